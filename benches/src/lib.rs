@@ -1,0 +1,1 @@
+//! Load generators and charts that put Landfast beside its peers.

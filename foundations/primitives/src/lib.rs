@@ -1,0 +1,1 @@
+//! The synchronisation primitives that functions share, one storage round trip each.

@@ -1,0 +1,1 @@
+//! The ZooKeeper wire protocol in front of the coordination service.

@@ -1,0 +1,80 @@
+//! Durability points: what "done" means, and who waits for it.
+//!
+//! A mutation on a near provider returns once it is ordered and visible; [`Externalize::externalize`] waits
+//! until it, and all that was ordered before it, are durable. Inside the house nobody waits; at an edge (a
+//! reply to a client, a delivered notification) somebody always does.
+//!
+//! Promises
+//! - **D1** After `externalize(point)` returned `Ok`, everything ordered at or before `point` is there after
+//!   any crash.
+//! - **D2** Durable means a prefix: nothing ordered later survives a crash while something ordered earlier,
+//!   in the same store, is lost.
+//! - **D3** A point of an earlier incarnation answers `Ok` if it lies within what that incarnation left
+//!   behind, and [`ErrorKind::Lost`](crate::ErrorKind::Lost) otherwise; never `Ok` because new positions
+//!   passed the old number.
+//!
+//! From `external-synchrony.txt`, section 3; the incarnation is ours (rule P3).
+
+use std::fmt::Debug;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+
+use crate::Result;
+
+/// Which start of a store: grows durably before the first visible write of each start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+pub struct Incarnation(pub u64);
+
+/// A place in a store's order of mutations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+pub struct Position(pub u64);
+
+/// A position in one start of a store. Points of one store are ordered, incarnation first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+pub struct DurabilityPoint {
+    /// The start of the store.
+    pub incarnation: Incarnation,
+    /// The place in its order.
+    pub position: Position,
+}
+
+impl DurabilityPoint {
+    /// The point of stores whose every answer is durable already, and the one before all others.
+    pub const DURABLE: Self = Self { incarnation: Incarnation(0), position: Position(0) };
+}
+
+/// What an operation cost, in the units clouds bill by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Cost {
+    /// Items read, or scanned.
+    pub reads: u32,
+    /// Items written.
+    pub writes: u32,
+    /// Bytes carried in either direction.
+    pub bytes: u64,
+}
+
+/// What every mutation returns beside its result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Receipt {
+    /// Where the mutation stands in the store's order.
+    pub point: DurabilityPoint,
+    /// What it cost.
+    pub cost: Cost,
+}
+
+/// A store that orders mutations first and makes them durable later.
+#[async_trait]
+pub trait Externalize: Debug + Send + Sync {
+    /// Waits until everything ordered at or before `point` is durable.
+    ///
+    /// Errors: [`Lost`](crate::ErrorKind::Lost) if the point did not survive a restart of the store.
+    async fn externalize(&self, point: DurabilityPoint) -> Result<()>;
+
+    /// The store's position now: the point of a reply computed from what was read up to now (rule P4).
+    fn point(&self) -> DurabilityPoint;
+
+    /// Whether `externalize(point)` would return at once; for callers that would rather not wait.
+    fn is_durable(&self, point: DurabilityPoint) -> bool;
+}

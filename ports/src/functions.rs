@@ -1,0 +1,153 @@
+//! Functions: code that runs when called, when messages arrive, or when a timer fires.
+//!
+//! The three classes of `faaskeeper.txt`, section 2.2: *free* functions are invoked by anybody and report
+//! their errors to the caller; *event* functions are triggered by a queue; *scheduled* functions by a timer
+//! that is armed and disarmed at run time.
+//!
+//! Promises
+//! - **N1** [`Functions::invoke`] runs the function once and returns its result; it is never repeated by the
+//!   provider.
+//! - **N2** A function sent an event by [`Functions::send`] runs at least once, up to `attempts_max` times;
+//!   then the exception handler named at registration gets the event and the reason (requirement 2).
+//! - **N3** A queue trigger runs at most one invocation per message group at a time, with messages in
+//!   order; what an invocation completed is acknowledged, the rest is delivered again.
+//! - **N4** An armed timer fires about once per period until disarmed; after [`Functions::disarm_timer`]
+//!   returned no new invocation starts. Arming an armed timer changes nothing but its period.
+//! - **N5** An invocation that runs past its timeout is dropped and counts as failed.
+
+use std::{fmt::Debug, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use crate::{Receipt, Result, queue::Delivery};
+
+/// Why a function runs.
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// Called by [`Functions::invoke`] or [`Functions::send`] with this payload.
+    Call(Bytes),
+    /// Messages of one group, in order.
+    Messages(Vec<Delivery>),
+    /// Its timer fired.
+    Timer,
+    /// Another function gave up on an event: the exception handler of requirement 2.
+    Failed {
+        /// The function that failed.
+        function: String,
+        /// What it had been sent.
+        payload: Bytes,
+        /// What it said last.
+        reason: String,
+    },
+}
+
+/// How an invocation failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{reason}")]
+pub struct Failure {
+    /// Of an [`Event::Messages`], how many leading messages are done and may be acknowledged.
+    pub completed: usize,
+    /// What went wrong, for logs, dead letters and exception handlers.
+    pub reason: String,
+}
+
+impl Failure {
+    /// Nothing of the event is done.
+    pub fn new(reason: impl Into<String>) -> Self {
+        Self { completed: 0, reason: reason.into() }
+    }
+
+    /// The first `completed` messages are done.
+    pub fn after(completed: usize, reason: impl Into<String>) -> Self {
+        Self { completed, reason: reason.into() }
+    }
+}
+
+impl From<crate::Error> for Failure {
+    fn from(error: crate::Error) -> Self {
+        Self::new(error.to_string())
+    }
+}
+
+/// The code of a function: takes an event, returns a result. It may die between any two of its steps.
+#[async_trait]
+pub trait Handler: Debug + Send + Sync {
+    /// Handles one event. The result matters to [`Functions::invoke`] only.
+    async fn handle(&self, event: Event) -> Result<Bytes, Failure>;
+}
+
+/// How a function is run.
+#[derive(Debug, Clone)]
+pub struct FunctionOptions {
+    /// An invocation longer than this is dropped (N5).
+    pub timeout: Duration,
+    /// How often an event sent to it is tried in all (N2).
+    pub attempts_max: u32,
+    /// Who gets events that failed for good, as [`Event::Failed`]; nobody: they stay as dead letters.
+    pub exception_handler: Option<String>,
+}
+
+impl Default for FunctionOptions {
+    fn default() -> Self {
+        Self { timeout: Duration::from_secs(30), attempts_max: 3, exception_handler: None }
+    }
+}
+
+/// A function as a service hands it to the program for registration with an in-process provider.
+#[derive(Debug, Clone)]
+pub struct Definition {
+    /// The name others call it by.
+    pub name: &'static str,
+    /// How it is run.
+    pub options: FunctionOptions,
+    /// Its code.
+    pub handler: Arc<dyn Handler>,
+}
+
+/// Which queue starts which function.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueueTrigger {
+    /// The queue.
+    pub queue: String,
+    /// The function its messages go to.
+    pub function: String,
+    /// The most messages given to one invocation.
+    pub batch_messages_max: usize,
+}
+
+/// What a provider's functions cannot exceed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FunctionLimits {
+    /// The largest payload of an invocation or an event.
+    pub payload_bytes_max: usize,
+    /// The longest an invocation may run: a writer older than this is certainly gone.
+    pub timeout_max: Duration,
+}
+
+/// Runs functions.
+#[async_trait]
+pub trait Functions: Debug + Send + Sync {
+    /// Runs `function` with `payload` and returns its result (N1).
+    ///
+    /// Errors: `Invalid` if there is no such function or it failed by itself; `Unavailable` if it could not be run.
+    async fn invoke(&self, function: &str, payload: Bytes) -> Result<Bytes>;
+
+    /// Has `function` run with `payload` some time soon, at least once (N2).
+    async fn send(&self, function: &str, payload: Bytes) -> Result<Receipt>;
+
+    /// Starts `trigger.function` whenever `trigger.queue` has messages (N3). Arming twice changes nothing.
+    async fn arm_queue(&self, trigger: QueueTrigger) -> Result<()>;
+
+    /// Stops the trigger of `queue`; running invocations finish.
+    async fn disarm_queue(&self, queue: &str) -> Result<()>;
+
+    /// Starts `function` every `period` from now on (N4).
+    async fn arm_timer(&self, function: &str, period: Duration) -> Result<()>;
+
+    /// Stops the timer of `function` (N4).
+    async fn disarm_timer(&self, function: &str) -> Result<()>;
+
+    /// What this provider cannot exceed.
+    fn limits(&self) -> &FunctionLimits;
+}

@@ -1,0 +1,234 @@
+//! What conditions and changes mean: the one definition that in-memory providers run and others translate.
+//!
+//! Pure: an item and an update in, the next item out. [`Memory`] is the part of an item that makes repeats
+//! recognisable; providers store it beside the attributes and never show it.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Action, Change, Condition, Item, KeyValueLimits, Name, Operation, OperationId, Test, Update, Value,
+    Version,
+};
+use crate::{Error, ErrorKind, Result};
+
+/// The operations an item remembers (K8), and how far back its memory reaches.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Memory {
+    /// The last operations, oldest first, with the version each made.
+    recent: VecDeque<(OperationId, Version)>,
+    /// Operations that made this version or an earlier one may have been forgotten.
+    forgotten: Version,
+}
+
+impl Memory {
+    /// Whether it remembers nothing.
+    pub fn is_empty(&self) -> bool {
+        self.recent.is_empty() && self.forgotten == Version(0)
+    }
+
+    fn recall(&self, operation: Operation) -> Recalled {
+        if self.recent.iter().any(|(id, _)| *id == operation.id) {
+            Recalled::Done
+        } else if self.forgotten > operation.known {
+            Recalled::Forgotten
+        } else {
+            Recalled::New
+        }
+    }
+
+    fn remember(&mut self, id: OperationId, version: Version, operations_remembered: usize) {
+        self.recent.push_back((id, version));
+        while self.recent.len() > operations_remembered {
+            if let Some((_, forgotten)) = self.recent.pop_front() {
+                self.forgotten = forgotten;
+            }
+        }
+    }
+}
+
+enum Recalled {
+    Done,
+    Forgotten,
+    New,
+}
+
+/// An item as a provider keeps it: present or deleted, with its memory.
+///
+/// A deleted item whose memory is empty need not be kept at all; one that remembers operations is kept for
+/// [`KeyValueLimits::operation_retention_ms`].
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Stored {
+    /// The item, if it is there.
+    pub item: Option<Arc<Item>>,
+    /// The version of the last change, also of the deletion.
+    pub version: Version,
+    /// What it remembers; boxed because most items remember nothing.
+    pub memory: Option<Box<Memory>>,
+}
+
+/// What an update makes of a stored item.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Evaluated {
+    /// This is stored instead.
+    Changed(Stored),
+    /// Nothing is stored: the change keeps the item, or was applied by an earlier attempt.
+    Unchanged,
+    /// The condition does not hold.
+    Refused,
+}
+
+/// What `update` makes of `stored`.
+///
+/// Errors: `Invalid` if an action does not fit its attribute or the result exceeds `limits`;
+/// `OutcomeUnknown` if the update is a repeat that may have been forgotten.
+pub fn evaluate(stored: &Stored, update: &Update, limits: &KeyValueLimits) -> Result<Evaluated> {
+    if let Some(operation) = update.operation {
+        match stored.memory.as_deref().map_or(Recalled::New, |memory| memory.recall(operation)) {
+            Recalled::Done => return Ok(Evaluated::Unchanged),
+            Recalled::Forgotten => {
+                return Err(Error::new(
+                    ErrorKind::OutcomeUnknown,
+                    format!("repeat an operation on {:?}", update.key),
+                ));
+            }
+            Recalled::New => {}
+        }
+    }
+    if !holds(&update.condition, stored.item.as_deref()) {
+        return Ok(Evaluated::Refused);
+    }
+    let changes_nothing = match update.change {
+        Change::Keep => true,
+        Change::Delete => stored.item.is_none(),
+        _ => false,
+    };
+    if changes_nothing && update.operation.is_none() {
+        return Ok(Evaluated::Unchanged);
+    }
+    change(stored, update, limits).map(Evaluated::Changed)
+}
+
+fn change(stored: &Stored, update: &Update, limits: &KeyValueLimits) -> Result<Stored> {
+    let version = Version(stored.version.0 + 1);
+    let item = match &update.change {
+        Change::Delete => None,
+        Change::Keep => stored.item.clone(),
+        Change::Put(attributes) => Some(Arc::new(Item::from_parts(version, attributes.clone()))),
+        Change::Modify(actions) => {
+            let mut item = stored.item.as_deref().cloned().unwrap_or_default();
+            item.version = version;
+            for action in actions {
+                apply(&mut item, action)
+                    .ok_or_else(|| Error::invalid(format!("{action:?} on {:?}", update.key)))?;
+            }
+            Some(Arc::new(item))
+        }
+    };
+    if let Some(item) = &item
+        && item.bytes_len() > limits.item_bytes_max
+    {
+        let (bytes, limit) = (item.bytes_len(), limits.item_bytes_max);
+        return Err(Error::invalid(format!(
+            "store {bytes} bytes under {:?}, where {limit} is the limit",
+            update.key
+        )));
+    }
+    let mut memory = stored.memory.clone();
+    if let Some(operation) = update.operation {
+        memory.get_or_insert_default().remember(operation.id, version, limits.operations_remembered);
+    }
+    Ok(Stored { item, version, memory })
+}
+
+/// Applies one action; none if it does not fit the attribute's type or overflows.
+fn apply(item: &mut Item, action: &Action) -> Option<()> {
+    match action {
+        Action::Set(name, value) => item.set(name.clone(), value.clone()),
+        Action::Unset(name) => item.unset(name.as_str()),
+        Action::Add(name, amount) => match item.attribute_mut(name.as_str()) {
+            None => item.set(name.clone(), Value::Integer(*amount)),
+            Some(Value::Integer(integer)) => *integer = integer.checked_add(*amount)?,
+            Some(_) => return None,
+        },
+        Action::Append(name, elements) => list(item, name)?.extend_from_slice(elements),
+        Action::RemoveFirst(name, count) => {
+            let list = list(item, name)?;
+            list.drain(..(*count).min(list.len()));
+        }
+        Action::RemoveElements(name, elements) => {
+            list(item, name)?.retain(|element| !elements.contains(element))
+        }
+    }
+    Some(())
+}
+
+fn list<'item>(item: &'item mut Item, name: &Name) -> Option<&'item mut Vec<Bytes>> {
+    if item.attribute(name.as_str()).is_none() {
+        item.set(name.clone(), Value::List(Vec::new()));
+    }
+    match item.attribute_mut(name.as_str()) {
+        Some(Value::List(elements)) => Some(elements),
+        _ => None,
+    }
+}
+
+/// Whether `condition` holds over `item`.
+pub fn holds(condition: &Condition, item: Option<&Item>) -> bool {
+    match condition {
+        Condition::Always => true,
+        Condition::Exists => item.is_some(),
+        Condition::Absent => item.is_none(),
+        Condition::VersionIs(version) => item.is_some_and(|item| item.version == *version),
+        Condition::Attribute(name, test) => passes(test, item.and_then(|item| item.attribute(name.as_str()))),
+        Condition::All(conditions) => conditions.iter().all(|condition| holds(condition, item)),
+        Condition::Any(conditions) => conditions.iter().any(|condition| holds(condition, item)),
+    }
+}
+
+fn passes(test: &Test, value: Option<&Value>) -> bool {
+    match (test, value) {
+        (Test::Exists, value) => value.is_some(),
+        (Test::Absent, value) => value.is_none(),
+        (Test::Equals(expected), Some(value)) => expected == value,
+        (Test::Differs(other), value) => value != Some(other),
+        (Test::Below(bound), Some(Value::Integer(integer))) => integer < bound,
+        (Test::Above(bound), Some(Value::Integer(integer))) => integer > bound,
+        (Test::ShorterThan(length), Some(Value::List(elements))) => elements.len() < *length,
+        (Test::ShorterThan(length), None) => *length > 0,
+        _ => false,
+    }
+}
+
+/// Refuses keys and transactions beyond `limits`, before anything is evaluated.
+pub fn check_limits(updates: &[Update], limits: &KeyValueLimits) -> Result<()> {
+    if updates.len() > limits.transact_items_max {
+        return Err(Error::invalid(format!(
+            "transact {} items, where {} is the limit",
+            updates.len(),
+            limits.transact_items_max
+        )));
+    }
+    let mut keys: Vec<&super::Key> = updates.iter().map(|update| &update.key).collect();
+    keys.sort_unstable();
+    for pair in keys.windows(2) {
+        if pair[0] == pair[1] {
+            return Err(Error::invalid(format!("transact two updates of {:?}", pair[0])));
+        }
+        if !limits.transact_across_partitions && pair[0].partition() != pair[1].partition() {
+            return Err(Error::invalid("transact across partitions, which this store does not offer"));
+        }
+    }
+    keys.into_iter().try_for_each(|key| check_key(key, limits))?;
+    Ok(())
+}
+
+/// Refuses a key beyond `limits`.
+pub fn check_key(key: &super::Key, limits: &KeyValueLimits) -> Result<()> {
+    if key.partition().len() > limits.key_bytes_max || key.sort().len() > limits.key_bytes_max {
+        return Err(Error::invalid(format!("use a key longer than {} bytes", limits.key_bytes_max)));
+    }
+    Ok(())
+}

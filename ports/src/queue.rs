@@ -1,0 +1,155 @@
+//! Queues: ordered within a group, parallel across groups, never losing what was accepted.
+//!
+//! Promises
+//! - **Q1** Messages of one group are delivered in the order they were sent, also after a redelivery: while
+//!   a message of a group is with a consumer, nothing later of that group is given to another.
+//! - **Q2** Groups do not wait for each other.
+//! - **Q3** A message is delivered again, with a higher attempt number, if it was not acknowledged within
+//!   the visibility timeout or was released; it is never lost before it was acknowledged.
+//! - **Q4** Two messages with the same deduplication id, sent within the deduplication window, are one.
+//! - **Q5** A message that failed `attempts_max` times is handled as the queue was created: it blocks its
+//!   group and raises an alarm, or moves to the dead letters with its reason (rule P1). It never vanishes.
+//! - **Q6** An acknowledgement with a handle of an earlier delivery changes nothing.
+//! - **Q7** Sending and acknowledging are ordered with the key-value store of the same provider, where
+//!   [`QueueLimits::shares_journal`] says so: one durability point covers both.
+//!
+//! Not promised: an order between groups, or exactly one delivery.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use crate::{Externalize, Receipt, Result};
+
+/// What to send.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    /// The message group: order is kept within it. At most 128 bytes.
+    pub group: Bytes,
+    /// Messages with the same id within the deduplication window are one (Q4).
+    pub deduplication: Option<Bytes>,
+    /// The payload, up to [`QueueLimits::message_bytes_max`].
+    pub body: Bytes,
+}
+
+/// A message's place in its queue; grows within a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Sequence(pub u64);
+
+/// One delivery of one message; acknowledging needs it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Handle {
+    /// The message's group.
+    pub group: Bytes,
+    /// The message's place.
+    pub sequence: Sequence,
+    /// Which delivery of it, counted from one.
+    pub attempt: u32,
+}
+
+/// A message given to a consumer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Delivery {
+    /// Names this delivery to [`Queue::acknowledge`] and [`Queue::release`].
+    pub handle: Handle,
+    /// The payload.
+    pub body: Bytes,
+}
+
+/// What becomes of a message that failed [`QueueOptions::attempts_max`] times (rule P1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnFailure {
+    /// It stays at the head of its group and is tried again for ever; [`Queue::blocked`] reports it.
+    Block,
+    /// It moves to the dead letters with the reason of its last failure.
+    DeadLetter,
+}
+
+/// How a queue behaves, given once at its creation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueueOptions {
+    /// How long a delivered message stays hidden before it is delivered again.
+    pub visibility_timeout_ms: u64,
+    /// Deliveries before [`OnFailure`] decides.
+    pub attempts_max: u32,
+    /// What happens then.
+    pub on_failure: OnFailure,
+}
+
+impl Default for QueueOptions {
+    fn default() -> Self {
+        Self { visibility_timeout_ms: 30_000, attempts_max: 5, on_failure: OnFailure::DeadLetter }
+    }
+}
+
+/// A message that was given up, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadLetter {
+    /// Its group.
+    pub group: Bytes,
+    /// Its place among its group's messages.
+    pub sequence: Sequence,
+    /// Its payload.
+    pub body: Bytes,
+    /// How often it was delivered.
+    pub attempts: u32,
+    /// What its last consumer said, or that the visibility timeout ran out.
+    pub reason: String,
+}
+
+/// What a provider's queues cannot exceed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QueueLimits {
+    /// The largest body.
+    pub message_bytes_max: usize,
+    /// The most messages one [`Queue::send`] takes, and one [`Queue::receive`] gives.
+    pub batch_messages_max: usize,
+    /// How long a deduplication id is remembered.
+    pub deduplication_window_ms: u64,
+    /// Whether the queue and the key-value store of this provider share one journal (Q7).
+    pub shares_journal: bool,
+}
+
+/// Queues with message groups.
+#[async_trait]
+pub trait Queue: Externalize {
+    /// Makes `queue` with `options`; a queue that exists keeps its messages and takes the new options.
+    async fn create(&self, queue: &str, options: QueueOptions) -> Result<Receipt>;
+
+    /// Appends `messages` in order, all or none.
+    ///
+    /// Errors: `Invalid` if the queue does not exist or a limit is exceeded; `NoRoom`.
+    async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt>;
+
+    /// Takes up to `messages_max` visible messages of one group, in order, or none if there are none now.
+    /// Groups are served in turn.
+    async fn receive(&self, queue: &str, messages_max: usize) -> Result<Vec<Delivery>>;
+
+    /// Returns once [`Queue::receive`] may have something to give: the continuous poll of the paper's
+    /// requirement 4. Spurious returns are allowed, missed ones are not.
+    async fn ready(&self, queue: &str) -> Result<()>;
+
+    /// Removes delivered messages for good. Stale handles are ignored (Q6).
+    async fn acknowledge(&self, queue: &str, handles: &[Handle]) -> Result<Receipt>;
+
+    /// Gives back a delivered message, and with it all later ones of its group that are with the same
+    /// consumer; `reason` says what failed. It is delivered again after `delay_ms`.
+    async fn release(&self, queue: &str, handle: &Handle, delay_ms: u64, reason: &str) -> Result<Receipt>;
+
+    /// Keeps a delivered message, and all others of its group with the same consumer, hidden for another
+    /// `timeout_ms` from now.
+    async fn extend(&self, queue: &str, handle: &Handle, timeout_ms: u64) -> Result<()>;
+
+    /// Up to `letters_max` dead letters, oldest first.
+    async fn dead_letters(&self, queue: &str, letters_max: usize) -> Result<Vec<DeadLetter>>;
+
+    /// The heads of blocked groups (Q5), as [`DeadLetter`]s that have not left: the alarm.
+    async fn blocked(&self, queue: &str) -> Result<Vec<DeadLetter>>;
+
+    /// What this provider cannot exceed.
+    fn limits(&self) -> &QueueLimits;
+}
+
+/// A shared queue port.
+pub type SharedQueue = Arc<dyn Queue>;

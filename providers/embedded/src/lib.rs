@@ -1,0 +1,1 @@
+//! Every port in one process over one data directory.

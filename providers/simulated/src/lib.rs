@@ -1,0 +1,1 @@
+//! Every port in memory, in virtual time, with faults from a seed.

@@ -1,0 +1,1 @@
+//! ZooKeeper's tree, sessions and watches, made of functions on the ports.

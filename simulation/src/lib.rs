@@ -1,0 +1,1 @@
+//! Worlds, workloads, fault schedules and checkers for seeded runs of the whole house.

@@ -1,0 +1,2 @@
+//! The `landfast` program.
+fn main() {}
