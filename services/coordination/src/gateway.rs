@@ -1,69 +1,101 @@
-//! The client library: sessions of this process, their requests, replies and watches, in order.
+//! The gateway: opens and resumes sessions for the clients of one process.
+//!
+//! A session is opened by one conditional write of its row, resumed by one that raises its attach number.
+//! Either is followed by a first request, numbered like every other, that does nothing: once it is answered
+//! all that was queued before it is applied, and this process's view has reached it (rule C-6).
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
+
+use ports::{Clock, Entropy, Functions, Queue, Result, objects::ObjectStore};
 
 use crate::{
-    error::{ConnectError, Ended},
-    model::{Connect, Output, Password, Request, SessionId, Zxid},
+    client::Client,
+    config::Config,
+    error::ConnectError,
+    heartbeat,
+    model::{Connect, Password, SessionId, Zxid},
+    session::{Moved, Sessions},
+    tail::Tail,
+    user_store::UserStore,
 };
 
-/// One process's view of the tree; makes clients.
+/// How often a new session's id is drawn again because it is taken: never, if the randomness is any good.
+const ID_ATTEMPTS_MAX: u32 = 8;
+
+/// What clients of one process share.
 #[derive(Debug)]
-pub struct Gateway {}
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) sessions: Sessions,
+    pub(crate) region: UserStore,
+    pub(crate) temporary: Arc<dyn ObjectStore>,
+    pub(crate) queue: Arc<dyn Queue>,
+    pub(crate) functions: Arc<dyn Functions>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) entropy: Arc<dyn Entropy>,
+    pub(crate) tail: Arc<Tail>,
+}
+
+/// One process's view of the tree; makes clients.
+#[derive(Debug, Clone)]
+pub struct Gateway {
+    shared: Arc<Shared>,
+}
 
 impl Gateway {
-    /// Opens or resumes a session.
-    pub async fn connect(&self, _connect: Connect) -> Result<Client, ConnectError> {
-        todo!()
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
     }
 
     /// The last zxid applied here.
     pub fn applied(&self) -> Zxid {
-        todo!()
-    }
-}
-
-/// One connection to one session. Dropping it without [`Request::Close`] leaves the session to its timeout.
-///
-/// A front end loops: [`Client::pump`], write the outputs, then wait for whichever comes first: bytes of
-/// the peer, which become [`Client::submit`] calls, or [`Client::wait`].
-#[derive(Debug)]
-pub struct Client {}
-
-impl Client {
-    /// The session.
-    pub fn session(&self) -> SessionId {
-        todo!()
+        self.shared.tail.applied()
     }
 
-    /// Its password.
-    pub fn password(&self) -> Password {
-        todo!()
+    /// How many clients are connected here, and how many watches they have armed.
+    pub fn counts(&self) -> (usize, usize) {
+        self.shared.tail.counts()
     }
 
-    /// The timeout granted.
-    pub fn timeout(&self) -> Duration {
-        todo!()
+    /// Opens or resumes a session; returns once the client may read everything decided before.
+    ///
+    /// Errors: [`ConnectError::Expired`] for a session that is not there, has ended, or has another password;
+    /// [`ConnectError::ClientAhead`] for a client that has seen what this state has not reached.
+    pub async fn connect(&self, connect: Connect) -> Result<Client, ConnectError> {
+        let shared = &self.shared;
+        let (cursor, _) = shared.region.cursor().await?;
+        if connect.last_zxid_seen > cursor.zxid {
+            return Err(ConnectError::ClientAhead { client: connect.last_zxid_seen.0, server: cursor.zxid.0 });
+        }
+        let timeout = connect.timeout.clamp(shared.config.session_timeout_min, shared.config.session_timeout_max);
+        // The lease counts from before the write that grants it (rule C-6).
+        let asked_at = shared.clock.monotonic();
+        let (session, password, attach) = match connect.resume {
+            None => self.open(timeout).await?,
+            Some((session, password)) => match shared.sessions.attach(session, password, timeout).await? {
+                Moved::Done(row) => (session, password, row.attach),
+                Moved::Refused(_) => return Err(ConnectError::Expired),
+            },
+        };
+        // The row stands before the timer is armed: the heartbeat disarms itself only when it finds no row.
+        shared.functions.arm_timer(crate::names::HEARTBEAT, heartbeat::period(&shared.config)).await?;
+        let mut client = Client::new(shared.clone(), session, password, attach, timeout, asked_at);
+        client.first_request().await?;
+        Ok(client)
     }
 
-    /// Whether another request may be submitted now; if not, stop reading from the peer (back-pressure).
-    pub fn has_room(&self) -> bool {
-        todo!()
-    }
-
-    /// Takes the next request; `tag` comes back with its reply. Does no I/O.
-    pub fn submit(&mut self, _tag: i32, _request: Request) {
-        todo!()
-    }
-
-    /// Sends what was submitted, runs the reads that may run, and appends every output that is ready, in
-    /// order. Does not wait for anything but stores. Not cancellation safe: run it to its end.
-    pub async fn pump(&mut self, _outputs: &mut Vec<Output>) -> Result<(), Ended> {
-        todo!()
-    }
-
-    /// Returns once [`Client::pump`] has something to do. Cancellation safe.
-    pub async fn wait(&mut self) {
-        todo!()
+    async fn open(&self, timeout: Duration) -> Result<(SessionId, Password, u64)> {
+        let entropy = &self.shared.entropy;
+        let mut secret = [0; 16];
+        secret[..8].copy_from_slice(&entropy.next_u64().to_be_bytes());
+        secret[8..].copy_from_slice(&entropy.next_u64().to_be_bytes());
+        for _ in 0..ID_ATTEMPTS_MAX {
+            // Positive, and the top byte below every value with a meaning to clients.
+            let session = SessionId((entropy.next_u64() >> 2).max(1) as i64);
+            if self.shared.sessions.create(session, Password(secret), timeout).await? {
+                return Ok((session, Password(secret), 1));
+            }
+        }
+        Err(ports::Error::unavailable("find an unused session id"))
     }
 }

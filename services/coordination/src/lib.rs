@@ -1,8 +1,51 @@
 //! ZooKeeper's tree, sessions and watches, made of functions on the ports.
+//!
+//! The protocol on one screen (FaaSKeeper, section 3.3, with the rules C-1 to C-6 of the design):
+//!
+//! ```text
+//! client ──submit──▶ request queue ──▶ writer ──▶ distributor queue ──▶ distributor ──▶ log, user store
+//!    ▲                (a group per      lock        (one group)           order, number      │
+//!    │                 session)         validate                          apply, settle      │ wake
+//!    │                                  decide: one write to the                             ▼
+//!    └───── replies, events, in order ◀── session's row ◀────────────────────── tail ◀── watch function
+//! ```
+//!
+//! - [`gateway`] and [`client`] are the client library; [`tail`] keeps their view of the log; [`read`] reads
+//!   the user store without any function.
+//! - [`writer`], [`distributor`], [`watch`] and [`heartbeat`] are the four functions. Each may die between any
+//!   two steps; whoever comes next finishes or undoes by what the rows say.
+//! - [`session`] and [`node`] hold every conditional write to the system store, [`user_store`] every one to
+//!   the user stores, [`tree`] the rules of the tree without any I/O.
+//!
+//! Nothing here knows a wire, a provider or a thread. The promises are numbered on the service's page,
+//! `docs/coordination.md`.
 
+#[doc(hidden)]
+pub mod broken;
+pub mod client;
+pub mod config;
+pub mod distributor;
+pub mod ephemerals;
 pub mod error;
 pub mod gateway;
+pub mod heartbeat;
+mod mailbox;
 pub mod model;
+pub mod names;
+pub mod node;
+pub mod path;
+mod read;
+pub mod records;
+pub mod service;
+pub mod session;
+pub mod tail;
+pub mod tree;
+pub mod user_store;
+pub mod watch;
+pub mod writer;
 
+pub use client::Client;
+pub use config::Config;
 pub use error::{ConnectError, Ended, Error};
-pub use gateway::{Client, Gateway};
+pub use gateway::Gateway;
+pub use service::{Parts, Region, Service};

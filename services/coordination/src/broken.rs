@@ -1,0 +1,23 @@
+//! Deliberately broken variants, one per rule: what the simulated scenarios must catch.
+//!
+//! Never set outside tests. Each drops exactly one rule of `protocols.md`, so that a scenario which passes
+//! on the real service and fails on the variant is known to hold the rule.
+
+/// A rule that is dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Broken {
+    /// C-1: an expired lock is taken without shutting its holder out or installing what it decided.
+    BreaksLocksUnasked,
+    /// C-2: a redelivered request is validated and decided again.
+    ForgetsRequestNumbers,
+    /// C-3: decided requests are numbered as they arrive.
+    IgnoresPredecessors,
+    /// C-4: answers leave before the user store is written.
+    AnswersBeforeApplying,
+    /// C-5: reads show what the view has not reached.
+    ReadsAheadOfTheView,
+    /// C-6: requests of connections that were replaced are decided.
+    AcceptsOldAttaches,
+    /// C-6: a session is ended without watching it for a whole timeout.
+    ExpiresAtFirstSilence,
+}

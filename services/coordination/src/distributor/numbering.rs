@@ -1,0 +1,198 @@
+//! Step 2: what a batch of decided requests makes of the tree, once each has its zxid.
+//!
+//! Computed per region, since each has its own items and objects; the answers and events are the same in
+//! all and taken from the first. Znodes changed several times in one batch are written once, in their last
+//! state: a slot is applied whole or not at all.
+//!
+//! New states are absolute: they come from the decided request and from what the znode was, in such a way
+//! that computing them again over a half-applied slot gives the same (a successor does that).
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use ports::{Error, Result};
+
+use crate::{
+    model::{EventKind, Zxid},
+    path,
+    records::{Answer, Decided, Effect, Entry, NodeState, Payload, Slot},
+    user_store::{Change, Meta, Node, UserStore, encode_acl},
+};
+
+/// A batch with its zxids.
+#[derive(Debug)]
+pub(super) struct Numbered {
+    /// What is logged.
+    pub(super) slot: Slot,
+    /// What becomes of which znode, per region.
+    pub(super) changes: Vec<Vec<Change>>,
+    /// Objects that nothing names once the slot is applied.
+    pub(super) garbage: Vec<Bytes>,
+}
+
+/// Numbers `ordered` from `first` on.
+pub(super) async fn number(regions: &[UserStore], first: Zxid, ordered: &[Decided]) -> Result<Numbered> {
+    let mut entries = Vec::with_capacity(ordered.len());
+    let mut changes = Vec::with_capacity(regions.len());
+    let mut garbage = Vec::new();
+    for (index, region) in regions.iter().enumerate() {
+        let mut working = Working { leader: &regions[0], region, nodes: BTreeMap::new(), garbage: Vec::new() };
+        for (decided, zxid) in ordered.iter().zip(first.0..) {
+            let entry = working.apply(Zxid(zxid), decided).await?;
+            if index == 0 {
+                entries.push(entry);
+            }
+        }
+        changes.push(working.nodes.into_iter().collect());
+        garbage.append(&mut working.garbage);
+    }
+    garbage.sort_unstable();
+    garbage.dedup();
+    Ok(Numbered { slot: Slot { first, entries }, changes, garbage })
+}
+
+/// One region's znodes as the batch makes them.
+struct Working<'regions> {
+    /// Where temporary objects are.
+    leader: &'regions UserStore,
+    region: &'regions UserStore,
+    nodes: BTreeMap<String, Option<Node>>,
+    garbage: Vec<Bytes>,
+}
+
+impl Working<'_> {
+    async fn apply(&mut self, zxid: Zxid, decided: &Decided) -> Result<Entry> {
+        let mut events = Vec::new();
+        let answer = match &decided.outcome {
+            Ok(effect) => Ok(self.effect(zxid, decided, effect, &mut events).await?),
+            Err(error) => Err(*error),
+        };
+        self.garbage.extend(decided.temporary.as_deref().map(|name| Bytes::copy_from_slice(name.as_bytes())));
+        Ok(Entry { id: decided.id, attach: decided.attach, request: decided.request, answer, events })
+    }
+
+    async fn effect(
+        &mut self,
+        zxid: Zxid,
+        decided: &Decided,
+        effect: &Effect,
+        events: &mut Vec<(EventKind, String)>,
+    ) -> Result<Answer> {
+        match effect {
+            Effect::Create { path, data, acl } => {
+                let owner = state_of(decided, path).and_then(|state| state.owner).map_or(0, |owner| owner.0);
+                let data = self.place(decided, data).await?;
+                let node = Node::created(zxid, decided.time_ms, owner, data, encode_acl(acl));
+                let stat = node.meta.stat();
+                self.replace(path, Some(node)).await?;
+                events.push((EventKind::NodeCreated, path.clone()));
+                self.touch_parent(zxid, decided, path, events).await?;
+                Ok(Answer::Created { path: path.clone(), stat })
+            }
+            Effect::SetData { path, data } => self.set_data(zxid, decided, path, data, events).await,
+            Effect::Delete { paths } => {
+                self.delete(zxid, decided, paths, events).await?;
+                Ok(Answer::Deleted)
+            }
+            Effect::Attach => Ok(Answer::Attached),
+            Effect::Close { paths } => {
+                self.delete(zxid, decided, paths, events).await?;
+                Ok(Answer::Closed)
+            }
+        }
+    }
+
+    async fn set_data(
+        &mut self,
+        zxid: Zxid,
+        decided: &Decided,
+        path: &str,
+        data: &Payload,
+        events: &mut Vec<(EventKind, String)>,
+    ) -> Result<Answer> {
+        let data = self.place(decided, data).await?;
+        let Some(before) = self.node(path).await? else {
+            // Only where a half-applied slot is computed again: the znode goes later in the same slot.
+            return Ok(Answer::Deleted);
+        };
+        let version = state_of(decided, path).map_or(before.meta.version, |state| state.version);
+        let data_length = data.bytes_len() as i32;
+        let meta = Meta { mzxid: zxid, mtime: decided.time_ms, version, data_length, ..before.meta };
+        let after = Node { meta, data, acl: before.acl };
+        self.replace(path, Some(after)).await?;
+        events.push((EventKind::NodeDataChanged, path.to_owned()));
+        Ok(Answer::Set(meta.stat()))
+    }
+
+    async fn delete(
+        &mut self,
+        zxid: Zxid,
+        decided: &Decided,
+        paths: &[String],
+        events: &mut Vec<(EventKind, String)>,
+    ) -> Result<()> {
+        for path in paths {
+            self.replace(path, None).await?;
+            events.push((EventKind::NodeDeleted, path.clone()));
+            self.touch_parent(zxid, decided, path, events).await?;
+        }
+        Ok(())
+    }
+
+    async fn touch_parent(
+        &mut self,
+        zxid: Zxid,
+        decided: &Decided,
+        path: &str,
+        events: &mut Vec<(EventKind, String)>,
+    ) -> Result<()> {
+        let Some((parent, _)) = path::split(path) else { return Ok(()) };
+        if let (Some(mut node), Some(state)) = (self.node(parent).await?, state_of(decided, parent)) {
+            node.meta.pzxid = zxid;
+            node.meta.creates = state.creates;
+            node.meta.children = state.children;
+            self.nodes.insert(parent.to_owned(), Some(node));
+        }
+        events.push((EventKind::NodeChildrenChanged, parent.to_owned()));
+        Ok(())
+    }
+
+    /// The znode as the batch has made it so far.
+    async fn node(&self, path: &str) -> Result<Option<Node>> {
+        match self.nodes.get(path) {
+            Some(node) => Ok(node.clone()),
+            None => self.region.get(path).await,
+        }
+    }
+
+    /// Puts `after` in the place of what is at `path`; an object that only that named is garbage then.
+    async fn replace(&mut self, path: &str, after: Option<Node>) -> Result<()> {
+        let before = self.node(path).await?;
+        let object = |node: Option<&Node>| match node.map(|node| &node.data) {
+            Some(Payload::Object { name, .. }) => Some(Bytes::copy_from_slice(name.as_bytes())),
+            _ => None,
+        };
+        let (old, new) = (object(before.as_ref()), object(after.as_ref()));
+        if old != new {
+            self.garbage.extend(old);
+        }
+        self.nodes.insert(path.to_owned(), after);
+        Ok(())
+    }
+
+    /// Data that came in a temporary object is fetched from there; then it goes where this region keeps it.
+    async fn place(&self, decided: &Decided, data: &Payload) -> Result<Payload> {
+        let data = match data {
+            Payload::Object { name, .. } => {
+                let loaded = self.leader.load(data).await?.flatten();
+                Payload::Inline(loaded.ok_or_else(|| Error::corrupt(format!("read temporary object {name}")))?)
+            }
+            data => data.clone(),
+        };
+        self.region.place(decided.id, data).await
+    }
+}
+
+fn state_of(decided: &Decided, path: &str) -> Option<NodeState> {
+    decided.touched.iter().find(|touched| touched.path == path)?.becomes
+}

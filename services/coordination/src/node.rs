@@ -1,0 +1,197 @@
+//! Node rows: a znode's state in the system store, and the timed lock on it.
+//!
+//! A row holds the installed state and, while a writer works on it, a lock naming the request it works for
+//! (rule C-1). Nothing is decided here: whoever finds a lock that has outlived its time looks into the row
+//! of the session it names. There it finds the outcome and installs it, or finds none and dooms the
+//! request; only then does it take the lock. A row without state and lock does not exist.
+//!
+//! Invariant: a lock that carries the fencing number under which its request was decided has not been
+//! installed yet, because installing and unlocking are one write, and a writer locks before it decides.
+//!
+//! The timed lock is FaaSKeeper's (section 2.2), with the drift allowance of 2 s.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use ports::{
+    Clock, Condition, Entropy, Item, Key, KeyValue, Result, Timestamp, Update,
+    key_value::{Action, Outcome, Test},
+};
+use primitives::Backoff;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    broken::Broken,
+    config::Config,
+    records::{Decided, NodeState, Touched, UpdateId, decode, encode},
+    session::{Moved, Sessions},
+};
+
+const STATE: &str = "state";
+const LOCK: &str = "lock";
+const LOCKED_AT: &str = "locked_at_ms";
+
+/// Whose lock it is: the request, and the fencing number of the writer that works for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// The request that would be decided.
+    pub request: UpdateId,
+    /// The writer's fencing number.
+    pub fence: u64,
+}
+
+/// How locks wait and expire.
+#[derive(Debug, Clone, Copy)]
+pub struct LockOptions {
+    /// How long a writer may hold a lock before others ask what became of it.
+    pub hold_max: Duration,
+    /// How far functions' clocks may be apart (the paper: 2 s).
+    pub drift_allowance: Duration,
+    /// The first wait for a lock that is held.
+    pub wait_min: Duration,
+    /// The longest wait between two attempts.
+    pub wait_max: Duration,
+}
+
+impl Default for LockOptions {
+    fn default() -> Self {
+        Self {
+            hold_max: Duration::from_secs(5),
+            drift_allowance: Duration::from_secs(2),
+            wait_min: Duration::from_micros(200),
+            wait_max: Duration::from_millis(100),
+        }
+    }
+}
+
+/// The node rows of one system store.
+#[derive(Debug, Clone)]
+pub struct Nodes {
+    system: Arc<dyn KeyValue>,
+    sessions: Sessions,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+    options: LockOptions,
+    broken: Option<Broken>,
+}
+
+impl Nodes {
+    /// The rows in `system`; waits by `clock` and `entropy`.
+    pub fn new(
+        system: Arc<dyn KeyValue>,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+        config: &Config,
+    ) -> Self {
+        let (options, broken) = (config.locks, config.broken);
+        Self { sessions: Sessions::new(system.clone()), system, clock, entropy, options, broken }
+    }
+
+    /// Locks the row of `path` for `holder` and returns its state; waits while another holds it.
+    pub async fn lock(&self, path: &str, holder: Holder) -> Result<Option<NodeState>> {
+        let mut backoff = Backoff::new(self.options.wait_min, self.options.wait_max);
+        loop {
+            let free = Condition::attribute(LOCK, Test::Absent);
+            let item = match self.system.update(self.locking(path, holder).when(free)).await?.outcome {
+                Outcome::Done(item) => return state_of(item.as_ref()),
+                Outcome::Conflict(item) => item,
+            };
+            let Some(item) = item else { continue };
+            let Some(lock) = item.bytes(LOCK) else { continue };
+            let other: Holder = decode(lock, "a lock")?;
+            if other == holder {
+                return state_of(Some(&item));
+            }
+            if self.may_break(&item, other, holder) {
+                self.break_lock(path, other).await?;
+            } else {
+                self.clock.sleep(backoff.next_delay(&*self.entropy)).await;
+            }
+        }
+    }
+
+    /// Gives the row of `path` back as it was.
+    pub async fn unlock(&self, path: &str, holder: Holder, state: Option<NodeState>) -> Result<()> {
+        let update = match state {
+            Some(_) => Update::modify(key(path), vec![Action::unset(LOCK), Action::unset(LOCKED_AT)]),
+            None => Update::delete(key(path)),
+        };
+        self.system.update(update.when(held_by(holder))).await.map(|_| ())
+    }
+
+    /// Installs what a decided request makes of a znode, and unlocks it; nothing if it is installed already.
+    pub async fn install(&self, decided: &Decided, touched: &Touched) -> Result<()> {
+        let holder = Holder { request: decided.id, fence: decided.fence };
+        let update = match &touched.becomes {
+            Some(state) => {
+                let state = Action::set(STATE, encode(state));
+                Update::modify(key(&touched.path), vec![state, Action::unset(LOCK), Action::unset(LOCKED_AT)])
+            }
+            None => Update::delete(key(&touched.path)),
+        };
+        self.system.update(update.when(held_by(holder))).await.map(|_| ())
+    }
+
+    /// Makes the row of a znode that is part of the service, if it is not there.
+    pub async fn put_if_absent(&self, path: &str, state: NodeState) -> Result<()> {
+        let update = Update::modify(key(path), vec![Action::set(STATE, encode(&state))]).when(Condition::Absent);
+        self.system.update(update).await.map(|_| ())
+    }
+
+    fn locking(&self, path: &str, holder: Holder) -> Update {
+        let now = self.clock.now().0 as i64;
+        Update::modify(key(path), vec![Action::set(LOCK, encode(&holder)), Action::set_integer(LOCKED_AT, now)])
+    }
+
+    /// Whether the lock of `other` has outlived its time, or is left from an earlier writer of the session
+    /// that `holder` now writes for.
+    fn may_break(&self, item: &Item, other: Holder, holder: Holder) -> bool {
+        if other.request.session == holder.request.session && other.fence < holder.fence {
+            return true;
+        }
+        let locked_at = Timestamp(item.integer(LOCKED_AT).unwrap_or_default() as u64);
+        let allowed = self.options.hold_max + self.options.drift_allowance;
+        u128::from(self.clock.now().ms_since(locked_at)) > allowed.as_millis()
+    }
+
+    /// Frees the row of `path` from a lock that has outlived its time: installs what its request was decided
+    /// to be, or makes sure that it never will be decided under this lock.
+    async fn break_lock(&self, path: &str, holder: Holder) -> Result<()> {
+        if self.broken == Some(Broken::BreaksLocksUnasked) {
+            return self.discard(path, holder).await;
+        }
+        let session = holder.request.session;
+        let row = match self.sessions.doom(session, holder.request.sequence, holder.fence).await? {
+            Moved::Done(_) | Moved::Refused(None) => return self.discard(path, holder).await,
+            Moved::Refused(Some(row)) => row,
+        };
+        if let Some(decided) = row.decided(holder.request.sequence)?
+            && decided.fence == holder.fence
+            && let Some(touched) = decided.touched.iter().find(|touched| touched.path == path)
+        {
+            return self.install(&decided, touched).await;
+        }
+        self.discard(path, holder).await
+    }
+
+    /// Removes a lock whose request was not decided under it, leaving the state as it is.
+    pub async fn discard(&self, path: &str, holder: Holder) -> Result<()> {
+        let current = self.system.get(&key(path)).await?.value;
+        self.unlock(path, holder, state_of(current.as_ref())?).await
+    }
+}
+
+fn key(path: &str) -> Key {
+    let mut partition = String::with_capacity(5 + path.len());
+    partition.push_str("node:");
+    partition.push_str(path);
+    Key::new(partition, [])
+}
+
+fn held_by(holder: Holder) -> Condition {
+    Condition::attribute(LOCK, Test::is(encode(&holder)))
+}
+
+fn state_of(item: Option<&Arc<Item>>) -> Result<Option<NodeState>> {
+    item.and_then(|item| item.bytes(STATE)).map(|bytes: &Bytes| decode(bytes, "a znode's state")).transpose()
+}

@@ -1,0 +1,299 @@
+//! What the service stores and sends between its functions, and how it is encoded.
+//!
+//! Every record starts with a version byte, so that a later build reads what an earlier one wrote. The
+//! encoding is postcard's.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use ports::DurabilityPoint;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::{
+    Error,
+    model::{Acl, EventKind, Lifetime, Naming, SessionId, Stat, Zxid},
+};
+
+/// The layout of the records below. A change of any of them raises it and adds a decoder for the old one.
+const RECORD_VERSION: u8 = 1;
+
+/// Encodes `record` behind its version byte.
+pub fn encode<T: Serialize>(record: &T) -> Bytes {
+    let mut buffer = BytesMut::with_capacity(128);
+    buffer.put_u8(RECORD_VERSION);
+    let writer = postcard::to_io(record, buffer.writer()).expect("records hold nothing that cannot be encoded");
+    writer.into_inner().freeze()
+}
+
+/// Decodes what [`encode`] made.
+pub fn decode<T: DeserializeOwned>(bytes: &[u8], what: &'static str) -> ports::Result<T> {
+    match bytes.split_first() {
+        Some((&RECORD_VERSION, rest)) => {
+            postcard::from_bytes(rest).map_err(|cause| ports::Error::corrupt(format!("decode {what}")).caused_by(cause))
+        }
+        Some((version, _)) => {
+            Err(ports::Error::corrupt(format!("decode {what} of record version {version}, this build reads {RECORD_VERSION}")))
+        }
+        None => Err(ports::Error::corrupt(format!("decode {what} from nothing"))),
+    }
+}
+
+/// Names one decided update for ever: the session that asked for it, and its place among the session's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct UpdateId {
+    /// The session.
+    pub session: SessionId,
+    /// Its place: one above the update before it, over all attaches of the session.
+    pub sequence: u64,
+}
+
+/// A znode in the system store: what the writer validates against. Its zxids are the distributor's to give
+/// and live in the user store alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeState {
+    /// How often its data was set.
+    pub version: i32,
+    /// How many children were ever created in it: the counter behind sequential names.
+    pub creates: i32,
+    /// How many children it has.
+    pub children: i32,
+    /// The session that owns it, if it is ephemeral.
+    pub owner: Option<SessionId>,
+    /// The last update that touched it: what the next one follows (rule C-3).
+    pub last: UpdateId,
+}
+
+/// Data on its way, or at rest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Payload {
+    /// Null, which is not the same as empty.
+    Null,
+    /// The bytes themselves.
+    Inline(Bytes),
+    /// An object holds them.
+    Object {
+        /// Its name.
+        name: String,
+        /// How long it is.
+        bytes_len: u64,
+    },
+}
+
+impl Payload {
+    /// The length that Stat shows.
+    pub fn bytes_len(&self) -> u64 {
+        match self {
+            Self::Null => 0,
+            Self::Inline(bytes) => bytes.len() as u64,
+            Self::Object { bytes_len, .. } => *bytes_len,
+        }
+    }
+}
+
+/// A request on its way to the writer: a message of its session's group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Submitted {
+    /// Whose.
+    pub session: SessionId,
+    /// The attach it was submitted under; an older one than the row's is refused.
+    pub attach: u64,
+    /// Its number within the attach, from one. Zero: not from a client, and not numbered.
+    pub request: u64,
+    /// What is asked.
+    pub operation: Operation,
+}
+
+/// What a writer can be asked to do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Operation {
+    /// Make a znode.
+    Create {
+        /// Its path or the prefix of it.
+        path: String,
+        /// Its data.
+        data: Payload,
+        /// Its ACL.
+        acl: Vec<Acl>,
+        /// Whether it dies with the session.
+        lifetime: Lifetime,
+        /// Whether the name is completed.
+        naming: Naming,
+    },
+    /// Delete a znode.
+    Delete {
+        /// Which.
+        path: String,
+        /// At which version.
+        version: i32,
+    },
+    /// Replace data.
+    SetData {
+        /// Which.
+        path: String,
+        /// Its new data.
+        data: Payload,
+        /// At which version.
+        version: i32,
+    },
+    /// Nothing; its answer tells a new attach that all before it is applied (rule C-6).
+    Attach,
+    /// End the session: asked for by its client.
+    Close,
+    /// End the session: decided by the heartbeat, which marked its row.
+    Expire,
+}
+
+impl Operation {
+    /// The data that travels with it.
+    pub fn payload(&self) -> Option<&Payload> {
+        match self {
+            Self::Create { data, .. } | Self::SetData { data, .. } => Some(data),
+            _ => None,
+        }
+    }
+}
+
+/// A request decided in its session's row (rule C-1): the outbox entry, and the message to the distributor.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Decided {
+    /// Names it.
+    pub id: UpdateId,
+    /// The writer's fencing number that decided it: locks of other numbers are not its own.
+    pub fence: u64,
+    /// The attach and request number it answers.
+    pub attach: u64,
+    /// See [`Submitted::request`].
+    pub request: u64,
+    /// The writer's wall clock, for ctime and mtime.
+    pub time_ms: i64,
+    /// What it does, or why not.
+    pub outcome: Result<Effect, Error>,
+    /// The znodes it touches, in path order; empty for failures.
+    pub touched: Vec<Touched>,
+    /// A temporary object that carried its data and is garbage once it is applied.
+    pub temporary: Option<String>,
+}
+
+/// A znode touched by a decided update.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Touched {
+    /// Which.
+    pub path: String,
+    /// The update it follows there (rule C-3); none if the znode was not there.
+    pub follows: Option<UpdateId>,
+    /// What it becomes; none: it is gone.
+    pub becomes: Option<NodeState>,
+}
+
+/// What an update does to the tree.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Effect {
+    /// A znode appears.
+    Create {
+        /// Its whole path.
+        path: String,
+        /// Its data.
+        data: Payload,
+        /// Its ACL.
+        acl: Vec<Acl>,
+    },
+    /// Znodes vanish, together: one for a delete, all ephemerals for the end of a session.
+    Delete {
+        /// Their paths, in order.
+        paths: Vec<String>,
+    },
+    /// Data is replaced.
+    SetData {
+        /// Whose.
+        path: String,
+        /// By this.
+        data: Payload,
+    },
+    /// Nothing.
+    Attach,
+    /// The session ends with its ephemerals.
+    Close {
+        /// Their paths, in order.
+        paths: Vec<String>,
+    },
+}
+
+/// A slot of the distributor's fenced log (rule C-4): zxids given, answers and events, all in order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Slot {
+    /// The zxid of the first entry; the others follow without a gap.
+    pub first: Zxid,
+    /// What was given a zxid.
+    pub entries: Vec<Entry>,
+}
+
+impl Slot {
+    /// The zxid of the last entry.
+    pub fn last(&self) -> Zxid {
+        Zxid(self.first.0 + self.entries.len() as i64 - 1)
+    }
+
+    /// The entries with their zxids.
+    pub fn numbered(&self) -> impl Iterator<Item = (Zxid, &Entry)> {
+        self.entries.iter().zip(self.first.0..).map(|(entry, zxid)| (Zxid(zxid), entry))
+    }
+}
+
+/// One update in the order of all.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Names it.
+    pub id: UpdateId,
+    /// The attach and request number it answers.
+    pub attach: u64,
+    /// See [`Submitted::request`].
+    pub request: u64,
+    /// The answer its client gets.
+    pub answer: Result<Answer, Error>,
+    /// What watchers hear, in order.
+    pub events: Vec<(EventKind, String)>,
+}
+
+/// What a client is answered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer {
+    /// To create.
+    Created {
+        /// The whole path.
+        path: String,
+        /// As created.
+        stat: Stat,
+    },
+    /// To delete.
+    Deleted,
+    /// To set data.
+    Set(Stat),
+    /// To an attach.
+    Attached,
+    /// To the end of the session.
+    Closed,
+}
+
+/// What the watch function is told: a slot was applied.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wake {
+    /// Its index in the log.
+    pub index: u64,
+    /// Its encoded form.
+    pub slot: Bytes,
+    /// Nothing of it may leave before this point is durable (rule P5).
+    pub point: DurabilityPoint,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_of_another_version_is_refused_by_number() {
+        let mut bytes = encode(&UpdateId { session: SessionId(1), sequence: 2 }).to_vec();
+        assert_eq!(decode::<UpdateId>(&bytes, "id").expect("decodes").sequence, 2);
+        bytes[0] = 9;
+        let refused = decode::<UpdateId>(&bytes, "id").expect_err("refused");
+        assert!(refused.to_string().contains("version 9"), "{refused}");
+        assert!(decode::<UpdateId>(&[], "id").is_err());
+    }
+}

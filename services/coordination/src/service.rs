@@ -1,0 +1,164 @@
+//! The service, put together from ports: its functions, its queues, its gateway.
+
+use std::{sync::Arc, time::Duration};
+
+use ports::{
+    Clock, Entropy, Functions, KeyValue, Queue, Result,
+    functions::{Definition, FunctionOptions, QueueTrigger},
+    objects::ObjectStore,
+    queue::{OnFailure, QueueOptions},
+};
+use primitives::FencedLog;
+
+use crate::{
+    config::Config,
+    distributor::{Distributor, LOG_PARTITION},
+    gateway::{Gateway, Shared},
+    heartbeat::{self, Heartbeat},
+    model::{SessionId, Zxid},
+    names,
+    node::Nodes,
+    records::{NodeState, Payload, UpdateId},
+    session::Sessions,
+    tail::Tail,
+    user_store::{Meta, Node, UserStore, encode_acl},
+    watch::Watch,
+    writer::Writer,
+};
+
+/// The znodes every ZooKeeper has, with how many children each has at birth.
+const BUILT_IN: [(&str, i32); 4] = [("/", 1), ("/zookeeper", 2), ("/zookeeper/config", 0), ("/zookeeper/quota", 0)];
+
+/// How long a delivered message stays with a writer or distributor before it is given to another.
+const VISIBILITY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What the service is made of.
+#[derive(Debug, Clone)]
+pub struct Parts {
+    /// Where sessions, locks and the log live.
+    pub system: Arc<dyn KeyValue>,
+    /// Where readers read, one store per region; the first is this process's own.
+    pub regions: Vec<Region>,
+    /// Requests and decisions on their way.
+    pub queue: Arc<dyn Queue>,
+    /// Who runs the functions.
+    pub functions: Arc<dyn Functions>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Chance: session ids and passwords come from it.
+    pub entropy: Arc<dyn Entropy>,
+}
+
+/// One region's stores.
+#[derive(Debug, Clone)]
+pub struct Region {
+    /// The znodes.
+    pub items: Arc<dyn KeyValue>,
+    /// Their data, where it is not in the items; and, in the first region, temporary objects.
+    pub objects: Arc<dyn ObjectStore>,
+}
+
+/// The coordination service of one process.
+#[derive(Debug)]
+pub struct Service {
+    parts: Parts,
+    config: Config,
+    regions: Vec<UserStore>,
+    tail: Arc<Tail>,
+}
+
+impl Service {
+    /// The service on `parts`. Nothing happens before [`Service::start`].
+    pub fn new(parts: Parts, config: Config) -> Self {
+        let store = |region: &Region| UserStore::new(region.items.clone(), region.objects.clone(), config.placement);
+        let regions: Vec<UserStore> = parts.regions.iter().map(store).collect();
+        let log = FencedLog::new(parts.system.clone(), LOG_PARTITION);
+        let tail = Arc::new(Tail::new(regions[0].clone(), log, parts.clock.clone()));
+        Self { parts, config, regions, tail }
+    }
+
+    /// The functions to register with whoever runs them.
+    pub fn functions(&self) -> Vec<Definition> {
+        let Parts { system, queue, functions, clock, entropy, .. } = self.parts.clone();
+        let nodes = Nodes::new(system.clone(), clock.clone(), entropy, &self.config);
+        let writer = Writer::new(system.clone(), queue, clock, nodes.clone(), &self.config);
+        let distributor = Distributor::new(system, self.regions.clone(), nodes, functions, &self.config);
+        let definition = |name, handler| Definition { name, options: FunctionOptions::default(), handler };
+        vec![
+            definition(names::WRITER, Arc::new(writer)),
+            definition(names::DISTRIBUTOR, Arc::new(distributor)),
+            definition(names::WATCH, Arc::new(Watch::new(self.tail.clone()))),
+            definition(names::HEARTBEAT, Arc::new(self.heartbeat())),
+        ]
+    }
+
+    /// Makes what is missing, arms the triggers, and the heartbeat if sessions are left from before.
+    /// The functions are registered by now.
+    pub async fn start(&self) -> Result<()> {
+        self.make_built_in_znodes().await?;
+        for (queue, function) in
+            [(names::REQUEST_QUEUE, names::WRITER), (names::DISTRIBUTOR_QUEUE, names::DISTRIBUTOR)]
+        {
+            // Order matters more than progress: what fails stays where it is and is tried again (rule P1).
+            let options = QueueOptions {
+                visibility_timeout_ms: VISIBILITY_TIMEOUT.as_millis() as u64,
+                on_failure: OnFailure::Block,
+                ..QueueOptions::default()
+            };
+            self.parts.queue.create(queue, options).await?;
+            let batch_messages_max = self.parts.queue.limits().batch_messages_max;
+            let trigger = QueueTrigger { queue: queue.into(), function: function.into(), batch_messages_max };
+            self.parts.functions.arm_queue(trigger).await?;
+        }
+        if self.heartbeat().any_session().await? {
+            let period = heartbeat::period(&self.config);
+            self.parts.functions.arm_timer(names::HEARTBEAT, period).await?;
+        }
+        self.tail.start_at_cursor().await
+    }
+
+    /// Follows the log for ever: the program runs it beside the front ends.
+    pub async fn run(&self) {
+        self.tail.run().await;
+    }
+
+    /// Makes clients.
+    pub fn gateway(&self) -> Gateway {
+        Gateway::new(Arc::new(Shared {
+            config: self.config.clone(),
+            sessions: Sessions::new(self.parts.system.clone()),
+            region: self.regions[0].clone(),
+            temporary: self.parts.regions[0].objects.clone(),
+            queue: self.parts.queue.clone(),
+            functions: self.parts.functions.clone(),
+            clock: self.parts.clock.clone(),
+            entropy: self.parts.entropy.clone(),
+            tail: self.tail.clone(),
+        }))
+    }
+
+    fn heartbeat(&self) -> Heartbeat {
+        let Parts { system, queue, functions, clock, .. } = self.parts.clone();
+        Heartbeat::new(Sessions::new(system), queue, functions, clock, &self.config)
+    }
+
+    async fn make_built_in_znodes(&self) -> Result<()> {
+        let system = Nodes::new(
+            self.parts.system.clone(),
+            self.parts.clock.clone(),
+            self.parts.entropy.clone(),
+            &self.config,
+        );
+        for (path, children) in BUILT_IN {
+            let last = UpdateId { session: SessionId(0), sequence: 0 };
+            let state = NodeState { version: 0, creates: 0, children, owner: None, last };
+            system.put_if_absent(path, state).await?;
+            let born = Node::created(Zxid(0), 0, 0, Payload::Inline(bytes::Bytes::new()), encode_acl(&[]));
+            let node = Node { meta: Meta { children, ..born.meta }, ..born };
+            for region in &self.regions {
+                region.put_if_absent(path, &node).await?;
+            }
+        }
+        Ok(())
+    }
+}

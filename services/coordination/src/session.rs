@@ -1,0 +1,287 @@
+//! Session rows: where every request of a session is decided, and who may speak for it.
+//!
+//! A session is one item. Its attributes are the commit point of all its requests (rule C-1), the numbers
+//! that make them idempotent (C-2), the outbox that survives its writer (C-3), and the lease (C-6). Every
+//! transition is one conditional update of that item, made here and nowhere else.
+//!
+//! Invariants
+//! - `sequence` grows by one with each decided request; the outbox holds exactly those in
+//!   (`applied`, `sequence`], in order, with their effects installed from the moment they are pushed.
+//! - `fence` grows with each writer that takes the session up, and with each doom: a writer with an older
+//!   number decides nothing any more.
+//! - `attach` grows with each connection; requests of older attaches are refused.
+//! - `state` only moves from open to closing to closed. Nothing is decided in a closed session.
+//!
+//! From FaaSKeeper, section 4.1 (a session's item in system storage); the outbox, the numbers and the fence
+//! are ours.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use ports::{
+    Condition, Error, ErrorKind, Item, Key, KeyValue, Result, Update,
+    key_value::{Action, Name, Outcome, Scan, Test, Value},
+};
+
+use crate::{
+    model::{Password, SessionId},
+    records::{Decided, decode},
+};
+
+const STATE: &str = "state";
+const ATTACH: &str = "attach";
+const REQUEST: &str = "request";
+const SEQUENCE: &str = "sequence";
+const APPLIED: &str = "applied";
+const FENCE: &str = "fence";
+const RENEWALS: &str = "renewals";
+const TIMEOUT: &str = "timeout_ms";
+const PASSWORD: &str = "password";
+const OUTBOX: &str = "outbox";
+
+/// Rows are spread over this many partitions, so that a scan for the living and the writes of many
+/// sessions do not meet in one.
+pub const SHARD_COUNT: u8 = 4;
+
+/// How many rows one page of [`Sessions::page`] holds.
+const PAGE_ITEMS: usize = 256;
+
+/// Where a session stands between its first and its last request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// Requests are decided.
+    Open,
+    /// The heartbeat has judged it silent; only its end is decided.
+    Closing,
+    /// Its end is decided.
+    Closed,
+}
+
+impl State {
+    fn number(self) -> i64 {
+        match self {
+            Self::Open => 0,
+            Self::Closing => 1,
+            Self::Closed => 2,
+        }
+    }
+}
+
+/// A session's row as read.
+#[derive(Debug, Clone)]
+pub struct Row {
+    /// Where it stands.
+    pub state: State,
+    /// The number of the last attach.
+    pub attach: u64,
+    /// The last request decided under it.
+    pub request: u64,
+    /// The last request decided at all.
+    pub sequence: u64,
+    /// The last one applied to the user store.
+    pub applied: u64,
+    /// The number of the writer that may decide.
+    pub fence: u64,
+    /// How often its lease was renewed.
+    pub renewals: i64,
+    /// The timeout granted.
+    pub timeout: Duration,
+    item: Arc<Item>,
+}
+
+impl Row {
+    fn read(item: &Arc<Item>) -> Result<Self> {
+        let number = |name: &'static str| {
+            item.integer(name).ok_or_else(|| Error::corrupt(format!("read {name} of a session's row")))
+        };
+        let state = match number(STATE)? {
+            0 => State::Open,
+            1 => State::Closing,
+            2 => State::Closed,
+            other => return Err(Error::corrupt(format!("read state {other} of a session's row"))),
+        };
+        Ok(Self {
+            state,
+            attach: number(ATTACH)? as u64,
+            request: number(REQUEST)? as u64,
+            sequence: number(SEQUENCE)? as u64,
+            applied: number(APPLIED)? as u64,
+            fence: number(FENCE)? as u64,
+            renewals: number(RENEWALS)?,
+            timeout: Duration::from_millis(number(TIMEOUT)? as u64),
+            item: item.clone(),
+        })
+    }
+
+    /// The decided requests that are not applied yet, in order, as they are encoded.
+    pub fn outbox(&self) -> &[Bytes] {
+        self.item.list(OUTBOX)
+    }
+
+    /// The decided request with `sequence`, if it is still in the outbox.
+    pub fn decided(&self, sequence: u64) -> Result<Option<Decided>> {
+        let place = sequence.checked_sub(self.applied + 1);
+        match place.and_then(|place| self.outbox().get(place as usize)) {
+            Some(encoded) => decode(encoded, "a decided request").map(Some),
+            None => Ok(None),
+        }
+    }
+}
+
+/// How a conditional transition of a row ended.
+#[derive(Debug)]
+pub enum Moved {
+    /// It was made; the row after it.
+    Done(Row),
+    /// It was not, because the row is like this; none: there is no such session.
+    Refused(Option<Row>),
+}
+
+/// The session rows of one system store.
+#[derive(Debug, Clone)]
+pub struct Sessions {
+    system: Arc<dyn KeyValue>,
+}
+
+impl Sessions {
+    /// The rows in `system`.
+    pub fn new(system: Arc<dyn KeyValue>) -> Self {
+        Self { system }
+    }
+
+    /// The row of `session`.
+    pub async fn get(&self, session: SessionId) -> Result<Option<Row>> {
+        self.system.get(&key(session)).await?.value.as_ref().map(Row::read).transpose()
+    }
+
+    /// Makes the row of a new session; false if the id is taken.
+    pub async fn create(&self, session: SessionId, password: Password, timeout: Duration) -> Result<bool> {
+        let integer = |name: &'static str, value: i64| (Name::from(name), Value::Integer(value));
+        let attributes = vec![
+            integer(STATE, State::Open.number()),
+            integer(ATTACH, 1),
+            integer(REQUEST, 0),
+            integer(SEQUENCE, 0),
+            integer(APPLIED, 0),
+            integer(FENCE, 0),
+            integer(RENEWALS, 0),
+            integer(TIMEOUT, timeout.as_millis() as i64),
+            (PASSWORD.into(), Value::Bytes(Bytes::copy_from_slice(&password.0))),
+        ];
+        let update = Update::put(key(session), attributes).when(Condition::Absent);
+        match self.transition(update).await? {
+            Moved::Done(_) => Ok(true),
+            Moved::Refused(_) => Ok(false),
+        }
+    }
+
+    /// Takes an open session over for a new connection: its attach number grows, and its lease is renewed.
+    pub async fn attach(&self, session: SessionId, password: Password, timeout: Duration) -> Result<Moved> {
+        let actions = vec![
+            Action::Add(ATTACH.into(), 1),
+            Action::set_integer(REQUEST, 0),
+            Action::Add(RENEWALS.into(), 1),
+            Action::set_integer(TIMEOUT, timeout.as_millis() as i64),
+        ];
+        let condition = Condition::All(vec![
+            is(STATE, State::Open.number()),
+            Condition::attribute(PASSWORD, Test::is(Bytes::copy_from_slice(&password.0))),
+        ]);
+        self.transition(Update::modify(key(session), actions).when(condition)).await
+    }
+
+    /// Renews the lease of an open session for the connection with this attach number.
+    pub async fn renew(&self, session: SessionId, attach: u64) -> Result<Moved> {
+        let condition = Condition::All(vec![is(STATE, State::Open.number()), is(ATTACH, attach as i64)]);
+        self.transition(Update::modify(key(session), vec![Action::Add(RENEWALS.into(), 1)]).when(condition)).await
+    }
+
+    /// Judges a session silent: closing, if nobody has renewed it since `renewals` was read (rule C-6).
+    pub async fn condemn(&self, session: SessionId, renewals: i64) -> Result<Moved> {
+        let condition = Condition::All(vec![is(STATE, State::Open.number()), is(RENEWALS, renewals)]);
+        let actions = vec![Action::set_integer(STATE, State::Closing.number())];
+        self.transition(Update::modify(key(session), actions).when(condition)).await
+    }
+
+    /// Takes a session up for writing: the row with a fencing number that shuts out earlier writers.
+    pub async fn take_up(&self, session: SessionId) -> Result<Moved> {
+        let update = Update::modify(key(session), vec![Action::Add(FENCE.into(), 1)]).when(Condition::Exists);
+        self.transition(update).await
+    }
+
+    /// Shuts out the writer with `fence` from deciding `sequence`, so that its locks may be taken.
+    pub async fn doom(&self, session: SessionId, sequence: u64, fence: u64) -> Result<Moved> {
+        let condition = Condition::All(vec![is(SEQUENCE, sequence as i64 - 1), is(FENCE, fence as i64)]);
+        self.transition(Update::modify(key(session), vec![Action::Add(FENCE.into(), 1)]).when(condition)).await
+    }
+
+    /// The commit point (rule C-1): moves the session's numbers on by one and puts `encoded` into its outbox.
+    pub async fn decide(&self, decided: &Decided, encoded: Bytes, expected: State) -> Result<Moved> {
+        let mut actions = vec![
+            Action::set_integer(SEQUENCE, decided.id.sequence as i64),
+            Action::Append(OUTBOX.into(), vec![encoded]),
+        ];
+        if decided.request > 0 {
+            actions.push(Action::set_integer(REQUEST, decided.request as i64));
+        }
+        if matches!(decided.outcome, Ok(crate::records::Effect::Close { .. })) {
+            actions.push(Action::set_integer(STATE, State::Closed.number()));
+        }
+        let condition = Condition::All(vec![
+            is(STATE, expected.number()),
+            is(ATTACH, decided.attach as i64),
+            is(SEQUENCE, decided.id.sequence as i64 - 1),
+            is(FENCE, decided.fence as i64),
+        ]);
+        self.transition(Update::modify(key(decided.id.session), actions).when(condition)).await
+    }
+
+    /// Records that everything up to `through` is applied, and drops it from the outbox.
+    pub async fn applied(&self, session: SessionId, from: u64, through: u64) -> Result<()> {
+        let actions = vec![
+            Action::set_integer(APPLIED, through as i64),
+            Action::RemoveFirst(OUTBOX.into(), (through - from) as usize),
+        ];
+        let update = Update::modify(key(session), actions).when(is(APPLIED, from as i64));
+        self.system.update(update).await.map(|_| ())
+    }
+
+    /// Removes the row of a session whose end is applied.
+    pub async fn remove(&self, session: SessionId) -> Result<()> {
+        let update = Update::delete(key(session)).when(is(STATE, State::Closed.number()));
+        self.system.update(update).await.map(|_| ())
+    }
+
+    /// One page of the rows of a shard, and where the next one starts.
+    pub async fn page(&self, shard: u8, from: Bytes) -> Result<(Vec<(SessionId, Row)>, Option<Bytes>)> {
+        let scan = Scan { from, ..Scan::partition(partition(shard), PAGE_ITEMS) };
+        let page = self.system.scan(&scan).await?.value;
+        let mut rows = Vec::with_capacity(page.items.len());
+        for (sort, item) in &page.items {
+            let id: [u8; 8] =
+                sort.as_ref().try_into().map_err(|_| Error::corrupt("read the key of a session's row"))?;
+            rows.push((SessionId(i64::from_be_bytes(id)), Row::read(item)?));
+        }
+        Ok((rows, page.next))
+    }
+
+    async fn transition(&self, update: Update) -> Result<Moved> {
+        match self.system.update(update).await?.outcome {
+            Outcome::Done(Some(item)) => Row::read(&item).map(Moved::Done),
+            Outcome::Done(None) => Err(Error::new(ErrorKind::Corrupt, "change a session's row, which vanished")),
+            Outcome::Conflict(item) => Ok(Moved::Refused(item.as_ref().map(Row::read).transpose()?)),
+        }
+    }
+}
+
+fn is(name: &'static str, value: i64) -> Condition {
+    Condition::attribute(name, Test::is_integer(value))
+}
+
+fn partition(shard: u8) -> String {
+    format!("session/{shard:x}")
+}
+
+fn key(session: SessionId) -> Key {
+    Key::new(partition((session.0 & i64::from(SHARD_COUNT - 1)) as u8), session.0.to_be_bytes())
+}

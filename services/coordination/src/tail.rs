@@ -1,0 +1,306 @@
+//! The tail: one process's place in the distributor's log, and what it hands to its clients from there.
+//!
+//! Slots are taken in order. A slot is handed out only once it is durable (rule P5), answers and events in
+//! the order of their zxids; only then does the process's view, [`Tail::applied`], reach it. So whatever a
+//! client is shown at or below the view is durable, and every event up to the view stands in its client's
+//! mailbox before it (rule C-5). This is what FaaSKeeper's clients do with MRD and epoch (section 4.5): a
+//! read that would show something newer than the view waits for the view.
+//!
+//! Two marks move over the log. `started` moves before a slot is handed out and `applied` after it. A reader
+//! that saw the same `applied` before its read and the same `started` after it knows that nothing was handed
+//! out in between.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
+
+use ports::{Clock, DurabilityPoint, Result};
+use primitives::{FencedLog, SlotIndex, fenced_log};
+use tokio::sync::{Notify, watch};
+
+use crate::{
+    Error,
+    mailbox::{Letter, Mailbox},
+    model::{SessionId, Zxid},
+    records::{Answer, Slot, Wake, decode},
+    user_store::UserStore,
+    watch::{Aspect, Watches},
+};
+
+/// How many of the last changes are kept for readers that were overtaken by them.
+const RECENT_CHANGES_MAX: usize = 1024;
+
+/// How long the tail waits after a store failed before it reads on.
+const RETRY_AFTER: Duration = Duration::from_millis(200);
+
+/// One process's place in the log.
+#[derive(Debug)]
+pub struct Tail {
+    region: UserStore,
+    log: FencedLog,
+    clock: Arc<dyn Clock>,
+    inbox: Mutex<BTreeMap<u64, Wake>>,
+    offered: Notify,
+    registry: Mutex<Registry>,
+    started: AtomicI64,
+    applied: watch::Sender<Zxid>,
+}
+
+/// Who is connected here, and what they watch.
+#[derive(Debug, Default)]
+struct Registry {
+    clients: BTreeMap<SessionId, Registered>,
+    watches: Watches,
+    /// The last changes handed out, oldest first.
+    recent: VecDeque<(Zxid, String)>,
+    /// Changes up to here may be missing from `recent`.
+    forgotten: Zxid,
+}
+
+#[derive(Debug)]
+struct Registered {
+    attach: u64,
+    mailbox: Arc<Mailbox>,
+}
+
+/// Where reading the log goes on.
+#[derive(Debug, Clone, Copy)]
+struct Place(u64);
+
+impl Tail {
+    /// A tail of `log` for readers of `region`.
+    pub fn new(region: UserStore, log: FencedLog, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            region,
+            log,
+            clock,
+            inbox: Mutex::default(),
+            offered: Notify::new(),
+            registry: Mutex::default(),
+            started: AtomicI64::new(0),
+            applied: watch::Sender::new(Zxid(0)),
+        }
+    }
+
+    /// The view of this process: everything up to this zxid is durable, and its events are handed out.
+    pub fn applied(&self) -> Zxid {
+        *self.applied.borrow()
+    }
+
+    /// How many clients are connected here, and how many watches they have armed.
+    pub fn counts(&self) -> (usize, usize) {
+        let registry = self.registry();
+        (registry.clients.len(), registry.watches.count())
+    }
+
+    /// Returns once the view has reached `zxid`.
+    pub async fn reached(&self, zxid: Zxid) {
+        // The sender lives as long as `self`, so waiting cannot fail.
+        let _ = self.applied.subscribe().wait_for(|applied| *applied >= zxid).await;
+    }
+
+    /// Takes what the distributor has told. Slots known already are dropped, early ones wait for theirs.
+    pub fn offer(&self, wake: Wake) {
+        self.inbox.lock().expect("no panic while the inbox is held").insert(wake.index, wake);
+        self.offered.notify_one();
+    }
+
+    /// Registers the one client that speaks for `session` here; an earlier one is told that it no longer does.
+    pub(crate) fn register(&self, session: SessionId, attach: u64, mailbox: Arc<Mailbox>) {
+        let mut registry = self.registry();
+        registry.watches.disarm_all(session);
+        if let Some(earlier) = registry.clients.insert(session, Registered { attach, mailbox }) {
+            earlier.mailbox.put(Letter::Moved);
+            earlier.mailbox.wake();
+        }
+    }
+
+    /// Forgets a client that has gone, unless another has taken its place.
+    pub(crate) fn unregister(&self, session: SessionId, attach: u64) {
+        let mut registry = self.registry();
+        if registry.clients.get(&session).is_some_and(|client| client.attach == attach) {
+            registry.clients.remove(&session);
+            registry.watches.disarm_all(session);
+        }
+    }
+
+    /// Whether a change of `path` may have been handed out after `since`. With an `aspect`, arms a watch for
+    /// `session` in the same moment if not.
+    pub(crate) fn overtaken(&self, path: &str, since: Zxid, watch: Option<(SessionId, Aspect)>) -> bool {
+        if watch.is_none() && self.started.load(Ordering::Acquire) == since.0 {
+            return false;
+        }
+        let mut registry = self.registry();
+        if self.started.load(Ordering::Acquire) != since.0 {
+            let mut after = registry.recent.iter().rev().take_while(|(zxid, _)| *zxid > since);
+            if registry.forgotten > since || after.any(|(_, changed)| changed == path) {
+                return true;
+            }
+        }
+        if let Some((session, aspect)) = watch {
+            registry.watches.arm(session, aspect, path);
+        }
+        false
+    }
+
+    /// Reads on for ever: the task that the program runs beside its front ends.
+    pub async fn run(&self) {
+        loop {
+            let failure = match self.start().await {
+                Ok(place) => self.follow(place).await,
+                Err(failure) => failure,
+            };
+            tracing::warn!(error = %failure, "lost the place in the log; every client here reconnects");
+            self.disconnect_all();
+            self.clock.sleep(RETRY_AFTER).await;
+        }
+    }
+
+    /// Finds its place at the cursor.
+    pub async fn start_at_cursor(&self) -> Result<()> {
+        self.start().await.map(|_| ())
+    }
+
+    async fn start(&self) -> Result<Place> {
+        let (cursor, _) = self.region.cursor().await?;
+        let items = self.region.items();
+        items.externalize(items.point()).await?;
+        self.started.store(cursor.zxid.0, Ordering::Release);
+        self.registry().forgotten = cursor.zxid;
+        self.applied.send_replace(cursor.zxid);
+        Ok(Place(cursor.slot.map_or(0, |slot| slot + 1)))
+    }
+
+    async fn follow(&self, mut place: Place) -> ports::Error {
+        loop {
+            let slots = match self.next_slots(place).await {
+                Ok(slots) => slots,
+                Err(error) => return error,
+            };
+            if slots.is_empty() {
+                self.offered.notified().await;
+                continue;
+            }
+            let point = slots.iter().map(|(_, _, point)| *point).max().unwrap_or_default();
+            let items = self.region.items();
+            if !items.is_durable(point)
+                && let Err(error) = items.externalize(point).await
+            {
+                return error;
+            }
+            for (index, slot, _) in slots {
+                if let Some(slot) = slot {
+                    self.hand_out(&slot);
+                }
+                place = Place(index + 1);
+            }
+        }
+    }
+
+    /// The slots from `place` on that are applied: those told, and those told of later ones imply.
+    async fn next_slots(&self, place: Place) -> Result<Vec<(u64, Option<Slot>, DurabilityPoint)>> {
+        let (told, newest) = {
+            let mut inbox = self.inbox.lock().expect("no panic while the inbox is held");
+            let mut told = Vec::new();
+            *inbox = inbox.split_off(&place.0);
+            while let Some(wake) = inbox.remove(&(place.0 + told.len() as u64)) {
+                told.push(wake);
+            }
+            (told, inbox.values().next().map(|wake| (wake.index, wake.point)))
+        };
+        if told.is_empty()
+            && let Some((until, point)) = newest
+        {
+            return self.read_log(place, until, point).await;
+        }
+        let decoded = |wake: Wake| Ok((wake.index, Some(decode(&wake.slot, "a slot of the log")?), wake.point));
+        told.into_iter().map(decoded).collect()
+    }
+
+    /// The slots that nobody told, from the log: they are applied, since a later one is.
+    async fn read_log(&self, place: Place, until: u64, point: DurabilityPoint) -> Result<Vec<(u64, Option<Slot>, DurabilityPoint)>> {
+        let entries = self.log.read(SlotIndex(place.0), (until - place.0) as usize).await?;
+        if entries.is_empty() {
+            return Err(ports::Error::unavailable("read slots of the log that were trimmed before they were read"));
+        }
+        let read = |(index, entry): (SlotIndex, fenced_log::Entry)| match entry {
+            fenced_log::Entry::Payload(payload) => Ok((index.0, Some(decode(&payload, "a slot of the log")?), point)),
+            fenced_log::Entry::Seal | fenced_log::Entry::Void => Ok((index.0, None, point)),
+        };
+        entries.into_iter().map(read).collect()
+    }
+
+    fn hand_out(&self, slot: &Slot) {
+        let mut woken = BTreeMap::new();
+        {
+            let mut registry = self.registry();
+            self.started.store(slot.last().0, Ordering::Release);
+            for (zxid, entry) in slot.numbered() {
+                for (kind, path) in &entry.events {
+                    registry.remember(zxid, path);
+                    for session in registry.watches.fire(*kind, path) {
+                        registry.put(session, Letter::Event { zxid, kind: *kind, path: path.clone() }, &mut woken);
+                    }
+                }
+                let session = entry.id.session;
+                let is_listening = registry.clients.get(&session).is_some_and(|client| client.attach == entry.attach);
+                if is_listening {
+                    registry.put(session, answer(zxid, entry.request, &entry.answer), &mut woken);
+                }
+            }
+        }
+        self.applied.send_if_modified(|applied| {
+            *applied = slot.last();
+            true
+        });
+        for mailbox in woken.into_values() {
+            mailbox.wake();
+        }
+    }
+
+    fn disconnect_all(&self) {
+        let mut registry = self.registry();
+        let sessions: BTreeSet<SessionId> = registry.clients.keys().copied().collect();
+        for session in sessions {
+            registry.watches.disarm_all(session);
+            if let Some(client) = registry.clients.remove(&session) {
+                client.mailbox.put(Letter::LostPlace);
+                client.mailbox.wake();
+            }
+        }
+        self.inbox.lock().expect("no panic while the inbox is held").clear();
+    }
+
+    fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().expect("no panic while the registry is held")
+    }
+}
+
+impl Registry {
+    fn remember(&mut self, zxid: Zxid, path: &str) {
+        if self.recent.len() == RECENT_CHANGES_MAX
+            && let Some((forgotten, _)) = self.recent.pop_front()
+        {
+            self.forgotten = forgotten;
+        }
+        self.recent.push_back((zxid, path.to_owned()));
+    }
+
+    fn put(&mut self, session: SessionId, letter: Letter, woken: &mut BTreeMap<SessionId, Arc<Mailbox>>) {
+        let Some(client) = self.clients.get(&session) else { return };
+        client.mailbox.put(letter);
+        woken.entry(session).or_insert_with(|| client.mailbox.clone());
+    }
+}
+
+fn answer(zxid: Zxid, request: u64, answer: &std::result::Result<Answer, Error>) -> Letter {
+    match (request, answer) {
+        (0, Ok(Answer::Closed)) => Letter::Expired,
+        _ => Letter::Answer { zxid, request, answer: answer.clone() },
+    }
+}

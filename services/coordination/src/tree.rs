@@ -1,0 +1,148 @@
+//! The rules of the tree: what a request makes of the znodes it touches, or why it is refused.
+//!
+//! Pure functions from locked states to new states; the writer does the I/O around them. The order of the
+//! checks is ZooKeeper's (`PrepRequestProcessor`), because clients tell errors apart.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    Error,
+    model::{Acl, Lifetime, Naming, SessionId},
+    path,
+    records::{NodeState, Touched, UpdateId},
+};
+
+/// All permissions: read, write, create, delete, admin.
+const PERMISSIONS_ALL: i32 = 0x1f;
+
+/// Refuses what needs no look at the tree: the parent and the name of a znode to create.
+pub fn check_create<'path>(path: &'path str, acl: &[Acl], naming: Naming) -> Result<(&'path str, &'path str), Error> {
+    if path == "/" && naming == Naming::Given {
+        return Err(Error::NodeExists);
+    }
+    if path.contains('\0') {
+        return Err(Error::BadArguments);
+    }
+    let split = path::split(path).ok_or(Error::BadArguments)?;
+    check_acl(acl)?;
+    Ok(split)
+}
+
+/// This build enforces one ACL, ZooKeeper's open one, and refuses what it could not keep.
+fn check_acl(acl: &[Acl]) -> Result<(), Error> {
+    let is_open = |acl: &Acl| acl.scheme == "world" && acl.id == "anyone" && acl.permissions == PERMISSIONS_ALL;
+    if acl.is_empty() || !acl.iter().all(is_open) { Err(Error::InvalidAcl) } else { Ok(()) }
+}
+
+/// Refuses what needs no look at the tree: the parent of a znode to delete.
+pub fn check_delete(path: &str) -> Result<&str, Error> {
+    if path::is_reserved(path) || !path::is_valid(path) {
+        return Err(Error::BadArguments);
+    }
+    path::split(path).map(|(parent, _)| parent).ok_or(Error::BadArguments)
+}
+
+/// Refuses an invalid path to set data at.
+pub fn check_set_data(path: &str) -> Result<(), Error> {
+    if path::is_valid(path) { Ok(()) } else { Err(Error::BadArguments) }
+}
+
+/// The whole path of a znode to create in `parent`, which is there and locked.
+pub fn name(parent_path: &str, name: &str, naming: Naming, parent: NodeState) -> Result<String, Error> {
+    let name = match naming {
+        Naming::Given => name.to_owned(),
+        Naming::Sequential => format!("{name}{:010}", parent.creates),
+    };
+    let whole = path::join(parent_path, &name);
+    if path::is_valid(&whole) { Ok(whole) } else { Err(Error::BadArguments) }
+}
+
+/// A znode with the state it was locked in.
+#[derive(Debug, Clone, Copy)]
+pub struct Locked<'path> {
+    /// Its path.
+    pub path: &'path str,
+    /// Its state; none: it is not there.
+    pub state: Option<NodeState>,
+}
+
+/// Creates `child` in `parent`.
+pub fn create(
+    id: UpdateId,
+    parent: Locked<'_>,
+    child: Locked<'_>,
+    lifetime: Lifetime,
+) -> Result<Vec<Touched>, Error> {
+    let before = parent.state.ok_or(Error::NoNode)?;
+    if child.state.is_some() {
+        return Err(Error::NodeExists);
+    }
+    if before.owner.is_some() {
+        return Err(Error::NoChildrenForEphemerals);
+    }
+    let owner = match lifetime {
+        Lifetime::Ephemeral => Some(id.session),
+        Lifetime::Persistent => None,
+    };
+    let parent_after =
+        NodeState { creates: before.creates.wrapping_add(1), children: before.children + 1, last: id, ..before };
+    let child_after = NodeState { version: 0, creates: 0, children: 0, owner, last: id };
+    Ok(vec![
+        Touched { path: parent.path.to_owned(), follows: Some(before.last), becomes: Some(parent_after) },
+        Touched { path: child.path.to_owned(), follows: None, becomes: Some(child_after) },
+    ])
+}
+
+/// Deletes `node` from `parent`.
+pub fn delete(id: UpdateId, parent: Locked<'_>, node: Locked<'_>, version: i32) -> Result<Vec<Touched>, Error> {
+    let before = node.state.ok_or(Error::NoNode)?;
+    check_version(before.version, version)?;
+    if before.children > 0 {
+        return Err(Error::NotEmpty);
+    }
+    let parent_before = parent.state.expect("a znode has a parent, and both are locked");
+    let parent_after = NodeState { children: parent_before.children - 1, last: id, ..parent_before };
+    Ok(vec![
+        Touched { path: parent.path.to_owned(), follows: Some(parent_before.last), becomes: Some(parent_after) },
+        Touched { path: node.path.to_owned(), follows: Some(before.last), becomes: None },
+    ])
+}
+
+/// Replaces the data of `node`.
+pub fn set_data(id: UpdateId, node: Locked<'_>, version: i32) -> Result<Vec<Touched>, Error> {
+    let before = node.state.ok_or(Error::NoNode)?;
+    check_version(before.version, version)?;
+    let after = NodeState { version: before.version.wrapping_add(1), last: id, ..before };
+    Ok(vec![Touched { path: node.path.to_owned(), follows: Some(before.last), becomes: Some(after) }])
+}
+
+/// Deletes every znode of `locked` that `session` owns, together; the others of `locked` are their parents
+/// and stay. Returns what is touched, and the paths that vanish.
+pub fn close(id: UpdateId, session: SessionId, locked: &[Locked<'_>]) -> (Vec<Touched>, Vec<String>) {
+    let is_owned = |node: &Locked<'_>| node.state.is_some_and(|state| state.owner == Some(session));
+    let vanishing: Vec<&str> = locked.iter().filter(|node| is_owned(node)).map(|node| node.path).collect();
+    let mut lost: BTreeMap<&str, i32> = BTreeMap::new();
+    for (parent, _) in vanishing.iter().filter_map(|path| path::split(path)) {
+        *lost.entry(parent).or_default() += 1;
+    }
+    let mut touched = Vec::new();
+    for node in locked {
+        let Some(before) = node.state else { continue };
+        let becomes = if is_owned(node) {
+            None
+        } else if let Some(lost) = lost.get(node.path) {
+            Some(NodeState { children: before.children - lost, last: id, ..before })
+        } else {
+            continue;
+        };
+        touched.push(Touched { path: node.path.to_owned(), follows: Some(before.last), becomes });
+    }
+    (touched, vanishing.into_iter().map(str::to_owned).collect())
+}
+
+fn check_version(actual: i32, expected: i32) -> Result<(), Error> {
+    if expected == -1 || expected == actual { Ok(()) } else { Err(Error::BadVersion) }
+}
+
+#[cfg(test)]
+mod tests;

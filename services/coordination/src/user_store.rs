@@ -1,0 +1,409 @@
+//! The user store: what readers see, apart from the system store, once per region.
+//!
+//! One item per znode, in its parent's partition under its name, so that a page of a partition is a page of
+//! children. The item holds the Stat and the ACL, and the data or the name of the object that has it. One
+//! further row, the cursor, says up to which slot of the distributor's log the store is applied.
+//!
+//! A slot is applied by `transact`, its items and the cursor together, under the condition that the cursor
+//! stands right before it. So each slot is applied exactly once and in order, whoever does it and however
+//! late, a delete needs no tombstone, and nobody sees half of a zxid (this departs from the letter of C-4
+//! and C-5; `docs/design/0002-coordination.md` closes their scenarios). A slot with more items than one
+//! transaction may hold is applied in parts; the cursor then says which zxid is being applied, and readers
+//! wait for it.
+//!
+//! From FaaSKeeper, sections 3.2 and 4.1 (data storage).
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ports::{
+    Condition, DurabilityPoint, Error, Item, Key, KeyValue, Result, Update,
+    key_value::{Action, Name, Outcome, Scan, Test, Transacted, Value},
+    objects::{ObjectError, ObjectPath, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    model::{Acl, Stat, Zxid},
+    path,
+    records::{Payload, UpdateId, decode, encode},
+};
+
+const META: &str = "meta";
+const DATA: &str = "data";
+const ACL: &str = "acl";
+
+const SLOT: &str = "slot";
+const PART: &str = "part";
+const ZXID: &str = "zxid";
+const APPLYING: &str = "applying";
+const GARBAGE: &str = "garbage";
+
+/// How many children one page holds.
+const PAGE_ITEMS: usize = 1000;
+
+/// Where a znode's data is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DataPlacement {
+    /// In the item: cheapest to read while data is small.
+    KeyValue,
+    /// In an object named by the update that wrote it: cheapest to keep.
+    Objects,
+    /// In the item up to this many bytes, in an object beyond.
+    Hybrid {
+        /// The largest data kept in the item.
+        inline_bytes_max: usize,
+    },
+}
+
+/// A znode as readers see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// Everything but data and ACL.
+    pub meta: Meta,
+    /// Its data or where that is.
+    pub data: Payload,
+    /// Its ACL, encoded.
+    pub acl: Bytes,
+}
+
+/// What Stat is computed from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Meta {
+    /// See [`Stat`].
+    pub czxid: Zxid,
+    /// See [`Stat`].
+    pub mzxid: Zxid,
+    /// See [`Stat`].
+    pub pzxid: Zxid,
+    /// See [`Stat`].
+    pub ctime: i64,
+    /// See [`Stat`].
+    pub mtime: i64,
+    /// See [`Stat`].
+    pub version: i32,
+    /// How many children were ever created.
+    pub creates: i32,
+    /// How many children there are.
+    pub children: i32,
+    /// The owning session, or zero.
+    pub owner: i64,
+    /// The length of the data.
+    pub data_length: i32,
+}
+
+impl Meta {
+    /// The last change of anything of the znode (rule C-5).
+    pub fn zxid(&self) -> Zxid {
+        self.czxid.max(self.mzxid).max(self.pzxid)
+    }
+
+    /// As clients see it: their cversion counts creates and deletions.
+    pub fn stat(&self) -> Stat {
+        Stat {
+            czxid: self.czxid,
+            mzxid: self.mzxid,
+            ctime: self.ctime,
+            mtime: self.mtime,
+            version: self.version,
+            cversion: self.creates.wrapping_mul(2).wrapping_sub(self.children),
+            aversion: 0,
+            ephemeral_owner: self.owner,
+            data_length: self.data_length,
+            num_children: self.children,
+            pzxid: self.pzxid,
+        }
+    }
+}
+
+impl Node {
+    /// A znode as created; `acl` as [`encode_acl`] makes it.
+    pub fn created(zxid: Zxid, time_ms: i64, owner: i64, data: Payload, acl: Bytes) -> Self {
+        let meta = Meta {
+            czxid: zxid,
+            mzxid: zxid,
+            pzxid: zxid,
+            ctime: time_ms,
+            mtime: time_ms,
+            version: 0,
+            creates: 0,
+            children: 0,
+            owner,
+            data_length: data.bytes_len() as i32,
+        };
+        Self { meta, data, acl }
+    }
+
+    fn read(item: &Item) -> Result<Self> {
+        let meta = item.bytes(META).ok_or_else(|| Error::corrupt("read a znode without its meta attribute"))?;
+        let data = match item.attribute(DATA) {
+            None => Payload::Null,
+            Some(Value::Bytes(bytes)) => Payload::Inline(bytes.clone()),
+            Some(Value::List(pointer)) => {
+                let name = pointer.first().and_then(|name| std::str::from_utf8(name).ok());
+                let name = name.ok_or_else(|| Error::corrupt("read where a znode's data is"))?.to_owned();
+                let meta: Meta = decode(meta, "a znode")?;
+                Payload::Object { name, bytes_len: meta.data_length as u64 }
+            }
+            Some(Value::Integer(_)) => return Err(Error::corrupt("read a znode's data")),
+        };
+        Ok(Self { meta: decode(meta, "a znode")?, data, acl: item.bytes(ACL).cloned().unwrap_or_default() })
+    }
+
+    fn attributes(&self) -> Vec<(Name, Value)> {
+        let mut attributes =
+            vec![(ACL.into(), Value::Bytes(self.acl.clone())), (META.into(), Value::Bytes(encode(&self.meta)))];
+        match &self.data {
+            Payload::Null => {}
+            Payload::Inline(bytes) => attributes.push((DATA.into(), Value::Bytes(bytes.clone()))),
+            Payload::Object { name, .. } => {
+                attributes.push((DATA.into(), Value::List(vec![Bytes::copy_from_slice(name.as_bytes())])));
+            }
+        }
+        attributes
+    }
+}
+
+/// An ACL as items hold it.
+pub fn encode_acl(acl: &[Acl]) -> Bytes {
+    encode(&acl)
+}
+
+/// How far a region's store is applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Cursor {
+    /// The last slot applied whole; none before the first.
+    pub slot: Option<u64>,
+    /// How many parts of the next slot are applied.
+    pub part: i64,
+    /// The last zxid applied whole.
+    pub zxid: Zxid,
+    /// The last zxid of the slot being applied in parts, or `zxid`.
+    pub applying: Zxid,
+}
+
+/// A change to the tree as readers see it: what becomes of one znode in one slot.
+pub type Change = (String, Option<Node>);
+
+/// One region's user store.
+#[derive(Debug, Clone)]
+pub struct UserStore {
+    items: Arc<dyn KeyValue>,
+    objects: Arc<dyn ObjectStore>,
+    placement: DataPlacement,
+}
+
+impl UserStore {
+    /// A store of znodes in `items`, and of their data where `placement` says.
+    pub fn new(items: Arc<dyn KeyValue>, objects: Arc<dyn ObjectStore>, placement: DataPlacement) -> Self {
+        Self { items, objects, placement }
+    }
+
+    /// The store behind it, for durability points.
+    pub fn items(&self) -> &Arc<dyn KeyValue> {
+        &self.items
+    }
+
+    /// The znode at `path`, if it is there.
+    pub async fn get(&self, path: &str) -> Result<Option<Node>> {
+        let Some(key) = key(path) else { return Ok(None) };
+        self.items.get(&key).await?.value.as_deref().map(Node::read).transpose()
+    }
+
+    /// The names of the children of `path`, in order, and whether all of them were read from one page.
+    pub async fn children(&self, path: &str) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        let mut scan = Scan::partition(children_partition(path), PAGE_ITEMS);
+        loop {
+            let page = self.items.scan(&scan).await?.value;
+            for (sort, _) in page.items {
+                let name = String::from_utf8(sort.to_vec());
+                names.push(name.map_err(|cause| Error::corrupt("read a child's name").caused_by(cause))?);
+            }
+            match page.next {
+                Some(next) => scan.from = next,
+                None => return Ok(names),
+            }
+        }
+    }
+
+    /// The bytes behind `data`; none if the object is gone, because the znode has changed since it was read.
+    pub async fn load(&self, data: &Payload) -> Result<Option<Option<Bytes>>> {
+        match data {
+            Payload::Null => Ok(Some(None)),
+            Payload::Inline(bytes) => Ok(Some(Some(bytes.clone()))),
+            Payload::Object { name, .. } => Ok(get_object(&*self.objects, name).await?.map(Some)),
+        }
+    }
+
+    /// Puts data where it belongs before the item that names it: into the item, or into an object. The object
+    /// is named by the update, which alone decides what is in it, so that placing it twice is harmless.
+    pub async fn place(&self, update: UpdateId, data: Payload) -> Result<Payload> {
+        let inline_bytes_max = match self.placement {
+            DataPlacement::KeyValue => usize::MAX,
+            DataPlacement::Objects => 0,
+            DataPlacement::Hybrid { inline_bytes_max } => inline_bytes_max,
+        };
+        let bytes_len = data.bytes_len();
+        let belongs_in_object = bytes_len > 0 && bytes_len as usize > inline_bytes_max;
+        match data {
+            Payload::Inline(bytes) if belongs_in_object => {
+                let name = format!("znodes/{:016x}/{:016x}", update.session.0, update.sequence);
+                put_object(&*self.objects, &name, bytes).await?;
+                Ok(Payload::Object { name, bytes_len })
+            }
+            Payload::Object { name, .. } if !belongs_in_object => {
+                let bytes = get_object(&*self.objects, &name).await?;
+                Ok(Payload::Inline(bytes.ok_or_else(|| Error::corrupt(format!("read object {name}")))?))
+            }
+            data => Ok(data),
+        }
+    }
+
+    /// Removes objects that no item names any more, and forgets them.
+    pub async fn collect(&self, garbage: Vec<Bytes>) -> Result<()> {
+        if garbage.is_empty() {
+            return Ok(());
+        }
+        for name in &garbage {
+            let name = String::from_utf8_lossy(name);
+            match self.objects.delete(&ObjectPath::from(name.as_ref())).await {
+                Ok(()) | Err(ObjectError::NotFound { .. }) => {}
+                Err(cause) => return Err(Error::unavailable(format!("delete object {name}")).caused_by(cause)),
+            }
+        }
+        let actions = vec![Action::RemoveElements(GARBAGE.into(), garbage)];
+        self.items.update(Update::modify(cursor_key(), actions)).await.map(|_| ())
+    }
+
+    /// How far the store is applied, and the objects that wait for [`UserStore::collect`].
+    pub async fn cursor(&self) -> Result<(Cursor, Vec<Bytes>)> {
+        let item = self.items.get(&cursor_key()).await?.value;
+        let Some(item) = item else { return Ok((Cursor::default(), Vec::new())) };
+        let number = |name| item.integer(name).unwrap_or_default();
+        let zxid = Zxid(number(ZXID));
+        let cursor = Cursor {
+            slot: u64::try_from(number(SLOT)).ok().and_then(|slot| slot.checked_sub(1)),
+            part: number(PART),
+            zxid,
+            applying: zxid.max(Zxid(number(APPLYING))),
+        };
+        Ok((cursor, item.list(GARBAGE).to_vec()))
+    }
+
+    /// Makes a znode that is part of the service, if it is not there.
+    pub async fn put_if_absent(&self, path: &str, node: &Node) -> Result<()> {
+        let key = key(path).expect("the service's own paths are valid");
+        self.items.update(Update::put(key, node.attributes()).when(Condition::Absent)).await.map(|_| ())
+    }
+
+    /// Applies slot `slot`, whose last zxid is `last`: all of `changes` and the cursor, or nothing if it is
+    /// applied already. Returns the point at which it is applied.
+    pub async fn apply(&self, slot: u64, last: Zxid, changes: &[Change], garbage: &[Bytes]) -> Result<DurabilityPoint> {
+        let per_part = self.items.limits().transact_items_max - 1;
+        let parts = changes.len().div_ceil(per_part).max(1);
+        for part in 0..parts {
+            let changes = &changes[part * per_part..changes.len().min((part + 1) * per_part)];
+            let mut updates = Vec::with_capacity(changes.len() + 1);
+            updates.push(move_cursor(slot, part, parts, last, garbage));
+            for (path, node) in changes {
+                let key = key(path).ok_or_else(|| Error::corrupt(format!("apply a change of {path:?}")))?;
+                updates.push(match node {
+                    Some(node) => Update::put(key, node.attributes()),
+                    None => Update::delete(key),
+                });
+            }
+            self.apply_part(slot, part, updates).await?;
+        }
+        Ok(self.items.point())
+    }
+
+    async fn apply_part(&self, slot: u64, part: usize, updates: Vec<Update>) -> Result<()> {
+        match self.items.transact(updates).await? {
+            Transacted::Done { .. } => Ok(()),
+            Transacted::Conflict { item, .. } => {
+                let applied = item.as_ref().and_then(|item| item.integer(SLOT)).unwrap_or_default() as u64;
+                let parts = item.as_ref().and_then(|item| item.integer(PART)).unwrap_or_default() as usize;
+                if applied > slot || (applied == slot && parts > part) {
+                    return Ok(()); // by a predecessor that was only slow
+                }
+                Err(Error::corrupt(format!("apply slot {slot} part {part} where the cursor is at {applied}")))
+            }
+        }
+    }
+
+    /// Moves the cursor over a slot that holds nothing to apply.
+    pub async fn skip(&self, slot: u64, zxid: Zxid) -> Result<()> {
+        let update = move_cursor(slot, 0, 1, zxid, &[]);
+        match self.items.update(update).await?.outcome {
+            Outcome::Done(_) | Outcome::Conflict(_) => Ok(()),
+        }
+    }
+}
+
+/// Attribute `slot` counts applied slots, so that absence means none: it is the index of the next one.
+fn move_cursor(slot: u64, part: usize, parts: usize, last: Zxid, garbage: &[Bytes]) -> Update {
+    let before = slot as i64;
+    let mut condition = vec![Condition::attribute(SLOT, Test::is_integer(before))];
+    if part > 0 {
+        condition.push(Condition::attribute(PART, Test::is_integer(part as i64)));
+    } else if slot == 0 {
+        condition = vec![Condition::attribute(SLOT, Test::Absent), Condition::attribute(PART, Test::Absent)];
+    } else {
+        condition.push(Condition::attribute(PART, Test::Absent));
+    }
+    let actions = if part + 1 == parts {
+        let mut actions = vec![
+            Action::set_integer(SLOT, before + 1),
+            Action::set_integer(ZXID, last.0),
+            Action::unset(PART),
+            Action::unset(APPLYING),
+        ];
+        if !garbage.is_empty() {
+            actions.push(Action::Append(GARBAGE.into(), garbage.to_vec()));
+        }
+        actions
+    } else {
+        vec![
+            Action::set_integer(SLOT, before),
+            Action::set_integer(PART, part as i64 + 1),
+            Action::set_integer(APPLYING, last.0),
+        ]
+    };
+    Update::modify(cursor_key(), actions).when(Condition::All(condition))
+}
+
+fn cursor_key() -> Key {
+    Key::new("cursor", [])
+}
+
+fn children_partition(path: &str) -> String {
+    format!("children:{path}")
+}
+
+/// None for what no znode can be called: then there is none.
+fn key(path: &str) -> Option<Key> {
+    match path::split(path) {
+        Some((parent, name)) => Some(Key::new(children_partition(parent), name)),
+        None if path == "/" => Some(Key::new("root", [])),
+        None => None,
+    }
+}
+
+/// Writes an object once; finding it there is as good.
+pub async fn put_object(objects: &dyn ObjectStore, name: &str, bytes: Bytes) -> Result<()> {
+    let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+    match objects.put_opts(&ObjectPath::from(name), PutPayload::from_bytes(bytes), options).await {
+        Ok(_) | Err(ObjectError::AlreadyExists { .. }) => Ok(()),
+        Err(cause) => Err(Error::unavailable(format!("write object {name}")).caused_by(cause)),
+    }
+}
+
+async fn get_object(objects: &dyn ObjectStore, name: &str) -> Result<Option<Bytes>> {
+    let failed = |cause| Error::unavailable(format!("read object {name}")).caused_by(cause);
+    match objects.get(&ObjectPath::from(name)).await {
+        Ok(found) => found.bytes().await.map(Some).map_err(failed),
+        Err(ObjectError::NotFound { .. }) => Ok(None),
+        Err(cause) => Err(failed(cause)),
+    }
+}
