@@ -1,0 +1,210 @@
+//! Functions that break N1 to N5.
+
+use std::{fmt::Debug, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::future::join;
+
+use super::Broken;
+use crate::{
+    Event, Functions, Handler, Receipt, Result,
+    contract::functions::{Register, Subject},
+    functions::{Definition, Failure, FunctionLimits, QueueTrigger},
+};
+
+/// Every broken provider of functions, at least one per promise.
+pub const BROKEN: &[Broken<Subject>] = &[
+    Broken::new("N1", "RepeatsInvocations", |subject| twisted(subject, RepeatsInvocations)),
+    Broken::new("N2", "LosesEvents", |subject| twisted(subject, LosesEvents)),
+    Broken::new("N2", "TriesOnce", |subject| registering(subject, tries_once)),
+    Broken::new("N2", "ForgetsExceptionHandlers", |subject| registering(subject, forgets_exception_handler)),
+    Broken::new("N3", "RunsGroupsTwice", |subject| {
+        registering(subject, |definition| handling(definition, |honest| Arc::new(Twice(honest))))
+    }),
+    Broken::new("N3", "AcknowledgesFailures", |subject| {
+        registering(subject, |definition| handling(definition, |honest| Arc::new(Content(honest))))
+    }),
+    Broken::new("N3", "ForgetsWhatWasCompleted", |subject| {
+        registering(subject, |definition| handling(definition, |honest| Arc::new(AllOrNothing(honest))))
+    }),
+    Broken::new("N4", "NeverDisarms", |subject| twisted(subject, NeverDisarms)),
+    Broken::new("N4", "FiresTooOften", |subject| twisted(subject, FiresTooOften)),
+    Broken::new("N5", "NeverTimesOut", |subject| registering(subject, never_times_out)),
+];
+
+/// Functions that differ from honest ones in what they override.
+#[async_trait]
+trait Twist: Debug + Send + Sync + 'static {
+    fn honest(&self) -> &Arc<dyn Functions>;
+
+    async fn invoke(&self, function: &str, payload: Bytes) -> Result<Bytes> {
+        self.honest().invoke(function, payload).await
+    }
+    async fn send(&self, function: &str, payload: Bytes) -> Result<Receipt> {
+        self.honest().send(function, payload).await
+    }
+    async fn arm_timer(&self, function: &str, period: Duration) -> Result<()> {
+        self.honest().arm_timer(function, period).await
+    }
+    async fn disarm_timer(&self, function: &str) -> Result<()> {
+        self.honest().disarm_timer(function).await
+    }
+}
+
+/// Makes a [`Twist`] a port.
+#[derive(Debug)]
+struct Twisted<T>(T);
+
+#[async_trait]
+impl<T: Twist> Functions for Twisted<T> {
+    async fn invoke(&self, function: &str, payload: Bytes) -> Result<Bytes> {
+        self.0.invoke(function, payload).await
+    }
+    async fn send(&self, function: &str, payload: Bytes) -> Result<Receipt> {
+        self.0.send(function, payload).await
+    }
+    async fn arm_queue(&self, trigger: QueueTrigger) -> Result<()> {
+        self.0.honest().arm_queue(trigger).await
+    }
+    async fn disarm_queue(&self, queue: &str) -> Result<()> {
+        self.0.honest().disarm_queue(queue).await
+    }
+    async fn arm_timer(&self, function: &str, period: Duration) -> Result<()> {
+        self.0.arm_timer(function, period).await
+    }
+    async fn disarm_timer(&self, function: &str) -> Result<()> {
+        self.0.disarm_timer(function).await
+    }
+    fn limits(&self) -> &FunctionLimits {
+        self.0.honest().limits()
+    }
+}
+
+fn twisted<T: Twist>(subject: Subject, around: fn(Arc<dyn Functions>) -> T) -> Subject {
+    Subject { functions: Arc::new(Twisted(around(subject.functions))), ..subject }
+}
+
+/// The same provider, registering other definitions than it is given.
+fn registering(subject: Subject, change: fn(Definition) -> Definition) -> Subject {
+    let honest = Arc::clone(&subject.register);
+    let register: Arc<dyn Register> = Arc::new(move |definition| honest.register(change(definition)));
+    Subject { register, ..subject }
+}
+
+fn handling(definition: Definition, around: fn(Arc<dyn Handler>) -> Arc<dyn Handler>) -> Definition {
+    Definition { handler: around(definition.handler), ..definition }
+}
+
+/// Invokes again what failed (N1).
+#[derive(Debug)]
+struct RepeatsInvocations(Arc<dyn Functions>);
+
+#[async_trait]
+impl Twist for RepeatsInvocations {
+    fn honest(&self) -> &Arc<dyn Functions> {
+        &self.0
+    }
+    async fn invoke(&self, function: &str, payload: Bytes) -> Result<Bytes> {
+        match self.0.invoke(function, payload.clone()).await {
+            Ok(result) => Ok(result),
+            Err(_) => self.0.invoke(function, payload).await,
+        }
+    }
+}
+
+/// Accepts events and drops them (N2).
+#[derive(Debug)]
+struct LosesEvents(Arc<dyn Functions>);
+
+#[async_trait]
+impl Twist for LosesEvents {
+    fn honest(&self) -> &Arc<dyn Functions> {
+        &self.0
+    }
+    async fn send(&self, _: &str, _: Bytes) -> Result<Receipt> {
+        Ok(Receipt::default())
+    }
+}
+
+/// Gives every event one attempt (N2).
+fn tries_once(mut definition: Definition) -> Definition {
+    definition.options.attempts_max = 1;
+    definition
+}
+
+/// Tells nobody what failed for good (N2).
+fn forgets_exception_handler(mut definition: Definition) -> Definition {
+    definition.options.exception_handler = None;
+    definition
+}
+
+/// Lets every invocation run on (N5).
+fn never_times_out(mut definition: Definition) -> Definition {
+    definition.options.timeout = Duration::from_hours(1);
+    definition
+}
+
+/// Runs two invocations of a group at a time (N3).
+#[derive(Debug)]
+struct Twice(Arc<dyn Handler>);
+
+#[async_trait]
+impl Handler for Twice {
+    async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
+        if let Event::Messages(_) = event {
+            return join(self.0.handle(event.clone()), self.0.handle(event)).await.0;
+        }
+        self.0.handle(event).await
+    }
+}
+
+/// Takes a failed invocation for a good one (N3).
+#[derive(Debug)]
+struct Content(Arc<dyn Handler>);
+
+#[async_trait]
+impl Handler for Content {
+    async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
+        Ok(self.0.handle(event).await.unwrap_or_default())
+    }
+}
+
+/// Delivers again what an invocation had completed before it failed (N3).
+#[derive(Debug)]
+struct AllOrNothing(Arc<dyn Handler>);
+
+#[async_trait]
+impl Handler for AllOrNothing {
+    async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
+        self.0.handle(event).await.map_err(|failure| Failure::new(failure.reason))
+    }
+}
+
+/// Leaves timers armed (N4).
+#[derive(Debug)]
+struct NeverDisarms(Arc<dyn Functions>);
+
+#[async_trait]
+impl Twist for NeverDisarms {
+    fn honest(&self) -> &Arc<dyn Functions> {
+        &self.0
+    }
+    async fn disarm_timer(&self, _: &str) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Fires timers four times per period (N4).
+#[derive(Debug)]
+struct FiresTooOften(Arc<dyn Functions>);
+
+#[async_trait]
+impl Twist for FiresTooOften {
+    fn honest(&self) -> &Arc<dyn Functions> {
+        &self.0
+    }
+    async fn arm_timer(&self, function: &str, period: Duration) -> Result<()> {
+        self.0.arm_timer(function, period / 4).await
+    }
+}

@@ -1,0 +1,168 @@
+//! K1 to K4, broken.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use async_trait::async_trait;
+
+use super::Twist;
+use crate::{
+    Condition, Item, Key, Result, Update,
+    contract::pause,
+    key_value::{Action, Change, Outcome, Read, SharedKeyValue, Updated, evaluate::holds},
+};
+
+/// Answers every get as the first one of its key (K1).
+#[derive(Debug)]
+pub(super) struct ReadsStale {
+    honest: SharedKeyValue,
+    first: Mutex<BTreeMap<Key, Read<Option<Arc<Item>>>>>,
+}
+
+impl ReadsStale {
+    pub(super) fn around(honest: SharedKeyValue) -> Self {
+        Self { honest, first: Mutex::default() }
+    }
+}
+
+#[async_trait]
+impl Twist for ReadsStale {
+    fn honest(&self) -> &SharedKeyValue {
+        &self.honest
+    }
+    async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
+        let read = self.honest.get(key).await?;
+        let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(first.entry(key.clone()).or_insert(read).clone())
+    }
+}
+
+/// Applies every update, whatever its condition (K2).
+#[derive(Debug)]
+pub(super) struct ForgetsConditions(SharedKeyValue);
+
+impl ForgetsConditions {
+    pub(super) fn around(honest: SharedKeyValue) -> Self {
+        Self(honest)
+    }
+}
+
+#[async_trait]
+impl Twist for ForgetsConditions {
+    fn honest(&self) -> &SharedKeyValue {
+        &self.0
+    }
+    async fn update(&self, update: Update) -> Result<Updated> {
+        self.0.update(update.when(Condition::Always)).await
+    }
+}
+
+/// Judges the condition first and writes later, so that others come between (K2).
+#[derive(Debug)]
+pub(super) struct ChecksThenWrites(SharedKeyValue);
+
+impl ChecksThenWrites {
+    pub(super) fn around(honest: SharedKeyValue) -> Self {
+        Self(honest)
+    }
+}
+
+#[async_trait]
+impl Twist for ChecksThenWrites {
+    fn honest(&self) -> &SharedKeyValue {
+        &self.0
+    }
+    async fn update(&self, update: Update) -> Result<Updated> {
+        let read = self.0.get(&update.key).await?.value;
+        if !holds(&update.condition, read.as_deref()) {
+            return self.0.update(update).await;
+        }
+        pause().await;
+        self.0.update(update.when(Condition::Always)).await
+    }
+}
+
+/// Refuses without saying what is there (K2).
+#[derive(Debug)]
+pub(super) struct HidesTheWinner(SharedKeyValue);
+
+impl HidesTheWinner {
+    pub(super) fn around(honest: SharedKeyValue) -> Self {
+        Self(honest)
+    }
+}
+
+#[async_trait]
+impl Twist for HidesTheWinner {
+    fn honest(&self) -> &SharedKeyValue {
+        &self.0
+    }
+    async fn update(&self, update: Update) -> Result<Updated> {
+        let mut updated = self.0.update(update).await?;
+        if let Outcome::Conflict(item) = &mut updated.outcome {
+            *item = None;
+        }
+        Ok(updated)
+    }
+}
+
+/// Leaves the first action of a refused update behind (K3).
+#[derive(Debug)]
+pub(super) struct AppliesHalfOnError(SharedKeyValue);
+
+impl AppliesHalfOnError {
+    pub(super) fn around(honest: SharedKeyValue) -> Self {
+        Self(honest)
+    }
+}
+
+#[async_trait]
+impl Twist for AppliesHalfOnError {
+    fn honest(&self) -> &SharedKeyValue {
+        &self.0
+    }
+    async fn update(&self, update: Update) -> Result<Updated> {
+        let mut half = update.clone();
+        let error = match self.0.update(update).await {
+            Ok(updated) => return Ok(updated),
+            Err(error) => error,
+        };
+        if let Change::Modify(actions) = &mut half.change {
+            actions.truncate(1);
+            drop(self.0.update(half).await);
+        }
+        Err(error)
+    }
+}
+
+/// Adds by reading first and setting the sum later (K4).
+#[derive(Debug)]
+pub(super) struct LosesAdditions(SharedKeyValue);
+
+impl LosesAdditions {
+    pub(super) fn around(honest: SharedKeyValue) -> Self {
+        Self(honest)
+    }
+}
+
+#[async_trait]
+impl Twist for LosesAdditions {
+    fn honest(&self) -> &SharedKeyValue {
+        &self.0
+    }
+    async fn update(&self, mut update: Update) -> Result<Updated> {
+        let read = self.0.get(&update.key).await?.value;
+        if let Change::Modify(actions) = &mut update.change {
+            for action in actions {
+                if let Action::Add(name, amount) = action {
+                    let present = read.as_ref().and_then(|item| item.integer(name.as_str())).unwrap_or(0);
+                    *action = Action::set_integer(name.clone(), present.saturating_add(*amount));
+                }
+            }
+        }
+        pause().await;
+        self.0.update(update).await
+    }
+}

@@ -1,0 +1,120 @@
+//! Q3, Q5 and Q6, broken at the consumer's side.
+
+use async_trait::async_trait;
+use futures_util::future::pending;
+
+use super::Twist;
+use crate::{
+    Receipt, Result,
+    queue::{DeadLetter, Delivery, Handle, SharedQueue},
+};
+
+/// Takes a delivery for an acknowledgement (Q3).
+#[derive(Debug)]
+pub(super) struct NeverRedelivers(pub(super) SharedQueue);
+
+#[async_trait]
+impl Twist for NeverRedelivers {
+    fn honest(&self) -> &SharedQueue {
+        &self.0
+    }
+    async fn receive(&self, queue: &str, messages_max: usize) -> Result<Vec<Delivery>> {
+        let deliveries = self.0.receive(queue, messages_max).await?;
+        let handles: Vec<Handle> = deliveries.iter().map(|delivery| delivery.handle.clone()).collect();
+        self.0.acknowledge(queue, &handles).await?;
+        Ok(deliveries)
+    }
+}
+
+/// Delivers what was released at once, whatever the delay (Q3).
+#[derive(Debug)]
+pub(super) struct ForgetsDelays(pub(super) SharedQueue);
+
+#[async_trait]
+impl Twist for ForgetsDelays {
+    fn honest(&self) -> &SharedQueue {
+        &self.0
+    }
+    async fn release(&self, queue: &str, handle: &Handle, _: u64, reason: &str) -> Result<Receipt> {
+        self.0.release(queue, handle, 0, reason).await
+    }
+}
+
+/// Never wakes who waits (Q3).
+#[derive(Debug)]
+pub(super) struct NeverReady(pub(super) SharedQueue);
+
+#[async_trait]
+impl Twist for NeverReady {
+    fn honest(&self) -> &SharedQueue {
+        &self.0
+    }
+    async fn ready(&self, _: &str) -> Result<()> {
+        pending().await
+    }
+}
+
+/// Keeps no dead letters (Q5).
+#[derive(Debug)]
+pub(super) struct DropsPoison(pub(super) SharedQueue);
+
+#[async_trait]
+impl Twist for DropsPoison {
+    fn honest(&self) -> &SharedQueue {
+        &self.0
+    }
+    async fn dead_letters(&self, _: &str, _: usize) -> Result<Vec<DeadLetter>> {
+        Ok(Vec::new())
+    }
+}
+
+/// Keeps dead letters without their reasons (Q5).
+#[derive(Debug)]
+pub(super) struct ForgetsReasons(pub(super) SharedQueue);
+
+#[async_trait]
+impl Twist for ForgetsReasons {
+    fn honest(&self) -> &SharedQueue {
+        &self.0
+    }
+    async fn release(&self, queue: &str, handle: &Handle, delay_ms: u64, _: &str) -> Result<Receipt> {
+        self.0.release(queue, handle, delay_ms, "").await
+    }
+}
+
+/// Blocks groups silently (Q5).
+#[derive(Debug)]
+pub(super) struct RaisesNoAlarm(pub(super) SharedQueue);
+
+#[async_trait]
+impl Twist for RaisesNoAlarm {
+    fn honest(&self) -> &SharedQueue {
+        &self.0
+    }
+    async fn blocked(&self, _: &str) -> Result<Vec<DeadLetter>> {
+        Ok(Vec::new())
+    }
+}
+
+/// Takes the handle of an earlier delivery for one of the present delivery (Q6).
+#[derive(Debug)]
+pub(super) struct TakesStaleHandles(pub(super) SharedQueue);
+
+#[async_trait]
+impl Twist for TakesStaleHandles {
+    fn honest(&self) -> &SharedQueue {
+        &self.0
+    }
+    async fn acknowledge(&self, queue: &str, handles: &[Handle]) -> Result<Receipt> {
+        /// Later deliveries than any case makes.
+        const ATTEMPTS: u32 = 8;
+        let any: Vec<Handle> = handles
+            .iter()
+            .flat_map(|handle| {
+                (handle.attempt..handle.attempt + ATTEMPTS)
+                    .map(|attempt| Handle { attempt, ..handle.clone() })
+            })
+            .collect();
+        self.0.acknowledge(queue, &any).await
+    }
+}

@@ -1,0 +1,134 @@
+//! Q1, Q2, Q4 and Q7, broken at the sender's side.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use super::Twist;
+use crate::{
+    DurabilityPoint, Receipt, Result,
+    durability::{Incarnation, Position},
+    queue::{Delivery, Message, SharedQueue},
+};
+
+/// Gives the messages of a batch in the wrong order (Q1).
+#[derive(Debug)]
+pub(super) struct ReordersGroup(pub(super) SharedQueue);
+
+#[async_trait]
+impl Twist for ReordersGroup {
+    fn honest(&self) -> &SharedQueue {
+        &self.0
+    }
+    async fn receive(&self, queue: &str, messages_max: usize) -> Result<Vec<Delivery>> {
+        let mut deliveries = self.0.receive(queue, messages_max).await?;
+        deliveries.reverse();
+        Ok(deliveries)
+    }
+}
+
+/// Puts each message into a group of its own (Q1).
+#[derive(Debug)]
+pub(super) struct SplitsGroups {
+    honest: SharedQueue,
+    sent: AtomicU64,
+}
+
+impl SplitsGroups {
+    pub(super) fn around(honest: SharedQueue) -> Self {
+        Self { honest, sent: AtomicU64::new(0) }
+    }
+}
+
+#[async_trait]
+impl Twist for SplitsGroups {
+    fn honest(&self) -> &SharedQueue {
+        &self.honest
+    }
+    async fn send(&self, queue: &str, mut messages: Vec<Message>) -> Result<Receipt> {
+        for message in &mut messages {
+            let number = self.sent.fetch_add(1, Ordering::Relaxed);
+            message.group = Bytes::from(format!("{} {number}", message.group.escape_ascii()));
+        }
+        self.honest.send(queue, messages).await
+    }
+}
+
+/// Puts all messages into one group (Q2).
+#[derive(Debug)]
+pub(super) struct MergesGroups(pub(super) SharedQueue);
+
+#[async_trait]
+impl Twist for MergesGroups {
+    fn honest(&self) -> &SharedQueue {
+        &self.0
+    }
+    async fn send(&self, queue: &str, mut messages: Vec<Message>) -> Result<Receipt> {
+        for message in &mut messages {
+            message.group = Bytes::from_static(b"all");
+        }
+        self.0.send(queue, messages).await
+    }
+}
+
+/// Sends one by one and stops at the first that is refused (Q3: what it accepted is lost to its sender).
+#[derive(Debug)]
+pub(super) struct SendsHalf(pub(super) SharedQueue);
+
+#[async_trait]
+impl Twist for SendsHalf {
+    fn honest(&self) -> &SharedQueue {
+        &self.0
+    }
+    async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
+        let mut receipt = Receipt::default();
+        for message in messages {
+            receipt = self.0.send(queue, vec![message]).await?;
+        }
+        Ok(receipt)
+    }
+}
+
+/// Takes every message for a new one (Q4).
+#[derive(Debug)]
+pub(super) struct ForgetsDeduplication(pub(super) SharedQueue);
+
+#[async_trait]
+impl Twist for ForgetsDeduplication {
+    fn honest(&self) -> &SharedQueue {
+        &self.0
+    }
+    async fn send(&self, queue: &str, mut messages: Vec<Message>) -> Result<Receipt> {
+        for message in &mut messages {
+            message.deduplication = None;
+        }
+        self.0.send(queue, messages).await
+    }
+}
+
+/// Numbers its mutations apart from the store's, and says they share a journal (Q7).
+#[derive(Debug)]
+pub(super) struct KeepsItsOwnOrder {
+    honest: SharedQueue,
+    sent: AtomicU64,
+}
+
+impl KeepsItsOwnOrder {
+    pub(super) fn around(honest: SharedQueue) -> Self {
+        Self { honest, sent: AtomicU64::new(0) }
+    }
+}
+
+#[async_trait]
+impl Twist for KeepsItsOwnOrder {
+    fn honest(&self) -> &SharedQueue {
+        &self.honest
+    }
+    async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
+        let receipt = self.honest.send(queue, messages).await?;
+        let position = Position(self.sent.fetch_add(1, Ordering::Relaxed) + 1);
+        let point = DurabilityPoint { incarnation: Incarnation(0), position };
+        Ok(Receipt { point, ..receipt })
+    }
+}

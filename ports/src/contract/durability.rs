@@ -1,0 +1,70 @@
+//! The cases of [`durability`](crate::durability): what a crash may take and what it may not.
+//!
+//! The provider says how to crash: lose everything in memory, keep what a crash of its kind would keep, and
+//! open the same store again. Before each crash a case has dropped every port it got from the subject, so
+//! that a store behind a directory lock can be opened again in the same process.
+
+mod points;
+mod survival;
+
+use std::{fmt::Debug, sync::Arc};
+
+use async_trait::async_trait;
+
+use super::{Case, eventually};
+use crate::{Clock, key_value::SharedKeyValue, objects::ObjectStore, queue::SharedQueue};
+
+/// A store that can be crashed, as a provider's tests implement it.
+#[async_trait]
+pub trait Crashable: Debug + Send + Sync {
+    /// The key-value store.
+    fn key_value(&self) -> SharedKeyValue;
+
+    /// The queues, where the provider has any.
+    fn queue(&self) -> Option<SharedQueue>;
+
+    /// The objects, where the provider has any.
+    fn objects(&self) -> Option<Arc<dyn ObjectStore>> {
+        None
+    }
+
+    /// What the cases wait on.
+    fn clock(&self) -> Arc<dyn Clock>;
+
+    /// Ends this start of the store as a crash would, and starts it again.
+    async fn crash_and_reopen(self: Box<Self>) -> Box<dyn Crashable>;
+}
+
+/// A fresh store that can be crashed.
+pub type Subject = Box<dyn Crashable>;
+
+/// The suite.
+pub const CASES: &[Case<Subject>] = crate::durability_contract!(@list);
+
+/// One test per case of the durability contract; `run` takes a
+/// [`Case<contract::durability::Subject>`](crate::contract::Case) and runs it on a fresh store.
+#[macro_export]
+macro_rules! durability_contract {
+    ($($run:tt)*) => {
+        $crate::contract_cases! { [$($run)*] durability {
+            survival {
+                "D1" what_was_externalized_is_there_after_a_crash,
+                "D1" whoever_waited_beside_others_finds_his_own,
+                "D1" externalized_deletes_and_transactions_stay_done,
+                "D1" sent_messages_come_back_and_acknowledged_ones_do_not,
+                "D1" dead_letters_and_queue_options_survive_with_their_reasons,
+                "D1" remembered_operations_survive,
+                "D1" a_lanes_cursor_survives,
+                "D1" a_put_object_survives,
+            }
+            points {
+                "D1" an_externalized_point_is_durable_and_so_are_all_before_it,
+                "D2" what_survives_is_a_prefix,
+                "D2" no_transaction_survives_by_half,
+                "D2" queue_and_store_survive_as_one_prefix_where_they_share_a_journal,
+                "D3" an_old_point_is_lost_exactly_if_what_it_stood_for_is,
+                "D3" points_of_a_later_start_are_greater,
+            }
+        } }
+    };
+}

@@ -1,0 +1,104 @@
+//! Functions started by timers: N4.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::{Notes, Subject};
+use crate::{
+    Event, Monotonic,
+    functions::{Failure, FunctionOptions},
+};
+
+/// The period of most cases.
+const PERIOD: Duration = Duration::from_millis(50);
+
+impl Subject {
+    /// A function that notes when its timer fired.
+    fn ticking(&self, name: &'static str) -> Notes<Monotonic> {
+        let notes = Notes::new();
+        let (noted, clock) = (notes.clone(), std::sync::Arc::clone(&self.clock));
+        self.define(name, FunctionOptions::default(), move |event| {
+            assert!(matches!(event, Event::Timer), "{event:?}");
+            noted.add(clock.monotonic());
+            async { Ok(Bytes::new()) }
+        });
+        notes
+    }
+
+    async fn arm_timer(&self, function: &str, period: Duration) {
+        self.functions.arm_timer(function, period).await.expect("arm_timer answers");
+    }
+
+    async fn disarm_timer(&self, function: &str) {
+        self.functions.disarm_timer(function).await.expect("disarm_timer answers");
+    }
+
+    /// Asserts that no more than one tick per period, and two for the edges, came since `started`.
+    fn assert_no_faster(&self, ticks: usize, started: Monotonic, period: Duration) {
+        let passed = self.clock.monotonic().since(started);
+        let most = passed.as_millis() / period.as_millis() + 2;
+        assert!(ticks as u128 <= most, "{ticks} ticks within {passed:?}, one per {period:?}");
+    }
+}
+
+/// N4.
+pub(super) async fn an_armed_timer_fires_about_once_per_period(subject: Subject) {
+    let ticks = subject.ticking("ticking");
+    subject.a_while().await;
+    assert!(ticks.all().is_empty(), "it is not armed yet");
+    let started = subject.clock.monotonic();
+    subject.arm_timer("ticking", PERIOD).await;
+    let noted = subject.noted("ten ticks", &ticks, 10).await;
+    subject.assert_no_faster(noted.len(), started, PERIOD);
+    subject.disarm_timer("ticking").await;
+}
+
+/// N4.
+pub(super) async fn a_disarmed_timer_fires_no_more(subject: Subject) {
+    let ticks = subject.ticking("stopping");
+    for round in 1..=2 {
+        subject.arm_timer("stopping", PERIOD).await;
+        let before = ticks.all().len();
+        subject.noted("a few ticks", &ticks, before + 2).await;
+        subject.disarm_timer("stopping").await;
+        // An invocation that had begun may note its tick a moment later; a new one may not begin.
+        subject.clock.sleep(PERIOD / 5).await;
+        let ended = ticks.all().len();
+        subject.clock.sleep(6 * PERIOD).await;
+        assert_eq!(ticks.all().len(), ended, "round {round}");
+    }
+    subject.disarm_timer("stopping").await;
+}
+
+/// N4.
+pub(super) async fn arming_an_armed_timer_changes_its_period_alone(subject: Subject) {
+    let ticks = subject.ticking("twice");
+    let started = subject.clock.monotonic();
+    subject.arm_timer("twice", PERIOD).await;
+    subject.arm_timer("twice", PERIOD).await;
+    let noted = subject.noted("ten ticks", &ticks, 10).await;
+    subject.assert_no_faster(noted.len(), started, PERIOD);
+
+    subject.arm_timer("twice", Duration::from_hours(1)).await;
+    subject.clock.sleep(PERIOD / 5).await;
+    let slow = ticks.all().len();
+    subject.clock.sleep(6 * PERIOD).await;
+    assert!(ticks.all().len() <= slow + 1, "the old period is gone");
+    subject.arm_timer("twice", PERIOD).await;
+    subject.noted("ticks at the new period", &ticks, slow + 4).await;
+    subject.disarm_timer("twice").await;
+}
+
+/// N4.
+pub(super) async fn a_timer_goes_on_after_a_failure(subject: Subject) {
+    let notes = Notes::new();
+    let noted = notes.clone();
+    subject.define("failing", FunctionOptions::default(), move |_| {
+        noted.add(());
+        async { Err(Failure::new("every time")) }
+    });
+    subject.arm_timer("failing", PERIOD).await;
+    subject.noted("four failing ticks", &notes, 4).await;
+    subject.disarm_timer("failing").await;
+}

@@ -1,0 +1,247 @@
+//! Functions started by queues: N3.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+
+use super::{Notes, Running, Subject, text};
+use crate::{
+    Event,
+    contract::{PATIENCE, eventually, pause},
+    functions::{Failure, FunctionOptions, QueueTrigger},
+    queue::{Delivery, Message, OnFailure, QueueOptions},
+};
+
+impl Subject {
+    async fn queue(&self, queue: &str, attempts_max: u32, on_failure: OnFailure) {
+        let options = QueueOptions { visibility_timeout_ms: 10_000, attempts_max, on_failure };
+        self.queue.create(queue, options).await.expect("create answers");
+    }
+
+    async fn arm(&self, queue: &str, function: &str, batch_messages_max: usize) {
+        let (queue, function) = (queue.to_owned(), function.to_owned());
+        let trigger = QueueTrigger { queue, function, batch_messages_max };
+        self.functions.arm_queue(trigger).await.expect("arm_queue answers");
+    }
+
+    async fn send(&self, queue: &str, group: &str, bodies: &[&str]) {
+        let messages = bodies.iter().map(|body| Message {
+            group: Bytes::copy_from_slice(group.as_bytes()),
+            deduplication: None,
+            body: Bytes::copy_from_slice(body.as_bytes()),
+        });
+        self.queue.send(queue, messages.collect()).await.expect("send answers");
+    }
+}
+
+fn deliveries(event: Event) -> Vec<Delivery> {
+    match event {
+        Event::Messages(deliveries) => deliveries,
+        other => panic!("messages are expected, not {other:?}"),
+    }
+}
+
+fn bodies(deliveries: &[Delivery]) -> Vec<String> {
+    deliveries.iter().map(|delivery| text(&delivery.body)).collect()
+}
+
+/// N3.
+pub(super) async fn a_trigger_runs_one_invocation_per_group_at_a_time_in_order(subject: Subject) {
+    const GROUPS: [&str; 3] = ["a", "b", "c"];
+    let running: Arc<BTreeMap<&str, Arc<AtomicUsize>>> =
+        Arc::new(GROUPS.iter().map(|group| (*group, Arc::default())).collect());
+    let (notes, overlaps) = (Notes::new(), Notes::new());
+    let (noted, noted_overlaps, clock) = (notes.clone(), overlaps.clone(), Arc::clone(&subject.clock));
+    subject.define("consumer", FunctionOptions::default(), move |event| {
+        let (running, clock) = (Arc::clone(&running), Arc::clone(&clock));
+        let (notes, overlaps) = (noted.clone(), noted_overlaps.clone());
+        async move {
+            let deliveries = deliveries(event);
+            let group = text(&deliveries[0].handle.group);
+            assert!(deliveries.iter().all(|delivery| text(&delivery.handle.group) == group));
+            let (_running, now) = Running::enter(&running[group.as_str()]);
+            if now > 1 {
+                overlaps.add(group.clone());
+            }
+            clock.sleep(Duration::from_millis(3)).await;
+            pause().await;
+            notes.add((group, bodies(&deliveries)));
+            Ok(Bytes::new())
+        }
+    });
+    subject.queue("triggering", 100, OnFailure::Block).await;
+    subject.arm("triggering", "consumer", 3).await;
+    let sent: Vec<String> = (0..12).map(|n| format!("{n:02}")).collect();
+    for pair in sent.chunks(2) {
+        for group in GROUPS {
+            subject.send("triggering", group, &pair.iter().map(String::as_str).collect::<Vec<_>>()).await;
+        }
+    }
+    let total = GROUPS.len() * sent.len();
+    eventually(&*subject.clock, "all messages", async || {
+        (notes.all().iter().map(|(_, bodies)| bodies.len()).sum::<usize>() >= total).then_some(())
+    })
+    .await;
+    subject.a_while().await;
+    assert!(overlaps.all().is_empty(), "two invocations of one group at a time: {:?}", overlaps.all());
+    let mut by_group = BTreeMap::<String, Vec<String>>::new();
+    for (group, bodies) in notes.all() {
+        assert!(bodies.len() <= 3, "a batch is as large as the trigger says at most");
+        by_group.entry(group).or_default().extend(bodies);
+    }
+    for group in GROUPS {
+        assert_eq!(by_group[group], sent, "group {group}");
+    }
+}
+
+/// N3, Q2: each waits until the other has begun.
+pub(super) async fn groups_run_beside_each_other(subject: Subject) {
+    let (begun, met) = (Notes::new(), Notes::new());
+    let (noted, noted_meeting, clock) = (begun.clone(), met.clone(), Arc::clone(&subject.clock));
+    subject.define("meeting", FunctionOptions::default(), move |event| {
+        let (begun, met, clock) = (noted.clone(), noted_meeting.clone(), Arc::clone(&clock));
+        async move {
+            begun.add(text(&deliveries(event)[0].handle.group));
+            let started = clock.monotonic();
+            while begun.all().len() < 2 {
+                if clock.monotonic().since(started) > PATIENCE / 4 {
+                    return Err(Failure::new("alone"));
+                }
+                clock.sleep(Duration::from_millis(2)).await;
+            }
+            met.add(());
+            Ok(Bytes::new())
+        }
+    });
+    subject.queue("meetings", 100, OnFailure::Block).await;
+    subject.arm("meetings", "meeting", 1).await;
+    subject.send("meetings", "a", &["1"]).await;
+    subject.send("meetings", "b", &["1"]).await;
+    subject.noted("two groups to meet", &met, 2).await;
+    assert_eq!(begun.all().len(), 2, "each group was started once: {:?}", begun.all());
+}
+
+/// N3.
+pub(super) async fn what_an_invocation_completed_is_acknowledged_and_the_rest_comes_again(subject: Subject) {
+    let notes = Notes::new();
+    let noted = notes.clone();
+    subject.define("partial", FunctionOptions::default(), move |event| {
+        let deliveries = deliveries(event);
+        let bodies = bodies(&deliveries);
+        let attempt = deliveries[0].handle.attempt;
+        noted.add((attempt, bodies.clone()));
+        async move {
+            match bodies.iter().position(|body| body == "bad") {
+                Some(completed) if attempt < 3 || completed > 0 => {
+                    Err(Failure::after(completed, "a bad one"))
+                }
+                _ => Ok(Bytes::new()),
+            }
+        }
+    });
+    subject.queue("partial", 100, OnFailure::Block).await;
+    subject.send("partial", "group", &["1", "2", "bad", "4", "5"]).await;
+    subject.arm("partial", "partial", 5).await;
+    let done = async || {
+        let noted = notes.all();
+        let succeeded = noted.iter().any(|(attempt, bodies)| *attempt >= 3 && bodies[0] == "bad");
+        succeeded.then_some(noted)
+    };
+    let noted = eventually(&*subject.clock, "the bad one to succeed", done).await;
+    assert_eq!(noted[0], (1, ["1", "2", "bad", "4", "5"].map(String::from).to_vec()));
+    for (_, bodies) in &noted[1..] {
+        assert_eq!(bodies[0], "bad", "what was completed does not come again: {noted:?}");
+    }
+    assert!(noted.is_sorted_by(|left, right| right.0 == left.0 + 1), "attempts are counted: {noted:?}");
+    eventually(&*subject.clock, "the last one", async || {
+        notes.all().iter().any(|(_, bodies)| bodies.iter().any(|body| body == "5")).then_some(())
+    })
+    .await;
+}
+
+/// N3, Q5.
+pub(super) async fn a_message_that_fails_for_good_is_a_dead_letter_with_the_failures_reason(
+    subject: Subject,
+) {
+    let notes = Notes::new();
+    let noted = notes.clone();
+    subject.define("picky", FunctionOptions::default(), move |event| {
+        let body = bodies(&deliveries(event)).remove(0);
+        noted.add(body.clone());
+        async move {
+            if body == "poison" { Err(Failure::new("I will not eat that")) } else { Ok(Bytes::new()) }
+        }
+    });
+    subject.queue("poisoned", 2, OnFailure::DeadLetter).await;
+    subject.arm("poisoned", "picky", 1).await;
+    subject.send("poisoned", "group", &["poison", "next"]).await;
+    let eaten = subject.noted("the next message", &notes, 3).await;
+    assert_eq!(eaten, ["poison", "poison", "next"]);
+    let letters = subject.queue.dead_letters("poisoned", 10).await.expect("dead_letters answers");
+    assert_eq!((letters.len(), letters[0].attempts), (1, 2));
+    assert!(letters[0].reason.contains("I will not eat that"), "{:?}", letters[0].reason);
+}
+
+/// N3, N5.
+pub(super) async fn an_invocation_past_its_timeout_gives_its_messages_back(subject: Subject) {
+    let notes = Notes::new();
+    let (noted, clock) = (notes.clone(), Arc::clone(&subject.clock));
+    let options = FunctionOptions { timeout: Duration::from_millis(100), ..Default::default() };
+    subject.define("hanging once", options, move |event| {
+        let deliveries = deliveries(event);
+        let attempt = deliveries[0].handle.attempt;
+        noted.add((attempt, bodies(&deliveries)));
+        let clock = Arc::clone(&clock);
+        async move {
+            if attempt == 1 {
+                clock.sleep(PATIENCE * 2).await;
+            }
+            Ok(Bytes::new())
+        }
+    });
+    subject.queue("hanging", 100, OnFailure::Block).await;
+    subject.arm("hanging", "hanging once", 10).await;
+    subject.send("hanging", "group", &["1", "2"]).await;
+    let noted = subject.noted("the second attempt", &notes, 2).await;
+    let both = ["1", "2"].map(String::from).to_vec();
+    assert_eq!(noted, [(1, both.clone()), (2, both)]);
+}
+
+/// N3.
+pub(super) async fn a_trigger_works_from_arming_to_disarming(subject: Subject) {
+    let (notes, failures) = (Notes::new(), Arc::new(AtomicUsize::new(0)));
+    let (noted, counted) = (notes.clone(), Arc::clone(&failures));
+    subject.define("listening", FunctionOptions::default(), move |event| {
+        for body in bodies(&deliveries(event)) {
+            noted.add(body);
+        }
+        counted.fetch_add(1, Ordering::SeqCst);
+        async { Ok(Bytes::new()) }
+    });
+    subject.queue("listened", 100, OnFailure::Block).await;
+    subject.send("listened", "group", &["before"]).await;
+    subject.a_while().await;
+    assert!(notes.all().is_empty(), "nobody listens yet");
+    subject.arm("listened", "listening", 10).await;
+    subject.arm("listened", "listening", 10).await;
+    subject.noted("what was sent before", &notes, 1).await;
+    subject.send("listened", "group", &["armed"]).await;
+    subject.noted("what was sent while armed", &notes, 2).await;
+    subject.a_while().await;
+    subject.functions.disarm_queue("listened").await.expect("disarm_queue answers");
+    subject.send("listened", "group", &["disarmed"]).await;
+    subject.a_while().await;
+    assert_eq!(notes.all(), ["before", "armed"]);
+    assert_eq!(failures.load(Ordering::SeqCst), 2, "arming twice changes nothing");
+    subject.arm("listened", "listening", 10).await;
+    assert_eq!(subject.noted("what waited", &notes, 3).await, ["before", "armed", "disarmed"]);
+    subject.functions.disarm_queue("listened").await.expect("disarm_queue answers");
+    subject.functions.disarm_queue("listened").await.expect("disarming twice changes nothing");
+}

@@ -1,0 +1,99 @@
+//! What becomes of messages that fail: Q5.
+
+use bytes::Bytes;
+
+use super::{LONG_MS, SHORT_MS, Subject, text};
+use crate::queue::{OnFailure, QueueOptions};
+
+fn failing(visibility_timeout_ms: u64, attempts_max: u32, on_failure: OnFailure) -> QueueOptions {
+    QueueOptions { visibility_timeout_ms, attempts_max, on_failure }
+}
+
+/// Q5.
+pub(super) async fn a_message_that_fails_too_often_is_a_dead_letter_with_its_reason(subject: Subject) {
+    let line = subject.create("poison", failing(LONG_MS, 3, OnFailure::DeadLetter)).await;
+    line.send("group", &["poison", "next"]).await;
+    for attempt in 1..=3 {
+        let delivery = line.one().await;
+        assert_eq!((text(&delivery.body), delivery.handle.attempt), ("poison", attempt));
+        line.release(&delivery, 0, &format!("failure {attempt}")).await;
+    }
+    let next = line.one().await;
+    assert_eq!((text(&next.body), next.handle.attempt), ("next", 1), "the group goes on");
+    let letters = line.dead_letters(1).await;
+    assert_eq!(letters.len(), 1);
+    let letter = &letters[0];
+    assert_eq!((text(&letter.group), text(&letter.body)), ("group", "poison"));
+    assert_eq!((letter.attempts, letter.reason.as_str()), (3, "failure 3"));
+    assert!(letter.sequence < next.handle.sequence);
+    assert!(line.blocked().await.is_empty(), "dead letters block nobody");
+}
+
+/// Q5.
+pub(super) async fn a_message_that_times_out_too_often_is_a_dead_letter_too(subject: Subject) {
+    let line = subject.create("slow", failing(SHORT_MS, 2, OnFailure::DeadLetter)).await;
+    line.send("group", &["slow", "next"]).await;
+    for attempt in 1..=2 {
+        let delivery = line.one().await;
+        assert_eq!((text(&delivery.body), delivery.handle.attempt), ("slow", attempt));
+    }
+    assert_eq!(text(&line.one().await.body), "next");
+    let letter = line.dead_letters(1).await.remove(0);
+    assert_eq!((text(&letter.body), letter.attempts), ("slow", 2));
+    assert!(!letter.reason.is_empty(), "the reason says that the timeout ran out");
+}
+
+/// Q5.
+pub(super) async fn dead_letters_are_listed_oldest_first(subject: Subject) {
+    let line = subject.create("letters", failing(LONG_MS, 1, OnFailure::DeadLetter)).await;
+    for group in ["b", "a", "c"] {
+        line.send(group, &[group]).await;
+        let delivery = line.one().await;
+        line.release(&delivery, 0, group).await;
+        line.dead_letters(1).await;
+    }
+    let letters = line.dead_letters(3).await;
+    let reasons: Vec<&str> = letters.iter().map(|letter| letter.reason.as_str()).collect();
+    assert_eq!(reasons, ["b", "a", "c"]);
+    let two = subject.queue.dead_letters("letters", 2).await.expect("dead_letters answers");
+    assert_eq!(two, letters[..2]);
+}
+
+/// Q5 (rule P1).
+pub(super) async fn a_message_that_blocks_its_group_raises_an_alarm_until_it_succeeds(subject: Subject) {
+    let line = subject.create("blocking", failing(LONG_MS, 2, OnFailure::Block)).await;
+    line.send("group", &["head", "next"]).await;
+    assert!(line.blocked().await.is_empty());
+    for attempt in 1..=4 {
+        let delivery = line.one().await;
+        assert_eq!((text(&delivery.body), delivery.handle.attempt), ("head", attempt), "nothing overtakes");
+        line.release(&delivery, 0, &format!("failure {attempt}")).await;
+        let alarms = line.blocked().await;
+        assert_eq!(alarms.len(), usize::from(attempt >= 2), "after {attempt} failures: {alarms:?}");
+        if let Some(alarm) = alarms.first() {
+            assert_eq!((text(&alarm.body), alarm.attempts), ("head", attempt));
+            assert_eq!(alarm.reason, format!("failure {attempt}"));
+        }
+    }
+    let delivery = line.one().await;
+    line.acknowledge(&[delivery]).await;
+    assert!(line.blocked().await.is_empty(), "it succeeded");
+    assert_eq!(text(&line.one().await.body), "next");
+    let letters = subject.queue.dead_letters("blocking", 10).await.expect("dead_letters answers");
+    assert!(letters.is_empty(), "nothing left the group: {letters:?}");
+}
+
+/// Q5, Q2.
+pub(super) async fn a_blocked_group_does_not_block_the_others(subject: Subject) {
+    let line = subject.create("others", failing(LONG_MS, 1, OnFailure::Block)).await;
+    line.send("bad", &["bad"]).await;
+    let bad = line.one().await;
+    line.release(&bad, LONG_MS, "bad").await;
+    line.send("good", &["1", "2"]).await;
+    for body in ["1", "2"] {
+        let delivery = line.one().await;
+        assert_eq!((&delivery.handle.group, text(&delivery.body)), (&Bytes::from("good"), body));
+        line.acknowledge(&[delivery]).await;
+    }
+    assert_eq!(line.blocked().await.len(), 1);
+}

@@ -1,0 +1,112 @@
+//! What is sent, once and whole: limits, Q4 and Q7.
+
+use bytes::Bytes;
+
+use super::{LONG_MS, Subject, bodies, message, text};
+use crate::{
+    ErrorKind, Key, Update,
+    queue::{Message, OnFailure, QueueOptions},
+};
+
+fn with_id(group: &str, body: &str, id: &str) -> Message {
+    Message { deduplication: Some(Bytes::copy_from_slice(id.as_bytes())), ..message(group, body) }
+}
+
+/// Q3: what a refused send accepted would be lost to its sender.
+pub(super) async fn a_send_beyond_the_limits_is_refused_and_nothing_of_it_sent(subject: Subject) {
+    let limits = *subject.queue.limits();
+    let line = subject.patient("limits", LONG_MS).await;
+    let mut large = message("group", "");
+    large.body = Bytes::from(vec![b'x'; limits.message_bytes_max + 1]);
+    let many = vec![message("group", "one too many"); limits.batch_messages_max + 1];
+    for messages in [vec![message("group", "small"), large], many] {
+        let answer = subject.queue.send("limits", messages).await;
+        assert_eq!(answer.expect_err("beyond a limit").kind(), ErrorKind::Invalid);
+    }
+    line.nothing("nothing was sent").await;
+    let nowhere = subject.queue.send("no such queue", vec![message("group", "1")]).await;
+    assert_eq!(nowhere.expect_err("there is no such queue").kind(), ErrorKind::Invalid);
+
+    let most: Vec<String> = (0..limits.batch_messages_max.min(100)).map(|n| n.to_string()).collect();
+    line.send("group", &most.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let batch = line.next(usize::MAX).await;
+    assert!(batch.len() <= limits.batch_messages_max);
+    assert_eq!(bodies(&batch), most[..batch.len()]);
+}
+
+/// Q3.
+pub(super) async fn a_queue_made_again_keeps_its_messages_and_takes_the_new_options(subject: Subject) {
+    let line = subject.patient("again", LONG_MS).await;
+    line.send("group", &["1", "2"]).await;
+    let options =
+        QueueOptions { visibility_timeout_ms: LONG_MS, attempts_max: 1, on_failure: OnFailure::DeadLetter };
+    subject.create("again", options).await;
+    let first = line.one().await;
+    assert_eq!(text(&first.body), "1");
+    line.release(&first, 0, "once is enough now").await;
+    assert_eq!(text(&line.one().await.body), "2");
+    assert_eq!(line.dead_letters(1).await[0].reason, "once is enough now");
+}
+
+/// Q4.
+pub(super) async fn messages_with_one_deduplication_id_are_one(subject: Subject) {
+    let line = subject.patient("deduplication", LONG_MS).await;
+    let send = async |queue: &str, messages| {
+        subject.queue.send(queue, messages).await.expect("send answers");
+    };
+    send("deduplication", vec![with_id("group", "1", "one"), with_id("group", "again", "one")]).await;
+    send("deduplication", vec![with_id("group", "again", "one"), with_id("group", "2", "two")]).await;
+    send("deduplication", vec![message("group", "3"), message("group", "3")]).await;
+    let mut received = Vec::new();
+    while received.len() < 4 {
+        let batch = line.next(10).await;
+        received.extend(bodies(&batch).into_iter().map(String::from));
+        line.acknowledge(&batch).await;
+    }
+    assert_eq!(received, ["1", "2", "3", "3"], "without an id each message is its own");
+    line.nothing("that is all").await;
+
+    let other = subject.patient("another queue", LONG_MS).await;
+    send("another queue", vec![with_id("group", "1", "one")]).await;
+    assert_eq!(text(&other.one().await.body), "1", "ids belong to one queue");
+}
+
+/// Q4.
+pub(super) async fn a_deduplication_id_is_remembered_after_its_message_is_done(subject: Subject) {
+    let line = subject.patient("remembered", LONG_MS).await;
+    let first = subject.queue.send("remembered", vec![with_id("group", "1", "id")]).await;
+    let first = first.expect("send answers");
+    let delivery = line.one().await;
+    line.acknowledge(&[delivery]).await;
+    let again = subject.queue.send("remembered", vec![with_id("group", "1", "id")]).await;
+    let again = again.expect("a repeat is no error");
+    assert!(again.point >= first.point, "who waits for the repeat's point waits for the message's");
+    line.nothing("the repeat is no message").await;
+}
+
+/// Q7.
+pub(super) async fn one_point_covers_queue_and_store_where_they_share_a_journal(subject: Subject) {
+    let Some(store) = subject.key_value.clone().filter(|_| subject.queue.limits().shares_journal) else {
+        return;
+    };
+    let line = subject.patient("journal", LONG_MS).await;
+    let mut last = subject.queue.point();
+    for round in 0..5 {
+        let sent = subject.queue.send("journal", vec![message("group", "1")]).await;
+        let sent = sent.expect("send answers").point;
+        let put = store.update(Update::put(Key::new("journal", format!("{round}")), vec![])).await;
+        let put = put.expect("update answers").receipt.point;
+        let delivery = line.one().await;
+        let done = subject.queue.acknowledge("journal", &[delivery.handle]).await;
+        let done = done.expect("acknowledge answers").point;
+        assert!(last <= sent && sent <= put && put <= done, "one order: {last:?} {sent:?} {put:?} {done:?}");
+        if round % 2 == 0 {
+            store.externalize(done).await.expect("externalize answers");
+        } else {
+            subject.queue.externalize(done).await.expect("externalize answers");
+        }
+        assert!(subject.queue.is_durable(sent) && store.is_durable(put) && store.is_durable(done));
+        last = done;
+    }
+    assert!(store.point() >= last && subject.queue.point() >= last);
+}

@@ -1,0 +1,91 @@
+//! Queues with faults.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::{FaultSchedule, Lost, Trouble};
+use crate::{
+    Clock, DurabilityPoint, Externalize, Queue, Receipt, Result,
+    queue::{DeadLetter, Delivery, Handle, Message, QueueLimits, QueueOptions, SharedQueue},
+};
+
+/// Fails as its schedule says, and asks the queues it wraps otherwise.
+#[derive(Debug, Clone)]
+pub struct FaultyQueue {
+    inner: SharedQueue,
+    trouble: Trouble,
+}
+
+impl FaultyQueue {
+    /// Puts `schedule` between callers and `inner`.
+    pub fn new(inner: SharedQueue, schedule: Arc<dyn FaultSchedule>, clock: Arc<dyn Clock>) -> Self {
+        Self { inner, trouble: Trouble { schedule, clock } }
+    }
+}
+
+#[async_trait]
+impl Externalize for FaultyQueue {
+    async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
+        let call = self.inner.externalize(point);
+        self.trouble.with("queue.externalize", Lost::TryAgain, call).await
+    }
+
+    fn point(&self) -> DurabilityPoint {
+        self.inner.point()
+    }
+
+    fn is_durable(&self, point: DurabilityPoint) -> bool {
+        self.inner.is_durable(point)
+    }
+}
+
+#[async_trait]
+impl Queue for FaultyQueue {
+    async fn create(&self, queue: &str, options: QueueOptions) -> Result<Receipt> {
+        self.trouble.with("queue.create", Lost::TryAgain, self.inner.create(queue, options)).await
+    }
+
+    async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
+        self.trouble.with("queue.send", Lost::Unknown, self.inner.send(queue, messages)).await
+    }
+
+    /// Messages whose delivery is lost come again after the visibility timeout (Q3).
+    async fn receive(&self, queue: &str, messages_max: usize) -> Result<Vec<Delivery>> {
+        let call = self.inner.receive(queue, messages_max);
+        self.trouble.with("queue.receive", Lost::TryAgain, call).await
+    }
+
+    async fn ready(&self, queue: &str) -> Result<()> {
+        self.trouble.with("queue.ready", Lost::TryAgain, self.inner.ready(queue)).await
+    }
+
+    /// Acknowledging twice is as good as once.
+    async fn acknowledge(&self, queue: &str, handles: &[Handle]) -> Result<Receipt> {
+        let call = self.inner.acknowledge(queue, handles);
+        self.trouble.with("queue.acknowledge", Lost::TryAgain, call).await
+    }
+
+    async fn release(&self, queue: &str, handle: &Handle, delay_ms: u64, reason: &str) -> Result<Receipt> {
+        let call = self.inner.release(queue, handle, delay_ms, reason);
+        self.trouble.with("queue.release", Lost::Unknown, call).await
+    }
+
+    async fn extend(&self, queue: &str, handle: &Handle, timeout_ms: u64) -> Result<()> {
+        let call = self.inner.extend(queue, handle, timeout_ms);
+        self.trouble.with("queue.extend", Lost::TryAgain, call).await
+    }
+
+    async fn dead_letters(&self, queue: &str, letters_max: usize) -> Result<Vec<DeadLetter>> {
+        let call = self.inner.dead_letters(queue, letters_max);
+        self.trouble.with("queue.dead_letters", Lost::TryAgain, call).await
+    }
+
+    async fn blocked(&self, queue: &str) -> Result<Vec<DeadLetter>> {
+        self.trouble.with("queue.blocked", Lost::TryAgain, self.inner.blocked(queue)).await
+    }
+
+    fn limits(&self) -> &QueueLimits {
+        self.inner.limits()
+    }
+}

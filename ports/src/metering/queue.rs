@@ -1,0 +1,126 @@
+//! Queues that count what is asked of them.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::{Carried, Meter, Operation};
+use crate::{
+    DurabilityPoint, Externalize, Queue, Receipt, Result,
+    queue::{DeadLetter, Delivery, Handle, Message, QueueLimits, QueueOptions, SharedQueue},
+};
+
+/// Counts calls, messages, bytes and requests of the queues it wraps.
+#[derive(Debug, Clone)]
+pub struct MeteredQueue {
+    inner: SharedQueue,
+    meter: Arc<Meter>,
+}
+
+impl MeteredQueue {
+    /// Counts what is asked of `inner` into `meter`.
+    pub fn new(inner: SharedQueue, meter: Arc<Meter>) -> Self {
+        Self { inner, meter }
+    }
+
+    /// Counts the end of a call that was one request with `items` messages of `bytes` in all.
+    fn ended<T>(&self, operation: Operation, result: &Result<T>, items: usize, bytes: usize) {
+        let unit = self.meter.unit_bytes.message;
+        self.meter.ended(operation, result, |_| Carried::request(items, bytes, unit));
+    }
+}
+
+#[async_trait]
+impl Externalize for MeteredQueue {
+    async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
+        self.meter.call(Operation::Externalize);
+        let result = self.inner.externalize(point).await;
+        self.meter.ended(Operation::Externalize, &result, |()| Carried::default());
+        result
+    }
+
+    fn point(&self) -> DurabilityPoint {
+        self.inner.point()
+    }
+
+    fn is_durable(&self, point: DurabilityPoint) -> bool {
+        self.inner.is_durable(point)
+    }
+}
+
+#[async_trait]
+impl Queue for MeteredQueue {
+    async fn create(&self, queue: &str, options: QueueOptions) -> Result<Receipt> {
+        self.meter.call(Operation::QueueCreate);
+        let result = self.inner.create(queue, options).await;
+        self.ended(Operation::QueueCreate, &result, 0, 0);
+        result
+    }
+
+    async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
+        self.meter.call(Operation::QueueSend);
+        let (items, bytes) = (messages.len(), messages.iter().map(|message| message.body.len()).sum());
+        let result = self.inner.send(queue, messages).await;
+        self.ended(Operation::QueueSend, &result, items, bytes);
+        result
+    }
+
+    async fn receive(&self, queue: &str, messages_max: usize) -> Result<Vec<Delivery>> {
+        self.meter.call(Operation::QueueReceive);
+        let result = self.inner.receive(queue, messages_max).await;
+        let deliveries = result.as_deref().unwrap_or_default();
+        let bytes = deliveries.iter().map(|delivery| delivery.body.len()).sum();
+        self.ended(Operation::QueueReceive, &result, deliveries.len(), bytes);
+        result
+    }
+
+    /// Counted as one request, however long it waits.
+    async fn ready(&self, queue: &str) -> Result<()> {
+        self.meter.call(Operation::QueueReady);
+        let result = self.inner.ready(queue).await;
+        self.ended(Operation::QueueReady, &result, 0, 0);
+        result
+    }
+
+    async fn acknowledge(&self, queue: &str, handles: &[Handle]) -> Result<Receipt> {
+        self.meter.call(Operation::QueueAcknowledge);
+        let result = self.inner.acknowledge(queue, handles).await;
+        self.ended(Operation::QueueAcknowledge, &result, handles.len(), 0);
+        result
+    }
+
+    async fn release(&self, queue: &str, handle: &Handle, delay_ms: u64, reason: &str) -> Result<Receipt> {
+        self.meter.call(Operation::QueueRelease);
+        let result = self.inner.release(queue, handle, delay_ms, reason).await;
+        self.ended(Operation::QueueRelease, &result, 1, 0);
+        result
+    }
+
+    async fn extend(&self, queue: &str, handle: &Handle, timeout_ms: u64) -> Result<()> {
+        self.meter.call(Operation::QueueExtend);
+        let result = self.inner.extend(queue, handle, timeout_ms).await;
+        self.ended(Operation::QueueExtend, &result, 1, 0);
+        result
+    }
+
+    async fn dead_letters(&self, queue: &str, letters_max: usize) -> Result<Vec<DeadLetter>> {
+        self.meter.call(Operation::QueueDeadLetters);
+        let result = self.inner.dead_letters(queue, letters_max).await;
+        let letters = result.as_deref().unwrap_or_default();
+        let bytes = letters.iter().map(|letter| letter.body.len()).sum();
+        self.ended(Operation::QueueDeadLetters, &result, letters.len(), bytes);
+        result
+    }
+
+    async fn blocked(&self, queue: &str) -> Result<Vec<DeadLetter>> {
+        self.meter.call(Operation::QueueBlocked);
+        let result = self.inner.blocked(queue).await;
+        let items = result.as_deref().unwrap_or_default().len();
+        self.ended(Operation::QueueBlocked, &result, items, 0);
+        result
+    }
+
+    fn limits(&self) -> &QueueLimits {
+        self.inner.limits()
+    }
+}

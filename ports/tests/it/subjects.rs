@@ -1,0 +1,88 @@
+//! Subjects for every suite, each in a fresh simulated world.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use ports::{
+    Clock,
+    contract::{Case, clock, durability, functions, key_value, objects, queue},
+    functions::Definition,
+    key_value::SharedKeyValue,
+    objects::ObjectStore,
+    queue::SharedQueue,
+};
+use simulated::World;
+
+/// Runs `case` in virtual time on what `open` makes of a fresh world.
+pub(crate) fn run<S>(case: Case<S>, open: impl FnOnce(&World) -> S) {
+    simulated::run(async {
+        let world = World::new(1);
+        let subject = open(&world);
+        case.run(subject).await;
+    });
+}
+
+pub(crate) fn key_value(world: &World) -> key_value::Subject {
+    key_value::Subject::new(world.key_value(), world.clock())
+}
+
+pub(crate) fn queue(world: &World) -> queue::Subject {
+    queue::Subject::new(world.queue(), world.clock()).beside(world.key_value())
+}
+
+pub(crate) fn functions(world: &World) -> functions::Subject {
+    let functions = world.functions();
+    functions::Subject {
+        functions: functions.clone(),
+        register: Arc::new(move |definition: Definition| functions.register(definition)),
+        queue: world.queue(),
+        clock: world.clock(),
+    }
+}
+
+pub(crate) fn clock(world: &World) -> clock::Subject {
+    clock::Subject::new(world.clock(), |seed| World::new(seed).entropy())
+}
+
+pub(crate) fn objects(world: &World) -> objects::Subject {
+    objects::Subject::new(world.objects())
+}
+
+pub(crate) fn durability(world: &World) -> durability::Subject {
+    decorated_durability(world, |store, _| store)
+}
+
+/// The same, with `around` put around the store of every start.
+pub(crate) fn decorated_durability(world: &World, around: Around) -> durability::Subject {
+    Box::new(Crashed { world: world.clone(), around })
+}
+
+/// Puts a decorator around a store of a world.
+pub(crate) type Around = fn(SharedKeyValue, &World) -> SharedKeyValue;
+
+/// A world whose store dies and starts again.
+#[derive(Debug)]
+struct Crashed {
+    world: World,
+    around: Around,
+}
+
+#[async_trait]
+impl durability::Crashable for Crashed {
+    fn key_value(&self) -> SharedKeyValue {
+        (self.around)(self.world.key_value(), &self.world)
+    }
+    fn queue(&self) -> Option<SharedQueue> {
+        Some(self.world.queue())
+    }
+    fn objects(&self) -> Option<Arc<dyn ObjectStore>> {
+        Some(self.world.objects())
+    }
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.world.clock()
+    }
+    async fn crash_and_reopen(self: Box<Self>) -> durability::Subject {
+        self.world.crash_keeping_some();
+        self
+    }
+}
