@@ -1,28 +1,113 @@
-//! Exponential backoff with full jitter: how long to wait before the next attempt.
+//! Exponential backoff with full jitter: how to try again without everybody trying again at once.
 //!
-//! Full jitter spreads those who collided over the whole window, so that they do not collide again in step.
+//! Each delay is drawn evenly between nothing and a ceiling that doubles up to a longest one: of the known
+//! schemes the one with the least work for the store and little more waiting (full jitter). The delays are
+//! plain data, so that they can be tested and used without waiting for anything.
 
 use std::time::Duration;
 
-use ports::Entropy;
+use ports::{Clock, Entropy, Error, ErrorKind, Result};
 
-/// The waits between attempts at one thing.
-#[derive(Debug, Clone, Copy)]
+/// How often to try, and how long to wait in between.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
-    window: Duration,
-    window_max: Duration,
+    /// The ceiling of the first delay.
+    pub first: Duration,
+    /// The ceiling of every delay.
+    pub longest: Duration,
+    /// Attempts in all, the first one included.
+    pub attempts_max: u32,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self { first: Duration::from_millis(10), longest: Duration::from_secs(5), attempts_max: 10 }
+    }
 }
 
 impl Backoff {
-    /// Waits up to `window`, then up to twice that, and so on up to `window_max`.
-    pub fn new(window: Duration, window_max: Duration) -> Self {
-        Self { window, window_max }
+    /// The delays between its attempts, from the first on.
+    pub fn delays(self) -> Delays {
+        Delays { ceiling: self.first.min(self.longest), backoff: self, given: 0 }
     }
+}
 
-    /// How long to wait before the next attempt: anything up to the window, which then doubles.
-    pub fn next_delay(&mut self, entropy: &dyn Entropy) -> Duration {
-        let window_us = self.window.as_micros() as u64;
-        self.window = self.window.saturating_mul(2).min(self.window_max);
-        Duration::from_micros(1 + entropy.below(window_us.max(1)))
+/// The delays of one operation's attempts.
+#[derive(Debug, Clone)]
+pub struct Delays {
+    backoff: Backoff,
+    ceiling: Duration,
+    given: u32,
+}
+
+impl Delays {
+    /// How long to wait before the next attempt; none if there is none (S14).
+    pub fn next_delay(&mut self, entropy: &dyn Entropy) -> Option<Duration> {
+        if self.given + 1 >= self.backoff.attempts_max {
+            return None;
+        }
+        self.given += 1;
+        let ceiling_us = u64::try_from(self.ceiling.as_micros()).unwrap_or(u64::MAX - 1);
+        self.ceiling = self.ceiling.saturating_mul(2).min(self.backoff.longest);
+        Some(Duration::from_micros(entropy.below(ceiling_us + 1)))
+    }
+}
+
+/// Tries until it works, or fails with something that waiting does not help, or attempts run out; an
+/// unknown outcome ends it too (S15). The last error is returned.
+pub async fn retry<T, F>(
+    backoff: Backoff,
+    clock: &dyn Clock,
+    entropy: &dyn Entropy,
+    attempt: impl FnMut() -> F,
+) -> Result<T>
+where
+    F: Future<Output = Result<T>>,
+{
+    let again = |error: &Error| error.is_retryable() && error.kind() != ErrorKind::OutcomeUnknown;
+    retry_while(again, backoff, clock, entropy, attempt).await
+}
+
+/// The same for an operation that may be repeated although an earlier attempt may have happened: it has an
+/// operation id, only reads, or does the same each time (S15).
+pub async fn retry_repeatable<T, F>(
+    backoff: Backoff,
+    clock: &dyn Clock,
+    entropy: &dyn Entropy,
+    attempt: impl FnMut() -> F,
+) -> Result<T>
+where
+    F: Future<Output = Result<T>>,
+{
+    retry_while(Error::is_retryable, backoff, clock, entropy, attempt).await
+}
+
+async fn retry_while<T, F>(
+    again: impl Fn(&Error) -> bool,
+    backoff: Backoff,
+    clock: &dyn Clock,
+    entropy: &dyn Entropy,
+    mut attempt: impl FnMut() -> F,
+) -> Result<T>
+where
+    F: Future<Output = Result<T>>,
+{
+    let mut delays = backoff.delays();
+    loop {
+        let error = match attempt().await {
+            Ok(value) => return Ok(value),
+            Err(error) if again(&error) => error,
+            Err(error) => return Err(error),
+        };
+        let Some(delay) = delays.next_delay(entropy) else { return Err(error) };
+        clock.sleep(delay.max(hint(&error)).min(backoff.longest)).await;
+    }
+}
+
+/// What the provider asks to wait for.
+fn hint(error: &Error) -> Duration {
+    match error.kind() {
+        ErrorKind::Unavailable { retry_after_ms: Some(ms) } => Duration::from_millis(u64::from(ms)),
+        _ => Duration::ZERO,
     }
 }

@@ -1,233 +1,279 @@
-//! A log with one writer at a time, on nothing but put-if-absent.
+//! The fenced log: records in numbered slots, written by one writer at a time, whoever else believes it is.
 //!
-//! Slot n is put if absent and holds its writer's epoch. A successor takes a higher epoch and puts a seal
-//! into the next free slot: whatever its predecessor still tries to append meets the seal, or an occupied
-//! slot, and fails. So taking over is sealing the one place through which all the predecessor's writes must
-//! pass (`protocols.md`, the fenced log).
+//! Slot n is an item that is put if absent, and never changed. A writer fills slot after slot with its epoch
+//! and a payload. Who takes over reads to the first free slot and puts a *seal* there with a higher epoch:
+//! the predecessor's next append finds it and knows that it has been fenced. A slot of a lower epoch behind
+//! a seal is void: it was written over a gap (by a pipelined append, or after the store lost one) and was
+//! never acknowledged. Put-if-absent is all this asks of a store.
 //!
-//! Promises
-//! - **S1** An append that returned [`Appended::At`] stays in its slot for ever, until it is trimmed.
-//! - **S2** After [`FencedLog::take_over`] returned, no append of an earlier writer succeeds.
-//! - **S3** Slots are read in order without a gap, and a slot of a lower epoch behind a seal reads as void.
-//! - **S4** A writer acknowledges a slot only after all earlier ones: it appends one at a time.
+//! What counts as written is decided by the slots before it alone, and those never change, so every reader
+//! comes to the same answer at any later time. A reader carries the epoch it has reached in its [`Cursor`].
 //!
-//! Cost: one write per append; a take-over reads the slots from where the caller is and writes twice.
+//! An append returns once its slot is visible. It is acknowledged outside once its point is durable; since
+//! durable means a prefix, all slots before it are durable then. If the store restarts under a writer, the
+//! writer asks whether its last slot survived before it believes in the next one (S12).
+//!
+//! Seals stay when a log is trimmed: the next slot of a fenced writer is the seal of its successor, or a void
+//! slot before it, and were those gone, that writer would find a free slot (S13). That is one small item per
+//! takeover. For the same reason a trim moves the start of the log before it takes slots away, and a takeover
+//! looks at the start after it put its seal: in a hole that a trim left, a seal is worth nothing.
+//!
+//! From `protocols.md`, "the fenced log".
 
-use std::sync::Arc;
+mod writer;
 
 use bytes::Bytes;
 use ports::{
-    Condition, Error, ErrorKind, Item, Key, KeyValue, Receipt, Result, Update,
-    key_value::{Action, Name, Outcome, Scan, Value},
+    Condition, DurabilityPoint, Error, Item, Key, Result, Update,
+    key_value::{Action, Outcome, Read, Scan, SharedKeyValue, Test},
 };
+use serde::{Deserialize, Serialize};
 
+pub use writer::{Appended, Writer};
+
+/// The writer's epoch, in slots and in the trim mark.
 const EPOCH: &str = "epoch";
+/// The payload; a slot without one is a seal.
 const PAYLOAD: &str = "payload";
+/// Where the trim mark says the log starts.
+const START: &str = "start";
 
-/// How many slots one page of a read holds.
-const PAGE_SLOTS: usize = 256;
+/// The sort key of the trim mark: before those of all slots.
+const TRIM_MARK: &[u8] = b"mark";
+/// What the sort keys of slots begin with.
+const SLOT_PREFIX: u8 = b's';
+/// The first sort key behind all slots.
+const AFTER_SLOTS: &[u8] = b"t";
 
-/// How often an append or a seal whose outcome is unknown is looked up before the error is passed on.
-const ATTEMPTS_MAX: u32 = 8;
+/// Slots read in one page.
+const PAGE_SLOTS: usize = 100;
 
-/// A place in the log, counted from zero.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+/// Which writer of a log; grows with each takeover.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+pub struct Epoch(pub u64);
+
+/// Which slot of a log; the first one is 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SlotIndex(pub u64);
 
-impl SlotIndex {
-    /// The place after this one.
-    pub fn next(self) -> Self {
-        Self(self.0 + 1)
+/// How far a reader has come. Keep it whole: the epoch decides what the next slots are worth.
+///
+/// Cursors of one log are ordered as its slots are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Cursor {
+    /// The next slot to read.
+    pub next: SlotIndex,
+    /// The highest epoch before it.
+    pub epoch: Epoch,
+}
+
+impl Cursor {
+    /// Before the first slot.
+    pub const START: Self = Self { next: SlotIndex(1), epoch: Epoch(0) };
+}
+
+/// A record of the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Slot {
+    /// Its place.
+    pub index: SlotIndex,
+    /// Its writer.
+    pub epoch: Epoch,
+    /// What it holds.
+    pub payload: Bytes,
+}
+
+impl Slot {
+    /// Where a reader stands that has read this slot.
+    pub fn cursor(&self) -> Cursor {
+        Cursor { next: SlotIndex(self.index.0 + 1), epoch: self.epoch }
     }
 }
 
-/// Grows with each writer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Epoch(pub u64);
-
-/// What a slot holds.
+/// A piece of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Entry {
-    /// What a writer appended.
-    Payload(Bytes),
-    /// Where a writer took over.
-    Seal,
-    /// An append that came too late: it does not count.
-    Void,
+pub struct Slots {
+    /// Its records, in order. Seals and void slots are left out.
+    pub slots: Vec<Slot>,
+    /// Where to read on.
+    pub cursor: Cursor,
+    /// Whether this was all there was.
+    pub is_tail: bool,
+    /// What the answer rests on lies at or before this point (rule P4).
+    pub point: DurabilityPoint,
 }
 
-/// How an append ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Appended {
-    /// It stands in this slot.
-    At(SlotIndex, Receipt),
-    /// Another writer has taken over; this one appends no more.
-    Fenced,
-}
-
-/// A log in one partition of a store.
+/// A log in a partition of its own.
 #[derive(Debug, Clone)]
 pub struct FencedLog {
-    store: Arc<dyn KeyValue>,
+    key_value: SharedKeyValue,
     partition: Bytes,
 }
 
-/// The one who may append, until somebody else takes over.
-#[derive(Debug)]
-pub struct Writer {
-    log: FencedLog,
+/// What a slot's item holds.
+#[derive(Debug, Clone)]
+struct Stored {
     epoch: Epoch,
-    next: SlotIndex,
+    /// None: a seal.
+    payload: Option<Bytes>,
 }
 
 impl FencedLog {
-    /// The log in `partition` of `store`. The partition is the log's alone, and so is the one named
-    /// `partition` with `/epoch` behind it.
-    pub fn new(store: Arc<dyn KeyValue>, partition: impl Into<Bytes>) -> Self {
-        Self { store, partition: partition.into() }
+    /// The log in `partition`, which holds nothing else.
+    pub fn new(key_value: SharedKeyValue, partition: impl Into<Bytes>) -> Self {
+        Self { key_value, partition: partition.into() }
     }
 
-    /// Becomes the writer: takes a new epoch, reads what stands from `from` on, and seals the next slot.
-    /// Returns the writer and what it has to replay, the seal not included.
-    ///
-    /// `from` must not lie behind a slot that was never written.
-    pub async fn take_over(&self, from: SlotIndex) -> Result<(Writer, Vec<(SlotIndex, Entry)>)> {
-        let epoch = self.new_epoch().await?;
-        let mut standing = Vec::new();
-        let mut next = from;
-        loop {
-            standing.extend(self.read(next, usize::MAX).await?);
-            next = standing.last().map_or(from, |(index, _)| index.next());
-            match self.put(next, epoch, None).await? {
-                Put::Done(_) => return Ok((Writer { log: self.clone(), epoch, next: next.next() }, standing)),
-                Put::Taken(slot) if slot.epoch > epoch => {
-                    return Err(Error::unavailable("take over a log that a later writer has taken over"));
-                }
-                Put::Taken(_) => {}
-            }
+    /// Where the log begins: behind what was trimmed.
+    pub async fn start(&self) -> Result<Cursor> {
+        let read = self.key_value.get(&self.trim_mark()).await?;
+        let Some(item) = read.value else { return Ok(Cursor::START) };
+        match (natural(&item, START), natural(&item, EPOCH)) {
+            (Some(next), Some(epoch)) => Ok(Cursor { next: SlotIndex(next), epoch: Epoch(epoch) }),
+            _ => Err(Error::corrupt(format!("read the start of the log {:?}", self.trim_mark()))),
         }
     }
 
-    /// Up to `slots_max` slots from `from` on, as far as they are written (S3).
-    pub async fn read(&self, from: SlotIndex, slots_max: usize) -> Result<Vec<(SlotIndex, Entry)>> {
-        let mut slots = Vec::new();
-        let mut expected = from;
-        let mut epoch = Epoch(0);
-        while slots.len() < slots_max {
-            let items_max = PAGE_SLOTS.min(slots_max - slots.len());
-            let from = Bytes::copy_from_slice(&expected.0.to_be_bytes());
-            let scan = Scan { from, ..Scan::partition(self.partition.clone(), items_max) };
-            let page = self.store.scan(&scan).await?.value;
-            let more = page.next.is_some();
-            for (sort, item) in page.items {
-                if sort.as_ref() != expected.0.to_be_bytes() {
-                    return Ok(slots); // beyond a gap nothing counts yet
-                }
-                let slot = Stored::read(&item)?;
-                let is_void = slot.epoch < epoch;
-                epoch = epoch.max(slot.epoch);
-                slots.push((expected, if is_void { Entry::Void } else { slot.entry }));
-                expected = expected.next();
-            }
-            if !more {
-                break;
-            }
+    /// Up to about `slots_max` records from `from` on, to the first free slot at most (S9).
+    ///
+    /// Errors: `Invalid` if `from` lies before the start of a trimmed log.
+    pub async fn read(&self, from: Cursor, slots_max: usize) -> Result<Slots> {
+        let (slots, has_gap) = self.read_page(from, slots_max).await?;
+        // A gap is what a trim left, or what a writer wrote over; asking which costs a call, so only then.
+        if has_gap && slots.slots.is_empty() && slots.cursor.next < self.start().await?.next {
+            return Err(Error::invalid(format!("read the trimmed log slot {}", from.next.0)));
         }
         Ok(slots)
     }
 
-    /// Removes a slot that nobody will read again. Slots are trimmed from the front.
-    pub async fn trim(&self, index: SlotIndex) -> Result<()> {
-        self.store.update(Update::delete(self.key(index))).await.map(|_| ())
-    }
-
-    async fn new_epoch(&self) -> Result<Epoch> {
-        let key = Key::new([&self.partition, b"/epoch".as_slice()].concat(), []);
-        let update = Update::modify(key, vec![Action::Add(EPOCH.into(), 1)]);
-        match self.store.update(update).await?.outcome {
-            Outcome::Done(Some(item)) => Ok(Epoch(item.integer(EPOCH).unwrap_or_default() as u64)),
-            _ => Err(Error::corrupt("count a log's writers")),
-        }
-    }
-
-    /// Puts a slot if it is free; what the answer was is found out, however often it is lost.
-    async fn put(&self, index: SlotIndex, epoch: Epoch, payload: Option<&Bytes>) -> Result<Put> {
-        let mut attributes: Vec<(Name, Value)> = vec![(EPOCH.into(), Value::Integer(epoch.0 as i64))];
-        attributes.extend(payload.map(|payload| (PAYLOAD.into(), Value::Bytes(payload.clone()))));
-        let mut attempts = 0;
-        loop {
-            let update = Update::put(self.key(index), attributes.clone()).when(Condition::Absent);
-            let updated = match self.store.update(update).await {
-                Ok(updated) => updated,
-                Err(error) if error.kind() == ErrorKind::OutcomeUnknown && attempts < ATTEMPTS_MAX => {
-                    attempts += 1;
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
-            return match updated.outcome {
-                Outcome::Done(_) => Ok(Put::Done(updated.receipt)),
-                Outcome::Conflict(Some(item)) => {
-                    let slot = Stored::read(&item)?;
-                    let is_ours = slot.epoch == epoch && slot.payload() == payload;
-                    Ok(if is_ours { Put::Done(updated.receipt) } else { Put::Taken(slot) })
-                }
-                Outcome::Conflict(None) => continue, // trimmed in between
-            };
-        }
-    }
-
-    fn key(&self, index: SlotIndex) -> Key {
-        Key::new(&self.partition, index.0.to_be_bytes())
-    }
-}
-
-impl Writer {
-    /// Where the next append goes.
-    pub fn next(&self) -> SlotIndex {
-        self.next
-    }
-
-    /// This writer's epoch.
-    pub fn epoch(&self) -> Epoch {
-        self.epoch
-    }
-
-    /// Appends `payload` (S1, S4). After an error the caller does not know whether it stands; it takes over
-    /// again and reads.
-    pub async fn append(&mut self, payload: Bytes) -> Result<Appended> {
-        match self.log.put(self.next, self.epoch, Some(&payload)).await? {
-            Put::Done(receipt) => {
-                let index = self.next;
-                self.next = index.next();
-                Ok(Appended::At(index, receipt))
+    /// A page of the log, and whether it ends at a gap rather than at the end.
+    async fn read_page(&self, from: Cursor, slots_max: usize) -> Result<(Slots, bool)> {
+        let scan = Scan {
+            partition: self.partition.clone(),
+            from: slot_sort(from.next),
+            until: Some(Bytes::from_static(AFTER_SLOTS)),
+            items_max: slots_max.clamp(1, PAGE_SLOTS),
+        };
+        let Read { value: page, point } = self.key_value.scan(&scan).await?;
+        let mut read = Slots { slots: Vec::new(), cursor: from, is_tail: page.next.is_none(), point };
+        for (sort, item) in page.items {
+            let index = slot_of(&sort).ok_or_else(|| self.corrupt(&sort))?;
+            if index != read.cursor.next {
+                read.is_tail = true;
+                return Ok((read, true));
             }
-            Put::Taken(_) => Ok(Appended::Fenced),
+            let stored = Stored::decode(&item).ok_or_else(|| self.corrupt(&sort))?;
+            read.cursor.next.0 += 1;
+            if stored.epoch < read.cursor.epoch {
+                continue;
+            }
+            read.cursor.epoch = stored.epoch;
+            if let Some(payload) = stored.payload {
+                read.slots.push(Slot { index, epoch: stored.epoch, payload });
+            }
+        }
+        Ok((read, false))
+    }
+
+    /// Everything from `from` to the first free slot.
+    async fn read_to_tail(&self, from: Cursor) -> Result<Slots> {
+        let (mut all, _) = self.read_page(from, PAGE_SLOTS).await?;
+        while !all.is_tail {
+            let (page, _) = self.read_page(all.cursor, PAGE_SLOTS).await?;
+            all.slots.extend(page.slots);
+            all = Slots { slots: all.slots, ..page };
+        }
+        Ok(all)
+    }
+
+    /// Forgets the records before `until`, which every reader must have passed. Seals stay, and so do void
+    /// slots, without their payloads (S13). Safe to repeat, and to leave off halfway.
+    pub async fn trim(&self, until: Cursor) -> Result<()> {
+        self.move_trim_mark(until).await?;
+        let mut from = slot_sort(SlotIndex(0));
+        let mut epoch = Epoch(0);
+        loop {
+            let scan = Scan {
+                partition: self.partition.clone(),
+                from,
+                until: Some(slot_sort(until.next)),
+                items_max: PAGE_SLOTS,
+            };
+            let page = self.key_value.scan(&scan).await?.value;
+            for (sort, item) in page.items {
+                let slot = Stored::decode(&item).ok_or_else(|| self.corrupt(&sort))?;
+                let key = Key::new(&self.partition, &sort);
+                if slot.payload.is_some() {
+                    let void =
+                        Update::modify(key.clone(), vec![Action::unset(PAYLOAD)]).when(Condition::Exists);
+                    let update = if slot.epoch < epoch { void } else { Update::delete(key) };
+                    self.key_value.update(update).await?;
+                }
+                epoch = epoch.max(slot.epoch);
+            }
+            match page.next {
+                Some(next) => from = next,
+                None => return Ok(()),
+            }
         }
     }
-}
 
-enum Put {
-    Done(Receipt),
-    Taken(Stored),
-}
+    /// Moves the start of the log forward; a reader that finds a hole there knows why.
+    async fn move_trim_mark(&self, until: Cursor) -> Result<()> {
+        let actions = vec![
+            Action::set_integer(START, until.next.0 as i64),
+            Action::set_integer(EPOCH, until.epoch.0 as i64),
+        ];
+        let forward = Condition::Any(vec![
+            Condition::Absent,
+            Condition::attribute(START, Test::Below(until.next.0 as i64)),
+        ]);
+        self.key_value.update(Update::modify(self.trim_mark(), actions).when(forward)).await.map(drop)
+    }
 
-struct Stored {
-    epoch: Epoch,
-    entry: Entry,
+    /// Puts a slot if it is absent; otherwise says what is there.
+    async fn put(&self, index: SlotIndex, slot: &Stored) -> Result<(Option<Stored>, DurabilityPoint)> {
+        let key = Key::new(&self.partition, slot_sort(index));
+        let mut attributes = vec![Action::set_integer(EPOCH, slot.epoch.0 as i64)];
+        attributes.extend(slot.payload.clone().map(|payload| Action::set(PAYLOAD, payload)));
+        let update = Update::modify(key.clone(), attributes).when(Condition::Absent);
+        let updated = self.key_value.update(update).await?;
+        let point = updated.receipt.point;
+        match updated.outcome {
+            Outcome::Done(_) => Ok((None, point)),
+            Outcome::Conflict(item) => {
+                let there = item.as_deref().and_then(Stored::decode);
+                Ok((Some(there.ok_or_else(|| self.corrupt(&key.sort()))?), point))
+            }
+        }
+    }
+
+    fn trim_mark(&self) -> Key {
+        Key::new(&self.partition, TRIM_MARK)
+    }
+
+    fn corrupt(&self, sort: &[u8]) -> Error {
+        Error::corrupt(format!("read the log slot {:?}", Key::new(&self.partition, sort)))
+    }
 }
 
 impl Stored {
-    fn read(item: &Item) -> Result<Self> {
-        let epoch = item.integer(EPOCH).ok_or_else(|| Error::corrupt("read the epoch of a log's slot"))?;
-        let entry = item.bytes(PAYLOAD).map_or(Entry::Seal, |payload| Entry::Payload(payload.clone()));
-        Ok(Self { epoch: Epoch(epoch as u64), entry })
+    fn decode(item: &Item) -> Option<Self> {
+        Some(Self { epoch: Epoch(natural(item, EPOCH)?), payload: item.bytes(PAYLOAD).cloned() })
     }
+}
 
-    fn payload(&self) -> Option<&Bytes> {
-        match &self.entry {
-            Entry::Payload(payload) => Some(payload),
-            _ => None,
-        }
-    }
+fn natural(item: &Item, name: &str) -> Option<u64> {
+    u64::try_from(item.integer(name)?).ok()
+}
+
+fn slot_sort(index: SlotIndex) -> Bytes {
+    let mut sort = vec![SLOT_PREFIX];
+    sort.extend_from_slice(&index.0.to_be_bytes());
+    sort.into()
+}
+
+fn slot_of(sort: &[u8]) -> Option<SlotIndex> {
+    let digits = sort.strip_prefix(&[SLOT_PREFIX])?;
+    Some(SlotIndex(u64::from_be_bytes(digits.try_into().ok()?)))
 }

@@ -1,1 +1,48 @@
 //! Every port in memory, in virtual time, with faults from a seed.
+//!
+//! A [`World`] is one cloud: one store that holds key-value items and queues under one order, functions that
+//! run on it, objects, clocks and chance. Everything that happens in it is decided by its seed: the same
+//! seed gives the same [`Trace`], so that a failure is reproduced by its number alone. Calm by default, it
+//! is the in-memory reference of the ports; with [`Faults`] raised it delays, refuses, loses answers,
+//! delivers twice, and ends functions between any two of their steps.
+//!
+//! What keeps a run reproducible: one thread, a paused clock that moves only when nothing can run, ordered
+//! maps, `biased;` in every `select!`, no blocking threads (each lapse alone loses replay). Delays are
+//! whole milliseconds, which is the grain of the runtime's timers; shorter ones let other tasks run first a
+//! few times instead.
+//!
+//! Invariants
+//! - All mutations of one store stand in one order of positions; what is durable is a prefix of it (D2).
+//! - A [`World::crash`] undoes exactly what lies behind that prefix, deliveries included.
+//! - An invocation that was ended never makes another step; what it had done stays done.
+//!
+//! Deliberately absent: real time, threads, and a network. Reordering happens where the ports promise no
+//! order: between calls of different tasks, between message groups, between timers.
+
+// The runtime's clock is paused and its generator seeded: here is where virtual time and chance come from.
+#![allow(clippy::disallowed_methods)]
+
+mod call;
+mod clock;
+mod cloud;
+mod config;
+mod faults;
+mod functions;
+mod key_value;
+mod objects;
+mod queue;
+mod run;
+mod store;
+mod trace;
+mod world;
+
+pub use clock::{SimulatedClock, SimulatedEntropy};
+pub use config::Options;
+pub use faults::{Chance, Faults, percent};
+pub use functions::Functions;
+pub use key_value::SimulatedKeyValue;
+pub use objects::SimulatedObjects;
+pub use queue::SimulatedQueue;
+pub use run::{VIRTUAL_DAYS_MAX, run};
+pub use trace::{Entry, Trace};
+pub use world::World;

@@ -1,0 +1,245 @@
+//! S9 to S13: writers that do not know of each other, in a storm, and what the log says in the end.
+
+mod storm;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use ports::{ErrorKind, Key};
+use primitives::{Appended, Cursor, FencedLog, SlotIndex, Writer};
+use simulated::{Chance, World, run};
+
+use crate::{BROKEN_SEEDS, seeds};
+
+fn log(world: &World) -> FencedLog {
+    FencedLog::new(world.key_value(), "log")
+}
+
+async fn append(writer: &mut Writer, payload: &'static str) -> Appended {
+    writer.append(Bytes::from_static(payload.as_bytes())).await.expect("calm")
+}
+
+async fn payloads(log: &FencedLog, from: Cursor) -> Vec<String> {
+    let slots = log.read(from, 100).await.expect("calm").slots;
+    slots.iter().map(|slot| String::from_utf8_lossy(&slot.payload).into_owned()).collect()
+}
+
+/// S10.
+#[test]
+fn a_successor_replays_what_was_appended_and_fences_the_predecessor() {
+    run(async {
+        let log = log(&World::new(1));
+        let (mut first, replay) = log.take_over(Cursor::START).await.expect("calm");
+        assert_eq!(replay, []);
+        append(&mut first, "a").await;
+        append(&mut first, "b").await;
+        let (mut second, replay) = log.take_over(Cursor::START).await.expect("calm");
+        let replayed: Vec<_> = replay.iter().map(|slot| &slot.payload[..]).collect();
+        assert_eq!(replayed, [b"a", b"b"]);
+        assert!(second.epoch() > first.epoch());
+        assert_eq!(append(&mut first, "late").await, Appended::Fenced);
+        assert!(matches!(append(&mut second, "c").await, Appended::At(SlotIndex(5), _)));
+        assert_eq!(append(&mut first, "later").await, Appended::Fenced);
+        let (_, replay) = log.take_over(replay[0].cursor()).await.expect("calm");
+        assert_eq!(replay.len(), 2, "from where the caller says");
+        assert_eq!(payloads(&log, Cursor::START).await, ["a", "b", "c"]);
+    });
+}
+
+/// S9, S10, S11, S12.
+#[test]
+fn every_acknowledged_record_stands_once_and_every_reader_and_successor_knows_it() {
+    for seed in seeds() {
+        if let Err(broken) = storm::run_storm(seed, storm::Takeover::Sealing) {
+            panic!("seed {seed}: {broken}");
+        }
+    }
+}
+
+/// S10: what the seal is for.
+#[test]
+fn without_a_seal_an_acknowledged_record_is_unknown_to_the_successor() {
+    let caught = BROKEN_SEEDS.filter(|seed| storm::run_storm(*seed, storm::Takeover::WithoutSeal).is_err());
+    assert!(caught.count() > 0, "the scenario catches it");
+}
+
+/// S11.
+#[test]
+fn an_append_without_an_answer_is_settled_and_stands_once() {
+    for fault in ["lost answer", "refusal"] {
+        run(async {
+            let world = World::new(1);
+            let log = log(&world);
+            let (mut writer, _) = log.take_over(Cursor::START).await.expect("calm");
+            if fault == "refusal" {
+                world.faults().refuse(Chance::ALWAYS);
+            } else {
+                world.faults().lose_answer(Chance::ALWAYS);
+            }
+            let error = writer.append(Bytes::from_static(b"a")).await.expect_err("the fault strikes");
+            world.faults().calm();
+            if fault == "refusal" {
+                assert!(matches!(error.kind(), ErrorKind::Unavailable { .. }));
+                assert_eq!(writer.settle().await.expect("calm"), None, "nothing happened");
+            } else {
+                assert_eq!(error.kind(), ErrorKind::OutcomeUnknown);
+                let settled = writer.settle().await.expect("calm");
+                assert!(matches!(settled, Some(Appended::At(SlotIndex(2), _))));
+            }
+            append(&mut writer, "b").await;
+            let expected: &[&str] = if fault == "refusal" { &["b"] } else { &["a", "b"] };
+            assert_eq!(payloads(&log, Cursor::START).await, expected);
+        });
+    }
+}
+
+/// S11, S10: the put happened, its answer was lost, and somebody took over before it was settled.
+#[test]
+fn an_unsettled_append_that_a_successor_replays_is_found_by_its_writer() {
+    run(async {
+        let world = World::new(1);
+        let log = log(&world);
+        let (mut first, _) = log.take_over(Cursor::START).await.expect("calm");
+        world.faults().lose_answer(Chance::ALWAYS);
+        first.append(Bytes::from_static(b"a")).await.expect_err("the answer was lost");
+        world.faults().calm();
+        let (_, replay) = log.take_over(Cursor::START).await.expect("calm");
+        assert_eq!(replay.len(), 1);
+        assert!(matches!(first.settle().await.expect("calm"), Some(Appended::At(SlotIndex(2), _))));
+        assert_eq!(append(&mut first, "b").await, Appended::Fenced);
+    });
+}
+
+/// S12.
+#[test]
+fn a_writer_that_outlives_the_store_adds_nothing_behind_a_lost_slot() {
+    run(async {
+        let world = World::new(1);
+        let log = log(&world);
+        let (mut writer, _) = log.take_over(Cursor::START).await.expect("calm");
+        let Appended::At(_, kept) = append(&mut writer, "kept").await else { panic!("nobody fenced it") };
+        world.key_value().externalize(kept).await.expect("it is there");
+        append(&mut writer, "lost").await;
+        world.crash();
+        let error = writer.append(Bytes::from_static(b"behind")).await.expect_err("a slot is gone");
+        assert_eq!(error.kind(), ErrorKind::Lost);
+        assert_eq!(append(&mut writer, "more").await, Appended::Fenced);
+        let (mut successor, replay) = log.take_over(Cursor::START).await.expect("calm");
+        assert_eq!(replay.len(), 1);
+        append(&mut successor, "new").await;
+        assert_eq!(payloads(&log, Cursor::START).await, ["kept", "new"], "the stray slot is void");
+    });
+}
+
+/// S12.
+#[test]
+fn a_writer_whose_slots_survived_a_crash_goes_on() {
+    run(async {
+        let world = World::new(1);
+        let log = log(&world);
+        let (mut writer, _) = log.take_over(Cursor::START).await.expect("calm");
+        append(&mut writer, "a").await;
+        world.key_value().externalize(writer.point()).await.expect("it is there");
+        world.crash();
+        append(&mut writer, "b").await;
+        assert_eq!(payloads(&log, Cursor::START).await, ["a", "b"]);
+    });
+}
+
+/// S13.
+#[test]
+fn a_writer_paused_before_a_trim_finds_itself_fenced() {
+    run(async {
+        let world = World::new(1);
+        let log = log(&world);
+        let (mut paused, _) = log.take_over(Cursor::START).await.expect("calm");
+        append(&mut paused, "a").await;
+        let (mut second, replay) = log.take_over(Cursor::START).await.expect("calm");
+        append(&mut second, "b").await;
+        append(&mut second, "c").await;
+        let until = log.read(replay[0].cursor(), 100).await.expect("calm").cursor;
+        log.trim(until).await.expect("calm");
+        assert_eq!(append(&mut paused, "late").await, Appended::Fenced);
+        let error = log.read(replay[0].cursor(), 100).await;
+        append(&mut second, "d").await;
+        assert_eq!(payloads(&log, until).await, ["d"]);
+        let behind = log.read(Cursor::START, 100).await.expect_err("it was trimmed");
+        assert_eq!(behind.kind(), ErrorKind::Invalid);
+        assert!(error.is_err() || error.is_ok_and(|read| read.slots.is_empty()));
+        let (third, replay) = log.take_over(Cursor::START).await.expect("calm");
+        assert_eq!(replay.len(), 1, "a takeover begins behind what was trimmed");
+        assert!(third.epoch() > second.epoch());
+    });
+}
+
+/// S13: a void slot that a trim had taken away would be a free slot for who was about to pass it.
+#[test]
+fn a_void_slot_keeps_its_place_when_the_log_is_trimmed() {
+    run(async {
+        let world = World::new(1);
+        let log = log(&world);
+        let (mut first, _) = log.take_over(Cursor::START).await.expect("calm");
+        append(&mut first, "lost").await;
+        world.crash();
+        first.append(Bytes::from_static(b"stray")).await.expect_err("a slot is gone");
+        let (mut second, _) = log.take_over(Cursor::START).await.expect("calm");
+        let (_third, _) = log.take_over(Cursor::START).await.expect("calm");
+        let until = log.read(Cursor::START, 100).await.expect("calm").cursor;
+        log.trim(until).await.expect("calm");
+        assert_eq!(append(&mut second, "late").await, Appended::Fenced);
+    });
+}
+
+/// S10, S13: between its look at the log and its seal, the log went on and was trimmed.
+#[test]
+fn a_takeover_that_was_paused_does_not_seal_a_hole_that_a_trim_left() {
+    run(async {
+        let world = World::new(1);
+        let log = log(&world);
+        let (mut first, _) = log.take_over(Cursor::START).await.expect("calm");
+        // Each way of each call takes this long: two calls look, and the third one's seal is on its way.
+        let way = Duration::from_millis(100);
+        world.faults().delay(Chance::ALWAYS, way..=way);
+        let paused = {
+            let log = log.clone();
+            tokio::spawn(async move { log.take_over(Cursor::START).await })
+        };
+        world.clock().sleep(way * 9 / 2).await;
+        world.faults().calm();
+        append(&mut first, "a").await;
+        append(&mut first, "b").await;
+        let until = log.read(Cursor::START, 100).await.expect("calm").cursor;
+        log.trim(until).await.expect("calm");
+        let (second, _) = paused.await.expect("it does not panic").expect("calm");
+        assert_eq!(second.sealed(), until.next, "behind what was trimmed");
+        assert_eq!(append(&mut first, "late").await, Appended::Fenced);
+    });
+}
+
+/// S13.
+#[test]
+fn a_trim_leaves_one_small_item_per_takeover() {
+    run(async {
+        let world = World::new(1);
+        let log = log(&world);
+        let mut cursor = Cursor::START;
+        for _ in 0..3 {
+            let (mut writer, _) = log.take_over(cursor).await.expect("calm");
+            for _ in 0..150 {
+                append(&mut writer, "record").await;
+            }
+            let mut read = log.read(cursor, 100).await.expect("calm");
+            while !read.is_tail {
+                read = log.read(read.cursor, 100).await.expect("calm");
+            }
+            cursor = read.cursor;
+            log.trim(cursor).await.expect("calm");
+            log.trim(cursor).await.expect("repeating it changes nothing");
+        }
+        assert_eq!(log.start().await.expect("calm"), cursor);
+        let left =
+            world.key_value().scan(&ports::key_value::Scan::partition("log", 100)).await.expect("calm");
+        assert_eq!(left.value.items.len(), 1 + 3, "the mark and the seals");
+        assert!(world.key_value().get(&Key::new("log", "mark")).await.expect("calm").value.is_some());
+    });
+}

@@ -1,0 +1,197 @@
+//! Which faults may strike, and how likely.
+//!
+//! A fault strikes at a port call, before it is performed or after. Chances can be changed while the world
+//! runs; [`Faults::calm`] heals it. Whether a fault strikes is drawn from the world's seed.
+
+use std::{collections::BTreeMap, ops::RangeInclusive, sync::Mutex, time::Duration};
+
+use fastrand::Rng;
+
+use crate::cloud::lock;
+
+/// How likely something is, in parts per million.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Chance(u32);
+
+/// A chance of `percent` in a hundred.
+pub fn percent(percent: u32) -> Chance {
+    Chance::per_million(percent * 10_000)
+}
+
+impl Chance {
+    /// It does not happen.
+    pub const NEVER: Self = Self(0);
+    /// It happens every time.
+    pub const ALWAYS: Self = Self(1_000_000);
+
+    /// `parts` in a million; more than a million is as much.
+    pub fn per_million(parts: u32) -> Self {
+        Self(parts.min(1_000_000))
+    }
+
+    pub(crate) fn strikes(self, random: &mut Rng) -> bool {
+        self.0 > 0 && random.u32(..1_000_000) < self.0
+    }
+}
+
+/// The faults of a world, all of them off at first.
+#[derive(Debug, Default)]
+pub struct Faults(Mutex<Chances>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Chances {
+    delay: Chance,
+    delay_range: RangeInclusive<Duration>,
+    refuse: Chance,
+    lose_answer: Chance,
+    deliver_twice: Chance,
+    crash_store: Chance,
+    crash_functions: Chance,
+    crash_function: BTreeMap<String, Chance>,
+    crash_once: BTreeMap<String, u32>,
+}
+
+impl Default for Chances {
+    fn default() -> Self {
+        Self {
+            delay: Chance::NEVER,
+            delay_range: Duration::ZERO..=Duration::ZERO,
+            refuse: Chance::NEVER,
+            lose_answer: Chance::NEVER,
+            deliver_twice: Chance::NEVER,
+            crash_store: Chance::NEVER,
+            crash_functions: Chance::NEVER,
+            crash_function: BTreeMap::new(),
+            crash_once: BTreeMap::new(),
+        }
+    }
+}
+
+/// What will happen to one port call.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Fate {
+    pub(crate) stormy: bool,
+    pub(crate) delay_before: Option<Duration>,
+    pub(crate) delay_after: Option<Duration>,
+    pub(crate) refused: bool,
+    pub(crate) answer_lost: bool,
+    pub(crate) caller_dies_before: bool,
+    pub(crate) caller_dies_after: bool,
+    pub(crate) store_crashes: bool,
+}
+
+impl Faults {
+    /// Heals the world: no fault strikes any more.
+    pub fn calm(&self) {
+        *lock(&self.0) = Chances::default();
+    }
+
+    /// Delays a call on its way there, or its answer on the way back, by something within `range`. Below a
+    /// millisecond a delay only lets other tasks run first.
+    pub fn delay(&self, chance: Chance, range: RangeInclusive<Duration>) {
+        let mut chances = lock(&self.0);
+        chances.delay = chance;
+        chances.delay_range = range;
+    }
+
+    /// Refuses a call as unavailable before it changed anything.
+    pub fn refuse(&self, chance: Chance) {
+        lock(&self.0).refuse = chance;
+    }
+
+    /// Performs a call but loses its answer: outcome unknown for what may have changed something,
+    /// unavailable for what only reads.
+    pub fn lose_answer(&self, chance: Chance) {
+        lock(&self.0).lose_answer = chance;
+    }
+
+    /// Forgets an acknowledgement once it was answered, so that its messages are delivered again: only if it
+    /// frees its group, so that order within the group holds (Q1), and only once for a message.
+    pub fn deliver_twice(&self, chance: Chance) {
+        lock(&self.0).deliver_twice = chance;
+    }
+
+    /// Crashes the store at a port call, as [`World::crash`](crate::World::crash) does; the call changes
+    /// nothing.
+    pub fn crash_store(&self, chance: Chance) {
+        lock(&self.0).crash_store = chance;
+    }
+
+    /// Ends the invocation of any function before or after one of its port calls.
+    pub fn crash_functions(&self, chance: Chance) {
+        lock(&self.0).crash_functions = chance;
+    }
+
+    /// The same for one function, in place of the chance for all.
+    pub fn crash_function(&self, function: &str, chance: Chance) {
+        lock(&self.0).crash_function.insert(function.to_owned(), chance);
+    }
+
+    /// Ends the next invocation of `function` that gets as far as having completed `calls` port calls: right
+    /// there, before its next one. It happens once. Going through 0, 1, 2, ... visits every gap between steps.
+    pub fn crash_once_after(&self, function: &str, calls: u32) {
+        lock(&self.0).crash_once.insert(function.to_owned(), calls);
+    }
+
+    /// Whether a crash ordered by [`Faults::crash_once_after`] is still to come: it stays so if no
+    /// invocation makes as many calls.
+    pub fn crash_is_pending(&self, function: &str) -> bool {
+        lock(&self.0).crash_once.contains_key(function)
+    }
+
+    /// Draws what happens to a call; `caller` is the function that makes it as its `call`-th one, from zero.
+    pub(crate) fn draw(&self, random: &mut Rng, caller: Option<(&str, u32)>) -> Fate {
+        let mut chances = lock(&self.0);
+        if *chances == Chances::default() {
+            return Fate::default();
+        }
+        let mut fate = Fate {
+            stormy: true,
+            delay_before: chances.draw_delay(random),
+            delay_after: chances.draw_delay(random),
+            refused: chances.refuse.strikes(random),
+            answer_lost: chances.lose_answer.strikes(random),
+            store_crashes: chances.crash_store.strikes(random),
+            ..Fate::default()
+        };
+        if let Some((function, call)) = caller {
+            let chance = *chances.crash_function.get(function).unwrap_or(&chances.crash_functions);
+            if chance.strikes(random) {
+                fate.caller_dies_before = random.bool();
+                fate.caller_dies_after = !fate.caller_dies_before;
+            }
+            chances.draw_ordered_crash(function, call, &mut fate);
+        }
+        fate
+    }
+
+    pub(crate) fn draw_second_delivery(&self, random: &mut Rng) -> bool {
+        lock(&self.0).deliver_twice.strikes(random)
+    }
+
+    pub(crate) fn are_calm(&self) -> bool {
+        *lock(&self.0) == Chances::default()
+    }
+}
+
+impl Chances {
+    fn draw_delay(&self, random: &mut Rng) -> Option<Duration> {
+        self.delay.strikes(random).then(|| draw_within(&self.delay_range, random))
+    }
+
+    /// The ordered crash of `function` if its call number `call` (from zero) is where it strikes.
+    fn draw_ordered_crash(&mut self, function: &str, call: u32, fate: &mut Fate) {
+        match self.crash_once.get(function) {
+            Some(0) if call == 0 => fate.caller_dies_before = true,
+            Some(calls) if *calls == call + 1 => fate.caller_dies_after = true,
+            _ => return,
+        }
+        self.crash_once.remove(function);
+    }
+}
+
+/// A duration within `range`, by the microsecond.
+pub(crate) fn draw_within(range: &RangeInclusive<Duration>, random: &mut Rng) -> Duration {
+    let (least, most) = (range.start().as_micros() as u64, range.end().as_micros() as u64);
+    if least >= most { *range.start() } else { Duration::from_micros(random.u64(least..=most)) }
+}

@@ -1,0 +1,234 @@
+//! Functions as tasks of the run: invoked, sent events, triggered by queues and timers.
+//!
+//! A sent event is a message of a queue of its own in the same store, so that it shares the store's order,
+//! survives a crash once it is durable, and is retried like any message; giving it up hands it to the
+//! exception handler's queue at the same position.
+
+mod armed;
+mod invocation;
+
+use std::{collections::BTreeMap, fmt, sync::Arc, sync::Mutex, time::Duration};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use ports::{
+    Error, ErrorKind, Event, Receipt, Result,
+    functions::{Definition, FunctionLimits, QueueTrigger},
+    queue::{Delivery, Message, OnFailure, QueueOptions},
+};
+use tokio::{sync::oneshot, task::AbortHandle};
+
+pub(crate) use armed::Armed;
+pub(crate) use invocation::Invocation;
+
+use crate::{
+    call::Kind,
+    cloud::{Cloud, lock},
+    functions::{armed::Source, invocation::Ended},
+    queue::Forward,
+    run::at_end,
+};
+
+/// The functions port of a world.
+#[derive(Debug)]
+pub struct Functions(Arc<Shared>);
+
+/// What the port, its triggers and its invocations share.
+pub(crate) struct Shared {
+    cloud: Arc<Cloud>,
+    registered: Mutex<BTreeMap<String, Arc<Definition>>>,
+    /// What takes sent events to each function.
+    event_consumers: Mutex<BTreeMap<String, AbortHandle>>,
+    invocation_count: Mutex<u64>,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<String> = lock(&self.registered).keys().cloned().collect();
+        f.debug_struct("Functions").field("registered", &names).finish_non_exhaustive()
+    }
+}
+
+impl Functions {
+    pub(crate) fn new(cloud: Arc<Cloud>) -> Self {
+        Self(Arc::new(Shared {
+            cloud,
+            registered: Mutex::default(),
+            event_consumers: Mutex::default(),
+            invocation_count: Mutex::default(),
+        }))
+    }
+
+    /// Makes a function known, or replaces its code. Inside the run only, because it starts a task.
+    pub fn register(&self, definition: Definition) {
+        let shared = &self.0;
+        let name = definition.name;
+        shared.prepare_event_queue(name, Some(&definition));
+        definition.options.exception_handler.iter().for_each(|handler| {
+            shared.prepare_event_queue(handler, None);
+        });
+        let is_first = lock(&shared.registered).is_empty();
+        lock(&shared.registered).insert(name.to_owned(), Arc::new(definition));
+        if is_first {
+            // A handler usually holds this port, and the port the handler: the end of the run parts them.
+            let shared = Arc::downgrade(shared);
+            at_end(Box::new(move || {
+                if let Some(shared) = shared.upgrade() {
+                    lock(&shared.registered).clear();
+                }
+            }));
+        }
+        let mut consumers = lock(&shared.event_consumers);
+        if !consumers.contains_key(name) {
+            let consumer = Arc::clone(shared).consume(event_queue(name), name.to_owned(), Source::Events);
+            consumers.insert(name.to_owned(), tokio::spawn(consumer).abort_handle());
+        }
+    }
+}
+
+/// The queue that holds the events sent to `function`.
+fn event_queue(function: &str) -> String {
+    format!("functions/{function}")
+}
+
+impl Shared {
+    fn definition(&self, function: &str) -> Option<Arc<Definition>> {
+        lock(&self.registered).get(function).cloned()
+    }
+
+    fn require(&self, attempted: &str, function: &str, payload: &Bytes) -> Result<Arc<Definition>> {
+        if payload.len() > self.cloud.options.functions.payload_bytes_max {
+            let bytes = payload.len();
+            return Err(Error::invalid(format!("{attempted} {function:?} with {bytes} bytes")));
+        }
+        self.definition(function)
+            .ok_or_else(|| Error::invalid(format!("{attempted} {function:?}, which does not exist")))
+    }
+
+    /// Makes sure that events for `function` have a place to wait in, also before it is registered.
+    fn prepare_event_queue(&self, function: &str, definition: Option<&Definition>) {
+        let mut store = self.cloud.store();
+        let queue = store.install_queue(&event_queue(function));
+        let Some(definition) = definition else { return };
+        queue.reconfigure(QueueOptions {
+            attempts_max: definition.options.attempts_max,
+            on_failure: OnFailure::DeadLetter,
+            ..QueueOptions::default()
+        });
+        queue.forward = definition.options.exception_handler.as_deref().map(|handler| Forward {
+            queue: event_queue(handler),
+            wrap: encode_failed,
+            function: function.to_owned(),
+        });
+    }
+
+    /// Runs `function` in a task of its own, so that it goes on when whoever waits for it dies.
+    async fn run_apart(self: &Arc<Self>, definition: Arc<Definition>, event: Event) -> Ended {
+        let (sender, ended) = oneshot::channel();
+        let shared = Arc::clone(self);
+        tokio::spawn(async move { drop(sender.send(shared.run(&definition, event).await)) });
+        ended.await.unwrap_or(Ended::Died)
+    }
+}
+
+#[async_trait]
+impl ports::Functions for Functions {
+    async fn invoke(&self, function: &str, payload: Bytes) -> Result<Bytes> {
+        let cloud = &self.0.cloud;
+        let passage = cloud.arrive("invoke", function.to_owned()).await?;
+        let result = match self.0.require("invoke", function, &payload) {
+            Err(error) => Err(error),
+            Ok(definition) => {
+                let unknown = || Error::new(ErrorKind::OutcomeUnknown, format!("invoke {function:?}"));
+                match self.0.run_apart(definition, Event::Call(payload)).await {
+                    Ended::Done(result) => Ok(result),
+                    Ended::Failed(failure) => {
+                        Err(Error::invalid(format!("invoke {function:?}")).caused_by(failure))
+                    }
+                    Ended::Died => Err(unknown().caused_by("it died")),
+                    Ended::TimedOut => Err(unknown().caused_by("it ran past its timeout")),
+                }
+            }
+        };
+        cloud.leave(passage, Kind::Changes, result, |_| "done".into()).await
+    }
+
+    async fn send(&self, function: &str, payload: Bytes) -> Result<Receipt> {
+        let cloud = &self.0.cloud;
+        let passage = cloud.arrive("send_event", function.to_owned()).await?;
+        let result = self.0.require("send an event to", function, &payload).and_then(|_| {
+            let mut store = cloud.store();
+            let group = Bytes::from(format!("event {}", store.point().position.0));
+            let message = Message { group, deduplication: None, body: encode_call(&payload) };
+            store.send_event(&event_queue(function), message, cloud.elapsed())
+        });
+        cloud.changed.notify_waiters();
+        cloud.leave(passage, Kind::Changes, result, |_| "done".into()).await
+    }
+
+    async fn arm_queue(&self, trigger: QueueTrigger) -> Result<()> {
+        let subject = format!("{} for {}", trigger.queue, trigger.function);
+        let passage = self.0.cloud.arrive("arm_queue", subject).await?;
+        let result = self.0.arm_queue(trigger);
+        self.0.cloud.leave(passage, Kind::Changes, result, |()| "done".into()).await
+    }
+
+    async fn disarm_queue(&self, queue: &str) -> Result<()> {
+        let passage = self.0.cloud.arrive("disarm_queue", queue.to_owned()).await?;
+        lock(&self.0.cloud.armed).disarm_queue(queue);
+        self.0.cloud.leave(passage, Kind::Changes, Ok(()), |()| "done".into()).await
+    }
+
+    async fn arm_timer(&self, function: &str, period: Duration) -> Result<()> {
+        let subject = format!("{function} every {period:?}");
+        let passage = self.0.cloud.arrive("arm_timer", subject).await?;
+        let result = self.0.arm_timer(function, period);
+        self.0.cloud.leave(passage, Kind::Changes, result, |()| "done".into()).await
+    }
+
+    async fn disarm_timer(&self, function: &str) -> Result<()> {
+        let passage = self.0.cloud.arrive("disarm_timer", function.to_owned()).await?;
+        lock(&self.0.cloud.armed).disarm_timer(function);
+        self.0.cloud.leave(passage, Kind::Changes, Ok(()), |()| "done".into()).await
+    }
+
+    fn limits(&self) -> &FunctionLimits {
+        &self.0.cloud.options.functions
+    }
+}
+
+/// First byte of a waiting event: a payload follows.
+const CALL: u8 = 0;
+/// First byte of a waiting event: what another function gave up follows.
+const FAILED: u8 = 1;
+
+fn encode_call(payload: &[u8]) -> Bytes {
+    [&[CALL], payload].concat().into()
+}
+
+fn encode_failed(function: &str, body: &[u8], reason: &str) -> Bytes {
+    // What failed may itself be a failure that an exception handler was told of: its bytes stay as they are.
+    let payload = body.strip_prefix(&[CALL]).unwrap_or(body);
+    let mut bytes = vec![FAILED];
+    for part in [function.as_bytes(), reason.as_bytes()] {
+        bytes.extend_from_slice(&(part.len() as u32).to_be_bytes());
+        bytes.extend_from_slice(part);
+    }
+    bytes.extend_from_slice(payload);
+    bytes.into()
+}
+
+fn decode_event(delivery: &Delivery) -> Event {
+    let mut body = delivery.body.clone();
+    let kind = body.split_to(1);
+    if kind[0] == CALL {
+        return Event::Call(body);
+    }
+    let mut text = || {
+        let length = body.split_to(4);
+        let length = u32::from_be_bytes(length[..].try_into().expect("four bytes were split off"));
+        String::from_utf8_lossy(&body.split_to(length as usize)).into_owned()
+    };
+    let (function, reason) = (text(), text());
+    Event::Failed { function, payload: body, reason }
+}

@@ -1,0 +1,216 @@
+//! What starts functions by itself: queue triggers, timers, and the consumers of sent events.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use ports::{
+    Error, Event, Result,
+    functions::{Failure, QueueTrigger},
+    queue::{Delivery, Handle},
+};
+use tokio::{sync::Semaphore, task::AbortHandle};
+
+use super::{Shared, decode_event, invocation::Ended};
+use crate::cloud::lock;
+
+/// The most invocations one trigger runs at a time; further groups wait in their queue.
+const INVOCATIONS_MAX: usize = 64;
+
+/// The first pause before a failed message is delivered again; it doubles with each attempt.
+const RETRY_MS_MIN: u64 = 100;
+/// The longest such pause.
+const RETRY_MS_MAX: u64 = 20_000;
+
+/// Messages stay hidden this much longer than their function may run, so that no second invocation of a
+/// group starts beside the first (N3).
+const HIDDEN_BEYOND_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What is armed at present.
+#[derive(Debug, Default)]
+pub(crate) struct Armed {
+    queues: BTreeMap<String, (QueueTrigger, AbortHandle)>,
+    timers: BTreeMap<String, Timer>,
+}
+
+#[derive(Debug)]
+struct Timer {
+    period: Duration,
+    /// Read by an invocation just before it starts, because its task may have been queued before (N4).
+    is_armed: Arc<AtomicBool>,
+    task: AbortHandle,
+}
+
+impl Armed {
+    pub(crate) fn disarm_queue(&mut self, queue: &str) {
+        if let Some((_, task)) = self.queues.remove(queue) {
+            task.abort();
+        }
+    }
+
+    pub(crate) fn disarm_timer(&mut self, function: &str) {
+        if let Some(timer) = self.timers.remove(function) {
+            timer.is_armed.store(false, Ordering::Relaxed);
+            timer.task.abort();
+        }
+    }
+
+    pub(crate) fn disarm_all(&mut self) {
+        let (queues, timers): (Vec<_>, Vec<_>) =
+            (self.queues.keys().cloned().collect(), self.timers.keys().cloned().collect());
+        for queue in &queues {
+            self.disarm_queue(queue);
+        }
+        for timer in &timers {
+            self.disarm_timer(timer);
+        }
+    }
+}
+
+/// Where a consumer's messages come from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Source {
+    /// A queue with a trigger: up to so many messages to an invocation.
+    Trigger { batch_messages_max: usize },
+    /// The events sent to one function, one to an invocation.
+    Events,
+}
+
+impl Shared {
+    pub(super) fn arm_queue(self: &Arc<Self>, trigger: QueueTrigger) -> Result<()> {
+        if self.definition(&trigger.function).is_none() {
+            return Err(Error::invalid(format!("trigger {:?}, which does not exist", trigger.function)));
+        }
+        self.cloud.store().queue(&trigger.queue)?;
+        let mut armed = lock(&self.cloud.armed);
+        if armed.queues.get(&trigger.queue).is_some_and(|(present, _)| *present == trigger) {
+            return Ok(());
+        }
+        armed.disarm_queue(&trigger.queue);
+        let source = Source::Trigger { batch_messages_max: trigger.batch_messages_max.max(1) };
+        let consumer = Arc::clone(self).consume(trigger.queue.clone(), trigger.function.clone(), source);
+        let task = tokio::spawn(consumer).abort_handle();
+        armed.queues.insert(trigger.queue.clone(), (trigger, task));
+        Ok(())
+    }
+
+    pub(super) fn arm_timer(self: &Arc<Self>, function: &str, period: Duration) -> Result<()> {
+        if self.definition(function).is_none() {
+            return Err(Error::invalid(format!("arm a timer for {function:?}, which does not exist")));
+        }
+        let mut armed = lock(&self.cloud.armed);
+        if armed.timers.get(function).is_some_and(|timer| timer.period == period) {
+            return Ok(());
+        }
+        armed.disarm_timer(function);
+        let is_armed = Arc::new(AtomicBool::new(true));
+        let timer = Arc::clone(self).fire(function.to_owned(), period, Arc::clone(&is_armed));
+        let task = tokio::spawn(timer).abort_handle();
+        armed.timers.insert(function.to_owned(), Timer { period, is_armed, task });
+        Ok(())
+    }
+
+    async fn fire(self: Arc<Self>, function: String, period: Duration, is_armed: Arc<AtomicBool>) {
+        loop {
+            tokio::time::sleep(period.max(Duration::from_millis(1))).await;
+            let (shared, is_armed) = (Arc::clone(&self), Arc::clone(&is_armed));
+            let Some(definition) = self.definition(&function) else { continue };
+            tokio::spawn(async move {
+                if is_armed.load(Ordering::Relaxed) {
+                    shared.run(&definition, Event::Timer).await;
+                }
+            });
+        }
+    }
+
+    /// Takes messages of `queue` to `function`, group by group, until aborted.
+    pub(super) async fn consume(self: Arc<Self>, queue: String, function: String, source: Source) {
+        let permits = Arc::new(Semaphore::new(INVOCATIONS_MAX));
+        loop {
+            if self.cloud.queue_ready(&queue).await.is_err() {
+                // A crash took the queue back before it was durable; whoever made it will make it again.
+                self.cloud.changed.notified().await;
+                continue;
+            }
+            self.cloud.dawdle().await;
+            let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
+            // From here to the spawn nothing waits, so that an abort never strands what was received.
+            let Ok(deliveries) = self.take(&queue, &function, source) else { continue };
+            if deliveries.is_empty() {
+                drop(permit);
+                tokio::task::yield_now().await;
+                continue;
+            }
+            let taken_in = self.cloud.store().point().incarnation;
+            let (shared, queue, function) = (Arc::clone(&self), queue.clone(), function.clone());
+            tokio::spawn(async move {
+                // A crash in between gave the messages back: they are somebody else's by now (N3).
+                if shared.cloud.store().point().incarnation == taken_in {
+                    shared.deliver(&queue, &function, source, deliveries).await;
+                }
+                drop(permit);
+            });
+        }
+    }
+
+    fn take(&self, queue: &str, function: &str, source: Source) -> Result<Vec<Delivery>> {
+        let messages_max = match source {
+            Source::Trigger { batch_messages_max } => batch_messages_max,
+            Source::Events => 1,
+        };
+        let timeout = self.definition(function).map_or(Duration::ZERO, |definition| {
+            definition.options.timeout.min(self.cloud.options.functions.timeout_max)
+        });
+        let hidden_for = timeout + HIDDEN_BEYOND_TIMEOUT;
+        let now = self.cloud.elapsed();
+        self.cloud.store().receive(queue, messages_max, Some(hidden_for), now)
+    }
+
+    /// Runs one invocation with `deliveries` and settles them by how it ended.
+    async fn deliver(&self, queue: &str, function: &str, source: Source, deliveries: Vec<Delivery>) {
+        let handles: Vec<Handle> = deliveries.iter().map(|delivery| delivery.handle.clone()).collect();
+        let event = match (source, deliveries.first()) {
+            (Source::Events, Some(delivery)) => decode_event(delivery),
+            _ => Event::Messages(deliveries),
+        };
+        let ended = match self.definition(function) {
+            Some(definition) => self.run(&definition, event).await,
+            None => Ended::Failed(Failure::new(format!("there is no function {function:?}"))),
+        };
+        self.cloud.dawdle().await;
+        match ended {
+            Ended::Done(_) => self.settle(queue, &handles, handles.len(), "", false),
+            Ended::Failed(failure) => self.settle(queue, &handles, failure.completed, &failure.reason, false),
+            Ended::TimedOut => self.settle(queue, &handles, 0, "it ran past its timeout", false),
+            Ended::Died => {
+                // The machine may be found dead at once, or only by the messages' visibility timeout.
+                let is_found = self.cloud.random().bool();
+                if is_found {
+                    self.settle(queue, &handles, 0, "it died", true);
+                }
+            }
+        }
+    }
+
+    /// Acknowledges the first `completed` and releases the rest.
+    fn settle(&self, queue: &str, handles: &[Handle], completed: usize, reason: &str, at_once: bool) {
+        let (done, rest) = handles.split_at(completed.min(handles.len()));
+        // An error means that a crash took the queue back: then there is nothing to settle either.
+        if !done.is_empty() {
+            drop(self.cloud.acknowledge(queue, done));
+        }
+        if let Some(failed) = rest.first() {
+            let delay_ms = if at_once { 0 } else { retry_ms(failed.attempt) };
+            drop(self.cloud.release(queue, failed, delay_ms, reason));
+        }
+    }
+}
+
+fn retry_ms(attempt: u32) -> u64 {
+    RETRY_MS_MIN.saturating_mul(1 << attempt.saturating_sub(1).min(16)).min(RETRY_MS_MAX)
+}

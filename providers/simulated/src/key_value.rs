@@ -1,0 +1,246 @@
+//! Key-value items in memory. What conditions and changes mean is defined in [`ports::key_value::evaluate`].
+
+use std::{collections::BTreeMap, ops::Bound, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use ports::{
+    Condition, Cost, DurabilityPoint, Error, Externalize, Item, Key, KeyValue, Result, Update,
+    key_value::{
+        Batch, Batched, KeyValueLimits, Outcome, Page, Read, Scan, Transacted, Updated,
+        evaluate::{Evaluated, Stored, check_key, check_limits, evaluate},
+    },
+};
+
+use crate::{
+    call::{Kind, Said},
+    cloud::Cloud,
+    store::{Durability, Store},
+};
+
+/// The key-value port of a world.
+#[derive(Debug)]
+pub struct SimulatedKeyValue(Arc<Cloud>);
+
+impl SimulatedKeyValue {
+    pub(crate) fn new(cloud: Arc<Cloud>) -> Self {
+        Self(cloud)
+    }
+}
+
+#[async_trait]
+impl Externalize for SimulatedKeyValue {
+    async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
+        externalize(&self.0, point).await
+    }
+
+    fn point(&self) -> DurabilityPoint {
+        self.0.store().point()
+    }
+
+    fn is_durable(&self, point: DurabilityPoint) -> bool {
+        self.0.store().durability(point) == Durability::Durable
+    }
+}
+
+/// Waits for `point`: the same for items and queues, which share a journal.
+pub(crate) async fn externalize(cloud: &Arc<Cloud>, point: DurabilityPoint) -> Result<()> {
+    let subject = format!("{}.{}", point.incarnation.0, point.position.0);
+    let passage = cloud.arrive("externalize", subject).await?;
+    let result = cloud.wait_durable(point).await;
+    cloud.leave(passage, Kind::Reads, result, |()| "durable".into()).await
+}
+
+#[async_trait]
+impl KeyValue for SimulatedKeyValue {
+    async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
+        let perform = |store: &mut Store, now| {
+            check_key(key, &store.limits)?;
+            Ok(Read { value: store.stored(key, now).item.clone(), point: store.point() })
+        };
+        let say = |read: &Read<Option<Arc<Item>>>| say_item(read.value.as_ref());
+        self.0.call("get", format!("{key:?}"), Kind::Reads, perform, say).await
+    }
+
+    async fn scan(&self, scan: &Scan) -> Result<Read<Page>> {
+        let subject = format!("{} from {}", scan.partition.escape_ascii(), scan.from.escape_ascii());
+        let passage = self.0.arrive("scan", subject).await?;
+        let result = self.read_page(scan).await;
+        let say = |read: &Read<Page>| Said::from(format!("{} items", read.value.items.len()));
+        self.0.leave(passage, Kind::Reads, result, say).await
+    }
+
+    async fn update(&self, update: Update) -> Result<Updated> {
+        let subject = format!("{:?}", update.key);
+        let perform = |store: &mut Store, now| store.update(update, now);
+        let say = |updated: &Updated| match &updated.outcome {
+            Outcome::Done(item) => say_item(item.as_ref()),
+            Outcome::Conflict(item) => format!("conflict, {}", say_item(item.as_ref())).into(),
+        };
+        self.0.call("update", subject, Kind::Changes, perform, say).await
+    }
+
+    async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
+        let subject = format!("{:?}", updates.iter().map(|update| &update.key).collect::<Vec<_>>());
+        let perform = |store: &mut Store, now| store.transact(&updates, now);
+        let say = |transacted: &Transacted| match transacted {
+            Transacted::Done { .. } => "done".into(),
+            Transacted::Conflict { index, .. } => format!("conflict at {index}").into(),
+        };
+        self.0.call("transact", subject, Kind::Changes, perform, say).await
+    }
+
+    async fn write_batch(&self, batch: Batch) -> Result<Batched> {
+        let subject = format!("{} {}", batch.lane.escape_ascii(), batch.sequence);
+        let perform = |store: &mut Store, now| store.write_batch(batch, now);
+        let say = |batched: &Batched| match batched {
+            Batched::Done(_) => "done".into(),
+            Batched::Repeat(_) => "repeat".into(),
+            Batched::Early { cursor } => format!("early, the cursor is {cursor}").into(),
+        };
+        self.0.call("write_batch", subject, Kind::Changes, perform, say).await
+    }
+
+    fn limits(&self) -> &KeyValueLimits {
+        &self.0.options.key_value
+    }
+}
+
+impl SimulatedKeyValue {
+    /// One page; in two halves with a pause between them where pages are no snapshots.
+    async fn read_page(&self, scan: &Scan) -> Result<Read<Page>> {
+        let now = self.0.elapsed();
+        let items_max = scan.items_max.min(self.0.options.key_value.page_items_max).max(1);
+        if self.0.options.key_value.page_is_snapshot || items_max < 2 {
+            return self.0.store().scan(scan, items_max, now);
+        }
+        let first = self.0.store().scan(scan, items_max / 2, now)?;
+        let Some(from) = first.value.next else { return Ok(first) };
+        self.0.dawdle().await;
+        let rest = Scan { from, ..scan.clone() };
+        let second = self.0.store().scan(&rest, items_max - items_max / 2, self.0.elapsed())?;
+        let items = first.value.items.into_iter().chain(second.value.items).collect();
+        Ok(Read { value: Page { items, next: second.value.next }, point: second.point })
+    }
+}
+
+fn say_item(item: Option<&Arc<Item>>) -> Said {
+    match item {
+        Some(item) => format!("version {}", item.version.0).into(),
+        None => "none".into(),
+    }
+}
+
+impl Store {
+    fn scan(&self, scan: &Scan, items_max: usize, now: Duration) -> Result<Read<Page>> {
+        let from = Key::new(&scan.partition, &scan.from);
+        check_key(&from, &self.limits)?;
+        let until = match &scan.until {
+            Some(until) => Bound::Excluded(Key::new(&scan.partition, until)),
+            None => Bound::Unbounded,
+        };
+        let mut page = Page { items: Vec::new(), next: None };
+        if matches!(&until, Bound::Excluded(until) if *until <= from) {
+            return Ok(Read { value: page, point: self.point() });
+        }
+        for key in self.items.range((Bound::Included(from), until)).map(|(key, _)| key) {
+            if key.partition() != scan.partition {
+                break;
+            }
+            let Some(item) = &self.stored(key, now).item else { continue };
+            if page.items.len() == items_max {
+                page.next = Some(key.sort());
+                break;
+            }
+            page.items.push((key.sort(), Arc::clone(item)));
+        }
+        Ok(Read { value: page, point: self.point() })
+    }
+
+    fn update(&mut self, update: Update, now: Duration) -> Result<Updated> {
+        check_key(&update.key, &self.limits)?;
+        let stored = self.stored(&update.key, now);
+        let bytes = update_bytes(stored);
+        let outcome = match evaluate(stored, &update, &self.limits)? {
+            Evaluated::Refused => Outcome::Conflict(stored.item.clone()),
+            Evaluated::Unchanged => Outcome::Done(stored.item.clone()),
+            Evaluated::Changed(next) => {
+                let item = next.item.clone();
+                let undo = self.put(update.key, next, now);
+                self.order(vec![undo]);
+                Outcome::Done(item)
+            }
+        };
+        Ok(Updated { outcome, receipt: self.receipt(Cost { reads: 0, writes: 1, bytes }) })
+    }
+
+    fn transact(&mut self, updates: &[Update], now: Duration) -> Result<Transacted> {
+        check_limits(updates, &self.limits)?;
+        let mut items = Vec::with_capacity(updates.len());
+        let mut changed = Vec::new();
+        let mut cost = Cost::default();
+        for (index, update) in updates.iter().enumerate() {
+            let stored = self.stored(&update.key, now);
+            cost = Cost { writes: cost.writes + 1, bytes: cost.bytes + update_bytes(stored), ..cost };
+            match evaluate(stored, update, &self.limits)? {
+                Evaluated::Refused => {
+                    return Ok(Transacted::Conflict { index, item: stored.item.clone() });
+                }
+                Evaluated::Unchanged => items.push(stored.item.clone()),
+                Evaluated::Changed(next) => {
+                    items.push(next.item.clone());
+                    changed.push((update.key.clone(), next));
+                }
+            }
+        }
+        self.put_all(changed, None, now);
+        Ok(Transacted::Done { items, receipt: self.receipt(cost) })
+    }
+
+    fn write_batch(&mut self, batch: Batch, now: Duration) -> Result<Batched> {
+        if batch.changes.len() > self.limits.batch_items_max {
+            return Err(Error::invalid(format!(
+                "write a batch of {} changes, where {} is the limit",
+                batch.changes.len(),
+                self.limits.batch_items_max
+            )));
+        }
+        let cursor = self.lanes.get(&batch.lane).copied().unwrap_or(0);
+        if batch.sequence <= cursor {
+            return Ok(Batched::Repeat(self.receipt(Cost { writes: 1, ..Cost::default() })));
+        }
+        if batch.sequence > cursor + 1 {
+            return Ok(Batched::Early { cursor });
+        }
+        let writes = batch.changes.len() as u32 + 1;
+        let mut overlay: BTreeMap<Key, Stored> = BTreeMap::new();
+        for (key, change) in batch.changes {
+            check_key(&key, &self.limits)?;
+            let update = Update { key, change, condition: Condition::Always, operation: None };
+            let stored = overlay.get(&update.key).unwrap_or_else(|| self.stored(&update.key, now));
+            if let Evaluated::Changed(next) = evaluate(stored, &update, &self.limits)? {
+                overlay.insert(update.key, next);
+            }
+        }
+        self.put_all(overlay, Some((batch.lane, batch.sequence)), now);
+        Ok(Batched::Done(self.receipt(Cost { writes, ..Cost::default() })))
+    }
+
+    /// Stores all of these at one position, or takes none if there is nothing to store.
+    fn put_all(
+        &mut self,
+        changed: impl IntoIterator<Item = (Key, Stored)>,
+        lane: Option<(Bytes, u64)>,
+        now: Duration,
+    ) {
+        let mut undo: Vec<_> = changed.into_iter().map(|(key, stored)| self.put(key, stored, now)).collect();
+        undo.extend(lane.map(|(lane, cursor)| self.move_lane(lane, cursor)));
+        if !undo.is_empty() {
+            self.order(undo);
+        }
+    }
+}
+
+fn update_bytes(stored: &Stored) -> u64 {
+    stored.item.as_ref().map_or(0, |item| item.bytes_len() as u64)
+}

@@ -1,0 +1,138 @@
+//! Objects in memory. A put that returned is durable: a crash of the store leaves objects alone.
+
+use std::{fmt, ops::Range, sync::Arc};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt, stream::BoxStream};
+use object_store::{
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result, memory::InMemory,
+    path::Path,
+};
+
+use crate::{call::Kind, cloud::Cloud};
+
+/// The object store of a world: `object_store`'s own, behind the same faults as every port.
+#[derive(Debug, Clone)]
+pub struct SimulatedObjects {
+    cloud: Arc<Cloud>,
+    objects: Arc<InMemory>,
+}
+
+impl SimulatedObjects {
+    pub(crate) fn new(cloud: Arc<Cloud>) -> Self {
+        Self { cloud, objects: Arc::default() }
+    }
+
+    /// Performs `call` on its way through the faults.
+    async fn pass<T>(
+        &self,
+        operation: &'static str,
+        subject: String,
+        kind: Kind,
+        call: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let passage = self.cloud.arrive(operation, subject).await.map_err(unavailable)?;
+        match call.await {
+            Ok(value) => {
+                self.cloud.leave(passage, kind, Ok(value), |_| "done".into()).await.map_err(unavailable)
+            }
+            Err(error) => {
+                let said = say_error(&error);
+                // An answer of its own, though an unwelcome one: only its caller may still die of it.
+                self.cloud
+                    .leave(passage, Kind::Reads, Ok(()), |()| said.into())
+                    .await
+                    .map_err(unavailable)?;
+                Err(error)
+            }
+        }
+    }
+}
+
+fn unavailable(error: ports::Error) -> Error {
+    Error::Generic { store: "simulated", source: Box::new(error) }
+}
+
+fn say_error(error: &Error) -> &'static str {
+    match error {
+        Error::NotFound { .. } => "not found",
+        Error::AlreadyExists { .. } => "already exists",
+        _ => "failed",
+    }
+}
+
+impl fmt::Display for SimulatedObjects {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("simulated objects")
+    }
+}
+
+#[async_trait]
+impl ObjectStore for SimulatedObjects {
+    async fn put_opts(&self, location: &Path, payload: PutPayload, opts: PutOptions) -> Result<PutResult> {
+        let call = self.objects.put_opts(location, payload, opts);
+        self.pass("put_object", location.to_string(), Kind::Changes, call).await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        location: &Path,
+        opts: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        let call = self.objects.put_multipart_opts(location, opts);
+        self.pass("put_object_in_parts", location.to_string(), Kind::Changes, call).await
+    }
+
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        let call = self.objects.get_opts(location, options);
+        self.pass("get_object", location.to_string(), Kind::Reads, call).await
+    }
+
+    async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        let call = self.objects.get_ranges(location, ranges);
+        self.pass("get_object", location.to_string(), Kind::Reads, call).await
+    }
+
+    fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+        let this = self.clone();
+        let delete = move |location: Path| {
+            let this = this.clone();
+            async move {
+                let one = futures_util::stream::iter([Ok(location.clone())]).boxed();
+                let call = this.objects.delete_stream(one).try_collect::<Vec<_>>();
+                this.pass("delete_object", location.to_string(), Kind::Changes, call).await?;
+                Ok(location)
+            }
+        };
+        locations.and_then(delete).boxed()
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        let (this, prefix) = (self.clone(), prefix.cloned());
+        let page = async move {
+            let subject = prefix.as_ref().map(Path::to_string).unwrap_or_default();
+            let call = this.objects.list(prefix.as_ref()).try_collect::<Vec<_>>();
+            let objects = this.pass("list_objects", subject, Kind::Reads, call).await?;
+            Ok::<_, Error>(futures_util::stream::iter(objects.into_iter().map(Ok)))
+        };
+        futures_util::stream::once(page).try_flatten().boxed()
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        let subject = prefix.map(Path::to_string).unwrap_or_default();
+        let call = self.objects.list_with_delimiter(prefix);
+        self.pass("list_objects", subject, Kind::Reads, call).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        let call = self.objects.copy_opts(from, to, options);
+        self.pass("copy_object", format!("{from} to {to}"), Kind::Changes, call).await
+    }
+
+    async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
+        let call = self.objects.rename_opts(from, to, options);
+        self.pass("rename_object", format!("{from} to {to}"), Kind::Changes, call).await
+    }
+}

@@ -1,0 +1,308 @@
+//! Queues in memory: the port around [`state`], ordered with the key-value items.
+
+mod state;
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use ports::{
+    Cost, DurabilityPoint, Error, Externalize, Queue, Receipt, Result,
+    queue::{DeadLetter, Delivery, Handle, Message, QueueLimits, QueueOptions},
+};
+
+pub(crate) use state::{Forward, QueueState, QueueUndo};
+
+use crate::{
+    call::{Kind, Said},
+    cloud::Cloud,
+    key_value::externalize,
+    store::{Durability, Store, Undo},
+};
+
+/// The longest message group, as the port says.
+const GROUP_BYTES_MAX: usize = 128;
+
+/// The queue port of a world.
+#[derive(Debug)]
+pub struct SimulatedQueue(Arc<Cloud>);
+
+impl SimulatedQueue {
+    pub(crate) fn new(cloud: Arc<Cloud>) -> Self {
+        Self(cloud)
+    }
+}
+
+#[async_trait]
+impl Externalize for SimulatedQueue {
+    async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
+        externalize(&self.0, point).await
+    }
+
+    fn point(&self) -> DurabilityPoint {
+        self.0.store().point()
+    }
+
+    fn is_durable(&self, point: DurabilityPoint) -> bool {
+        self.0.store().durability(point) == Durability::Durable
+    }
+}
+
+#[async_trait]
+impl Queue for SimulatedQueue {
+    async fn create(&self, queue: &str, options: QueueOptions) -> Result<Receipt> {
+        let passage = self.0.arrive("create_queue", queue.to_owned()).await?;
+        let receipt = self.0.store().create_queue(queue, options);
+        self.0.changed.notify_waiters();
+        self.0.leave(passage, Kind::Changes, Ok(receipt), say_done).await
+    }
+
+    async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
+        let count = messages.len();
+        let passage = self.0.arrive("send", format!("{queue}, {count} messages")).await?;
+        let result = self.0.store().send(queue, messages, self.0.elapsed());
+        self.0.changed.notify_waiters();
+        self.0.leave(passage, Kind::Changes, result, say_done).await
+    }
+
+    async fn receive(&self, queue: &str, messages_max: usize) -> Result<Vec<Delivery>> {
+        let perform = |store: &mut Store, now| store.receive(queue, messages_max, None, now);
+        let say = |deliveries: &Vec<Delivery>| say_deliveries(deliveries);
+        self.0.call("receive", queue.to_owned(), Kind::Changes, perform, say).await
+    }
+
+    async fn ready(&self, queue: &str) -> Result<()> {
+        let passage = self.0.arrive("ready", queue.to_owned()).await?;
+        let result = self.0.queue_ready(queue).await;
+        self.0.leave(passage, Kind::Reads, result, |()| "ready".into()).await
+    }
+
+    async fn acknowledge(&self, queue: &str, handles: &[Handle]) -> Result<Receipt> {
+        let passage = self.0.arrive("acknowledge", say_handles(queue, handles)).await?;
+        let result = self.0.acknowledge(queue, handles);
+        self.0.leave(passage, Kind::Changes, result, say_done).await
+    }
+
+    async fn release(&self, queue: &str, handle: &Handle, delay_ms: u64, reason: &str) -> Result<Receipt> {
+        let subject = say_handles(queue, std::slice::from_ref(handle));
+        let passage = self.0.arrive("release", subject).await?;
+        let result = self.0.release(queue, handle, delay_ms, reason);
+        self.0.leave(passage, Kind::Changes, result, say_done).await
+    }
+
+    async fn extend(&self, queue: &str, handle: &Handle, timeout_ms: u64) -> Result<()> {
+        let until = Duration::from_millis(timeout_ms);
+        let perform = |store: &mut Store, now| {
+            store.queue(queue)?.extend(handle, now + until);
+            Ok(())
+        };
+        let subject = say_handles(queue, std::slice::from_ref(handle));
+        self.0.call("extend", subject, Kind::Changes, perform, |()| "done".into()).await
+    }
+
+    async fn dead_letters(&self, queue: &str, letters_max: usize) -> Result<Vec<DeadLetter>> {
+        let perform = |store: &mut Store, now| {
+            store.settle_queue(queue, now)?;
+            Ok(store.queue(queue)?.dead_letters(letters_max))
+        };
+        self.0.call("dead_letters", queue.to_owned(), Kind::Reads, perform, say_letters).await
+    }
+
+    async fn blocked(&self, queue: &str) -> Result<Vec<DeadLetter>> {
+        let perform = |store: &mut Store, now| {
+            store.settle_queue(queue, now)?;
+            Ok(store.queue(queue)?.blocked())
+        };
+        self.0.call("blocked", queue.to_owned(), Kind::Reads, perform, say_letters).await
+    }
+
+    fn limits(&self) -> &QueueLimits {
+        &self.0.options.queue
+    }
+}
+
+fn say_done(_: &Receipt) -> Said {
+    "done".into()
+}
+
+#[allow(clippy::ptr_arg)] // it is passed as a function over exactly this type
+fn say_letters(letters: &Vec<DeadLetter>) -> Said {
+    format!("{} letters", letters.len()).into()
+}
+
+pub(crate) fn say_deliveries(deliveries: &[Delivery]) -> Said {
+    match (deliveries.first(), deliveries.last()) {
+        (Some(first), Some(last)) => format!(
+            "{} {}..={} attempt {}",
+            first.handle.group.escape_ascii(),
+            first.handle.sequence.0,
+            last.handle.sequence.0,
+            first.handle.attempt
+        )
+        .into(),
+        _ => "nothing".into(),
+    }
+}
+
+fn say_handles(queue: &str, handles: &[Handle]) -> String {
+    match handles {
+        [] => format!("{queue}, nothing"),
+        [first, .., last] => format!("{queue} {}..={}", first.sequence.0, last.sequence.0),
+        [only] => format!("{queue} {}", only.sequence.0),
+    }
+}
+
+/// What consumers do, and what the queue triggers do without it being a port call.
+impl Cloud {
+    /// Returns once `queue` may have something to give.
+    pub(crate) async fn queue_ready(&self, queue: &str) -> Result<()> {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            let now = self.elapsed();
+            let next = {
+                let mut store = self.store();
+                store.settle_queue(queue, now)?;
+                store.queue(queue)?.next_visible()
+            };
+            match next {
+                Some(moment) if moment <= now => return Ok(()),
+                Some(moment) => tokio::select! {
+                    biased;
+                    () = changed => {}
+                    () = self.sleep_until(moment) => {}
+                },
+                None => changed.await,
+            }
+        }
+    }
+
+    pub(crate) fn acknowledge(&self, queue: &str, handles: &[Handle]) -> Result<Receipt> {
+        let twice = self.faults.draw_second_delivery(&mut self.random());
+        let receipt = self.store().acknowledge(queue, handles, twice)?;
+        self.changed.notify_waiters();
+        Ok(receipt)
+    }
+
+    pub(crate) fn release(
+        &self,
+        queue: &str,
+        handle: &Handle,
+        delay_ms: u64,
+        reason: &str,
+    ) -> Result<Receipt> {
+        let visible = self.elapsed() + Duration::from_millis(delay_ms);
+        let receipt = {
+            let mut store = self.store();
+            store.queue(queue)?.release(handle, visible, reason);
+            store.give_up(queue);
+            store.receipt(Cost { writes: 1, ..Cost::default() })
+        };
+        self.changed.notify_waiters();
+        Ok(receipt)
+    }
+}
+
+impl Store {
+    pub(crate) fn queue(&mut self, queue: &str) -> Result<&mut QueueState> {
+        self.queues
+            .get_mut(queue)
+            .ok_or_else(|| Error::invalid(format!("use queue {queue:?}, which does not exist")))
+    }
+
+    fn create_queue(&mut self, queue: &str, options: QueueOptions) -> Receipt {
+        let undo = if let Some(existing) = self.queues.get_mut(queue) {
+            existing.reconfigure(options)
+        } else {
+            self.queues.insert(queue.to_owned(), QueueState::new(options));
+            QueueUndo::Created
+        };
+        self.order(vec![Undo::Queue(queue.to_owned(), undo)]);
+        self.receipt(Cost { writes: 1, ..Cost::default() })
+    }
+
+    /// A queue of the cloud's own, which no crash takes back.
+    pub(crate) fn install_queue(&mut self, queue: &str) -> &mut QueueState {
+        self.queues.entry(queue.to_owned()).or_insert_with(|| QueueState::new(QueueOptions::default()))
+    }
+
+    /// Appends an event to a queue of the cloud's own, whose messages have limits of their own.
+    pub(crate) fn send_event(&mut self, queue: &str, message: Message, now: Duration) -> Result<Receipt> {
+        let bytes = message.body.len() as u64;
+        let undo = self.queue(queue)?.send(message, now, Duration::ZERO);
+        self.order(undo.into_iter().map(|undo| Undo::Queue(queue.to_owned(), undo)).collect());
+        Ok(self.receipt(Cost { reads: 0, writes: 1, bytes }))
+    }
+
+    pub(crate) fn send(&mut self, queue: &str, messages: Vec<Message>, now: Duration) -> Result<Receipt> {
+        let limits = self.queue_limits;
+        if messages.len() > limits.batch_messages_max {
+            return Err(Error::invalid(format!("send {} messages to {queue:?} at once", messages.len())));
+        }
+        for message in &messages {
+            let (group, body) = (message.group.len(), message.body.len());
+            if group > GROUP_BYTES_MAX || body > limits.message_bytes_max {
+                return Err(Error::invalid(format!(
+                    "send {body} bytes in a group named by {group} bytes to {queue:?}"
+                )));
+            }
+        }
+        let (writes, bytes) =
+            (messages.len() as u32, messages.iter().map(|message| message.body.len() as u64).sum());
+        let window = Duration::from_millis(limits.deduplication_window_ms);
+        let state = self.queue(queue)?;
+        let undo: Vec<_> = messages
+            .into_iter()
+            .filter_map(|message| state.send(message, now, window))
+            .map(|undo| Undo::Queue(queue.to_owned(), undo))
+            .collect();
+        if !undo.is_empty() {
+            self.order(undo);
+        }
+        Ok(self.receipt(Cost { reads: 0, writes, bytes }))
+    }
+
+    /// Gives a batch to a consumer, hidden for `hidden_for` or the queue's visibility timeout.
+    pub(crate) fn receive(
+        &mut self,
+        queue: &str,
+        messages_max: usize,
+        hidden_for: Option<Duration>,
+        now: Duration,
+    ) -> Result<Vec<Delivery>> {
+        let messages_max = messages_max.min(self.queue_limits.batch_messages_max);
+        self.settle_queue(queue, now)?;
+        Ok(self.queue(queue)?.receive(messages_max, hidden_for, now))
+    }
+
+    fn acknowledge(&mut self, queue: &str, handles: &[Handle], twice: bool) -> Result<Receipt> {
+        let undo = self.queue(queue)?.acknowledge(handles, twice);
+        let writes = handles.len() as u32;
+        if !undo.is_empty() {
+            self.order(undo.into_iter().map(|undo| Undo::Queue(queue.to_owned(), undo)).collect());
+        }
+        Ok(self.receipt(Cost { writes, ..Cost::default() }))
+    }
+
+    /// Takes back what consumers have kept for too long, and gives up what failed for good.
+    fn settle_queue(&mut self, queue: &str, now: Duration) -> Result<()> {
+        self.queue(queue)?.take_back_overdue(now);
+        self.give_up(queue);
+        Ok(())
+    }
+
+    /// Moves messages that failed for good to where the queue was told to (Q5); one position each.
+    fn give_up(&mut self, queue: &str) {
+        while let Some(given_up) = self.queues.get_mut(queue).and_then(QueueState::give_up) {
+            let mut undo = vec![Undo::Queue(queue.to_owned(), given_up.undo)];
+            if let Some((to, message)) = given_up.forwarded
+                && let Some(handler) = self.queues.get_mut(&to)
+            {
+                undo.extend(
+                    handler.send(message, Duration::ZERO, Duration::ZERO).map(|undo| Undo::Queue(to, undo)),
+                );
+            }
+            self.order(undo);
+        }
+    }
+}
