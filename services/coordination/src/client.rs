@@ -125,7 +125,9 @@ impl Client {
                 Operation::Create { path, data: payload(data), acl, lifetime, naming }
             }
             Request::Delete { path, version } => Operation::Delete { path, version },
-            Request::SetData { path, data, version } => Operation::SetData { path, data: payload(data), version },
+            Request::SetData { path, data, version } => {
+                Operation::SetData { path, data: payload(data), version }
+            }
             Request::Close => Operation::Close,
             read => {
                 self.pending.push_back(Pending::Read { tag, request: read });
@@ -146,7 +148,8 @@ impl Client {
         while let Some(pending) = self.pending.front() {
             match pending {
                 Pending::Update { tag, request } => {
-                    let Some((zxid, _, answer)) = self.answers.pop_front_if(|(_, answered, _)| answered == request)
+                    let Some((zxid, _, answer)) =
+                        self.answers.pop_front_if(|(_, answered, _)| answered == request)
                     else {
                         break;
                     };
@@ -175,8 +178,7 @@ impl Client {
         if self.lease.timer.is_none() && self.lease.is_peer_active {
             let due = self.lease.renewed_at + self.renewal_period();
             let clock = self.shared.clock.clone();
-            self.lease.timer =
-                Some(Box::pin(async move { clock.sleep(due.since(clock.monotonic())).await }));
+            self.lease.timer = Some(Box::pin(async move { clock.sleep(due.since(clock.monotonic())).await }));
         }
         let Self { shared, mailbox, blocked_until, lease, .. } = self;
         let view = async {
@@ -208,9 +210,20 @@ impl Client {
             self.mailbox.arrived().await;
             while let Some(letter) = self.mailbox.take() {
                 match letter {
-                    Letter::Answer { answer: Ok(Answer::Attached), .. } => return Ok(()),
+                    Letter::Answer { answer: Ok(Answer::Attached), request, .. } => {
+                        assert_eq!(request, 1, "an attach is the first request");
+                        return Ok(());
+                    }
                     Letter::Event { .. } => {}
-                    _ => return Err(ConnectError::Expired),
+                    Letter::LostPlace | Letter::Overflow => {
+                        return Err(ports::Error::unavailable("follow the distributor's log").into());
+                    }
+                    Letter::Expired | Letter::Moved => return Err(ConnectError::Expired),
+                    Letter::Answer { request, .. } => {
+                        panic!(
+                            "request {request} of an earlier connection was decided after the attach (rule C-6)"
+                        )
+                    }
                 }
             }
         }
@@ -273,7 +286,9 @@ impl Client {
                     return Err(Ended::Store(ports::Error::unavailable("follow the distributor's log")));
                 }
                 Letter::Overflow => {
-                    return Err(Ended::Store(ports::Error::unavailable("hold more events for a client that reads none")));
+                    return Err(Ended::Store(ports::Error::unavailable(
+                        "hold more events for a client that reads none",
+                    )));
                 }
             }
         }
@@ -326,7 +341,10 @@ impl Drop for Client {
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("session", &self.session).field("attach", &self.attach).finish_non_exhaustive()
+        f.debug_struct("Client")
+            .field("session", &self.session)
+            .field("attach", &self.attach)
+            .finish_non_exhaustive()
     }
 }
 

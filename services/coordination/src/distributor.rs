@@ -20,17 +20,16 @@
 mod numbering;
 mod order;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::future::try_join_all;
-use ports::{
-    DurabilityPoint, Event, Functions, Handler, KeyValue, Result,
-    functions::Failure,
-    queue::Delivery,
-};
-use primitives::{Appended, FencedLog, SlotIndex, fenced_log};
+use ports::{Event, Functions, Handler, KeyValue, Result, functions::Failure, queue::Delivery};
+use primitives::{Appended, Cursor, Epoch, FencedLog, SlotIndex};
 use tokio::sync::Mutex;
 
 use self::{numbering::Numbered, order::Applied};
@@ -43,14 +42,17 @@ use crate::{
     node::Nodes,
     records::{Answer, Decided, Entry, Slot, Wake, decode, encode},
     session::Sessions,
-    user_store::UserStore,
+    user_store::{self, Step, UserStore},
 };
 
 /// The partition of the log.
 pub const LOG_PARTITION: &str = "distributor-log";
 
 /// How many applied slots stay in the log for gateways that are behind.
-const SLOTS_RETAINED: u64 = 1024;
+const SLOTS_RETAINED: usize = 1024;
+
+/// How many are removed at a time.
+const SLOTS_TRIMMED: usize = 256;
 
 /// The distributor function.
 #[derive(Debug)]
@@ -80,10 +82,30 @@ struct Settling {
 /// The state of a distributor that holds the log.
 #[derive(Debug)]
 struct Warm {
-    writer: fenced_log::Writer,
+    writer: primitives::Writer,
+    /// The last slot of the log.
+    slot: u64,
     /// The last zxid given.
     zxid: Zxid,
+    /// The places behind the slots that are still in the log, as far as this instance has appended them.
+    retained: VecDeque<Cursor>,
     applied: Applied,
+}
+
+impl Warm {
+    /// The way to slot `index` from the one before it.
+    fn step(&self, index: SlotIndex, epoch: Epoch, last: Zxid) -> Step {
+        // The slot applied last is told again after a take-over: who has missed it reads the log.
+        let previous = if index.0 == self.slot { u64::MAX } else { self.slot };
+        Step { previous, slot: index.0, epoch: epoch.0, last }
+    }
+
+    /// Notes that the slot is done.
+    fn advance(&mut self, step: Step) {
+        self.slot = step.slot;
+        self.zxid = step.last;
+        self.retained.push_back(Cursor { next: SlotIndex(step.slot + 1), epoch: Epoch(step.epoch) });
+    }
 }
 
 impl Distributor {
@@ -119,13 +141,19 @@ impl Distributor {
         for delivery in deliveries {
             decided.push(decode::<Decided>(&delivery.body, "a decided request")?);
         }
-        let ordered = if self.broken == Some(Broken::IgnoresPredecessors) {
+        let mut ordered = if self.broken == Some(Broken::IgnoresPredecessors) {
             order::unordered(&mut warm.applied, decided)
         } else {
             order::ordered(&self.sessions, &self.nodes, &mut warm.applied, decided).await?
         };
-        if !ordered.is_empty() {
-            self.distribute(&mut warm, &ordered).await?;
+        if ordered.has_foreign {
+            // Whoever numbered them may have died before it told of them, and these messages are what is left
+            // to say so: take over, which tells of the last slot again, before they are acknowledged.
+            warm = self.take_over().await?;
+            ordered = order::ordered(&self.sessions, &self.nodes, &mut warm.applied, ordered.next).await?;
+        }
+        if !ordered.next.is_empty() {
+            self.distribute(&mut warm, &ordered.next).await?;
         }
         *guard = Some(warm);
         Ok(())
@@ -137,30 +165,38 @@ impl Distributor {
         let encoded = encode(&numbered.slot);
         let index = match warm.writer.append(encoded.clone()).await? {
             Appended::At(index, _) => index,
-            Appended::Fenced => return Err(ports::Error::unavailable("append to the log, which another holds")),
+            Appended::Fenced => {
+                return Err(ports::Error::unavailable("append to the log, which another holds"));
+            }
         };
-        warm.zxid = numbered.slot.last();
+        let step = warm.step(index, warm.writer.epoch(), numbered.slot.last());
         if self.broken == Some(Broken::AnswersBeforeApplying) {
-            self.tell(index, encoded.clone(), self.regions[0].items().point()).await?;
+            self.tell(step, encoded.clone()).await?;
         }
-        let point = self.apply(index, &numbered).await?;
+        self.apply(step, &numbered).await?;
         self.settle(&mut warm.applied, &numbered.slot.entries).await?;
-        self.tell(index, encoded, point).await
+        self.tell(step, encoded).await?;
+        warm.advance(step);
+        self.trim(warm).await
     }
 
-    /// Applies a slot to every region; the point of the first, whose readers are told here.
-    async fn apply(&self, index: SlotIndex, numbered: &Numbered) -> Result<DurabilityPoint> {
-        let last = numbered.slot.last();
-        let applications = self.regions.iter().zip(&numbered.changes).map(|(region, changes)| async move {
-            region.apply(index.0, last, changes, &numbered.garbage).await
-        });
-        let points = try_join_all(applications).await?;
+    /// Applies a slot to every region.
+    async fn apply(&self, step: Step, numbered: &Numbered) -> Result<()> {
+        let regions = self.regions.iter().zip(&numbered.changes);
+        try_join_all(regions.map(|(region, changes)| region.apply(step, changes, &numbered.garbage))).await?;
         // Only now: a successor that applies the slot to a slower region reads the temporary objects again.
         try_join_all(self.regions.iter().map(|region| region.collect(numbered.garbage.clone()))).await?;
-        if let Some(old) = index.0.checked_sub(SLOTS_RETAINED) {
-            self.log.trim(SlotIndex(old)).await?;
+        Ok(())
+    }
+
+    /// Removes slots that no gateway needs any more, many at a time.
+    async fn trim(&self, warm: &mut Warm) -> Result<()> {
+        if warm.retained.len() < SLOTS_RETAINED + SLOTS_TRIMMED {
+            return Ok(());
         }
-        Ok(points[0])
+        warm.retained.drain(..SLOTS_TRIMMED - 1);
+        let until = warm.retained.pop_front().expect("more are retained than trimmed");
+        self.log.trim(until).await
     }
 
     /// Drops what is applied from the outboxes, one write per session, and removes ended sessions.
@@ -186,61 +222,61 @@ impl Distributor {
     }
 
     /// Wakes the watch function; gateways that it does not reach find the slot in the log.
-    async fn tell(&self, index: SlotIndex, slot: Bytes, point: DurabilityPoint) -> Result<()> {
-        let wake = encode(&Wake { index: index.0, slot, point });
-        self.functions.invoke(names::WATCH, wake).await.map(|_| ())
+    async fn tell(&self, step: Step, slot: Bytes) -> Result<()> {
+        let point = self.regions[0].items().point();
+        let wake = Wake { previous: step.previous, index: step.slot, epoch: step.epoch, slot, point };
+        self.functions.invoke(names::WATCH, encode(&wake)).await.map(|_| ())
     }
 
-    /// Becomes the distributor: seals the log, and finishes every slot that is not known to be finished.
+    /// Becomes the distributor: seals the log, and finishes every slot that is not known to be finished. The
+    /// last one applied is among them, since its outboxes may not be settled.
     async fn take_over(&self) -> Result<Warm> {
-        let mut from = u64::MAX;
-        let mut zxid = Zxid(0);
+        let mut slowest = None;
         for region in &self.regions {
             let (cursor, garbage) = region.cursor().await?;
             region.collect(garbage).await?;
-            from = from.min(cursor.slot.unwrap_or(0));
-            zxid = zxid.max(cursor.zxid);
+            slowest = Some(slowest.map_or(cursor, |slowest: user_store::Cursor| {
+                match cursor.slot < slowest.slot {
+                    true => cursor,
+                    false => slowest,
+                }
+            }));
         }
-        let (writer, standing) = self.log.take_over(SlotIndex(from)).await?;
-        let mut warm = Warm { writer, zxid, applied: Applied::default() };
-        for (index, entry) in standing {
-            match entry {
-                fenced_log::Entry::Payload(encoded) => self.redo(&mut warm, index, encoded).await?,
-                fenced_log::Entry::Seal | fenced_log::Entry::Void => self.skip(index, warm.zxid).await?,
-            }
+        let cursor = slowest.expect("there is at least one region");
+        let from = match cursor.slot {
+            0 => Cursor::START,
+            slot => Cursor { next: SlotIndex(slot), epoch: Epoch(cursor.epoch) },
+        };
+        let (writer, standing) = self.log.take_over(from).await?;
+        let (zxid, retained) = (cursor.zxid, VecDeque::new());
+        let mut warm = Warm { writer, slot: cursor.slot, zxid, retained, applied: Applied::default() };
+        for slot in standing {
+            self.redo(&mut warm, slot).await?;
         }
-        let seal = SlotIndex(warm.writer.next().0 - 1);
-        self.skip(seal, warm.zxid).await?;
         Ok(warm)
     }
 
-    async fn skip(&self, index: SlotIndex, zxid: Zxid) -> Result<()> {
-        for region in &self.regions {
-            region.skip(index.0, zxid).await?;
-        }
-        Ok(())
-    }
-
     /// Does steps 3 to 5 again for a slot that a predecessor numbered.
-    async fn redo(&self, warm: &mut Warm, index: SlotIndex, encoded: Bytes) -> Result<()> {
-        let slot: Slot = decode(&encoded, "a slot of the log")?;
-        let mut unapplied = false;
+    async fn redo(&self, warm: &mut Warm, logged: primitives::Slot) -> Result<()> {
+        let slot: Slot = decode(&logged.payload, "a slot of the log")?;
+        let step = warm.step(logged.index, logged.epoch, slot.last());
+        let mut is_applied = true;
         for region in &self.regions {
-            unapplied |= region.cursor().await?.0.slot.is_none_or(|applied| applied < index.0);
+            is_applied &= region.cursor().await?.0.slot >= step.slot;
         }
-        if unapplied {
+        if !is_applied {
             let mut decided = Vec::with_capacity(slot.entries.len());
             for entry in &slot.entries {
                 decided.push(self.from_outbox(entry).await?);
             }
-            let mut numbered = numbering::number(&self.regions, slot.first, &decided).await?;
-            // What was logged is what was decided; only the changes are computed again.
-            numbered.slot = slot.clone();
-            self.apply(index, &numbered).await?;
+            // Only the changes are computed again: what was logged is what was decided.
+            let numbered = numbering::number(&self.regions, slot.first, &decided).await?;
+            self.apply(step, &numbered).await?;
         }
-        warm.zxid = warm.zxid.max(slot.last());
         self.settle(&mut warm.applied, &slot.entries).await?;
-        self.tell(index, encoded, self.regions[0].items().point()).await
+        self.tell(step, logged.payload).await?;
+        warm.advance(step);
+        Ok(())
     }
 
     /// A numbered request is in its session's outbox until it is applied everywhere.
@@ -250,7 +286,9 @@ impl Distributor {
             Some(row) => row.decided(entry.id.sequence)?,
             None => None,
         };
-        decided.ok_or_else(|| ports::Error::corrupt(format!("find {:?}, which the log names, in its outbox", entry.id)))
+        decided.ok_or_else(|| {
+            ports::Error::corrupt(format!("find {:?}, which the log names, in its outbox", entry.id))
+        })
     }
 }
 

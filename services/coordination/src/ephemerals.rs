@@ -7,10 +7,7 @@
 
 use std::sync::Arc;
 
-use ports::{
-    Error, Key, KeyValue, Result, Update,
-    key_value::Scan,
-};
+use ports::{Error, Key, KeyValue, Result, Update, key_value::Scan};
 
 use crate::model::SessionId;
 
@@ -54,7 +51,9 @@ impl Ephemerals {
             let page = self.system.scan(&scan).await?.value;
             for (sort, _) in page.items {
                 let path = String::from_utf8(sort.to_vec());
-                paths.push(path.map_err(|cause| Error::corrupt("read the path of an ephemeral").caused_by(cause))?);
+                paths.push(
+                    path.map_err(|cause| Error::corrupt("read the path of an ephemeral").caused_by(cause))?,
+                );
             }
             match page.next {
                 Some(next) => scan.from = next,

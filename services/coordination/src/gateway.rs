@@ -65,9 +65,13 @@ impl Gateway {
         let shared = &self.shared;
         let (cursor, _) = shared.region.cursor().await?;
         if connect.last_zxid_seen > cursor.zxid {
-            return Err(ConnectError::ClientAhead { client: connect.last_zxid_seen.0, server: cursor.zxid.0 });
+            return Err(ConnectError::ClientAhead {
+                client: connect.last_zxid_seen.0,
+                server: cursor.zxid.0,
+            });
         }
-        let timeout = connect.timeout.clamp(shared.config.session_timeout_min, shared.config.session_timeout_max);
+        let timeout =
+            connect.timeout.clamp(shared.config.session_timeout_min, shared.config.session_timeout_max);
         // The lease counts from before the write that grants it (rule C-6).
         let asked_at = shared.clock.monotonic();
         let (session, password, attach) = match connect.resume {

@@ -71,7 +71,15 @@ impl Heartbeat {
         config: &Config,
     ) -> Self {
         let is_rash = config.broken == Some(Broken::ExpiresAtFirstSilence);
-        Self { sessions, queue, functions, clock, period: period(config), is_rash, witnessed: Mutex::default() }
+        Self {
+            sessions,
+            queue,
+            functions,
+            clock,
+            period: period(config),
+            is_rash,
+            witnessed: Mutex::default(),
+        }
     }
 
     /// One run: judges every session; disarms if there is none.
@@ -105,9 +113,12 @@ impl Heartbeat {
             while let Some(start) = from {
                 let (rows, next) = self.sessions.page(shard, start).await?;
                 for (session, row) in rows {
-                    let silence = self.silence(session, &row, since_last);
+                    let mut silence = self.silence(session, &row, since_last);
+                    if self.is_over(session, &row, silence).await? {
+                        self.end(session, &row).await?;
+                        silence.lasted = Duration::ZERO;
+                    }
                     seen.insert(session, silence);
-                    self.judge(session, &row, silence).await?;
                 }
                 from = next;
             }
@@ -135,18 +146,20 @@ impl Heartbeat {
         }
     }
 
-    async fn judge(&self, session: SessionId, row: &Row, silence: Silence) -> Result<()> {
-        let condemned = match row.state {
-            State::Open if silence.lasted > row.timeout || self.is_rash && silence.lasted > Duration::ZERO => {
-                matches!(self.sessions.condemn(session, silence.renewals).await?, Moved::Done(_))
+    /// Whether the end of a session has to be asked for: it is condemned now, or was a whole timeout ago and
+    /// whoever condemned it has died before it said so.
+    async fn is_over(&self, session: SessionId, row: &Row, silence: Silence) -> Result<bool> {
+        let is_silent = silence.lasted > row.timeout || self.is_rash && silence.lasted > Duration::ZERO;
+        match row.state {
+            State::Open if is_silent => {
+                Ok(matches!(self.sessions.condemn(session, silence.renewals).await?, Moved::Done(_)))
             }
-            // Condemned by a run that died before it said so.
-            State::Closing => true,
-            State::Open | State::Closed => false,
-        };
-        if !condemned {
-            return Ok(());
+            State::Closing => Ok(is_silent),
+            State::Open | State::Closed => Ok(false),
         }
+    }
+
+    async fn end(&self, session: SessionId, row: &Row) -> Result<()> {
         tracing::info!(?session, "expires");
         let submitted = Submitted { session, attach: row.attach, request: 0, operation: Operation::Expire };
         let group = names::request_group(session);

@@ -89,7 +89,8 @@ impl Nodes {
 
     /// Locks the row of `path` for `holder` and returns its state; waits while another holds it.
     pub async fn lock(&self, path: &str, holder: Holder) -> Result<Option<NodeState>> {
-        let mut backoff = Backoff::new(self.options.wait_min, self.options.wait_max);
+        let LockOptions { wait_min: first, wait_max: longest, .. } = self.options;
+        let mut delays = Backoff { first, longest, attempts_max: u32::MAX }.delays();
         loop {
             let free = Condition::attribute(LOCK, Test::Absent);
             let item = match self.system.update(self.locking(path, holder).when(free)).await?.outcome {
@@ -105,7 +106,7 @@ impl Nodes {
             if self.may_break(&item, other, holder) {
                 self.break_lock(path, other).await?;
             } else {
-                self.clock.sleep(backoff.next_delay(&*self.entropy)).await;
+                self.clock.sleep(delays.next_delay(&*self.entropy).unwrap_or(longest)).await;
             }
         }
     }
@@ -134,13 +135,17 @@ impl Nodes {
 
     /// Makes the row of a znode that is part of the service, if it is not there.
     pub async fn put_if_absent(&self, path: &str, state: NodeState) -> Result<()> {
-        let update = Update::modify(key(path), vec![Action::set(STATE, encode(&state))]).when(Condition::Absent);
+        let update =
+            Update::modify(key(path), vec![Action::set(STATE, encode(&state))]).when(Condition::Absent);
         self.system.update(update).await.map(|_| ())
     }
 
     fn locking(&self, path: &str, holder: Holder) -> Update {
         let now = self.clock.now().0 as i64;
-        Update::modify(key(path), vec![Action::set(LOCK, encode(&holder)), Action::set_integer(LOCKED_AT, now)])
+        Update::modify(
+            key(path),
+            vec![Action::set(LOCK, encode(&holder)), Action::set_integer(LOCKED_AT, now)],
+        )
     }
 
     /// Whether the lock of `other` has outlived its time, or is left from an earlier writer of the session

@@ -53,7 +53,9 @@ mod tests {
         for valid in ["/", "/a", "/a/b", "/...", "/a b", "/a%", "/漢字", "/a/.b"] {
             assert!(is_valid(valid), "{valid}");
         }
-        for invalid in ["", "a", "/a/", "//", "/a//b", "/.", "/a/..", "/a\u{1}", "/\u{7f}", "/\u{e000}", "/\u{fff0}"] {
+        for invalid in
+            ["", "a", "/a/", "//", "/a//b", "/.", "/a/..", "/a\u{1}", "/\u{7f}", "/\u{e000}", "/\u{fff0}"]
+        {
             assert!(!is_valid(invalid), "{invalid:?}");
         }
     }

@@ -43,7 +43,9 @@ impl Found {
 
     /// Whether something it looked at was handed out as changed since `since`. If not, its watches are armed.
     pub(crate) fn is_overtaken(&self, tail: &Tail, session: SessionId, since: Zxid) -> bool {
-        self.looked_at.iter().any(|(path, watch)| tail.overtaken(path, since, watch.map(|aspect| (session, aspect))))
+        self.looked_at
+            .iter()
+            .any(|(path, watch)| tail.overtaken(path, since, watch.map(|aspect| (session, aspect))))
     }
 
     /// The events and the reply it comes to, at the view `zxid`.

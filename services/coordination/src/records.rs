@@ -19,19 +19,19 @@ const RECORD_VERSION: u8 = 1;
 pub fn encode<T: Serialize>(record: &T) -> Bytes {
     let mut buffer = BytesMut::with_capacity(128);
     buffer.put_u8(RECORD_VERSION);
-    let writer = postcard::to_io(record, buffer.writer()).expect("records hold nothing that cannot be encoded");
+    let writer =
+        postcard::to_io(record, buffer.writer()).expect("records hold nothing that cannot be encoded");
     writer.into_inner().freeze()
 }
 
 /// Decodes what [`encode`] made.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8], what: &'static str) -> ports::Result<T> {
     match bytes.split_first() {
-        Some((&RECORD_VERSION, rest)) => {
-            postcard::from_bytes(rest).map_err(|cause| ports::Error::corrupt(format!("decode {what}")).caused_by(cause))
-        }
-        Some((version, _)) => {
-            Err(ports::Error::corrupt(format!("decode {what} of record version {version}, this build reads {RECORD_VERSION}")))
-        }
+        Some((&RECORD_VERSION, rest)) => postcard::from_bytes(rest)
+            .map_err(|cause| ports::Error::corrupt(format!("decode {what}")).caused_by(cause)),
+        Some((version, _)) => Err(ports::Error::corrupt(format!(
+            "decode {what} of record version {version}, this build reads {RECORD_VERSION}"
+        ))),
         None => Err(ports::Error::corrupt(format!("decode {what} from nothing"))),
     }
 }
@@ -275,8 +275,12 @@ pub enum Answer {
 /// What the watch function is told: a slot was applied.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wake {
+    /// The index of the slot before it; zero if there is none.
+    pub previous: u64,
     /// Its index in the log.
     pub index: u64,
+    /// The epoch it was logged under.
+    pub epoch: u64,
     /// Its encoded form.
     pub slot: Bytes,
     /// Nothing of it may leave before this point is durable (rule P5).

@@ -27,10 +27,14 @@ use crate::{
 };
 
 /// The znodes every ZooKeeper has, with how many children each has at birth.
-const BUILT_IN: [(&str, i32); 4] = [("/", 1), ("/zookeeper", 2), ("/zookeeper/config", 0), ("/zookeeper/quota", 0)];
+const BUILT_IN: [(&str, i32); 4] =
+    [("/", 1), ("/zookeeper", 2), ("/zookeeper/config", 0), ("/zookeeper/quota", 0)];
 
 /// How long a delivered message stays with a writer or distributor before it is given to another.
-const VISIBILITY_TIMEOUT: Duration = Duration::from_secs(10);
+const VISIBILITY_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// An invocation that takes longer is given up; another takes over by what the rows say.
+const INVOCATION_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// What the service is made of.
 #[derive(Debug, Clone)]
@@ -70,7 +74,8 @@ pub struct Service {
 impl Service {
     /// The service on `parts`. Nothing happens before [`Service::start`].
     pub fn new(parts: Parts, config: Config) -> Self {
-        let store = |region: &Region| UserStore::new(region.items.clone(), region.objects.clone(), config.placement);
+        let store =
+            |region: &Region| UserStore::new(region.items.clone(), region.objects.clone(), config.placement);
         let regions: Vec<UserStore> = parts.regions.iter().map(store).collect();
         let log = FencedLog::new(parts.system.clone(), LOG_PARTITION);
         let tail = Arc::new(Tail::new(regions[0].clone(), log, parts.clock.clone()));
@@ -83,7 +88,8 @@ impl Service {
         let nodes = Nodes::new(system.clone(), clock.clone(), entropy, &self.config);
         let writer = Writer::new(system.clone(), queue, clock, nodes.clone(), &self.config);
         let distributor = Distributor::new(system, self.regions.clone(), nodes, functions, &self.config);
-        let definition = |name, handler| Definition { name, options: FunctionOptions::default(), handler };
+        let options = FunctionOptions { timeout: INVOCATION_TIMEOUT, ..FunctionOptions::default() };
+        let definition = |name, handler| Definition { name, options: options.clone(), handler };
         vec![
             definition(names::WRITER, Arc::new(writer)),
             definition(names::DISTRIBUTOR, Arc::new(distributor)),

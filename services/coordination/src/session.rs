@@ -193,7 +193,8 @@ impl Sessions {
     /// Renews the lease of an open session for the connection with this attach number.
     pub async fn renew(&self, session: SessionId, attach: u64) -> Result<Moved> {
         let condition = Condition::All(vec![is(STATE, State::Open.number()), is(ATTACH, attach as i64)]);
-        self.transition(Update::modify(key(session), vec![Action::Add(RENEWALS.into(), 1)]).when(condition)).await
+        self.transition(Update::modify(key(session), vec![Action::Add(RENEWALS.into(), 1)]).when(condition))
+            .await
     }
 
     /// Judges a session silent: closing, if nobody has renewed it since `renewals` was read (rule C-6).
@@ -212,7 +213,8 @@ impl Sessions {
     /// Shuts out the writer with `fence` from deciding `sequence`, so that its locks may be taken.
     pub async fn doom(&self, session: SessionId, sequence: u64, fence: u64) -> Result<Moved> {
         let condition = Condition::All(vec![is(SEQUENCE, sequence as i64 - 1), is(FENCE, fence as i64)]);
-        self.transition(Update::modify(key(session), vec![Action::Add(FENCE.into(), 1)]).when(condition)).await
+        self.transition(Update::modify(key(session), vec![Action::Add(FENCE.into(), 1)]).when(condition))
+            .await
     }
 
     /// The commit point (rule C-1): moves the session's numbers on by one and puts `encoded` into its outbox.
@@ -268,7 +270,9 @@ impl Sessions {
     async fn transition(&self, update: Update) -> Result<Moved> {
         match self.system.update(update).await?.outcome {
             Outcome::Done(Some(item)) => Row::read(&item).map(Moved::Done),
-            Outcome::Done(None) => Err(Error::new(ErrorKind::Corrupt, "change a session's row, which vanished")),
+            Outcome::Done(None) => {
+                Err(Error::new(ErrorKind::Corrupt, "change a session's row, which vanished"))
+            }
             Outcome::Conflict(item) => Ok(Moved::Refused(item.as_ref().map(Row::read).transpose()?)),
         }
     }

@@ -20,7 +20,7 @@ use std::{
 };
 
 use ports::{Clock, DurabilityPoint, Result};
-use primitives::{FencedLog, SlotIndex, fenced_log};
+use primitives::{Cursor, Epoch, FencedLog, SlotIndex};
 use tokio::sync::{Notify, watch};
 
 use crate::{
@@ -34,6 +34,9 @@ use crate::{
 
 /// How many of the last changes are kept for readers that were overtaken by them.
 const RECENT_CHANGES_MAX: usize = 1024;
+
+/// How many slots are read at a time where they were not told.
+const LOG_PAGE_SLOTS: usize = 64;
 
 /// How long the tail waits after a store failed before it reads on.
 const RETRY_AFTER: Duration = Duration::from_millis(200);
@@ -68,9 +71,21 @@ struct Registered {
     mailbox: Arc<Mailbox>,
 }
 
-/// Where reading the log goes on.
+/// A slot that is applied, as it was told or read.
+#[derive(Debug)]
+struct Told {
+    index: u64,
+    epoch: u64,
+    slot: Slot,
+    point: DurabilityPoint,
+}
+
+/// The slot that was handed out last.
 #[derive(Debug, Clone, Copy)]
-struct Place(u64);
+struct Place {
+    index: u64,
+    epoch: u64,
+}
 
 impl Tail {
     /// A tail of `log` for readers of `region`.
@@ -173,7 +188,7 @@ impl Tail {
         self.started.store(cursor.zxid.0, Ordering::Release);
         self.registry().forgotten = cursor.zxid;
         self.applied.send_replace(cursor.zxid);
-        Ok(Place(cursor.slot.map_or(0, |slot| slot + 1)))
+        Ok(Place { index: cursor.slot, epoch: cursor.epoch })
     }
 
     async fn follow(&self, mut place: Place) -> ports::Error {
@@ -186,53 +201,62 @@ impl Tail {
                 self.offered.notified().await;
                 continue;
             }
-            let point = slots.iter().map(|(_, _, point)| *point).max().unwrap_or_default();
+            let point = slots.iter().map(|told| told.point).max().unwrap_or_default();
             let items = self.region.items();
             if !items.is_durable(point)
                 && let Err(error) = items.externalize(point).await
             {
                 return error;
             }
-            for (index, slot, _) in slots {
-                if let Some(slot) = slot {
-                    self.hand_out(&slot);
-                }
-                place = Place(index + 1);
+            for told in slots {
+                self.hand_out(&told.slot);
+                place = Place { index: told.index, epoch: told.epoch };
             }
         }
     }
 
-    /// The slots from `place` on that are applied: those told, and those told of later ones imply.
-    async fn next_slots(&self, place: Place) -> Result<Vec<(u64, Option<Slot>, DurabilityPoint)>> {
-        let (told, newest) = {
+    /// The applied slots behind `place`: those that were told, or, where one is missing, those of the log.
+    async fn next_slots(&self, place: Place) -> Result<Vec<Told>> {
+        let (told, behind_a_gap) = {
             let mut inbox = self.inbox.lock().expect("no panic while the inbox is held");
+            *inbox = inbox.split_off(&(place.index + 1));
             let mut told = Vec::new();
-            *inbox = inbox.split_off(&place.0);
-            while let Some(wake) = inbox.remove(&(place.0 + told.len() as u64)) {
+            let mut last = place.index;
+            while let Some(next) = inbox.first_entry().filter(|next| next.get().previous == last) {
+                let wake = next.remove();
+                last = wake.index;
                 told.push(wake);
             }
             (told, inbox.values().next().map(|wake| (wake.index, wake.point)))
         };
         if told.is_empty()
-            && let Some((until, point)) = newest
+            && let Some((until, point)) = behind_a_gap
         {
             return self.read_log(place, until, point).await;
         }
-        let decoded = |wake: Wake| Ok((wake.index, Some(decode(&wake.slot, "a slot of the log")?), wake.point));
+        let decoded = |Wake { index, epoch, slot, point, .. }| {
+            Ok(Told { index, epoch, slot: decode(&slot, "a slot of the log")?, point })
+        };
         told.into_iter().map(decoded).collect()
     }
 
-    /// The slots that nobody told, from the log: they are applied, since a later one is.
-    async fn read_log(&self, place: Place, until: u64, point: DurabilityPoint) -> Result<Vec<(u64, Option<Slot>, DurabilityPoint)>> {
-        let entries = self.log.read(SlotIndex(place.0), (until - place.0) as usize).await?;
-        if entries.is_empty() {
-            return Err(ports::Error::unavailable("read slots of the log that were trimmed before they were read"));
-        }
-        let read = |(index, entry): (SlotIndex, fenced_log::Entry)| match entry {
-            fenced_log::Entry::Payload(payload) => Ok((index.0, Some(decode(&payload, "a slot of the log")?), point)),
-            fenced_log::Entry::Seal | fenced_log::Entry::Void => Ok((index.0, None, point)),
+    /// The slots up to `until` that nobody told, from the log: they are applied, since that one is.
+    async fn read_log(&self, place: Place, until: u64, point: DurabilityPoint) -> Result<Vec<Told>> {
+        let from = match place.index {
+            0 => Cursor::START,
+            index => Cursor { next: SlotIndex(index + 1), epoch: Epoch(place.epoch) },
         };
-        entries.into_iter().map(read).collect()
+        let read = self.log.read(from, LOG_PAGE_SLOTS).await?.slots;
+        let decoded = |logged: primitives::Slot| {
+            let (index, epoch) = (logged.index.0, logged.epoch.0);
+            Ok(Told { index, epoch, slot: decode(&logged.payload, "a slot of the log")?, point })
+        };
+        let told: Vec<Told> =
+            read.into_iter().filter(|logged| logged.index.0 <= until).map(decoded).collect::<Result<_>>()?;
+        if told.is_empty() {
+            return Err(ports::Error::unavailable(format!("find the slots up to {until} in the log")));
+        }
+        Ok(told)
     }
 
     fn hand_out(&self, slot: &Slot) {
@@ -244,11 +268,16 @@ impl Tail {
                 for (kind, path) in &entry.events {
                     registry.remember(zxid, path);
                     for session in registry.watches.fire(*kind, path) {
-                        registry.put(session, Letter::Event { zxid, kind: *kind, path: path.clone() }, &mut woken);
+                        registry.put(
+                            session,
+                            Letter::Event { zxid, kind: *kind, path: path.clone() },
+                            &mut woken,
+                        );
                     }
                 }
                 let session = entry.id.session;
-                let is_listening = registry.clients.get(&session).is_some_and(|client| client.attach == entry.attach);
+                let is_listening =
+                    registry.clients.get(&session).is_some_and(|client| client.attach == entry.attach);
                 if is_listening {
                     registry.put(session, answer(zxid, entry.request, &entry.answer), &mut woken);
                 }

@@ -16,7 +16,11 @@ use crate::{
 const PERMISSIONS_ALL: i32 = 0x1f;
 
 /// Refuses what needs no look at the tree: the parent and the name of a znode to create.
-pub fn check_create<'path>(path: &'path str, acl: &[Acl], naming: Naming) -> Result<(&'path str, &'path str), Error> {
+pub fn check_create<'path>(
+    path: &'path str,
+    acl: &[Acl],
+    naming: Naming,
+) -> Result<(&'path str, &'path str), Error> {
     if path == "/" && naming == Naming::Given {
         return Err(Error::NodeExists);
     }
@@ -30,7 +34,8 @@ pub fn check_create<'path>(path: &'path str, acl: &[Acl], naming: Naming) -> Res
 
 /// This build enforces one ACL, ZooKeeper's open one, and refuses what it could not keep.
 fn check_acl(acl: &[Acl]) -> Result<(), Error> {
-    let is_open = |acl: &Acl| acl.scheme == "world" && acl.id == "anyone" && acl.permissions == PERMISSIONS_ALL;
+    let is_open =
+        |acl: &Acl| acl.scheme == "world" && acl.id == "anyone" && acl.permissions == PERMISSIONS_ALL;
     if acl.is_empty() || !acl.iter().all(is_open) { Err(Error::InvalidAcl) } else { Ok(()) }
 }
 
@@ -84,8 +89,12 @@ pub fn create(
         Lifetime::Ephemeral => Some(id.session),
         Lifetime::Persistent => None,
     };
-    let parent_after =
-        NodeState { creates: before.creates.wrapping_add(1), children: before.children + 1, last: id, ..before };
+    let parent_after = NodeState {
+        creates: before.creates.wrapping_add(1),
+        children: before.children + 1,
+        last: id,
+        ..before
+    };
     let child_after = NodeState { version: 0, creates: 0, children: 0, owner, last: id };
     Ok(vec![
         Touched { path: parent.path.to_owned(), follows: Some(before.last), becomes: Some(parent_after) },
@@ -94,7 +103,12 @@ pub fn create(
 }
 
 /// Deletes `node` from `parent`.
-pub fn delete(id: UpdateId, parent: Locked<'_>, node: Locked<'_>, version: i32) -> Result<Vec<Touched>, Error> {
+pub fn delete(
+    id: UpdateId,
+    parent: Locked<'_>,
+    node: Locked<'_>,
+    version: i32,
+) -> Result<Vec<Touched>, Error> {
     let before = node.state.ok_or(Error::NoNode)?;
     check_version(before.version, version)?;
     if before.children > 0 {
@@ -103,7 +117,11 @@ pub fn delete(id: UpdateId, parent: Locked<'_>, node: Locked<'_>, version: i32) 
     let parent_before = parent.state.expect("a znode has a parent, and both are locked");
     let parent_after = NodeState { children: parent_before.children - 1, last: id, ..parent_before };
     Ok(vec![
-        Touched { path: parent.path.to_owned(), follows: Some(parent_before.last), becomes: Some(parent_after) },
+        Touched {
+            path: parent.path.to_owned(),
+            follows: Some(parent_before.last),
+            becomes: Some(parent_after),
+        },
         Touched { path: node.path.to_owned(), follows: Some(before.last), becomes: None },
     ])
 }

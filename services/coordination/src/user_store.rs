@@ -17,8 +17,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ports::{
-    Condition, DurabilityPoint, Error, Item, Key, KeyValue, Result, Update,
-    key_value::{Action, Name, Outcome, Scan, Test, Transacted, Value},
+    Condition, Error, Item, Key, KeyValue, Result, Update,
+    key_value::{Action, Name, Scan, Test, Transacted, Value},
     objects::{ObjectError, ObjectPath, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload},
 };
 use serde::{Deserialize, Serialize};
@@ -34,6 +34,7 @@ const DATA: &str = "data";
 const ACL: &str = "acl";
 
 const SLOT: &str = "slot";
+const EPOCH: &str = "epoch";
 const PART: &str = "part";
 const ZXID: &str = "zxid";
 const APPLYING: &str = "applying";
@@ -135,7 +136,8 @@ impl Node {
     }
 
     fn read(item: &Item) -> Result<Self> {
-        let meta = item.bytes(META).ok_or_else(|| Error::corrupt("read a znode without its meta attribute"))?;
+        let meta =
+            item.bytes(META).ok_or_else(|| Error::corrupt("read a znode without its meta attribute"))?;
         let data = match item.attribute(DATA) {
             None => Payload::Null,
             Some(Value::Bytes(bytes)) => Payload::Inline(bytes.clone()),
@@ -151,8 +153,10 @@ impl Node {
     }
 
     fn attributes(&self) -> Vec<(Name, Value)> {
-        let mut attributes =
-            vec![(ACL.into(), Value::Bytes(self.acl.clone())), (META.into(), Value::Bytes(encode(&self.meta)))];
+        let mut attributes = vec![
+            (ACL.into(), Value::Bytes(self.acl.clone())),
+            (META.into(), Value::Bytes(encode(&self.meta))),
+        ];
         match &self.data {
             Payload::Null => {}
             Payload::Inline(bytes) => attributes.push((DATA.into(), Value::Bytes(bytes.clone()))),
@@ -172,10 +176,10 @@ pub fn encode_acl(acl: &[Acl]) -> Bytes {
 /// How far a region's store is applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cursor {
-    /// The last slot applied whole; none before the first.
-    pub slot: Option<u64>,
-    /// How many parts of the next slot are applied.
-    pub part: i64,
+    /// The last slot applied whole; zero before the first.
+    pub slot: u64,
+    /// The epoch of the distributor that logged it.
+    pub epoch: u64,
     /// The last zxid applied whole.
     pub zxid: Zxid,
     /// The last zxid of the slot being applied in parts, or `zxid`.
@@ -269,7 +273,9 @@ impl UserStore {
             let name = String::from_utf8_lossy(name);
             match self.objects.delete(&ObjectPath::from(name.as_ref())).await {
                 Ok(()) | Err(ObjectError::NotFound { .. }) => {}
-                Err(cause) => return Err(Error::unavailable(format!("delete object {name}")).caused_by(cause)),
+                Err(cause) => {
+                    return Err(Error::unavailable(format!("delete object {name}")).caused_by(cause));
+                }
             }
         }
         let actions = vec![Action::RemoveElements(GARBAGE.into(), garbage)];
@@ -283,8 +289,8 @@ impl UserStore {
         let number = |name| item.integer(name).unwrap_or_default();
         let zxid = Zxid(number(ZXID));
         let cursor = Cursor {
-            slot: u64::try_from(number(SLOT)).ok().and_then(|slot| slot.checked_sub(1)),
-            part: number(PART),
+            slot: number(SLOT) as u64,
+            epoch: number(EPOCH) as u64,
             zxid,
             applying: zxid.max(Zxid(number(APPLYING))),
         };
@@ -297,15 +303,14 @@ impl UserStore {
         self.items.update(Update::put(key, node.attributes()).when(Condition::Absent)).await.map(|_| ())
     }
 
-    /// Applies slot `slot`, whose last zxid is `last`: all of `changes` and the cursor, or nothing if it is
-    /// applied already. Returns the point at which it is applied.
-    pub async fn apply(&self, slot: u64, last: Zxid, changes: &[Change], garbage: &[Bytes]) -> Result<DurabilityPoint> {
+    /// Applies a slot: all of `changes` and the cursor, or nothing if that is done already.
+    pub async fn apply(&self, step: Step, changes: &[Change], garbage: &[Bytes]) -> Result<()> {
         let per_part = self.items.limits().transact_items_max - 1;
         let parts = changes.len().div_ceil(per_part).max(1);
         for part in 0..parts {
             let changes = &changes[part * per_part..changes.len().min((part + 1) * per_part)];
             let mut updates = Vec::with_capacity(changes.len() + 1);
-            updates.push(move_cursor(slot, part, parts, last, garbage));
+            updates.push(move_cursor(step, part, parts, garbage));
             for (path, node) in changes {
                 let key = key(path).ok_or_else(|| Error::corrupt(format!("apply a change of {path:?}")))?;
                 updates.push(match node {
@@ -313,49 +318,57 @@ impl UserStore {
                     None => Update::delete(key),
                 });
             }
-            self.apply_part(slot, part, updates).await?;
+            self.apply_part(step, part, updates).await?;
         }
-        Ok(self.items.point())
+        Ok(())
     }
 
-    async fn apply_part(&self, slot: u64, part: usize, updates: Vec<Update>) -> Result<()> {
+    async fn apply_part(&self, step: Step, part: usize, updates: Vec<Update>) -> Result<()> {
         match self.items.transact(updates).await? {
             Transacted::Done { .. } => Ok(()),
             Transacted::Conflict { item, .. } => {
-                let applied = item.as_ref().and_then(|item| item.integer(SLOT)).unwrap_or_default() as u64;
-                let parts = item.as_ref().and_then(|item| item.integer(PART)).unwrap_or_default() as usize;
-                if applied > slot || (applied == slot && parts > part) {
+                let number = |name| item.as_ref().and_then(|item| item.integer(name)).unwrap_or_default();
+                let (applied, parts) = (number(SLOT) as u64, number(PART) as usize);
+                if applied >= step.slot || (applied == step.previous && parts > part) {
                     return Ok(()); // by a predecessor that was only slow
                 }
-                Err(Error::corrupt(format!("apply slot {slot} part {part} where the cursor is at {applied}")))
+                Err(Error::corrupt(format!(
+                    "apply slot {} part {part} where the cursor is at {applied}",
+                    step.slot
+                )))
             }
-        }
-    }
-
-    /// Moves the cursor over a slot that holds nothing to apply.
-    pub async fn skip(&self, slot: u64, zxid: Zxid) -> Result<()> {
-        let update = move_cursor(slot, 0, 1, zxid, &[]);
-        match self.items.update(update).await?.outcome {
-            Outcome::Done(_) | Outcome::Conflict(_) => Ok(()),
         }
     }
 }
 
-/// Attribute `slot` counts applied slots, so that absence means none: it is the index of the next one.
-fn move_cursor(slot: u64, part: usize, parts: usize, last: Zxid, garbage: &[Bytes]) -> Update {
-    let before = slot as i64;
-    let mut condition = vec![Condition::attribute(SLOT, Test::is_integer(before))];
-    if part > 0 {
-        condition.push(Condition::attribute(PART, Test::is_integer(part as i64)));
-    } else if slot == 0 {
-        condition = vec![Condition::attribute(SLOT, Test::Absent), Condition::attribute(PART, Test::Absent)];
-    } else {
-        condition.push(Condition::attribute(PART, Test::Absent));
-    }
+/// From one slot to the next.
+#[derive(Debug, Clone, Copy)]
+pub struct Step {
+    /// The slot applied before this one; zero if there is none.
+    pub previous: u64,
+    /// The slot.
+    pub slot: u64,
+    /// The epoch it was logged under.
+    pub epoch: u64,
+    /// Its last zxid.
+    pub last: Zxid,
+}
+
+/// The cursor stands at the previous slot, and as many parts of this one are applied as there should be.
+fn move_cursor(step: Step, part: usize, parts: usize, garbage: &[Bytes]) -> Update {
+    let at = |name: &'static str, value: i64| match value {
+        0 => Condition::Any(vec![
+            Condition::attribute(name, Test::Absent),
+            Condition::attribute(name, Test::is_integer(0)),
+        ]),
+        value => Condition::attribute(name, Test::is_integer(value)),
+    };
+    let condition = Condition::All(vec![at(SLOT, step.previous as i64), at(PART, part as i64)]);
     let actions = if part + 1 == parts {
         let mut actions = vec![
-            Action::set_integer(SLOT, before + 1),
-            Action::set_integer(ZXID, last.0),
+            Action::set_integer(SLOT, step.slot as i64),
+            Action::set_integer(EPOCH, step.epoch as i64),
+            Action::set_integer(ZXID, step.last.0),
             Action::unset(PART),
             Action::unset(APPLYING),
         ];
@@ -364,13 +377,9 @@ fn move_cursor(slot: u64, part: usize, parts: usize, last: Zxid, garbage: &[Byte
         }
         actions
     } else {
-        vec![
-            Action::set_integer(SLOT, before),
-            Action::set_integer(PART, part as i64 + 1),
-            Action::set_integer(APPLYING, last.0),
-        ]
+        vec![Action::set_integer(PART, part as i64 + 1), Action::set_integer(APPLYING, step.last.0)]
     };
-    Update::modify(cursor_key(), actions).when(Condition::All(condition))
+    Update::modify(cursor_key(), actions).when(condition)
 }
 
 fn cursor_key() -> Key {

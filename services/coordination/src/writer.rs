@@ -132,17 +132,13 @@ impl Turn<'_> {
     async fn process(&mut self, submitted: Submitted) -> Result<()> {
         let is_numbered = submitted.request > 0;
         let broken = self.writer.broken;
-        let is_of_old_attach = submitted.attach != self.row.attach && broken != Some(Broken::AcceptsOldAttaches);
-        let is_decided = submitted.request <= self.row.request && broken != Some(Broken::ForgetsRequestNumbers);
+        let is_of_old_attach =
+            submitted.attach != self.row.attach && broken != Some(Broken::AcceptsOldAttaches);
+        let is_decided =
+            submitted.request <= self.row.request && broken != Some(Broken::ForgetsRequestNumbers);
         if is_numbered && (is_of_old_attach || is_decided) {
             // Of an older connection, which nobody listens to, or decided before and pushed by `recover`.
             return Ok(());
-        }
-        if is_numbered && submitted.request > self.row.request + 1 && broken.is_none() {
-            return Err(ports::Error::corrupt(format!(
-                "request {} of session {:?} came after {}",
-                submitted.request, self.session, self.row.request
-            )));
         }
         let expected = match submitted.operation {
             Operation::Expire => State::Closing,
@@ -150,6 +146,12 @@ impl Turn<'_> {
         };
         if self.row.state != expected {
             return Ok(());
+        }
+        if is_numbered && submitted.request > self.row.request + 1 && broken.is_none() {
+            return Err(ports::Error::corrupt(format!(
+                "request {} of session {:?} came after {}",
+                submitted.request, self.session, self.row.request
+            )));
         }
         let holder = Holder {
             request: UpdateId { session: self.session, sequence: self.row.sequence + 1 },
@@ -174,7 +176,13 @@ impl Turn<'_> {
     }
 
     /// Decides, installs, and leaves the outcome to be pushed.
-    async fn decide(&mut self, submitted: Submitted, holder: Holder, plan: Plan, expected: State) -> Result<()> {
+    async fn decide(
+        &mut self,
+        submitted: Submitted,
+        holder: Holder,
+        plan: Plan,
+        expected: State,
+    ) -> Result<()> {
         let temporary = match submitted.operation.payload() {
             Some(Payload::Object { name, .. }) => Some(name.clone()),
             _ => None,
@@ -214,7 +222,9 @@ impl Turn<'_> {
         self.row = row;
         if overtaken {
             let session = self.session;
-            return Err(ports::Error::unavailable(format!("write for session {session:?}, which another writer took up")));
+            return Err(ports::Error::unavailable(format!(
+                "write for session {session:?}, which another writer took up"
+            )));
         }
         Ok(())
     }

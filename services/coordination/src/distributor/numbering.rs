@@ -36,7 +36,8 @@ pub(super) async fn number(regions: &[UserStore], first: Zxid, ordered: &[Decide
     let mut changes = Vec::with_capacity(regions.len());
     let mut garbage = Vec::new();
     for (index, region) in regions.iter().enumerate() {
-        let mut working = Working { leader: &regions[0], region, nodes: BTreeMap::new(), garbage: Vec::new() };
+        let mut working =
+            Working { leader: &regions[0], region, nodes: BTreeMap::new(), garbage: Vec::new() };
         for (decided, zxid) in ordered.iter().zip(first.0..) {
             let entry = working.apply(Zxid(zxid), decided).await?;
             if index == 0 {
@@ -185,7 +186,9 @@ impl Working<'_> {
         let data = match data {
             Payload::Object { name, .. } => {
                 let loaded = self.leader.load(data).await?.flatten();
-                Payload::Inline(loaded.ok_or_else(|| Error::corrupt(format!("read temporary object {name}")))?)
+                Payload::Inline(
+                    loaded.ok_or_else(|| Error::corrupt(format!("read temporary object {name}")))?,
+                )
             }
             data => data.clone(),
         };

@@ -20,27 +20,43 @@ use crate::{
 /// How far each session is numbered. Sessions that have ended count as numbered for ever.
 #[derive(Debug, Default)]
 pub(super) struct Applied {
-    through: BTreeMap<SessionId, u64>,
+    through: BTreeMap<SessionId, Through>,
+}
+
+/// How far one session is numbered.
+#[derive(Debug, Clone, Copy)]
+struct Through {
+    /// The last sequence numbered.
+    sequence: u64,
+    /// Up to here by others: this instance does not know whether they came to tell of it.
+    by_others: u64,
+}
+
+impl Through {
+    fn by_others(sequence: u64) -> Self {
+        Self { sequence, by_others: sequence }
+    }
 }
 
 impl Applied {
-    /// The last sequence numbered of `session`.
-    async fn through(&mut self, sessions: &Sessions, session: SessionId) -> Result<u64> {
+    /// How far `session` is numbered.
+    async fn through(&mut self, sessions: &Sessions, session: SessionId) -> Result<Through> {
         if let Some(through) = self.through.get(&session) {
             return Ok(*through);
         }
         match sessions.get(session).await? {
             Some(row) => {
-                self.through.insert(session, row.applied);
-                Ok(row.applied)
+                self.through.insert(session, Through::by_others(row.applied));
+                Ok(Through::by_others(row.applied))
             }
-            None => Ok(u64::MAX),
+            None => Ok(Through::by_others(u64::MAX)),
         }
     }
 
-    /// Notes that `session` is numbered up to `sequence`.
+    /// Notes that `session` is numbered up to `sequence` by this instance.
     pub(super) fn advance(&mut self, session: SessionId, sequence: u64) {
-        self.through.insert(session, sequence);
+        let through = self.through.entry(session).or_insert(Through { sequence, by_others: 0 });
+        through.sequence = sequence;
     }
 
     /// Forgets a session whose row is gone.
@@ -49,28 +65,38 @@ impl Applied {
     }
 }
 
+/// What became of the requests that arrived.
+#[derive(Debug, Default)]
+pub(super) struct Ordered {
+    /// Those to number now, in order.
+    pub(super) next: Vec<Decided>,
+    /// Whether another instance has numbered some of the others.
+    pub(super) has_foreign: bool,
+}
+
 /// `arrived`, without what is numbered already, behind whatever it has to follow.
 pub(super) async fn ordered(
     sessions: &Sessions,
     nodes: &Nodes,
     applied: &mut Applied,
     arrived: Vec<Decided>,
-) -> Result<Vec<Decided>> {
-    let mut ordered = Vec::with_capacity(arrived.len());
+) -> Result<Ordered> {
+    let mut ordered = Ordered::default();
     for decided in arrived {
         let mut waiting = vec![decided];
         while let Some(top) = waiting.last() {
             let through = applied.through(sessions, top.id.session).await?;
-            if top.id.sequence <= through {
+            if top.id.sequence <= through.sequence {
+                ordered.has_foreign |= top.id.sequence <= through.by_others;
                 waiting.pop();
                 continue;
             }
-            match missing(sessions, applied, top, through).await? {
+            match missing(sessions, applied, top, through.sequence).await? {
                 Some(missing) => waiting.push(fetch(sessions, nodes, missing).await?),
                 None => {
                     let next = waiting.pop().expect("the loop holds it");
                     applied.advance(next.id.session, next.id.sequence);
-                    ordered.push(next);
+                    ordered.next.push(next);
                 }
             }
         }
@@ -79,14 +105,14 @@ pub(super) async fn ordered(
 }
 
 /// `arrived`, without what was numbered before; what is missing is not looked for. A broken variant.
-pub(super) fn unordered(applied: &mut Applied, arrived: Vec<Decided>) -> Vec<Decided> {
+pub(super) fn unordered(applied: &mut Applied, arrived: Vec<Decided>) -> Ordered {
     let mut is_new = |decided: &Decided| {
-        let through = applied.through.entry(decided.id.session).or_default();
-        let is_new = decided.id.sequence > *through;
-        *through = decided.id.sequence.max(*through);
+        let through = applied.through.entry(decided.id.session).or_insert(Through::by_others(0));
+        let is_new = decided.id.sequence > through.sequence;
+        through.sequence = decided.id.sequence.max(through.sequence);
         is_new
     };
-    arrived.into_iter().filter(|decided| is_new(decided)).collect()
+    Ordered { next: arrived.into_iter().filter(|decided| is_new(decided)).collect(), has_foreign: false }
 }
 
 /// The first update that `decided` has to wait for.
@@ -100,7 +126,7 @@ async fn missing(
         return Ok(Some(UpdateId { sequence: through + 1, ..decided.id }));
     }
     for follows in decided.touched.iter().filter_map(|touched| touched.follows) {
-        if follows.sequence > applied.through(sessions, follows.session).await? {
+        if follows.sequence > applied.through(sessions, follows.session).await?.sequence {
             return Ok(Some(follows));
         }
     }
@@ -114,7 +140,8 @@ async fn fetch(sessions: &Sessions, nodes: &Nodes, id: UpdateId) -> Result<Decid
         Some(row) => row.decided(id.sequence)?,
         None => None,
     };
-    let decided = decided.ok_or_else(|| Error::corrupt(format!("find {id:?}, which others follow, in its outbox")))?;
+    let decided =
+        decided.ok_or_else(|| Error::corrupt(format!("find {id:?}, which others follow, in its outbox")))?;
     writer::install(nodes, &decided).await?;
     Ok(decided)
 }

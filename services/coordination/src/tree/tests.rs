@@ -42,12 +42,14 @@ fn a_sequential_name_ends_in_the_parents_count_of_creates() {
 
 #[test]
 fn a_create_counts_in_its_parent_and_a_delete_takes_the_child_away() {
-    let created = create(ID, locked("/p", Some(state(4, 2, None))), locked("/p/c", None), Lifetime::Ephemeral);
+    let created =
+        create(ID, locked("/p", Some(state(4, 2, None))), locked("/p/c", None), Lifetime::Ephemeral);
     let created = created.expect("created");
     let parent = created[0].becomes.expect("stays");
     assert_eq!((parent.creates, parent.children, parent.last), (5, 3, ID));
     assert_eq!(created[1].becomes.expect("made").owner, Some(SessionId(7)));
-    let deleted = delete(ID, locked("/p", Some(parent)), locked("/p/c", created[1].becomes), 0).expect("deleted");
+    let deleted =
+        delete(ID, locked("/p", Some(parent)), locked("/p/c", created[1].becomes), 0).expect("deleted");
     assert_eq!(deleted[0].becomes.map(|parent| (parent.creates, parent.children)), Some((5, 2)));
     assert_eq!(deleted[1].becomes, None);
 }

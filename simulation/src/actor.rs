@@ -1,0 +1,158 @@
+//! A client that works through a plan, whatever happens to its connection.
+
+use std::{collections::VecDeque, time::Duration};
+
+use coordination::{
+    Client, ConnectError, Ended,
+    model::{Connect, Output, Password, Request, SessionId, Zxid},
+};
+use fastrand::Rng;
+
+use crate::{
+    history::{History, Moment},
+    house::House,
+};
+
+/// What a client does and how.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// What it asks for, in order.
+    pub requests: Vec<Request>,
+    /// How many requests it sends before it waits for their replies.
+    pub window_max: usize,
+    /// One in so many windows ends with a broken connection; zero: none does.
+    pub one_break_in: usize,
+    /// Whether it closes its session at the end, or leaves it to expire.
+    pub closes: bool,
+    /// The session timeout it asks for.
+    pub timeout: Duration,
+}
+
+/// The wait between two attempts to connect.
+const CONNECT_AGAIN_AFTER: Duration = Duration::from_millis(50);
+
+/// Works through `plan` as client number `client`.
+pub async fn act(house: House, client: usize, plan: Plan, mut rng: Rng) -> History {
+    let mut actor = Actor {
+        house,
+        history: History { client, moments: Vec::new() },
+        waiting: plan.requests.iter().cloned().collect(),
+        plan,
+        resume: None,
+        last_zxid_seen: Zxid(0),
+        tag: 0,
+    };
+    while !actor.waiting.is_empty() {
+        let machine = rng.usize(..8);
+        if let Some((connection, generation)) = actor.connect(machine).await {
+            actor.work(connection, generation, &mut rng).await;
+            actor.history.moments.push(Moment::Disconnected);
+        }
+    }
+    actor.history
+}
+
+struct Actor {
+    house: House,
+    plan: Plan,
+    history: History,
+    waiting: VecDeque<Request>,
+    resume: Option<(SessionId, Password)>,
+    last_zxid_seen: Zxid,
+    tag: i32,
+}
+
+impl Actor {
+    async fn connect(&mut self, machine: usize) -> Option<(Client, u64)> {
+        let (gateway, generation) = self.house.gateway(machine).await;
+        let connect =
+            Connect { last_zxid_seen: self.last_zxid_seen, timeout: self.plan.timeout, resume: self.resume };
+        let connected = tokio::select! {
+            biased;
+            () = self.house.gone(generation) => return None,
+            connected = gateway.connect(connect) => connected,
+        };
+        match connected {
+            Ok(client) => {
+                self.resume = Some((client.session(), client.password()));
+                self.history.moments.push(Moment::Connected(client.session()));
+                Some((client, generation))
+            }
+            Err(ConnectError::Expired) => {
+                // None: a new session that took longer than its timeout to open.
+                self.history.moments.extend(self.resume.take().map(|(session, _)| Moment::Expired(session)));
+                None
+            }
+            Err(_) => {
+                tokio::time::sleep(CONNECT_AGAIN_AFTER).await;
+                None
+            }
+        }
+    }
+
+    /// Works until the plan is done or the connection breaks.
+    async fn work(&mut self, mut client: Client, generation: u64, rng: &mut Rng) {
+        while !self.waiting.is_empty() {
+            let window = rng.usize(1..=self.plan.window_max).min(self.waiting.len());
+            for request in self.waiting.drain(..window).collect::<Vec<_>>() {
+                self.submit(&mut client, request);
+            }
+            let breaks = self.plan.one_break_in > 0 && rng.usize(..self.plan.one_break_in) == 0;
+            if breaks {
+                // What was sent is sent: the writer may decide it after the connection is gone.
+                let _ = client.pump(&mut Vec::new()).await;
+                return;
+            }
+            if !self.answered(&mut client, generation, window).await {
+                return;
+            }
+        }
+        if self.plan.closes {
+            self.submit(&mut client, Request::Close);
+            self.answered(&mut client, generation, 1).await;
+        }
+    }
+
+    fn submit(&mut self, client: &mut Client, request: Request) {
+        self.tag += 1;
+        self.history.moments.push(Moment::Asked(self.tag, request.clone()));
+        client.submit(self.tag, request);
+    }
+
+    /// Waits for `replies` replies; false if the connection broke before.
+    async fn answered(&mut self, client: &mut Client, generation: u64, mut replies: usize) -> bool {
+        while replies > 0 {
+            let mut outputs = Vec::new();
+            let pumped = tokio::select! {
+                biased;
+                () = self.house.gone(generation) => return false,
+                pumped = client.pump(&mut outputs) => pumped,
+            };
+            for output in outputs {
+                if let Output::Reply { zxid, .. } = &output {
+                    self.last_zxid_seen = self.last_zxid_seen.max(*zxid);
+                    replies -= 1;
+                }
+                self.history.moments.push(Moment::Shown(output));
+            }
+            match pumped {
+                Ok(()) => {}
+                Err(Ended::Expired) => {
+                    self.history
+                        .moments
+                        .extend(self.resume.take().map(|(session, _)| Moment::Expired(session)));
+                    return false;
+                }
+                Err(_) => return false,
+            }
+            if replies > 0 {
+                tokio::select! {
+                    biased;
+                    () = self.house.gone(generation) => return false,
+                    () = client.wait() => {}
+                }
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,262 @@
+//! The promises, checked over what every client was shown and what the log says.
+//!
+//! Each check returns the violations it finds, so that a test can ask for none of the real service and for
+//! some of a broken variant.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use coordination::{
+    model::{EventKind, Output, Request, Response, SessionId, Stat, Watching, Zxid},
+    records::Answer,
+};
+
+use crate::{
+    history::{History, Moment},
+    timeline::Timeline,
+};
+
+/// Everything below, over all of `histories`.
+pub fn all(histories: &[History], timeline: &Timeline) -> Vec<String> {
+    let mut violations = timeline.violations.clone();
+    for history in histories {
+        for connection in history.connections() {
+            let mut check = Connection::new(history.client, timeline);
+            connection.iter().for_each(|moment| check.take(moment));
+            violations.append(&mut check.violations);
+        }
+    }
+    violations.extend(ephemerals_end_with_their_sessions(timeline));
+    violations.extend(reads_of_one_change_agree(histories));
+    violations.extend(only_ended_sessions_expire(histories, timeline));
+    violations
+}
+
+/// One connection's outputs, in order, held against the timeline.
+struct Connection<'timeline> {
+    client: usize,
+    timeline: &'timeline Timeline,
+    session: Option<SessionId>,
+    asked: BTreeMap<i32, Request>,
+    /// The order in which replies have to come.
+    unanswered: Vec<i32>,
+    shown: Zxid,
+    watches: Vec<Armed>,
+    violations: Vec<String>,
+}
+
+/// A watch as its client sees it: armed by a reply at `since`.
+#[derive(Debug, Clone, PartialEq)]
+struct Armed {
+    path: String,
+    is_of_children: bool,
+    since: Zxid,
+}
+
+impl Armed {
+    fn kinds(&self) -> &'static [EventKind] {
+        if self.is_of_children {
+            &[EventKind::NodeChildrenChanged, EventKind::NodeDeleted]
+        } else {
+            &[EventKind::NodeCreated, EventKind::NodeDataChanged, EventKind::NodeDeleted]
+        }
+    }
+}
+
+impl<'timeline> Connection<'timeline> {
+    fn new(client: usize, timeline: &'timeline Timeline) -> Self {
+        Self {
+            client,
+            timeline,
+            session: None,
+            asked: BTreeMap::new(),
+            unanswered: Vec::new(),
+            shown: Zxid(0),
+            watches: Vec::new(),
+            violations: Vec::new(),
+        }
+    }
+
+    fn violated(&mut self, what: &str) {
+        self.violations.push(format!("client {} in {:?}: {what}", self.client, self.session));
+    }
+
+    fn take(&mut self, moment: &Moment) {
+        match moment {
+            Moment::Connected(session) => self.session = Some(*session),
+            Moment::Asked(tag, request) => {
+                self.asked.insert(*tag, request.clone());
+                self.unanswered.push(*tag);
+            }
+            Moment::Shown(Output::Reply { tag, zxid, result }) => {
+                if self.unanswered.first() != Some(tag) {
+                    self.violated(&format!("tag {tag} was answered before {:?}", self.unanswered.first()));
+                }
+                self.unanswered.retain(|unanswered| unanswered != tag);
+                self.advance(*zxid);
+                let request = self.asked[tag].clone();
+                self.reply(&request, *zxid, result);
+            }
+            Moment::Shown(Output::Event { zxid, kind, path }) => {
+                self.event(zxid.unwrap_or(self.shown), *kind, path);
+            }
+            Moment::Disconnected | Moment::Expired(_) => {}
+        }
+    }
+
+    /// Ordered notifications: whatever is shown at `zxid`, the events up to there have been shown before.
+    fn advance(&mut self, zxid: Zxid) {
+        if zxid < self.shown {
+            self.violated(&format!("{zxid:?} was shown after {:?}", self.shown));
+        }
+        self.shown = zxid;
+        self.events_were_shown_through(zxid);
+    }
+
+    fn events_were_shown_through(&mut self, zxid: Zxid) {
+        for armed in self.watches.clone() {
+            if let Some((fired, kind)) = self.timeline.first_event(&armed.path, armed.kinds(), armed.since)
+                && fired <= zxid
+            {
+                self.violated(&format!("{zxid:?} was shown before {kind:?} of {} at {fired:?}", armed.path));
+                self.watches.retain(|other| *other != armed);
+            }
+        }
+    }
+
+    fn event(&mut self, zxid: Zxid, kind: EventKind, path: &str) {
+        let fires = |armed: &Armed| armed.path == path && armed.kinds().contains(&kind);
+        if !self.watches.iter().any(fires) {
+            self.violated(&format!("{kind:?} of {path} at {zxid:?} was watched by nobody"));
+        }
+        for armed in self.watches.iter().filter(|armed| fires(armed)) {
+            let first = self.timeline.first_event(path, armed.kinds(), armed.since);
+            if first.is_none_or(|(first, _)| first != zxid) {
+                self.violations.push(format!("{kind:?} of {path} came at {zxid:?} instead of {first:?}"));
+            }
+        }
+        self.watches.retain(|armed| !fires(armed));
+        if zxid < self.shown {
+            self.violated(&format!("{kind:?} of {path} at {zxid:?} was shown after {:?}", self.shown));
+        }
+        // One change may fire several watches, one event after the other.
+        self.events_were_shown_through(Zxid(zxid.0 - 1));
+        self.shown = self.shown.max(zxid);
+    }
+
+    fn reply(&mut self, request: &Request, zxid: Zxid, result: &Result<Response, coordination::Error>) {
+        match request {
+            Request::Create { .. } | Request::Delete { .. } | Request::SetData { .. } | Request::Close => {
+                self.update_is_logged(zxid, result);
+            }
+            Request::Exists { path, watching } | Request::GetData { path, watching } => {
+                let shown = match result {
+                    Ok(Response::Stat(stat) | Response::Data { stat, .. }) => Some(*stat),
+                    _ => None,
+                };
+                self.is_as_of(path, zxid, shown);
+                let arms = matches!(request, Request::Exists { .. }) || shown.is_some();
+                self.arm(*watching, arms, path, false, zxid);
+            }
+            Request::GetChildren { path, watching } => {
+                let mut shown = None;
+                if let Ok(Response::Children { children, stat }) = result {
+                    let expected = self.timeline.children(path, zxid);
+                    if *children != expected {
+                        self.violated(&format!(
+                            "{path} has {children:?} at {zxid:?} instead of {expected:?}"
+                        ));
+                    }
+                    shown = Some(*stat);
+                }
+                self.is_as_of(path, zxid, shown);
+                self.arm(*watching, shown.is_some(), path, true, zxid);
+            }
+            Request::Sync { .. } | Request::Ping | Request::SetWatches { .. } | Request::Refuse(_) => {}
+        }
+    }
+
+    /// Single system image: a read at `zxid` shows exactly what the log makes of the path up to there.
+    fn is_as_of(&mut self, path: &str, zxid: Zxid, shown: Option<Stat>) {
+        let expected = self.timeline.stat(path, zxid);
+        if shown != expected {
+            self.violated(&format!("{path} was shown as {shown:?} at {zxid:?} instead of {expected:?}"));
+        }
+    }
+
+    fn arm(&mut self, watching: Watching, arms: bool, path: &str, is_of_children: bool, since: Zxid) {
+        let armed = Armed { path: path.to_owned(), is_of_children, since };
+        let is_armed = |other: &Armed| other.path == path && other.is_of_children == is_of_children;
+        if watching == Watching::Yes && arms && !self.watches.iter().any(is_armed) {
+            self.watches.push(armed);
+        }
+    }
+
+    /// Atomicity: what a client was told of its update is what the log says of it. The reply may carry a
+    /// later zxid than the update's own, if an event was shown in between.
+    fn update_is_logged(&mut self, zxid: Zxid, result: &Result<Response, coordination::Error>) {
+        let told = match result {
+            Ok(Response::Created { path, stat }) => Ok(Answer::Created { path: path.clone(), stat: *stat }),
+            Ok(Response::Deleted) => Ok(Answer::Deleted),
+            Ok(Response::Stat(stat)) => Ok(Answer::Set(*stat)),
+            Ok(Response::Closed) => Ok(Answer::Closed),
+            Ok(other) => return self.violated(&format!("an update was answered {other:?}")),
+            Err(error) => Err(*error),
+        };
+        let mut up_to = self.timeline.entries.range(..=zxid).rev();
+        let is_logged =
+            up_to.any(|(_, entry)| Some(entry.id.session) == self.session && entry.answer == told);
+        if !is_logged {
+            self.violated(&format!("{told:?} at {zxid:?} is not in the log"));
+        }
+    }
+}
+
+/// No znode outlives the session that owned it.
+fn ephemerals_end_with_their_sessions(timeline: &Timeline) -> Vec<String> {
+    let closed = timeline.entries.values().filter(|entry| entry.answer == Ok(Answer::Closed));
+    let closed: BTreeSet<i64> = closed.map(|entry| entry.id.session.0).collect();
+    let last = timeline.last();
+    let outlives =
+        |path: &&String| timeline.stat(path, last).is_some_and(|stat| closed.contains(&stat.ephemeral_owner));
+    timeline.paths().filter(outlives).map(|path| format!("{path} has outlived its session")).collect()
+}
+
+/// A client is told that its session has expired only if it has.
+fn only_ended_sessions_expire(histories: &[History], timeline: &Timeline) -> Vec<String> {
+    let has_ended = |session: &SessionId| {
+        timeline
+            .entries
+            .values()
+            .any(|entry| entry.id.session == *session && entry.answer == Ok(Answer::Closed))
+    };
+    let told = histories.iter().flat_map(|history| &history.moments).filter_map(|moment| match moment {
+        Moment::Expired(session) => Some(session),
+        _ => None,
+    });
+    told.filter(|session| !has_ended(session)).map(|session| format!("{session:?} did not expire")).collect()
+}
+
+/// One change of one znode is one value, whoever reads it.
+fn reads_of_one_change_agree(histories: &[History]) -> Vec<String> {
+    let mut seen = BTreeMap::new();
+    let mut violations = Vec::new();
+    for history in histories {
+        let mut asked = BTreeMap::new();
+        for moment in &history.moments {
+            match moment {
+                Moment::Asked(tag, Request::GetData { path, .. }) => {
+                    asked.insert(*tag, path);
+                }
+                Moment::Shown(Output::Reply { tag, result: Ok(Response::Data { data, stat }), .. }) => {
+                    let path = asked[tag];
+                    let earlier = seen.entry((path, stat.mzxid)).or_insert(data);
+                    if *earlier != data {
+                        violations.push(format!("{path} at {:?} was {earlier:?} and {data:?}", stat.mzxid));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    violations
+}

@@ -1,0 +1,45 @@
+//! Fault schedules: what goes wrong while a scenario runs, and how often.
+
+use std::time::Duration;
+
+use coordination::names;
+use simulated::{Chance, World, percent};
+
+/// What goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Weather {
+    /// Nothing.
+    Calm,
+    /// Calls take their time, so that everything interleaves.
+    Slow,
+    /// Functions die between any two steps; calls are refused or their answers lost.
+    Stormy,
+    /// Writers stall for longer than a lock may be held, and die.
+    Paused,
+}
+
+impl Weather {
+    /// Makes it so in `world`.
+    pub fn strike(self, world: &World) {
+        let faults = world.faults();
+        faults.calm();
+        let ms = Duration::from_millis;
+        match self {
+            Self::Calm => {}
+            Self::Slow => faults.delay(percent(30), Duration::ZERO..=ms(20)),
+            Self::Stormy => {
+                faults.delay(percent(20), Duration::ZERO..=ms(20));
+                faults.refuse(Chance::per_million(4_000));
+                faults.lose_answer(Chance::per_million(4_000));
+                faults.deliver_twice(percent(5));
+                faults.crash_function(names::WRITER, percent(3));
+                faults.crash_function(names::DISTRIBUTOR, percent(1));
+                faults.crash_function(names::HEARTBEAT, Chance::per_million(3_000));
+            }
+            Self::Paused => {
+                faults.delay(Chance::per_million(12_000), ms(4_000)..=ms(10_000));
+                faults.crash_function(names::WRITER, percent(2));
+            }
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! The coordination service on a simulated cloud, on several machines.
+//!
+//! Each machine has its own clock, its own warm function instances and its own gateway; they share the
+//! cloud's store, queues and functions. An invocation of the writer, distributor or heartbeat lands on any
+//! of them, as on a cloud that keeps several instances warm.
+
+use std::{cell::RefCell, rc::Rc, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use coordination::{Config, Gateway, Parts, Region, Service, names};
+use ports::{
+    Entropy, Event, Handler,
+    functions::{Definition, Failure},
+};
+use simulated::World;
+use tokio::{sync::watch, task::JoinHandle};
+
+/// How long a start that a fault has stopped waits before it is tried again.
+const START_AGAIN_AFTER: Duration = Duration::from_millis(100);
+
+/// A running house. Clones share it.
+#[derive(Debug, Clone)]
+pub struct House {
+    world: World,
+    config: Config,
+    machine_count: usize,
+    machines: Rc<RefCell<Vec<Machine>>>,
+    generation: watch::Sender<u64>,
+}
+
+#[derive(Debug)]
+struct Machine {
+    service: Arc<Service>,
+    tail: JoinHandle<()>,
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        self.tail.abort();
+    }
+}
+
+impl House {
+    /// Starts the service on `machine_count` machines of `world`.
+    pub async fn start(world: &World, config: Config, machine_count: usize) -> Self {
+        let house = Self {
+            world: world.clone(),
+            config,
+            machine_count,
+            machines: Rc::default(),
+            generation: watch::Sender::new(0),
+        };
+        house.boot().await;
+        house
+    }
+
+    /// The cloud below.
+    pub fn world(&self) -> &World {
+        &self.world
+    }
+
+    /// The gateway of one machine, once there is one, and the generation it belongs to.
+    pub async fn gateway(&self, machine: usize) -> (Gateway, u64) {
+        let _ = self.generation.subscribe().wait_for(|_| !self.machines.borrow().is_empty()).await;
+        let machines = self.machines.borrow();
+        (machines[machine % machines.len()].service.gateway(), *self.generation.borrow())
+    }
+
+    /// Returns once the machines of `generation` are gone: their connections break.
+    pub async fn gone(&self, generation: u64) {
+        let _ = self.generation.subscribe().wait_for(|current| *current != generation).await;
+    }
+
+    /// Everything dies at once: the store loses what was not externalized, every machine its memory.
+    pub async fn crash(&self) {
+        self.world.crash_keeping_some();
+        self.machines.borrow_mut().clear();
+        self.boot().await;
+        self.generation.send_modify(|generation| *generation += 1);
+    }
+
+    async fn boot(&self) {
+        let services: Vec<Arc<Service>> = (0..self.machine_count).map(|_| Arc::new(self.service())).collect();
+        let instances: Vec<Vec<Definition>> = services.iter().map(|service| service.functions()).collect();
+        for (index, definition) in instances[0].iter().enumerate() {
+            let handlers = instances.iter().map(|of_machine| of_machine[index].handler.clone()).collect();
+            let fleet = Fleet { name: definition.name, handlers, entropy: self.world.entropy() };
+            self.world.functions().register(Definition { handler: Arc::new(fleet), ..definition.clone() });
+        }
+        for service in services {
+            while service.start().await.is_err() {
+                tokio::time::sleep(START_AGAIN_AFTER).await;
+            }
+            let follower = service.clone();
+            let tail = tokio::spawn(async move { follower.run().await });
+            self.machines.borrow_mut().push(Machine { service, tail });
+        }
+    }
+
+    fn service(&self) -> Service {
+        let world = &self.world;
+        let parts = Parts {
+            system: world.key_value(),
+            regions: vec![Region { items: world.key_value(), objects: world.objects() }],
+            queue: world.queue(),
+            functions: world.functions(),
+            clock: world.skewed_clock(),
+            entropy: world.entropy(),
+        };
+        Service::new(parts, self.config.clone())
+    }
+}
+
+/// The warm instances of one function. The watch function runs on all of them, the others on any one.
+#[derive(Debug)]
+struct Fleet {
+    name: &'static str,
+    handlers: Vec<Arc<dyn Handler>>,
+    entropy: Arc<dyn Entropy>,
+}
+
+#[async_trait]
+impl Handler for Fleet {
+    async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
+        if self.name == names::WATCH {
+            for handler in &self.handlers {
+                handler.handle(event.clone()).await?;
+            }
+            return Ok(Bytes::new());
+        }
+        let instance = self.entropy.below(self.handlers.len() as u64) as usize;
+        self.handlers[instance].handle(event).await
+    }
+}

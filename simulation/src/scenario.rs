@@ -1,0 +1,267 @@
+//! Running a scenario for many seeds: the plan, the weather, the checks, and how to replay a failure.
+
+use std::{env, ops::Range, panic, time::Duration};
+
+use coordination::{
+    Config,
+    broken::Broken,
+    model::{Acl, Lifetime, Naming, Request, Watching},
+};
+use fastrand::Rng;
+use futures_util::future::join_all;
+use simulated::{Options, World};
+
+use crate::{
+    actor::{self, Plan},
+    checks,
+    faults::Weather,
+    history::History,
+    house::House,
+    timeline::Timeline,
+};
+
+/// The most port calls one seed may make, so that a thousand seeds stay quick.
+pub const PORT_CALLS_MAX: u64 = 2_000;
+
+/// After the clients are done and the world is healed: every session that was left has expired by then.
+const AFTERWARDS: Duration = Duration::from_secs(60);
+
+/// What is run.
+#[derive(Debug, Clone)]
+pub struct Scenario {
+    /// How many clients work at once.
+    pub clients: usize,
+    /// How many requests each makes.
+    pub requests: usize,
+    /// How many requests it sends before it waits.
+    pub window_max: usize,
+    /// One in so many windows ends with a broken connection; zero: none does.
+    pub one_break_in: usize,
+    /// Over how many machines they are spread.
+    pub machines: usize,
+    /// What goes wrong.
+    pub weather: Weather,
+    /// How often everything dies at once.
+    pub crashes: usize,
+    /// What the clients ask for.
+    pub mix: fn(&mut Rng, usize, usize) -> Request,
+    /// The service's settings.
+    pub config: Config,
+    /// The cloud's.
+    pub cloud: Options,
+}
+
+impl Default for Scenario {
+    fn default() -> Self {
+        let locks =
+            coordination::node::LockOptions { wait_min: Duration::from_millis(2), ..Default::default() };
+        Self {
+            clients: 3,
+            requests: 10,
+            window_max: 3,
+            one_break_in: 0,
+            machines: 2,
+            weather: Weather::Calm,
+            crashes: 0,
+            mix: everything,
+            config: Config { locks, session_timeout_min: Duration::from_secs(12), ..Config::default() },
+            cloud: Options::default(),
+        }
+    }
+}
+
+/// What a run came to.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// What it did that it must not.
+    pub violations: Vec<String>,
+    /// How many port calls it made.
+    pub port_calls: u64,
+    /// How many requests were answered.
+    pub answered: usize,
+    /// Identifies everything that happened.
+    pub trace_hash: u64,
+}
+
+impl Scenario {
+    /// The same scenario with a rule dropped.
+    pub fn without(mut self, rule: Broken) -> Self {
+        self.config.broken = Some(rule);
+        self
+    }
+
+    /// Runs one seed.
+    pub fn run(&self, seed: u64) -> Outcome {
+        simulated::run(self.clone().play(seed))
+    }
+
+    async fn play(self, seed: u64) -> Outcome {
+        let world = World::with_options(seed, self.cloud.clone());
+        let house = House::start(&world, self.config.clone(), self.machines).await;
+        let mut rng = Rng::with_seed(seed);
+        self.weather.strike(&world);
+        let plans: Vec<(Plan, Rng)> =
+            (0..self.clients).map(|client| (self.plan(client, &mut rng), rng.fork())).collect();
+        let actors = plans.into_iter().enumerate();
+        let actors =
+            join_all(actors.map(|(client, (plan, rng))| actor::act(house.clone(), client, plan, rng)));
+        let disasters = async {
+            for _ in 0..self.crashes {
+                tokio::time::sleep(Duration::from_millis(rng.u64(1..400))).await;
+                house.crash().await;
+            }
+            std::future::pending::<()>().await;
+        };
+        let histories = tokio::select! {
+            biased;
+            histories = actors => histories,
+            () = disasters => unreachable!("disasters never end by themselves"),
+            () = tokio::time::sleep(Duration::from_secs(3_600)) => {
+                if std::env::var_os("LANDFAST_HISTORY").is_some() {
+                    world.trace().entries().for_each(|entry| println!("{entry:?}"));
+                }
+                let violations = vec!["a client waited for an hour".to_owned()];
+                return Outcome { violations, port_calls: 0, answered: 0, trace_hash: 0 };
+            }
+        };
+        world.faults().calm();
+        tokio::time::sleep(AFTERWARDS).await;
+        let port_calls = world.port_calls();
+        let timeline = Timeline::read(world.key_value()).await;
+        if std::env::var_os("LANDFAST_HISTORY").is_some() {
+            print_histories(&histories, &timeline);
+            world.trace().entries().for_each(|entry| println!("{entry:?}"));
+        }
+        Outcome {
+            violations: checks::all(&histories, &timeline),
+            port_calls,
+            answered: histories.iter().map(History::answered).sum(),
+            trace_hash: world.trace().hash(),
+        }
+    }
+
+    fn plan(&self, client: usize, rng: &mut Rng) -> Plan {
+        Plan {
+            requests: (0..self.requests).map(|request| (self.mix)(rng, client, request)).collect(),
+            window_max: self.window_max,
+            one_break_in: self.one_break_in,
+            closes: rng.bool(),
+            timeout: Duration::from_secs(rng.u64(12..=16)),
+        }
+    }
+
+    /// Runs every seed asked for and panics at the first that violates anything, saying how to replay it.
+    pub fn holds(&self, test: &str) {
+        for seed in seeds() {
+            let outcome = panic::catch_unwind(|| self.run(seed));
+            let violations = match outcome {
+                Ok(outcome) if outcome.violations.is_empty() => {
+                    assert!(
+                        outcome.port_calls <= PORT_CALLS_MAX,
+                        "seed {seed} made {} port calls, where {PORT_CALLS_MAX} are allowed",
+                        outcome.port_calls
+                    );
+                    continue;
+                }
+                Ok(outcome) => outcome.violations.join("\n  "),
+                Err(_) => "it panicked, see above".to_owned(),
+            };
+            panic!(
+                "seed {seed} of {test}:\n  {violations}\nreplay: LANDFAST_SEED={seed} cargo test --profile \
+                 simulation -p landfast-simulation {test}"
+            );
+        }
+    }
+
+    /// Runs seeds until one shows a violation, and panics if `seeds_max` of them show none: a broken variant
+    /// that its scenario does not catch.
+    pub fn is_caught(&self, seeds_max: u64) {
+        let quiet = panic::take_hook();
+        panic::set_hook(Box::new(|_| {}));
+        let caught = (0..seeds_max).any(|seed| match panic::catch_unwind(|| self.run(seed)) {
+            Ok(outcome) => !outcome.violations.is_empty(),
+            Err(_) => true,
+        });
+        panic::set_hook(quiet);
+        assert!(caught, "{:?} was not caught by {seeds_max} seeds", self.config.broken);
+    }
+}
+
+/// Shows what happened, for whoever replays a seed with `LANDFAST_HISTORY=1`.
+fn print_histories(histories: &[History], timeline: &Timeline) {
+    for (zxid, entry) in &timeline.entries {
+        println!("{zxid:?} {entry:?}");
+    }
+    for history in histories {
+        for moment in &history.moments {
+            println!("client {} {moment:?}", history.client);
+        }
+    }
+}
+
+/// The seeds to run: `LANDFAST_SEED` alone, or the first `SEEDS`, or a few.
+pub fn seeds() -> Range<u64> {
+    let number = |name: &str| env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
+    match number("LANDFAST_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("SEEDS").unwrap_or(20),
+    }
+}
+
+/// A little of everything, on few paths.
+pub fn everything(rng: &mut Rng, client: usize, request: usize) -> Request {
+    const PATHS: [&str; 4] = ["/a", "/b", "/a/c", "/a/d"];
+    let path = PATHS[rng.usize(..PATHS.len())].to_owned();
+    let watching = if rng.bool() { Watching::Yes } else { Watching::No };
+    match rng.usize(..12) {
+        0..=2 => create(
+            path,
+            client,
+            request,
+            [Lifetime::Persistent, Lifetime::Ephemeral][rng.usize(..2)],
+            Naming::Given,
+        ),
+        3 => create("/q-".into(), client, request, Lifetime::Ephemeral, Naming::Sequential),
+        4 | 5 => set(path, client, request, -1),
+        6 => Request::Delete { path, version: -1 },
+        7 | 8 => Request::GetData { path, watching },
+        9 => Request::Exists { path, watching },
+        10 => Request::GetChildren { path: ["/", "/a"][rng.usize(..2)].into(), watching },
+        _ => Request::Sync { path },
+    }
+}
+
+/// Everybody sets the same znode at the version it was last seen at, and reads it.
+pub fn contended(rng: &mut Rng, client: usize, request: usize) -> Request {
+    match (request, rng.usize(..3)) {
+        (0, _) => create("/hot".into(), client, request, Lifetime::Persistent, Naming::Given),
+        (_, 0) => Request::GetData { path: "/hot".into(), watching: Watching::Yes },
+        (_, 1) => set("/hot".into(), client, request, rng.i32(0..4)),
+        _ => create("/hot/n-".into(), client, request, Lifetime::Persistent, Naming::Sequential),
+    }
+}
+
+/// Writers change two znodes in order, readers watch the first and read the second.
+pub fn configuration(rng: &mut Rng, client: usize, request: usize) -> Request {
+    let watching = Watching::Yes;
+    match (client, request) {
+        (0, 0) => create("/valid".into(), client, request, Lifetime::Persistent, Naming::Given),
+        (0, 1) => create("/parameter".into(), client, request, Lifetime::Persistent, Naming::Given),
+        (0, request) => set(["/valid", "/parameter"][request % 2].into(), client, request, -1),
+        _ if rng.bool() => Request::GetData { path: "/valid".into(), watching },
+        _ => Request::GetData { path: "/parameter".into(), watching: Watching::No },
+    }
+}
+
+fn create(path: String, client: usize, request: usize, lifetime: Lifetime, naming: Naming) -> Request {
+    let acl = vec![Acl { permissions: 31, scheme: "world".into(), id: "anyone".into() }];
+    Request::Create { path, data: data(client, request), acl, lifetime, naming }
+}
+
+fn set(path: String, client: usize, request: usize, version: i32) -> Request {
+    Request::SetData { path, data: data(client, request), version }
+}
+
+fn data(client: usize, request: usize) -> Option<bytes::Bytes> {
+    Some(format!("{client}.{request}").into())
+}

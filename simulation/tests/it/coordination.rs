@@ -1,0 +1,124 @@
+//! Rules C-1 to C-6, and what the paper's appendix A asks for, over seeds of faults.
+
+use coordination::broken::Broken;
+use simulation::{
+    faults::Weather,
+    scenario::{Scenario, configuration, contended, everything, seeds},
+};
+
+/// How many seeds a broken variant may survive.
+const SEEDS_UNTIL_CAUGHT: u64 = 400;
+
+fn everything_in(weather: Weather) -> Scenario {
+    Scenario { weather, mix: everything, ..Scenario::default() }
+}
+
+/// C1, C2, C3, C4: appendix A holds when nothing fails.
+#[test]
+fn clients_see_one_order_in_calm_weather() {
+    everything_in(Weather::Calm).holds("clients_see_one_order_in_calm_weather");
+}
+
+/// C1, C2, C3, C4: however calls interleave.
+#[test]
+fn clients_see_one_order_when_calls_interleave() {
+    everything_in(Weather::Slow).holds("clients_see_one_order_when_calls_interleave");
+}
+
+/// C1, C2, C3, C4: functions die between any two steps.
+#[test]
+fn clients_see_one_order_when_functions_die() {
+    everything_in(Weather::Stormy).holds("clients_see_one_order_when_functions_die");
+}
+
+/// C5: everything dies at once; what was acknowledged is there.
+#[test]
+fn what_was_acknowledged_survives_the_death_of_everything() {
+    let scenario = Scenario { crashes: 2, one_break_in: 6, ..everything_in(Weather::Slow) };
+    scenario.holds("what_was_acknowledged_survives_the_death_of_everything");
+}
+
+fn contention() -> Scenario {
+    Scenario { weather: Weather::Paused, mix: contended, requests: 6, machines: 3, ..Scenario::default() }
+}
+
+/// C-1.
+#[test]
+fn a_writer_that_stalls_beyond_its_lock_changes_nothing_twice() {
+    contention().holds("a_writer_that_stalls_beyond_its_lock_changes_nothing_twice");
+}
+
+/// C-1, broken.
+#[test]
+fn breaking_locks_unasked_is_caught() {
+    contention().without(Broken::BreaksLocksUnasked).is_caught(SEEDS_UNTIL_CAUGHT);
+}
+
+fn redelivery() -> Scenario {
+    Scenario { weather: Weather::Stormy, mix: contended, ..Scenario::default() }
+}
+
+/// C-2.
+#[test]
+fn a_redelivered_request_is_decided_once() {
+    redelivery().holds("a_redelivered_request_is_decided_once");
+}
+
+/// C-2, broken.
+#[test]
+fn forgetting_request_numbers_is_caught() {
+    redelivery().without(Broken::ForgetsRequestNumbers).is_caught(SEEDS_UNTIL_CAUGHT);
+}
+
+/// C-3, broken; the rule itself is held by every scenario above.
+#[test]
+fn numbering_updates_as_they_arrive_is_caught() {
+    redelivery().without(Broken::IgnoresPredecessors).is_caught(SEEDS_UNTIL_CAUGHT);
+}
+
+/// C-4, broken.
+#[test]
+fn answering_before_applying_is_caught() {
+    everything_in(Weather::Slow).without(Broken::AnswersBeforeApplying).is_caught(SEEDS_UNTIL_CAUGHT);
+}
+
+fn notifications() -> Scenario {
+    Scenario { weather: Weather::Slow, mix: configuration, ..Scenario::default() }
+}
+
+/// C-5: nothing newer is seen before the notification.
+#[test]
+fn a_notification_comes_before_anything_newer() {
+    notifications().holds("a_notification_comes_before_anything_newer");
+}
+
+/// C-5, broken.
+#[test]
+fn reading_ahead_of_the_view_is_caught() {
+    notifications().without(Broken::ReadsAheadOfTheView).is_caught(SEEDS_UNTIL_CAUGHT);
+}
+
+fn reconnecting() -> Scenario {
+    Scenario { weather: Weather::Stormy, one_break_in: 2, window_max: 4, ..Scenario::default() }
+}
+
+/// C-6: what an old connection left in the queue is refused once the new one is attached.
+#[test]
+fn an_old_connection_writes_nothing_after_the_new_one_is_attached() {
+    reconnecting().holds("an_old_connection_writes_nothing_after_the_new_one_is_attached");
+}
+
+/// C-6, broken.
+#[test]
+fn accepting_requests_of_old_connections_is_caught() {
+    reconnecting().without(Broken::AcceptsOldAttaches).is_caught(SEEDS_UNTIL_CAUGHT);
+}
+
+/// A failing seed reproduces exactly.
+#[test]
+fn one_seed_gives_one_trace() {
+    let scenario = Scenario { crashes: 1, ..everything_in(Weather::Stormy) };
+    for seed in seeds().take(10) {
+        assert_eq!(scenario.run(seed).trace_hash, scenario.run(seed).trace_hash, "seed {seed}");
+    }
+}

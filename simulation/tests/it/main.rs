@@ -1,0 +1,3 @@
+//! The scenarios of coordination's rules, each with the variant that drops the rule.
+
+mod coordination;
