@@ -1,0 +1,117 @@
+//! What every request passes before a route sees it: whose name it used, which page sent it, its token and
+//! the size of its body.
+//!
+//! A browser sends requests to `127.0.0.1` on behalf of any page. Two headers tell: `Host` betrays a name
+//! that an attacker pointed at this machine (DNS rebinding), `Origin` betrays the page. The port within
+//! `Host` is not compared, so that a tunnel from another local port works; a page on another local port is
+//! still foreign, since its `Origin` differs from the `Host` it calls.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::{Request, State},
+    http::{HeaderMap, HeaderName, header, uri::Authority},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+
+use crate::problem::{Kind, Problem};
+
+/// No route reads a body; one that says it is longer than this is refused before it is sent.
+pub(crate) const BODY_BYTES_MAX: u64 = 64 * 1024;
+
+/// What a request must satisfy.
+#[derive(Debug)]
+pub(crate) struct Rules {
+    /// Whether the listener is on loopback, so that `Host` can only be one of a few names.
+    pub(crate) loopback: bool,
+    /// The token that `Authorization` must carry; none: no token is needed.
+    pub(crate) token: Option<String>,
+}
+
+/// Refuses what breaks the rules; passes the rest on.
+pub(crate) async fn guard(State(rules): State<Arc<Rules>>, request: Request, next: Next) -> Response {
+    match rules.check(&request) {
+        Ok(()) => next.run(request).await,
+        Err(problem) => problem.into_response(),
+    }
+}
+
+impl Rules {
+    fn check(&self, request: &Request) -> Result<(), Problem> {
+        let headers = request.headers();
+        let host = self.check_host(request)?;
+        check_origin(headers, host.as_ref())?;
+        if !request.uri().path().starts_with("/health/") {
+            self.check_token(headers)?;
+        }
+        check_length(headers)
+    }
+
+    fn check_host(&self, request: &Request) -> Result<Option<Authority>, Problem> {
+        let refuse = |detail: &str| Problem::new(Kind::UnknownHost, detail);
+        let named = single(request.headers(), &header::HOST)
+            .map_err(|()| refuse("send one Host header of visible characters"))?;
+        let host = match named {
+            Some(text) => Some(text.parse().map_err(|_| refuse("the Host header is not a host and a port"))?),
+            None => None,
+        };
+        let target = request.uri().authority();
+        if self.loopback {
+            let names_us = |authority: &Authority| is_loopback_name(authority.host());
+            if !host.as_ref().is_some_and(names_us) || !target.is_none_or(names_us) {
+                return Err(refuse("use 127.0.0.1, [::1] or localhost"));
+            }
+        }
+        Ok(host)
+    }
+
+    fn check_token(&self, headers: &HeaderMap) -> Result<(), Problem> {
+        let Some(token) = &self.token else { return Ok(()) };
+        let refuse = || Problem::new(Kind::Unauthorized, "send Authorization: Bearer with LANDFAST_TOKEN");
+        let given = single(headers, &header::AUTHORIZATION).ok().flatten().ok_or_else(refuse)?;
+        let (scheme, credentials) = given.split_once(' ').ok_or_else(refuse)?;
+        let right = scheme.eq_ignore_ascii_case("bearer") && is_same_secret(credentials.trim(), token);
+        if right { Ok(()) } else { Err(refuse()) }
+    }
+}
+
+fn check_origin(headers: &HeaderMap, host: Option<&Authority>) -> Result<(), Problem> {
+    let refuse = || Problem::new(Kind::ForeignOrigin, "the Origin is not the host that was called");
+    let Some(origin) = single(headers, &header::ORIGIN).map_err(|()| refuse())? else { return Ok(()) };
+    let authority = origin.strip_prefix("http://").and_then(|rest| rest.parse::<Authority>().ok());
+    match (authority, host) {
+        (Some(origin), Some(host)) if origin == *host => Ok(()),
+        _ => Err(refuse()),
+    }
+}
+
+fn check_length(headers: &HeaderMap) -> Result<(), Problem> {
+    let Ok(Some(length)) = single(headers, &header::CONTENT_LENGTH) else { return Ok(()) };
+    match length.parse::<u64>() {
+        Ok(bytes) if bytes <= BODY_BYTES_MAX => Ok(()),
+        _ => Err(Problem::new(Kind::TooLarge, format!("at most {BODY_BYTES_MAX} bytes"))),
+    }
+}
+
+/// The header's only value, none if it is absent, an error if it is there twice or not text.
+fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, ()> {
+    let mut values = headers.get_all(name).iter();
+    let Some(first) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err(());
+    }
+    first.to_str().map(Some).map_err(|_| ())
+}
+
+fn is_loopback_name(host: &str) -> bool {
+    let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
+    bare.eq_ignore_ascii_case("localhost")
+        || bare.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// Compares without stopping at the first difference, so that timing tells nothing but the length.
+fn is_same_secret(given: &str, right: &str) -> bool {
+    given.len() == right.len()
+        && given.bytes().zip(right.bytes()).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
+}

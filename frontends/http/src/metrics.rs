@@ -1,0 +1,109 @@
+//! The status as metrics, read at the moment of the scrape: nothing is counted twice, and between two
+//! scrapes nothing is done.
+
+use std::fmt;
+
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeGaugeValue, NoLabelSet, text::encode},
+    metrics::MetricType,
+    registry::Registry,
+};
+
+use crate::status::{Coordination, Journal, Phase, Status, Usage};
+
+/// What the text's format calls itself.
+pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// `status` as text, in the OpenMetrics format that Prometheus reads.
+pub(crate) fn render(status: Status) -> Result<String, fmt::Error> {
+    let mut registry = Registry::with_prefix("landfast");
+    registry.register_collector(Box::new(Scrape(status)));
+    let mut text = String::new();
+    encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+#[derive(Debug)]
+struct Scrape(Status);
+
+impl Collector for Scrape {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let status = &self.0;
+        server(&mut encoder, status)?;
+        if let Some(numbers) = &status.coordination {
+            coordination(&mut encoder, numbers)?;
+        }
+        if let Some(numbers) = &status.journal {
+            journal(&mut encoder, numbers)?;
+        }
+        usage(&mut encoder, &status.usage)
+    }
+}
+
+fn server(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::Result {
+    let mut build = encoder.encode_descriptor("build", "What is running", None, MetricType::Info)?;
+    build.encode_info(&[("version", status.version.as_str()), ("provider", status.provider.as_str())])?;
+    gauge(encoder, "ready", "1 if every listener accepts", i64::from(status.phase == Phase::Ready))?;
+    gauge(encoder, "uptime_seconds", "Seconds since the start", status.uptime_ms as f64 / 1000.0)
+}
+
+fn coordination(encoder: &mut DescriptorEncoder<'_>, numbers: &Coordination) -> fmt::Result {
+    gauge(encoder, "coordination_sessions", "Sessions this process answers for", numbers.sessions)?;
+    gauge(encoder, "coordination_connections", "Connections of clients", numbers.connections)?;
+    gauge(encoder, "coordination_watches", "Watches that clients have armed", numbers.watches)?;
+    gauge(encoder, "coordination_zxid", "The last zxid applied", numbers.zxid)?;
+    counter(encoder, "coordination_requests", "Requests read from clients", numbers.requests)?;
+    counter(encoder, "coordination_responses", "Replies and events written to clients", numbers.responses)
+}
+
+fn journal(encoder: &mut DescriptorEncoder<'_>, numbers: &Journal) -> fmt::Result {
+    gauge(encoder, "journal_size_bytes", "Bytes not yet folded into the checkpoint store", numbers.bytes)?;
+    gauge(encoder, "journal_position", "Position of the last change in order", numbers.position)?;
+    gauge(encoder, "journal_durable_position", "Position up to which changes are durable", numbers.durable)?;
+    gauge(
+        encoder,
+        "journal_full",
+        "1 if the disk is full: writes fail, reads go on",
+        i64::from(numbers.full),
+    )?;
+    gauge(encoder, "journal_serving", "1 if it takes changes", i64::from(numbers.serving))?;
+    gauge(
+        encoder,
+        "journal_trouble",
+        "1 if something is wrong; see the status",
+        i64::from(numbers.trouble.is_some()),
+    )?;
+    counter(encoder, "journal_checkpoints", "Folds into the checkpoint store", numbers.checkpoints)?;
+    counter(encoder, "journal_syncs", "Syncs of the journal to disk", numbers.syncs)
+}
+
+fn usage(encoder: &mut DescriptorEncoder<'_>, usage: &[Usage]) -> fmt::Result {
+    type Column = (&'static str, &'static str, fn(&Usage) -> u64);
+    let columns: [Column; 4] = [
+        ("port_calls", "Calls of a port's operation", |line| line.calls),
+        ("port_failures", "Calls that returned an error", |line| line.failures),
+        ("port_carried_items", "Items, messages or objects carried by calls", |line| line.items),
+        ("port_carried_bytes", "Bytes carried by calls, in either direction", |line| line.bytes),
+    ];
+    for (name, help, value) in columns {
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for line in usage {
+            let labels = [("operation", line.operation.as_str())];
+            family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value(line), None)?;
+        }
+    }
+    Ok(())
+}
+
+fn gauge<V>(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: V) -> fmt::Result
+where
+    V: EncodeGaugeValue + Copy,
+{
+    encoder.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)
+}
+
+fn counter(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {
+    let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    metric.encode_counter::<NoLabelSet, _, u64>(&value, None)
+}

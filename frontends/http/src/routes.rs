@@ -1,0 +1,106 @@
+//! The routes. All of them read; none takes a body.
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    extract::State,
+    http::{HeaderName, StatusCode, Uri, header},
+    middleware,
+    response::{IntoResponse, Response},
+    routing::get,
+};
+
+use crate::{
+    guard::{Rules, guard},
+    metrics,
+    problem::{Kind, Problem},
+    status::{Phase, Snapshot},
+};
+
+type Shared = Arc<dyn Snapshot>;
+
+/// Nothing on the page may come from, or be shown within, another site.
+const PAGE_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
+                           connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
+
+pub(crate) fn router(snapshot: Shared, rules: Rules) -> Router {
+    Router::new()
+        .route("/", get(page))
+        .route("/health/live", get(live))
+        .route("/health/ready", get(is_ready))
+        .route("/metrics", get(scrape))
+        .route("/openapi.json", get(openapi))
+        .route("/v1/status", get(status))
+        .fallback(no_such_path)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(middleware::from_fn_with_state(Arc::new(rules), guard))
+        .layer(middleware::map_response(harden))
+        .with_state(snapshot)
+}
+
+async fn page() -> Response {
+    let headers =
+        [(header::CONTENT_TYPE, "text/html; charset=utf-8"), (header::CONTENT_SECURITY_POLICY, PAGE_POLICY)];
+    (headers, include_str!("page/index.html")).into_response()
+}
+
+/// The process runs and its event loop turns; nothing is asked of any store.
+async fn live() -> Response {
+    json(r#"{"status":"live"}"#)
+}
+
+async fn is_ready(State(snapshot): State<Shared>) -> Response {
+    let status = snapshot.status();
+    match status.phase {
+        Phase::Ready if status.journal.is_some_and(|journal| !journal.serving) => {
+            Problem::new(Kind::NotReady, "the store is recovering from a failed write").into_response()
+        }
+        Phase::Ready => json(r#"{"status":"ready"}"#),
+        Phase::Starting => Problem::new(Kind::NotReady, "the server is starting").into_response(),
+        Phase::Stopping => Problem::new(Kind::NotReady, "the server is stopping").into_response(),
+    }
+}
+
+async fn scrape(State(snapshot): State<Shared>) -> Response {
+    match metrics::render(snapshot.status()) {
+        Ok(text) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
+        Err(error) => {
+            tracing::error!(%error, "http: the metrics could not be written");
+            StatusCode::INTERNAL_SERVER_ERROR.into_response()
+        }
+    }
+}
+
+async fn openapi() -> Response {
+    json(include_str!("openapi.json"))
+}
+
+async fn status(State(snapshot): State<Shared>) -> Response {
+    json(serde_json::to_string(&snapshot.status()).expect("numbers and strings always serialise"))
+}
+
+async fn no_such_path(uri: Uri) -> Problem {
+    Problem::new(Kind::NoSuchPath, format!("{} is not described in /openapi.json", uri.path()))
+}
+
+async fn method_not_allowed() -> Problem {
+    Problem::new(Kind::MethodNotAllowed, "use GET")
+}
+
+/// What every answer carries: nothing is guessed, kept or told to another site.
+async fn harden(mut response: Response) -> Response {
+    const HEADERS: [(HeaderName, &str); 3] = [
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::CACHE_CONTROL, "no-store"),
+        (header::REFERRER_POLICY, "no-referrer"),
+    ];
+    for (name, value) in HEADERS {
+        response.headers_mut().insert(name, header::HeaderValue::from_static(value));
+    }
+    response
+}
+
+fn json(body: impl Into<axum::body::Body>) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], body.into()).into_response()
+}

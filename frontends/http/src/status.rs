@@ -1,0 +1,105 @@
+//! What the server says about itself: one value behind `/v1/status`, `/metrics`, `/health/ready` and the
+//! page, so that they cannot disagree.
+//!
+//! The command line reads the same type back. Fields may be added; none is renamed or changes its unit.
+
+use std::{collections::BTreeMap, fmt::Debug};
+
+use serde::{Deserialize, Serialize};
+
+/// Gives the status as it is now. Called once per request: it must not block.
+pub trait Snapshot: Debug + Send + Sync {
+    /// The status now.
+    fn status(&self) -> Status;
+}
+
+/// How far the server has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// Stores are being opened; nothing is served yet.
+    #[default]
+    Starting,
+    /// Every listener accepts.
+    Ready,
+    /// Connections are being ended.
+    Stopping,
+}
+
+/// The whole status.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Status {
+    /// The program's version.
+    pub version: String,
+    /// How far the server has come.
+    pub phase: Phase,
+    /// Milliseconds since the server started.
+    pub uptime_ms: u64,
+    /// The provider of key-value items and queues.
+    pub provider: String,
+    /// Front ends by name, with the address each accepts on.
+    pub listeners: BTreeMap<String, String>,
+    /// The coordination service, once it runs.
+    pub coordination: Option<Coordination>,
+    /// The provider's journal, if it keeps one.
+    pub journal: Option<Journal>,
+    /// What was asked of each port since the start.
+    pub usage: Vec<Usage>,
+}
+
+/// The coordination service in numbers.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Coordination {
+    /// Sessions this process answers for.
+    pub sessions: u64,
+    /// Connections of clients.
+    pub connections: u64,
+    /// Watches they have armed.
+    pub watches: u64,
+    /// The last zxid applied.
+    pub zxid: i64,
+    /// Requests read from clients since the start.
+    pub requests: u64,
+    /// Replies and events written to clients since the start.
+    pub responses: u64,
+}
+
+/// The journal in numbers.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Journal {
+    /// Whether it takes changes and answers reads now.
+    pub serving: bool,
+    /// Whether the disk is full: writes fail, reads go on.
+    pub full: bool,
+    /// What went wrong last and has not been put right, if anything.
+    pub trouble: Option<String>,
+    /// Bytes not yet folded into the checkpoint store.
+    pub bytes: u64,
+    /// The position of the last change in order.
+    pub position: u64,
+    /// The position up to which changes are durable.
+    pub durable: u64,
+    /// How often it was synced to disk since the start.
+    pub syncs: u64,
+    /// How often it was folded into the checkpoint store since the start.
+    pub checkpoints: u64,
+}
+
+/// One operation of one port.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Usage {
+    /// The port's method: `key_value.update`, `queue.send`.
+    pub operation: String,
+    /// How often it was called.
+    pub calls: u64,
+    /// How many of the calls returned an error.
+    pub failures: u64,
+    /// Items, messages or objects carried by it.
+    pub items: u64,
+    /// Bytes carried by it in either direction.
+    pub bytes: u64,
+}

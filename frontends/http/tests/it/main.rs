@@ -1,0 +1,77 @@
+//! The HTTP front end as a client sees it: raw bytes in, the answer's head and body out.
+
+#![allow(clippy::disallowed_methods)] // Why: tests run real servers in real time.
+
+mod connections;
+mod origins;
+mod routes;
+
+use std::{net::SocketAddr, sync::Arc};
+
+use http_frontend::{Config, Snapshot, Status};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    sync::oneshot,
+};
+
+/// A server that shows a fixed status, and stops when dropped.
+struct Fixture {
+    address: SocketAddr,
+    _stop: oneshot::Sender<()>,
+}
+
+#[derive(Debug)]
+struct Fixed(Status);
+
+impl Snapshot for Fixed {
+    fn status(&self) -> Status {
+        self.0.clone()
+    }
+}
+
+impl Fixture {
+    async fn showing(status: Status) -> Self {
+        Self::listening("127.0.0.1:0", None, status).await
+    }
+
+    async fn listening(address: &str, token: Option<&str>, status: Status) -> Self {
+        let address = address.parse().expect("a literal address");
+        let config = Config { address, token: token.map(str::to_owned) };
+        let server = http_frontend::bind(config).await.expect("a free port");
+        let mut address = server.local_address();
+        if address.ip().is_unspecified() {
+            address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
+        }
+        let (stop, stopped) = oneshot::channel::<()>();
+        tokio::spawn(server.run(Arc::new(Fixed(status)), async {
+            let _ = stopped.await;
+        }));
+        Self { address, _stop: stop }
+    }
+
+    /// Sends `request` as it is and returns everything that comes back until the server closes.
+    async fn exchange(&self, request: &str) -> String {
+        let mut stream = TcpStream::connect(self.address).await.expect("the server accepts");
+        stream.write_all(request.as_bytes()).await.expect("the request is sent");
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await.expect("the server closes");
+        String::from_utf8(answer).expect("text")
+    }
+
+    async fn get(&self, path: &str) -> String {
+        self.exchange(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")).await
+    }
+
+    async fn get_with(&self, headers: &str) -> String {
+        self.exchange(&format!("GET /v1/status HTTP/1.1\r\n{headers}Connection: close\r\n\r\n")).await
+    }
+}
+
+fn status_line(answer: &str) -> &str {
+    answer.lines().next().unwrap_or_default()
+}
+
+fn body(answer: &str) -> &str {
+    answer.split_once("\r\n\r\n").expect("a head and a body").1
+}

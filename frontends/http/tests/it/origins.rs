@@ -1,0 +1,78 @@
+use http_frontend::Status;
+
+use crate::{Fixture, body, status_line};
+
+#[tokio::test]
+async fn names_of_this_machine_are_answered_whatever_the_port() {
+    let server = Fixture::showing(Status::default()).await;
+    for host in ["127.0.0.1", "localhost:7600", "LOCALHOST", "[::1]:80", "127.0.0.9:1"] {
+        let answer = server.get_with(&format!("Host: {host}\r\n")).await;
+        assert_eq!(status_line(&answer), "HTTP/1.1 200 OK", "{host}");
+    }
+}
+
+#[tokio::test]
+async fn a_name_that_only_points_here_is_refused() {
+    let server = Fixture::showing(Status::default()).await;
+    for headers in [
+        "Host: attacker.example\r\n",
+        "Host: localhost.attacker.example:7600\r\n",
+        "Host: 10.0.0.1\r\n",
+        "Host: localhost\r\nHost: attacker.example\r\n",
+        "Host: \r\n",
+        "",
+    ] {
+        let answer = server.get_with(headers).await;
+        assert!(
+            status_line(&answer).starts_with("HTTP/1.1 403")
+                || status_line(&answer).starts_with("HTTP/1.1 400"),
+            "{headers:?}: {answer}"
+        );
+    }
+    let answer = server.get_with("Host: attacker.example\r\n").await;
+    assert_eq!(status_line(&answer), "HTTP/1.1 403 Forbidden");
+    assert!(answer.contains("content-type: application/problem+json"), "{answer}");
+    assert!(body(&answer).contains(r#""type":"unknown-host""#), "{answer}");
+}
+
+#[tokio::test]
+async fn a_target_that_names_another_host_is_refused() {
+    let server = Fixture::showing(Status::default()).await;
+    let request =
+        "GET http://attacker.example/v1/status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    assert_eq!(status_line(&server.exchange(request).await), "HTTP/1.1 403 Forbidden");
+}
+
+#[tokio::test]
+async fn another_site_is_refused_and_our_own_page_is_not() {
+    let server = Fixture::showing(Status::default()).await;
+    for origin in ["http://attacker.example", "null", "http://localhost:3000", "https://localhost:7600"] {
+        let answer = server.get_with(&format!("Host: localhost:7600\r\nOrigin: {origin}\r\n")).await;
+        assert_eq!(status_line(&answer), "HTTP/1.1 403 Forbidden", "{origin}");
+        assert!(body(&answer).contains(r#""type":"foreign-origin""#), "{answer}");
+    }
+    let own = server.get_with("Host: localhost:7600\r\nOrigin: http://localhost:7600\r\n").await;
+    assert_eq!(status_line(&own), "HTTP/1.1 200 OK");
+}
+
+#[tokio::test]
+async fn off_loopback_the_token_is_required_except_for_health() {
+    let server = Fixture::listening("0.0.0.0:0", Some("open sesame"), Status::default()).await;
+    let host = "Host: files.example:7600\r\n";
+    for wrong in
+        ["", "Authorization: Bearer open\r\n", "Authorization: Basic open sesame\r\n", "Authorization: x\r\n"]
+    {
+        let answer = server.get_with(&format!("{host}{wrong}")).await;
+        assert_eq!(status_line(&answer), "HTTP/1.1 401 Unauthorized", "{wrong:?}");
+        assert!(answer.contains("www-authenticate: Bearer"), "{answer}");
+    }
+    let answer = server.get_with(&format!("{host}Authorization: Bearer open sesame\r\n")).await;
+    assert_eq!(status_line(&answer), "HTTP/1.1 200 OK");
+    assert_eq!(status_line(&server.get("/health/live").await), "HTTP/1.1 200 OK");
+}
+
+#[tokio::test]
+async fn on_loopback_no_token_is_needed() {
+    let server = Fixture::listening("127.0.0.1:0", Some("open sesame"), Status::default()).await;
+    assert_eq!(status_line(&server.get("/v1/status").await), "HTTP/1.1 200 OK");
+}

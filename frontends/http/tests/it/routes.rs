@@ -1,0 +1,139 @@
+use http_frontend::{
+    Status,
+    status::{Coordination, Journal, Phase, Usage},
+};
+
+use crate::{Fixture, body, status_line};
+
+fn busy() -> Status {
+    Status {
+        version: "1.2.3".into(),
+        phase: Phase::Ready,
+        uptime_ms: 1500,
+        provider: "embedded".into(),
+        listeners: [("zookeeper".to_owned(), "127.0.0.1:2181".to_owned())].into(),
+        coordination: Some(Coordination {
+            sessions: 2,
+            connections: 3,
+            watches: 1,
+            zxid: 17,
+            requests: 40,
+            responses: 41,
+        }),
+        journal: Some(Journal {
+            serving: true,
+            full: false,
+            trouble: Some("a checkpoint failed".into()),
+            bytes: 4096,
+            position: 9,
+            durable: 8,
+            syncs: 5,
+            checkpoints: 1,
+        }),
+        usage: vec![Usage {
+            operation: "key_value.update".into(),
+            calls: 12,
+            failures: 1,
+            items: 11,
+            bytes: 900,
+        }],
+    }
+}
+
+#[tokio::test]
+async fn readiness_follows_the_phase_and_liveness_does_not() {
+    for (phase, ready) in [(Phase::Starting, 503), (Phase::Ready, 200), (Phase::Stopping, 503)] {
+        let server = Fixture::showing(Status { phase, ..Status::default() }).await;
+        let answer = server.get("/health/ready").await;
+        assert!(status_line(&answer).starts_with(&format!("HTTP/1.1 {ready}")), "{phase:?}: {answer}");
+        assert_eq!(answer.contains(r#""type":"not-ready""#), ready == 503, "{answer}");
+        assert_eq!(status_line(&server.get("/health/live").await), "HTTP/1.1 200 OK");
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_does_not_serve_is_not_ready() {
+    let journal = Some(Journal { serving: false, ..Journal::default() });
+    let server = Fixture::showing(Status { journal, ..busy() }).await;
+    let answer = server.get("/health/ready").await;
+    assert!(answer.contains(r#""type":"not-ready""#), "{answer}");
+}
+
+#[tokio::test]
+async fn the_status_is_read_back_as_it_was() {
+    let server = Fixture::showing(busy()).await;
+    let answer = server.get("/v1/status").await;
+    assert!(answer.contains("content-type: application/json"), "{answer}");
+    let read: Status = serde_json::from_str(body(&answer)).expect("a status");
+    assert_eq!(read, busy());
+}
+
+#[tokio::test]
+async fn a_status_of_another_version_is_read_as_far_as_it_goes() {
+    let read: Status = serde_json::from_str(r#"{"version":"9","new":{"a":1}}"#).expect("a status");
+    assert_eq!(read, Status { version: "9".into(), ..Status::default() });
+}
+
+#[tokio::test]
+async fn metrics_are_the_status_in_the_text_format() {
+    let answer = Fixture::showing(busy()).await.get("/metrics").await;
+    assert!(answer.contains("content-type: application/openmetrics-text; version=1.0.0"), "{answer}");
+    for line in [
+        r#"landfast_build_info{version="1.2.3",provider="embedded"} 1"#,
+        "landfast_ready 1",
+        "landfast_uptime_seconds 1.5",
+        "landfast_coordination_sessions 2",
+        "landfast_coordination_zxid 17",
+        "landfast_coordination_requests_total 40",
+        "landfast_journal_size_bytes 4096",
+        "landfast_journal_syncs_total 5",
+        "landfast_journal_trouble 1",
+        r#"landfast_port_calls_total{operation="key_value.update"} 12"#,
+        r#"landfast_port_carried_bytes_total{operation="key_value.update"} 900"#,
+        "# TYPE landfast_port_calls counter",
+        "# EOF",
+    ] {
+        assert!(body(&answer).lines().any(|got| got == line), "no line {line:?} in\n{answer}");
+    }
+}
+
+#[tokio::test]
+async fn metrics_are_whole_before_anything_runs() {
+    let answer = Fixture::showing(Status::default()).await.get("/metrics").await;
+    assert!(body(&answer).contains("landfast_ready 0\n"), "{answer}");
+    assert!(!body(&answer).contains("landfast_coordination"), "{answer}");
+    assert!(body(&answer).ends_with("# EOF\n"), "{answer}");
+}
+
+#[tokio::test]
+async fn the_description_names_every_route_and_every_route_is_there() {
+    let server = Fixture::showing(busy()).await;
+    let answer = server.get("/openapi.json").await;
+    let document: serde_json::Value = serde_json::from_str(body(&answer)).expect("JSON");
+    assert_eq!(document["info"]["version"], env!("CARGO_PKG_VERSION"));
+    let paths: Vec<&str> = document["paths"].as_object().expect("paths").keys().map(String::as_str).collect();
+    assert_eq!(paths.len(), 6);
+    for path in paths {
+        assert_eq!(status_line(&server.get(path).await), "HTTP/1.1 200 OK", "{path}");
+    }
+}
+
+#[tokio::test]
+async fn the_page_asks_nobody_else() {
+    let answer = Fixture::showing(busy()).await.get("/").await;
+    assert!(answer.contains("content-security-policy: default-src 'none'"), "{answer}");
+    assert!(!body(&answer).contains("http://") && !body(&answer).contains("https://"), "{answer}");
+}
+
+#[tokio::test]
+async fn an_unknown_path_and_a_wrong_method_are_problems() {
+    let server = Fixture::showing(busy()).await;
+    let unknown = server.get("/v1/nothing").await;
+    assert_eq!(status_line(&unknown), "HTTP/1.1 404 Not Found");
+    assert!(body(&unknown).contains(r#""type":"no-such-path""#), "{unknown}");
+    let request = "POST /v1/status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    let wrong = server.exchange(request).await;
+    assert_eq!(status_line(&wrong), "HTTP/1.1 405 Method Not Allowed");
+    assert!(wrong.contains("allow: GET,HEAD"), "{wrong}");
+    assert!(body(&wrong).contains(r#""type":"method-not-allowed""#), "{wrong}");
+}

@@ -1,0 +1,398 @@
+//! One connection, from its first byte to its last: the shell that reads, writes and waits.
+//!
+//! A turn takes every request that has arrived, lets the service work once, and sends every answer with
+//! one write. What has not happened by then is waited for together: bytes, room to write, the service.
+//!
+//! Back-pressure, so that no peer can make this process hold more than its share: nothing is read while
+//! the service has no room or too many requests are in flight, and nothing is read or answered while the
+//! peer leaves too much unread. A peer that then takes nothing for a session timeout is cut off.
+
+use std::{io, net::SocketAddr, time::Duration};
+
+use bytes::{Buf, BytesMut};
+use coordination::{Client, ConnectError, Ended, model::Output};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{
+        TcpStream,
+        tcp::{ReadHalf, WriteHalf},
+    },
+    sync::oneshot,
+    time::timeout,
+};
+
+use crate::{
+    conversation::{Conversation, Violation},
+    four_letter_words,
+    framing::{Frames, Stranger},
+    jute::connect::{ConnectRequest, ConnectResponse},
+    server::Shared,
+};
+
+/// The first packet is 44 or 45 bytes; room for fields that later clients may append.
+const FIRST_PACKET_BYTES_MAX: usize = 1024;
+/// What a connection keeps for sending after a turn that needed less than a quarter of it.
+const OUTGOING_BYTES_KEPT: usize = 64 << 10;
+/// How long, and for how many bytes, a closed connection is listened to, so that the peer reads our last
+/// answer before the kernel tells it that we did not read its last bytes.
+const LINGER: Duration = Duration::from_secs(1);
+const LINGER_BYTES_MAX: usize = 2 << 20;
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+enum End {
+    #[error("the server stops")]
+    Stopped,
+    #[error("the peer is gone")]
+    PeerGone,
+    #[error("the conversation is over")]
+    Over,
+    #[error("the first packet did not come in time")]
+    Silent,
+    #[error("the peer reads nothing any more")]
+    Stalled,
+    #[error("answered a four-letter word")]
+    Word,
+    #[error("the peer speaks {0}, not ZooKeeper's protocol")]
+    Foreign(&'static str),
+    #[error("{0}")]
+    Violation(#[from] Violation),
+    #[error("no session: {0}")]
+    Refused(#[from] ConnectError),
+    #[error("{0}")]
+    Ended(#[from] Ended),
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+/// Serves a connection until either side has enough of it.
+pub(crate) async fn serve(
+    shared: &Shared,
+    mut stream: TcpStream,
+    peer: SocketAddr,
+    mut stopped: oneshot::Receiver<()>,
+) {
+    let end = match converse(shared, &mut stream, &mut stopped).await {
+        Ok(end) | Err(end) => end,
+    };
+    match &end {
+        End::Foreign(_) | End::Violation(_) => {
+            shared.statistics.peer_malformed();
+            tracing::warn!(%peer, %end, "connection closed");
+        }
+        End::Refused(error) => {
+            shared.statistics.session_refused();
+            tracing::info!(%peer, %error, "connection closed without a session");
+        }
+        End::Ended(Ended::Store(_) | Ended::LeaseLost) | End::Stalled => {
+            tracing::warn!(%peer, %end, "connection closed");
+        }
+        _ => tracing::debug!(%peer, %end, "connection closed"),
+    }
+    if !matches!(end, End::PeerGone | End::Io(_) | End::Stalled | End::Stopped) {
+        linger(&mut stream).await;
+    }
+}
+
+async fn converse(
+    shared: &Shared,
+    stream: &mut TcpStream,
+    stopped: &mut oneshot::Receiver<()>,
+) -> Result<End, End> {
+    stream.set_nodelay(true)?;
+    let (mut reader, mut writer) = stream.split();
+    let mut frames = Frames::new(FIRST_PACKET_BYTES_MAX);
+    let first_packet = first_packet(&mut reader, &mut frames);
+    let opening = tokio::select! {
+        biased;
+        _ = &mut *stopped => return Err(End::Stopped),
+        opening = timeout(shared.config.first_packet_timeout, first_packet) => {
+            opening.map_err(|_| End::Silent)??
+        }
+    };
+    let request = match opening {
+        Opening::Client(request) => request,
+        Opening::Stranger(stranger) => return greet(shared, stranger, &mut writer).await,
+    };
+    let mut outgoing = BytesMut::new();
+    let client = match open_session(shared, &request).await {
+        Ok(client) => client,
+        Err(error) => {
+            if matches!(error, ConnectError::Expired) {
+                ConnectResponse::expired(request.has_read_only).encode(&mut outgoing);
+                timeout(LINGER, writer.write_all(&outgoing)).await.map_err(|_| End::Stalled)??;
+            }
+            return Err(error.into());
+        }
+    };
+    ConnectResponse {
+        timeout_ms: i32::try_from(client.timeout().as_millis()).unwrap_or(i32::MAX),
+        session: client.session(),
+        password: client.password(),
+        has_read_only: request.has_read_only,
+    }
+    .encode(&mut outgoing);
+    frames.limit(shared.config.packet_bytes_max);
+    let mut connection = Connection {
+        shared,
+        reader,
+        writer,
+        frames,
+        conversation: Conversation::default(),
+        client,
+        outputs: Vec::new(),
+        encoded: 0,
+        outgoing,
+    };
+    let end = connection.run(stopped).await;
+    shared.statistics.add(&mut connection.conversation.tally);
+    end.map(|()| End::Over)
+}
+
+/// What a connection begins with.
+enum Opening {
+    Client(ConnectRequest),
+    Stranger(Stranger),
+}
+
+async fn first_packet(reader: &mut ReadHalf<'_>, frames: &mut Frames) -> Result<Opening, End> {
+    loop {
+        if let Some(stranger) = frames.prefix().and_then(Stranger::recognise) {
+            return Ok(Opening::Stranger(stranger));
+        }
+        if let Some(frame) = frames.next_frame().map_err(Violation::from)? {
+            let request = ConnectRequest::decode(frame).map_err(Violation::from)?;
+            return Ok(Opening::Client(request));
+        }
+        let bytes = reader.read_buf(frames.space()).await?;
+        if bytes == 0 {
+            return Err(End::PeerGone);
+        }
+        frames.received(bytes);
+    }
+}
+
+async fn greet(shared: &Shared, stranger: Stranger, writer: &mut WriteHalf<'_>) -> Result<End, End> {
+    match stranger {
+        Stranger::FourLetterWord(word) => {
+            let text = four_letter_words::answer(word, &shared.statistics, shared.gateway.applied());
+            timeout(LINGER, writer.write_all(text.as_bytes())).await.map_err(|_| End::Stalled)??;
+            Ok(End::Word)
+        }
+        Stranger::Http => Err(End::Foreign("HTTP")),
+        Stranger::Tls => Err(End::Foreign("TLS")),
+    }
+}
+
+async fn open_session(shared: &Shared, request: &ConnectRequest) -> Result<Client, ConnectError> {
+    let connect = request.connect().ok_or(ConnectError::Expired)?;
+    shared.gateway.connect(connect).await
+}
+
+/// Says that nothing more will come, and lets the peer read what did.
+async fn linger(stream: &mut TcpStream) {
+    let rest = async {
+        stream.shutdown().await?;
+        let mut dropped = 0;
+        let mut buffer = [0; 4096];
+        while dropped < LINGER_BYTES_MAX {
+            match stream.read(&mut buffer).await? {
+                0 => break,
+                bytes => dropped += bytes,
+            }
+        }
+        io::Result::Ok(())
+    };
+    // The connection is over either way.
+    let _ = timeout(LINGER, rest).await;
+}
+
+struct Connection<'a> {
+    shared: &'a Shared,
+    reader: ReadHalf<'a>,
+    writer: WriteHalf<'a>,
+    frames: Frames,
+    conversation: Conversation,
+    client: Client,
+    /// What the service gave, written into `outgoing` up to `encoded`.
+    outputs: Vec<Output>,
+    encoded: usize,
+    outgoing: BytesMut,
+}
+
+/// What a wait brought.
+enum Woken {
+    Bytes(usize),
+    Work,
+}
+
+impl Connection<'_> {
+    async fn run(&mut self, stopped: &mut oneshot::Receiver<()>) -> Result<(), End> {
+        loop {
+            let violation = self.submit().err();
+            let ended = self.client.pump(&mut self.outputs).await.err();
+            let sent = self.send();
+            self.shared.statistics.add(&mut self.conversation.tally);
+            if sent.is_err() {
+                return self.run_without_peer(ended.is_some()).await;
+            }
+            if let Some(ended) = ended {
+                self.send_down_to(0).await?;
+                return Err(ended.into());
+            }
+            if let Some(violation) = violation {
+                self.send_down_to(0).await?;
+                return Err(violation.into());
+            }
+            if self.conversation.is_over() {
+                return self.send_down_to(0).await;
+            }
+            if self.has_too_much_unsent() {
+                self.send_down_to(self.shared.config.unsent_bytes_max / 2).await?;
+            } else if !(self.may_submit() && self.frames.has_next()) {
+                match self.wait(stopped).await? {
+                    Woken::Bytes(0) => return self.run_without_peer(false).await,
+                    Woken::Bytes(bytes) => {
+                        self.frames.received(bytes);
+                        self.conversation.tally.bytes_received += bytes as u64;
+                    }
+                    Woken::Work => {}
+                }
+            }
+        }
+    }
+
+    /// Hands over the requests that have arrived, as far as there is room.
+    fn submit(&mut self) -> Result<(), Violation> {
+        while self.may_submit()
+            && let Some((tag, request)) = self.conversation.next_request(&mut self.frames)?
+        {
+            self.client.submit(tag, request);
+        }
+        Ok(())
+    }
+
+    fn may_submit(&self) -> bool {
+        !self.conversation.is_ending()
+            && self.conversation.awaited() < self.shared.config.requests_in_flight_max
+            && self.client.has_room()
+    }
+
+    fn has_too_much_unsent(&self) -> bool {
+        self.encoded < self.outputs.len() || self.outgoing.len() >= self.shared.config.unsent_bytes_max
+    }
+
+    /// Sends what can be sent now.
+    fn send(&mut self) -> io::Result<()> {
+        loop {
+            self.encode();
+            if !self.write()? || self.outputs.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Sends until at most so many bytes are left and every output is on its way.
+    async fn send_down_to(&mut self, bytes: usize) -> Result<(), End> {
+        let stall = self.stall();
+        while self.outgoing.len() > bytes || !self.outputs.is_empty() {
+            timeout(stall, self.writer.writable()).await.map_err(|_| End::Stalled)??;
+            self.send()?;
+        }
+        Ok(())
+    }
+
+    /// Turns outputs into bytes, as far as a peer may leave them unread.
+    fn encode(&mut self) {
+        while self.outgoing.len() < self.shared.config.unsent_bytes_max
+            && let Some(output) = self.outputs.get(self.encoded)
+        {
+            self.conversation.encode(output, &mut self.outgoing);
+            self.encoded += 1;
+        }
+        if self.encoded == self.outputs.len() {
+            self.outputs.clear();
+            self.encoded = 0;
+        }
+    }
+
+    /// Writes what the kernel takes; says whether that was all.
+    fn write(&mut self) -> io::Result<bool> {
+        let waiting = self.outgoing.len();
+        while !self.outgoing.is_empty() {
+            match self.writer.try_write(&self.outgoing) {
+                Ok(bytes) => {
+                    self.conversation.tally.bytes_sent += bytes as u64;
+                    if bytes == self.outgoing.len() {
+                        // Unlike advancing, this leaves the buffer whole for the next turn.
+                        self.outgoing.clear();
+                    } else {
+                        self.outgoing.advance(bytes);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if self.outgoing.capacity() > OUTGOING_BYTES_KEPT && waiting < OUTGOING_BYTES_KEPT / 4 {
+            self.outgoing = BytesMut::new();
+        }
+        Ok(true)
+    }
+
+    /// Waits for bytes, the service, or room to write.
+    ///
+    /// Bytes come first, so that a turn answers as many requests as it can; the service works in every
+    /// turn, so it cannot starve.
+    async fn wait(&mut self, stopped: &mut oneshot::Receiver<()>) -> Result<Woken, End> {
+        let may_read = self.may_submit();
+        tokio::select! {
+            biased;
+            _ = stopped => Err(End::Stopped),
+            read = self.reader.read_buf(self.frames.space()), if may_read => {
+                // A connection that was reset is over like one that was closed.
+                Ok(Woken::Bytes(read.unwrap_or(0)))
+            }
+            writable = self.writer.writable(), if !self.outgoing.is_empty() => {
+                writable?;
+                Ok(Woken::Work)
+            }
+            () = self.client.wait() => Ok(Woken::Work),
+        }
+    }
+
+    /// Hands over what a peer sent before it went, and lets the service finish a close: the ephemerals of
+    /// a session go at once also when its client does not wait for the answer.
+    async fn run_without_peer(&mut self, mut ended: bool) -> Result<(), End> {
+        self.discard();
+        while !ended {
+            let taken = self.submit();
+            ended = self.client.pump(&mut self.outputs).await.is_err();
+            self.discard();
+            self.shared.statistics.add(&mut self.conversation.tally);
+            let unfinished = if self.conversation.is_ending() {
+                !self.conversation.is_over()
+            } else {
+                taken.is_ok() && self.frames.has_next()
+            };
+            if !unfinished || timeout(self.stall(), self.client.wait()).await.is_err() {
+                break;
+            }
+        }
+        Err(End::PeerGone)
+    }
+
+    /// Ticks off what nobody is there to read.
+    fn discard(&mut self) {
+        while !self.outputs.is_empty() {
+            self.outgoing.clear();
+            self.encode();
+        }
+    }
+
+    /// How long a connection may stand still.
+    fn stall(&self) -> Duration {
+        self.client.timeout()
+    }
+}

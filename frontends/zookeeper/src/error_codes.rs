@@ -1,0 +1,53 @@
+//! ZooKeeper's numbers for the service's errors; nothing else here or below knows them.
+
+use coordination::Error;
+
+/// No error.
+pub const OK: i32 = 0;
+
+const SYSTEM_ERROR: i32 = -1;
+
+/// The code a reply header carries for an error.
+pub fn code(error: Error) -> i32 {
+    match error {
+        Error::Marshalling => -5,
+        Error::Unimplemented => -6,
+        Error::BadArguments => -8,
+        Error::NoNode => -101,
+        Error::BadVersion => -103,
+        Error::NoChildrenForEphemerals => -108,
+        Error::NodeExists => -110,
+        Error::NotEmpty => -111,
+        Error::SessionExpired => -112,
+        Error::InvalidAcl => -114,
+        Error::SessionMoved => -118,
+        // `System`, and whatever the service learns to say before this table does.
+        _ => SYSTEM_ERROR,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_error_has_the_code_that_clients_know_it_by() {
+        let codes = [
+            (Error::System, -1),
+            (Error::Marshalling, -5),
+            (Error::Unimplemented, -6),
+            (Error::BadArguments, -8),
+            (Error::NoNode, -101),
+            (Error::BadVersion, -103),
+            (Error::NoChildrenForEphemerals, -108),
+            (Error::NodeExists, -110),
+            (Error::NotEmpty, -111),
+            (Error::SessionExpired, -112),
+            (Error::InvalidAcl, -114),
+            (Error::SessionMoved, -118),
+        ];
+        for (error, expected) in codes {
+            assert_eq!(code(error), expected, "{error}");
+        }
+    }
+}

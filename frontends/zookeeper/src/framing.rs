@@ -1,0 +1,280 @@
+//! Cuts the bytes of a connection into frames: an `int32` length and as many bytes.
+//!
+//! All whole frames that have arrived are split off as one block, so that a batch of pipelined requests
+//! costs one split and not one each. When the block is used up and nobody kept a slice of it, the buffer
+//! behind it is used again, without an allocation.
+//!
+//! Invariants
+//! - A length is checked before anything is allocated for it, and the buffer grows with what arrives, not
+//!   with what was announced. It holds at most one unfinished frame and one read besides.
+//! - An idle connection keeps [`READ_BYTES_MIN`] bytes.
+//!
+//! What a peer sends first may not be jute at all: [`Stranger`].
+
+use bytes::{Bytes, BytesMut};
+
+use crate::jute::{FrameWriter, Reader};
+
+/// What is read at once from a quiet connection.
+const READ_BYTES_MIN: usize = 4 << 10;
+/// What is read at once from a busy connection.
+const READ_BYTES_MAX: usize = 64 << 10;
+/// After so many reads in a row that needed less than a quarter of the buffer, it is halved.
+const SMALL_READS_MAX: u32 = 64;
+
+/// A frame's length is not one the protocol allows. The connection closes, without an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a packet of {length} bytes is announced, the limit is {limit}")]
+pub struct LengthOutOfRange {
+    /// What was announced.
+    pub length: i32,
+    /// What is allowed.
+    pub limit: usize,
+}
+
+/// The bytes of one connection on their way to become requests.
+#[derive(Debug)]
+pub struct Frames {
+    /// What has arrived and is not cut yet.
+    buffer: BytesMut,
+    /// Whole frames, used up to `position`.
+    block: Bytes,
+    position: usize,
+    frame_bytes_max: usize,
+    read_bytes: usize,
+    small_reads: u32,
+}
+
+impl Frames {
+    /// Nothing yet; frames may have up to so many bytes.
+    pub fn new(frame_bytes_max: usize) -> Self {
+        Self {
+            buffer: BytesMut::new(),
+            block: Bytes::new(),
+            position: 0,
+            frame_bytes_max,
+            read_bytes: READ_BYTES_MIN,
+            small_reads: 0,
+        }
+    }
+
+    /// Allows frames of another length from now on.
+    pub fn limit(&mut self, frame_bytes_max: usize) {
+        self.frame_bytes_max = frame_bytes_max;
+    }
+
+    /// Where the next bytes go: read into it once, then say how many came by [`Frames::received`].
+    pub fn space(&mut self) -> &mut BytesMut {
+        self.release();
+        self.buffer.reserve(self.read_bytes);
+        &mut self.buffer
+    }
+
+    /// Learns from a read of so many bytes how much to offer the next.
+    pub fn received(&mut self, bytes: usize) {
+        if bytes >= self.read_bytes {
+            self.read_bytes = (self.read_bytes * 2).min(READ_BYTES_MAX);
+            self.small_reads = 0;
+        } else if bytes >= self.read_bytes / 4 || self.read_bytes == READ_BYTES_MIN {
+            self.small_reads = 0;
+        } else {
+            self.small_reads += 1;
+            if self.small_reads > SMALL_READS_MAX {
+                self.small_reads = 0;
+                self.read_bytes = (self.read_bytes / 2).max(READ_BYTES_MIN);
+                self.start_afresh();
+            }
+        }
+    }
+
+    /// The first four bytes that are not cut yet.
+    pub fn prefix(&self) -> Option<[u8; 4]> {
+        self.buffer.first_chunk().copied()
+    }
+
+    /// The next frame's body, if it has arrived.
+    pub fn next_frame(&mut self) -> Result<Option<Reader<'_>>, LengthOutOfRange> {
+        if self.position == self.block.len() {
+            self.release();
+            let whole = self.whole_bytes()?;
+            if whole == 0 {
+                return Ok(None);
+            }
+            self.block = self.buffer.split_to(whole).freeze();
+            if whole > READ_BYTES_MAX {
+                // Grown for a large frame: do not keep that for the small ones to come.
+                self.start_afresh();
+            }
+        }
+        let start = self.position + FrameWriter::LENGTH_BYTES;
+        let length = announced(&self.block[self.position..]).expect("a block holds whole frames");
+        let end = start + usize::try_from(length).expect("the length was checked when the block was cut");
+        self.position = end;
+        Ok(Some(Reader::within(&self.block, start..end)))
+    }
+
+    /// Whether [`Frames::next_frame`] has something to say: a frame, or that there cannot be one.
+    pub fn has_next(&self) -> bool {
+        self.position < self.block.len() || self.frame_bytes(0) != Ok(None)
+    }
+
+    /// How many bytes at the front of the buffer are whole frames. A bad length behind good frames is
+    /// found when these are used up, so that they are answered.
+    fn whole_bytes(&self) -> Result<usize, LengthOutOfRange> {
+        let mut whole = 0;
+        loop {
+            match self.frame_bytes(whole) {
+                Ok(Some(bytes)) => whole += bytes,
+                Err(error) if whole == 0 => return Err(error),
+                Ok(None) | Err(_) => return Ok(whole),
+            }
+        }
+    }
+
+    /// The bytes of the frame at this place of the buffer, its length included, if it is whole.
+    fn frame_bytes(&self, at: usize) -> Result<Option<usize>, LengthOutOfRange> {
+        let arrived = &self.buffer[at..];
+        let Some(length) = announced(arrived) else { return Ok(None) };
+        let out_of_range = LengthOutOfRange { length, limit: self.frame_bytes_max };
+        let bytes = usize::try_from(length).map_err(|_| out_of_range)?;
+        if bytes > self.frame_bytes_max {
+            return Err(out_of_range);
+        }
+        let bytes = FrameWriter::LENGTH_BYTES + bytes;
+        Ok((bytes <= arrived.len()).then_some(bytes))
+    }
+
+    /// Lets go of a block that is used up, so that its memory can be read into again.
+    fn release(&mut self) {
+        if self.position == self.block.len() && self.position > 0 {
+            self.block = Bytes::new();
+            self.position = 0;
+        }
+    }
+
+    /// Gives the buffer's memory back; what is unfinished moves over.
+    fn start_afresh(&mut self) {
+        self.buffer = BytesMut::from(&self.buffer[..]);
+    }
+}
+
+fn announced(bytes: &[u8]) -> Option<i32> {
+    bytes.first_chunk().map(|length| i32::from_be_bytes(*length))
+}
+
+/// A peer that does not begin with a packet. As a length, its first bytes would be far out of range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stranger {
+    /// One of ZooKeeper's commands for operators, as four letters.
+    FourLetterWord(&'static str),
+    /// A browser, a health check or a proxy.
+    Http,
+    /// A client that thinks the port is encrypted.
+    Tls,
+}
+
+impl Stranger {
+    /// Every command of ZooKeeper 3.9.
+    const WORDS: [&'static str; 18] = [
+        "conf", "cons", "crst", "dirs", "dump", "envi", "gtmk", "hash", "isro", "mntr", "ruok", "srst",
+        "srvr", "stat", "stmk", "wchc", "wchp", "wchs",
+    ];
+    const VERBS: [&'static [u8; 4]; 9] =
+        [b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"PRI "];
+
+    /// Recognises one by its first four bytes.
+    pub fn recognise(prefix: [u8; 4]) -> Option<Self> {
+        if let Some(word) = Self::WORDS.into_iter().find(|word| word.as_bytes() == prefix) {
+            return Some(Self::FourLetterWord(word));
+        }
+        if Self::VERBS.contains(&&prefix) {
+            return Some(Self::Http);
+        }
+        // A handshake record of SSL 3.0 to TLS 1.3.
+        (prefix[..2] == [0x16, 0x03]).then_some(Self::Tls)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+
+    fn frames(bytes: &[u8]) -> Frames {
+        let mut frames = Frames::new(Config::PACKET_BYTES_DEFAULT);
+        frames.space().extend_from_slice(bytes);
+        frames.received(bytes.len());
+        frames
+    }
+
+    #[test]
+    fn frames_come_out_however_the_bytes_arrive() {
+        let bytes = b"\0\0\0\x04\0\0\0\x07\0\0\0\0\0\0\0\x04\0\0\0\x08";
+        for piece in 1..=bytes.len() {
+            let mut frames = frames(b"");
+            let mut seen = Vec::new();
+            for bytes in bytes.chunks(piece) {
+                frames.space().extend_from_slice(bytes);
+                frames.received(bytes.len());
+                while let Some(mut frame) = frames.next_frame().expect("the lengths are good") {
+                    seen.push(frame.int().ok());
+                }
+                assert!(!frames.has_next());
+            }
+            assert_eq!(seen, [Some(7), None, Some(8)], "in pieces of {piece}");
+        }
+    }
+
+    #[test]
+    fn the_limit_itself_is_accepted_and_one_byte_more_is_not() {
+        let limit = Config::PACKET_BYTES_DEFAULT as i32;
+        for (length, accepted) in
+            [(0, true), (limit, true), (limit + 1, false), (i32::MAX, false), (-1, false), (i32::MIN, false)]
+        {
+            let mut frames = frames(&length.to_be_bytes());
+            assert_eq!(frames.has_next(), length == 0 || !accepted, "{length}");
+            assert_eq!(frames.next_frame().is_ok(), accepted, "{length}");
+        }
+    }
+
+    #[test]
+    fn frames_before_a_bad_length_are_given_first() {
+        let mut frames = frames(b"\0\0\0\x04\0\0\0\x07\xff\xff\xff\xff");
+        assert!(matches!(frames.next_frame(), Ok(Some(_))));
+        assert!(frames.has_next());
+        assert!(frames.next_frame().is_err());
+    }
+
+    #[test]
+    fn an_announced_length_alone_allocates_nothing() {
+        let mut frames = frames(&1_000_000_i32.to_be_bytes());
+        assert_eq!(frames.next_frame().map(|frame| frame.is_none()), Ok(true));
+        assert!(frames.space().capacity() <= 2 * READ_BYTES_MIN);
+    }
+
+    #[test]
+    fn the_buffer_grows_with_the_traffic_and_shrinks_when_it_is_over() {
+        let mut frames = frames(b"");
+        for _ in 0..8 {
+            let read = frames.read_bytes;
+            frames.received(read);
+        }
+        assert_eq!(frames.read_bytes, READ_BYTES_MAX);
+        assert!(frames.space().capacity() >= READ_BYTES_MAX);
+        for _ in 0..8 * SMALL_READS_MAX {
+            frames.received(12);
+        }
+        assert_eq!(frames.read_bytes, READ_BYTES_MIN);
+        assert!(frames.space().capacity() <= 2 * READ_BYTES_MIN);
+    }
+
+    #[test]
+    fn strangers_are_known_by_their_first_bytes_and_clients_are_not_strangers() {
+        assert_eq!(Stranger::recognise(*b"ruok"), Some(Stranger::FourLetterWord("ruok")));
+        assert_eq!(Stranger::recognise(*b"GET "), Some(Stranger::Http));
+        assert_eq!(Stranger::recognise([0x16, 3, 1, 0]), Some(Stranger::Tls));
+        assert_eq!(Stranger::recognise([0, 0, 0, 45]), None);
+        let lowest = i32::from_be_bytes([0x16, 3, 0, 0]) as usize;
+        assert!(Config::PACKET_BYTES_LIMIT < lowest, "no packet begins like a stranger");
+    }
+}

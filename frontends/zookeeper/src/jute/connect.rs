@@ -1,0 +1,83 @@
+//! The first record each way, which has no header.
+//!
+//! Clients before 3.4 send no `readOnly` byte and must get none back. There is no read-only mode here,
+//! so the byte is read for its presence only and answered with false.
+
+use std::time::Duration;
+
+use bytes::BytesMut;
+use coordination::model::{Connect, Password, SessionId, Zxid};
+
+use super::{FrameWriter, Malformed, Reader};
+
+/// Opens a session, or resumes one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConnectRequest {
+    /// The highest zxid the client has seen.
+    pub last_zxid_seen: Zxid,
+    /// The timeout it asks for, in milliseconds.
+    pub timeout_ms: i32,
+    /// The session to resume, zero for a new one.
+    pub session: SessionId,
+    /// The password of that session; none if it is not sixteen bytes and so cannot be right.
+    pub password: Option<Password>,
+    /// Whether the client sent the `readOnly` byte.
+    pub has_read_only: bool,
+}
+
+impl ConnectRequest {
+    /// Reads the record. The protocol version, always zero so far, is not looked at, as in ZooKeeper.
+    pub fn decode(mut frame: Reader<'_>) -> Result<Self, Malformed> {
+        let _protocol_version = frame.int()?;
+        let last_zxid_seen = Zxid(frame.long()?);
+        let timeout_ms = frame.int()?;
+        let session = SessionId(frame.long()?);
+        let password = frame.buffer()?.and_then(|bytes| bytes.try_into().ok()).map(Password);
+        let has_read_only = frame.remaining() > 0;
+        Ok(Self { last_zxid_seen, timeout_ms, session, password, has_read_only })
+    }
+
+    /// The same in the service's words; none if the session named cannot be resumed by it.
+    pub fn connect(&self) -> Option<Connect> {
+        let resume = match (self.session, self.password) {
+            (SessionId(0), _) => None,
+            (session, Some(password)) => Some((session, password)),
+            (_, None) => return None,
+        };
+        let timeout = Duration::from_millis(u64::try_from(self.timeout_ms).unwrap_or(0));
+        Some(Connect { last_zxid_seen: self.last_zxid_seen, timeout, resume })
+    }
+}
+
+/// Answers a [`ConnectRequest`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConnectResponse {
+    /// The timeout granted, in milliseconds.
+    pub timeout_ms: i32,
+    /// The session.
+    pub session: SessionId,
+    /// Its password.
+    pub password: Password,
+    /// Whether the client sent the `readOnly` byte and so expects it.
+    pub has_read_only: bool,
+}
+
+impl ConnectResponse {
+    /// Tells a client that its session is gone, so that it stops coming back for it.
+    pub fn expired(has_read_only: bool) -> Self {
+        Self { timeout_ms: 0, session: SessionId(0), password: Password([0; 16]), has_read_only }
+    }
+
+    /// Writes the record as a frame.
+    pub fn encode(&self, buffer: &mut BytesMut) {
+        let mut frame = FrameWriter::begin(buffer, 37);
+        frame.int(0);
+        frame.int(self.timeout_ms);
+        frame.long(self.session.0);
+        frame.buffer(Some(&self.password.0));
+        if self.has_read_only {
+            frame.bool(false);
+        }
+        frame.finish();
+    }
+}

@@ -1,0 +1,120 @@
+//! The operations a client can name, by ZooKeeper's numbers.
+
+/// What a request asks for, as far as decoding it and answering it differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// Makes a znode, answers its path.
+    Create,
+    /// Makes a znode, answers its path and Stat.
+    Create2,
+    /// Deletes a znode.
+    Delete,
+    /// Answers a znode's Stat.
+    Exists,
+    /// Answers a znode's data and Stat.
+    GetData,
+    /// Sets a znode's data, answers its Stat.
+    SetData,
+    /// Answers the names of a znode's children.
+    GetChildren,
+    /// Answers the names of a znode's children, and its Stat.
+    GetChildren2,
+    /// Answers once everything before is applied.
+    Sync,
+    /// Keeps the session alive.
+    Ping,
+    /// Ends the session.
+    CloseSession,
+    /// Sets watches again.
+    SetWatches,
+    /// The same with lists of persistent watches.
+    SetWatches2,
+    /// ZooKeeper has it, this server does not: answered with an error, the connection stays, so that
+    /// the client's other requests are not lost with it.
+    NotOffered,
+    /// Nobody has it, or it must not be passed over (`auth` and `sasl`, whose failure ends a
+    /// connection): answered with an error, then the connection closes.
+    Unknown,
+}
+
+impl Operation {
+    /// Every operation, in the order of [`Operation::index`].
+    pub const ALL: [Self; 15] = [
+        Self::Create,
+        Self::Create2,
+        Self::Delete,
+        Self::Exists,
+        Self::GetData,
+        Self::SetData,
+        Self::GetChildren,
+        Self::GetChildren2,
+        Self::Sync,
+        Self::Ping,
+        Self::CloseSession,
+        Self::SetWatches,
+        Self::SetWatches2,
+        Self::NotOffered,
+        Self::Unknown,
+    ];
+
+    /// The operation of an opcode.
+    pub fn of(opcode: i32) -> Self {
+        match opcode {
+            1 => Self::Create,
+            2 => Self::Delete,
+            3 => Self::Exists,
+            4 => Self::GetData,
+            5 => Self::SetData,
+            8 => Self::GetChildren,
+            9 => Self::Sync,
+            11 => Self::Ping,
+            12 => Self::GetChildren2,
+            15 => Self::Create2,
+            101 => Self::SetWatches,
+            105 => Self::SetWatches2,
+            -11 => Self::CloseSession,
+            // getACL, setACL, multi, reconfig to multiRead, getEphemerals, getAllChildrenNumber,
+            // addWatch, whoAmI. Not `check`, which is unknown outside a multi in ZooKeeper too.
+            6 | 7 | 14 | 16..=22 | 103 | 104 | 106 | 107 => Self::NotOffered,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// Its place in [`Operation::ALL`].
+    pub fn index(self) -> usize {
+        self as usize
+    }
+
+    /// Its name in ZooKeeper's words, for logs and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::Create2 => "create2",
+            Self::Delete => "delete",
+            Self::Exists => "exists",
+            Self::GetData => "getData",
+            Self::SetData => "setData",
+            Self::GetChildren => "getChildren",
+            Self::GetChildren2 => "getChildren2",
+            Self::Sync => "sync",
+            Self::Ping => "ping",
+            Self::CloseSession => "closeSession",
+            Self::SetWatches => "setWatches",
+            Self::SetWatches2 => "setWatches2",
+            Self::NotOffered => "notOffered",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_is_the_place_in_the_list_of_all() {
+        for (place, operation) in Operation::ALL.into_iter().enumerate() {
+            assert_eq!(operation.index(), place, "{}", operation.name());
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Requests: a header, and the body its opcode promises.
+//!
+//! A body that does not decode is still a request with an xid, so it becomes [`Request::Refuse`] and is
+//! answered in its turn. Only a frame too short for the header cannot be answered.
+
+use coordination::{
+    Error,
+    model::{Acl, Lifetime, Naming, Request, Watching, Zxid},
+};
+
+use super::{Malformed, Operation, Reader};
+
+/// A string is at least its length.
+const STRING_BYTES_MIN: usize = 4;
+/// An ACL entry is at least its permissions and two lengths.
+const ACL_BYTES_MIN: usize = 12;
+
+/// One request of a client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decoded {
+    /// The client's number for it, which the reply carries; special ones are only echoed.
+    pub xid: i32,
+    /// What it asked for, which decides the form of the reply.
+    pub operation: Operation,
+    /// The same in the service's words.
+    pub request: Request,
+}
+
+/// Reads a request; fails only if there is no whole header.
+pub fn decode(mut frame: Reader<'_>) -> Result<Decoded, Malformed> {
+    let xid = frame.int()?;
+    let operation = Operation::of(frame.int()?);
+    let request = body(operation, &mut frame).unwrap_or(Request::Refuse(Error::Marshalling));
+    Ok(Decoded { xid, operation, request })
+}
+
+fn body(operation: Operation, frame: &mut Reader<'_>) -> Result<Request, Malformed> {
+    Ok(match operation {
+        Operation::Create | Operation::Create2 => create(frame)?,
+        Operation::Delete => Request::Delete { path: frame.path()?, version: frame.int()? },
+        Operation::Exists => Request::Exists { path: frame.path()?, watching: watching(frame)? },
+        Operation::GetData => Request::GetData { path: frame.path()?, watching: watching(frame)? },
+        Operation::SetData => set_data(frame)?,
+        Operation::GetChildren | Operation::GetChildren2 => {
+            Request::GetChildren { path: frame.path()?, watching: watching(frame)? }
+        }
+        Operation::Sync => Request::Sync { path: frame.path()? },
+        Operation::Ping => Request::Ping,
+        Operation::CloseSession => Request::Close,
+        Operation::SetWatches => set_watches(frame)?,
+        Operation::SetWatches2 => set_watches2(frame)?,
+        Operation::NotOffered | Operation::Unknown => Request::Refuse(Error::Unimplemented),
+    })
+}
+
+/// A null path is refused as an invalid one here, other than elsewhere: ZooKeeper checks it first.
+fn set_data(frame: &mut Reader<'_>) -> Result<Request, Malformed> {
+    let (path, data, version) = (frame.string()?, frame.data()?, frame.int()?);
+    Ok(match path {
+        Some(path) => Request::SetData { path, data, version },
+        None => Request::Refuse(Error::BadArguments),
+    })
+}
+
+fn create(frame: &mut Reader<'_>) -> Result<Request, Malformed> {
+    let path = frame.path()?;
+    let data = frame.data()?;
+    let acl = frame.vector(ACL_BYTES_MIN, acl)?.unwrap_or_default();
+    let (lifetime, naming) = match frame.int()? {
+        0 => (Lifetime::Persistent, Naming::Given),
+        1 => (Lifetime::Ephemeral, Naming::Given),
+        2 => (Lifetime::Persistent, Naming::Sequential),
+        3 => (Lifetime::Ephemeral, Naming::Sequential),
+        // Containers, and with a time to live: as a ZooKeeper whose extended types are switched off.
+        4..=6 => return Ok(Request::Refuse(Error::Unimplemented)),
+        _ => return Ok(Request::Refuse(Error::BadArguments)),
+    };
+    Ok(Request::Create { path, data, acl, lifetime, naming })
+}
+
+/// A null scheme or id is left empty, which no ACL may be.
+fn acl(frame: &mut Reader<'_>) -> Result<Acl, Malformed> {
+    Ok(Acl {
+        permissions: frame.int()?,
+        scheme: frame.string()?.unwrap_or_default(),
+        id: frame.string()?.unwrap_or_default(),
+    })
+}
+
+fn watching(frame: &mut Reader<'_>) -> Result<Watching, Malformed> {
+    Ok(if frame.bool()? { Watching::Yes } else { Watching::No })
+}
+
+fn paths(frame: &mut Reader<'_>) -> Result<Vec<String>, Malformed> {
+    frame.vector(STRING_BYTES_MIN, Reader::path)?.ok_or(Malformed::Null)
+}
+
+fn set_watches(frame: &mut Reader<'_>) -> Result<Request, Malformed> {
+    Ok(Request::SetWatches {
+        relative: Zxid(frame.long()?),
+        data: paths(frame)?,
+        exists: paths(frame)?,
+        children: paths(frame)?,
+    })
+}
+
+/// Clients of 3.6 and later send this form; its two lists of persistent watches are not offered.
+fn set_watches2(frame: &mut Reader<'_>) -> Result<Request, Malformed> {
+    let request = set_watches(frame)?;
+    let persistent = paths(frame)?;
+    let recursive = paths(frame)?;
+    if persistent.is_empty() && recursive.is_empty() {
+        Ok(request)
+    } else {
+        Ok(Request::Refuse(Error::Unimplemented))
+    }
+}

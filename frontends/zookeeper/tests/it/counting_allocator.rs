@@ -1,0 +1,63 @@
+//! Counts what a thread allocates, so that a test can promise a bound.
+#![allow(unsafe_code)] // A global allocator is an unsafe trait; this one only counts and passes on.
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    cell::Cell,
+};
+
+/// What a piece of work allocated.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Allocated {
+    /// All of it, freed or not.
+    pub(crate) total_bytes: usize,
+    /// The largest single piece.
+    pub(crate) largest_bytes: usize,
+}
+
+thread_local! {
+    static ALLOCATED: Cell<Allocated> = const { Cell::new(Allocated { total_bytes: 0, largest_bytes: 0 }) };
+}
+
+/// Runs some work and says what it allocated on this thread.
+pub(crate) fn allocated_by<T>(work: impl FnOnce() -> T) -> (T, Allocated) {
+    ALLOCATED.set(Allocated::default());
+    let done = work();
+    (done, ALLOCATED.get())
+}
+
+struct Counting;
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+fn count(bytes: usize) {
+    // A thread that is ending has no cell any more and measures nothing.
+    let _ = ALLOCATED.try_with(|allocated| {
+        let Allocated { total_bytes, largest_bytes } = allocated.get();
+        allocated.set(Allocated {
+            total_bytes: total_bytes.saturating_add(bytes),
+            largest_bytes: largest_bytes.max(bytes),
+        });
+    });
+}
+
+// SAFETY: every call goes to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size());
+        // SAFETY: the caller keeps this trait's contract, which is the system allocator's too.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count(size);
+        // SAFETY: as above.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}

@@ -1,0 +1,8 @@
+//! The front end's promises, from the outside.
+
+mod counting_allocator;
+mod drive;
+mod fuzz;
+mod requests;
+mod round_trips;
+mod wire;

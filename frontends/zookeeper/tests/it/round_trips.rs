@@ -1,0 +1,89 @@
+//! What a client encodes is what the service is asked.
+
+use bytes::Bytes;
+use coordination::model::{Acl, Lifetime, Naming, Request, Watching, Zxid};
+use proptest::{collection::vec, option, prelude::*};
+use zookeeper_frontend::{conversation::Conversation, framing::Frames};
+
+use crate::requests::encode;
+
+const PACKET_BYTES_MAX: usize = 1 << 20;
+
+fn path() -> impl Strategy<Value = String> {
+    any::<String>()
+}
+
+fn watching() -> impl Strategy<Value = Watching> {
+    prop_oneof![Just(Watching::No), Just(Watching::Yes)]
+}
+
+fn data() -> impl Strategy<Value = Option<Bytes>> {
+    option::of(prop_oneof![vec(any::<u8>(), 0..100), vec(any::<u8>(), 4000..5000)].prop_map(Bytes::from))
+}
+
+fn acl() -> impl Strategy<Value = Acl> {
+    (any::<i32>(), any::<String>(), any::<String>()).prop_map(|(permissions, scheme, id)| Acl {
+        permissions,
+        scheme,
+        id,
+    })
+}
+
+fn create() -> impl Strategy<Value = Request> {
+    let lifetime = prop_oneof![Just(Lifetime::Persistent), Just(Lifetime::Ephemeral)];
+    let naming = prop_oneof![Just(Naming::Given), Just(Naming::Sequential)];
+    (path(), data(), vec(acl(), 0..4), lifetime, naming)
+        .prop_map(|(path, data, acl, lifetime, naming)| Request::Create { path, data, acl, lifetime, naming })
+}
+
+fn set_watches() -> impl Strategy<Value = Request> {
+    let paths = || vec(path(), 0..5);
+    (any::<i64>(), paths(), paths(), paths()).prop_map(|(relative, data, exists, children)| {
+        Request::SetWatches { relative: Zxid(relative), data, exists, children }
+    })
+}
+
+/// Every request but the one that ends a conversation.
+fn request() -> impl Strategy<Value = Request> {
+    prop_oneof![
+        create(),
+        set_watches(),
+        (path(), any::<i32>()).prop_map(|(path, version)| Request::Delete { path, version }),
+        (path(), data(), any::<i32>()).prop_map(|(path, data, version)| Request::SetData {
+            path,
+            data,
+            version
+        }),
+        (path(), watching()).prop_map(|(path, watching)| Request::Exists { path, watching }),
+        (path(), watching()).prop_map(|(path, watching)| Request::GetData { path, watching }),
+        (path(), watching()).prop_map(|(path, watching)| Request::GetChildren { path, watching }),
+        path().prop_map(|path| Request::Sync { path }),
+        Just(Request::Ping),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
+
+    /// However the stream is cut into reads, the requests come out whole and in order.
+    #[test]
+    fn requests_come_out_as_they_were_encoded(
+        requests in vec((any::<i32>(), request(), any::<bool>()), 1..12),
+        piece in 1_usize..3000,
+    ) {
+        let bytes: Vec<u8> =
+            requests.iter().flat_map(|(xid, request, newer)| encode(*xid, request, *newer)).collect();
+        let mut frames = Frames::new(PACKET_BYTES_MAX);
+        let mut conversation = Conversation::default();
+        let mut decoded = Vec::new();
+        for bytes in bytes.chunks(piece) {
+            frames.space().extend_from_slice(bytes);
+            frames.received(bytes.len());
+            while let Some(next) = conversation.next_request(&mut frames).expect("these are requests") {
+                decoded.push(next);
+            }
+        }
+        let expected: Vec<_> = requests.into_iter().map(|(xid, request, _)| (xid, request)).collect();
+        prop_assert_eq!(decoded, expected);
+    }
+}

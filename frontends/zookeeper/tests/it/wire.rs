@@ -1,0 +1,363 @@
+//! The bytes that clients and ZooKeeper 3.9.5 exchange, as they were seen on the wire.
+
+use bytes::{Bytes, BytesMut};
+use coordination::{
+    Error,
+    model::{
+        Acl, Connect, EventKind, Lifetime, Naming, Output, Password, Request, Response, SessionId, Stat,
+        Watching, Zxid,
+    },
+};
+use zookeeper_frontend::{
+    conversation::Conversation,
+    framing::Frames,
+    jute::{
+        Reader,
+        connect::{ConnectRequest, ConnectResponse},
+    },
+};
+
+use crate::requests::{buffer, frame, int, long, string, strings};
+
+/// A conversation that talks in bytes.
+struct Wire {
+    frames: Frames,
+    conversation: Conversation,
+    written: BytesMut,
+}
+
+impl Wire {
+    fn new() -> Self {
+        Self { frames: Frames::new(1 << 20), conversation: Conversation::default(), written: BytesMut::new() }
+    }
+
+    /// What the service is asked after these bytes.
+    fn ask(&mut self, bytes: &[u8]) -> Vec<(i32, Request)> {
+        self.frames.space().extend_from_slice(bytes);
+        self.frames.received(bytes.len());
+        std::iter::from_fn(|| self.conversation.next_request(&mut self.frames).expect("these are frames"))
+            .collect()
+    }
+
+    /// What the client reads when the service answers so.
+    fn answer(&mut self, tag: i32, zxid: i64, result: Result<Response, Error>) -> Vec<u8> {
+        self.conversation.encode(&Output::Reply { tag, zxid: Zxid(zxid), result }, &mut self.written);
+        self.written.split().to_vec()
+    }
+}
+
+/// What becomes of one body under an opcode.
+fn decoded(opcode: i32, body: &[Vec<u8>]) -> Request {
+    let bytes = frame(&[int(7), int(opcode), body.concat()].concat());
+    let mut asked = Wire::new().ask(&bytes);
+    let (xid, request) = asked.pop().expect("a header makes a request");
+    assert_eq!((xid, asked.len()), (7, 0));
+    request
+}
+
+fn world() -> Vec<u8> {
+    [int(1), int(31), string("world"), string("anyone")].concat()
+}
+
+/// kazoo: a new session, ten seconds, with the byte that came in 3.4.
+#[test]
+fn a_connect_request_of_kazoo_opens_a_session() {
+    let packet = Bytes::from_static(
+        b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x27\x10\0\0\0\0\0\0\0\0\0\0\0\x10\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
+    );
+    assert_eq!(packet.len(), 45);
+    let request = ConnectRequest::decode(Reader::new(&packet)).expect("it decodes");
+    assert!(request.has_read_only);
+    let connect = request.connect().expect("it asks for nothing impossible");
+    assert_eq!(
+        connect,
+        Connect { last_zxid_seen: Zxid(0), timeout: std::time::Duration::from_secs(10), resume: None }
+    );
+    let old = packet.slice(..44);
+    assert!(!ConnectRequest::decode(Reader::new(&old)).expect("it decodes").has_read_only);
+}
+
+/// The answer that ZooKeeper 3.9.5 gave, with its session and password.
+#[test]
+fn a_connect_response_has_a_read_only_byte_only_for_clients_that_sent_one() {
+    let password = *b"\x10\xfchM\xa0\xd9L-\xea:za\x16Jok";
+    let mut response = ConnectResponse {
+        timeout_ms: 10_000,
+        session: SessionId(0x0100_0023_c832_0000),
+        password: Password(password),
+        has_read_only: true,
+    };
+    let expected =
+        [b"\0\0\0\x25\0\0\0\0\0\0\x27\x10\x01\0\0\x23\xc8\x32\0\0\0\0\0\x10", &password[..], b"\0"].concat();
+    let mut buffer = BytesMut::new();
+    response.encode(&mut buffer);
+    assert_eq!(buffer, expected);
+
+    response.has_read_only = false;
+    buffer.clear();
+    response.encode(&mut buffer);
+    assert_eq!(buffer[..4], [0, 0, 0, 0x24]);
+    assert_eq!(buffer[4..], expected[4..expected.len() - 1]);
+}
+
+/// Point 4 of ZooKeeper's session rules: not a bare close.
+#[test]
+fn an_expired_session_is_told_so_with_zeros() {
+    let mut buffer = BytesMut::new();
+    ConnectResponse::expired(true).encode(&mut buffer);
+    assert_eq!(buffer, [&b"\0\0\0\x25"[..], &[0; 16], b"\0\0\0\x10", &[0; 17]].concat());
+}
+
+#[test]
+fn a_session_is_resumed_only_with_a_password_that_could_be_right() {
+    let request = |session: i64, password: Option<&[u8]>| {
+        let body = Bytes::from([int(0), long(9), int(-5), long(session), buffer(password)].concat());
+        ConnectRequest::decode(Reader::new(&body)).expect("it decodes").connect()
+    };
+    let resume = request(5, Some(&[7; 16])).expect("it can be tried").resume;
+    assert_eq!(resume, Some((SessionId(5), Password([7; 16]))));
+    assert_eq!(request(5, Some(&[7; 15])), None);
+    assert_eq!(request(5, None), None);
+    let fresh = request(0, None).expect("a new session needs no password");
+    assert_eq!((fresh.resume, fresh.timeout.as_millis()), (None, 0));
+}
+
+#[test]
+fn a_create_is_answered_with_its_path_and_a_create2_with_its_stat_too() {
+    let bytes = b"\0\0\0\x32\0\0\0\x01\0\0\0\x01\0\0\0\x02/x\0\0\0\x01d\0\0\0\x01\0\0\0\x1f\0\0\0\x05world\
+                  \0\0\0\x06anyone\0\0\0\0";
+    let create = Request::Create {
+        path: "/x".into(),
+        data: Some(Bytes::from_static(b"d")),
+        acl: vec![Acl { permissions: 31, scheme: "world".into(), id: "anyone".into() }],
+        lifetime: Lifetime::Persistent,
+        naming: Naming::Given,
+    };
+    let mut wire = Wire::new();
+    assert_eq!(wire.ask(bytes), [(1, create)]);
+    let created = Response::Created { path: "/x".into(), stat: Stat::default() };
+    assert_eq!(
+        wire.answer(1, 2, Ok(created.clone())),
+        b"\0\0\0\x16\0\0\0\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x02/x"
+    );
+
+    let mut create2 = bytes.to_vec();
+    create2[11] = 15;
+    assert_eq!(wire.ask(&create2).len(), 1);
+    let answered = wire.answer(1, 2, Ok(created));
+    assert_eq!(answered.len(), 4 + 0x16 + 68);
+}
+
+/// The answer that ZooKeeper 3.9.5 gave, field for field.
+#[test]
+fn data_is_answered_with_all_sixty_eight_bytes_of_its_stat() {
+    let mut wire = Wire::new();
+    let asked = wire.ask(b"\0\0\0\x0f\0\0\0\x07\0\0\0\x04\0\0\0\x02/x\x01");
+    assert_eq!(asked, [(7, Request::GetData { path: "/x".into(), watching: Watching::Yes })]);
+    let stat = Stat {
+        czxid: Zxid(2),
+        mzxid: Zxid(3),
+        ctime: 0x01a1_fc29_6b6f,
+        mtime: 0x01a1_fc29_6b70,
+        version: 4,
+        cversion: 5,
+        aversion: 6,
+        ephemeral_owner: 0x0100_0023_c832_0000,
+        data_length: 1,
+        num_children: 8,
+        pzxid: Zxid(9),
+    };
+    let data = Some(Bytes::from_static(b"d"));
+    let expected = [
+        &b"\0\0\0\x59\0\0\0\x07\0\0\0\0\0\0\0\x29\0\0\0\0\0\0\0\x01d"[..],
+        b"\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x03\0\0\x01\xa1\xfc\x29\x6b\x6f\0\0\x01\xa1\xfc\x29\x6b\x70",
+        b"\0\0\0\x04\0\0\0\x05\0\0\0\x06\x01\0\0\x23\xc8\x32\0\0\0\0\0\x01\0\0\0\x08\0\0\0\0\0\0\0\x09",
+    ]
+    .concat();
+    assert_eq!(wire.answer(7, 41, Ok(Response::Data { data, stat })), expected);
+}
+
+#[test]
+fn null_data_stays_null() {
+    let mut wire = Wire::new();
+    wire.ask(b"\0\0\0\x0f\0\0\0\x07\0\0\0\x04\0\0\0\x02/x\0");
+    let bytes = wire.answer(7, 1, Ok(Response::Data { data: None, stat: Stat::default() }));
+    assert_eq!(bytes[20..24], [0xff; 4]);
+    assert_eq!(bytes.len(), 24 + 68);
+}
+
+#[test]
+fn children_come_with_a_stat_only_if_asked_so() {
+    let children = Response::Children { children: vec!["a".into(), "bc".into()], stat: Stat::default() };
+    for (opcode, stat_bytes) in [(8, 0), (12, 68)] {
+        let mut wire = Wire::new();
+        let body = [int(3), int(opcode), string("/"), vec![0]].concat();
+        assert_eq!(wire.ask(&frame(&body)).len(), 1);
+        let bytes = wire.answer(3, 1, Ok(children.clone()));
+        assert_eq!(bytes[20..35], *b"\0\0\0\x02\0\0\0\x01a\0\0\0\x02bc");
+        assert_eq!(bytes.len(), 35 + stat_bytes);
+    }
+}
+
+/// Points 9 and 40: the xids of a ping and of setWatches are negative and come back.
+#[test]
+fn special_xids_are_echoed() {
+    let mut wire = Wire::new();
+    assert_eq!(wire.ask(b"\0\0\0\x08\xff\xff\xff\xfe\0\0\0\x0b"), [(-2, Request::Ping)]);
+    assert_eq!(
+        wire.answer(-2, 5, Ok(Response::Pong)),
+        b"\0\0\0\x10\xff\xff\xff\xfe\0\0\0\0\0\0\0\x05\0\0\0\0"
+    );
+    let paths = |path: &str| strings(&[path.to_owned()]);
+    let body = [int(-8), int(101), long(4), paths("/d"), paths("/e"), paths("/c")].concat();
+    let set = Request::SetWatches {
+        relative: Zxid(4),
+        data: vec!["/d".into()],
+        exists: vec!["/e".into()],
+        children: vec!["/c".into()],
+    };
+    assert_eq!(wire.ask(&frame(&body)), [(-8, set)]);
+    assert_eq!(
+        wire.answer(-8, 5, Ok(Response::WatchesSet)),
+        b"\0\0\0\x10\xff\xff\xff\xf8\0\0\0\0\0\0\0\x05\0\0\0\0"
+    );
+}
+
+/// Point 34.
+#[test]
+fn an_event_has_xid_minus_one_and_the_zxid_of_its_change() {
+    let mut wire = Wire::new();
+    let mut event = |zxid, kind| {
+        wire.conversation.encode(&Output::Event { zxid, kind, path: "/x".into() }, &mut wire.written);
+        wire.written.split().to_vec()
+    };
+    assert_eq!(
+        event(Some(Zxid(6)), EventKind::NodeDataChanged),
+        b"\0\0\0\x1e\xff\xff\xff\xff\0\0\0\0\0\0\0\x06\0\0\0\0\0\0\0\x03\0\0\0\x03\0\0\0\x02/x"
+    );
+    assert_eq!(event(None, EventKind::NodeDeleted)[8..16], [0xff; 8]);
+}
+
+#[test]
+fn an_error_has_no_body() {
+    let mut wire = Wire::new();
+    wire.ask(b"\0\0\0\x0f\0\0\0\x07\0\0\0\x04\0\0\0\x02/x\0");
+    assert_eq!(
+        wire.answer(7, 3, Err(Error::NoNode)),
+        b"\0\0\0\x10\0\0\0\x07\0\0\0\0\0\0\0\x03\xff\xff\xff\x9b"
+    );
+}
+
+/// Point 16: ZooKeeper answers so, then closes. `check` outside a multi is one of them.
+#[test]
+fn an_unknown_opcode_is_refused_without_a_zxid_and_ends_the_conversation() {
+    for opcode in [55, 0, -10, -1, 13, 100, 102, i32::MAX, i32::MIN] {
+        let mut wire = Wire::new();
+        let asked = wire.ask(&[frame(&[int(7), int(opcode)].concat()), frame(b"never read")].concat());
+        assert_eq!(asked, [(7, Request::Refuse(Error::Unimplemented))], "{opcode}");
+        assert!(wire.conversation.is_ending() && !wire.conversation.is_over());
+        assert_eq!(
+            wire.answer(7, 3, Err(Error::Unimplemented)),
+            b"\0\0\0\x10\0\0\0\x07\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xfa"
+        );
+        assert!(wire.conversation.is_over());
+    }
+}
+
+#[test]
+fn an_operation_that_is_not_offered_is_refused_and_the_conversation_goes_on() {
+    for opcode in [6, 7, 14, 16, 17, 18, 19, 20, 21, 22, 103, 104, 106, 107] {
+        assert_eq!(decoded(opcode, &[]), Request::Refuse(Error::Unimplemented), "{opcode}");
+        let mut wire = Wire::new();
+        let both = [frame(&[int(7), int(opcode)].concat()), frame(&[int(-2), int(11)].concat())].concat();
+        assert_eq!(wire.ask(&both).len(), 2, "{opcode}");
+    }
+    let persistent = [long(1), int(0), int(0), int(0), strings(&["/p".to_owned()]), int(0)];
+    assert_eq!(decoded(105, &persistent), Request::Refuse(Error::Unimplemented));
+}
+
+/// Containers and times to live are switched off; other flags mean nothing. Both before the ACL is looked at.
+#[test]
+fn flags_of_create_are_checked() {
+    let create = |flags| decoded(1, &[string("/x"), buffer(None), int(0), int(flags)]);
+    for flags in 0..4 {
+        assert!(matches!(create(flags), Request::Create { .. }), "{flags}");
+    }
+    for flags in 4..7 {
+        assert_eq!(create(flags), Request::Refuse(Error::Unimplemented), "{flags}");
+    }
+    for flags in [-1, 7, 9, i32::MAX, i32::MIN] {
+        assert_eq!(create(flags), Request::Refuse(Error::BadArguments), "{flags}");
+    }
+}
+
+/// Point 16, and what ZooKeeper 3.9.5 answered to the same bytes.
+#[test]
+fn a_body_that_does_not_decode_is_refused_and_the_conversation_goes_on() {
+    let malformed = Request::Refuse(Error::Marshalling);
+    let null = buffer(None);
+    let bodies: [(&str, i32, Vec<Vec<u8>>); 15] = [
+        ("truncated get", 4, vec![int(50)]),
+        ("truncated set", 5, vec![int(50), b"abc".to_vec()]),
+        ("truncated create", 1, vec![int(50), b"abc".to_vec()]),
+        ("missing watch flag", 4, vec![string("/x")]),
+        ("huge ACL", 1, vec![string("/x"), string(""), int(i32::MAX)]),
+        ("null path to get", 4, vec![null.clone(), vec![0]]),
+        ("null path to exists", 3, vec![null.clone(), vec![1]]),
+        ("null path to children", 8, vec![null.clone(), vec![1]]),
+        ("null path to delete", 2, vec![null.clone(), int(0)]),
+        ("null path to create", 1, vec![null.clone(), null.clone(), world(), int(0)]),
+        ("negative length", 4, vec![int(-5), vec![0]]),
+        ("null watch path", 101, vec![long(0), int(1), null.clone(), int(0), int(0)]),
+        ("truncated watches", 101, vec![long(0), int(5)]),
+        ("null watch lists", 101, vec![long(0), int(-1), int(-1), int(-1)]),
+        ("missing persistent lists", 105, vec![long(0), int(0), int(0), int(0)]),
+    ];
+    for (name, opcode, body) in bodies {
+        assert_eq!(decoded(opcode, &body), malformed, "{name}");
+    }
+    assert_eq!(decoded(5, &[null.clone(), null, int(0)]), Request::Refuse(Error::BadArguments));
+}
+
+/// As ZooKeeper 3.9.5: the service then says what it says of such values.
+#[test]
+fn odd_but_decodable_values_reach_the_service() {
+    let get = |path: &str, watching| Request::GetData { path: path.into(), watching };
+    assert_eq!(decoded(4, &[string("/x"), vec![7]]), get("/x", Watching::Yes));
+    assert_eq!(decoded(4, &[string("/x"), b"\0trailing".to_vec()]), get("/x", Watching::No));
+    assert_eq!(decoded(4, &[buffer(Some(b"/\xff")), vec![0]]), get("/\u{fffd}", Watching::No));
+    for acl in [int(-1), int(-7), int(0)] {
+        let create = decoded(1, &[string("/x"), string(""), acl, int(0)]);
+        assert!(matches!(create, Request::Create { acl, .. } if acl.is_empty()));
+    }
+    let nobody = [int(1), int(31), buffer(None), string("x")].concat();
+    let create = decoded(1, &[string("/x"), string(""), nobody, int(0)]);
+    assert!(matches!(create, Request::Create { acl, .. } if acl[0].scheme.is_empty()));
+}
+
+/// Point 7: the reply to a close is the last thing sent; what came behind the close is not read.
+#[test]
+fn a_close_ends_the_conversation_with_its_reply() {
+    let mut wire = Wire::new();
+    let close = frame(&[int(3), int(-11)].concat());
+    let ping = frame(&[int(-2), int(11)].concat());
+    assert_eq!(wire.ask(&[&ping[..], &close, &ping].concat()), [(-2, Request::Ping), (3, Request::Close)]);
+    wire.answer(-2, 1, Ok(Response::Pong));
+    assert!(!wire.conversation.is_over());
+    assert_eq!(wire.answer(3, 0x32, Ok(Response::Closed)), b"\0\0\0\x10\0\0\0\x03\0\0\0\0\0\0\0\x32\0\0\0\0");
+    assert!(wire.conversation.is_over());
+    wire.conversation.encode(
+        &Output::Event { zxid: None, kind: EventKind::NodeCreated, path: "/x".into() },
+        &mut wire.written,
+    );
+    assert!(wire.written.is_empty());
+}
+
+#[test]
+fn a_packet_too_short_for_a_header_breaks_the_conversation() {
+    for length in 0..8 {
+        let mut frames = Frames::new(100);
+        frames.space().extend_from_slice(&frame(&vec![0; length]));
+        assert!(Conversation::default().next_request(&mut frames).is_err(), "{length}");
+    }
+}
