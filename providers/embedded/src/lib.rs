@@ -1,1 +1,144 @@
 //! Every port in one process over one data directory.
+//!
+//! Key-value items and queue messages are records of one engine: a journal with group commit, an overlay of
+//! what changed since the last checkpoint, and a checkpoint store below. A mutation changes memory and
+//! returns; [`externalize`](ports::Externalize::externalize) waits for the disk, and one sync serves all who
+//! wait. Why it is built this way, and what happens when each step fails: `docs/design/0001-embedded-journal.md`.
+//!
+//! Reading order: [`mod@record`], [`overlay`], [`store`], [`engine`]; then [`journal`], [`recovery`] and
+//! [`checkpoint`]; then one module per port.
+//!
+//! What is in the data directory: `LOCK`, `format`, `journal/NNNNNNNN.log` with one `spare`, `state.redb`,
+//! and `objects/`.
+
+#![allow(rustdoc::private_intra_doc_links)]
+
+mod base;
+mod checkpoint;
+mod clock;
+mod codec;
+mod config;
+mod durability;
+mod engine;
+mod entropy;
+mod error;
+mod format;
+mod functions;
+mod journal;
+mod key_value;
+mod objects;
+mod overlay;
+mod queue;
+mod record;
+mod recovery;
+mod status;
+#[doc(hidden)]
+pub mod storage;
+mod store;
+
+use std::sync::Arc;
+
+use object_store::ObjectStore;
+use ports::{Clock, Entropy, KeyValue, Queue};
+
+pub use config::Config;
+pub use error::OpenError;
+pub use functions::Functions;
+pub use status::{Cut, Health, RecoveryReport, Room, Status};
+
+use crate::{
+    clock::SystemClock, engine::Engine, entropy::SystemEntropy, key_value::EmbeddedKeyValue,
+    queue::EmbeddedQueue,
+};
+
+/// An open store. Dropping it without [`Embedded::close`] loses what was not externalized, as a crash would.
+#[derive(Debug)]
+pub struct Embedded {
+    engine: Arc<Engine>,
+    key_value: Arc<EmbeddedKeyValue>,
+    queue: Arc<EmbeddedQueue>,
+    functions: Arc<Functions>,
+    clock: Arc<SystemClock>,
+    entropy: Arc<SystemEntropy>,
+    objects: Arc<dyn ObjectStore>,
+}
+
+impl Embedded {
+    /// Opens the data directory, recovering what is there.
+    pub async fn open(config: Config) -> Result<Self, OpenError> {
+        let opened = tokio::task::spawn_blocking(move || {
+            let engine = Engine::open(config)?;
+            match objects::open(&engine.objects_directory()) {
+                Ok(objects) => Ok((engine, objects)),
+                Err(error) => {
+                    engine.shut_down(false);
+                    Err(error)
+                }
+            }
+        });
+        let (engine, objects) = opened
+            .await
+            .map_err(|error| OpenError::io("open the data directory")(std::io::Error::other(error)))??;
+        Ok(Self {
+            key_value: Arc::new(EmbeddedKeyValue { engine: Arc::clone(&engine) }),
+            queue: Arc::new(EmbeddedQueue { engine: Arc::clone(&engine) }),
+            functions: Arc::new(Functions::new(Arc::clone(&engine))),
+            clock: Arc::new(SystemClock { engine: Arc::clone(&engine) }),
+            entropy: Arc::default(),
+            objects,
+            engine,
+        })
+    }
+
+    /// The key-value port.
+    pub fn key_value(&self) -> Arc<dyn KeyValue> {
+        Arc::clone(&self.key_value) as Arc<dyn KeyValue>
+    }
+
+    /// The queue port.
+    pub fn queue(&self) -> Arc<dyn Queue> {
+        Arc::clone(&self.queue) as Arc<dyn Queue>
+    }
+
+    /// The functions port, with [`Functions::register`].
+    pub fn functions(&self) -> Arc<Functions> {
+        Arc::clone(&self.functions)
+    }
+
+    /// The machine's clocks.
+    pub fn clock(&self) -> Arc<dyn Clock> {
+        Arc::clone(&self.clock) as Arc<dyn Clock>
+    }
+
+    /// The system's randomness.
+    pub fn entropy(&self) -> Arc<dyn Entropy> {
+        Arc::clone(&self.entropy) as Arc<dyn Entropy>
+    }
+
+    /// Objects as files in the data directory.
+    pub fn objects(&self) -> Arc<dyn ObjectStore> {
+        Arc::clone(&self.objects)
+    }
+
+    /// What the store says about itself.
+    pub fn status(&self) -> Status {
+        self.engine.status()
+    }
+
+    /// Stops triggers and timers, makes everything durable, checkpoints and gives the directory back. Every
+    /// later call is `Unavailable`.
+    pub async fn close(&self) {
+        self.functions.stop();
+        let engine = Arc::clone(&self.engine);
+        if let Err(error) = tokio::task::spawn_blocking(move || engine.shut_down(true)).await {
+            tracing::error!(%error, "the store was not closed in order; its journal has everything");
+        }
+    }
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        self.functions.stop();
+        self.engine.shut_down(false);
+    }
+}

@@ -1,0 +1,262 @@
+//! The checkpoint store: the state as of some position, in a copy-on-write B-tree on disk (redb).
+//!
+//! It is written only by checkpoints, one transaction each, so it is always exactly the state at the end of
+//! one group, together with that group's place in the journal. Readers hold a view of the last checkpoint
+//! until the next one is done. Deleted items that only remember operations are found again by their expiry
+//! and removed when it has passed.
+//!
+//! redb refuses everything after a failed operation until it is opened again; [`Base::reopen`] does that.
+
+use std::{io, path::PathBuf, sync::Arc};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use redb::{
+    Builder, Database, Durability, ReadOnlyTable, ReadableDatabase, ReadableTable, StorageBackend,
+    TableDefinition, TableError,
+};
+
+use crate::{
+    codec::{Reader, Write},
+    overlay::Generation,
+    record::{Record, RecordKey, Table},
+    storage::{Storage, StorageFile},
+};
+
+type Bytewise = &'static [u8];
+
+const RECORDS: TableDefinition<'static, Bytewise, Bytewise> = TableDefinition::new("records");
+/// (expiry in milliseconds, big-endian | record key): deleted items that only remember operations.
+const EXPIRIES: TableDefinition<'static, Bytewise, ()> = TableDefinition::new("expiries");
+const META: TableDefinition<'static, &str, Bytewise> = TableDefinition::new("meta");
+const PLACE: &str = "place";
+
+/// The most expired memories removed by one checkpoint.
+const EXPIRIES_MAX: usize = 100_000;
+
+/// Where in the journal a checkpoint stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Place {
+    /// The last mutation it holds.
+    pub(crate) position: u64,
+    /// The last journal record it holds.
+    pub(crate) sequence: u64,
+    /// The incarnation that made it.
+    pub(crate) incarnation: u64,
+}
+
+/// What redb answers when it fails.
+pub(crate) type BaseError = Box<redb::Error>;
+
+fn boxed(error: impl Into<redb::Error>) -> BaseError {
+    Box::new(error.into())
+}
+
+/// The store; writing is for the checkpoint alone.
+#[derive(Debug)]
+pub(crate) struct Base {
+    path: PathBuf,
+    storage: Arc<dyn Storage>,
+    cache_bytes: usize,
+    database: Mutex<Option<Database>>,
+}
+
+impl Base {
+    pub(crate) fn open(
+        path: PathBuf,
+        storage: Arc<dyn Storage>,
+        cache_bytes: u64,
+    ) -> Result<Self, BaseError> {
+        let base = Self { path, storage, cache_bytes: cache_bytes as usize, database: Mutex::new(None) };
+        base.reopen()?;
+        Ok(base)
+    }
+
+    /// Opens the store again. The caller has dropped every [`View`].
+    pub(crate) fn reopen(&self) -> Result<(), BaseError> {
+        let mut database = self.database.lock();
+        drop(database.take());
+        let file = self.storage.open(&self.path).map_err(redb::Error::Io)?;
+        let opened = Builder::new()
+            .set_cache_size(self.cache_bytes)
+            .create_with_backend(Backend { file })
+            .map_err(boxed)?;
+        *database = Some(opened);
+        Ok(())
+    }
+
+    /// The last checkpoint; none if there was none yet.
+    pub(crate) fn view(&self) -> Result<Option<View>, BaseError> {
+        let guard = self.database.lock();
+        let database = guard.as_ref().ok_or_else(|| boxed(redb::Error::PreviousIo))?;
+        let read = database.begin_read().map_err(boxed)?;
+        let table = match read.open_table(RECORDS) {
+            Ok(table) => table,
+            Err(TableError::TableDoesNotExist(_)) => return Ok(None),
+            Err(error) => return Err(boxed(error)),
+        };
+        let meta = read.open_table(META).map_err(boxed)?;
+        let encoded = meta.get(PLACE).map_err(boxed)?;
+        let place = encoded
+            .and_then(|place| decode_place(place.value()))
+            .ok_or_else(|| boxed(redb::Error::Corrupted("no place in the journal".to_owned())))?;
+        Ok(Some(View { table, place }))
+    }
+
+    /// Folds a generation into the store, in one durable transaction.
+    pub(crate) fn write(&self, generation: &Generation, place: Place, now_ms: u64) -> Result<(), BaseError> {
+        let guard = self.database.lock();
+        let database = guard.as_ref().ok_or_else(|| boxed(redb::Error::PreviousIo))?;
+        let mut write = database.begin_write().map_err(boxed)?;
+        write.set_durability(Durability::Immediate).map_err(boxed)?;
+        write.set_quick_repair(true);
+        {
+            let mut records = write.open_table(RECORDS).map_err(boxed)?;
+            let mut expiries = write.open_table(EXPIRIES).map_err(boxed)?;
+            let (mut key, mut value) = (Vec::new(), Vec::new());
+            for (record_key, slot) in generation {
+                key.clear();
+                record_key.write(&mut key);
+                let Some(record) = slot.record.as_ref().filter(|record| !is_expired(record, now_ms)) else {
+                    records.remove(&*key).map_err(boxed)?;
+                    continue;
+                };
+                value.clear();
+                record.encode(&mut value);
+                records.insert(&*key, &*value).map_err(boxed)?;
+                if let Some(expiry) = expiry_of(record) {
+                    expiries.insert(&*expiry_key(expiry, &key), ()).map_err(boxed)?;
+                }
+            }
+            expire(&mut records, &mut expiries, now_ms)?;
+            let mut meta = write.open_table(META).map_err(boxed)?;
+            meta.insert(PLACE, &*encode_place(place)).map_err(boxed)?;
+        }
+        write.commit().map_err(boxed)
+    }
+
+    /// Closes the store.
+    pub(crate) fn close(&self) {
+        drop(self.database.lock().take());
+    }
+}
+
+fn is_expired(record: &Record, now_ms: u64) -> bool {
+    matches!(record, Record::Item(item) if item.is_expired(now_ms))
+}
+
+fn expiry_of(record: &Record) -> Option<u64> {
+    match record {
+        Record::Item(item) if item.stored.item.is_none() => Some(item.expires_ms),
+        _ => None,
+    }
+}
+
+fn expiry_key(expires_ms: u64, key: &[u8]) -> Vec<u8> {
+    let mut expiry = expires_ms.to_be_bytes().to_vec();
+    expiry.extend_from_slice(key);
+    expiry
+}
+
+fn expire(
+    records: &mut redb::Table<'_, Bytewise, Bytewise>,
+    expiries: &mut redb::Table<'_, Bytewise, ()>,
+    now_ms: u64,
+) -> Result<(), BaseError> {
+    let mut passed = Vec::new();
+    for entry in expiries.range::<&[u8]>(..now_ms.to_be_bytes().as_slice()).map_err(boxed)?.take(EXPIRIES_MAX)
+    {
+        passed.push(entry.map_err(boxed)?.0.value().to_vec());
+    }
+    for expiry in passed {
+        let key = &expiry[8..];
+        let stale = match records.get(key).map_err(boxed)? {
+            Some(value) => Record::decode(Table::Item, Bytes::copy_from_slice(value.value()))
+                .is_some_and(|record| is_expired(&record, now_ms)),
+            None => false,
+        };
+        if stale {
+            records.remove(key).map_err(boxed)?;
+        }
+        expiries.remove(&*expiry).map_err(boxed)?;
+    }
+    Ok(())
+}
+
+fn encode_place(place: Place) -> Vec<u8> {
+    let mut buffer = Vec::new();
+    buffer.put_varint(place.position);
+    buffer.put_varint(place.sequence);
+    buffer.put_varint(place.incarnation);
+    buffer
+}
+
+fn decode_place(bytes: &[u8]) -> Option<Place> {
+    let mut reader = Reader::new(Bytes::copy_from_slice(bytes));
+    Some(Place { position: reader.varint()?, sequence: reader.varint()?, incarnation: reader.varint()? })
+}
+
+/// The state as of one checkpoint.
+#[derive(Debug)]
+pub(crate) struct View {
+    table: ReadOnlyTable<Bytewise, Bytewise>,
+    pub(crate) place: Place,
+}
+
+impl View {
+    /// The encoded record under the encoded key.
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BaseError> {
+        let value = self.table.get(key).map_err(boxed)?;
+        Ok(value.map(|value| Bytes::copy_from_slice(value.value())))
+    }
+
+    /// The records whose encoded keys lie from `from` on and before `until`, in order.
+    pub(crate) fn range(&self, from: &[u8], until: &[u8]) -> Result<ViewRange, BaseError> {
+        self.table.range::<&[u8]>(from..until).map(|range| ViewRange { range }).map_err(boxed)
+    }
+}
+
+/// Records of a view, in order.
+pub(crate) struct ViewRange {
+    range: redb::Range<'static, Bytewise, Bytewise>,
+}
+
+impl ViewRange {
+    /// The next record, its value encoded.
+    pub(crate) fn next(&mut self) -> Result<Option<(RecordKey, Bytes)>, BaseError> {
+        let Some(entry) = self.range.next() else { return Ok(None) };
+        let (key, value) = entry.map_err(boxed)?;
+        let key = RecordKey::read(key.value())
+            .ok_or_else(|| boxed(redb::Error::Corrupted("a key of no table".to_owned())))?;
+        Ok(Some((key, Bytes::copy_from_slice(value.value()))))
+    }
+}
+
+/// A file of ours as redb wants it. The directory's lock keeps others out, so it needs none of its own.
+#[derive(Debug)]
+struct Backend {
+    file: Arc<dyn StorageFile>,
+}
+
+impl StorageBackend for Backend {
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.file.read_at(out, offset)
+    }
+
+    /// Growing takes the room at once: redb then never meets a full disk halfway through a page.
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        if len > self.file.len()? { self.file.allocate(len) } else { self.file.set_len(len) }
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.file.write_at(data, offset)
+    }
+}

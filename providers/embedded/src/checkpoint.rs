@@ -1,0 +1,195 @@
+//! Checkpoints: folding a frozen generation into the checkpoint store, and dropping the journal it covers.
+//!
+//! The journal thread freezes the overlay at the end of a group, and hands it over once that group is
+//! durable. One transaction takes it all in together with its place in the journal. Only then does the
+//! overlay let it go, and only then are whole segments removed, oldest first.
+//!
+//! Failure at each step: a crash before the transaction's commit leaves the earlier checkpoint and the whole
+//! journal; after it, segments that are no longer needed, which the next open removes. A failed transaction
+//! (a full disk) changes nothing: the generation stays frozen, and is tried again later.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::{
+    base::{BaseError, Place},
+    engine::Engine,
+    overlay::Generation,
+    store::{now_ms, refresh_cache},
+};
+
+/// How long a failed checkpoint waits before it is tried again; then the next commit does.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// A frozen generation and where it ends.
+#[derive(Debug, Clone)]
+pub(crate) struct Job {
+    pub(crate) generation: Arc<Generation>,
+    pub(crate) place: Place,
+}
+
+/// The checkpoint thread's desk: one job at most.
+#[derive(Debug, Default)]
+pub(crate) struct Checkpoints {
+    inner: Mutex<Inner>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    job: Option<Job>,
+    /// The job failed then, and waits.
+    failed: Option<Instant>,
+    running: bool,
+    stop: bool,
+    count: u64,
+    error: Option<String>,
+}
+
+impl Checkpoints {
+    pub(crate) fn submit(&self, job: Job) {
+        let mut inner = self.inner.lock();
+        inner.job = Some(job);
+        inner.failed = None;
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn retry_if_due(&self) {
+        let mut inner = self.inner.lock();
+        if inner.failed.is_some_and(|failed| failed.elapsed() >= RETRY) {
+            inner.failed = None;
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits for a running checkpoint and forgets a waiting one.
+    pub(crate) fn quiesce(&self) {
+        let mut inner = self.inner.lock();
+        while inner.running {
+            self.changed.wait(&mut inner);
+        }
+        inner.job = None;
+        inner.failed = None;
+    }
+
+    pub(crate) fn stop(&self) {
+        self.inner.lock().stop = true;
+        self.changed.notify_all();
+    }
+
+    /// How many were made, and why the last one failed if it did.
+    pub(crate) fn report(&self) -> (u64, Option<String>) {
+        let inner = self.inner.lock();
+        (inner.count, inner.error.clone())
+    }
+
+    fn next(&self) -> Option<Job> {
+        let mut inner = self.inner.lock();
+        loop {
+            if inner.stop {
+                return None;
+            }
+            if inner.failed.is_none()
+                && let Some(job) = &inner.job
+            {
+                let job = job.clone();
+                inner.running = true;
+                return Some(job);
+            }
+            self.changed.wait(&mut inner);
+        }
+    }
+
+    fn finished(&self, outcome: Result<(), String>) {
+        let mut inner = self.inner.lock();
+        inner.running = false;
+        match outcome {
+            Ok(()) => {
+                inner.job = None;
+                inner.error = None;
+                inner.count += 1;
+            }
+            Err(error) => {
+                inner.failed = Some(Instant::now());
+                inner.error = Some(error);
+            }
+        }
+        self.changed.notify_all();
+    }
+}
+
+/// Runs until told to stop.
+pub(crate) fn run(engine: &Arc<Engine>) {
+    while let Some(job) = engine.checkpoints.next() {
+        let outcome = fold(engine, &job).map_err(|error| {
+            tracing::warn!(%error, "checkpoint failed; everything is kept and it is tried again");
+            recover_store(engine);
+            error.to_string()
+        });
+        drop(job);
+        engine.checkpoints.finished(outcome);
+    }
+}
+
+/// The last checkpoint, with both threads gone: the next open then has no journal to read.
+pub(crate) fn finish(engine: &Engine) {
+    let waiting = engine.checkpoints.inner.lock().job.take();
+    if let Some(job) = waiting
+        && let Err(error) = fold(engine, &job)
+    {
+        tracing::warn!(%error, "no checkpoint at close; the journal has it all");
+        return;
+    }
+    let job = {
+        let mut state = engine.state();
+        let sequence = engine.facts.sequence.load(std::sync::atomic::Ordering::Relaxed);
+        let (position, incarnation) = (state.store.position, state.store.incarnation);
+        if state.health != crate::status::Health::Serving
+            || engine.durability.durable() != state.store.point()
+            || state.store.overlay.frozen().is_some()
+        {
+            return;
+        }
+        Job { generation: state.store.overlay.freeze(), place: Place { position, sequence, incarnation } }
+    };
+    if let Err(error) = fold(engine, &job) {
+        tracing::warn!(%error, "no checkpoint at close; the journal has it all");
+    }
+}
+
+fn fold(engine: &Engine, job: &Job) -> Result<(), BaseError> {
+    engine.base.write(&job.generation, job.place, now_ms())?;
+    let view = engine.base.view()?;
+    let cache = Arc::clone(&engine.state().store.cache);
+    refresh_cache(&cache, &job.generation);
+    let (earlier_view, thawed) = {
+        let mut state = engine.state();
+        (std::mem::replace(&mut state.store.view, view), state.store.overlay.thaw())
+    };
+    drop((earlier_view, thawed));
+    let spare = engine.spare();
+    if let Err(error) = engine.facts.remove_until(job.place.sequence, spare, &*engine.config.storage) {
+        tracing::warn!(%error, "a journal segment could not be removed; the next checkpoint tries again");
+    }
+    spare.grow(0);
+    let mut state = engine.state();
+    state.store.spare_room = spare.room();
+    Ok(())
+}
+
+/// Opens the checkpoint store again: after a failure it refuses everything, reads too.
+fn recover_store(engine: &Engine) {
+    let mut state = engine.state();
+    state.store.view = None;
+    match engine.base.reopen().and_then(|()| engine.base.view()) {
+        Ok(view) => state.store.view = view,
+        Err(error) => {
+            drop(state);
+            engine.fail(format!("open the checkpoint store: {error}"));
+        }
+    }
+}

@@ -1,0 +1,403 @@
+//! One lock, one order: the state that every port of this provider works on, and its life from open to close.
+//!
+//! A mutation takes the lock, changes memory, takes the next position and is done; nobody waits for the disk
+//! in here. The journal thread ([`crate::journal::thread`]) takes what changed and makes it durable; the
+//! checkpoint thread ([`crate::checkpoint`]) folds it into the checkpoint store.
+//!
+//! Invariants
+//! - While [`Health`] is not `Serving` nothing is read or changed: after a failed write the memory is ahead
+//!   of what can be made durable, and must not be seen (rule P6).
+//! - Locks are taken in the order state, spare or durability; nothing is locked while the disk is written,
+//!   except by a mutation that needs another segment.
+
+use std::{path::PathBuf, sync::Arc, thread::JoinHandle, time::Duration};
+
+use parking_lot::{Mutex, MutexGuard};
+use ports::{DurabilityPoint, Error, ErrorKind, Result};
+use tokio::time::Instant;
+
+use crate::{
+    base::{Base, Place, View},
+    checkpoint::{self, Checkpoints},
+    config::Config,
+    durability::{Durability, INCARNATIONS_MAX, Work},
+    error::OpenError,
+    format::{self, DirectoryLock},
+    journal::{
+        ClosedSegment, CurrentSegment, Journal, JournalFacts,
+        frame::{self, Header},
+        segment::{SEGMENT_HEADER_BYTES, SegmentHeader, Spare},
+        thread,
+    },
+    overlay::Overlay,
+    queue::Queues,
+    record::{Record, RecordKey, Table},
+    recovery::{Recovered, TrustedEnd, recover},
+    status::{Health, RecoveryReport, Room, Status},
+    store::{Store, item_cache},
+};
+
+/// The state behind the lock.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) store: Store,
+    pub(crate) queues: Queues,
+    pub(crate) health: Health,
+}
+
+/// The engine.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    pub(crate) config: Config,
+    pub(crate) durability: Arc<Durability>,
+    pub(crate) base: Base,
+    pub(crate) facts: Arc<JournalFacts>,
+    pub(crate) checkpoints: Checkpoints,
+    salt: u32,
+    spare: Arc<Spare>,
+    state: Mutex<State>,
+    recovery: RecoveryReport,
+    lock: Mutex<Option<DirectoryLock>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Where the monotonic clock starts.
+    origin: Instant,
+}
+
+/// What a start, or a return to the durable state, begins with.
+pub(crate) struct Assembled {
+    pub(crate) journal: Journal,
+    pub(crate) store: Store,
+    pub(crate) queues: Queues,
+    pub(crate) ends: Arc<Vec<(u64, u64)>>,
+    pub(crate) report: RecoveryReport,
+}
+
+impl Engine {
+    /// Opens the directory, recovers it and starts the two threads.
+    pub(crate) fn open(config: Config) -> Result<Arc<Self>, OpenError> {
+        let storage = Arc::clone(&config.storage);
+        let journal_directory = config.data_dir.join("journal");
+        storage
+            .create_directory(&journal_directory)
+            .and_then(|()| storage.sync_directory(&config.data_dir))
+            .map_err(OpenError::io(format!("make {}", journal_directory.display())))?;
+        let lock = DirectoryLock::take(&config.data_dir)?;
+        let format = format::open(&*storage, &config.data_dir)?;
+        let base = Base::open(config.data_dir.join("state.redb"), Arc::clone(&storage), config.cache_bytes)
+            .map_err(OpenError::Checkpoint)?;
+        let view = base.view().map_err(OpenError::Checkpoint)?;
+        let facts = Arc::new(JournalFacts::default());
+        let spare = Arc::new(Spare::new(storage, journal_directory, config.segment_bytes()));
+        let durability = Arc::new(Durability::default());
+        let parts = Parts {
+            config: &config,
+            salt: format.salt,
+            spare: &spare,
+            facts: &facts,
+            durability: &durability,
+        };
+        let assembled = parts.assemble(view, None)?;
+        let (incarnation, position) = (assembled.store.incarnation, assembled.store.position);
+        durability.restart(incarnation, position, assembled.ends);
+        let state = State { store: assembled.store, queues: assembled.queues, health: Health::Serving };
+        let engine = Arc::new(Self {
+            config,
+            durability,
+            base,
+            facts,
+            checkpoints: Checkpoints::default(),
+            salt: format.salt,
+            spare,
+            state: Mutex::new(state),
+            recovery: assembled.report,
+            lock: Mutex::new(Some(lock)),
+            threads: Mutex::default(),
+            origin: Instant::now(),
+        });
+        engine.start(assembled.journal).map_err(OpenError::io("start a thread"))?;
+        Ok(engine)
+    }
+
+    fn start(self: &Arc<Self>, journal: Journal) -> std::io::Result<()> {
+        let spawn = std::thread::Builder::new;
+        let engine = Arc::clone(self);
+        let journal_thread = spawn().name("journal".into()).spawn(move || thread::run(&engine, journal))?;
+        let engine = Arc::clone(self);
+        let checkpoint_thread = spawn().name("checkpoint".into()).spawn(move || checkpoint::run(&engine))?;
+        self.threads.lock().extend([journal_thread, checkpoint_thread]);
+        Ok(())
+    }
+
+    /// The state, whatever its health.
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// The state, if it may be read and changed.
+    pub(crate) fn serving(&self) -> Result<MutexGuard<'_, State>> {
+        let state = self.state.lock();
+        match &state.health {
+            Health::Serving => Ok(state),
+            Health::FallingBack(_) => {
+                let kind = ErrorKind::Unavailable { retry_after_ms: Some(100) };
+                Err(Error::new(kind, "use a store that is going back to its durable state"))
+            }
+            Health::Closed => Err(Error::unavailable("use a closed store")),
+        }
+    }
+
+    /// The store's position now.
+    pub(crate) fn point(&self) -> DurabilityPoint {
+        self.state.lock().store.point()
+    }
+
+    /// Time since the store was opened.
+    pub(crate) fn now(&self) -> Duration {
+        self.origin.elapsed()
+    }
+
+    /// The instant that [`Engine::now`] calls `time`.
+    pub(crate) fn instant(&self, time: Duration) -> Instant {
+        self.origin + time
+    }
+
+    /// Waits until `point` is durable.
+    pub(crate) async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
+        if let Some(judged) = self.durability.judge(point) {
+            return judged;
+        }
+        if point > self.point() {
+            // The store may have gone back meanwhile; then the point is judged lost.
+            let error = || Error::invalid(format!("externalize {point:?}, which was never reached"));
+            return self.durability.judge(point).unwrap_or_else(|| Err(error()));
+        }
+        self.durability.wait(point).await
+    }
+
+    /// Stops serving until the durable state is back; the journal thread sees to it.
+    pub(crate) fn fail(&self, reason: String) {
+        tracing::error!(%reason, "going back to the durable state");
+        self.state.lock().health = Health::FallingBack(reason);
+        self.durability.force();
+    }
+
+    /// Builds the durable state anew, behind `trusted`, and serves it as a new incarnation.
+    pub(crate) fn reload(&self, trusted: TrustedEnd) -> Result<Journal, OpenError> {
+        self.checkpoints.quiesce();
+        // No view may be open while the store is opened again, and none is used: the health forbids it.
+        self.state.lock().store.view = None;
+        self.base.reopen().map_err(OpenError::Checkpoint)?;
+        let view = self.base.view().map_err(OpenError::Checkpoint)?;
+        let parts = Parts {
+            config: &self.config,
+            salt: self.salt,
+            spare: &self.spare,
+            facts: &self.facts,
+            durability: &self.durability,
+        };
+        let assembled = parts.assemble(view, Some(trusted))?;
+        let mut state = self.state.lock();
+        let (incarnation, position) = (assembled.store.incarnation, assembled.store.position);
+        state.store = assembled.store;
+        let earlier = std::mem::replace(&mut state.queues, assembled.queues);
+        state.queues.take_over(earlier);
+        state.health = Health::Serving;
+        self.durability.restart(incarnation, position, assembled.ends);
+        state.queues.wake_all();
+        tracing::warn!(incarnation, position, "serving the durable state");
+        Ok(assembled.journal)
+    }
+
+    /// Ends both threads and gives the directory back; with `finish`, writes what is left first.
+    pub(crate) fn shut_down(&self, finish: bool) {
+        let threads = std::mem::take(&mut *self.threads.lock());
+        if threads.is_empty() {
+            return;
+        }
+        self.durability.stop(if finish { Work::Finish } else { Work::Abandon });
+        let mut threads = threads.into_iter();
+        let joined = |thread: Option<JoinHandle<()>>| thread.is_some_and(|thread| thread.join().is_ok());
+        let written = joined(threads.next());
+        self.checkpoints.stop();
+        let idle = joined(threads.next());
+        if finish && written && idle {
+            checkpoint::finish(self);
+        }
+        let mut state = self.state.lock();
+        state.health = Health::Closed;
+        state.store.view = None;
+        state.queues.wake_all();
+        drop(state);
+        self.durability.close();
+        self.base.close();
+        drop(self.lock.lock().take());
+    }
+
+    /// What the store says about itself.
+    pub(crate) fn status(&self) -> Status {
+        let (checkpoints, checkpoint_error) = self.checkpoints.report();
+        let state = self.state.lock();
+        let store = &state.store;
+        let room = if store.refusing {
+            Room::Refusing
+        } else {
+            Room::Free { bytes: store.tail_room + store.spare_room }
+        };
+        Status {
+            journal_bytes: self.facts.bytes(),
+            segments: self.facts.closed.lock().len() + 1,
+            overlay_records: store.overlay.len(),
+            incarnation: store.point().incarnation,
+            ordered: store.point(),
+            durable: self.durability.durable(),
+            fsyncs: self.facts.fsyncs.load(std::sync::atomic::Ordering::Relaxed),
+            checkpoints,
+            checkpoint_error,
+            recovery: self.recovery.clone(),
+            room,
+            health: state.health.clone(),
+        }
+    }
+
+    pub(crate) fn spare(&self) -> &Spare {
+        &self.spare
+    }
+
+    /// Where objects live.
+    pub(crate) fn objects_directory(&self) -> PathBuf {
+        self.config.data_dir.join("objects")
+    }
+}
+
+/// What a state is assembled from.
+struct Parts<'engine> {
+    config: &'engine Config,
+    salt: u32,
+    spare: &'engine Arc<Spare>,
+    facts: &'engine Arc<JournalFacts>,
+    durability: &'engine Arc<Durability>,
+}
+
+impl Parts<'_> {
+    /// Recovers, and begins a new incarnation durably.
+    fn assemble(&self, view: Option<View>, trusted: Option<TrustedEnd>) -> Result<Assembled, OpenError> {
+        let storage = &*self.config.storage;
+        let place = view.as_ref().map(|view| view.place);
+        let mut recovered = recover(storage, self.spare.directory(), self.salt, place, trusted)?;
+        let report = std::mem::take(&mut recovered.report);
+        let ends = Arc::new(self.ends(&recovered, view.as_ref())?);
+        let incarnation = recovered.incarnation + 1;
+        let position = recovered.position;
+        let overlay = Overlay::recovered(std::mem::take(&mut recovered.generation));
+        let mut journal = self.open_journal(recovered, incarnation, place)?;
+        let mut store = Store {
+            overlay,
+            view,
+            cache: Arc::new(item_cache(self.config.cache_bytes)),
+            incarnation,
+            position,
+            tail_room: 0,
+            spare_room: 0,
+            spare: Arc::clone(self.spare),
+            durability: Arc::clone(self.durability),
+            announced: false,
+            refusing: false,
+            checkpoint_wanted: false,
+            early_checkpoint_at: None,
+            scratch: Vec::new(),
+        };
+        self.begin(&mut journal, &mut store, &ends)?;
+        store.spare_room = self.spare.grow(0);
+        store.tail_room = journal.room();
+        let queues = Queues::rebuild(&mut store)
+            .map_err(|error| OpenError::io("read the queues")(std::io::Error::other(error)))?;
+        Ok(Assembled { journal, store, queues, ends, report })
+    }
+
+    /// Where all earlier incarnations ended, the last one included.
+    fn ends(&self, recovered: &Recovered, view: Option<&View>) -> Result<Vec<(u64, u64)>, OpenError> {
+        let mut ends = recovered.ends.to_vec();
+        if ends.is_empty()
+            && let Some(view) = view
+        {
+            let key = [Table::Incarnations as u8];
+            let stored = view.get(&key).map_err(OpenError::Checkpoint)?;
+            if let Some(Record::Incarnations(stored)) =
+                stored.and_then(|bytes| Record::decode(Table::Incarnations, bytes))
+            {
+                ends = stored.to_vec();
+            }
+        }
+        if recovered.incarnation > 0 {
+            ends.push((recovered.incarnation, recovered.position));
+        }
+        ends.drain(..ends.len().saturating_sub(INCARNATIONS_MAX));
+        Ok(ends)
+    }
+
+    /// The journal's writing end: behind the last record, or in a new segment where that may not be.
+    fn open_journal(
+        &self,
+        recovered: Recovered,
+        incarnation: u64,
+        place: Option<Place>,
+    ) -> Result<Journal, OpenError> {
+        const ROOM_MIN: u64 = (INCARNATIONS_MAX * 20 + 256) as u64;
+        let attempted = || format!("make a journal segment in {}", self.spare.directory().display());
+        *self.facts.closed.lock() = recovered.closed;
+        let sequence = recovered.sequence;
+        let current = match recovered.current {
+            Some(current) if recovered.appendable && current.end + ROOM_MIN <= current.bytes => current,
+            previous => {
+                self.spare.grow(ROOM_MIN);
+                let header = SegmentHeader {
+                    number: previous.as_ref().map_or(0, |previous| previous.number) + 1,
+                    first_sequence: sequence + 1,
+                    previous_end: previous.as_ref().map_or(0, |previous| previous.end),
+                    incarnation,
+                };
+                let (file, bytes) =
+                    self.spare.promote(header, self.salt).map_err(OpenError::io(attempted()))?;
+                if let Some(previous) = previous {
+                    self.facts.closed.lock().push(ClosedSegment {
+                        number: previous.number,
+                        last_sequence: sequence,
+                        bytes: previous.end - SEGMENT_HEADER_BYTES,
+                    });
+                }
+                let (end, zeroed) = (SEGMENT_HEADER_BYTES, SEGMENT_HEADER_BYTES);
+                CurrentSegment { number: header.number, file, end, bytes, zeroed }
+            }
+        };
+        if let Some(place) = place {
+            self.facts
+                .remove_until(place.sequence, self.spare, &*self.config.storage)
+                .map_err(OpenError::io("remove a journal segment"))?;
+        }
+        let (facts, spare) = (Arc::clone(self.facts), Arc::clone(self.spare));
+        Ok(Journal { facts, spare, salt: self.salt, sequence, current, bytes_since_checkpoint: 0 })
+    }
+
+    /// Writes the first record of the incarnation: where the earlier ones ended.
+    fn begin(
+        &self,
+        journal: &mut Journal,
+        store: &mut Store,
+        ends: &Arc<Vec<(u64, u64)>>,
+    ) -> Result<(), OpenError> {
+        let key = RecordKey::new(Table::Incarnations, bytes::Bytes::new());
+        store.set(key, Some(Record::Incarnations(Arc::clone(ends))), true);
+        let group = store.overlay.take_group();
+        let header = Header {
+            sequence: journal.sequence + 1,
+            incarnation: store.incarnation,
+            end_position: store.position,
+        };
+        let mut buffer = Vec::new();
+        frame::encode(header, &group, self.salt, &mut buffer);
+        journal
+            .write(&buffer)
+            .and_then(|()| journal.sync(buffer.len()))
+            .map_err(OpenError::io("write the journal"))
+    }
+}

@@ -1,0 +1,60 @@
+//! Why a data directory could not be opened.
+
+use std::{io, path::PathBuf};
+
+/// Why [`Embedded::open`](crate::Embedded::open) refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Another process has the directory open.
+    #[error("the data directory is in use by process {pid}")]
+    Locked {
+        /// Its process id, or zero if it has not written it yet.
+        pid: u32,
+    },
+    /// Stored bytes are damaged where they had been durable. Nothing was changed.
+    #[error("{} is damaged at byte {offset}: restore it from a copy", file.display())]
+    Damaged {
+        /// The damaged file.
+        file: PathBuf,
+        /// Where the damage starts.
+        offset: u64,
+    },
+    /// A later release wrote the directory.
+    #[error(
+        "the data directory has format {found} and this release reads up to {supported}; Landfast {readable_by} or later can read it"
+    )]
+    NewerFormat {
+        /// The format found.
+        found: u32,
+        /// The newest one this release reads.
+        supported: u32,
+        /// The first release that reads it, as it recorded itself.
+        readable_by: String,
+    },
+    /// A file operation failed.
+    #[error("{attempted}: {source}")]
+    Io {
+        /// What was attempted, on which file.
+        attempted: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The checkpoint store could not be opened.
+    #[error("open the checkpoint store: {0}")]
+    Checkpoint(#[source] Box<redb::Error>),
+}
+
+impl OpenError {
+    /// Says what was attempted when `source` happened.
+    pub(crate) fn io(attempted: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let attempted = attempted.into();
+        move |source| Self::Io { attempted, source }
+    }
+}
+
+impl<E: Into<redb::Error>> From<E> for OpenError {
+    fn from(error: E) -> Self {
+        Self::Checkpoint(Box::new(error.into()))
+    }
+}

@@ -1,0 +1,111 @@
+//! The `format` record and the directory's lock: who may open a data directory.
+//!
+//! The record is text, so that an operator can read it. It is written once, whole or not at all, before
+//! anything else; it also carries the store's salt, from which all checksums of the journal start.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{Read, Seek, Write},
+    path::Path,
+};
+
+use crate::{error::OpenError, storage::Storage};
+
+/// The format this release writes, and the newest it reads.
+pub(crate) const FORMAT: u32 = 1;
+
+const NAME: &str = "format";
+const LOCK: &str = "LOCK";
+const TEXT_BYTES_MAX: usize = 4096;
+
+/// What the record says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Format {
+    /// Where checksums start.
+    pub(crate) salt: u32,
+    /// Whether the record was made just now: then nothing else may be there.
+    pub(crate) is_new: bool,
+}
+
+/// Reads the record of `directory`, or makes it.
+pub(crate) fn open(storage: &dyn Storage, directory: &Path) -> Result<Format, OpenError> {
+    let path = directory.join(NAME);
+    let names = storage.list(directory).map_err(OpenError::io(format!("list {}", directory.display())))?;
+    if names.iter().any(|name| name == NAME) {
+        let text = read(storage, &path).map_err(OpenError::io(format!("read {}", path.display())))?;
+        return parse(&text, &path);
+    }
+    let salt = getrandom::u32()
+        .map_err(|error| OpenError::io("draw the store's salt")(std::io::Error::other(error.to_string())))?;
+    write(storage, directory, salt).map_err(OpenError::io(format!("write {}", path.display())))?;
+    Ok(Format { salt, is_new: true })
+}
+
+fn read(storage: &dyn Storage, path: &Path) -> std::io::Result<String> {
+    let file = storage.open(path)?;
+    let mut bytes = vec![0; (file.len()? as usize).min(TEXT_BYTES_MAX)];
+    file.read_at(&mut bytes, 0)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn write(storage: &dyn Storage, directory: &Path, salt: u32) -> std::io::Result<()> {
+    let text = format!("landfast embedded\nformat {FORMAT}\nreadable by 0.1.0\nsalt {salt:08x}\n");
+    let temporary = directory.join("format.new");
+    let file = storage.open(&temporary)?;
+    file.set_len(0)?;
+    file.write_at(text.as_bytes(), 0)?;
+    file.sync_data()?;
+    storage.rename(&temporary, &directory.join(NAME))?;
+    storage.sync_directory(directory)
+}
+
+fn parse(text: &str, path: &Path) -> Result<Format, OpenError> {
+    let damaged = || OpenError::Damaged { file: path.to_owned(), offset: 0 };
+    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let found: u32 = field("format ").and_then(|number| number.parse().ok()).ok_or_else(damaged)?;
+    if found > FORMAT {
+        let readable_by = field("readable by ").unwrap_or("a later release").to_owned();
+        return Err(OpenError::NewerFormat { found, supported: FORMAT, readable_by });
+    }
+    let salt = field("salt ")
+        .and_then(|salt| u32::from_str_radix(salt, 16).ok())
+        .filter(|_| found > 0)
+        .ok_or_else(damaged)?;
+    Ok(Format { salt, is_new: false })
+}
+
+/// The directory's lock; dropping it, or dying, gives it back.
+#[derive(Debug)]
+pub(crate) struct DirectoryLock {
+    _file: File,
+}
+
+impl DirectoryLock {
+    /// Takes the lock of `directory` or says who holds it.
+    pub(crate) fn take(directory: &Path) -> Result<Self, OpenError> {
+        let path = directory.join(LOCK);
+        let attempted = || format!("lock {}", path.display());
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .map_err(OpenError::io(attempted()))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(std::fs::TryLockError::WouldBlock) => {
+                let mut pid = String::new();
+                let _ = file.read_to_string(&mut pid);
+                return Err(OpenError::Locked { pid: pid.trim().parse().unwrap_or(0) });
+            }
+            Err(std::fs::TryLockError::Error(error)) => return Err(OpenError::io(attempted())(error)),
+        }
+        // The lock is the promise, the number a courtesy: on a full disk it may be missing.
+        let _ = file
+            .set_len(0)
+            .and_then(|()| file.rewind())
+            .and_then(|()| writeln!(file, "{}", std::process::id()));
+        Ok(Self { _file: file })
+    }
+}

@@ -1,0 +1,214 @@
+//! The registry of handlers, and what is armed.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use ports::{
+    Error, Queue, Receipt, Result,
+    functions::{Definition, Event, FunctionLimits, QueueTrigger},
+    queue::{Message, OnFailure, QueueOptions},
+};
+
+use super::{
+    event::Envelope,
+    invocation::Invocation,
+    timer::{self, Timer},
+    trigger::{self, Stop, Work},
+};
+use crate::{engine::Engine, queue::EmbeddedQueue};
+
+/// What this provider cannot exceed.
+const LIMITS: FunctionLimits =
+    FunctionLimits { payload_bytes_max: (4 << 20) - 4096, timeout_max: Duration::from_secs(15 * 60) };
+
+/// The events of a function wait in a queue of this name and the function's.
+const EVENT_QUEUE: &str = "landfast.events/";
+
+/// Functions registered in this process.
+#[derive(Debug)]
+pub struct Functions {
+    inner: Arc<Inner>,
+}
+
+/// What tasks share with the port.
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) queue: EmbeddedQueue,
+    definitions: Mutex<HashMap<String, Arc<Definition>>>,
+    triggers: Mutex<HashMap<String, (QueueTrigger, Arc<Stop>)>>,
+    timers: Mutex<HashMap<String, Arc<Timer>>>,
+    /// Makes each event a message group of its own: events have no order.
+    events: AtomicU64,
+}
+
+impl Functions {
+    pub(crate) fn new(engine: Arc<Engine>) -> Self {
+        // Events of an earlier start may still be there, in groups of their own.
+        let events = AtomicU64::new(engine.point().incarnation.0 << 40);
+        Self {
+            inner: Arc::new(Inner {
+                queue: EmbeddedQueue { engine },
+                definitions: Mutex::default(),
+                triggers: Mutex::default(),
+                timers: Mutex::default(),
+                events,
+            }),
+        }
+    }
+
+    /// Makes a function known by its name; one of the same name is replaced. Events that were sent to it before a
+    /// restart are delivered from now on, so this is called on a runtime.
+    pub fn register(&self, definition: Definition) {
+        let name = definition.name;
+        self.inner.definitions.lock().insert(name.to_owned(), Arc::new(definition));
+        if self.inner.queue.exists(&event_queue(name)) {
+            self.inner.arm_events(name);
+        }
+    }
+
+    /// Stops all triggers and timers; running invocations finish by themselves.
+    pub(crate) fn stop(&self) {
+        self.inner.triggers.lock().drain().for_each(|(_, (_, stop))| stop.stop());
+        self.inner.timers.lock().drain().for_each(|(_, timer)| timer.disarm());
+    }
+}
+
+fn event_queue(function: &str) -> String {
+    format!("{EVENT_QUEUE}{function}")
+}
+
+impl Inner {
+    pub(super) fn definition(&self, function: &str) -> Option<Arc<Definition>> {
+        self.definitions.lock().get(function).cloned()
+    }
+
+    fn known(&self, function: &str) -> Result<Arc<Definition>> {
+        self.definition(function)
+            .ok_or_else(|| Error::invalid(format!("run {function:?}, which is not registered")))
+    }
+
+    /// Queues an event for `function`.
+    pub(super) async fn queue_event(&self, function: &str, envelope: &Envelope) -> Result<Receipt> {
+        let definition = self.known(function)?;
+        let body = envelope.encode()?;
+        let queue = event_queue(function);
+        let options = QueueOptions {
+            visibility_timeout_ms: 30_000,
+            attempts_max: definition.options.attempts_max.max(1),
+            on_failure: OnFailure::DeadLetter,
+        };
+        self.queue.create(&queue, options).await?;
+        let number = self.events.fetch_add(1, Ordering::Relaxed);
+        let group = Bytes::copy_from_slice(&number.to_be_bytes());
+        let receipt = self.queue.send(&queue, vec![Message { group, deduplication: None, body }]).await?;
+        Ok(receipt)
+    }
+
+    fn arm(self: &Arc<Self>, trigger: QueueTrigger, work: Work) {
+        let mut triggers = self.triggers.lock();
+        let armed = triggers.get(&trigger.queue);
+        if armed.is_some_and(|(armed, stop)| *armed == trigger && !stop.is_stopped()) {
+            return;
+        }
+        if let Some((_, earlier)) = armed {
+            earlier.stop();
+        }
+        let stop = Arc::new(Stop::default());
+        tokio::spawn(trigger::run(Arc::clone(self), trigger.clone(), work, Arc::clone(&stop)));
+        triggers.insert(trigger.queue.clone(), (trigger, stop));
+    }
+
+    fn arm_events(self: &Arc<Self>, function: &str) {
+        let trigger = QueueTrigger {
+            queue: event_queue(function),
+            function: function.to_owned(),
+            batch_messages_max: 1,
+        };
+        self.arm(trigger, Work::Events);
+    }
+
+    /// Sends an event and makes sure that somebody takes it.
+    pub(super) async fn send_event(self: &Arc<Self>, function: &str, envelope: &Envelope) -> Result<Receipt> {
+        let receipt = self.queue_event(function, envelope).await?;
+        self.arm_events(function);
+        Ok(receipt)
+    }
+}
+
+#[async_trait]
+impl ports::Functions for Functions {
+    async fn invoke(&self, function: &str, payload: Bytes) -> Result<Bytes> {
+        check_payload(function, &payload)?;
+        let definition = self.inner.known(function)?;
+        Invocation::new(definition, Event::Call(payload))
+            .await
+            .map_err(|failure| Error::invalid(format!("invoke {function:?}")).caused_by(failure))
+    }
+
+    async fn send(&self, function: &str, payload: Bytes) -> Result<Receipt> {
+        check_payload(function, &payload)?;
+        self.inner.send_event(function, &Envelope::Call(payload)).await
+    }
+
+    async fn arm_queue(&self, trigger: QueueTrigger) -> Result<()> {
+        self.inner.known(&trigger.function)?;
+        if !self.inner.queue.exists(&trigger.queue) {
+            return Err(Error::invalid(format!("arm queue {:?}, which does not exist", trigger.queue)));
+        }
+        self.inner.arm(trigger, Work::Messages);
+        Ok(())
+    }
+
+    async fn disarm_queue(&self, queue: &str) -> Result<()> {
+        if let Some((_, stop)) = self.inner.triggers.lock().remove(queue) {
+            stop.stop();
+        }
+        Ok(())
+    }
+
+    async fn arm_timer(&self, function: &str, period: Duration) -> Result<()> {
+        self.inner.known(function)?;
+        if period.is_zero() {
+            return Err(Error::invalid(format!("arm {function:?} with no period")));
+        }
+        let mut timers = self.inner.timers.lock();
+        if let Some(armed) = timers.get(function) {
+            armed.change_period(period);
+            return Ok(());
+        }
+        let timer = Arc::new(Timer::new(period));
+        timers.insert(function.to_owned(), Arc::clone(&timer));
+        tokio::spawn(timer::run(Arc::clone(&self.inner), function.to_owned(), timer));
+        Ok(())
+    }
+
+    async fn disarm_timer(&self, function: &str) -> Result<()> {
+        if let Some(timer) = self.inner.timers.lock().remove(function) {
+            timer.disarm();
+        }
+        Ok(())
+    }
+
+    fn limits(&self) -> &FunctionLimits {
+        &LIMITS
+    }
+}
+
+fn check_payload(function: &str, payload: &Bytes) -> Result<()> {
+    if payload.len() > LIMITS.payload_bytes_max {
+        let (bytes, limit) = (payload.len(), LIMITS.payload_bytes_max);
+        return Err(Error::invalid(format!(
+            "run {function:?} with {bytes} bytes, where {limit} is the limit"
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,212 @@
+//! Queue triggers: one task that takes messages and drives the invocations they start (N3).
+//!
+//! Invocations of different groups run side by side within the task; the queue gives no second batch of a
+//! group while the first is with us. Messages are hidden for a little longer than the function may run, so
+//! that none is given again while its run lasts.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use ports::{
+    Queue,
+    functions::{Definition, Event, Failure, QueueTrigger},
+    queue::Delivery,
+};
+use tokio::sync::Notify;
+
+use super::{event::Envelope, invocation::Invocation, registry::Inner};
+
+/// The most invocations of one trigger at a time; further groups wait in the queue.
+const INVOCATIONS_MAX: usize = 1024;
+
+/// How much longer than the function's timeout its messages stay hidden.
+const HIDDEN_MARGIN: Duration = Duration::from_secs(5);
+
+/// How long a failed message waits before it is given again: this, doubled with each attempt, up to the other.
+const BACKOFF_MS: (u64, u64) = (50, 30_000);
+
+/// How long the task waits when the queue itself is out of service.
+const QUEUE_PAUSE: Duration = Duration::from_millis(100);
+
+/// What a trigger's messages are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Work {
+    /// Messages for the function to see as such.
+    Messages,
+    /// Events sent to the function.
+    Events,
+}
+
+/// Tells a trigger's task to end.
+#[derive(Debug, Default)]
+pub(super) struct Stop {
+    stopped: AtomicBool,
+    notify: Notify,
+}
+
+impl Stop {
+    pub(super) fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        self.notify.notify_one();
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+}
+
+type Run<'task> = Pin<Box<dyn Future<Output = ()> + Send + 'task>>;
+
+/// Takes messages until stopped, then lets what runs finish.
+pub(super) async fn run(functions: Arc<Inner>, trigger: QueueTrigger, work: Work, stop: Arc<Stop>) {
+    let mut running: FuturesUnordered<Run<'_>> = FuturesUnordered::new();
+    let task = Task { functions: &functions, trigger: &trigger, work };
+    let mut waiting = wait(&functions, &trigger.queue);
+    while !stop.is_stopped() {
+        tokio::select! {
+            biased;
+            Some(()) = running.next(), if !running.is_empty() => {}
+            () = stop.notify.notified() => {}
+            () = &mut waiting, if running.len() < INVOCATIONS_MAX => {
+                task.take(&mut running);
+                waiting = wait(&functions, &trigger.queue);
+            }
+        }
+    }
+    while running.next().await.is_some() {}
+}
+
+/// Ends once the queue may have something, or may be asked again.
+fn wait<'task>(functions: &'task Inner, queue: &'task str) -> Run<'task> {
+    Box::pin(async move {
+        if let Err(error) = functions.queue.ready(queue).await {
+            tracing::debug!(%error, queue, "a triggered queue is out of service");
+            tokio::time::sleep(QUEUE_PAUSE).await;
+        }
+    })
+}
+
+/// What one trigger's runs share.
+#[derive(Debug, Clone, Copy)]
+struct Task<'task> {
+    functions: &'task Arc<Inner>,
+    trigger: &'task QueueTrigger,
+    work: Work,
+}
+
+impl<'task> Task<'task> {
+    /// Starts a run for every group in line.
+    fn take(self, running: &mut FuturesUnordered<Run<'task>>) {
+        let Some(definition) = self.functions.definition(&self.trigger.function) else { return };
+        let hidden = (definition.options.timeout + HIDDEN_MARGIN).as_millis() as u64;
+        while running.len() < INVOCATIONS_MAX {
+            let batch = self.trigger.batch_messages_max.max(1);
+            match self.functions.queue.receive_hidden(&self.trigger.queue, batch, Some(hidden)) {
+                Ok(deliveries) if deliveries.is_empty() => return,
+                Ok(deliveries) => {
+                    let definition = Arc::clone(&definition);
+                    running.push(match self.work {
+                        Work::Messages => Box::pin(self.run_messages(definition, deliveries)),
+                        Work::Events => Box::pin(self.run_event(definition, deliveries)),
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(%error, queue = self.trigger.queue, "a triggered queue gave nothing");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// One invocation with messages of one group.
+    async fn run_messages(self, definition: Arc<Definition>, deliveries: Vec<Delivery>) {
+        let handles: Vec<_> = deliveries.iter().map(|delivery| delivery.handle.clone()).collect();
+        let (completed, failure) = match Invocation::new(definition, Event::Messages(deliveries)).await {
+            Ok(_) => (handles.len(), None),
+            Err(failure) => (failure.completed.min(handles.len()), Some(failure)),
+        };
+        let queue = &self.trigger.queue;
+        if completed > 0
+            && let Err(error) = self.functions.queue.acknowledge(queue, &handles[..completed]).await
+        {
+            tracing::warn!(%error, queue, "handled messages will be delivered again");
+        }
+        if let (Some(failure), Some(handle)) = (failure, handles.get(completed)) {
+            self.give_back(handle, &failure).await;
+        }
+    }
+
+    /// One invocation with one event.
+    async fn run_event(self, definition: Arc<Definition>, deliveries: Vec<Delivery>) {
+        for delivery in deliveries {
+            let handle = delivery.handle;
+            let outcome = match Envelope::decode(&delivery.body) {
+                Ok(envelope) => {
+                    let event = envelope.clone().into_event();
+                    let ran = Invocation::new(Arc::clone(&definition), event).await;
+                    ran.map(drop).map_err(|failure| (failure, Some(envelope)))
+                }
+                Err(error) => Err((Failure::from(error), None)),
+            };
+            let queue = &self.trigger.queue;
+            let done = match outcome {
+                Ok(()) => true,
+                Err((failure, envelope)) => {
+                    let is_last = self.attempt_of(handle.attempt) >= definition.options.attempts_max;
+                    let handed_on = is_last && self.hand_on(&definition, envelope, &failure).await;
+                    if !handed_on {
+                        self.give_back(&handle, &failure).await;
+                    }
+                    handed_on
+                }
+            };
+            if done && let Err(error) = self.functions.queue.acknowledge(queue, &[handle]).await {
+                tracing::warn!(%error, queue, "a handled event will be delivered again");
+            }
+        }
+    }
+
+    /// Gives an event that failed for good to the exception handler; answers whether there is one.
+    async fn hand_on(self, definition: &Definition, envelope: Option<Envelope>, failure: &Failure) -> bool {
+        let (Some(handler), Some(envelope)) = (&definition.options.exception_handler, envelope) else {
+            return false;
+        };
+        let failed = Envelope::Failed {
+            function: definition.name.to_owned(),
+            payload: envelope.payload().clone(),
+            reason: failure.reason.clone(),
+        };
+        // Its own queue first, then ours is acknowledged: a crash in between hands it on twice, never not.
+        match self.functions.send_event(handler, &failed).await {
+            Ok(_) => true,
+            Err(error) => {
+                tracing::warn!(%error, handler, "an exception handler could not be given an event");
+                false
+            }
+        }
+    }
+
+    async fn give_back(self, handle: &ports::queue::Handle, failure: &Failure) {
+        let (first, longest) = BACKOFF_MS;
+        let doublings = self.attempt_of(handle.attempt).saturating_sub(1).min(16);
+        let delay_ms = (first << doublings).min(longest);
+        let queue = &self.trigger.queue;
+        tracing::debug!(queue, reason = failure.reason, delay_ms, "an invocation failed");
+        if let Err(error) = self.functions.queue.release(queue, handle, delay_ms, &failure.reason).await {
+            tracing::warn!(%error, queue, "messages stay hidden until their timeout");
+        }
+    }
+
+    /// The attempt a handle stands for, without what tells apart returns to the durable state.
+    fn attempt_of(self, attempt: u32) -> u32 {
+        attempt % crate::queue::ATTEMPT_FLOOR
+    }
+}

@@ -1,0 +1,162 @@
+//! One journal record: a group of absolute states under one checksum.
+//!
+//! ```text
+//! magic u32 | length u32 | crc u32 | zero u32 | sequence u64 | incarnation u64 | end position u64 | payload
+//! ```
+//!
+//! Little-endian, padded to eight bytes. The checksum starts from the store's own salt and covers all but
+//! the magic and itself, so a record of another store, or of another place in a file, is not taken for one
+//! of ours. The payload is a list of entries: kind, table, key, and the state unless it is a deletion.
+
+use bytes::Bytes;
+
+use crate::{
+    codec::Write,
+    overlay::{ENTRY_BYTES, Group},
+    record::{Record, RecordKey, Table},
+};
+
+/// The length of a frame's header.
+pub(crate) const HEADER_BYTES: usize = 40;
+/// Frames start at multiples of this.
+pub(crate) const ALIGNMENT: usize = 8;
+/// The largest payload; a group that would exceed it is refused before it is ordered.
+pub(crate) const PAYLOAD_BYTES_MAX: u64 = 1 << 30;
+
+const MAGIC: u32 = 0x314a_464c; // "LFJ1"
+const PUT: u8 = 1;
+const DELETE: u8 = 2;
+
+/// What a frame says about itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Header {
+    /// Its number: one above the record before it.
+    pub(crate) sequence: u64,
+    /// Who wrote it.
+    pub(crate) incarnation: u64,
+    /// The last mutation it covers.
+    pub(crate) end_position: u64,
+}
+
+/// The frame of `group`, padded.
+pub(crate) fn encode(header: Header, group: &Group, salt: u32, buffer: &mut Vec<u8>) {
+    buffer.clear();
+    buffer.resize(HEADER_BYTES, 0);
+    for (key, record) in group {
+        buffer.push(if record.is_some() { PUT } else { DELETE });
+        buffer.push(key.table as u8);
+        buffer.put_bytes(&key.key);
+        if let Some(record) = record {
+            // Four bytes for the length, known once the record is encoded.
+            buffer.extend_from_slice(&[0; 4]);
+            let start = buffer.len();
+            record.encode(buffer);
+            let length = buffer.len() - start;
+            assert!(length <= record.encoded_bound(), "room is reserved by the bound");
+            buffer[start - 4..start].copy_from_slice(&(length as u32).to_le_bytes());
+        }
+    }
+    let length = buffer.len() - HEADER_BYTES;
+    buffer[0..4].copy_from_slice(&MAGIC.to_le_bytes());
+    buffer[4..8].copy_from_slice(&(length as u32).to_le_bytes());
+    buffer[16..24].copy_from_slice(&header.sequence.to_le_bytes());
+    buffer[24..32].copy_from_slice(&header.incarnation.to_le_bytes());
+    buffer[32..40].copy_from_slice(&header.end_position.to_le_bytes());
+    let crc = checksum(buffer, salt);
+    buffer[8..12].copy_from_slice(&crc.to_le_bytes());
+    buffer.resize(buffer.len().next_multiple_of(ALIGNMENT), 0);
+}
+
+fn checksum(frame: &[u8], salt: u32) -> u32 {
+    let mut hasher = crc32fast::Hasher::new_with_initial(salt);
+    hasher.update(&frame[4..8]);
+    hasher.update(&frame[12..]);
+    hasher.finalize()
+}
+
+/// An upper bound of the frame whose entries are bounded by `pending_bytes`.
+pub(crate) fn frame_bound(pending_bytes: u64) -> u64 {
+    const { assert!(ENTRY_BYTES >= 2 + 5 + 4) };
+    pending_bytes + (HEADER_BYTES + ALIGNMENT) as u64
+}
+
+/// A whole frame.
+#[derive(Debug)]
+pub(crate) struct Frame<'file> {
+    pub(crate) header: Header,
+    pub(crate) payload: &'file [u8],
+}
+
+/// The frame at the start of `bytes`, if a whole one is there.
+pub(crate) fn read(bytes: &[u8], salt: u32) -> Option<Frame<'_>> {
+    let number = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+    let half = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+    if half(0)? != MAGIC {
+        return None;
+    }
+    let end = HEADER_BYTES.checked_add(half(4)? as usize)?;
+    let frame = bytes.get(..end)?;
+    if checksum(frame, salt) != half(8)? {
+        return None;
+    }
+    let header = Header { sequence: number(16)?, incarnation: number(24)?, end_position: number(32)? };
+    Some(Frame { header, payload: &frame[HEADER_BYTES..] })
+}
+
+/// How long the frame is, with padding, whose header `bytes` start with; none if they start with no header.
+pub(crate) fn length(bytes: &[u8]) -> Option<u64> {
+    let half = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+    (half(0)? == MAGIC).then_some(())?;
+    Some((HEADER_BYTES as u64 + u64::from(half(4)?)).next_multiple_of(ALIGNMENT as u64))
+}
+
+/// Where the first whole frame with a number above `sequence` starts, at or after `from`.
+pub(crate) fn find(bytes: &[u8], from: usize, sequence: u64, salt: u32) -> Option<usize> {
+    let mut at = from.next_multiple_of(ALIGNMENT);
+    while at + HEADER_BYTES <= bytes.len() {
+        let candidate = &bytes[at..];
+        if candidate[..4] == MAGIC.to_le_bytes()
+            && read(candidate, salt).is_some_and(|frame| frame.header.sequence > sequence)
+        {
+            return Some(at);
+        }
+        at += ALIGNMENT;
+    }
+    None
+}
+
+/// Hands each entry of a payload to `apply`; none if the payload does not decode.
+pub(crate) fn decode(payload: &[u8], mut apply: impl FnMut(RecordKey, Option<Record>)) -> Option<()> {
+    let mut rest = payload;
+    while !rest.is_empty() {
+        let (kind, table) = (*rest.first()?, Table::from_byte(*rest.get(1)?)?);
+        let (length, used) = key_length(&rest[2..])?;
+        let key_start = 2 + used;
+        let key_end = key_start.checked_add(length)?;
+        let key = RecordKey::new(table, Bytes::copy_from_slice(rest.get(key_start..key_end)?));
+        rest = &rest[key_end..];
+        match kind {
+            DELETE => apply(key, None),
+            PUT => {
+                let length = u32::from_le_bytes(rest.get(..4)?.try_into().ok()?) as usize;
+                let value = rest.get(4..4usize.checked_add(length)?)?;
+                rest = &rest[4 + length..];
+                apply(key, Some(Record::decode(table, Bytes::copy_from_slice(value))?));
+            }
+            _ => return None,
+        }
+    }
+    Some(())
+}
+
+/// A key's length and how many bytes told it.
+fn key_length(bytes: &[u8]) -> Option<(usize, usize)> {
+    let mut length = 0usize;
+    for (index, byte) in bytes.iter().take(4).enumerate() {
+        length |= usize::from(byte & 0x7f) << (7 * index);
+        if byte & 0x80 == 0 {
+            return Some((length, index + 1));
+        }
+    }
+    None
+}

@@ -1,0 +1,180 @@
+//! Segments: the files a journal is made of, and the spare that is kept allocated.
+//!
+//! A segment is given all its disk blocks at creation. Its header, synced before its first record, says
+//! where the segment before it ended: so a tail that a failed write or a crash left there is known to be
+//! void, and a byte that is damaged before that end is known to matter.
+//!
+//! The spare is the free-space reserve of rule P6: a group that does not fit the current segment becomes the
+//! first of the spare, which then takes its name among the segments. Only renaming is left to do then.
+//!
+//! ```text
+//! magic u64 | crc u32 | zero u32 | number u64 | first sequence u64 | previous end u64 | created by u64
+//! ```
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+
+use crate::storage::{Storage, StorageFile};
+
+/// The length of a segment's header: where its first frame starts.
+pub(crate) const SEGMENT_HEADER_BYTES: u64 = 64;
+
+const MAGIC: u64 = 0x3130_4745_5346_4c00 | 0x0000_0000_0000_004a; // "J" "LFSEG01"
+const SPARE: &str = "spare";
+const EXTENSION: &str = ".log";
+
+/// How long a refused allocation is not tried again.
+const ALLOCATION_RETRY: Duration = Duration::from_millis(50);
+
+/// What a segment says about itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SegmentHeader {
+    /// Its place among the segments.
+    pub(crate) number: u64,
+    /// The number of its first record.
+    pub(crate) first_sequence: u64,
+    /// Where the records of the segment before it end; zero if there is none before it.
+    pub(crate) previous_end: u64,
+    /// Who made it.
+    pub(crate) incarnation: u64,
+}
+
+impl SegmentHeader {
+    pub(crate) fn encode(&self, salt: u32) -> [u8; SEGMENT_HEADER_BYTES as usize] {
+        let mut bytes = [0; SEGMENT_HEADER_BYTES as usize];
+        bytes[0..8].copy_from_slice(&MAGIC.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.number.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.first_sequence.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.previous_end.to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.incarnation.to_le_bytes());
+        let crc = checksum(&bytes, salt);
+        bytes[8..12].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8], salt: u32) -> Option<Self> {
+        let bytes = bytes.get(..SEGMENT_HEADER_BYTES as usize)?;
+        let number = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+        let crc = u32::from_le_bytes(bytes[8..12].try_into().ok()?);
+        (number(0)? == MAGIC && checksum(bytes, salt) == crc).then_some(())?;
+        Some(Self {
+            number: number(16)?,
+            first_sequence: number(24)?,
+            previous_end: number(32)?,
+            incarnation: number(40)?,
+        })
+    }
+}
+
+fn checksum(bytes: &[u8], salt: u32) -> u32 {
+    let mut hasher = crc32fast::Hasher::new_with_initial(salt);
+    hasher.update(&bytes[16..]);
+    hasher.finalize()
+}
+
+/// The name of segment `number`.
+pub(crate) fn file_name(number: u64) -> String {
+    format!("{number:08}{EXTENSION}")
+}
+
+/// The number of the segment called `name`, if it is one.
+pub(crate) fn number_of(name: &str) -> Option<u64> {
+    name.strip_suffix(EXTENSION)?.parse().ok()
+}
+
+/// The spare segment, allocated ahead.
+#[derive(Debug)]
+pub(crate) struct Spare {
+    storage: Arc<dyn Storage>,
+    directory: PathBuf,
+    segment_bytes: u64,
+    held: Mutex<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    file: Option<Arc<dyn StorageFile>>,
+    bytes: u64,
+    refused: Option<Instant>,
+}
+
+impl Spare {
+    pub(crate) fn new(storage: Arc<dyn Storage>, directory: PathBuf, segment_bytes: u64) -> Self {
+        Self { storage, directory, segment_bytes, held: Mutex::default() }
+    }
+
+    /// How many bytes of records the spare has room for.
+    pub(crate) fn room(&self) -> u64 {
+        self.held.lock().bytes.saturating_sub(SEGMENT_HEADER_BYTES)
+    }
+
+    /// Has the spare hold at least `bytes` of records; answers how many it holds, refused or not. A refused
+    /// allocation is not repeated for [`ALLOCATION_RETRY`].
+    pub(crate) fn grow(&self, bytes: u64) -> u64 {
+        let mut held = self.held.lock();
+        let needed = bytes + SEGMENT_HEADER_BYTES;
+        let too_soon = held.refused.is_some_and(|refused| refused.elapsed() < ALLOCATION_RETRY);
+        if held.bytes < needed && !too_soon {
+            let target =
+                if needed <= self.segment_bytes { self.segment_bytes } else { needed.next_power_of_two() };
+            match self.allocate(&mut held, target) {
+                Ok(()) => held.refused = None,
+                Err(error) => {
+                    if held.refused.is_none() {
+                        tracing::warn!(%error, bytes = target, "no room for another journal segment");
+                    }
+                    held.refused = Some(Instant::now());
+                }
+            }
+        }
+        held.bytes.saturating_sub(SEGMENT_HEADER_BYTES)
+    }
+
+    fn allocate(&self, held: &mut Held, bytes: u64) -> io::Result<()> {
+        let file = match &held.file {
+            Some(file) => Arc::clone(file),
+            None => self.storage.open(&self.directory.join(SPARE))?,
+        };
+        // A file left behind by an earlier start may hold anything; an allocated one reads as zeros.
+        if held.file.is_none() && file.len()? > 0 {
+            file.set_len(0)?;
+        }
+        if let Err(error) = file.allocate(bytes) {
+            // A file system may have kept what it could give: hand it back, others need it.
+            let _ = file.set_len(held.bytes);
+            held.file = (held.bytes > 0).then_some(file);
+            return Err(error);
+        }
+        held.file = Some(file);
+        held.bytes = bytes;
+        Ok(())
+    }
+
+    /// Makes the spare the segment that `header` describes: durable, and under its name.
+    pub(crate) fn promote(
+        &self,
+        header: SegmentHeader,
+        salt: u32,
+    ) -> io::Result<(Arc<dyn StorageFile>, u64)> {
+        let mut held = self.held.lock();
+        let bytes = std::mem::take(&mut held.bytes);
+        let file = held.file.take().ok_or_else(|| io::Error::from(io::ErrorKind::StorageFull))?;
+        file.write_at(&header.encode(salt), 0)?;
+        file.sync_data()?;
+        let path = self.directory.join(file_name(header.number));
+        self.storage.rename(&self.directory.join(SPARE), &path)?;
+        self.storage.sync_directory(&self.directory)?;
+        Ok((file, bytes))
+    }
+
+    /// The journal's directory.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+}

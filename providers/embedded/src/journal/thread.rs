@@ -1,0 +1,143 @@
+//! The journal thread: group commit.
+//!
+//! It takes all that changed since the last group, under the lock; encodes and writes it as one frame, and
+//! syncs once for everybody who waits, outside of it. While a sync runs the next group gathers. A group whose
+//! changes undid each other is empty, and done without a write.
+//!
+//! If a write or sync fails, the state in memory is ahead of what can be made durable. The thread then drops
+//! it, builds the durable state anew and serves that as a new incarnation; waiters of lost points hear so.
+
+use std::{io, sync::Arc, time::Duration};
+
+use super::{
+    Journal,
+    frame::{self, Header},
+};
+use crate::{
+    base::Place,
+    checkpoint::Job,
+    durability::Work,
+    engine::Engine,
+    overlay::{Generation, Group},
+    recovery::TrustedEnd,
+    status::Health,
+};
+
+/// The buffer kept between groups; a larger one is given back.
+const BUFFER_BYTES_KEPT: usize = 4 << 20;
+
+/// How long a failed return to the durable state waits before the next attempt, at first and at most.
+const FALL_BACK_RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
+
+/// Runs until told to stop.
+pub(crate) fn run(engine: &Arc<Engine>, mut journal: Journal) {
+    let mut buffer = Vec::new();
+    loop {
+        let work = engine.durability.wait_for_work();
+        if work == Work::Abandon {
+            return;
+        }
+        if let Err(error) = commit(engine, &mut journal, &mut buffer) {
+            match fall_back(engine, &journal, &error) {
+                Some(reloaded) => journal = reloaded,
+                None => return,
+            }
+        }
+        if work == Work::Finish {
+            return;
+        }
+    }
+}
+
+/// What was taken under the lock.
+struct Taken {
+    group: Group,
+    incarnation: u64,
+    /// The last mutation in it.
+    end: u64,
+    /// It goes to the spare segment.
+    rotate: bool,
+    frozen: Option<Arc<Generation>>,
+}
+
+fn commit(engine: &Engine, journal: &mut Journal, buffer: &mut Vec<u8>) -> io::Result<()> {
+    let taken = take(engine, journal)?;
+    if taken.rotate {
+        journal.rotate(taken.incarnation)?;
+    }
+    if !taken.group.is_empty() {
+        let header = Header {
+            sequence: journal.sequence + 1,
+            incarnation: taken.incarnation,
+            end_position: taken.end,
+        };
+        frame::encode(header, &taken.group, journal.salt, buffer);
+        journal.write(buffer)?;
+        if engine.config.acknowledge_before_sync {
+            engine.durability.advance(taken.end);
+        }
+        journal.sync(buffer.len())?;
+        buffer.shrink_to(BUFFER_BYTES_KEPT);
+    }
+    engine.durability.advance(taken.end);
+    if taken.rotate {
+        journal.spare.grow(0);
+    }
+    {
+        let mut state = engine.state();
+        state.store.tail_room = journal.room();
+        state.store.spare_room = journal.spare.room();
+    }
+    if let Some(generation) = taken.frozen {
+        let place = Place { position: taken.end, sequence: journal.sequence, incarnation: taken.incarnation };
+        engine.checkpoints.submit(Job { generation, place });
+    } else {
+        engine.checkpoints.retry_if_due();
+    }
+    Ok(())
+}
+
+fn take(engine: &Engine, journal: &mut Journal) -> io::Result<Taken> {
+    let mut state = engine.state();
+    if let Health::FallingBack(reason) = &state.health {
+        return Err(io::Error::other(reason.clone()));
+    }
+    let store = &mut state.store;
+    store.announced = false;
+    let bound = frame::frame_bound(store.overlay.pending_bytes());
+    let group = store.overlay.take_group();
+    let mut rotate = false;
+    if !group.is_empty() {
+        if bound > store.tail_room {
+            rotate = true;
+            store.tail_room = std::mem::take(&mut store.spare_room);
+        }
+        store.tail_room = store.tail_room.checked_sub(bound).expect("room was reserved before each change");
+        journal.bytes_since_checkpoint += bound;
+    }
+    let is_due = journal.bytes_since_checkpoint >= engine.config.checkpoint_bytes || store.checkpoint_wanted;
+    let mut frozen = None;
+    if is_due && store.overlay.frozen().is_none() {
+        store.checkpoint_wanted = false;
+        journal.bytes_since_checkpoint = 0;
+        frozen = Some(store.overlay.freeze());
+    }
+    Ok(Taken { group, incarnation: store.incarnation, end: store.position, rotate, frozen })
+}
+
+/// Returns to the durable state, however long it takes; none if told to stop meanwhile.
+fn fall_back(engine: &Engine, journal: &Journal, error: &io::Error) -> Option<Journal> {
+    engine.fail(format!("write the journal: {error}"));
+    let trusted = TrustedEnd { segment: journal.current.number, offset: journal.current.end };
+    let (mut pause, longest) = FALL_BACK_RETRY;
+    loop {
+        match engine.reload(trusted) {
+            Ok(journal) => return Some(journal),
+            Err(error) => tracing::error!(%error, "the durable state is out of reach"),
+        }
+        if engine.durability.is_stopped_within(pause) {
+            return None;
+        }
+        pause = (pause * 2).min(longest);
+    }
+}

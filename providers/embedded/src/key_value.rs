@@ -1,0 +1,323 @@
+//! The key-value port on the engine.
+//!
+//! Every call runs to its end without yielding: the lock is held for a few microseconds, and what is not in
+//! memory is read from the local checkpoint store in place. What conditions and changes mean is
+//! [`ports::key_value::evaluate`]'s word alone.
+//!
+//! A deleted item that remembers operations stays as a record without attributes for
+//! [`KeyValueLimits::operation_retention_ms`], so that a late repeat is recognised (K8) and its version does
+//! not go back (K9); after that it counts as never having been, and a checkpoint removes it.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use ports::{
+    Cost, DurabilityPoint, Error, Externalize, Item, Key, KeyValue, Receipt, Result, Update,
+    key_value::{
+        Batch, Batched, Change, KeyValueLimits, Outcome, Page, Read, Scan, Transacted, Updated, Version,
+        evaluate::{Evaluated, Stored, check_key, check_limits, evaluate},
+    },
+};
+
+use crate::{
+    engine::Engine,
+    overlay::entry_bound,
+    record::{Record, RecordKey, StoredItem, Table},
+    store::{Found, Store, now_ms},
+};
+
+/// What this provider cannot exceed.
+pub(crate) const LIMITS: KeyValueLimits = KeyValueLimits {
+    key_bytes_max: 2048,
+    item_bytes_max: 4 << 20,
+    transact_items_max: 1024,
+    transact_across_partitions: true,
+    batch_items_max: 1024,
+    page_items_max: 1000,
+    page_is_snapshot: true,
+    operations_remembered: 64,
+    operation_retention_ms: 10 * 60 * 1000,
+};
+
+/// A page ends early once it holds this much, so that a scan of large items stays bounded.
+const PAGE_BYTES_MAX: usize = 16 << 20;
+
+/// The port.
+#[derive(Debug)]
+pub(crate) struct EmbeddedKeyValue {
+    pub(crate) engine: Arc<Engine>,
+}
+
+#[async_trait]
+impl Externalize for EmbeddedKeyValue {
+    async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
+        self.engine.externalize(point).await
+    }
+
+    fn point(&self) -> DurabilityPoint {
+        self.engine.point()
+    }
+
+    fn is_durable(&self, point: DurabilityPoint) -> bool {
+        self.engine.durability.is_durable(point)
+    }
+}
+
+#[async_trait]
+impl KeyValue for EmbeddedKeyValue {
+    async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
+        check_key(key, &LIMITS)?;
+        let mut state = self.engine.serving()?;
+        let found = state.store.item(&item_key(key))?;
+        let value = found.value.and_then(|item| item.stored.item.clone());
+        Ok(Read { value, point: state.store.point() })
+    }
+
+    async fn scan(&self, scan: &Scan) -> Result<Read<Page>> {
+        let state = self.engine.serving()?;
+        let value = scan_page(&state.store, scan)?;
+        Ok(Read { value, point: state.store.point() })
+    }
+
+    async fn update(&self, update: Update) -> Result<Updated> {
+        check_key(&update.key, &LIMITS)?;
+        let mut state = self.engine.serving()?;
+        update_one(&mut state.store, &update)
+    }
+
+    async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
+        check_limits(&updates, &LIMITS)?;
+        let mut state = self.engine.serving()?;
+        transact(&mut state.store, &updates)
+    }
+
+    async fn write_batch(&self, batch: Batch) -> Result<Batched> {
+        check_batch(&batch)?;
+        let mut state = self.engine.serving()?;
+        write_batch(&mut state.store, batch)
+    }
+
+    fn limits(&self) -> &KeyValueLimits {
+        &LIMITS
+    }
+}
+
+fn item_key(key: &Key) -> RecordKey {
+    RecordKey::new(Table::Item, key.as_bytes().clone())
+}
+
+/// What a condition is judged by: the item found, or what one that is not there looks like.
+fn stored(found: Option<&StoredItem>) -> &Stored {
+    static NOTHING: Stored = Stored { item: None, version: Version(0), memory: None };
+    found.map_or(&NOTHING, |item| &item.stored)
+}
+
+/// The record that keeps `stored`; none where nothing need be kept.
+fn record_of(stored: Stored) -> Option<StoredItem> {
+    match (&stored.item, &stored.memory) {
+        (None, None) => None,
+        (None, Some(_)) => Some(StoredItem { stored, expires_ms: now_ms() + LIMITS.operation_retention_ms }),
+        (Some(_), _) => Some(StoredItem { stored, expires_ms: 0 }),
+    }
+}
+
+fn update_one(store: &mut Store, update: &Update) -> Result<Updated> {
+    let key = item_key(&update.key);
+    let found = store.item(&key)?;
+    let present = stored(found.value.as_deref());
+    let bytes = |item: &Option<Arc<Item>>| item.as_deref().map_or(0, Item::bytes_len) as u64;
+    match evaluate(present, update, &LIMITS)? {
+        Evaluated::Refused => {
+            let item = present.item.clone();
+            let cost = Cost { reads: 1, writes: 0, bytes: bytes(&item) };
+            let receipt = Receipt { point: store.point(), cost };
+            Ok(Updated { outcome: Outcome::Conflict(item), receipt })
+        }
+        Evaluated::Unchanged => {
+            let item = present.item.clone();
+            let cost = Cost { reads: 1, writes: 0, bytes: bytes(&item) };
+            let receipt = Receipt { point: store.point(), cost };
+            Ok(Updated { outcome: Outcome::Done(item), receipt })
+        }
+        Evaluated::Changed(changed) => {
+            let item = changed.item.clone();
+            let record = record_of(changed).map(|item| Record::Item(Arc::new(item)));
+            store.reserve(entry_bound(&key, record.as_ref()) as u64)?;
+            store.set(key, record, found.below);
+            let cost = Cost { reads: 0, writes: 1, bytes: bytes(&item) };
+            let receipt = Receipt { point: store.order(), cost };
+            Ok(Updated { outcome: Outcome::Done(item), receipt })
+        }
+    }
+}
+
+fn transact(store: &mut Store, updates: &[Update]) -> Result<Transacted> {
+    let mut changes = Vec::with_capacity(updates.len());
+    let mut items = Vec::with_capacity(updates.len());
+    let (mut reserved, mut cost) = (0, Cost::default());
+    for (index, update) in updates.iter().enumerate() {
+        let key = item_key(&update.key);
+        let found = store.item(&key)?;
+        let present = stored(found.value.as_deref());
+        match evaluate(present, update, &LIMITS)? {
+            Evaluated::Refused => {
+                return Ok(Transacted::Conflict { index, item: present.item.clone() });
+            }
+            Evaluated::Unchanged => {
+                cost.reads += 1;
+                items.push(present.item.clone());
+            }
+            Evaluated::Changed(changed) => {
+                cost.writes += 1;
+                cost.bytes += changed.item.as_deref().map_or(0, Item::bytes_len) as u64;
+                items.push(changed.item.clone());
+                let record = record_of(changed).map(|item| Record::Item(Arc::new(item)));
+                reserved += entry_bound(&key, record.as_ref()) as u64;
+                changes.push((key, record, found.below));
+            }
+        }
+    }
+    if changes.is_empty() {
+        return Ok(Transacted::Done { items, receipt: Receipt { point: store.point(), cost } });
+    }
+    store.reserve(reserved)?;
+    for (key, record, below) in changes {
+        store.set(key, record, below);
+    }
+    Ok(Transacted::Done { items, receipt: Receipt { point: store.order(), cost } })
+}
+
+fn check_batch(batch: &Batch) -> Result<()> {
+    if batch.lane.len() > LIMITS.key_bytes_max {
+        return Err(Error::invalid("write a batch to a lane whose name is too long"));
+    }
+    if batch.changes.len() > LIMITS.batch_items_max {
+        let (items, limit) = (batch.changes.len(), LIMITS.batch_items_max);
+        return Err(Error::invalid(format!("write a batch of {items} items, where {limit} is the limit")));
+    }
+    batch.changes.iter().try_for_each(|(key, _)| check_key(key, &LIMITS))
+}
+
+fn write_batch(store: &mut Store, batch: Batch) -> Result<Batched> {
+    let lane = RecordKey::new(Table::Lane, batch.lane);
+    let found = store.record(&lane)?;
+    let cursor = match found.value {
+        Some(Record::Lane(cursor)) => cursor,
+        Some(_) => return Err(Error::corrupt(format!("read the cursor of {lane:?}"))),
+        None => 0,
+    };
+    if batch.sequence <= cursor {
+        return Ok(Batched::Repeat(Receipt { point: store.point(), cost: Cost::default() }));
+    }
+    if batch.sequence > cursor + 1 {
+        return Ok(Batched::Early { cursor });
+    }
+    let mut cost = Cost::default();
+    let staged = stage(store, batch.changes, &mut cost)?;
+    let moved = Record::Lane(batch.sequence);
+    let mut reserved = entry_bound(&lane, Some(&moved)) as u64;
+    let mut changes = Vec::with_capacity(staged.len());
+    for (key, (stored, below)) in staged {
+        let record = record_of(stored).map(|item| Record::Item(Arc::new(item)));
+        reserved += entry_bound(&key, record.as_ref()) as u64;
+        changes.push((key, record, below));
+    }
+    store.reserve(reserved)?;
+    for (key, record, below) in changes {
+        store.set(key, record, below);
+    }
+    store.set(lane, Some(moved), found.below);
+    Ok(Batched::Done(Receipt { point: store.order(), cost }))
+}
+
+/// What a batch makes of each item it touches, later changes of one item over earlier ones.
+fn stage(
+    store: &mut Store,
+    changes: Vec<(Key, Change)>,
+    cost: &mut Cost,
+) -> Result<BTreeMap<RecordKey, (Stored, bool)>> {
+    let mut staged: BTreeMap<RecordKey, (Stored, bool)> = BTreeMap::new();
+    for (key, change) in changes {
+        let record_key = item_key(&key);
+        let update = Update { change, ..Update::check(key, ports::Condition::Always) };
+        let (evaluated, below) = if let Some((stored, below)) = staged.get(&record_key) {
+            (evaluate(stored, &update, &LIMITS)?, *below)
+        } else {
+            let Found { value, below } = store.item(&record_key)?;
+            let present = stored(value.as_deref());
+            (evaluate(present, &update, &LIMITS)?, below)
+        };
+        if let Evaluated::Changed(stored) = evaluated {
+            cost.writes += 1;
+            cost.bytes += stored.item.as_deref().map_or(0, Item::bytes_len) as u64;
+            staged.insert(record_key, (stored, below));
+        }
+    }
+    Ok(staged)
+}
+
+fn scan_page(store: &Store, scan: &Scan) -> Result<Page> {
+    if scan.partition.len() > LIMITS.key_bytes_max {
+        return Err(Error::invalid("scan a partition whose name is too long"));
+    }
+    let items_max = scan.items_max.min(LIMITS.page_items_max);
+    let from = item_key(&Key::new(&scan.partition, &scan.from));
+    let until = match &scan.until {
+        Some(until) => item_key(&Key::new(&scan.partition, until)),
+        None => behind_partition(&scan.partition),
+    };
+    let mut page = Page { items: Vec::new(), next: None };
+    if from >= until || items_max == 0 {
+        return Ok(page);
+    }
+    let mut bytes = 0;
+    store.range(&from, &until, |key, entry| {
+        let Record::Item(item) = entry.record(&key)? else {
+            return Err(Error::corrupt(format!("scan {key:?}")));
+        };
+        let Some(present) = &item.stored.item else { return Ok(true) };
+        let sort = Key::from_bytes(key.key).ok_or_else(|| Error::corrupt("scan a key that is none"))?.sort();
+        if page.items.len() == items_max || bytes >= PAGE_BYTES_MAX {
+            page.next = Some(sort);
+            return Ok(false);
+        }
+        bytes += present.bytes_len();
+        page.items.push((sort, Arc::clone(present)));
+        Ok(true)
+    })?;
+    Ok(page)
+}
+
+/// The first key behind all keys of `partition`: its encoded form counted up by one.
+fn behind_partition(partition: &[u8]) -> RecordKey {
+    let mut bytes = Key::new(partition, []).as_bytes().to_vec();
+    while let Some(last) = bytes.pop() {
+        if last < u8::MAX {
+            bytes.push(last + 1);
+            return RecordKey::new(Table::Item, Bytes::from(bytes));
+        }
+    }
+    RecordKey::new(Table::Lane, Bytes::new())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// K6.
+    #[test]
+    fn the_end_of_a_partition_lies_behind_its_last_key_and_before_the_next_partition() {
+        let last = item_key(&Key::new([0xff, 0xff], [0xff; 40]));
+        let behind = behind_partition(&[0xff, 0xff]);
+        assert!(last < behind);
+        assert!(behind <= item_key(&Key::new([0, 0, 0], [])));
+    }
+
+    /// K8.
+    #[test]
+    fn a_deleted_item_without_memory_needs_no_record() {
+        let deleted = Stored { item: None, version: Version(3), memory: None };
+        assert_eq!(record_of(deleted), None);
+    }
+}

@@ -1,0 +1,61 @@
+//! A message group: its messages in order, and which of its first ones are with a consumer.
+//!
+//! Pure: no I/O, no clock. A group is ready, delayed or in flight. Only the messages at its head are ever
+//! with a consumer, and while some are, no others are given away: that keeps the order (Q1).
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+
+/// When a group changes by itself: the time, and a number that makes it unique.
+pub(crate) type Deadline = (Duration, u64);
+
+/// A message in its group.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) sequence: u64,
+    /// The key of its record.
+    pub(crate) key: Bytes,
+    pub(crate) deliveries: u32,
+    pub(crate) failures: u32,
+    pub(crate) reason: Option<Arc<str>>,
+}
+
+/// What a group is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// It waits in line to be served.
+    Ready,
+    /// It is served no earlier than its deadline.
+    Delayed(Deadline),
+    /// Its first `count` messages are with a consumer until the deadline.
+    InFlight {
+        /// How many.
+        count: usize,
+        /// Until when.
+        deadline: Deadline,
+    },
+}
+
+/// A group.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub(crate) entries: VecDeque<Entry>,
+    pub(crate) phase: Phase,
+    /// A released message is given again no earlier than this.
+    pub(crate) not_before: Duration,
+}
+
+impl Group {
+    pub(crate) fn new() -> Self {
+        Self { entries: VecDeque::new(), phase: Phase::Ready, not_before: Duration::ZERO }
+    }
+
+    /// The place of the message that is with a consumer by this very delivery, if there is one (Q6).
+    pub(crate) fn delivered(&self, sequence: u64, deliveries: u32) -> Option<usize> {
+        let Phase::InFlight { count, .. } = self.phase else { return None };
+        let entry =
+            |(_, entry): &(usize, &Entry)| entry.sequence == sequence && entry.deliveries == deliveries;
+        self.entries.iter().take(count).enumerate().find(entry).map(|(index, _)| index)
+    }
+}

@@ -1,0 +1,512 @@
+//! The index of all queues, and the steps that change a queue: send, receive, acknowledge, release.
+//!
+//! Every step first lets deadlines that have passed take effect, so nothing here needs a timer of its own;
+//! who waits for messages sleeps until the next deadline.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use ports::{
+    Error, Result,
+    queue::{Delivery, Handle, Message, OnFailure, QueueOptions, Sequence},
+};
+use tokio::sync::Notify;
+
+use super::group::{Deadline, Entry, Group, Phase};
+use crate::{
+    overlay::entry_bound,
+    record::{Attempts, DeadLetterRecord, QueueRecord, Record, RecordKey, Table},
+    store::{Store, now_ms},
+};
+
+/// How far apart the attempt numbers of two returns to the durable state lie.
+pub(crate) const ATTEMPT_FLOOR: u32 = 1 << 20;
+
+/// The incarnation is the part of a sequence above these bits: messages enough for years at full speed.
+const SEQUENCE_BITS: u32 = 44;
+
+const TIMED_OUT: &str = "the visibility timeout ran out";
+
+/// All queues.
+#[derive(Debug, Default)]
+pub(crate) struct Queues {
+    pub(super) by_name: HashMap<Arc<str>, QueueState>,
+    pub(super) next_id: u32,
+    pub(super) next_sequence: u64,
+    pub(super) next_deadline: u64,
+    /// Returns to the durable state so far, in this process.
+    pub(super) returns: u32,
+}
+
+/// One queue.
+#[derive(Debug)]
+pub(crate) struct QueueState {
+    pub(super) id: u32,
+    pub(super) options: QueueOptions,
+    pub(super) groups: HashMap<Bytes, Group>,
+    /// Groups in phase ready, in the order they are served.
+    pub(super) ready: VecDeque<Bytes>,
+    pub(super) deadlines: BTreeMap<Deadline, Bytes>,
+    pub(super) deduplication: HashMap<Bytes, u64>,
+    /// Deduplication ids by the time they expire.
+    pub(super) expiring: VecDeque<(u64, Bytes)>,
+    pub(super) notify: Arc<Notify>,
+}
+
+impl QueueState {
+    pub(super) fn new(id: u32, options: QueueOptions) -> Self {
+        Self {
+            id,
+            options,
+            groups: HashMap::new(),
+            ready: VecDeque::new(),
+            deadlines: BTreeMap::new(),
+            deduplication: HashMap::new(),
+            expiring: VecDeque::new(),
+            notify: Arc::new(Notify::new()),
+        }
+    }
+
+    /// Puts a group in line, or lets it wait for `not_before`.
+    fn put_in_line(&mut self, name: &Bytes, now: Duration, next_deadline: &mut u64) {
+        let group = self.groups.get_mut(name).expect("the caller holds a group of this queue");
+        if group.entries.is_empty() {
+            self.groups.remove(name);
+        } else if group.not_before > now {
+            let deadline = (group.not_before, bump(next_deadline));
+            group.phase = Phase::Delayed(deadline);
+            self.deadlines.insert(deadline, name.clone());
+            self.notify.notify_waiters();
+        } else {
+            group.phase = Phase::Ready;
+            self.ready.push_back(name.clone());
+            self.notify.notify_one();
+        }
+    }
+}
+
+fn bump(number: &mut u64) -> u64 {
+    *number += 1;
+    *number
+}
+
+/// What `receive` may take.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Take {
+    pub(crate) messages_max: usize,
+    /// Hidden for this long; none: as the queue's options say.
+    pub(crate) hidden_ms: Option<u64>,
+}
+
+impl Queues {
+    /// The first sequence of an incarnation.
+    pub(super) fn first_sequence(incarnation: u64) -> u64 {
+        incarnation << SEQUENCE_BITS
+    }
+
+    /// Continues the waiters and attempt numbers of the state before a return to the durable one.
+    pub(crate) fn take_over(&mut self, earlier: Self) {
+        self.returns = earlier.returns + 1;
+        for (name, queue) in earlier.by_name {
+            if let Some(mine) = self.by_name.get_mut(&name) {
+                mine.notify = queue.notify;
+            } else {
+                // Its creation was lost: who waits hears that it is not there.
+                queue.notify.notify_waiters();
+            }
+        }
+    }
+
+    /// Wakes everybody who waits for messages.
+    pub(crate) fn wake_all(&self) {
+        self.by_name.values().for_each(|queue| queue.notify.notify_waiters());
+    }
+
+    pub(crate) fn contains(&self, queue: &str) -> bool {
+        self.by_name.contains_key(queue)
+    }
+
+    pub(crate) fn get(&self, queue: &str) -> Result<&QueueState> {
+        self.by_name.get(queue).ok_or_else(|| unknown(queue))
+    }
+
+    pub(crate) fn create(&mut self, store: &mut Store, name: &str, options: QueueOptions) -> Result<()> {
+        let key = RecordKey::new(Table::Queue, Bytes::copy_from_slice(name.as_bytes()));
+        let existing = self.by_name.get(name);
+        if existing.is_some_and(|queue| queue.options == options) {
+            return Ok(());
+        }
+        let id = existing.map_or(self.next_id, |queue| queue.id);
+        let record = Record::Queue(Arc::new(QueueRecord { id, options: options.clone() }));
+        store.reserve(entry_bound(&key, Some(&record)) as u64)?;
+        store.set(key, Some(record), existing.is_some());
+        store.order();
+        match self.by_name.get_mut(name) {
+            Some(queue) => queue.options = options,
+            None => {
+                self.next_id += 1;
+                self.by_name.insert(Arc::from(name), QueueState::new(id, options));
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends messages; those whose deduplication id is known are left out (Q4).
+    pub(crate) fn send(
+        &mut self,
+        store: &mut Store,
+        name: &str,
+        messages: Vec<Message>,
+        window_ms: u64,
+    ) -> Result<u32> {
+        let queue = self.by_name.get_mut(name).ok_or_else(|| unknown(name))?;
+        let bytes: usize = messages
+            .iter()
+            .map(|message| {
+                let id = message.deduplication.as_ref().map_or(0, |id| id.len() + 80);
+                message.body.len() + message.group.len() + 80 + id
+            })
+            .sum();
+        let has_ids = messages.iter().any(|message| message.deduplication.is_some());
+        let now = if has_ids { now_ms() } else { 0 };
+        let expired = queue.expiring.iter().take_while(|(expires, _)| *expires <= now).count();
+        store.reserve((bytes + expired * 160) as u64)?;
+        forget_expired(queue, store, expired);
+        let mut sent = 0;
+        for message in messages {
+            if let Some(id) = message.deduplication {
+                let known = queue.deduplication.get(&id).is_some_and(|expires| *expires > now);
+                if known {
+                    continue;
+                }
+                let expires = now + window_ms;
+                store.set(id_key(queue.id, &id), Some(Record::Deduplication(expires)), false);
+                queue.deduplication.insert(id.clone(), expires);
+                queue.expiring.push_back((expires, id));
+            }
+            let sequence = bump(&mut self.next_sequence);
+            let key = message_key(queue.id, &message.group, sequence);
+            store.set(
+                RecordKey::new(Table::Message, key.clone()),
+                Some(Record::Message(message.body)),
+                false,
+            );
+            append(queue, message.group, Entry { sequence, key, deliveries: 0, failures: 0, reason: None });
+            sent += 1;
+        }
+        if sent > 0 {
+            store.order();
+        }
+        Ok(sent)
+    }
+
+    /// Gives the head of the next group in line to a consumer.
+    pub(crate) fn receive(
+        &mut self,
+        store: &mut Store,
+        name: &str,
+        take: Take,
+        now: Duration,
+    ) -> Result<Vec<Delivery>> {
+        self.expire(store, name, now)?;
+        let floor = self.returns.wrapping_mul(ATTEMPT_FLOOR);
+        let queue = self.by_name.get_mut(name).ok_or_else(|| unknown(name))?;
+        if take.messages_max == 0 {
+            return Ok(Vec::new());
+        }
+        let Some(group_name) = queue.ready.pop_front() else { return Ok(Vec::new()) };
+        let group = queue.groups.get_mut(&group_name).expect("a group in line is a group of the queue");
+        let count = take.messages_max.min(group.entries.len());
+        let mut deliveries = Vec::with_capacity(count);
+        for entry in group.entries.iter().take(count) {
+            let body = match store.record(&RecordKey::new(Table::Message, entry.key.clone())) {
+                Ok(found) => found.value,
+                Err(error) => {
+                    queue.ready.push_front(group_name);
+                    return Err(error);
+                }
+            };
+            let Some(Record::Message(body)) = body else {
+                queue.ready.push_back(group_name);
+                return Err(Error::corrupt(format!("receive message {} of {name:?}", entry.sequence)));
+            };
+            let attempt = floor + entry.deliveries + 1;
+            let sequence = Sequence(entry.sequence);
+            deliveries
+                .push(Delivery { handle: Handle { group: group_name.clone(), sequence, attempt }, body });
+        }
+        group.entries.iter_mut().take(count).for_each(|entry| entry.deliveries += 1);
+        let hidden = Duration::from_millis(take.hidden_ms.unwrap_or(queue.options.visibility_timeout_ms));
+        let deadline = (now + hidden, bump(&mut self.next_deadline));
+        group.phase = Phase::InFlight { count, deadline };
+        let is_next = queue.deadlines.first_key_value().is_none_or(|(first, _)| deadline < *first);
+        queue.deadlines.insert(deadline, group_name);
+        if is_next {
+            queue.notify.notify_waiters();
+        }
+        Ok(deliveries)
+    }
+
+    /// Removes delivered messages; answers how many.
+    pub(crate) fn acknowledge(
+        &mut self,
+        store: &mut Store,
+        name: &str,
+        handles: &[Handle],
+        now: Duration,
+    ) -> Result<u32> {
+        let floor = self.returns.wrapping_mul(ATTEMPT_FLOOR);
+        let queue = self.by_name.get_mut(name).ok_or_else(|| unknown(name))?;
+        let reserved: usize = handles.iter().map(|handle| 2 * (handle.group.len() + 40)).sum();
+        store.reserve(reserved as u64)?;
+        let mut removed = 0;
+        for handle in handles {
+            let Some(group) = queue.groups.get_mut(&handle.group) else { continue };
+            let place = handle.attempt.checked_sub(floor);
+            let Some(place) = place.and_then(|attempt| group.delivered(handle.sequence.0, attempt)) else {
+                continue;
+            };
+            let entry = group.entries.remove(place).expect("it was found there");
+            remove_records(store, entry);
+            removed += 1;
+            shrink_flight(queue, &handle.group, 1, now, &mut self.next_deadline);
+        }
+        if removed > 0 {
+            store.order();
+        }
+        Ok(removed)
+    }
+
+    /// Gives a delivered message back, with those behind it; answers whether the handle was good.
+    pub(crate) fn release(
+        &mut self,
+        store: &mut Store,
+        name: &str,
+        handle: &Handle,
+        delay_ms: u64,
+        reason: &str,
+        now: Duration,
+    ) -> Result<bool> {
+        let floor = self.returns.wrapping_mul(ATTEMPT_FLOOR);
+        let queue = self.by_name.get_mut(name).ok_or_else(|| unknown(name))?;
+        let Some(group) = queue.groups.get_mut(&handle.group) else { return Ok(false) };
+        let attempt = handle.attempt.checked_sub(floor);
+        let Some(place) = attempt.and_then(|attempt| group.delivered(handle.sequence.0, attempt)) else {
+            return Ok(false);
+        };
+        let Phase::InFlight { count, .. } = group.phase else { return Ok(false) };
+        let failed = fail(queue, store, &handle.group, place, reason)?;
+        let group = queue.groups.get_mut(&handle.group).expect("the flight is over no sooner than below");
+        if failed != Failed::Left {
+            group.not_before = now + Duration::from_millis(delay_ms);
+        }
+        // The failed message and all behind it leave the flight, whether or not it is still there.
+        let left = usize::from(failed == Failed::Left);
+        shrink_flight(queue, &handle.group, count - left - place, now, &mut self.next_deadline);
+        if failed != Failed::Forgotten {
+            store.order();
+        }
+        Ok(true)
+    }
+
+    /// Hides the flight of a delivered message until `timeout_ms` from now.
+    pub(crate) fn extend(
+        &mut self,
+        name: &str,
+        handle: &Handle,
+        timeout_ms: u64,
+        now: Duration,
+    ) -> Result<()> {
+        let floor = self.returns.wrapping_mul(ATTEMPT_FLOOR);
+        let queue = self.by_name.get_mut(name).ok_or_else(|| unknown(name))?;
+        let Some(group) = queue.groups.get_mut(&handle.group) else { return Ok(()) };
+        let attempt = handle.attempt.checked_sub(floor);
+        if attempt.and_then(|attempt| group.delivered(handle.sequence.0, attempt)).is_none() {
+            return Ok(());
+        }
+        if let Phase::InFlight { deadline, .. } = &mut group.phase {
+            queue.deadlines.remove(deadline);
+            *deadline = (now + Duration::from_millis(timeout_ms), bump(&mut self.next_deadline));
+            queue.deadlines.insert(*deadline, handle.group.clone());
+            queue.notify.notify_waiters();
+        }
+        Ok(())
+    }
+
+    /// Lets the deadlines that have passed take effect.
+    pub(crate) fn expire(&mut self, store: &mut Store, name: &str, now: Duration) -> Result<()> {
+        let queue = self.by_name.get_mut(name).ok_or_else(|| unknown(name))?;
+        while let Some(first) = queue.deadlines.first_entry() {
+            if first.key().0 > now {
+                break;
+            }
+            let group_name = first.remove();
+            let group = queue.groups.get_mut(&group_name).expect("a deadline is of a group of the queue");
+            if let Phase::InFlight { .. } = group.phase {
+                // The head is what its consumer got stuck on, as far as anybody can tell.
+                let failed = fail(queue, store, &group_name, 0, TIMED_OUT);
+                store.order();
+                queue.put_in_line(&group_name, now, &mut self.next_deadline);
+                failed?;
+            } else {
+                queue.put_in_line(&group_name, now, &mut self.next_deadline);
+            }
+        }
+        Ok(())
+    }
+
+    /// When the next deadline passes, if there is one, and whether a group is in line.
+    pub(crate) fn outlook(&self, name: &str) -> Result<(bool, Option<Duration>, Arc<Notify>)> {
+        let queue = self.get(name)?;
+        let next = queue.deadlines.first_key_value().map(|(deadline, _)| deadline.0);
+        Ok((!queue.ready.is_empty(), next, Arc::clone(&queue.notify)))
+    }
+}
+
+/// Adds a message behind its group's last.
+pub(super) fn append(queue: &mut QueueState, group_name: Bytes, entry: Entry) {
+    if let Some(group) = queue.groups.get_mut(&group_name) {
+        group.entries.push_back(entry);
+        return;
+    }
+    let mut group = Group::new();
+    group.entries.push_back(entry);
+    queue.groups.insert(group_name.clone(), group);
+    queue.ready.push_back(group_name);
+    queue.notify.notify_one();
+}
+
+/// Takes `by` messages out of a group's flight; an empty flight ends.
+fn shrink_flight(queue: &mut QueueState, name: &Bytes, by: usize, now: Duration, next_deadline: &mut u64) {
+    let group = queue.groups.get_mut(name).expect("the caller holds a group of this queue");
+    let Phase::InFlight { count, deadline } = &mut group.phase else { return };
+    *count -= by;
+    if *count == 0 {
+        queue.deadlines.remove(&*deadline);
+        queue.put_in_line(name, now, next_deadline);
+    }
+}
+
+/// What became of a message that failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Failed {
+    /// It stays, and its failure is recorded.
+    Counted,
+    /// It stays, and its failure is known to memory alone: there was no room.
+    Forgotten,
+    /// It went to the dead letters.
+    Left,
+}
+
+/// Counts a failure of the message at `place`; one that failed for good may leave (Q5).
+fn fail(
+    queue: &mut QueueState,
+    store: &mut Store,
+    name: &Bytes,
+    place: usize,
+    reason: &str,
+) -> Result<Failed> {
+    const REASON_BYTES_MAX: usize = 1024;
+    let reason = &reason[..reason.floor_char_boundary(REASON_BYTES_MAX)];
+    let options = &queue.options;
+    let group = queue.groups.get_mut(name).expect("the caller holds a group of this queue");
+    let entry = &mut group.entries[place];
+    entry.failures += 1;
+    entry.reason = Some(Arc::from(reason));
+    let attempts = Record::Attempts(Arc::new(Attempts {
+        deliveries: entry.deliveries,
+        failures: entry.failures,
+        reason: reason.to_owned(),
+    }));
+    let key = RecordKey::new(Table::Attempts, entry.key.clone());
+    let is_over = entry.failures >= options.attempts_max && options.on_failure == OnFailure::DeadLetter;
+    if !is_over {
+        // Counting must not fail for lack of room: the count is then kept in memory alone.
+        if store.reserve(entry_bound(&key, Some(&attempts)) as u64).is_err() {
+            return Ok(Failed::Forgotten);
+        }
+        store.set(key, Some(attempts), entry.failures > 1);
+        return Ok(Failed::Counted);
+    }
+    let message = RecordKey::new(Table::Message, entry.key.clone());
+    let Some(Record::Message(body)) = store.record(&message)?.value else {
+        return Err(Error::corrupt(format!("give up message {}", entry.sequence)));
+    };
+    let letter = Record::DeadLetter(Arc::new(DeadLetterRecord {
+        group: name.clone(),
+        sequence: entry.sequence,
+        body,
+        attempts: entry.deliveries,
+        reason: reason.to_owned(),
+    }));
+    let letter_key = dead_letter_key(queue.id, store.incarnation, store.position);
+    let reserved = entry_bound(&letter_key, Some(&letter)) + 2 * entry_bound(&message, None);
+    if store.reserve(reserved as u64).is_err() {
+        // It stays and is tried again; it leaves when there is room.
+        return Ok(Failed::Forgotten);
+    }
+    store.set(letter_key, Some(letter), false);
+    let entry = group.entries.remove(place).expect("it was just there");
+    remove_records(store, entry);
+    if let Phase::InFlight { count, .. } = &mut group.phase {
+        *count -= 1;
+    }
+    Ok(Failed::Left)
+}
+
+fn remove_records(store: &mut Store, entry: Entry) {
+    if entry.failures > 0 {
+        store.set(RecordKey::new(Table::Attempts, entry.key.clone()), None, true);
+    }
+    store.set(RecordKey::new(Table::Message, entry.key), None, true);
+}
+
+fn forget_expired(queue: &mut QueueState, store: &mut Store, count: usize) {
+    for (expires, id) in queue.expiring.drain(..count) {
+        if queue.deduplication.get(&id) == Some(&expires) {
+            queue.deduplication.remove(&id);
+            store.set(id_key(queue.id, &id), None, true);
+        }
+    }
+}
+
+pub(super) fn unknown(queue: &str) -> Error {
+    Error::invalid(format!("use queue {queue:?}, which does not exist"))
+}
+
+/// `queue id | group length | group | sequence`: a queue's messages by group, in order.
+pub(super) fn message_key(queue: u32, group: &[u8], sequence: u64) -> Bytes {
+    let mut key = BytesMut::with_capacity(13 + group.len());
+    key.put_u32(queue);
+    key.put_u8(group.len() as u8);
+    key.put_slice(group);
+    key.put_u64(sequence);
+    key.freeze()
+}
+
+/// The queue, group and sequence of a message's key.
+pub(super) fn parse_message_key(key: &Bytes) -> Option<(u32, Bytes, u64)> {
+    let queue = u32::from_be_bytes(key.get(..4)?.try_into().ok()?);
+    let length = usize::from(*key.get(4)?);
+    let sequence = u64::from_be_bytes(key.get(5 + length..)?.try_into().ok()?);
+    Some((queue, key.slice(5..5 + length), sequence))
+}
+
+fn id_key(queue: u32, id: &[u8]) -> RecordKey {
+    let mut key = BytesMut::with_capacity(4 + id.len());
+    key.put_u32(queue);
+    key.put_slice(id);
+    RecordKey::new(Table::Deduplication, key.freeze())
+}
+
+fn dead_letter_key(queue: u32, incarnation: u64, position: u64) -> RecordKey {
+    let mut key = BytesMut::with_capacity(20);
+    key.put_u32(queue);
+    key.put_u64(incarnation);
+    key.put_u64(position);
+    RecordKey::new(Table::DeadLetter, key.freeze())
+}

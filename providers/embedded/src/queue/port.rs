@@ -1,0 +1,230 @@
+//! The port: limits, the lock, and waiting.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use ports::{
+    Cost, DurabilityPoint, Error, Externalize, Queue, Receipt, Result,
+    queue::{DeadLetter, Delivery, Handle, Message, OnFailure, QueueLimits, QueueOptions, Sequence},
+};
+
+use super::index::Take;
+use crate::{
+    engine::Engine,
+    record::{Record, RecordKey, Table},
+};
+
+/// What this provider cannot exceed.
+pub(crate) const LIMITS: QueueLimits = QueueLimits {
+    message_bytes_max: 4 << 20,
+    batch_messages_max: 256,
+    deduplication_window_ms: 5 * 60 * 1000,
+    shares_journal: true,
+};
+
+/// The longest group, deduplication id and queue name.
+const GROUP_BYTES_MAX: usize = 128;
+const ID_BYTES_MAX: usize = 128;
+const NAME_BYTES_MAX: usize = 512;
+
+/// The port.
+#[derive(Debug)]
+pub(crate) struct EmbeddedQueue {
+    pub(crate) engine: Arc<Engine>,
+}
+
+impl EmbeddedQueue {
+    /// Receives with a visibility timeout of the caller's own.
+    pub(crate) fn receive_hidden(
+        &self,
+        queue: &str,
+        messages_max: usize,
+        hidden_ms: Option<u64>,
+    ) -> Result<Vec<Delivery>> {
+        let mut state = self.engine.serving()?;
+        let state = &mut *state;
+        let take = Take { messages_max: messages_max.min(LIMITS.batch_messages_max), hidden_ms };
+        state.queues.receive(&mut state.store, queue, take, self.engine.now())
+    }
+
+    /// Whether the queue was created.
+    pub(crate) fn exists(&self, queue: &str) -> bool {
+        self.engine.state().queues.contains(queue)
+    }
+
+    fn change<T>(
+        &self,
+        change: impl FnOnce(&mut crate::engine::State, Duration) -> Result<(T, u32)>,
+    ) -> Result<Receipt> {
+        let now = self.engine.now();
+        let mut state = self.engine.serving()?;
+        let (_, writes) = change(&mut state, now)?;
+        Ok(Receipt { point: state.store.point(), cost: Cost { reads: 0, writes, bytes: 0 } })
+    }
+}
+
+#[async_trait]
+impl Externalize for EmbeddedQueue {
+    async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
+        self.engine.externalize(point).await
+    }
+
+    fn point(&self) -> DurabilityPoint {
+        self.engine.point()
+    }
+
+    fn is_durable(&self, point: DurabilityPoint) -> bool {
+        self.engine.durability.is_durable(point)
+    }
+}
+
+#[async_trait]
+impl Queue for EmbeddedQueue {
+    async fn create(&self, queue: &str, options: QueueOptions) -> Result<Receipt> {
+        if queue.is_empty() || queue.len() > NAME_BYTES_MAX {
+            return Err(Error::invalid(format!("create a queue whose name has {} bytes", queue.len())));
+        }
+        if options.attempts_max == 0 {
+            return Err(Error::invalid(format!("create queue {queue:?} that delivers nothing")));
+        }
+        self.change(|state, _| Ok(((), state.queues.create(&mut state.store, queue, options).map(|()| 1)?)))
+    }
+
+    async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
+        check_messages(queue, &messages)?;
+        let bytes = messages.iter().map(|message| message.body.len() as u64).sum();
+        let window = LIMITS.deduplication_window_ms;
+        let mut receipt =
+            self.change(|state, _| Ok(((), state.queues.send(&mut state.store, queue, messages, window)?)))?;
+        receipt.cost.bytes = bytes;
+        Ok(receipt)
+    }
+
+    async fn receive(&self, queue: &str, messages_max: usize) -> Result<Vec<Delivery>> {
+        self.receive_hidden(queue, messages_max, None)
+    }
+
+    async fn ready(&self, queue: &str) -> Result<()> {
+        loop {
+            let (notified, next) = {
+                let now = self.engine.now();
+                let mut state = self.engine.serving()?;
+                let state = &mut *state;
+                state.queues.expire(&mut state.store, queue, now)?;
+                let (in_line, next, notify) = state.queues.outlook(queue)?;
+                if in_line {
+                    return Ok(());
+                }
+                // Made under the lock: what happens after it wakes this one.
+                (notify.notified_owned(), next)
+            };
+            match next {
+                None => notified.await,
+                Some(deadline) => {
+                    let _ = tokio::time::timeout_at(self.engine.instant(deadline), notified).await;
+                }
+            }
+        }
+    }
+
+    async fn acknowledge(&self, queue: &str, handles: &[Handle]) -> Result<Receipt> {
+        self.change(|state, now| Ok(((), state.queues.acknowledge(&mut state.store, queue, handles, now)?)))
+    }
+
+    async fn release(&self, queue: &str, handle: &Handle, delay_ms: u64, reason: &str) -> Result<Receipt> {
+        self.change(|state, now| {
+            let good = state.queues.release(&mut state.store, queue, handle, delay_ms, reason, now)?;
+            Ok(((), u32::from(good)))
+        })
+    }
+
+    async fn extend(&self, queue: &str, handle: &Handle, timeout_ms: u64) -> Result<()> {
+        let now = self.engine.now();
+        self.engine.serving()?.queues.extend(queue, handle, timeout_ms, now)
+    }
+
+    async fn dead_letters(&self, queue: &str, letters_max: usize) -> Result<Vec<DeadLetter>> {
+        let now = self.engine.now();
+        let mut state = self.engine.serving()?;
+        let state = &mut *state;
+        state.queues.expire(&mut state.store, queue, now)?;
+        let id = state.queues.get(queue)?.id;
+        let from = RecordKey::new(Table::DeadLetter, Bytes::copy_from_slice(&id.to_be_bytes()));
+        let until = RecordKey::new(Table::DeadLetter, Bytes::copy_from_slice(&(id + 1).to_be_bytes()));
+        let mut letters = Vec::new();
+        if letters_max == 0 {
+            return Ok(letters);
+        }
+        state.store.range(&from, &until, |key, entry| {
+            let Record::DeadLetter(letter) = entry.record(&key)? else {
+                return Err(Error::corrupt(format!("read dead letter {key:?}")));
+            };
+            letters.push(DeadLetter {
+                group: letter.group.clone(),
+                sequence: Sequence(letter.sequence),
+                body: letter.body.clone(),
+                attempts: letter.attempts,
+                reason: letter.reason.clone(),
+            });
+            Ok(letters.len() < letters_max)
+        })?;
+        Ok(letters)
+    }
+
+    async fn blocked(&self, queue: &str) -> Result<Vec<DeadLetter>> {
+        let now = self.engine.now();
+        let mut state = self.engine.serving()?;
+        let state = &mut *state;
+        state.queues.expire(&mut state.store, queue, now)?;
+        let queue = state.queues.get(queue)?;
+        if queue.options.on_failure != OnFailure::Block {
+            return Ok(Vec::new());
+        }
+        let mut blocked = Vec::new();
+        for (name, group) in &queue.groups {
+            let Some(head) = group.entries.front().filter(|head| head.failures >= queue.options.attempts_max)
+            else {
+                continue;
+            };
+            let record = state.store.record(&RecordKey::new(Table::Message, head.key.clone()))?;
+            let Some(Record::Message(body)) = record.value else {
+                return Err(Error::corrupt(format!("read message {}", head.sequence)));
+            };
+            blocked.push(DeadLetter {
+                group: name.clone(),
+                sequence: Sequence(head.sequence),
+                body,
+                attempts: head.deliveries,
+                reason: head.reason.as_deref().unwrap_or_default().to_owned(),
+            });
+        }
+        blocked.sort_unstable_by_key(|head| head.sequence);
+        Ok(blocked)
+    }
+
+    fn limits(&self) -> &QueueLimits {
+        &LIMITS
+    }
+}
+
+fn check_messages(queue: &str, messages: &[Message]) -> Result<()> {
+    if messages.len() > LIMITS.batch_messages_max {
+        let (count, limit) = (messages.len(), LIMITS.batch_messages_max);
+        return Err(Error::invalid(format!(
+            "send {count} messages to {queue:?}, where {limit} is the limit"
+        )));
+    }
+    for message in messages {
+        let too_long = message.body.len() > LIMITS.message_bytes_max
+            || message.group.len() > GROUP_BYTES_MAX
+            || message.deduplication.as_ref().is_some_and(|id| id.len() > ID_BYTES_MAX);
+        if too_long {
+            let bytes = message.body.len();
+            return Err(Error::invalid(format!(
+                "send a message of {bytes} bytes to {queue:?}: beyond a limit"
+            )));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,79 @@
+//! The index, from the records, at open.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ports::{Error, Result};
+
+use super::{
+    group::Entry,
+    index::{QueueState, Queues, append, parse_message_key},
+};
+use crate::{
+    record::{Record, RecordKey, Table},
+    store::Store,
+};
+
+impl Queues {
+    /// The index of what `store` holds.
+    pub(crate) fn rebuild(store: &mut Store) -> Result<Self> {
+        let mut queues = Self { next_sequence: Self::first_sequence(store.incarnation), ..Self::default() };
+        let mut names: std::collections::HashMap<u32, Arc<str>> = std::collections::HashMap::new();
+        visit(store, Table::Queue, Table::Message, |key, record| {
+            let Record::Queue(queue) = record else { return None };
+            let name: Arc<str> = Arc::from(std::str::from_utf8(&key.key).ok()?);
+            names.insert(queue.id, Arc::clone(&name));
+            queues.next_id = queues.next_id.max(queue.id + 1);
+            queues.by_name.insert(name, QueueState::new(queue.id, queue.options.clone()));
+            Some(())
+        })?;
+        visit(store, Table::Message, Table::Attempts, |key, _| {
+            let (queue, group, sequence) = parse_message_key(&key.key)?;
+            let queue = queues.by_name.get_mut(names.get(&queue)?)?;
+            let key = key.key.clone();
+            append(queue, group, Entry { sequence, key, deliveries: 0, failures: 0, reason: None });
+            Some(())
+        })?;
+        visit(store, Table::Attempts, Table::Deduplication, |key, record| {
+            let Record::Attempts(attempts) = record else { return None };
+            let (queue, group, sequence) = parse_message_key(&key.key)?;
+            let group = queues.by_name.get_mut(names.get(&queue)?)?.groups.get_mut(&group)?;
+            let entry = group.entries.iter_mut().find(|entry| entry.sequence == sequence)?;
+            entry.deliveries = attempts.deliveries;
+            entry.failures = attempts.failures;
+            entry.reason = Some(Arc::from(&*attempts.reason));
+            Some(())
+        })?;
+        let mut expiring = Vec::new();
+        visit(store, Table::Deduplication, Table::DeadLetter, |key, record| {
+            let Record::Deduplication(expires) = record else { return None };
+            let queue = u32::from_be_bytes(key.key.get(..4)?.try_into().ok()?);
+            expiring.push((*expires, queue, key.key.slice(4..)));
+            Some(())
+        })?;
+        expiring.sort_unstable();
+        for (expires, queue, id) in expiring {
+            let Some(queue) = names.get(&queue).and_then(|name| queues.by_name.get_mut(name)) else {
+                continue;
+            };
+            queue.deduplication.insert(id.clone(), expires);
+            queue.expiring.push_back((expires, id));
+        }
+        Ok(queues)
+    }
+}
+
+/// Hands every record of `table` to `take`, which answers none for one that does not fit.
+fn visit(
+    store: &Store,
+    table: Table,
+    until: Table,
+    mut take: impl FnMut(&RecordKey, &Record) -> Option<()>,
+) -> Result<()> {
+    let (from, until) = (RecordKey::new(table, Bytes::new()), RecordKey::new(until, Bytes::new()));
+    store.range(&from, &until, |key, entry| {
+        let record = entry.record(&key)?;
+        take(&key, &record).ok_or_else(|| Error::corrupt(format!("rebuild the queues: {key:?}")))?;
+        Ok(true)
+    })
+}

@@ -1,0 +1,366 @@
+//! Recovery: from what is on disk to the state as of the last whole record.
+//!
+//! 1. The checkpoint store gives the state at some record; the journal's segments give the rest.
+//! 2. Each segment but the last is read up to the end that its successor's header names: every record there
+//!    was durable, so a broken one is damage, and opening refuses with file and byte.
+//! 3. In the last segment the first broken record is a torn tail if no whole record follows it; it is cut
+//!    and reported. If one follows, the broken one had been durable: damage again.
+//! 4. A new incarnation begins: one above the highest found. Its first record says where all earlier ones
+//!    ended, and is durable before anything is served (rule P3).
+//!
+//! The record at the very end was perhaps never durable: an earlier start may have failed to sync it and died
+//! while the page cache still had it. It is written again before its state is served.
+//!
+//! A zeroed tail is not a torn one: segments are allocated ahead and read as zeros.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use crate::{
+    base::Place,
+    error::OpenError,
+    journal::{
+        ClosedSegment, CurrentSegment,
+        frame::{self, Header},
+        segment::{self, SEGMENT_HEADER_BYTES, SegmentHeader},
+    },
+    overlay::{Generation, replay},
+    record::{Record, Table},
+    status::{Cut, RecoveryReport},
+    storage::{Storage, StorageFile},
+};
+
+/// The end of the journal as a running store knows it: nothing behind it counts.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TrustedEnd {
+    pub(crate) segment: u64,
+    pub(crate) offset: u64,
+}
+
+/// What recovery found.
+#[derive(Debug)]
+pub(crate) struct Recovered {
+    pub(crate) generation: Generation,
+    /// The last mutation recovered.
+    pub(crate) position: u64,
+    /// The last record recovered.
+    pub(crate) sequence: u64,
+    /// The highest incarnation found; zero in a new store.
+    pub(crate) incarnation: u64,
+    /// Where earlier incarnations ended, the last one not included.
+    pub(crate) ends: Arc<Vec<(u64, u64)>>,
+    pub(crate) closed: Vec<ClosedSegment>,
+    /// The last segment; none in a new store.
+    pub(crate) current: Option<CurrentSegment>,
+    /// Whether records may be appended to it: nothing but zeros follows its last one.
+    pub(crate) appendable: bool,
+    pub(crate) report: RecoveryReport,
+}
+
+/// Reads the journal in `directory` over the checkpoint at `place`.
+pub(crate) fn recover(
+    storage: &dyn Storage,
+    directory: &Path,
+    salt: u32,
+    place: Option<Place>,
+    trusted: Option<TrustedEnd>,
+) -> Result<Recovered, OpenError> {
+    let listed = list(storage, directory, trusted)?;
+    let mut reading = Reading {
+        salt,
+        place: place.unwrap_or_default(),
+        over_store: place.is_some(),
+        recovered: Recovered {
+            generation: Generation::new(),
+            position: place.map_or(0, |place| place.position),
+            sequence: 0,
+            incarnation: place.map_or(0, |place| place.incarnation),
+            ends: Arc::default(),
+            closed: Vec::new(),
+            current: None,
+            appendable: false,
+            report: RecoveryReport::default(),
+        },
+    };
+    let segments = open_segments(storage, directory, &listed, salt, reading.place.sequence)?;
+    reading.check_row(&segments, directory)?;
+    let count = segments.len();
+    for index in 0..count {
+        let next = segments.get(index + 1).map(|next| next.header.previous_end);
+        match next {
+            Some(end) => reading.closed_segment(&segments[index], end)?,
+            None => reading.last_segment(&segments[index], trusted)?,
+        }
+    }
+    Ok(reading.recovered)
+}
+
+/// A segment as found.
+struct Found {
+    path: PathBuf,
+    file: Arc<dyn StorageFile>,
+    header: SegmentHeader,
+}
+
+fn list(storage: &dyn Storage, directory: &Path, trusted: Option<TrustedEnd>) -> Result<Vec<u64>, OpenError> {
+    let attempted = || format!("list {}", directory.display());
+    let names = storage.list(directory).map_err(OpenError::io(attempted()))?;
+    let mut numbers: Vec<u64> = names.iter().filter_map(|name| segment::number_of(name)).collect();
+    numbers.sort_unstable();
+    if let Some(trusted) = trusted {
+        // Made by the write that failed; nothing durable is in there.
+        while numbers.last().is_some_and(|last| *last > trusted.segment) {
+            let number = numbers.pop().expect("it has a last one");
+            let path = directory.join(segment::file_name(number));
+            storage.remove(&path).map_err(OpenError::io(format!("remove {}", path.display())))?;
+            storage.sync_directory(directory).map_err(OpenError::io(attempted()))?;
+        }
+    }
+    Ok(numbers)
+}
+
+fn open_segments(
+    storage: &dyn Storage,
+    directory: &Path,
+    numbers: &[u64],
+    salt: u32,
+    checkpointed: u64,
+) -> Result<Vec<Found>, OpenError> {
+    let mut segments = Vec::with_capacity(numbers.len());
+    for (index, number) in numbers.iter().enumerate() {
+        let path = directory.join(segment::file_name(*number));
+        let attempted = format!("read {}", path.display());
+        let file = storage.open(&path).map_err(OpenError::io(attempted.clone()))?;
+        let mut bytes = [0; SEGMENT_HEADER_BYTES as usize];
+        let is_long_enough = file.len().map_err(OpenError::io(attempted.clone()))? >= SEGMENT_HEADER_BYTES;
+        if is_long_enough {
+            file.read_at(&mut bytes, 0).map_err(OpenError::io(attempted.clone()))?;
+        }
+        match SegmentHeader::decode(&bytes, salt).filter(|header| header.number == *number) {
+            Some(header) => segments.push(Found { path, file, header }),
+            None => {
+                // Only a segment that was just being made may lack its header, and it has no record.
+                let all = read_all(&*file).map_err(OpenError::io(attempted))?;
+                if index + 1 < numbers.len() || frame::find(&all, 0, checkpointed, salt).is_some() {
+                    return Err(OpenError::Damaged { file: path, offset: 0 });
+                }
+                storage.remove(&path).map_err(OpenError::io(format!("remove {}", path.display())))?;
+                storage
+                    .sync_directory(directory)
+                    .map_err(OpenError::io(format!("sync {}", directory.display())))?;
+            }
+        }
+    }
+    Ok(segments)
+}
+
+fn read_all(file: &dyn StorageFile) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; file.len()? as usize];
+    file.read_at(&mut bytes, 0)?;
+    Ok(bytes)
+}
+
+struct Reading {
+    salt: u32,
+    place: Place,
+    over_store: bool,
+    recovered: Recovered,
+}
+
+impl Reading {
+    /// No segment is missing between the checkpoint and the end.
+    fn check_row(&mut self, segments: &[Found], directory: &Path) -> Result<(), OpenError> {
+        let Some(first) = segments.first() else {
+            if self.over_store {
+                return Err(OpenError::Damaged { file: directory.to_owned(), offset: 0 });
+            }
+            return Ok(());
+        };
+        if first.header.first_sequence > self.place.sequence + 1 {
+            let file = directory.join(segment::file_name(first.header.number - 1));
+            return Err(OpenError::Damaged { file, offset: 0 });
+        }
+        for pair in segments.windows(2) {
+            if pair[1].header.number != pair[0].header.number + 1 {
+                let file = directory.join(segment::file_name(pair[0].header.number + 1));
+                return Err(OpenError::Damaged { file, offset: 0 });
+            }
+        }
+        self.recovered.sequence = first.header.first_sequence - 1;
+        Ok(())
+    }
+
+    /// A segment that was left whole: every byte up to `end` is records.
+    fn closed_segment(&mut self, found: &Found, end: u64) -> Result<(), OpenError> {
+        let attempted = || OpenError::io(format!("read {}", found.path.display()));
+        let damaged = |offset: u64| OpenError::Damaged { file: found.path.clone(), offset };
+        let length = found.file.len().map_err(attempted())?;
+        if length < end {
+            return Err(damaged(length));
+        }
+        let reached = self.records(found, end)?.0;
+        if reached != end {
+            return Err(damaged(reached));
+        }
+        self.recovered.closed.push(ClosedSegment {
+            number: found.header.number,
+            last_sequence: self.recovered.sequence,
+            bytes: end - SEGMENT_HEADER_BYTES,
+        });
+        Ok(())
+    }
+
+    fn last_segment(&mut self, found: &Found, trusted: Option<TrustedEnd>) -> Result<(), OpenError> {
+        let attempted = || OpenError::io(format!("read {}", found.path.display()));
+        let size = found.file.len().map_err(attempted())?;
+        let until = trusted.map_or(size, |trusted| trusted.offset);
+        let (end, last) = self.records(found, until)?;
+        if trusted.is_some() && end < until {
+            return Err(OpenError::Damaged { file: found.path.clone(), offset: end });
+        }
+        let tail = nonzero_end(&*found.file, end, until).map_err(attempted())?;
+        if tail > end {
+            self.cut(found, end, tail)?;
+        }
+        if let Some(last) = last
+            && trusted.is_none()
+        {
+            write_again(&*found.file, last, end).map_err(attempted())?;
+        }
+        self.recovered.appendable = tail == end && trusted.is_none();
+        self.recovered.current = Some(CurrentSegment {
+            number: found.header.number,
+            file: Arc::clone(&found.file),
+            end,
+            bytes: size,
+            zeroed: end,
+        });
+        Ok(())
+    }
+
+    /// Reports the bytes from `end` to `tail` as torn, unless a whole record behind `end` proves damage.
+    fn cut(&mut self, found: &Found, end: u64, tail: u64) -> Result<(), OpenError> {
+        let mut rest = vec![0; (tail - end) as usize];
+        found
+            .file
+            .read_at(&mut rest, end)
+            .map_err(OpenError::io(format!("read {}", found.path.display())))?;
+        if frame::find(&rest, 0, self.recovered.sequence, self.salt).is_some() {
+            return Err(OpenError::Damaged { file: found.path.clone(), offset: end });
+        }
+        let cut = Cut { file: found.path.clone(), offset: end, bytes: tail - end };
+        tracing::warn!(file = %cut.file.display(), offset = cut.offset, bytes = cut.bytes, "cut a torn journal tail");
+        self.recovered.report.cut = Some(cut);
+        Ok(())
+    }
+
+    /// Applies the whole records of a segment; answers where they end and where the last one starts.
+    fn records(&mut self, found: &Found, until: u64) -> Result<(u64, Option<u64>), OpenError> {
+        let attempted = || OpenError::io(format!("read {}", found.path.display()));
+        let damaged = |offset: u64| OpenError::Damaged { file: found.path.clone(), offset };
+        if found.header.first_sequence != self.recovered.sequence + 1 {
+            return Err(damaged(0));
+        }
+        let (mut at, mut last) = (SEGMENT_HEADER_BYTES, None);
+        let mut window = Window { file: &*found.file, until, start: 0, bytes: Vec::new() };
+        loop {
+            let header = window.at(at, frame::HEADER_BYTES as u64).map_err(attempted())?;
+            let Some(length) = frame::length(header) else { break };
+            let length = length.min(until - at);
+            let bytes = window.at(at, length).map_err(attempted())?;
+            let Some(frame) = frame::read(bytes, self.salt) else { break };
+            if frame.header.sequence != self.recovered.sequence + 1 {
+                return Err(damaged(at));
+            }
+            self.apply(frame.header, frame.payload).ok_or_else(|| damaged(at))?;
+            last = Some(at);
+            at += length;
+        }
+        Ok((at, last))
+    }
+
+    fn apply(&mut self, header: Header, payload: &[u8]) -> Option<()> {
+        let recovered = &mut self.recovered;
+        recovered.sequence = header.sequence;
+        recovered.incarnation = recovered.incarnation.max(header.incarnation);
+        recovered.report.records += 1;
+        if header.sequence <= self.place.sequence {
+            return Some(());
+        }
+        recovered.position = recovered.position.max(header.end_position);
+        let over_store = self.over_store;
+        frame::decode(payload, |key, record| {
+            if key.table == Table::Incarnations
+                && let Some(Record::Incarnations(ends)) = &record
+            {
+                recovered.ends = Arc::clone(ends);
+            }
+            replay(&mut recovered.generation, key, record, over_store);
+        })
+    }
+}
+
+/// A part of a file in memory, moved along as it is read: segments are large and mostly zeros.
+struct Window<'file> {
+    file: &'file dyn StorageFile,
+    until: u64,
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+/// How much of a segment is read at a time, at least.
+const WINDOW_BYTES: u64 = 1 << 20;
+
+impl Window<'_> {
+    /// The `length` bytes at `at`, or as many as there are.
+    fn at(&mut self, at: u64, length: u64) -> io::Result<&[u8]> {
+        let end = at.saturating_add(length).min(self.until);
+        if at < self.start || end > self.start + self.bytes.len() as u64 {
+            let wanted = length.max(WINDOW_BYTES).min(self.until.saturating_sub(at));
+            self.bytes.resize(wanted as usize, 0);
+            self.file.read_at(&mut self.bytes, at)?;
+            self.start = at;
+        }
+        let from = (at - self.start) as usize;
+        Ok(&self.bytes[from..from + end.saturating_sub(at) as usize])
+    }
+}
+
+/// Where the zeros at the end of `file` start, at `from` at the least.
+fn nonzero_end(file: &dyn StorageFile, from: u64, until: u64) -> io::Result<u64> {
+    let (mut at, mut end) = (from, from);
+    let mut bytes = Vec::new();
+    while at < until {
+        bytes.resize((until - at).min(WINDOW_BYTES) as usize, 0);
+        file.read_at(&mut bytes, at)?;
+        let last = last_nonzero(&bytes) as u64;
+        if last > 0 {
+            end = at + last;
+        }
+        at += bytes.len() as u64;
+    }
+    Ok(end)
+}
+
+/// Writes the last record once more, and syncs it: an earlier start may have failed to.
+fn write_again(file: &dyn StorageFile, last: u64, end: u64) -> io::Result<()> {
+    let mut record = vec![0; (end - last) as usize];
+    file.read_at(&mut record, last)?;
+    file.write_at(&record, last)?;
+    file.sync_data()
+}
+
+/// Where the zeros at the end of `bytes` start. Compared in blocks: most of a segment is zeros.
+fn last_nonzero(bytes: &[u8]) -> usize {
+    const BLOCK: usize = 4096;
+    let zeros = [0; BLOCK];
+    let mut end = bytes.len();
+    while end >= BLOCK && bytes[end - BLOCK..end] == zeros {
+        end -= BLOCK;
+    }
+    let block = &bytes[end.saturating_sub(BLOCK)..end];
+    end - block.iter().rev().take_while(|byte| **byte == 0).count()
+}

@@ -1,0 +1,128 @@
+//! The few file operations that durability rests on, as a seam.
+//!
+//! The journal, the checkpoint store and the `format` record reach the disk only through [`Storage`], so that
+//! a test can count syncs, fill the disk or fail a write at any place. [`DiskStorage`] is the real one.
+//!
+//! Invariants
+//! - `write_at` and `set_len` promise nothing before `sync_data` returned `Ok`.
+//! - A created, renamed or removed name is durable only after `sync_directory`.
+//! - After a failed sync nothing is known about what was written before it: the kernel may have dropped the
+//!   dirty pages and marked them clean. Nobody here tries the same sync again.
+
+#![allow(unsafe_code)] // one call: posix_fallocate
+
+use std::{
+    fmt::Debug,
+    fs::{self, File, OpenOptions},
+    io,
+    os::{fd::AsRawFd, unix::fs::FileExt},
+    path::Path,
+    sync::Arc,
+};
+
+/// An open file, read and written at given places.
+pub trait StorageFile: Debug + Send + Sync {
+    /// Its length in bytes.
+    fn len(&self) -> io::Result<u64>;
+    /// Whether it has no bytes.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+    /// Fills `buffer` from `offset`; an error if the file ends before.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
+    /// Writes all of `data` at `offset`.
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()>;
+    /// Cuts or extends it; new bytes are zero.
+    fn set_len(&self, length: u64) -> io::Result<()>;
+    /// Gives it `length` bytes of disk, so that writing there cannot fail for lack of room.
+    fn allocate(&self, length: u64) -> io::Result<()>;
+    /// Makes its bytes durable, and as much metadata as reading them back needs.
+    fn sync_data(&self) -> io::Result<()>;
+}
+
+/// Where files live.
+pub trait Storage: Debug + Send + Sync {
+    /// Opens the file for reading and writing, making it if it is not there.
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>>;
+    /// The names in a directory, sorted.
+    fn list(&self, directory: &Path) -> io::Result<Vec<String>>;
+    /// Makes a directory and those above it.
+    fn create_directory(&self, directory: &Path) -> io::Result<()>;
+    /// Gives a file another name, replacing what has it.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Removes a file.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+    /// Makes the names in a directory durable.
+    fn sync_directory(&self, directory: &Path) -> io::Result<()>;
+}
+
+/// The local file system.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct DiskStorage;
+
+#[derive(Debug)]
+struct DiskFile(File);
+
+impl Storage for DiskStorage {
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        Ok(Arc::new(DiskFile(file)))
+    }
+
+    fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(directory)? {
+            names.push(entry?.file_name().to_string_lossy().into_owned());
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn create_directory(&self, directory: &Path) -> io::Result<()> {
+        fs::create_dir_all(directory)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn sync_directory(&self, directory: &Path) -> io::Result<()> {
+        File::open(directory)?.sync_all()
+    }
+}
+
+impl StorageFile for DiskFile {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        self.0.read_exact_at(buffer, offset)
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.0.write_all_at(data, offset)
+    }
+
+    fn set_len(&self, length: u64) -> io::Result<()> {
+        self.0.set_len(length)
+    }
+
+    fn allocate(&self, length: u64) -> io::Result<()> {
+        let length =
+            libc::off_t::try_from(length).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+        // SAFETY: the descriptor is open for as long as `self.0` lives, and the call touches no memory of ours.
+        match unsafe { libc::posix_fallocate(self.0.as_raw_fd(), 0, length) } {
+            0 => Ok(()),
+            code => Err(io::Error::from_raw_os_error(code)),
+        }
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+}

@@ -1,0 +1,311 @@
+//! The records as everybody sees them: the overlay, over the last checkpoint, beside a cache of clean items.
+//!
+//! One lock guards it all ([`crate::engine`]), reads of the checkpoint store included: they are local, and a
+//! condition and its change must see one state anyway.
+//!
+//! Invariants
+//! - The cache holds an item only as the checkpoint store has it, or as the generation that just left the
+//!   overlay had it; the overlay is always asked first.
+//! - Room for a change is reserved before the change is made (rule P6): [`Store::reserve`] fails having
+//!   changed nothing, and what it let pass always fits the journal.
+//! - `position` is the number of mutations ordered; it moves by one with each.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use ports::{DurabilityPoint, Error, ErrorKind, Incarnation, Position, Result};
+use quick_cache::{Weighter, sync::Cache};
+
+use crate::{
+    base::{BaseError, View, ViewRange},
+    durability::Durability,
+    journal::{
+        frame::{PAYLOAD_BYTES_MAX, frame_bound},
+        segment::Spare,
+    },
+    overlay::{Generation, Known, Overlay},
+    record::{Record, RecordKey, StoredItem, Table},
+};
+
+/// Clean items by their key.
+pub(crate) type ItemCache = Cache<Bytes, Arc<StoredItem>, ItemWeight>;
+
+/// A cached item weighs what it keeps in memory.
+#[derive(Debug, Clone)]
+pub(crate) struct ItemWeight;
+
+impl Weighter<Bytes, Arc<StoredItem>> for ItemWeight {
+    fn weight(&self, key: &Bytes, item: &Arc<StoredItem>) -> u64 {
+        const FIXED: usize = 200;
+        (FIXED + key.len() + item.bytes_len()) as u64
+    }
+}
+
+/// A cache of `bytes`.
+pub(crate) fn item_cache(bytes: u64) -> ItemCache {
+    const ITEM_BYTES_TYPICAL: u64 = 512;
+    Cache::with_weighter((bytes / ITEM_BYTES_TYPICAL) as usize, bytes, ItemWeight)
+}
+
+/// How often a refusal for lack of room may ask for an early checkpoint.
+const EARLY_CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The records, and what ordering a change needs.
+#[derive(Debug)]
+pub(crate) struct Store {
+    pub(crate) overlay: Overlay,
+    pub(crate) view: Option<View>,
+    pub(crate) cache: Arc<ItemCache>,
+    pub(crate) incarnation: u64,
+    pub(crate) position: u64,
+    /// Room behind the groups already placed in the current segment.
+    pub(crate) tail_room: u64,
+    /// Room in the spare segment.
+    pub(crate) spare_room: u64,
+    pub(crate) spare: Arc<Spare>,
+    pub(crate) durability: Arc<Durability>,
+    /// Whether the journal thread knows that there are changes.
+    pub(crate) announced: bool,
+    /// Whether the last mutation was refused for lack of room.
+    pub(crate) refusing: bool,
+    /// An early checkpoint would free journal segments.
+    pub(crate) checkpoint_wanted: bool,
+    pub(crate) early_checkpoint_at: Option<Instant>,
+    pub(crate) scratch: Vec<u8>,
+}
+
+/// A record, and whether a deletion of it would have something to delete.
+#[derive(Debug)]
+pub(crate) struct Found<T> {
+    pub(crate) value: Option<T>,
+    pub(crate) below: bool,
+}
+
+impl Store {
+    /// Where the store stands (rule P4).
+    pub(crate) fn point(&self) -> DurabilityPoint {
+        DurabilityPoint { incarnation: Incarnation(self.incarnation), position: Position(self.position) }
+    }
+
+    /// Orders the changes just made as one mutation.
+    pub(crate) fn order(&mut self) -> DurabilityPoint {
+        self.position += 1;
+        self.announce();
+        self.point()
+    }
+
+    /// Tells the journal thread of changes, once per group.
+    pub(crate) fn announce(&mut self) {
+        if !self.announced {
+            self.announced = true;
+            self.durability.changed();
+        }
+    }
+
+    /// The record under `key`.
+    pub(crate) fn record(&mut self, key: &RecordKey) -> Result<Found<Record>> {
+        match self.overlay.get(key) {
+            Known::Present(record) => return Ok(Found { value: Some(record.clone()), below: true }),
+            Known::Deleted => return Ok(Found { value: None, below: false }),
+            Known::Nothing => {}
+        }
+        let Some(view) = &self.view else { return Ok(Found { value: None, below: false }) };
+        self.scratch.clear();
+        key.write(&mut self.scratch);
+        let Some(bytes) = view.get(&self.scratch).map_err(|error| unreadable(key, error))? else {
+            return Ok(Found { value: None, below: false });
+        };
+        let record = Record::decode(key.table, bytes).ok_or_else(|| undecodable(key))?;
+        Ok(Found { value: Some(record), below: true })
+    }
+
+    /// The item under `key`, with its memory. One past its retention counts as never having been.
+    pub(crate) fn item(&mut self, key: &RecordKey) -> Result<Found<Arc<StoredItem>>> {
+        let found = match self.overlay.get(key) {
+            Known::Present(Record::Item(item)) => Found { value: Some(Arc::clone(item)), below: true },
+            Known::Present(_) => return Err(undecodable(key)),
+            Known::Deleted => Found { value: None, below: false },
+            Known::Nothing => self.clean_item(key)?,
+        };
+        match &found.value {
+            Some(item) if item.stored.item.is_none() && item.is_expired(now_ms()) => {
+                Ok(Found { value: None, below: found.below })
+            }
+            _ => Ok(found),
+        }
+    }
+
+    fn clean_item(&mut self, key: &RecordKey) -> Result<Found<Arc<StoredItem>>> {
+        if self.view.is_none() {
+            return Ok(Found { value: None, below: false });
+        }
+        if let Some(item) = self.cache.get(&key.key) {
+            return Ok(Found { value: Some(item), below: true });
+        }
+        match self.record(key)? {
+            Found { value: None, below } => Ok(Found { value: None, below }),
+            Found { value: Some(Record::Item(item)), below } => {
+                self.cache.insert(key.key.clone(), Arc::clone(&item));
+                Ok(Found { value: Some(item), below })
+            }
+            Found { .. } => Err(undecodable(key)),
+        }
+    }
+
+    /// Sets a record; none deletes it. `below` is what [`Found`] said, or false for a key never used before.
+    pub(crate) fn set(&mut self, key: RecordKey, record: Option<Record>, below: bool) {
+        self.overlay.set(key, record, below);
+    }
+
+    /// Reserves room for records that take `bytes` of journal.
+    ///
+    /// Errors: `NoRoom`, having asked the disk; `Unavailable` while the journal is too far behind.
+    pub(crate) fn reserve(&mut self, bytes: u64) -> Result<()> {
+        let needed = frame_bound(self.overlay.pending_bytes() + bytes);
+        if needed <= self.tail_room || needed <= self.spare_room {
+            self.refusing = false;
+            return Ok(());
+        }
+        if needed > PAYLOAD_BYTES_MAX {
+            if frame_bound(bytes) > PAYLOAD_BYTES_MAX {
+                return Err(Error::invalid(format!("change {bytes} bytes at once")));
+            }
+            self.durability.force();
+            let kind = ErrorKind::Unavailable { retry_after_ms: Some(20) };
+            return Err(Error::new(kind, "order a change while the journal is behind"));
+        }
+        self.spare_room = self.spare.grow(needed);
+        if needed <= self.spare_room {
+            self.refusing = false;
+            return Ok(());
+        }
+        self.refusing = true;
+        let now = Instant::now();
+        if self.early_checkpoint_at.is_none_or(|last| now - last > EARLY_CHECKPOINT_INTERVAL) {
+            self.early_checkpoint_at = Some(now);
+            self.checkpoint_wanted = true;
+            self.durability.force();
+        }
+        Err(Error::new(ErrorKind::NoRoom, format!("journal {bytes} bytes")))
+    }
+
+    /// Hands the records from `from` on and before `until` to `visit`, in order, until it answers false.
+    pub(crate) fn range(
+        &self,
+        from: &RecordKey,
+        until: &RecordKey,
+        mut visit: impl FnMut(RecordKey, Entry<'_>) -> Result<bool>,
+    ) -> Result<()> {
+        let mut below = Below::start(self.view.as_ref(), from, until)?;
+        for (key, record) in self.overlay.range(from, until) {
+            while let Some((clean_key, clean)) = below.before(key)? {
+                if !visit(clean_key, Entry::Clean(clean))? {
+                    return Ok(());
+                }
+            }
+            below.skip(key)?;
+            if let Some(record) = record
+                && !visit(key.clone(), Entry::Changed(record))?
+            {
+                return Ok(());
+            }
+        }
+        while let Some((clean_key, clean)) = below.take()? {
+            if !visit(clean_key, Entry::Clean(clean))? {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A record met by [`Store::range`].
+pub(crate) enum Entry<'store> {
+    /// From the overlay.
+    Changed(&'store Record),
+    /// From the checkpoint store, still encoded.
+    Clean(Bytes),
+}
+
+impl Entry<'_> {
+    pub(crate) fn record(self, key: &RecordKey) -> Result<Record> {
+        match self {
+            Self::Changed(record) => Ok(record.clone()),
+            Self::Clean(bytes) => Record::decode(key.table, bytes).ok_or_else(|| undecodable(key)),
+        }
+    }
+}
+
+/// The checkpoint store's side of a merge, one record ahead.
+struct Below {
+    range: Option<ViewRange>,
+    ahead: Option<(RecordKey, Bytes)>,
+}
+
+impl Below {
+    fn start(view: Option<&View>, from: &RecordKey, until: &RecordKey) -> Result<Self> {
+        let Some(view) = view else { return Ok(Self { range: None, ahead: None }) };
+        let (mut from_bytes, mut until_bytes) = (Vec::new(), Vec::new());
+        from.write(&mut from_bytes);
+        until.write(&mut until_bytes);
+        let range = view.range(&from_bytes, &until_bytes).map_err(|error| unreadable(from, error))?;
+        let mut below = Self { range: Some(range), ahead: None };
+        below.take()?;
+        Ok(below)
+    }
+
+    /// The record ahead; the next one takes its place.
+    fn take(&mut self) -> Result<Option<(RecordKey, Bytes)>> {
+        let next = match &mut self.range {
+            None => None,
+            Some(range) => range
+                .next()
+                .map_err(|error| Error::unavailable("scan the checkpoint store").caused_by(error))?,
+        };
+        Ok(std::mem::replace(&mut self.ahead, next))
+    }
+
+    fn before(&mut self, key: &RecordKey) -> Result<Option<(RecordKey, Bytes)>> {
+        if self.ahead.as_ref().is_some_and(|(ahead, _)| ahead < key) { self.take() } else { Ok(None) }
+    }
+
+    fn skip(&mut self, key: &RecordKey) -> Result<()> {
+        if self.ahead.as_ref().is_some_and(|(ahead, _)| ahead == key) {
+            self.take()?;
+        }
+        Ok(())
+    }
+}
+
+fn unreadable(key: &RecordKey, error: BaseError) -> Error {
+    let kind = match &*error {
+        redb::Error::Corrupted(_) => ErrorKind::Corrupt,
+        _ => ErrorKind::Unavailable { retry_after_ms: Some(100) },
+    };
+    Error::new(kind, format!("read {key:?} from the checkpoint store")).caused_by(error)
+}
+
+fn undecodable(key: &RecordKey) -> Error {
+    Error::corrupt(format!("decode {key:?}"))
+}
+
+/// The wall clock, for what is kept for a time.
+pub(crate) fn now_ms() -> u64 {
+    let elapsed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    elapsed.map_or(0, |elapsed| elapsed.as_millis() as u64)
+}
+
+/// Brings the cache in line with a generation that the checkpoint store has taken in, before it thaws.
+pub(crate) fn refresh_cache(cache: &ItemCache, generation: &Generation) {
+    for (key, slot) in generation.iter().filter(|(key, _)| key.table == Table::Item) {
+        match &slot.record {
+            Some(Record::Item(item)) => cache.insert(key.key.clone(), Arc::clone(item)),
+            _ => {
+                cache.remove(&key.key);
+            }
+        }
+    }
+}

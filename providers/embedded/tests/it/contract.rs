@@ -1,0 +1,136 @@
+//! The ports' contracts, on the embedded provider.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use embedded::Embedded;
+use futures_util::future::BoxFuture;
+use ports::{
+    Clock,
+    contract::{self, Case},
+    key_value::SharedKeyValue,
+    objects::ObjectStore,
+    queue::SharedQueue,
+};
+use tempfile::TempDir;
+
+use crate::world::{block_on, directory, open};
+
+fn spawn(task: BoxFuture<'static, ()>) -> BoxFuture<'static, ()> {
+    let task = tokio::spawn(task);
+    Box::pin(async move { task.await.expect("the task ends well") })
+}
+
+fn with_store<F: Future<Output = ()>>(run: impl FnOnce(Arc<Embedded>) -> F) {
+    let directory = directory();
+    block_on(async {
+        let store = Arc::new(open(directory.path()).await);
+        run(Arc::clone(&store)).await;
+        store.close().await;
+    });
+}
+
+fn key_value(case: Case<contract::key_value::Subject>) {
+    with_store(|store| async move {
+        case.run(contract::key_value::Subject::new(store.key_value(), store.clock()).spawning(spawn)).await;
+    });
+}
+
+mod key_value {
+    ports::key_value_contract!(super::key_value);
+}
+
+fn queue(case: Case<contract::queue::Subject>) {
+    with_store(|store| async move {
+        let subject = contract::queue::Subject::new(store.queue(), store.clock());
+        case.run(subject.spawning(spawn).beside(store.key_value())).await;
+    });
+}
+
+mod queue {
+    ports::queue_contract!(super::queue);
+}
+
+fn functions(case: Case<contract::functions::Subject>) {
+    with_store(|store| async move {
+        let functions = store.functions();
+        let registry = store.functions();
+        case.run(contract::functions::Subject {
+            functions,
+            register: Arc::new(move |definition| registry.register(definition)),
+            queue: store.queue(),
+            clock: store.clock(),
+        })
+        .await;
+    });
+}
+
+mod functions {
+    ports::functions_contract!(super::functions);
+}
+
+fn objects(case: Case<contract::objects::Subject>) {
+    with_store(|store| async move {
+        case.run(contract::objects::Subject::new(store.objects()).spawning(spawn)).await;
+    });
+}
+
+mod objects {
+    ports::objects_contract!(super::objects);
+}
+
+/// L1, L2. The system's randomness has no seed, so L3 asks nothing of it.
+#[test]
+fn the_clock_keeps_its_promises() {
+    for case in contract::clock::CASES.iter().filter(|case| case.promise != "L3") {
+        with_store(|store| async move {
+            let no_seed = |_| unreachable!("these cases draw nothing");
+            case.run(contract::clock::Subject::new(store.clock(), no_seed).spawning(spawn)).await;
+        });
+    }
+}
+
+/// A store that crashes by being dropped: what was not written yet goes with it.
+#[derive(Debug)]
+struct Crashing {
+    store: Embedded,
+    directory: TempDir,
+}
+
+#[async_trait]
+impl contract::durability::Crashable for Crashing {
+    fn key_value(&self) -> SharedKeyValue {
+        self.store.key_value()
+    }
+
+    fn queue(&self) -> Option<SharedQueue> {
+        Some(self.store.queue())
+    }
+
+    fn objects(&self) -> Option<Arc<dyn ObjectStore>> {
+        Some(self.store.objects())
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.store.clock()
+    }
+
+    async fn crash_and_reopen(self: Box<Self>) -> contract::durability::Subject {
+        let Self { store, directory } = *self;
+        drop(store);
+        let store = open(directory.path()).await;
+        Box::new(Self { store, directory })
+    }
+}
+
+fn durability(case: Case<contract::durability::Subject>) {
+    let directory = directory();
+    block_on(async {
+        let store = open(directory.path()).await;
+        case.run(Box::new(Crashing { store, directory })).await;
+    });
+}
+
+mod durability {
+    ports::durability_contract!(super::durability);
+}

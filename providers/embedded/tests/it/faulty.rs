@@ -1,0 +1,147 @@
+//! A disk that can be filled, and that can be told to fail.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use embedded::storage::{DiskStorage, Storage, StorageFile};
+
+/// What the tests turn.
+#[derive(Debug, Default)]
+pub(crate) struct Faults {
+    /// The most bytes all files may take together; zero: no bound.
+    pub(crate) capacity: AtomicU64,
+    /// Syncs of journal segments fail.
+    pub(crate) fail_journal_sync: AtomicBool,
+    /// Writes to journal segments fail halfway.
+    pub(crate) fail_journal_write: AtomicBool,
+    /// The checkpoint store cannot grow.
+    pub(crate) no_room_for_checkpoints: AtomicBool,
+    sizes: Mutex<BTreeMap<PathBuf, u64>>,
+}
+
+impl Faults {
+    pub(crate) fn set(flag: &AtomicBool, on: bool) {
+        flag.store(on, Ordering::SeqCst);
+    }
+
+    /// What all files take together.
+    pub(crate) fn used(&self) -> u64 {
+        self.sizes.lock().expect("nobody panics holding it").values().sum()
+    }
+
+    fn grow(&self, path: &Path, length: u64) -> io::Result<()> {
+        let mut sizes = self.sizes.lock().expect("nobody panics holding it");
+        let mine = sizes.get(path).copied().unwrap_or(0);
+        let others: u64 = sizes.values().sum::<u64>() - mine;
+        let capacity = self.capacity.load(Ordering::SeqCst);
+        if capacity > 0 && length > mine && others + length > capacity {
+            return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+        }
+        sizes.insert(path.to_owned(), mine.max(length));
+        Ok(())
+    }
+}
+
+/// The disk.
+#[derive(Debug)]
+pub(crate) struct FaultyStorage(pub(crate) Arc<Faults>);
+
+#[derive(Debug)]
+struct FaultyFile {
+    faults: Arc<Faults>,
+    path: PathBuf,
+    file: Arc<dyn StorageFile>,
+}
+
+impl FaultyFile {
+    fn is_journal(&self) -> bool {
+        self.path.parent().is_some_and(|parent| parent.ends_with("journal"))
+    }
+}
+
+fn broken() -> io::Error {
+    io::Error::from_raw_os_error(libc::EIO)
+}
+
+impl Storage for FaultyStorage {
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
+        let file = DiskStorage.open(path)?;
+        self.0.grow(path, file.len()?)?;
+        Ok(Arc::new(FaultyFile { faults: Arc::clone(&self.0), path: path.to_owned(), file }))
+    }
+
+    fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
+        DiskStorage.list(directory)
+    }
+
+    fn create_directory(&self, directory: &Path) -> io::Result<()> {
+        DiskStorage.create_directory(directory)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut sizes = self.0.sizes.lock().expect("nobody panics holding it");
+        if let Some(size) = sizes.remove(from) {
+            sizes.insert(to.to_owned(), size);
+        }
+        DiskStorage.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.0.sizes.lock().expect("nobody panics holding it").remove(path);
+        DiskStorage.remove(path)
+    }
+
+    fn sync_directory(&self, directory: &Path) -> io::Result<()> {
+        DiskStorage.sync_directory(directory)
+    }
+}
+
+impl StorageFile for FaultyFile {
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        self.file.read_at(buffer, offset)
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        if self.is_journal() && self.faults.fail_journal_write.load(Ordering::SeqCst) {
+            self.file.write_at(&data[..data.len() / 2], offset)?;
+            return Err(broken());
+        }
+        // What is allocated already takes no more room, whatever the file is called by now.
+        if offset + data.len() as u64 > self.file.len()? {
+            self.faults.grow(&self.path, offset + data.len() as u64)?;
+        }
+        self.file.write_at(data, offset)
+    }
+
+    fn set_len(&self, length: u64) -> io::Result<()> {
+        self.faults.grow(&self.path, length)?;
+        self.faults.sizes.lock().expect("nobody panics holding it").insert(self.path.clone(), length);
+        self.file.set_len(length)
+    }
+
+    fn allocate(&self, length: u64) -> io::Result<()> {
+        if !self.is_journal() && self.faults.no_room_for_checkpoints.load(Ordering::SeqCst) {
+            return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+        }
+        self.faults.grow(&self.path, length)?;
+        self.file.allocate(length)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        if self.is_journal() && self.faults.fail_journal_sync.load(Ordering::SeqCst) {
+            return Err(broken());
+        }
+        self.file.sync_data()
+    }
+}

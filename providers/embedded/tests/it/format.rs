@@ -1,0 +1,153 @@
+//! Which directories may be opened: the `format` record, the fixtures of released formats, and the lock.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use embedded::{Config, Embedded, OpenError};
+use ports::{Externalize, Key, key_value::Scan};
+
+use crate::world::{block_on, directory, durably, key, message, open, patient, put, settle, value};
+
+fn fixture() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/format-1")
+}
+
+fn small(path: &Path) -> Config {
+    Config { journal_segment_bytes: 16 << 10, ..Config::new(path) }
+}
+
+/// The files of a fixture. Each is kept as its blocks that are not all zeros: the rest is allocated ahead.
+const FILES: [&str; 3] = ["format", "journal/00000001.log", "state.redb"];
+const BLOCK: usize = 4096;
+
+fn packed(file: &str) -> PathBuf {
+    fixture().join(file.replace('/', "-") + ".blocks")
+}
+
+/// `length u64`, then for each block `place u64` and its bytes.
+fn pack(bytes: &[u8]) -> Vec<u8> {
+    let mut packed = (bytes.len() as u64).to_le_bytes().to_vec();
+    for (place, block) in
+        bytes.chunks(BLOCK).enumerate().filter(|(_, block)| block.iter().any(|byte| *byte != 0))
+    {
+        packed.extend_from_slice(&(place as u64).to_le_bytes());
+        packed.extend_from_slice(block);
+    }
+    packed
+}
+
+fn unpack(packed: &[u8]) -> Vec<u8> {
+    let number = |bytes: &[u8]| u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")) as usize;
+    let length = number(packed);
+    let mut bytes = vec![0; length.next_multiple_of(BLOCK)];
+    for block in packed[8..].chunks(BLOCK + 8) {
+        bytes[number(block) * BLOCK..][..block.len() - 8].copy_from_slice(&block[8..]);
+    }
+    bytes.truncate(length);
+    bytes
+}
+
+fn unpack_fixture(to: &Path) {
+    fs::create_dir_all(to.join("journal")).expect("the directory is made");
+    for file in FILES {
+        let bytes = fs::read(packed(file)).expect("the fixture reads");
+        fs::write(to.join(file), unpack(&bytes)).expect("the file is written");
+    }
+}
+
+/// What the fixture holds: some of it from a checkpoint, some from the journal behind it.
+async fn write_fixture(path: &Path) {
+    let store = Embedded::open(small(path)).await.expect("the store opens");
+    durably(&store.key_value(), put("checkpointed", 1)).await;
+    let queue = store.queue();
+    queue.create("work", patient()).await.expect("create answers");
+    queue.send("work", vec![message("group", "first")]).await.expect("send answers");
+    store.close().await;
+    drop((store, queue));
+    let store = Embedded::open(small(path)).await.expect("the store opens");
+    store.queue().send("work", vec![message("group", "second")]).await.expect("send answers");
+    durably(&store.key_value(), put("journaled", 2)).await;
+    drop(store);
+    fs::create_dir_all(fixture()).expect("the directory is made");
+    for file in FILES {
+        let bytes = fs::read(path.join(file)).expect("the file reads");
+        fs::write(packed(file), pack(&bytes)).expect("the fixture is written");
+    }
+}
+
+/// A directory of format 1 opens, with everything in it. `UPDATE=1` writes it anew.
+#[test]
+fn a_directory_of_format_1_opens_with_everything_in_it() {
+    block_on(async {
+        if std::env::var_os("UPDATE").is_some() {
+            write_fixture(directory().path()).await;
+        }
+        let directory = directory();
+        unpack_fixture(directory.path());
+        let store = Embedded::open(small(directory.path())).await.expect("format 1 opens");
+        let kv = store.key_value();
+        assert_eq!((value(&kv, "checkpointed").await, value(&kv, "journaled").await), (Some(1), Some(2)));
+        let taken = store.queue().receive("work", 10).await.expect("receive answers");
+        let bodies: Vec<_> = taken.iter().map(|delivery| &delivery.body[..]).collect();
+        assert_eq!(bodies, [&b"first"[..], b"second"]);
+        let page = kv.scan(&Scan::partition("test", 10)).await.expect("scan answers").value;
+        assert_eq!(page.items.len(), 2);
+    });
+}
+
+/// A newer format is refused, saying which release reads it.
+#[test]
+fn a_newer_format_is_refused_and_says_which_version_can_read_it() {
+    let directory = directory();
+    block_on(async {
+        drop(open(directory.path()).await);
+        let path = directory.path().join("format");
+        let text = fs::read_to_string(&path).expect("the record reads");
+        let newer = text.replace("format 1", "format 2").replace("readable by 0.1.0", "readable by 7.8.9");
+        fs::write(&path, newer).expect("the record is written");
+        let refused = Embedded::open(Config::new(directory.path())).await.expect_err("it is newer");
+        assert!(matches!(refused, OpenError::NewerFormat { found: 2, supported: 1, .. }), "{refused:?}");
+        assert!(refused.to_string().contains("7.8.9"), "{refused}");
+        fs::write(&path, "something else\n").expect("the record is written");
+        let refused = Embedded::open(Config::new(directory.path())).await.expect_err("it is no record");
+        assert!(matches!(refused, OpenError::Damaged { .. }), "{refused:?}");
+    });
+}
+
+/// P3: a point of each earlier start is answered by where that start ended.
+#[test]
+fn points_of_many_earlier_starts_are_answered_by_where_each_ended() {
+    let directory = directory();
+    block_on(async {
+        let (mut kept, mut lost) = (Vec::new(), Vec::new());
+        for start in 0..5 {
+            let store = open(directory.path()).await;
+            let kv = store.key_value();
+            kept.push(durably(&kv, put("item", start)).await.point);
+            let beyond = kept[kept.len() - 1].position.0 + 1000;
+            lost.push(ports::DurabilityPoint { position: ports::Position(beyond), ..kept[kept.len() - 1] });
+            settle(&kv).await;
+            if start % 2 == 0 {
+                store.close().await;
+            }
+        }
+        let store = open(directory.path()).await;
+        let kv = store.key_value();
+        for number in 0..2000 {
+            kv.update(put("later", number)).await.expect("the update answers");
+        }
+        settle(&kv).await;
+        for (kept, lost) in kept.into_iter().zip(lost) {
+            kv.externalize(kept).await.expect("what was left behind is durable");
+            let told = kv.externalize(lost).await.expect_err("what was not is lost");
+            assert_eq!(told.kind(), ports::ErrorKind::Lost);
+        }
+        assert_eq!(
+            kv.get(&key("item")).await.expect("get answers").value.and_then(|item| item.integer("value")),
+            Some(4)
+        );
+        assert_eq!(kv.get(&Key::new("other", "item")).await.expect("get answers").value, None);
+    });
+}

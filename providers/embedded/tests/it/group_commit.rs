@@ -1,0 +1,198 @@
+//! One sync for many, and none for what undid itself.
+
+use std::sync::Arc;
+
+use embedded::{Config, Embedded};
+use ports::{
+    ErrorKind, Externalize, Update,
+    key_value::{Action, Condition},
+    queue::Handle,
+};
+
+use crate::world::{
+    block_on, config, directory, done, durably, eventually, key, message, open, patient, put, settle, value,
+};
+
+/// D1.
+#[test]
+fn concurrent_writers_share_a_sync() {
+    const WRITERS: i64 = 64;
+    const WRITES: i64 = 20;
+    let directory = directory();
+    block_on(async {
+        let store = open(directory.path()).await;
+        let before = store.status().fsyncs;
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|writer| {
+                let kv = store.key_value();
+                tokio::spawn(async move {
+                    for number in 0..WRITES {
+                        durably(&kv, put(&format!("writer-{writer}"), number)).await;
+                    }
+                })
+            })
+            .collect();
+        for writer in writers {
+            writer.await.expect("a writer ends well");
+        }
+        let syncs = store.status().fsyncs - before;
+        assert!(syncs < (WRITERS * WRITES / 4) as u64, "{syncs} syncs for {} writes", WRITERS * WRITES);
+    });
+}
+
+/// Nothing that was created and deleted within a group reaches the journal.
+#[test]
+fn a_lock_taken_and_released_leaves_the_journal_as_it_was() {
+    const ROUNDS: u64 = 2000;
+    let directory = directory();
+    block_on(async {
+        let store = open(directory.path()).await;
+        let kv = store.key_value();
+        durably(&kv, put("neighbour", 1)).await;
+        let before = store.status().journal_bytes;
+        for _ in 0..ROUNDS {
+            let lock = Update::put(key("lock"), vec![("holder".into(), ports::key_value::Value::Integer(1))]);
+            done(&kv, lock.when(Condition::Absent)).await;
+            done(&kv, Update::delete(key("lock")).when(Condition::Exists)).await;
+        }
+        settle(&kv).await;
+        let grown = store.status().journal_bytes - before;
+        // The journal thread may look in between: then one round is seen halfway, not all of them.
+        assert!(grown < ROUNDS, "{grown} bytes for {ROUNDS} rounds");
+    });
+}
+
+/// Q7.
+#[test]
+fn a_message_sent_and_acknowledged_leaves_the_journal_as_it_was() {
+    const ROUNDS: u64 = 2000;
+    let directory = directory();
+    block_on(async {
+        let store = open(directory.path()).await;
+        let queue = store.queue();
+        queue.create("work", patient()).await.expect("create answers");
+        settle(&store.key_value()).await;
+        let before = store.status().journal_bytes;
+        for _ in 0..ROUNDS {
+            queue.send("work", vec![message("group", vec![7; 100])]).await.expect("send answers");
+            let taken = queue.receive("work", 1).await.expect("receive answers");
+            let handles: Vec<Handle> = taken.into_iter().map(|delivery| delivery.handle).collect();
+            queue.acknowledge("work", &handles).await.expect("acknowledge answers");
+        }
+        settle(&store.key_value()).await;
+        let grown = store.status().journal_bytes - before;
+        assert!(grown < 10 * ROUNDS, "{grown} bytes for {ROUNDS} messages of 100");
+    });
+}
+
+/// Changes to one item within a group are written once.
+#[test]
+fn an_item_changed_often_within_a_group_is_written_once() {
+    const ROUNDS: i64 = 2000;
+    let directory = directory();
+    block_on(async {
+        let store = open(directory.path()).await;
+        let kv = store.key_value();
+        settle(&kv).await;
+        let before = store.status().journal_bytes;
+        for number in 0..ROUNDS {
+            let actions = vec![Action::set("data", vec![7; 100]), Action::set_integer("value", number)];
+            done(&kv, Update::modify(key("hot"), actions)).await;
+        }
+        settle(&kv).await;
+        let grown = store.status().journal_bytes - before;
+        assert!(grown < 10 * ROUNDS as u64, "{grown} bytes for {ROUNDS} changes of 100");
+    });
+}
+
+/// D1.
+#[test]
+fn what_nobody_waits_for_becomes_durable_by_itself() {
+    let directory = directory();
+    block_on(async {
+        let store = open(directory.path()).await;
+        let receipt = done(&store.key_value(), put("lonely", 1)).await;
+        let kv = store.key_value();
+        eventually("a lonely write becomes durable", || kv.is_durable(receipt.point)).await;
+    });
+}
+
+/// D1: the close of a store writes what is left.
+#[test]
+fn a_store_closed_in_order_has_made_everything_durable() {
+    let directory = directory();
+    block_on(async {
+        let store = open(directory.path()).await;
+        let kv = store.key_value();
+        let receipt = done(&kv, put("last", 1)).await;
+        store.close().await;
+        assert!(kv.is_durable(receipt.point));
+        let refused = kv.get(&key("last")).await.expect_err("the store is closed");
+        assert!(matches!(refused.kind(), ErrorKind::Unavailable { .. }));
+        let store = open(directory.path()).await;
+        assert_eq!(value(&store.key_value(), "last").await, Some(1));
+        store.key_value().externalize(receipt.point).await.expect("the point was left behind");
+    });
+}
+
+/// Checkpoints run beside writers, and the state is the same over many of them.
+#[test]
+fn checkpoints_fold_the_journal_in_while_writers_go_on() {
+    const ITEMS: usize = 60;
+    let directory = directory();
+    let config =
+        Config { checkpoint_bytes: 64 << 10, journal_segment_bytes: 64 << 10, ..config(directory.path()) };
+    block_on(async {
+        let store = Embedded::open(config.clone()).await.expect("the store opens");
+        let kv = store.key_value();
+        let mut model = vec![None; ITEMS];
+        let mut random = fastrand::Rng::with_seed(7);
+        for round in 0..3000i64 {
+            let chosen = random.usize(..ITEMS);
+            let name = format!("item-{chosen:02}");
+            if random.u8(..4) == 0 {
+                done(&kv, Update::delete(key(&name))).await;
+                model[chosen] = None;
+            } else {
+                let actions = vec![Action::set_integer("value", round), Action::set("data", vec![7; 300])];
+                done(&kv, Update::modify(key(&name), actions)).await;
+                model[chosen] = Some(round);
+            }
+            if round % 7 == 0 {
+                settle(&kv).await;
+            }
+            if round % 50 == 0 {
+                check(&kv, &model).await;
+            }
+        }
+        settle(&kv).await;
+        eventually("checkpoints are made", || store.status().checkpoints > 2).await;
+        assert_eq!(store.status().checkpoint_error, None);
+        assert!(store.status().segments < 8, "{} segments are left", store.status().segments);
+        check(&kv, &model).await;
+        drop((store, kv));
+        let store = Embedded::open(config).await.expect("the store opens");
+        check(&store.key_value(), &model).await;
+    });
+}
+
+/// The whole partition, by scan and by get, is what the model says.
+async fn check(kv: &Arc<dyn ports::KeyValue>, model: &[Option<i64>]) {
+    let page = kv.scan(&ports::key_value::Scan::partition("test", 1000)).await.expect("scan answers").value;
+    let scanned: Vec<(String, i64)> = page
+        .items
+        .iter()
+        .map(|(sort, item)| {
+            (String::from_utf8_lossy(sort).into_owned(), item.integer("value").expect("it has one"))
+        })
+        .collect();
+    let expected: Vec<(String, i64)> = model
+        .iter()
+        .enumerate()
+        .filter_map(|(index, value)| value.map(|value| (format!("item-{index:02}"), value)))
+        .collect();
+    assert_eq!(scanned, expected);
+    for (index, expected) in model.iter().enumerate() {
+        assert_eq!(value(kv, &format!("item-{index:02}")).await, *expected);
+    }
+}

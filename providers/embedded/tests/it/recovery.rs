@@ -1,0 +1,267 @@
+//! What recovery makes of a journal that a crash or a bad disk has touched.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use embedded::{Config, Embedded, OpenError};
+
+use crate::world::{block_on, config, directory, durably, open, put, put_pair, settle, value};
+
+/// Every file of a data directory.
+type Image = BTreeMap<PathBuf, Vec<u8>>;
+
+fn image(directory: &Path) -> Image {
+    let mut image = Image::new();
+    for folder in ["", "journal"] {
+        for entry in fs::read_dir(directory.join(folder)).expect("the directory lists") {
+            let path = entry.expect("an entry reads").path();
+            if path.is_file() {
+                image.insert(path.clone(), fs::read(path).expect("a file reads"));
+            }
+        }
+    }
+    image
+}
+
+fn restore(directory: &Path, image: &Image) {
+    for entry in fs::read_dir(directory.join("journal")).expect("the directory lists") {
+        fs::remove_file(entry.expect("an entry reads").path()).expect("a file goes");
+    }
+    for (path, bytes) in image {
+        fs::write(path, bytes).expect("a file is written");
+    }
+}
+
+fn small(directory: &Path) -> Config {
+    Config { journal_segment_bytes: 16 << 10, ..config(directory) }
+}
+
+fn segment(directory: &Path, number: u64) -> PathBuf {
+    directory.join("journal").join(format!("{number:08}.log"))
+}
+
+/// Where the bytes of two segments of one length first differ, and behind where they last do.
+fn difference(before: &[u8], after: &[u8]) -> (usize, usize) {
+    let first = before.iter().zip(after).position(|(left, right)| left != right).expect("they differ");
+    let last = before.iter().zip(after).rposition(|(left, right)| left != right).expect("they differ");
+    (first, last + 1)
+}
+
+/// A store whose journal ends in a pair written together, and where that last record lies.
+fn with_last_record(path: &Path) -> (Image, usize, usize) {
+    block_on(async {
+        let store = Embedded::open(small(path)).await.expect("the store opens");
+        durably(&store.key_value(), put("kept", 1)).await;
+        let before = fs::read(segment(path, 1)).expect("the segment reads");
+        put_pair(&store.key_value(), "left", "right", 2).await;
+        settle(&store.key_value()).await;
+        drop(store);
+        let after = fs::read(segment(path, 1)).expect("the segment reads");
+        let (start, end) = difference(&before, &after);
+        (image(path), start, end)
+    })
+}
+
+/// Opens the directory and answers (kept, left, right, whether a tail was cut).
+async fn reopened(path: &Path) -> (Option<i64>, Option<i64>, Option<i64>, bool) {
+    let store = Embedded::open(small(path)).await.expect("the store opens");
+    let kv = store.key_value();
+    let cut = store.status().recovery.cut.is_some();
+    (value(&kv, "kept").await, value(&kv, "left").await, value(&kv, "right").await, cut)
+}
+
+/// D1, D2.
+#[test]
+fn a_journal_cut_at_any_byte_of_its_last_record_recovers_all_before_it() {
+    let directory = directory();
+    let path = directory.path();
+    let (image, start, end) = with_last_record(path);
+    block_on(async {
+        for cut in start..end {
+            restore(path, &image);
+            let bytes = &image[&segment(path, 1)][..cut];
+            fs::write(segment(path, 1), bytes).expect("the segment is cut");
+            assert_eq!(reopened(path).await, (Some(1), None, None, cut > start), "cut at {cut}");
+        }
+        restore(path, &image);
+        assert_eq!(reopened(path).await, (Some(1), Some(2), Some(2), false));
+    });
+}
+
+/// D1, D2.
+#[test]
+fn a_bit_flipped_anywhere_in_the_last_record_is_cut_with_it_and_reported() {
+    let directory = directory();
+    let path = directory.path();
+    let (image, start, end) = with_last_record(path);
+    block_on(async {
+        for at in start..end {
+            restore(path, &image);
+            let mut bytes = image[&segment(path, 1)].clone();
+            bytes[at] ^= 1 << (at % 8);
+            fs::write(segment(path, 1), bytes).expect("the segment is written");
+            assert_eq!(reopened(path).await, (Some(1), None, None, true), "flipped at {at}");
+        }
+    });
+}
+
+/// D1: what is behind the cut must not come back with later records either.
+#[test]
+fn a_store_goes_on_behind_a_cut_tail() {
+    let directory = directory();
+    let path = directory.path();
+    let (mut image, start, end) = with_last_record(path);
+    image.get_mut(&segment(path, 1)).expect("it is there")[start + (end - start) / 2] ^= 0x10;
+    restore(path, &image);
+    block_on(async {
+        let store = Embedded::open(small(path)).await.expect("the store opens");
+        durably(&store.key_value(), put("later", 3)).await;
+        drop(store);
+        let store = Embedded::open(small(path)).await.expect("the store opens");
+        let kv = store.key_value();
+        assert_eq!(store.status().recovery.cut, None, "the cut is reported once");
+        assert_eq!((value(&kv, "left").await, value(&kv, "later").await), (None, Some(3)));
+    });
+}
+
+/// D1.
+#[test]
+fn a_bit_flipped_in_a_record_that_another_follows_refuses_to_start_naming_file_and_offset() {
+    let directory = directory();
+    let path = directory.path();
+    block_on(async {
+        let store = Embedded::open(small(path)).await.expect("the store opens");
+        let kv = store.key_value();
+        durably(&kv, put("first", 1)).await;
+        let before = fs::read(segment(path, 1)).expect("the segment reads");
+        durably(&kv, put("middle", 2)).await;
+        let after = fs::read(segment(path, 1)).expect("the segment reads");
+        durably(&kv, put("last", 3)).await;
+        drop((store, kv));
+        let (start, end) = difference(&before, &after);
+        let image = image(path);
+        for at in (start..end).step_by(3) {
+            restore(path, &image);
+            let mut bytes = image[&segment(path, 1)].clone();
+            bytes[at] ^= 0x20;
+            fs::write(segment(path, 1), &bytes).expect("the segment is written");
+            match Embedded::open(small(path)).await {
+                Err(OpenError::Damaged { file, offset }) => {
+                    assert_eq!((file, offset), (segment(path, 1), start as u64), "flipped at {at}");
+                }
+                other => panic!("flipped at {at}: {other:?}"),
+            }
+            assert_eq!(fs::read(segment(path, 1)).expect("it reads"), bytes, "nothing was changed");
+        }
+    });
+}
+
+/// Fills several segments.
+async fn fill_segments(path: &Path) {
+    let store = Embedded::open(small(path)).await.expect("the store opens");
+    for number in 0..40 {
+        let name = format!("item-{number}");
+        let update = ports::Update::modify(
+            crate::world::key(&name),
+            vec![ports::key_value::Action::set("filler", vec![7; 2000])],
+        );
+        durably(&store.key_value(), update).await;
+    }
+    assert!(store.status().segments > 3);
+}
+
+/// D1.
+#[test]
+fn damage_in_an_earlier_segment_or_a_missing_one_refuses_to_start() {
+    let directory = directory();
+    let path = directory.path();
+    block_on(async {
+        fill_segments(path).await;
+        let image = image(path);
+        let mut bytes = image[&segment(path, 2)].clone();
+        bytes[5000] ^= 1;
+        fs::write(segment(path, 2), bytes).expect("the segment is written");
+        let refused = Embedded::open(small(path)).await;
+        assert!(
+            matches!(&refused, Err(OpenError::Damaged { file, .. }) if *file == segment(path, 2)),
+            "{refused:?}"
+        );
+        for missing in [1, 2] {
+            restore(path, &image);
+            fs::remove_file(segment(path, missing)).expect("the segment goes");
+            let refused = Embedded::open(small(path)).await;
+            assert!(matches!(refused, Err(OpenError::Damaged { .. })), "{refused:?}");
+        }
+        restore(path, &image);
+        fs::write(segment(path, 3), &image[&segment(path, 3)][..3000]).expect("the segment is cut");
+        let refused = Embedded::open(small(path)).await;
+        assert!(matches!(refused, Err(OpenError::Damaged { .. })), "{refused:?}");
+    });
+}
+
+/// D1.
+#[test]
+fn a_segment_whose_making_was_cut_short_is_taken_for_none() {
+    let directory = directory();
+    let path = directory.path();
+    block_on(async {
+        let store = open(path).await;
+        durably(&store.key_value(), put("kept", 1)).await;
+        drop(store);
+        for leftover in [vec![], vec![0; 4096], vec![0x5a; 4096]] {
+            fs::write(segment(path, 2), &leftover).expect("the segment is written");
+            let store = open(path).await;
+            assert_eq!(value(&store.key_value(), "kept").await, Some(1));
+            assert!(!segment(path, 2).exists());
+        }
+    });
+}
+
+/// D1.
+#[test]
+fn a_checkpoint_without_its_journal_refuses_to_start() {
+    let directory = directory();
+    let path = directory.path();
+    block_on(async {
+        let store = open(path).await;
+        durably(&store.key_value(), put("kept", 1)).await;
+        store.close().await;
+        fs::remove_file(segment(path, 1)).expect("the segment goes");
+        let refused = Embedded::open(config(path)).await;
+        assert!(matches!(refused, Err(OpenError::Damaged { .. })), "{refused:?}");
+    });
+}
+
+/// A journal whose checkpoint store was removed, with segments it had covered gone.
+#[test]
+fn a_journal_without_its_checkpoint_refuses_to_start() {
+    let directory = directory();
+    let path = directory.path();
+    block_on(async {
+        fill_segments(path).await;
+        let store = Embedded::open(small(path)).await.expect("the store opens");
+        store.close().await;
+        fs::remove_file(path.join("state.redb")).expect("the checkpoint store goes");
+        let refused = Embedded::open(small(path)).await;
+        assert!(matches!(refused, Err(OpenError::Damaged { .. })), "{refused:?}");
+    });
+}
+
+/// D1: the checkpoint store and the journal's rest make one state.
+#[test]
+fn a_store_closed_in_order_opens_with_everything_and_no_journal_to_read() {
+    let directory = directory();
+    let path = directory.path();
+    block_on(async {
+        let store = open(path).await;
+        put_pair(&store.key_value(), "left", "right", 5).await;
+        store.close().await;
+        let store = open(path).await;
+        let kv = store.key_value();
+        assert_eq!((value(&kv, "left").await, value(&kv, "right").await), (Some(5), Some(5)));
+        assert_eq!(store.status().overlay_records, 1, "the incarnations' record alone");
+    });
+}

@@ -1,0 +1,212 @@
+//! A full disk: writes are refused, reads go on, and it ends by itself (rule P6).
+
+use std::{
+    fs,
+    path::Path,
+    process::Command,
+    sync::{Arc, atomic::Ordering},
+};
+
+use bytes::Bytes;
+use embedded::{Config, Embedded, Room};
+use ports::{
+    ErrorKind, KeyValue, Update,
+    key_value::{Action, Transacted},
+};
+
+use crate::{
+    faulty::{Faults, FaultyStorage},
+    world::{
+        block_on, config, directory, done, durably, eventually, key, message, patient, put, settle, value,
+    },
+};
+
+fn filler(number: usize) -> Update {
+    let data = Bytes::from(vec![number as u8; 20_000]);
+    Update::modify(key(&format!("filler-{number:04}")), vec![Action::set("data", data)])
+}
+
+/// Writes fillers until one is refused; answers how many were done.
+async fn fill(kv: &Arc<dyn KeyValue>) -> usize {
+    for number in 0..10_000 {
+        match kv.update(filler(number)).await {
+            Ok(_) => settle(kv).await,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::NoRoom, "{error}");
+                return number;
+            }
+        }
+    }
+    panic!("the disk never filled");
+}
+
+/// A refusal changed nothing, and everything that was done is there.
+async fn reads_go_on(kv: &Arc<dyn KeyValue>, done: usize) {
+    for number in 0..done {
+        let item = kv.get(&key(&format!("filler-{number:04}"))).await.expect("reads go on").value;
+        assert!(item.is_some(), "filler {number} is gone");
+    }
+    let refused = kv.get(&key(&format!("filler-{done:04}"))).await.expect("reads go on").value;
+    assert_eq!(refused, None, "a refused write was seen");
+}
+
+fn faulty(path: &Path) -> (Arc<Faults>, Config) {
+    let faults = Arc::new(Faults::default());
+    let storage = Arc::new(FaultyStorage(Arc::clone(&faults)));
+    (faults, Config { storage, ..config(path) })
+}
+
+/// P6.
+#[test]
+fn a_full_disk_refuses_writes_serves_reads_and_recovers_when_space_returns() {
+    let directory = directory();
+    let (faults, config) = faulty(directory.path());
+    block_on(async {
+        let store = Embedded::open(config.clone()).await.expect("the store opens");
+        let kv = store.key_value();
+        let queue = store.queue();
+        queue.create("work", patient()).await.expect("create answers");
+        settle(&kv).await;
+        faults.capacity.store(faults.used() + (600 << 10), Ordering::SeqCst);
+        let written = fill(&kv).await;
+        assert!(written > 10, "{written} were written before the disk was full");
+        assert_eq!(store.status().room, Room::Refusing);
+        reads_go_on(&kv, written).await;
+        let pair = kv.transact(vec![filler(9000), filler(9001)]).await.expect_err("no room for two either");
+        assert_eq!(pair.kind(), ErrorKind::NoRoom);
+        let sent =
+            queue.send("work", vec![message("group", vec![1; 30_000])]).await.expect_err("nor for a message");
+        assert_eq!(sent.kind(), ErrorKind::NoRoom);
+        assert!(queue.receive("work", 1).await.expect("receive answers").is_empty());
+
+        faults.capacity.store(0, Ordering::SeqCst);
+        let mut receipt = None;
+        for _ in 0..1000 {
+            match kv.update(filler(written)).await {
+                Ok(updated) => {
+                    receipt = Some(updated.receipt);
+                    break;
+                }
+                Err(error) => assert_eq!(error.kind(), ErrorKind::NoRoom),
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        ports::Externalize::externalize(&*kv, receipt.expect("space returned").point).await.expect("durable");
+        drop((store, kv, queue));
+        let store = Embedded::open(config).await.expect("the store opens");
+        reads_go_on(&store.key_value(), written + 1).await;
+    });
+}
+
+/// P6.
+#[test]
+fn a_checkpoint_that_meets_a_full_disk_keeps_everything_and_is_tried_again() {
+    let directory = directory();
+    let (faults, config) = faulty(directory.path());
+    let config = Config { checkpoint_bytes: 200 << 10, ..config };
+    block_on(async {
+        let store = Embedded::open(config.clone()).await.expect("the store opens");
+        let kv = store.key_value();
+        Faults::set(&faults.no_room_for_checkpoints, true);
+        let mut written = 0;
+        while store.status().checkpoint_error.is_none() {
+            durably(&kv, filler(written)).await;
+            written += 1;
+            assert!(written < 1000, "no checkpoint met the full disk");
+        }
+        for _ in 0..10 {
+            durably(&kv, filler(written)).await;
+            written += 1;
+        }
+        let made = store.status().checkpoints;
+        reads_go_on(&kv, written).await;
+        Faults::set(&faults.no_room_for_checkpoints, false);
+        let mut number = 0;
+        while store.status().checkpoints == made {
+            durably(&kv, put("nudge", number)).await;
+            number += 1;
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            assert!(number < 1000, "the checkpoint was not tried again");
+        }
+        assert_eq!(store.status().checkpoint_error, None);
+        reads_go_on(&kv, written).await;
+        drop((store, kv));
+        let store = Embedded::open(config).await.expect("the store opens");
+        reads_go_on(&store.key_value(), written).await;
+    });
+}
+
+/// P6: a transaction of more than a segment gets one of its own size.
+#[test]
+fn a_transaction_larger_than_a_segment_is_all_there_after_a_crash() {
+    let directory = directory();
+    block_on(async {
+        let store = Embedded::open(config(directory.path())).await.expect("the store opens");
+        let kv = store.key_value();
+        let updates = (0..100).map(filler).collect();
+        let outcome = kv.transact(updates).await.expect("transact answers");
+        assert!(matches!(outcome, Transacted::Done { .. }));
+        settle(&kv).await;
+        drop((store, kv));
+        let store = Embedded::open(config(directory.path())).await.expect("the store opens");
+        reads_go_on(&store.key_value(), 100).await;
+    });
+}
+
+/// A small file system in memory, as long as it lives.
+struct SmallDisk<'directory>(&'directory Path);
+
+impl<'directory> SmallDisk<'directory> {
+    fn mount(directory: &'directory Path) -> Option<Self> {
+        let mounted =
+            Command::new("mount").args(["-t", "tmpfs", "-o", "size=6m", "tmpfs"]).arg(directory).output();
+        mounted.is_ok_and(|output| output.status.success()).then_some(Self(directory))
+    }
+}
+
+impl Drop for SmallDisk<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0).output();
+    }
+}
+
+/// P6, on a real file system.
+#[test]
+fn a_really_full_disk_refuses_writes_serves_reads_and_recovers_when_space_returns() {
+    let directory = directory();
+    let Some(_disk) = SmallDisk::mount(directory.path()) else {
+        eprintln!("skipped: a_really_full_disk: this machine does not let the test mount a tmpfs");
+        return;
+    };
+    block_on(async {
+        let store = Embedded::open(config(&directory.path().join("data"))).await.expect("the store opens");
+        let kv = store.key_value();
+        done(&kv, put("early", 1)).await;
+        settle(&kv).await;
+        let ballast = directory.path().join("ballast");
+        let mut taken = 0;
+        while fs::write(directory.path().join("piece"), vec![1; 4096]).is_ok() {
+            let mut file = fs::OpenOptions::new().create(true).append(true).open(&ballast).expect("it opens");
+            if std::io::Write::write_all(&mut file, &[1; 4096]).is_err() {
+                break;
+            }
+            taken += 4096;
+        }
+        assert!(taken > 0);
+        let written = fill(&kv).await;
+        reads_go_on(&kv, written).await;
+        assert_eq!(value(&kv, "early").await, Some(1));
+        fs::remove_file(&ballast).expect("the ballast goes");
+        let mut refusals = 0;
+        while let Err(error) = kv.update(filler(written)).await {
+            assert_eq!(error.kind(), ErrorKind::NoRoom, "{error}");
+            refusals += 1;
+            assert!(refusals < 1000, "space returned and nobody noticed");
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        settle(&kv).await;
+        reads_go_on(&kv, written + 1).await;
+        store.close().await;
+        drop(store);
+    });
+}

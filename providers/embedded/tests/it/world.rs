@@ -1,0 +1,101 @@
+//! A store in a directory of its own, and short words for what the tests do to it.
+
+use std::{future::Future, path::Path, sync::Arc};
+
+use embedded::{Config, Embedded};
+use ports::{
+    Externalize, Key, KeyValue, Update,
+    key_value::{Action, Outcome, Transacted},
+    queue::{Message, QueueOptions},
+};
+use tempfile::TempDir;
+
+/// Small segments, so that tests turn many and zeros are few.
+pub(crate) const SEGMENT_BYTES: u64 = 256 << 10;
+
+/// Runs a test with threads of its own.
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.expect("a runtime starts").block_on(future)
+}
+
+/// A directory that goes with the test.
+pub(crate) fn directory() -> TempDir {
+    tempfile::tempdir().expect("a temporary directory")
+}
+
+/// Small segments in `directory`.
+pub(crate) fn config(directory: &Path) -> Config {
+    Config { journal_segment_bytes: SEGMENT_BYTES, ..Config::new(directory) }
+}
+
+/// Opens the store in `directory`.
+pub(crate) async fn open(directory: &Path) -> Embedded {
+    Embedded::open(config(directory)).await.expect("the store opens")
+}
+
+/// The key of a test's item.
+pub(crate) fn key(name: &str) -> Key {
+    Key::new("test", name)
+}
+
+/// Sets an item's value.
+pub(crate) fn put(name: &str, value: i64) -> Update {
+    Update::modify(key(name), vec![Action::set_integer("value", value)])
+}
+
+/// Updates, and expects it to be done.
+pub(crate) async fn done(store: &Arc<dyn KeyValue>, update: Update) -> ports::Receipt {
+    let updated = store.update(update).await.expect("the update answers");
+    assert!(matches!(updated.outcome, Outcome::Done(_)), "{updated:?}");
+    updated.receipt
+}
+
+/// Updates and waits until it is durable.
+pub(crate) async fn durably(store: &Arc<dyn KeyValue>, update: Update) -> ports::Receipt {
+    let receipt = done(store, update).await;
+    store.externalize(receipt.point).await.expect("it becomes durable");
+    receipt
+}
+
+/// The value that [`put`] sets.
+pub(crate) async fn value(store: &Arc<dyn KeyValue>, name: &str) -> Option<i64> {
+    store.get(&key(name)).await.expect("get answers").value.and_then(|item| item.integer("value"))
+}
+
+/// Both or none.
+pub(crate) async fn put_pair(
+    store: &Arc<dyn KeyValue>,
+    left: &str,
+    right: &str,
+    value: i64,
+) -> ports::Receipt {
+    match store.transact(vec![put(left, value), put(right, value)]).await.expect("transact answers") {
+        Transacted::Done { receipt, .. } => receipt,
+        conflict @ Transacted::Conflict { .. } => panic!("{conflict:?}"),
+    }
+}
+
+/// A message without a deduplication id.
+pub(crate) fn message(group: &str, body: impl Into<bytes::Bytes>) -> Message {
+    Message { group: bytes::Bytes::copy_from_slice(group.as_bytes()), deduplication: None, body: body.into() }
+}
+
+/// A queue that blocks on failure and hides for long.
+pub(crate) fn patient() -> QueueOptions {
+    QueueOptions { visibility_timeout_ms: 60_000, ..QueueOptions::default() }
+}
+
+/// Waits until `holds`, which a background thread brings about.
+pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let started = std::time::Instant::now();
+    while !holds() {
+        assert!(started.elapsed().as_secs() < 20, "waited in vain: {what}");
+        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    }
+}
+
+/// Waits for the durability of everything so far.
+pub(crate) async fn settle(store: &Arc<dyn KeyValue>) {
+    store.externalize(store.point()).await.expect("everything becomes durable");
+}
