@@ -1,2 +1,49 @@
-//! The `landfast` program.
-fn main() {}
+//! The state layer for serverless functions, as one program.
+//!
+//! Parse the command line, settle the configuration, run the command. Everything that decides anything
+//! lives in the layers below; this crate is the only one that names concrete providers.
+
+// Why: the program is where real time, real threads and the runtime enter.
+#![allow(clippy::disallowed_methods)]
+
+mod commands;
+mod config;
+mod overview;
+mod wiring;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// The state layer for serverless functions: coordination that ZooKeeper clients use as it is.
+#[derive(Debug, Parser)]
+#[command(name = "landfast", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the server until SIGTERM or Ctrl-C
+    Serve(config::Options),
+    /// Show what a running server is doing (at LANDFAST_URL)
+    Status(commands::status::Arguments),
+    /// Check whether this machine is fit to run the server, and say what to do if it is not
+    Doctor(commands::doctor::Arguments),
+    /// Print a completion script for a shell
+    Completions(commands::completions::Arguments),
+}
+
+fn main() -> ExitCode {
+    let ended = match Cli::parse().command {
+        Command::Serve(options) => commands::serve::run(options),
+        Command::Status(arguments) => commands::status::run(&arguments),
+        Command::Doctor(arguments) => commands::doctor::run(arguments),
+        Command::Completions(arguments) => commands::completions::run::<Cli>(&arguments),
+    };
+    ended.unwrap_or_else(|error| {
+        eprintln!("landfast: {error:#}");
+        ExitCode::FAILURE
+    })
+}

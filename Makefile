@@ -1,0 +1,28 @@
+# Each target installs what it needs by itself; see scripts/requirements.bash.
+
+.DEFAULT_GOAL := help
+.PHONY: help run test simulate test-oracle test-curator bench-zookeeper bench-primitives
+
+help: ## Lists these targets
+	@grep -E '^[a-z-]+:.* ## ' Makefile | sed 's/:.* ## /\t/' | expand -t 20
+
+run: ## Builds and starts Landfast, shows a tour with real clients, stays until Ctrl-C
+	@scripts/run
+
+test: ## Runs everything CI runs
+	@scripts/test
+
+simulate: ## Runs every simulated scenario under SEEDS seeds (default 1000)
+	@SEEDS=$(SEEDS) scripts/simulate
+
+test-oracle: ## Runs the client tests against a real ZooKeeper instead (UPDATE=1 records its answers)
+	@scripts/test-oracle
+
+test-curator: ## Runs Apache Curator's recipes against Landfast
+	@scripts/test-curator
+
+bench-zookeeper: ## Measures Landfast beside Apache ZooKeeper (ARGUMENTS="--help" for more)
+	@scripts/bench-zookeeper $(ARGUMENTS)
+
+bench-primitives: ## Measures the synchronisation primitives on each provider
+	@scripts/bench-primitives $(ARGUMENTS)

@@ -1,0 +1,68 @@
+# Sourced by the other scripts: what each needs from the system, and how to get it.
+#
+# As root a missing program is installed by its Debian package; otherwise the one apt-get line is
+# printed and the script stops, so that nobody is asked for a password in the middle of a build.
+
+root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+cd "$root"
+
+say() { printf '\n==> %s\n' "$*"; }
+
+fail() {
+  printf 'error: %s\n' "$*" >&2
+  exit 1
+}
+
+# packages_for PROGRAM...: the Debian packages of those programs that are missing here.
+packages_for() {
+  local program
+  for program in "$@"; do
+    case "$program" in
+      cc) command -v cc >/dev/null || echo gcc libc6-dev ;;
+      python3) command -v python3 >/dev/null || echo python3 ;;
+      venv) python3 -c 'import ensurepip, venv' 2>/dev/null || echo python3-venv ;;
+      java) command -v java >/dev/null || echo default-jre-headless ;;
+      javac) command -v javac >/dev/null || echo default-jdk-headless ;;
+      mvn) command -v mvn >/dev/null || echo maven ;;
+      *) fail "no package is known for the program '$program'" ;;
+    esac
+  done
+}
+
+# need PROGRAM...: installs what is missing, or says how and stops.
+need() {
+  local missing
+  missing="$(packages_for "$@" | tr '\n' ' ')"
+  missing="${missing% }"
+  [ -z "$missing" ] && return
+  local line="apt-get install -y --no-install-recommends $missing"
+  if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
+    printf 'error: missing system packages. Install them and run this again:\n\n  sudo %s\n\n' "$line" >&2
+    exit 1
+  fi
+  say "installing $missing"
+  export DEBIAN_FRONTEND=noninteractive
+  # shellcheck disable=SC2086 # a list of packages
+  $line </dev/null || { apt-get update </dev/null && $line </dev/null; }
+}
+
+need_cargo() {
+  command -v cargo >/dev/null && return
+  [ -x "${CARGO_HOME:-$HOME/.cargo}/bin/cargo" ] || fail "cargo is not installed; Landfast needs Rust 1.95 or newer"
+  PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
+}
+
+# ready_venv: target/venv with tests/clients/requirements.txt, made anew when that file changes.
+ready_venv() {
+  need python3
+  need venv
+  local wanted
+  wanted="$(cksum <tests/clients/requirements.txt)"
+  [ "$(cat target/venv/.requirements 2>/dev/null)" = "$wanted" ] && return
+  say "installing the Python clients into target/venv"
+  rm -rf target/venv
+  mkdir -p target
+  python3 -m venv target/venv
+  target/venv/bin/python -m pip install --quiet --disable-pip-version-check --requirement tests/clients/requirements.txt
+  printf '%s\n' "$wanted" >target/venv/.requirements
+}

@@ -1,0 +1,100 @@
+//! `landfast doctor`: whether this machine is fit to run the server, with what to do where it is not.
+//!
+//! It looks at exactly what `landfast serve` with the same options would use. Each check is one function
+//! that returns one finding; none changes anything but a temporary file in the data directory.
+
+mod checks;
+
+use std::{fmt::Write as _, process::ExitCode};
+
+use clap::Args;
+use serde::Serialize;
+
+use super::request::Target;
+use crate::config::Options;
+
+/// What to check, and how to show it.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    options: Options,
+    #[command(flatten)]
+    target: Target,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// How a check ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Verdict {
+    Ok,
+    Warn,
+    Fail,
+}
+
+/// What one check found, and what to do about it.
+#[derive(Debug, Serialize)]
+struct Finding {
+    check: &'static str,
+    verdict: Verdict,
+    found: String,
+    advice: Option<String>,
+}
+
+impl Finding {
+    fn ok(check: &'static str, found: impl Into<String>) -> Self {
+        Self { check, verdict: Verdict::Ok, found: found.into(), advice: None }
+    }
+
+    fn warn(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self { check, verdict: Verdict::Warn, found: found.into(), advice: Some(advice.into()) }
+    }
+
+    fn fail(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self { check, verdict: Verdict::Fail, found: found.into(), advice: Some(advice.into()) }
+    }
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    verdict: Verdict,
+    checks: &'a [Finding],
+}
+
+/// Runs every check and prints what they found; fails if one did.
+pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    let findings = match arguments.options.settle() {
+        Ok(settings) => checks::all(&settings, &arguments.target),
+        Err(error) => {
+            vec![Finding::fail("configuration", format!("{error:#}"), "correct it; the rest was not checked")]
+        }
+    };
+    let failed = findings.iter().any(|finding| finding.verdict == Verdict::Fail);
+    let text = if arguments.json { json(&findings)? } else { lines(&findings)? };
+    super::print(&text)?;
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn json(findings: &[Finding]) -> serde_json::Result<String> {
+    let has = |verdict| findings.iter().any(|finding| finding.verdict == verdict);
+    let verdict = match (has(Verdict::Fail), has(Verdict::Warn)) {
+        (true, _) => Verdict::Fail,
+        (false, true) => Verdict::Warn,
+        (false, false) => Verdict::Ok,
+    };
+    Ok(serde_json::to_string_pretty(&Report { verdict, checks: findings })? + "\n")
+}
+
+fn lines(findings: &[Finding]) -> Result<String, std::fmt::Error> {
+    let mut text = String::new();
+    for finding in findings {
+        let verdict = format!("{:?}", finding.verdict).to_lowercase();
+        writeln!(text, "{verdict:<5} {:<15} {}", finding.check, finding.found)?;
+        if let Some(advice) = &finding.advice {
+            writeln!(text, "      {:<15} -> {advice}", "")?;
+        }
+    }
+    Ok(text)
+}

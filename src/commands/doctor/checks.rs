@@ -1,0 +1,215 @@
+//! The checks, in the order in which a start would trip over them.
+
+use std::{
+    fs::{self, File, TryLockError},
+    io::{self, Write as _},
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::Command,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use http_frontend::Status;
+
+use super::Finding;
+use crate::{
+    commands::{request::Target, status},
+    config::{Listen, Settings},
+};
+
+const FREE_BYTES_FAIL: u64 = 64 * 1024 * 1024;
+const FREE_BYTES_WARN: u64 = 1024 * 1024 * 1024;
+const FILES_FAIL: u64 = 256;
+const FILES_WARN: u64 = 4096;
+const SYNC_ROUNDS: usize = 20;
+const SYNC_BYTES: usize = 4096;
+/// Above this, one client alone waits noticeably for each write.
+const SYNC_SLOW: Duration = Duration::from_millis(20);
+/// No disk is as fast as this: the directory is in memory, or the disk does not mean it.
+const SYNC_IMPLAUSIBLE: Duration = Duration::from_micros(15);
+/// A clock before this (January 2026) was never set.
+const CLOCK_SECONDS_MIN: u64 = 1_767_225_600;
+/// How far ahead of the clock a file's time may lie.
+const CLOCK_AHEAD_MAX: Duration = Duration::from_secs(2);
+
+/// Every check of what a start with `settings` would use; `target` is where a running server may answer.
+pub(super) fn all(settings: &Settings, target: &Target) -> Vec<Finding> {
+    let running = target.get("/v1/status").ok().and_then(|body| status::read(&body).ok());
+    let place = existing(&settings.data_dir);
+    let mut findings = vec![Finding::ok(
+        "configuration",
+        format!("{} worker threads, data in {}", settings.threads, settings.data_dir.display()),
+    )];
+    findings.push(writable(&settings.data_dir, &place));
+    findings.push(lock(&settings.data_dir, running.as_ref()));
+    findings.push(free_space(&place));
+    findings.push(port("port zookeeper", "--zookeeper", settings.zookeeper, running.as_ref()));
+    findings.push(port("port http", "--http", settings.http, running.as_ref()));
+    findings.push(sync_latency(&place));
+    findings.push(open_files());
+    findings.push(clock(&settings.data_dir));
+    findings.push(match running {
+        Some(status) => Finding::ok("server", format!("{} answers at {}", status.version, target.url())),
+        None => Finding::ok("server", format!("none answers at {}", target.url())),
+    });
+    findings
+}
+
+/// The nearest directory above `data_dir` that is there, itself included.
+fn existing(data_dir: &Path) -> PathBuf {
+    let absolute = std::path::absolute(data_dir).unwrap_or_else(|_| data_dir.to_owned());
+    let there = absolute.ancestors().find(|path| path.is_dir()).map(Path::to_owned);
+    there.unwrap_or_else(|| PathBuf::from("/"))
+}
+
+fn writable(data_dir: &Path, place: &Path) -> Finding {
+    const NAME: &str = "data directory";
+    match probe_file(place) {
+        Ok(_) if data_dir.is_dir() => Finding::ok(NAME, format!("{} is writable", data_dir.display())),
+        Ok(_) => Finding::ok(NAME, format!("{} will be created", data_dir.display())),
+        Err(error) => Finding::fail(
+            NAME,
+            format!("{}: {error}", place.display()),
+            "choose another --data-dir, or give this user the right to write there",
+        ),
+    }
+}
+
+fn lock(data_dir: &Path, running: Option<&Status>) -> Finding {
+    const NAME: &str = "lock";
+    let file = match File::open(data_dir.join("LOCK")) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Finding::ok(NAME, "free: nothing has run there yet");
+        }
+        Err(error) => return Finding::warn(NAME, error.to_string(), "check the directory's permissions"),
+    };
+    match (file.try_lock(), running) {
+        (Ok(()), _) => Finding::ok(NAME, "free"),
+        (Err(TryLockError::WouldBlock), Some(_)) => Finding::ok(NAME, "held by a running server"),
+        (Err(TryLockError::WouldBlock), None) => Finding::warn(
+            NAME,
+            "held by another process",
+            "a server may use this directory with another --http address: set LANDFAST_URL to it, or stop it",
+        ),
+        (Err(TryLockError::Error(error)), _) => {
+            Finding::fail(NAME, error.to_string(), "use a file system that supports locks")
+        }
+    }
+}
+
+/// Asks `df`, so that no system call needs unsafe code here.
+fn free_space(place: &Path) -> Finding {
+    const NAME: &str = "free space";
+    let output = Command::new("df").arg("-Pk").arg(place).output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    let available = text.lines().nth(1).and_then(|line| line.split_whitespace().nth(3)?.parse::<u64>().ok());
+    let Some(bytes) = available.map(|kib| kib.saturating_mul(1024)) else {
+        return Finding::warn(NAME, "unknown: df did not tell", "look for yourself");
+    };
+    let found = format!("{} MiB in {}", bytes / (1024 * 1024), place.display());
+    match bytes {
+        0..FREE_BYTES_FAIL => Finding::fail(NAME, found, "make room: writes fail on a full disk"),
+        FREE_BYTES_FAIL..FREE_BYTES_WARN => Finding::warn(NAME, found, "make room soon"),
+        _ => Finding::ok(NAME, found),
+    }
+}
+
+fn port(check: &'static str, flag: &str, listen: Listen, running: Option<&Status>) -> Finding {
+    let Listen::At(address) = listen else { return Finding::ok(check, "off") };
+    let ours = |status: &Status| status.listeners.values().any(|own| *own == address.to_string());
+    match TcpListener::bind(address) {
+        Ok(_) => Finding::ok(check, format!("{address} is free")),
+        Err(_) if running.is_some_and(ours) => {
+            Finding::ok(check, format!("{address} is the running server's"))
+        }
+        Err(error) => Finding::fail(
+            check,
+            format!("{address}: {error}"),
+            format!("stop what listens there, or choose another address with {flag}"),
+        ),
+    }
+}
+
+fn sync_latency(place: &Path) -> Finding {
+    const NAME: &str = "fsync";
+    let measured = probe_file(place).and_then(|mut file| measure(&mut file));
+    let (median, longest) = match measured {
+        Ok(times) => times,
+        Err(error) => return Finding::fail(NAME, error.to_string(), "see the data directory above"),
+    };
+    let found = format!("{median:.1?} median, {longest:.1?} longest of {SYNC_ROUNDS}");
+    if median > SYNC_SLOW {
+        Finding::warn(
+            NAME,
+            found,
+            "every write waits for this: use a local disk with a write cache it can trust",
+        )
+    } else if median < SYNC_IMPLAUSIBLE {
+        Finding::warn(
+            NAME,
+            found,
+            "too fast for a disk: memory does not survive a power cut; fine for a trial",
+        )
+    } else {
+        Finding::ok(NAME, found)
+    }
+}
+
+fn measure(file: &mut File) -> io::Result<(Duration, Duration)> {
+    let block = [0x5a_u8; SYNC_BYTES];
+    let mut times = Vec::with_capacity(SYNC_ROUNDS);
+    for _ in 0..SYNC_ROUNDS {
+        let start = Instant::now();
+        file.write_all(&block)?;
+        file.sync_data()?;
+        times.push(start.elapsed());
+    }
+    times.sort_unstable();
+    Ok((times[SYNC_ROUNDS / 2], times[SYNC_ROUNDS - 1]))
+}
+
+/// A new file in `place` that is already unlinked, so that nothing stays behind whatever happens.
+fn probe_file(place: &Path) -> io::Result<File> {
+    let path = place.join(format!(".landfast-doctor-{}", std::process::id()));
+    let file = File::create_new(&path)?;
+    fs::remove_file(&path)?;
+    Ok(file)
+}
+
+fn open_files() -> Finding {
+    const NAME: &str = "open files";
+    let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
+    let soft = line.and_then(|line| line.split_whitespace().next());
+    let advice = "each client takes one: raise it with `ulimit -n 65536` or LimitNOFILE=65536";
+    match soft.map(str::parse::<u64>) {
+        Some(Ok(count @ 0..FILES_FAIL)) => Finding::fail(NAME, format!("at most {count}"), advice),
+        Some(Ok(count @ FILES_FAIL..FILES_WARN)) => Finding::warn(NAME, format!("at most {count}"), advice),
+        Some(Ok(count)) => Finding::ok(NAME, format!("at most {count}")),
+        Some(Err(_)) => Finding::ok(NAME, "unlimited"),
+        None => Finding::warn(NAME, "unknown: this system does not tell", "look at `ulimit -n`"),
+    }
+}
+
+/// Sessions and ephemerals live by the clock; one that went back behind the files was set wrongly.
+fn clock(data_dir: &Path) -> Finding {
+    const NAME: &str = "clock";
+    let now = SystemTime::now();
+    let seconds = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    if seconds < CLOCK_SECONDS_MIN {
+        return Finding::fail(NAME, format!("{seconds} s since 1970"), "it was never set: switch on NTP");
+    }
+    let entries = fs::read_dir(data_dir).into_iter().flatten().flatten();
+    let newest = entries.filter_map(|entry| entry.metadata().ok()?.modified().ok()).max();
+    let ahead = newest.and_then(|time| time.duration_since(now).ok()).unwrap_or_default();
+    if ahead > CLOCK_AHEAD_MAX {
+        let found = format!("{} s behind the newest file in the data directory", ahead.as_secs());
+        return Finding::warn(
+            NAME,
+            found,
+            "it was set back: switch on NTP, and expect sessions to last longer",
+        );
+    }
+    Finding::ok(NAME, format!("plausible, {seconds} s since 1970"))
+}

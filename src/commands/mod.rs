@@ -1,0 +1,21 @@
+//! One file per command.
+
+pub(crate) mod completions;
+pub(crate) mod doctor;
+pub(crate) mod request;
+pub(crate) mod serve;
+pub(crate) mod status;
+
+use std::{
+    io::{self, Write as _},
+    process::ExitCode,
+};
+
+/// Writes `text` to stdout at once. A reader that has gone away (`landfast status | head`) is no error.
+pub(crate) fn print(text: &str) -> io::Result<ExitCode> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}

@@ -1,0 +1,115 @@
+//! `landfast serve`: open, say `ready`, run, stop.
+//!
+//! The HTTP listener answers before anything else is open, so that a probe can tell a start that takes long
+//! (a journal to recover) from one that hangs. The `ready` line follows once every listener accepts.
+
+use std::{
+    env,
+    io::{self, IsTerminal as _},
+    process::ExitCode,
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use http_frontend::status::Phase;
+use tokio::{
+    runtime,
+    signal::unix::{Signal, SignalKind, signal},
+};
+use tracing_subscriber::EnvFilter;
+
+use crate::{
+    config::{Options, Settings},
+    overview::Overview,
+    wiring::House,
+};
+
+/// How long an orderly stop may take; what is acknowledged is on disk in any case.
+const STOP_MAX: Duration = Duration::from_secs(4);
+/// How long threads may take to end after that.
+const THREADS_STOP_MAX: Duration = Duration::from_millis(500);
+
+/// Serves until told to stop.
+pub(crate) fn run(options: Options) -> anyhow::Result<ExitCode> {
+    let settings = options.settle()?;
+    start_logs()?;
+    for warning in &settings.warnings {
+        tracing::warn!("{warning}");
+    }
+    let runtime = runtime::Builder::new_multi_thread()
+        .worker_threads(settings.threads)
+        .thread_name("landfast")
+        .enable_all()
+        .build()
+        .context("the runtime could not be started")?;
+    let ended = runtime.block_on(serve(&settings));
+    runtime.shutdown_timeout(THREADS_STOP_MAX);
+    ended.map(|()| ExitCode::SUCCESS)
+}
+
+async fn serve(settings: &Settings) -> anyhow::Result<()> {
+    let mut stop = Stop::listen()?;
+    let overview = Arc::new(Overview::new());
+    let mut house = tokio::select! {
+        biased;
+        () = stop.asked() => return Ok(()),
+        house = House::open(settings, &overview) => house?,
+    };
+    overview.enter(Phase::Ready);
+    super::print(&house.ready_line())?;
+    tracing::info!(data_dir = %settings.data_dir.display(), "{}", house.ready_line().trim_end());
+    let ended = tokio::select! {
+        biased;
+        () = stop.asked() => Ok(()),
+        ended = house.front_end_ended() => ended,
+    };
+    tracing::info!("stopping");
+    overview.enter(Phase::Stopping);
+    tokio::select! {
+        biased;
+        () = stop.asked() => tracing::warn!("asked twice: stopping at once"),
+        closed = tokio::time::timeout(STOP_MAX, house.close()) => closed
+            .with_context(|| format!("stopping took longer than {STOP_MAX:?}; what was acknowledged is on disk"))?,
+    }
+    tracing::info!("stopped");
+    ended
+}
+
+/// The two ways a user says stop.
+#[derive(Debug)]
+struct Stop {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Stop {
+    fn listen() -> io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    /// Returns when the next signal arrives.
+    async fn asked(&mut self) {
+        tokio::select! {
+            biased;
+            _ = self.terminate.recv() => (),
+            _ = self.interrupt.recv() => (),
+        }
+    }
+}
+
+/// Logs go to stderr: stdout holds the `ready` line alone.
+fn start_logs() -> anyhow::Result<()> {
+    let filter = match (env::var("LANDFAST_LOG"), env::var("RUST_LOG")) {
+        (Ok(filter), _) => EnvFilter::try_new(filter).context("LANDFAST_LOG")?,
+        (_, Ok(filter)) => EnvFilter::try_new(filter).context("RUST_LOG")?,
+        _ => EnvFilter::new("info"),
+    };
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .with_target(false)
+        .init();
+    Ok(())
+}

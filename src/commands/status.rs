@@ -1,0 +1,79 @@
+//! `landfast status`: what a running server says about itself.
+
+use std::{fmt::Write as _, process::ExitCode};
+
+use anyhow::Context as _;
+use clap::Args;
+use http_frontend::{
+    Status,
+    status::{Coordination, Journal, Usage},
+};
+
+use super::request::Target;
+
+/// Whom to ask, and how to show the answer.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    target: Target,
+    /// Print the server's JSON as it is
+    #[arg(long)]
+    json: bool,
+}
+
+/// Asks and prints.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let body = arguments.target.get("/v1/status")?;
+    let status = read(&body)?;
+    let text = if arguments.json { format!("{}\n", body.trim_end()) } else { table(&status)? };
+    Ok(super::print(&text)?)
+}
+
+/// The status in an answer's body.
+pub(crate) fn read(body: &str) -> anyhow::Result<Status> {
+    serde_json::from_str(body).context("the answer is not the status of a Landfast server")
+}
+
+fn table(status: &Status) -> Result<String, std::fmt::Error> {
+    let mut text = String::new();
+    let phase = format!("{:?}", status.phase).to_lowercase();
+    writeln!(text, "landfast {} {phase}, up {}", status.version, duration(status.uptime_ms))?;
+    writeln!(text, "provider      {}", status.provider)?;
+    for (name, address) in &status.listeners {
+        writeln!(text, "{name:<13} {address}")?;
+    }
+    if let Some(numbers) = &status.coordination {
+        let Coordination { sessions, connections, watches, zxid, requests, responses } = numbers;
+        writeln!(text, "sessions      {sessions} on {connections} connections, {watches} watches")?;
+        writeln!(text, "zxid          {zxid:#x}")?;
+        writeln!(text, "requests      {requests} in, {responses} replies and events out")?;
+    }
+    if let Some(numbers) = &status.journal {
+        let Journal { bytes, position, durable, syncs, checkpoints, .. } = numbers;
+        let waiting = position.saturating_sub(*durable);
+        writeln!(text, "journal       {bytes} bytes, {syncs} syncs, {checkpoints} checkpoints")?;
+        writeln!(text, "changes       {position} ordered, {waiting} of them not yet durable")?;
+        if numbers.full {
+            writeln!(text, "disk          FULL: writes fail until room is made, reads go on")?;
+        }
+        if let Some(trouble) = &numbers.trouble {
+            writeln!(text, "trouble       {trouble}")?;
+        }
+    }
+    for line in &status.usage {
+        let Usage { operation, calls, failures, bytes, .. } = line;
+        writeln!(text, "{operation:<24} {calls:>12} calls {failures:>8} failed {bytes:>14} bytes")?;
+    }
+    Ok(text)
+}
+
+fn duration(ms: u64) -> String {
+    let seconds = ms / 1000;
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3_600 => format!("{minutes} min {} s", seconds % 60),
+        3_600..86_400 => format!("{hours} h {minutes} min"),
+        _ => format!("{days} d {hours} h"),
+    }
+}

@@ -1,0 +1,295 @@
+//! What the server is told: flags over `LANDFAST_*` environment over the file over defaults.
+//!
+//! One struct is the command line, the environment and the file at once, so that no setting can exist in
+//! one of them only. What this build does not have is refused by name where going on without it would
+//! surprise (another provider, TLS), and left out with a warning where it would not (the S3 listener).
+
+use std::{
+    fmt,
+    net::{SocketAddr, ToSocketAddrs as _},
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+use anyhow::{Context as _, bail, ensure};
+use clap::{Args, ValueEnum};
+use serde::Deserialize;
+
+/// The file that is read if it is there and `--config` names no other.
+const DEFAULT_FILE: &str = "landfast.toml";
+/// The longest configuration file that is read.
+const FILE_BYTES_MAX: u64 = 1024 * 1024;
+/// The most worker threads that may be asked for.
+const THREADS_MAX: usize = 1024;
+
+/// Everything that can be set, each possibly absent.
+#[derive(Debug, Clone, Default, Args, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Options {
+    /// Where everything is kept [default: ./landfast-data]
+    #[arg(long, env = "LANDFAST_DATA_DIR", value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// The configuration file [default: landfast.toml, if it is there]
+    #[arg(long, env = "LANDFAST_CONFIG", value_name = "FILE")]
+    #[serde(skip)]
+    config: Option<PathBuf>,
+    /// Who keeps items and queues [default: embedded]
+    #[arg(long, env = "LANDFAST_PROVIDER")]
+    provider: Option<Provider>,
+    /// The address of a shared provider
+    #[arg(long, env = "LANDFAST_STORE", value_name = "URL", hide_env_values = true)]
+    store: Option<String>,
+    /// The object store [default: within the data directory]
+    #[arg(long, env = "LANDFAST_OBJECTS", value_name = "URL", hide_env_values = true)]
+    objects: Option<String>,
+    /// Where ZooKeeper clients connect, or `off` [default: 127.0.0.1:2181]
+    #[arg(long, env = "LANDFAST_ZOOKEEPER", value_name = "HOST:PORT")]
+    zookeeper: Option<Listen>,
+    /// Where S3 clients connect, or `off` (not in this build: left out)
+    #[arg(long, env = "LANDFAST_S3", value_name = "HOST:PORT")]
+    s3: Option<Listen>,
+    /// Where health, metrics and status are served, or `off` [default: 127.0.0.1:7600]
+    #[arg(long, env = "LANDFAST_HTTP", value_name = "HOST:PORT")]
+    http: Option<Listen>,
+    /// The certificate chain, PEM (TLS is not in this build)
+    #[arg(long, env = "LANDFAST_TLS_CERT", value_name = "FILE")]
+    tls_cert: Option<PathBuf>,
+    /// The certificate's key, PEM (TLS is not in this build)
+    #[arg(long, env = "LANDFAST_TLS_KEY", value_name = "FILE")]
+    tls_key: Option<PathBuf>,
+    /// Listen beyond this machine without TLS and authentication
+    #[arg(long, env = "LANDFAST_INSECURE", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", value_name = "BOOL")]
+    insecure: Option<bool>,
+    /// Worker threads [default: as many as there are cores]
+    #[arg(long, env = "LANDFAST_THREADS", value_name = "COUNT")]
+    threads: Option<usize>,
+}
+
+/// Who keeps items and queues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Provider {
+    /// One process, one data directory
+    #[default]
+    Embedded,
+    /// PostgreSQL (not in this build)
+    Postgres,
+    /// Redis or Valkey (not in this build)
+    Redis,
+    /// Amazon's services (not in this build)
+    Aws,
+}
+
+/// Where a front end listens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) enum Listen {
+    /// Nowhere.
+    Off,
+    /// At this address; port 0 picks a free one.
+    At(SocketAddr),
+}
+
+/// What the server does: every option decided, and only what this build can do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Settings {
+    pub(crate) data_dir: PathBuf,
+    pub(crate) zookeeper: Listen,
+    pub(crate) http: Listen,
+    pub(crate) threads: usize,
+    /// What to tell the user once logs are on.
+    pub(crate) warnings: Vec<String>,
+}
+
+impl Options {
+    /// These options over those of the file over the defaults, checked.
+    pub(crate) fn settle(self) -> anyhow::Result<Settings> {
+        let file = match &self.config {
+            Some(path) => Self::read(path)?,
+            None if Path::new(DEFAULT_FILE).exists() => Self::read(Path::new(DEFAULT_FILE))?,
+            None => Self::default(),
+        };
+        let options = self.over(file);
+        options.refuse_what_is_not_here()?;
+        let settings = Settings {
+            data_dir: options.data_dir.clone().unwrap_or_else(|| PathBuf::from("landfast-data")),
+            zookeeper: options.zookeeper.unwrap_or(Listen::loopback(2181)),
+            http: options.http.unwrap_or(Listen::loopback(7600)),
+            threads: options.threads.unwrap_or_else(cores),
+            warnings: options.warnings(),
+        };
+        ensure!(
+            (1..=THREADS_MAX).contains(&settings.threads),
+            "--threads {}: give 1 to {THREADS_MAX}",
+            settings.threads
+        );
+        let insecure = options.insecure == Some(true);
+        settings.zookeeper.refuse_strangers("--zookeeper", insecure)?;
+        settings.http.refuse_strangers("--http", insecure)?;
+        ensure!(
+            settings.zookeeper != Listen::Off || settings.http != Listen::Off,
+            "--zookeeper and --http are both off: nothing would be served"
+        );
+        Ok(settings)
+    }
+
+    fn read(path: &Path) -> anyhow::Result<Self> {
+        let named = || format!("--config {}", path.display());
+        let bytes = std::fs::metadata(path).with_context(named)?.len();
+        ensure!(bytes <= FILE_BYTES_MAX, "{}: larger than {FILE_BYTES_MAX} bytes", named());
+        toml::from_str(&std::fs::read_to_string(path).with_context(named)?).with_context(named)
+    }
+
+    fn over(self, lower: Self) -> Self {
+        Self {
+            data_dir: self.data_dir.or(lower.data_dir),
+            config: self.config,
+            provider: self.provider.or(lower.provider),
+            store: self.store.or(lower.store),
+            objects: self.objects.or(lower.objects),
+            zookeeper: self.zookeeper.or(lower.zookeeper),
+            s3: self.s3.or(lower.s3),
+            http: self.http.or(lower.http),
+            tls_cert: self.tls_cert.or(lower.tls_cert),
+            tls_key: self.tls_key.or(lower.tls_key),
+            insecure: self.insecure.or(lower.insecure),
+            threads: self.threads.or(lower.threads),
+        }
+    }
+
+    fn refuse_what_is_not_here(&self) -> anyhow::Result<()> {
+        let provider = self.provider.unwrap_or_default();
+        if provider != Provider::Embedded {
+            let name = format!("{provider:?}").to_lowercase();
+            bail!("provider {name:?} is not in this build, which offers embedded");
+        }
+        if self.store.is_some() {
+            bail!("--store is the address of a shared provider; embedded keeps everything in --data-dir");
+        }
+        if self.objects.is_some() {
+            bail!("--objects is not in this build: objects are kept in --data-dir");
+        }
+        if self.tls_cert.is_some() || self.tls_key.is_some() {
+            bail!("--tls-cert and --tls-key: TLS is not in this build; put a TLS proxy in front");
+        }
+        Ok(())
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        match self.s3 {
+            Some(Listen::At(address)) => {
+                vec![format!("--s3 {address}: the S3 front end is not in this build and is left out")]
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl Listen {
+    fn loopback(port: u16) -> Self {
+        Self::At(SocketAddr::from(([127, 0, 0, 1], port)))
+    }
+
+    fn refuse_strangers(self, flag: &str, insecure: bool) -> anyhow::Result<()> {
+        match self {
+            Self::At(address) if !address.ip().is_loopback() && !insecure => bail!(
+                "{flag} {address}: beyond this machine TLS and authentication are required, and TLS is not in \
+                 this build; use a loopback address, or --insecure to let everybody who reaches the port in"
+            ),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "off" {
+            return Ok(Self::Off);
+        }
+        let mut addresses =
+            text.to_socket_addrs().map_err(|error| format!("expected HOST:PORT or off: {error}"))?;
+        addresses.next().map(Self::At).ok_or_else(|| "the host has no address".to_owned())
+    }
+}
+
+impl TryFrom<String> for Listen {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => f.write_str("off"),
+            Self::At(address) => address.fmt(f),
+        }
+    }
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(file: &str) -> Options {
+        toml::from_str(file).expect("a configuration file")
+    }
+
+    #[test]
+    fn an_option_given_above_hides_the_file_and_the_rest_shows_through() {
+        let above = Options { http: Some(Listen::Off), threads: Some(3), ..Options::default() };
+        let below =
+            written("http = \"127.0.0.1:1\"\nzookeeper = \"127.0.0.1:2\"\ndata_dir = \"d\"\nthreads = 9");
+        let settings = above.over(below).settle().expect("settings");
+        assert_eq!(settings.http, Listen::Off);
+        assert_eq!(settings.zookeeper, "127.0.0.1:2".parse().expect("an address"));
+        assert_eq!(settings.data_dir, Path::new("d"));
+        assert_eq!(settings.threads, 3);
+    }
+
+    #[test]
+    fn what_this_build_lacks_is_refused_by_name() {
+        for (file, complaint) in [
+            ("provider = \"redis\"", "provider \"redis\" is not in this build"),
+            ("store = \"redis://h\"", "--store"),
+            ("objects = \"s3://b\"", "--objects is not in this build"),
+            ("tls_cert = \"c\"", "TLS is not in this build"),
+            ("zookeeper = \"off\"\nhttp = \"off\"", "nothing would be served"),
+            ("zookeeper = \"0.0.0.0:0\"", "--zookeeper 0.0.0.0:0"),
+            ("http = \"[::]:0\"", "--insecure"),
+            ("threads = 0", "--threads 0"),
+        ] {
+            let refused = written(file).settle().expect_err(file).to_string();
+            assert!(refused.contains(complaint), "{file}: {refused}");
+        }
+    }
+
+    #[test]
+    fn listening_to_strangers_is_possible_when_asked_for() {
+        let settings = written("http = \"0.0.0.0:0\"\ninsecure = true").settle().expect("settings");
+        assert_eq!(settings.http, "0.0.0.0:0".parse().expect("an address"));
+    }
+
+    #[test]
+    fn an_s3_address_is_left_out_with_a_warning() {
+        assert_eq!(written("s3 = \"off\"").settle().expect("settings").warnings, Vec::<String>::new());
+        let warnings = written("s3 = \"127.0.0.1:0\"").settle().expect("settings").warnings;
+        assert!(warnings[0].contains("--s3 127.0.0.1:0"), "{warnings:?}");
+    }
+
+    #[test]
+    fn a_misspelt_setting_is_an_error() {
+        assert!(toml::from_str::<Options>("htpp = \"off\"").is_err());
+        assert!(toml::from_str::<Options>("config = \"other.toml\"").is_err());
+        assert!(toml::from_str::<Options>("http = \"7600\"").is_err());
+    }
+}

@@ -1,0 +1,141 @@
+//! What the running server shows of itself: every layer's own figures, gathered at the moment of asking.
+//!
+//! Front ends and providers keep their counters; nothing is copied or added up between two questions.
+
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    sync::{Arc, Mutex, MutexGuard, OnceLock},
+    time::Instant,
+};
+
+use coordination::Gateway;
+use embedded::{Embedded, Health, Room};
+use http_frontend::{
+    Snapshot,
+    status::{Coordination, Journal, Phase, Status, Usage},
+};
+use ports::metering::Meter;
+use zookeeper_frontend::Statistics;
+
+/// The server as `/v1/status` and `/metrics` show it.
+#[derive(Debug)]
+pub(crate) struct Overview {
+    started: Instant,
+    progress: Mutex<Progress>,
+    house: OnceLock<Sources>,
+    zookeeper: OnceLock<Arc<Statistics>>,
+}
+
+#[derive(Debug, Default)]
+struct Progress {
+    phase: Phase,
+    listeners: BTreeMap<String, String>,
+}
+
+/// Who knows the figures, once there is a house.
+#[derive(Debug)]
+pub(crate) struct Sources {
+    pub(crate) provider: Arc<Embedded>,
+    pub(crate) gateway: Gateway,
+    pub(crate) meter: Arc<Meter>,
+}
+
+impl Overview {
+    /// A server that has just begun to start.
+    pub(crate) fn new() -> Self {
+        Self {
+            started: Instant::now(),
+            progress: Mutex::default(),
+            house: OnceLock::new(),
+            zookeeper: OnceLock::new(),
+        }
+    }
+
+    /// The server has come this far.
+    pub(crate) fn enter(&self, phase: Phase) {
+        self.progress().phase = phase;
+    }
+
+    /// A front end is bound to this address.
+    pub(crate) fn listens(&self, front_end: &str, address: SocketAddr) {
+        self.progress().listeners.insert(front_end.to_owned(), address.to_string());
+    }
+
+    /// The provider and the service are open.
+    pub(crate) fn knows(&self, sources: Sources) {
+        self.house.set(sources).expect("a house is opened once");
+    }
+
+    /// The ZooKeeper front end counts here.
+    pub(crate) fn counts(&self, statistics: Arc<Statistics>) {
+        self.zookeeper.set(statistics).expect("a front end is opened once");
+    }
+
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().expect("nothing panics while it holds this lock")
+    }
+
+    fn coordination(&self, gateway: &Gateway) -> Coordination {
+        let (clients, watches) = gateway.counts();
+        let statistics = self.zookeeper.get();
+        let count = |figure: fn(&Statistics) -> u64| statistics.map_or(0, |counted| figure(counted));
+        Coordination {
+            sessions: clients as u64,
+            connections: count(Statistics::connections_open),
+            watches: watches as u64,
+            zxid: gateway.applied().0,
+            requests: count(Statistics::requests_total),
+            responses: count(Statistics::packets_sent),
+        }
+    }
+}
+
+impl Snapshot for Overview {
+    fn status(&self) -> Status {
+        let (phase, listeners) = {
+            let progress = self.progress();
+            (progress.phase, progress.listeners.clone())
+        };
+        let house = self.house.get();
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            phase,
+            uptime_ms: self.started.elapsed().as_millis() as u64,
+            provider: "embedded".to_owned(),
+            listeners,
+            coordination: house.map(|sources| self.coordination(&sources.gateway)),
+            journal: house.map(|sources| journal(sources.provider.status())),
+            usage: house.map(|sources| usage(&sources.meter)).unwrap_or_default(),
+        }
+    }
+}
+
+fn journal(status: embedded::Status) -> Journal {
+    let failed = match &status.health {
+        Health::FallingBack(reason) => Some(reason.clone()),
+        Health::Serving | Health::Closed => None,
+    };
+    Journal {
+        serving: status.health == Health::Serving,
+        full: status.room == Room::Refusing,
+        trouble: failed.or(status.checkpoint_error),
+        bytes: status.journal_bytes,
+        position: status.ordered.position.0,
+        durable: status.durable.position.0,
+        syncs: status.fsyncs,
+        checkpoints: status.checkpoints,
+    }
+}
+
+fn usage(meter: &Meter) -> Vec<Usage> {
+    let usage = meter.usage();
+    let lines = usage.operations().map(|(operation, count)| Usage {
+        operation: operation.name().to_owned(),
+        calls: count.calls,
+        failures: count.failures,
+        items: count.items,
+        bytes: count.bytes,
+    });
+    lines.collect()
+}

@@ -1,0 +1,95 @@
+"""A server for the tests, and clients that are gone when a test ends."""
+
+import itertools
+import logging
+
+import pytest
+from kazoo.client import KazooClient
+
+import server as servers
+import wire
+
+# Reconnecting is what several tests are about; kazoo's warnings of it would drown a real failure.
+logging.getLogger("kazoo").setLevel(logging.ERROR)
+
+numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    """One server for all tests that do not stop it; each works below a path of its own."""
+    running = servers.new(tmp_path_factory.mktemp("server")).start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def own_server(tmp_path):
+    """A server that the test may stop, kill and start again."""
+    running = servers.new(tmp_path)
+    if not running.can_restart:
+        pytest.skip("a server that somebody else runs cannot be restarted")
+    yield running.start()
+    running.stop()
+
+
+@pytest.fixture
+def clients():
+    """Starts kazoo clients: `clients(server)`."""
+    started = []
+
+    def start(running, **options):
+        client = KazooClient(hosts=running.hosts, **{"timeout": 10, **options})
+        client.start(timeout=15)
+        started.append(client)
+        return client
+
+    yield start
+    for client in started:
+        client.stop()
+        client.close()
+
+
+@pytest.fixture
+def client(clients, server):
+    """A kazoo client on the shared server."""
+    return clients(server)
+
+
+@pytest.fixture
+def sessions():
+    """Opens sessions by hand: `sessions(server)`."""
+    opened = []
+
+    def start(running, **connect):
+        session = wire.Session(running.port, **connect)
+        opened.append(session)
+        return session
+
+    yield start
+    for session in opened:
+        session.drop()
+
+
+@pytest.fixture
+def session(sessions, server):
+    """A session by hand on the shared server."""
+    return sessions(server)
+
+
+@pytest.fixture
+def path(server):
+    """A path that no other test uses; it does not exist yet."""
+    return f"/t{next(numbers)}"
+
+
+@pytest.fixture
+def node(session, path):
+    """A node that no other test uses."""
+    return session.created(path)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Says what was skipped the way every test of the repository does."""
+    for report in terminalreporter.stats.get("skipped", []):
+        terminalreporter.write_line(f"skipped: {report.nodeid}: {report.longrepr[2].removeprefix('Skipped: ')}")

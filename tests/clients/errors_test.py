@@ -1,0 +1,83 @@
+"""Requests that cannot be granted get ZooKeeper's exact code, and the connection goes on."""
+
+import pytest
+
+import wire
+from wire import BAD_ARGUMENTS, INVALID_ACL, MARSHALLING, NO_NODE, NODE_EXISTS, OK, UNIMPLEMENTED
+
+INVALID_NAMES = [".", "..", "a\0b", "\u0001", "\u001f", "\u007f", "\u009f", "\uf8ff", "\ufff0"]
+
+
+@pytest.mark.parametrize("name", INVALID_NAMES, ids=ascii)
+def an_invalid_name_is_refused_with_bad_arguments(session, node, name):
+    assert session.create(f"{node}/{name}").error == BAD_ARGUMENTS
+
+
+def a_create_with_an_odd_path_answers_as_the_order_of_its_checks_tells(session, node):
+    assert session.create("").error == BAD_ARGUMENTS
+    assert session.create("nope").error == BAD_ARGUMENTS
+    assert session.create("/").error == NODE_EXISTS
+    assert session.create(f"{node}/").error == BAD_ARGUMENTS
+    # The parent `/a/` is looked for before the path as a whole is looked at.
+    assert session.create(f"{node}//b").error == NO_NODE
+    assert session.create(node).error == NODE_EXISTS
+    assert session.create(f"{node}/missing/child").error == NO_NODE
+
+
+def reads_do_not_validate_paths(session, node):
+    for path in [node + "/", "nope", node + "//"]:
+        assert session.get(path).error == NO_NODE, path
+        assert session.exists(path).error == NO_NODE, path
+        assert session.children(path).error == NO_NODE, path
+
+
+def a_set_validates_its_path(session, node):
+    for path in ["nope", node + "/", node + "//b", node + "/.", ""]:
+        assert session.set(path, b"").error == BAD_ARGUMENTS, path
+    assert session.set(node + "/missing", b"").error == NO_NODE
+
+
+def the_root_and_what_lies_under_zookeeper_are_not_deleted(session):
+    for path in ["/", "/zookeeper", "/zookeeper/quota", "/zookeeper/config", "nope", ""]:
+        assert session.delete(path).error == BAD_ARGUMENTS, path
+
+
+def a_missing_node_is_told_by_every_operation(session, path):
+    for reply in [session.get(path), session.exists(path), session.children(path), session.delete(path), session.set(path, b"")]:
+        assert reply.error == NO_NODE
+        assert reply.body.finished(), "an error reply has no body"
+
+
+def a_node_needs_an_acl(session, path):
+    assert session.create(path, entries=()).error == INVALID_ACL
+    assert session.create(path, entries=((31, "nonsense", "x"),)).error == INVALID_ACL
+    assert session.create(path, entries=((31, "world", "nobody"),)).error == INVALID_ACL
+    assert session.create(path).error == OK
+
+
+@pytest.mark.parametrize("flags", [7, -1, 100])
+def unknown_create_flags_are_bad_arguments(session, path, flags):
+    assert session.create(path, flags=flags).error == BAD_ARGUMENTS
+    assert session.exists(path).error == NO_NODE
+
+
+def a_truncated_request_is_told_and_the_connection_goes_on(session, path):
+    for operation in [wire.CREATE, wire.GET_DATA, wire.SET_DATA, wire.DELETE, wire.EXISTS, wire.GET_CHILDREN]:
+        assert session.ask(operation, b"\0\0").error == MARSHALLING, operation
+    assert session.ask(wire.GET_DATA, wire.integer(1000) + b"/short").error == MARSHALLING
+    assert session.create(path).error == OK
+
+
+def a_null_path_is_told_and_the_connection_goes_on(session, path):
+    assert session.get(None).error == MARSHALLING
+    assert session.create(path).error == OK
+
+
+def an_unknown_operation_is_told_and_the_connection_closes(session):
+    reply = session.ask(4242)
+    assert reply.error == UNIMPLEMENTED
+    assert session.receive() is None
+
+
+def a_check_outside_a_multi_is_not_implemented(session, node):
+    assert session.ask(wire.CHECK, wire.string(node) + wire.integer(-1)).error == UNIMPLEMENTED

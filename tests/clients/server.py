@@ -1,0 +1,130 @@
+"""Servers under test: ours, or a real ZooKeeper to hold the tests themselves to the truth.
+
+LANDFAST_BIN names the program (default: target/debug/landfast). LANDFAST_TEST_ZOOKEEPER set to `start` runs
+every test against a ZooKeeper from target/peers/zookeeper instead; set to HOST:PORT, against one that runs
+already (tests that restart the server are then skipped).
+"""
+
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+
+import waiting
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+START_SECONDS = 30
+STOP_SECONDS = 15
+
+
+def new(directory):
+    """The server that the environment asks for, not yet started."""
+    chosen = os.environ.get("LANDFAST_TEST_ZOOKEEPER", "")
+    if chosen == "start":
+        return ZooKeeper(directory)
+    if chosen:
+        return Existing(chosen)
+    return Landfast(directory)
+
+
+class Server:
+    """A server process with a data directory of its own; it keeps its port over restarts."""
+
+    can_restart = True
+
+    def __init__(self, directory):
+        self.directory = pathlib.Path(directory)
+        self.process = None
+        self.port = 0
+
+    @property
+    def hosts(self):
+        return f"127.0.0.1:{self.port}"
+
+    def run(self, command):
+        self.output = tempfile.TemporaryFile()
+        self.log = open(self.directory / "server.log", "ab")
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self.output, stderr=self.log)
+
+    def stop(self, number=signal.SIGTERM):
+        """Sends a signal to the process and waits until it is gone."""
+        if self.process is None:
+            return None
+        self.process.send_signal(number)
+        status = self.process.wait(STOP_SECONDS)
+        self.process = None
+        self.log.close()
+        self.output.close()
+        return status
+
+    def kill(self):
+        """Ends it as a power cut of the process would: no clean-up of any kind."""
+        self.stop(signal.SIGKILL)
+
+    def still_starting(self):
+        if self.process.poll() is not None:
+            log = (self.directory / "server.log").read_text(errors="replace")
+            raise AssertionError(f"the server ended with {self.process.returncode}:\n{log[-4000:]}")
+
+
+class Landfast(Server):
+    """`landfast serve` on the embedded default."""
+
+    program = os.environ.get("LANDFAST_BIN", str(REPOSITORY / "target/debug/landfast"))
+
+    def start(self):
+        data = ["--data-dir", str(self.directory / "data")]
+        self.run([self.program, "serve", *data, "--zookeeper", f"127.0.0.1:{self.port}", "--http", "127.0.0.1:0"])
+        line = waiting.until(self.ready_line, "the ready line", START_SECONDS)
+        self.port = int(re.search(r"zookeeper=127\.0\.0\.1:(\d+)", line).group(1))
+        return self
+
+    def ready_line(self):
+        self.still_starting()
+        self.output.seek(0)
+        line = self.output.readline().decode()
+        return line if line.startswith("ready ") and line.endswith("\n") else None
+
+
+class ZooKeeper(Server):
+    """A standalone ZooKeeper with its defaults."""
+
+    def start(self):
+        if not self.port:
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                self.port = free.getsockname()[1]
+        config = self.directory / "zoo.cfg"
+        config.write_text(
+            f"tickTime=2000\ndataDir={self.directory}/data\nclientPort={self.port}\nclientPortAddress=127.0.0.1\n"
+            "maxClientCnxns=0\nadmin.enableServer=false\n4lw.commands.whitelist=*\nextendedTypesEnabled=true\n"
+        )
+        peer = REPOSITORY / "target/peers/zookeeper"
+        main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+        self.run(["java", "-Xmx256m", "-cp", f"{peer}/conf:{peer}/lib/*", main, str(config)])
+        waiting.until(self.serves, "ZooKeeper to serve", START_SECONDS)
+        return self
+
+    def serves(self):
+        self.still_starting()
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), 1) as connection:
+                connection.sendall(b"srvr")
+                return b"Mode: " in connection.makefile("rb").read()
+        except OSError:
+            return False
+
+
+class Existing(Server):
+    """A server that somebody else started."""
+
+    can_restart = False
+
+    def __init__(self, hosts):
+        self.process = None
+        self.port = int(hosts.rsplit(":", 1)[1])
+
+    def start(self):
+        return self

@@ -1,0 +1,145 @@
+"""A conversation with a server as text, with what differs from run to run replaced by what it means.
+
+zxids are counted from the first write of the conversation (`z+3`), session ids are named by the connection
+that owns them, and clock times are left out.
+"""
+
+import struct
+
+import wire
+
+ERROR_NAMES = {
+    0: "ok",
+    -5: "marshalling",
+    -6: "unimplemented",
+    -8: "bad arguments",
+    -101: "no node",
+    -103: "bad version",
+    -108: "no children for ephemerals",
+    -110: "node exists",
+    -111: "not empty",
+    -114: "invalid acl",
+}
+EVENT_NAMES = {1: "created", 2: "deleted", 3: "data changed", 4: "children changed"}
+
+OPERATIONS = {
+    "create": (wire.CREATE, ("path",)),
+    "create2": (wire.CREATE2, ("path", "stat")),
+    "delete": (wire.DELETE, ()),
+    "exists": (wire.EXISTS, ("stat",)),
+    "get": (wire.GET_DATA, ("data", "stat")),
+    "set": (wire.SET_DATA, ("stat",)),
+    "children": (wire.GET_CHILDREN, ("names",)),
+    "children2": (wire.GET_CHILDREN2, ("names", "stat")),
+    "sync": (wire.SYNC, ("path",)),
+}
+FLAGS = {"": 0, "ephemeral": 1, "sequential": 2, "ephemeral-sequential": 3}
+
+
+class Transcript:
+    """Plays lines such as `a: create /x data` on named connections.
+
+    A path or data `-` is null; `raw OPERATION HEX` sends a body as it is.
+    """
+
+    def __init__(self, port, names):
+        self.sessions = {name: wire.Session(port) for name in names}
+        self.base = self.sessions[names[0]].sync().zxid
+        self.owners = {session.id: name for name, session in self.sessions.items()} | {0: "nobody"}
+        self.lines = []
+
+    def close(self):
+        for session in self.sessions.values():
+            session.drop()
+
+    def play(self, line):
+        """Sends the request that `line` describes and writes down what came back."""
+        self.lines.append(line)
+        name, request = line.split(": ", 1)
+        session = self.sessions[name]
+        operation, *words = request.split(" ")
+        words = [word.encode().decode("unicode_escape") for word in words]
+        if operation == "raw":
+            self.answer(session, session.send(int(words[0]), bytes.fromhex("".join(words[1:]))), ())
+        else:
+            kind, fields = OPERATIONS[operation]
+            self.answer(session, session.send(kind, body(operation, words)), fields)
+
+    def answer(self, session, xid, fields):
+        while True:
+            reply = session.receive()
+            if reply is None:
+                self.lines.append("    closed")
+                return
+            if not reply.is_event:
+                break
+            self.event(reply)
+        assert reply.xid == xid, f"expected the reply {xid}, got {reply.xid}"
+        if reply.zxid == -1:
+            self.lines.append(f"    {self.error(reply.error)} z-1")
+        else:
+            shown = [self.error(reply.error), self.zxid(reply.zxid)]
+            if reply.error == wire.OK:
+                shown += [getattr(self, field)(reply.body) for field in fields]
+                assert reply.body.finished() or not fields, "bytes behind the last field"
+            self.lines.append("    " + " ".join(shown))
+
+    def expect_event(self, name):
+        """Writes down the next event of a connection that asked for nothing."""
+        reply = self.sessions[name].receive()
+        assert reply is not None and reply.is_event
+        self.lines.append(f"{name}:")
+        self.event(reply)
+
+    def event(self, reply):
+        event = wire.Event.of(reply)
+        self.lines.append(f"    event {EVENT_NAMES[event.kind]} {event.path} {self.zxid(event.zxid)}")
+
+    def zxid(self, zxid):
+        return f"z{zxid - self.base:+}"
+
+    @staticmethod
+    def error(code):
+        return ERROR_NAMES.get(code, str(code)).replace(" ", "-")
+
+    @staticmethod
+    def path(fields):
+        path = fields.string()
+        return "null" if path is None else path
+
+    @staticmethod
+    def data(fields):
+        data = fields.buffer()
+        return "null" if data is None else repr(data)
+
+    @staticmethod
+    def names(fields):
+        return ",".join(sorted(fields.strings())) or "-"
+
+    def stat(self, fields):
+        stat = fields.stat()
+        zxids = [f"{field}={self.zxid(getattr(stat, field))}" for field in ("czxid", "mzxid", "pzxid")]
+        numbers = [
+            f"{field}={getattr(stat, field)}" for field in "version cversion aversion data_length num_children".split()
+        ]
+        owner = self.owners.get(stat.ephemeral_owner, stat.ephemeral_owner)
+        return " ".join([*zxids, *numbers, f"owner={owner}"])
+
+
+def body(operation, words):
+    """The body of the request that the words describe."""
+    path = wire.string(None if words[0] == "-" else words[0])
+    rest = words[1:]
+    if operation in ("create", "create2"):
+        data = rest[0].encode() if rest and rest[0] != "-" else (None if rest else b"")
+        flags = FLAGS.get(rest[1], None) if len(rest) > 1 else 0
+        flags = int(rest[1]) if flags is None else flags
+        return path + wire.buffer(data) + wire.acl() + wire.integer(flags)
+    if operation == "delete":
+        return path + wire.integer(int(rest[0]) if rest else -1)
+    if operation == "set":
+        data = None if rest[0] == "-" else rest[0].encode()
+        return path + wire.buffer(data) + struct.pack("!i", int(rest[1]) if len(rest) > 1 else -1)
+    if operation == "sync":
+        return path
+    return path + wire.boolean(rest == ["watch"])

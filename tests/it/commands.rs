@@ -1,0 +1,89 @@
+//! `status`, `doctor` and `completions`.
+
+use std::net::TcpListener;
+
+use crate::process::{Server, landfast, run, serve, text};
+
+#[test]
+fn status_shows_a_running_server_and_its_json_is_the_servers() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let server = Server::start(&mut serve(directory.path(), &[]));
+    let url = format!("http://{}", server.address("http"));
+    let output = run(&mut landfast(directory.path(), &["status", "--url", &url]));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let shown = text(&output.stdout);
+    let first = format!("landfast {} ready, up ", env!("CARGO_PKG_VERSION"));
+    assert!(shown.starts_with(&first), "{shown}");
+    assert!(shown.contains(&server.address("zookeeper").to_string()), "{shown}");
+    assert!(shown.contains("sessions      0 on 0 connections, 0 watches"), "{shown}");
+
+    let output = run(landfast(directory.path(), &["status", "--json"]).env("LANDFAST_URL", &url));
+    let status: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(status["provider"], "embedded");
+}
+
+#[test]
+fn status_without_a_server_says_what_to_run() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let free = TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("an address");
+    let url = format!("http://{free}");
+    let output = run(&mut landfast(directory.path(), &["status", "--url", &url]));
+    assert_eq!(output.status.code(), Some(1));
+    let complaint = text(&output.stderr);
+    assert!(complaint.contains(&url) && complaint.contains("landfast serve"), "{complaint}");
+}
+
+#[test]
+fn doctor_finds_a_fresh_place_fit_and_leaves_nothing_behind() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let arguments = ["doctor", "--zookeeper", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json"];
+    let output = run(&mut landfast(directory.path(), &arguments));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let checks = report["checks"].as_array().expect("checks");
+    let names: Vec<&str> = checks.iter().filter_map(|check| check["check"].as_str()).collect();
+    for name in ["data directory", "lock", "free space", "port zookeeper", "fsync", "open files", "clock"] {
+        assert!(names.contains(&name), "{name} in {names:?}");
+    }
+    assert_ne!(report["verdict"], "fail", "{report:#}");
+    assert!(output.status.success());
+    assert_eq!(std::fs::read_dir(directory.path()).expect("a directory").count(), 0);
+}
+
+#[test]
+fn doctor_names_the_flag_of_a_busy_port_and_fails() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = taken.local_addr().expect("an address").to_string();
+    let arguments = ["doctor", "--zookeeper", &address, "--http", "off"];
+    let output = run(&mut landfast(directory.path(), &arguments));
+    assert_eq!(output.status.code(), Some(1));
+    let shown = text(&output.stdout);
+    assert!(shown.contains(&format!("fail  port zookeeper  {address}")), "{shown}");
+    assert!(shown.contains("choose another address with --zookeeper"), "{shown}");
+}
+
+#[test]
+fn doctor_knows_the_running_servers_directory_and_ports() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let server = Server::start(&mut serve(directory.path(), &[]));
+    let (zookeeper, http) = (server.address("zookeeper").to_string(), server.address("http").to_string());
+    let url = format!("http://{http}");
+    let arguments = ["doctor", "--zookeeper", &zookeeper, "--http", &http, "--url", &url];
+    let output = run(&mut landfast(directory.path(), &arguments));
+    let shown = text(&output.stdout);
+    assert!(shown.contains("ok    lock            held by a running server"), "{shown}");
+    assert!(shown.contains(&format!("{zookeeper} is the running server's")), "{shown}");
+    assert!(output.status.success(), "{shown}");
+}
+
+#[test]
+fn completions_and_help_name_every_command() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for arguments in [&["completions", "bash"][..], &["--help"]] {
+        let output = run(&mut landfast(directory.path(), arguments));
+        assert!(output.status.success());
+        for command in ["serve", "status", "doctor", "completions"] {
+            assert!(text(&output.stdout).contains(command), "{arguments:?}: {command}");
+        }
+    }
+}

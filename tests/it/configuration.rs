@@ -1,0 +1,66 @@
+//! Flags over environment over file over defaults, and what is refused.
+
+use std::fs;
+
+use crate::process::{Server, landfast, run, serve, text};
+
+#[test]
+fn flags_hide_the_environment_which_hides_the_file() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = "data_dir = \"from-file\"\nzookeeper = \"127.0.0.1:0\"\nhttp = \"file is not an address\"\n";
+    let wrong = directory.path().join("wrong.toml");
+    fs::write(&wrong, file).expect("a file");
+    fs::write(directory.path().join("landfast.toml"), file.replace("file is not an address", "127.0.0.1:0"))
+        .expect("a file");
+    let path = wrong.to_str().expect("text");
+
+    let output = run(&mut landfast(directory.path(), &["serve", "--config", path]));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("wrong.toml"), "{}", text(&output.stderr));
+
+    drop(Server::start(&mut landfast(directory.path(), &["serve"])));
+    assert!(directory.path().join("from-file").is_dir(), "the file is read without being named");
+
+    drop(Server::start(landfast(directory.path(), &["serve"]).env("LANDFAST_DATA_DIR", "from-environment")));
+    assert!(directory.path().join("from-environment").is_dir());
+
+    let mut command = landfast(directory.path(), &["serve", "--data-dir", "from-flag", "--zookeeper", "off"]);
+    let server =
+        Server::start(command.env("LANDFAST_DATA_DIR", "never").env("LANDFAST_ZOOKEEPER", "nonsense:0"));
+    assert!(directory.path().join("from-flag").is_dir());
+    assert!(!directory.path().join("never").exists());
+    assert!(!server.ready_line.contains("zookeeper"), "{}", server.ready_line);
+}
+
+#[test]
+fn the_default_directory_is_created_where_it_is_started() {
+    let directory = tempfile::tempdir().expect("a directory");
+    drop(Server::start(&mut serve(directory.path(), &[])));
+    assert!(directory.path().join("landfast-data").is_dir());
+}
+
+#[test]
+fn what_this_build_lacks_is_refused_before_anything_is_touched() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for (arguments, complaint) in [
+        (["--provider", "redis"], "provider \"redis\" is not in this build"),
+        (["--tls-cert", "cert.pem"], "TLS is not in this build"),
+        (["--objects", "s3://bucket"], "--objects is not in this build"),
+        (["--http", "0.0.0.0:0"], "--insecure"),
+        (["--config", "absent.toml"], "--config absent.toml"),
+    ] {
+        let output = run(&mut serve(directory.path(), &arguments));
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(text(&output.stderr).contains(complaint), "{arguments:?}: {}", text(&output.stderr));
+    }
+    assert_eq!(fs::read_dir(directory.path()).expect("a directory").count(), 0);
+}
+
+#[test]
+fn a_directory_that_cannot_be_made_is_named() {
+    let directory = tempfile::tempdir().expect("a directory");
+    fs::write(directory.path().join("taken"), "").expect("a file");
+    let output = run(&mut serve(directory.path(), &["--data-dir", "taken"]));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("taken"), "{}", text(&output.stderr));
+}

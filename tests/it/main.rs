@@ -1,0 +1,9 @@
+//! The program as its users meet it, and the rules of the house.
+
+#![allow(clippy::disallowed_methods)] // Why: tests run the real program in real time.
+
+mod commands;
+mod configuration;
+mod process;
+mod serve;
+mod tidy;

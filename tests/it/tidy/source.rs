@@ -1,0 +1,147 @@
+//! The text of the sources: lengths, and words that do not belong in a layer.
+
+use std::collections::BTreeMap;
+
+use super::{assert_tidy, files, read};
+
+const FILE_LINES_MAX: usize = 600;
+const FUNCTION_LINES_MAX: usize = 60;
+/// Names what is longer today, one `path` or `path::function` to a line. It may only shrink.
+const ALLOWED: &str = "tests/tidy_allowed.txt";
+
+/// Layers whose time, chance and order come from outside.
+const PURE: [&str; 3] = ["ports/src/", "foundations/", "services/"];
+const IMPURE_WORDS: [&str; 8] = [
+    "std::thread",
+    "thread::spawn",
+    "SystemTime::now",
+    "Instant::now",
+    "tokio::time",
+    "spawn_blocking",
+    "unbounded_channel",
+    "HashMap<",
+];
+
+#[test]
+fn files_and_functions_are_short() {
+    let mut long = BTreeMap::new();
+    for path in files(&[".rs"]) {
+        let text = read(&path);
+        let lines = text.lines().count();
+        if lines > FILE_LINES_MAX {
+            long.insert(path.clone(), format!("{lines} lines"));
+        }
+        for function in functions(&text).into_iter().filter(|function| function.lines > FUNCTION_LINES_MAX) {
+            long.insert(format!("{path}::{}", function.name), format!("{} lines", function.lines));
+        }
+    }
+    let list = read(ALLOWED);
+    let allowed: Vec<&str> = list.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
+    let unlisted = long.iter().filter(|(name, _)| !allowed.contains(&name.as_str()));
+    let mut complaints: Vec<String> =
+        unlisted.map(|(name, lines)| format!("{name}: {lines}; split it")).collect();
+    let done = allowed.iter().filter(|name| !long.contains_key(**name));
+    complaints.extend(done.map(|name| format!("{ALLOWED}: {name} is short now; remove it")));
+    assert_tidy(&complaints);
+}
+
+#[test]
+fn nothing_is_left_undone() {
+    // Written in two parts, so that this file does not find itself.
+    let words = ["todo", "unimplemented", "dbg"].map(|name| format!("{name}!("));
+    let notes = ["TODO", "FIXME", "XXX"].map(|name| format!("// {name}"));
+    let mut complaints = Vec::new();
+    for path in files(&[".rs"]) {
+        for (line, text) in numbered(&read(&path)) {
+            let found = words.iter().find(|word| code(text).contains(word.as_str()));
+            if let Some(word) = found.or_else(|| notes.iter().find(|note| text.contains(note.as_str()))) {
+                complaints.push(format!("{path}:{line}: {word}"));
+            }
+        }
+    }
+    assert_tidy(&complaints);
+}
+
+#[test]
+fn time_chance_and_order_come_from_outside_below_the_front_ends() {
+    let mut complaints = Vec::new();
+    let is_pure = |path: &&String| PURE.iter().any(|layer| path.starts_with(layer)) && path.contains("src/");
+    for path in files(&[".rs"]).iter().filter(is_pure) {
+        for (line, text) in numbered(&read(path)) {
+            for word in IMPURE_WORDS.iter().filter(|word| code(text).contains(**word)) {
+                complaints.push(format!("{path}:{line}: {word}"));
+            }
+        }
+    }
+    assert_tidy(&complaints);
+}
+
+#[test]
+fn every_choice_between_events_has_an_order_below_the_front_ends() {
+    let mut complaints = Vec::new();
+    for path in files(&[".rs"]).iter().filter(|path| PURE.iter().any(|layer| path.starts_with(layer))) {
+        let text = read(path);
+        let lines: Vec<&str> = text.lines().collect();
+        for (index, line) in lines.iter().enumerate().filter(|(_, line)| code(line).contains("select! {")) {
+            let body = lines[index + 1..].iter().map(|line| line.trim());
+            let first = body.into_iter().find(|line| !line.is_empty() && !line.starts_with("//"));
+            let is_ordered = first == Some("biased;") || code(line).contains("select_biased! {");
+            if !is_ordered {
+                complaints.push(format!("{path}:{}: begin with `biased;`", index + 1));
+            }
+        }
+    }
+    assert_tidy(&complaints);
+}
+
+#[test]
+fn the_length_of_a_function_is_measured_by_its_indentation() {
+    let text = "trait T {\n    fn declared(\n        &self,\n    ) -> u8;\n    fn short() {}\n}\n\
+                pub(crate) async fn long(\n    a: u8,\n) -> u8\nwhere\n    u8: Copy,\n{\n    if true {\n    }\n    a\n}\n";
+    let found: Vec<_> = functions(text).into_iter().map(|f| (f.name, f.lines)).collect();
+    assert_eq!(found, [("short".to_owned(), 1), ("long".to_owned(), 10)]);
+}
+
+struct Function {
+    name: String,
+    lines: usize,
+}
+
+/// The functions of a formatted file: each ends with the first `}` at the indentation it began with.
+fn functions(text: &str) -> Vec<Function> {
+    let lines: Vec<&str> = text.lines().collect();
+    let measured = lines.iter().enumerate().filter_map(|(start, line)| {
+        let name = function_name(line.trim_start())?;
+        let indentation = line.len() - line.trim_start().len();
+        let is_end = |line: &&&str| {
+            let at_start = line.len() > indentation && line.as_bytes()[indentation] != b' ';
+            let is_level = line[..indentation.min(line.len())].trim().is_empty();
+            let closes = line.ends_with('}') || line.ends_with(';') || line.trim_start().starts_with('}');
+            at_start && is_level && closes
+        };
+        let length = lines[start..].iter().position(|line| is_end(&line))? + 1;
+        let last = lines[start + length - 1];
+        (!last.ends_with(';') || last.trim_start().starts_with('}'))
+            .then(|| Function { name: name.to_owned(), lines: length })
+    });
+    measured.collect()
+}
+
+fn function_name(line: &str) -> Option<&str> {
+    let (before, after) = line.split_once("fn ")?;
+    let is_qualifier = |word: &str| {
+        matches!(word, "async" | "const" | "unsafe" | "extern" | "\"C\"") || word.starts_with("pub")
+    };
+    before.split_whitespace().all(is_qualifier).then_some(())?;
+    let name = after.split(|c: char| !c.is_alphanumeric() && c != '_').next()?;
+    (!name.is_empty()).then_some(name)
+}
+
+fn numbered(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    text.lines().enumerate().map(|(index, line)| (index + 1, line))
+}
+
+/// A line without its comment.
+fn code(line: &str) -> &str {
+    line.split("//").next().unwrap_or_default()
+}
