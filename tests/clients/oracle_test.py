@@ -4,6 +4,7 @@
 UPDATE=1 it rewrites them.
 """
 
+import difflib
 import os
 import pathlib
 import re
@@ -35,4 +36,5 @@ def a_conversation_goes_as_it_goes_with_zookeeper(own_server, conversation):
         (TESTDATA / f"{conversation}.txt").write_text("\n".join([*comments, *playing.lines]) + "\n")
         return
     answered = [*comments, *playing.lines]
-    assert answered == recorded
+    difference = "\n".join(difflib.unified_diff(recorded, answered, "ZooKeeper", "this server", lineterm=""))
+    assert not difference, f"\n{difference}"

@@ -1,7 +1,8 @@
 """A conversation with a server as text, with what differs from run to run replaced by what it means.
 
-zxids are counted from the first write of the conversation (`z+3`), session ids are named by the connection
-that owns them, and clock times are left out.
+A zxid is named by the turn that first showed it (`z3`: the third one; `z3+2` there if it skipped one), so that
+one deviation does not shift all that follows. Session ids are named by the connection that owns them, and clock
+times are left out.
 """
 
 import struct
@@ -44,7 +45,9 @@ class Transcript:
 
     def __init__(self, port, names):
         self.sessions = {name: wire.Session(port) for name in names}
-        self.base = self.sessions[names[0]].sync().zxid
+        self.turn = 0
+        self.last_zxid = self.sessions[names[0]].sync().zxid
+        self.zxids = {self.last_zxid: "z0", -1: "z-1"}
         self.owners = {session.id: name for name, session in self.sessions.items()} | {0: "nobody"}
         self.lines = []
 
@@ -54,6 +57,7 @@ class Transcript:
 
     def play(self, line):
         """Sends the request that `line` describes and writes down what came back."""
+        self.turn += 1
         self.lines.append(line)
         name, request = line.split(": ", 1)
         session = self.sessions[name]
@@ -75,14 +79,11 @@ class Transcript:
                 break
             self.event(reply)
         assert reply.xid == xid, f"expected the reply {xid}, got {reply.xid}"
-        if reply.zxid == -1:
-            self.lines.append(f"    {self.error(reply.error)} z-1")
-        else:
-            shown = [self.error(reply.error), self.zxid(reply.zxid)]
-            if reply.error == wire.OK:
-                shown += [getattr(self, field)(reply.body) for field in fields]
-                assert reply.body.finished() or not fields, "bytes behind the last field"
-            self.lines.append("    " + " ".join(shown))
+        shown = [self.error(reply.error), self.zxid(reply.zxid)]
+        if reply.error == wire.OK:
+            shown += [getattr(self, field)(reply.body) for field in fields]
+            assert reply.body.finished() or not fields, "bytes behind the last field"
+        self.lines.append("    " + " ".join(shown))
 
     def expect_event(self, name):
         """Writes down the next event of a connection that asked for nothing."""
@@ -96,7 +97,12 @@ class Transcript:
         self.lines.append(f"    event {EVENT_NAMES[event.kind]} {event.path} {self.zxid(event.zxid)}")
 
     def zxid(self, zxid):
-        return f"z{zxid - self.base:+}"
+        if zxid > self.last_zxid:
+            self.zxids[zxid] = f"z{self.turn}"
+            skipped = "" if zxid == self.last_zxid + 1 else f"+{zxid - self.last_zxid}"
+            self.last_zxid = zxid
+            return self.zxids[zxid] + skipped
+        return self.zxids.get(zxid, "z?")
 
     @staticmethod
     def error(code):

@@ -132,9 +132,10 @@ impl Item {
         &self.attributes
     }
 
-    /// The attribute `name`, if it is there.
+    /// The attribute `name`, if it is there. Attributes are few and their names differ in length, so looking at
+    /// each beats a binary search.
     pub fn attribute(&self, name: &str) -> Option<&Value> {
-        self.position(name).ok().map(|index| &self.attributes[index].1)
+        self.attributes.iter().find(|(candidate, _)| candidate.as_str() == name).map(|(_, value)| value)
     }
 
     /// The attribute `name` if it holds bytes.
@@ -180,7 +181,7 @@ impl Item {
     }
 
     pub(super) fn attribute_mut(&mut self, name: &str) -> Option<&mut Value> {
-        self.position(name).ok().map(|index| &mut self.attributes[index].1)
+        self.attributes.iter_mut().find(|(candidate, _)| candidate.as_str() == name).map(|(_, value)| value)
     }
 
     fn position(&self, name: &str) -> Result<usize, usize> {

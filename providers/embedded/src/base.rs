@@ -68,8 +68,31 @@ impl Base {
         cache_bytes: u64,
     ) -> Result<Self, BaseError> {
         let base = Self { path, storage, cache_bytes: cache_bytes as usize, database: Mutex::new(None) };
+        base.create()?;
         base.reopen()?;
         Ok(base)
+    }
+
+    /// Makes the store under another name first, if there is none: a half-made one would not open.
+    fn create(&self) -> Result<(), BaseError> {
+        let directory = self.path.parent().expect("the store lies in the data directory");
+        let name = self.path.file_name().expect("the store has a name").to_string_lossy();
+        let names = self.storage.list(directory).map_err(redb::Error::Io)?;
+        if names.iter().any(|found| *found == name) {
+            return Ok(());
+        }
+        let unfinished = directory.join(format!("{name}.new"));
+        let file = self.storage.open(&unfinished).map_err(redb::Error::Io)?;
+        file.set_len(0).map_err(redb::Error::Io)?;
+        drop(self.database_in(Arc::clone(&file))?);
+        file.sync_data()
+            .and_then(|()| self.storage.rename(&unfinished, &self.path))
+            .and_then(|()| self.storage.sync_directory(directory))
+            .map_err(|error| boxed(redb::Error::Io(error)))
+    }
+
+    fn database_in(&self, file: Arc<dyn StorageFile>) -> Result<Database, BaseError> {
+        Builder::new().set_cache_size(self.cache_bytes).create_with_backend(Backend { file }).map_err(boxed)
     }
 
     /// Opens the store again. The caller has dropped every [`View`].
@@ -77,11 +100,7 @@ impl Base {
         let mut database = self.database.lock();
         drop(database.take());
         let file = self.storage.open(&self.path).map_err(redb::Error::Io)?;
-        let opened = Builder::new()
-            .set_cache_size(self.cache_bytes)
-            .create_with_backend(Backend { file })
-            .map_err(boxed)?;
-        *database = Some(opened);
+        *database = Some(self.database_in(file)?);
         Ok(())
     }
 
@@ -114,7 +133,8 @@ impl Base {
             let mut records = write.open_table(RECORDS).map_err(boxed)?;
             let mut expiries = write.open_table(EXPIRIES).map_err(boxed)?;
             let (mut key, mut value) = (Vec::new(), Vec::new());
-            for (record_key, slot) in generation {
+            // In the order of the tree: neighbours share its pages.
+            for (record_key, slot) in generation.in_order() {
                 key.clear();
                 record_key.write(&mut key);
                 let Some(record) = slot.record.as_ref().filter(|record| !is_expired(record, now_ms)) else {

@@ -80,6 +80,10 @@ impl Engine {
         storage
             .create_directory(&journal_directory)
             .and_then(|()| storage.sync_directory(&config.data_dir))
+            .and_then(|()| match config.data_dir.parent() {
+                Some(parent) if !parent.as_os_str().is_empty() => storage.sync_directory(parent),
+                _ => Ok(()),
+            })
             .map_err(OpenError::io(format!("make {}", journal_directory.display())))?;
         let lock = DirectoryLock::take(&config.data_dir)?;
         let format = format::open(&*storage, &config.data_dir)?;
@@ -346,6 +350,8 @@ impl Parts<'_> {
         let attempted = || format!("make a journal segment in {}", self.spare.directory().display());
         *self.facts.closed.lock() = recovered.closed;
         let sequence = recovered.sequence;
+        // A store that is killed often must not gather journal for ever.
+        let bytes_since_checkpoint = recovered.unfolded_bytes;
         let current = match recovered.current {
             Some(current) if recovered.appendable && current.end + ROOM_MIN <= current.bytes => current,
             previous => {
@@ -375,7 +381,7 @@ impl Parts<'_> {
                 .map_err(OpenError::io("remove a journal segment"))?;
         }
         let (facts, spare) = (Arc::clone(self.facts), Arc::clone(self.spare));
-        Ok(Journal { facts, spare, salt: self.salt, sequence, current, bytes_since_checkpoint: 0 })
+        Ok(Journal { facts, spare, salt: self.salt, sequence, current, bytes_since_checkpoint })
     }
 
     /// Writes the first record of the incarnation: where the earlier ones ended.

@@ -11,9 +11,15 @@
 //! - A frozen generation holds no dirty record: it is exactly the state at the end of one group.
 //! - `pending_bytes` bounds what the dirty records take in the journal (rule P6).
 
-use std::{collections::BTreeMap, ops::Bound, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashMap, hash_map::Entry},
+    ops::Bound,
+    sync::Arc,
+};
 
-use crate::record::{Record, RecordKey};
+use foldhash::fast::RandomState;
+
+use crate::record::{Record, RecordKey, Table};
 
 /// A record's state here.
 #[derive(Debug)]
@@ -30,8 +36,57 @@ pub(crate) struct Slot {
     estimate: u32,
 }
 
-/// One generation.
-pub(crate) type Generation = BTreeMap<RecordKey, Slot>;
+/// One generation: slots by key, and the order of those that are ever read in order.
+///
+/// A lookup hashes, since most operations are lookups. Messages come and go with every request and are read in
+/// order by recovery alone, which replays them into the order too.
+#[derive(Debug, Default)]
+pub(crate) struct Generation {
+    slots: HashMap<RecordKey, Slot, RandomState>,
+    order: BTreeSet<RecordKey>,
+}
+
+impl Generation {
+    /// An empty one.
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Its slots, in no order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&RecordKey, &Slot)> {
+        self.slots.iter()
+    }
+
+    /// Its slots in the order of their keys.
+    pub(crate) fn in_order(&self) -> impl Iterator<Item = (&RecordKey, &Slot)> {
+        let mut slots: Vec<_> = self.slots.iter().collect();
+        slots.sort_unstable_by_key(|(key, _)| *key);
+        slots.into_iter()
+    }
+
+    fn get(&self, key: &RecordKey) -> Option<&Slot> {
+        self.slots.get(key)
+    }
+
+    fn remove(&mut self, key: &RecordKey) {
+        if self.slots.remove(key).is_some() {
+            self.order.remove(key);
+        }
+    }
+
+    fn range(&self, bounds: (Bound<RecordKey>, Bound<RecordKey>)) -> impl Iterator<Item = (&RecordKey, &Slot)> {
+        self.order.range(bounds).map(|key| (key, &self.slots[key]))
+    }
+}
+
+/// Whether records like this are read in order while the store runs.
+fn is_read_in_order(key: &RecordKey) -> bool {
+    key.table != Table::Message
+}
 
 /// A group to be written: absolute states, none for a deletion.
 pub(crate) type Group = Vec<(RecordKey, Option<Record>)>;
@@ -76,12 +131,14 @@ impl Overlay {
 
     /// Sets a record; none deletes it. `below` says whether the record was there before this change.
     pub(crate) fn set(&mut self, key: RecordKey, record: Option<Record>, below: bool) {
-        use std::collections::btree_map::Entry;
         let estimate = entry_bound(&key, record.as_ref());
-        match self.active.entry(key) {
+        match self.active.slots.entry(key) {
             Entry::Vacant(_) if record.is_none() && !below => {}
             Entry::Vacant(entry) => {
                 self.dirty.push(entry.key().clone());
+                if is_read_in_order(entry.key()) {
+                    self.active.order.insert(entry.key().clone());
+                }
                 self.pending_bytes += estimate as u64;
                 let (known, shadows, estimate) = (below, below, estimate as u32);
                 entry.insert(Slot { record, dirty: true, known, shadows, estimate });
@@ -92,7 +149,10 @@ impl Overlay {
                     self.pending_bytes -= u64::from(slot.estimate);
                 }
                 if record.is_none() && !slot.known && !slot.shadows {
-                    entry.remove();
+                    let (key, _) = entry.remove_entry();
+                    if is_read_in_order(&key) {
+                        self.active.order.remove(&key);
+                    }
                     return;
                 }
                 if !slot.dirty {
@@ -118,7 +178,7 @@ impl Overlay {
         let mut group = Vec::with_capacity(dirty.len());
         self.pending_bytes = 0;
         for key in dirty {
-            let Some(slot) = self.active.get_mut(&key) else { continue };
+            let Some(slot) = self.active.slots.get_mut(&key) else { continue };
             if !slot.dirty {
                 continue;
             }
@@ -202,5 +262,6 @@ pub(crate) fn replay(generation: &mut Generation, key: RecordKey, record: Option
         return;
     }
     let known = record.is_some();
-    generation.insert(key, Slot { record, dirty: false, known, shadows: over_store, estimate: 0 });
+    generation.order.insert(key.clone());
+    generation.slots.insert(key, Slot { record, dirty: false, known, shadows: over_store, estimate: 0 });
 }

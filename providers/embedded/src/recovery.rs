@@ -57,6 +57,8 @@ pub(crate) struct Recovered {
     pub(crate) current: Option<CurrentSegment>,
     /// Whether records may be appended to it: nothing but zeros follows its last one.
     pub(crate) appendable: bool,
+    /// Bytes of records that the checkpoint does not hold.
+    pub(crate) unfolded_bytes: u64,
     pub(crate) report: RecoveryReport,
 }
 
@@ -82,6 +84,7 @@ pub(crate) fn recover(
             closed: Vec::new(),
             current: None,
             appendable: false,
+            unfolded_bytes: 0,
             report: RecoveryReport::default(),
         },
     };
@@ -290,6 +293,7 @@ impl Reading {
         if header.sequence <= self.place.sequence {
             return Some(());
         }
+        recovered.unfolded_bytes += (frame::HEADER_BYTES + payload.len()) as u64;
         recovered.position = recovered.position.max(header.end_position);
         let over_store = self.over_store;
         frame::decode(payload, |key, record| {

@@ -21,7 +21,7 @@ use crate::{
     mailbox::{Letter, Mailbox},
     model::{Output, Password, Request, Response, SessionId, Zxid},
     names, read,
-    records::{Answer, Operation, Payload, Submitted, encode},
+    records::{Answer, Operation, Payload, Submitted, encode_sized},
     session::Moved,
     user_store::put_object,
 };
@@ -262,7 +262,8 @@ impl Client {
             detach_payload(&self.shared, self.session, self.attach, request, &mut operation).await?;
             let submitted = Submitted { session: self.session, attach: self.attach, request, operation };
             let group = names::request_group(self.session);
-            messages.push(Message { group, deduplication: None, body: encode(&submitted) });
+            let body = encode_sized(&submitted, 48 + submitted.operation.bytes_len());
+            messages.push(Message { group, deduplication: None, body });
         }
         let batch = self.shared.queue.limits().batch_messages_max;
         while !messages.is_empty() {

@@ -17,7 +17,12 @@ const RECORD_VERSION: u8 = 1;
 
 /// Encodes `record` behind its version byte.
 pub fn encode<T: Serialize>(record: &T) -> Bytes {
-    let mut buffer = BytesMut::with_capacity(128);
+    encode_sized(record, 96)
+}
+
+/// The same for a record of about `bytes_len` bytes, so that its buffer need not grow.
+pub fn encode_sized<T: Serialize>(record: &T, bytes_len: usize) -> Bytes {
+    let mut buffer = BytesMut::with_capacity(bytes_len);
     buffer.put_u8(RECORD_VERSION);
     let writer =
         postcard::to_io(record, buffer.writer()).expect("records hold nothing that cannot be encoded");
@@ -78,6 +83,14 @@ pub enum Payload {
 }
 
 impl Payload {
+    fn inline_len(&self) -> usize {
+        match self {
+            Self::Null => 0,
+            Self::Inline(bytes) => bytes.len(),
+            Self::Object { name, .. } => name.len(),
+        }
+    }
+
     /// The length that Stat shows.
     pub fn bytes_len(&self) -> u64 {
         match self {
@@ -142,6 +155,16 @@ pub enum Operation {
 }
 
 impl Operation {
+    /// About how long it is encoded.
+    pub fn bytes_len(&self) -> usize {
+        let (path, data) = match self {
+            Self::Create { path, data, .. } | Self::SetData { path, data, .. } => (path.len(), data.inline_len()),
+            Self::Delete { path, .. } => (path.len(), 0),
+            Self::Attach | Self::Close | Self::Expire => (0, 0),
+        };
+        64 + path + data
+    }
+
     /// The data that travels with it.
     pub fn payload(&self) -> Option<&Payload> {
         match self {

@@ -34,7 +34,7 @@ use crate::{
     names,
     node::{Holder, Nodes},
     path,
-    records::{Decided, Effect, NodeState, Operation, Payload, Submitted, Touched, UpdateId, decode, encode},
+    records::{Decided, Effect, NodeState, Operation, Payload, Submitted, Touched, UpdateId, decode, encode_sized},
     session::{Moved, Row, Sessions, State},
     tree::{self, Locked},
 };
@@ -201,7 +201,8 @@ impl Turn<'_> {
             touched,
             temporary,
         };
-        let encoded = encode(&decided);
+        let touched_len: usize = decided.touched.iter().map(|touched| 48 + touched.path.len()).sum();
+        let encoded = encode_sized(&decided, 96 + submitted.operation.bytes_len() + touched_len);
         match self.writer.sessions.decide(&decided, encoded.clone(), expected).await? {
             Moved::Done(row) => self.row = row,
             Moved::Refused(None) => return Ok(()),

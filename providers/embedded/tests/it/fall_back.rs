@@ -3,7 +3,7 @@
 use std::{path::Path, sync::Arc};
 
 use embedded::{Config, Embedded, Health};
-use ports::{ErrorKind, Externalize, KeyValue};
+use ports::{ErrorKind, KeyValue};
 
 use crate::{
     faulty::{Faults, FaultyStorage},

@@ -6,7 +6,7 @@ use std::{
 };
 
 use embedded::{Config, Embedded, OpenError};
-use ports::{Externalize, Key, key_value::Scan};
+use ports::{Key, key_value::Scan};
 
 use crate::world::{block_on, directory, durably, key, message, open, patient, put, settle, value};
 

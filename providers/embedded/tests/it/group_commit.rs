@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use embedded::{Config, Embedded};
 use ports::{
-    ErrorKind, Externalize, Update,
+    ErrorKind, Update,
     key_value::{Action, Condition},
     queue::Handle,
 };

@@ -1,10 +1,13 @@
 //! Integration tests of the embedded provider.
 
+mod child;
 mod contract;
+mod crash;
 mod fall_back;
 mod faulty;
 mod format;
 mod group_commit;
+mod power_loss;
 mod recovery;
 mod room;
 mod world;

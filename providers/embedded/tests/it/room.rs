@@ -17,7 +17,7 @@ use ports::{
 use crate::{
     faulty::{Faults, FaultyStorage},
     world::{
-        block_on, config, directory, done, durably, eventually, key, message, patient, put, settle, value,
+        block_on, config, directory, done, durably, key, message, patient, put, settle, value,
     },
 };
 

@@ -4,7 +4,7 @@ use std::{future::Future, path::Path, sync::Arc};
 
 use embedded::{Config, Embedded};
 use ports::{
-    Externalize, Key, KeyValue, Update,
+    Key, KeyValue, Update,
     key_value::{Action, Outcome, Transacted},
     queue::{Message, QueueOptions},
 };

@@ -1,0 +1,313 @@
+//! The process that the crash tests kill: it writes, waits for durability, and says so on a pipe.
+//!
+//! It is this test binary, started again to run one test. [`Said`] is what the parent heard; after the crash
+//! [`Said::check`] opens what is left and holds the store to it.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    path::Path,
+    process::{Child, Command, Stdio},
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use embedded::{Config, Embedded};
+use ports::{KeyValue, Queue, queue::Message};
+use tokio::sync::Semaphore;
+
+use crate::world::{block_on, durably, patient, put, put_pair, value};
+
+const DIRECTORY: &str = "LANDFAST_CHILD_DIRECTORY";
+const ROUNDS: &str = "LANDFAST_CHILD_ROUNDS";
+const ACKNOWLEDGE_EARLY: &str = "LANDFAST_CHILD_ACKNOWLEDGE_EARLY";
+
+const PAIRS: usize = 4;
+const GROUPS: usize = 3;
+const QUEUE: &str = "work";
+
+/// How many more messages of a group a child sends than it has handled: the queue stays short over all kills.
+const AHEAD_MAX: usize = 4;
+
+/// Lets each group's sender run ahead of the consumer so far.
+type Ahead = Arc<[Semaphore; GROUPS]>;
+
+/// Small segments and frequent checkpoints, so that crashes meet both.
+pub(crate) fn config(directory: &Path) -> Config {
+    Config { journal_segment_bytes: 32 << 10, checkpoint_bytes: 48 << 10, ..Config::new(directory) }
+}
+
+/// How a child is started.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Orders {
+    /// It ends by itself after so many rounds of each task; zero: never.
+    pub(crate) rounds: u64,
+    /// It acknowledges before it syncs, which the power-loss test must notice.
+    pub(crate) acknowledge_early: bool,
+}
+
+/// The command that starts a child on `directory`.
+pub(crate) fn command(directory: &Path, orders: Orders) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("this binary has a path"));
+    command
+        .args(["--exact", "child::the_child_of_the_crash_tests_works_until_it_is_killed", "--nocapture"])
+        .env(DIRECTORY, directory)
+        .env(ROUNDS, orders.rounds.to_string())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    if orders.acknowledge_early {
+        command.env(ACKNOWLEDGE_EARLY, "1");
+    }
+    command
+}
+
+/// Without its orders in the environment, this has nothing to do.
+#[test]
+fn the_child_of_the_crash_tests_works_until_it_is_killed() {
+    let Some(directory) = std::env::var_os(DIRECTORY) else { return };
+    let rounds: u64 = std::env::var(ROUNDS).ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(0);
+    let acknowledge_before_sync = std::env::var_os(ACKNOWLEDGE_EARLY).is_some();
+    block_on(async {
+        let config = Config { acknowledge_before_sync, ..config(Path::new(&directory)) };
+        let store = Arc::new(Embedded::open(config).await.expect("the child opens the store"));
+        store.queue().create(QUEUE, patient()).await.expect("create answers");
+        let receipt = durably(&store.key_value(), put("ready", 1)).await;
+        assert!(store.key_value().is_durable(receipt.point));
+        say(&"ready");
+        let ahead: Ahead = Arc::new(std::array::from_fn(|_| Semaphore::new(AHEAD_MAX)));
+        let mut tasks = Vec::new();
+        for pair in 0..PAIRS {
+            tasks.push(tokio::spawn(write_pairs(store.key_value(), pair, rounds)));
+        }
+        for group in 0..GROUPS {
+            tasks.push(tokio::spawn(send(Arc::clone(&store), Arc::clone(&ahead), group, rounds)));
+        }
+        let consumer = tokio::spawn(consume(store.queue(), ahead));
+        for task in tasks {
+            task.await.expect("a task of the child ends well");
+        }
+        consumer.abort();
+        std::process::exit(0);
+    });
+}
+
+/// One line, in one write.
+fn say(line: &dyn std::fmt::Display) {
+    let line = format!("{line}\n");
+    let mut out = std::io::stdout().lock();
+    out.write_all(line.as_bytes()).and_then(|()| out.flush()).expect("the parent listens");
+}
+
+fn rounds_of(rounds: u64) -> u64 {
+    if rounds == 0 { u64::MAX } else { rounds }
+}
+
+async fn write_pairs(kv: Arc<dyn KeyValue>, pair: usize, rounds: u64) {
+    let (left, right) = (format!("left-{pair}"), format!("right-{pair}"));
+    let mut number = value(&kv, &left).await.unwrap_or(0);
+    for _ in 0..rounds_of(rounds) {
+        number += 1;
+        let receipt = put_pair(&kv, &left, &right, number).await;
+        kv.externalize(receipt.point).await.expect("a pair becomes durable");
+        say(&format_args!("pair {pair} {number}"));
+    }
+}
+
+async fn send(store: Arc<Embedded>, ahead: Ahead, group: usize, rounds: u64) {
+    let (kv, queue) = (store.key_value(), store.queue());
+    let counter = format!("sent-{group}");
+    let mut number = value(&kv, &counter).await.unwrap_or(0);
+    for _ in 0..rounds_of(rounds) {
+        number += 1;
+        ahead[group].acquire().await.expect("it is never closed").forget();
+        // A message may have survived whose number did not: its id makes the repeat harmless.
+        let message = Message {
+            group: Bytes::from(group.to_string()),
+            deduplication: Some(Bytes::from(format!("{group}-{number}"))),
+            body: Bytes::from(number.to_string()),
+        };
+        queue.send(QUEUE, vec![message]).await.expect("send answers");
+        durably(&kv, put(&counter, number)).await;
+        say(&format_args!("sent {group} {number}"));
+    }
+}
+
+async fn consume(queue: Arc<dyn Queue>, ahead: Ahead) {
+    let mut last = [None; GROUPS];
+    loop {
+        queue.ready(QUEUE).await.expect("ready answers");
+        for delivery in queue.receive(QUEUE, 3).await.expect("receive answers") {
+            let (group, number) = parse(&delivery.handle.group, &delivery.body);
+            if last[group].is_some_and(|last: i64| number != last + 1) {
+                say(&format_args!("broken: group {group} gave {number} after {:?}", last[group]));
+            }
+            last[group] = Some(number);
+            let receipt = queue.acknowledge(QUEUE, &[delivery.handle]).await.expect("acknowledge answers");
+            queue.externalize(receipt.point).await.expect("an acknowledgement becomes durable");
+            say(&format_args!("done {group} {number}"));
+            ahead[group].add_permits(1);
+        }
+    }
+}
+
+fn parse(group: &[u8], body: &[u8]) -> (usize, i64) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (text(group).parse().expect("a group is a number"), text(body).parse().expect("a body is a number"))
+}
+
+/// What a child has acknowledged.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Said {
+    pub(crate) ready: bool,
+    pairs: [i64; PAIRS],
+    sent: [i64; GROUPS],
+    done: [i64; GROUPS],
+    broken: Vec<String>,
+}
+
+impl Said {
+    /// Takes note of one line.
+    pub(crate) fn hear(&mut self, line: &str) {
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[..] {
+            ["ready"] => self.ready = true,
+            [what @ ("pair" | "sent" | "done"), index, number] => {
+                let (Ok(index), Ok(number)) = (index.parse::<usize>(), number.parse::<i64>()) else { return };
+                let heard = match what {
+                    "pair" => &mut self.pairs[index],
+                    "sent" => &mut self.sent[index],
+                    _ => &mut self.done[index],
+                };
+                *heard = number.max(*heard);
+            }
+            _ if line.starts_with("broken") => self.broken.push(line.to_owned()),
+            _ => {}
+        }
+    }
+
+    /// How much was acknowledged in all.
+    pub(crate) fn total(&self) -> i64 {
+        self.pairs.iter().chain(&self.sent).chain(&self.done).sum()
+    }
+
+    /// Opens the store and holds it to what was said; an answer is what it broke. What was found counts as
+    /// said from then on.
+    pub(crate) async fn check(&mut self, directory: &Path) -> Result<(), String> {
+        if let Some(broken) = self.broken.first() {
+            return Err(broken.clone());
+        }
+        let store = Embedded::open(config(directory)).await.map_err(|error| format!("open: {error}"))?;
+        let kv = store.key_value();
+        for (pair, said) in self.pairs.iter_mut().enumerate() {
+            let left = value(&kv, &format!("left-{pair}")).await.unwrap_or(0);
+            let right = value(&kv, &format!("right-{pair}")).await.unwrap_or(0);
+            if left != right {
+                return Err(format!("pair {pair} is torn: {left} and {right}"));
+            }
+            if left < *said || left > *said + 1 {
+                return Err(format!("pair {pair} is {left}, and {said} was acknowledged"));
+            }
+            *said = left;
+        }
+        self.check_queue(&*store.queue()).await
+    }
+
+    async fn check_queue(&mut self, queue: &dyn Queue) -> Result<(), String> {
+        if !self.ready {
+            return Ok(());
+        }
+        let mut left: [Vec<i64>; GROUPS] = Default::default();
+        loop {
+            let taken = queue.receive(QUEUE, 256).await.map_err(|error| error.to_string())?;
+            if taken.is_empty() {
+                break;
+            }
+            for delivery in taken {
+                let (group, number) = parse(&delivery.handle.group, &delivery.body);
+                left[group].push(number);
+            }
+        }
+        for (group, left) in left.iter().enumerate() {
+            let (sent, done) = (self.sent[group], self.done[group]);
+            if left.windows(2).any(|pair| pair[1] != pair[0] + 1) {
+                return Err(format!("group {group} has a gap or another order: {left:?}"));
+            }
+            // Nothing left: all was done, perhaps one more than was said.
+            let last = left.last().copied().unwrap_or(done + 1);
+            let first = left.first().copied().unwrap_or(last);
+            if first <= done {
+                return Err(format!("group {group} starts at {first}, and {done} was done for good"));
+            }
+            // One acknowledgement may have become durable without a word of it.
+            let is_all = left.len() < queue.limits().batch_messages_max;
+            if first > done + 2 || (is_all && last < sent) {
+                return Err(format!("group {group} holds {first} to {last}; sent {sent}, done {done}"));
+            }
+            if !left.is_empty() {
+                (self.sent[group], self.done[group]) = (last.max(sent), first - 1);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A child and what it says.
+#[derive(Debug)]
+pub(crate) struct Talking {
+    child: Child,
+    lines: std::sync::mpsc::Receiver<String>,
+}
+
+impl Talking {
+    pub(crate) fn start(mut command: Command) -> Self {
+        let mut child = command.spawn().expect("the child starts");
+        let out = child.stdout.take().expect("its output is piped");
+        // Bounded only by what a child says in its short life.
+        let (sender, lines) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(out).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { child, lines }
+    }
+
+    /// Hears everything until `until` says that it is enough, or the child falls silent.
+    pub(crate) fn hear(&self, said: &mut Said, mut until: impl FnMut(&Said) -> bool) {
+        while !until(said) {
+            match self.lines.recv() {
+                Ok(line) => said.hear(&line),
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Kills it and hears what was in the pipe.
+    pub(crate) fn kill(mut self, said: &mut Said) {
+        self.child.kill().expect("the child is killed");
+        self.child.wait().expect("the child is gone");
+        while let Ok(line) = self.lines.recv() {
+            said.hear(&line);
+        }
+    }
+
+    /// Its process id.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for its end; answers whether it was a good one, and what it complained of.
+    pub(crate) fn finish(mut self) -> Result<(), String> {
+        while self.lines.recv().is_ok() {}
+        let status = self.child.wait().expect("the child ends");
+        if status.success() {
+            return Ok(());
+        }
+        let mut complaint = String::new();
+        if let Some(mut err) = self.child.stderr.take() {
+            let _ = std::io::Read::read_to_string(&mut err, &mut complaint);
+        }
+        Err(format!("{status}: {complaint}"))
+    }
+}

@@ -1,0 +1,186 @@
+/* Records what a process does to one directory, in order, so that a test can rebuild the directory as a
+ * power loss would have left it. Preloaded into a child of the power-loss test; see tests/it/power_loss.rs,
+ * which reads what this writes.
+ *
+ * A record: kind u8 | inode u64 | number u64 | length u32, path | length u32, second path | length u32, data,
+ * in the machine's byte order. One lock is held around each call and its record, so the order is true.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static const char *directory;
+static int log_fd = -1;
+
+__attribute__((constructor)) static void begin(void) {
+    directory = getenv("POWER_LOSS_DIRECTORY");
+    const char *log = getenv("POWER_LOSS_LOG");
+    if (directory && log) log_fd = (int)syscall(SYS_openat, AT_FDCWD, log, O_WRONLY | O_CREAT | O_APPEND, 0600);
+}
+
+static int is_ours(const char *path) {
+    return log_fd >= 0 && path && strncmp(path, directory, strlen(directory)) == 0;
+}
+
+/* The path of fd if it lies in the directory. */
+static int path_of(int fd, char *path) {
+    if (log_fd < 0) return 0;
+    char link[64];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t length = syscall(SYS_readlinkat, AT_FDCWD, link, path, PATH_MAX - 1);
+    if (length < 0) return 0;
+    path[length] = 0;
+    return is_ours(path);
+}
+
+static uint64_t inode_of(int fd) {
+    struct stat found;
+    return fstat(fd, &found) == 0 ? found.st_ino : 0;
+}
+
+static void all(const void *data, size_t length) {
+    const char *at = data;
+    while (length > 0) {
+        ssize_t written = syscall(SYS_write, log_fd, at, length);
+        if (written <= 0) abort();
+        at += written;
+        length -= (size_t)written;
+    }
+}
+
+static void record(char kind, uint64_t inode, uint64_t number, const char *path, const char *second,
+                   const void *data, size_t length) {
+    uint32_t lengths[3] = {path ? strlen(path) : 0, second ? strlen(second) : 0, length};
+    all(&kind, 1);
+    all(&inode, 8);
+    all(&number, 8);
+    all(&lengths[0], 4);
+    if (path) all(path, lengths[0]);
+    all(&lengths[1], 4);
+    if (second) all(second, lengths[1]);
+    all(&lengths[2], 4);
+    if (data) all(data, length);
+}
+
+#define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+
+static int opened(int fd, int existed, int flags, const char *path) {
+    if (fd >= 0 && (flags & O_CREAT) && !existed) record('C', inode_of(fd), 0, path, NULL, NULL, 0);
+    return fd;
+}
+
+#define OPEN(name)                                                                                          \
+    int name(const char *path, int flags, ...) {                                                            \
+        va_list arguments;                                                                                  \
+        va_start(arguments, flags);                                                                         \
+        mode_t mode = (flags & O_CREAT) ? va_arg(arguments, mode_t) : 0;                                    \
+        va_end(arguments);                                                                                  \
+        int (*real)(const char *, int, ...) = (int (*)(const char *, int, ...))dlsym(RTLD_NEXT, #name);     \
+        if (!is_ours(path)) return real(path, flags, mode);                                                 \
+        pthread_mutex_lock(&lock);                                                                          \
+        int existed = syscall(SYS_faccessat, AT_FDCWD, path, F_OK) == 0;                                    \
+        int fd = opened(real(path, flags, mode), existed, flags, path);                                     \
+        pthread_mutex_unlock(&lock);                                                                        \
+        return fd;                                                                                          \
+    }
+OPEN(open)
+OPEN(open64)
+
+#define PWRITE(name, offset_type)                                                                           \
+    ssize_t name(int fd, const void *data, size_t length, offset_type offset) {                             \
+        ssize_t (*real)(int, const void *, size_t, offset_type) =                                           \
+            (ssize_t (*)(int, const void *, size_t, offset_type))dlsym(RTLD_NEXT, #name);                   \
+        char path[PATH_MAX];                                                                                \
+        if (!path_of(fd, path)) return real(fd, data, length, offset);                                      \
+        pthread_mutex_lock(&lock);                                                                          \
+        ssize_t written = real(fd, data, length, offset);                                                   \
+        if (written > 0) record('W', inode_of(fd), (uint64_t)offset, NULL, NULL, data, (size_t)written);    \
+        pthread_mutex_unlock(&lock);                                                                        \
+        return written;                                                                                     \
+    }
+PWRITE(pwrite, off_t)
+PWRITE(pwrite64, off64_t)
+
+/* Acknowledgements go to standard output, and must stand in the same order. */
+ssize_t write(int fd, const void *data, size_t length) {
+    if (fd != STDOUT_FILENO || log_fd < 0) return syscall(SYS_write, fd, data, length);
+    pthread_mutex_lock(&lock);
+    record('A', 0, 0, NULL, NULL, data, length);
+    ssize_t written = syscall(SYS_write, fd, data, length);
+    pthread_mutex_unlock(&lock);
+    return written;
+}
+
+#define SIZED(name, kind, length_type)                                                                      \
+    int name(int fd, length_type length) {                                                                  \
+        int (*real)(int, length_type) = (int (*)(int, length_type))dlsym(RTLD_NEXT, #name);                 \
+        char path[PATH_MAX];                                                                                \
+        if (!path_of(fd, path)) return real(fd, length);                                                    \
+        pthread_mutex_lock(&lock);                                                                          \
+        int result = real(fd, length);                                                                      \
+        if (result == 0) record(kind, inode_of(fd), (uint64_t)length, NULL, NULL, NULL, 0);                 \
+        pthread_mutex_unlock(&lock);                                                                        \
+        return result;                                                                                      \
+    }
+SIZED(ftruncate, 'T', off_t)
+SIZED(ftruncate64, 'T', off64_t)
+
+#define ALLOCATE(name, offset_type)                                                                         \
+    int name(int fd, offset_type offset, offset_type length) {                                              \
+        int (*real)(int, offset_type, offset_type) =                                                        \
+            (int (*)(int, offset_type, offset_type))dlsym(RTLD_NEXT, #name);                                \
+        char path[PATH_MAX];                                                                                \
+        if (!path_of(fd, path)) return real(fd, offset, length);                                            \
+        pthread_mutex_lock(&lock);                                                                          \
+        int result = real(fd, offset, length);                                                              \
+        if (result == 0) record('F', inode_of(fd), (uint64_t)(offset + length), NULL, NULL, NULL, 0);       \
+        pthread_mutex_unlock(&lock);                                                                        \
+        return result;                                                                                      \
+    }
+ALLOCATE(posix_fallocate, off_t)
+ALLOCATE(posix_fallocate64, off64_t)
+
+static int synced(int fd, int (*real)(int)) {
+    char path[PATH_MAX];
+    if (!path_of(fd, path)) return real(fd);
+    pthread_mutex_lock(&lock);
+    int result = real(fd);
+    struct stat found;
+    if (result == 0 && fstat(fd, &found) == 0)
+        record(S_ISDIR(found.st_mode) ? 'D' : 'S', found.st_ino, 0, path, NULL, NULL, 0);
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+int fsync(int fd) { return synced(fd, REAL(fsync)); }
+int fdatasync(int fd) { return synced(fd, REAL(fdatasync)); }
+
+int rename(const char *from, const char *to) {
+    if (!is_ours(from)) return REAL(rename)(from, to);
+    pthread_mutex_lock(&lock);
+    int result = REAL(rename)(from, to);
+    if (result == 0) record('R', 0, 0, from, to, NULL, 0);
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+int unlink(const char *path) {
+    if (!is_ours(path)) return REAL(unlink)(path);
+    pthread_mutex_lock(&lock);
+    int result = REAL(unlink)(path);
+    if (result == 0) record('U', 0, 0, path, NULL, NULL, 0);
+    pthread_mutex_unlock(&lock);
+    return result;
+}
