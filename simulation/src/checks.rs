@@ -40,6 +40,8 @@ struct Connection<'timeline> {
     /// The order in which replies have to come.
     unanswered: Vec<i32>,
     shown: Zxid,
+    /// Where the last read was made.
+    last_read: Zxid,
     watches: Vec<Armed>,
     violations: Vec<String>,
 }
@@ -71,6 +73,7 @@ impl<'timeline> Connection<'timeline> {
             asked: BTreeMap::new(),
             unanswered: Vec::new(),
             shown: Zxid(0),
+            last_read: Zxid(0),
             watches: Vec::new(),
             violations: Vec::new(),
         }
@@ -92,8 +95,13 @@ impl<'timeline> Connection<'timeline> {
                     self.violated(&format!("tag {tag} was answered before {:?}", self.unanswered.first()));
                 }
                 self.unanswered.retain(|unanswered| unanswered != tag);
-                self.advance(*zxid);
                 let request = self.asked[tag].clone();
+                if !is_update(&request) {
+                    self.last_read = *zxid;
+                } else if *zxid <= self.last_read {
+                    self.violated(&format!("a read at {:?} saw the update asked for later", self.last_read));
+                }
+                self.advance(*zxid);
                 self.reply(&request, *zxid, result);
             }
             Moment::Shown(Output::Event { zxid, kind, path }) => {
@@ -145,9 +153,7 @@ impl<'timeline> Connection<'timeline> {
 
     fn reply(&mut self, request: &Request, zxid: Zxid, result: &Result<Response, coordination::Error>) {
         match request {
-            Request::Create { .. } | Request::Delete { .. } | Request::SetData { .. } | Request::Close => {
-                self.update_is_logged(zxid, result);
-            }
+            request if is_update(request) => self.update_is_logged(zxid, result),
             Request::Exists { path, watching } | Request::GetData { path, watching } => {
                 let shown = match result {
                     Ok(Response::Stat(stat) | Response::Data { stat, .. }) => Some(*stat),
@@ -171,7 +177,7 @@ impl<'timeline> Connection<'timeline> {
                 self.is_as_of(path, zxid, shown);
                 self.arm(*watching, shown.is_some(), path, true, zxid);
             }
-            Request::Sync { .. } | Request::Ping | Request::SetWatches { .. } | Request::Refuse(_) => {}
+            _ => {}
         }
     }
 
@@ -191,8 +197,7 @@ impl<'timeline> Connection<'timeline> {
         }
     }
 
-    /// Atomicity: what a client was told of its update is what the log says of it. The reply may carry a
-    /// later zxid than the update's own, if an event was shown in between.
+    /// Atomicity: what a client was told of its update is what the log says of it.
     fn update_is_logged(&mut self, zxid: Zxid, result: &Result<Response, coordination::Error>) {
         let told = match result {
             Ok(Response::Created { path, stat }) => Ok(Answer::Created { path: path.clone(), stat: *stat }),
@@ -202,13 +207,16 @@ impl<'timeline> Connection<'timeline> {
             Ok(other) => return self.violated(&format!("an update was answered {other:?}")),
             Err(error) => Err(*error),
         };
-        let mut up_to = self.timeline.entries.range(..=zxid).rev();
-        let is_logged =
-            up_to.any(|(_, entry)| Some(entry.id.session) == self.session && entry.answer == told);
-        if !is_logged {
+        let logged = self.timeline.entries.get(&zxid);
+        if logged.is_none_or(|entry| Some(entry.id.session) != self.session || entry.answer != told) {
             self.violated(&format!("{told:?} at {zxid:?} is not in the log"));
         }
     }
+}
+
+fn is_update(request: &Request) -> bool {
+    use Request::{Close, Create, Delete, RefuseUpdate, SetData};
+    matches!(request, Create { .. } | Delete { .. } | SetData { .. } | RefuseUpdate(_) | Close)
 }
 
 /// No znode outlives the session that owned it.

@@ -287,9 +287,11 @@ impl Parts<'_> {
     fn assemble(&self, view: Option<View>, trusted: Option<TrustedEnd>) -> Result<Assembled, OpenError> {
         let storage = &*self.config.storage;
         let place = view.as_ref().map(|view| view.place);
+        let directory = self.spare.directory().display();
+        self.spare.clean().map_err(OpenError::io(format!("remove a spare segment from {directory}")))?;
         let mut recovered = recover(storage, self.spare.directory(), self.salt, place, trusted)?;
         let report = std::mem::take(&mut recovered.report);
-        let ends = Arc::new(self.ends(&recovered, view.as_ref())?);
+        let ends = Arc::new(ends(&recovered, view.as_ref())?);
         let incarnation = recovered.incarnation + 1;
         let position = recovered.position;
         let overlay = Overlay::recovered(std::mem::take(&mut recovered.generation));
@@ -318,27 +320,6 @@ impl Parts<'_> {
         Ok(Assembled { journal, store, queues, ends, report })
     }
 
-    /// Where all earlier incarnations ended, the last one included.
-    fn ends(&self, recovered: &Recovered, view: Option<&View>) -> Result<Vec<(u64, u64)>, OpenError> {
-        let mut ends = recovered.ends.to_vec();
-        if ends.is_empty()
-            && let Some(view) = view
-        {
-            let key = [Table::Incarnations as u8];
-            let stored = view.get(&key).map_err(OpenError::Checkpoint)?;
-            if let Some(Record::Incarnations(stored)) =
-                stored.and_then(|bytes| Record::decode(Table::Incarnations, bytes))
-            {
-                ends = stored.to_vec();
-            }
-        }
-        if recovered.incarnation > 0 {
-            ends.push((recovered.incarnation, recovered.position));
-        }
-        ends.drain(..ends.len().saturating_sub(INCARNATIONS_MAX));
-        Ok(ends)
-    }
-
     /// The journal's writing end: behind the last record, or in a new segment where that may not be.
     fn open_journal(
         &self,
@@ -362,8 +343,12 @@ impl Parts<'_> {
                     previous_end: previous.as_ref().map_or(0, |previous| previous.end),
                     incarnation,
                 };
-                let (file, bytes) =
-                    self.spare.promote(header, self.salt).map_err(OpenError::io(attempted()))?;
+                let (file, bytes) = self
+                    .spare
+                    .take()
+                    .ok_or_else(|| std::io::Error::from(std::io::ErrorKind::StorageFull))
+                    .and_then(|spare| self.spare.promote(spare, header, self.salt))
+                    .map_err(OpenError::io(attempted()))?;
                 if let Some(previous) = previous {
                     self.facts.closed.lock().push(ClosedSegment {
                         number: previous.number,
@@ -406,4 +391,25 @@ impl Parts<'_> {
             .and_then(|()| journal.sync(buffer.len()))
             .map_err(OpenError::io("write the journal"))
     }
+}
+
+/// Where all earlier incarnations ended, the last one included.
+fn ends(recovered: &Recovered, view: Option<&View>) -> Result<Vec<(u64, u64)>, OpenError> {
+    let mut ends = recovered.ends.to_vec();
+    if ends.is_empty()
+        && let Some(view) = view
+    {
+        let key = [Table::Incarnations as u8];
+        let stored = view.get(&key).map_err(OpenError::Checkpoint)?;
+        if let Some(Record::Incarnations(stored)) =
+            stored.and_then(|bytes| Record::decode(Table::Incarnations, bytes))
+        {
+            ends = stored.to_vec();
+        }
+    }
+    if recovered.incarnation > 0 {
+        ends.push((recovered.incarnation, recovered.position));
+    }
+    ends.drain(..ends.len().saturating_sub(INCARNATIONS_MAX));
+    Ok(ends)
 }

@@ -77,7 +77,7 @@ fn parse(text: &str, path: &Path) -> Result<Format, OpenError> {
 /// The directory's lock; dropping it, or dying, gives it back.
 #[derive(Debug)]
 pub(crate) struct DirectoryLock {
-    _file: File,
+    file: File,
 }
 
 impl DirectoryLock {
@@ -106,6 +106,13 @@ impl DirectoryLock {
             .set_len(0)
             .and_then(|()| file.rewind())
             .and_then(|()| writeln!(file, "{}", std::process::id()));
-        Ok(Self { _file: file })
+        Ok(Self { file })
+    }
+}
+
+impl Drop for DirectoryLock {
+    /// Given back by name: a process being started beside us may hold a copy of the descriptor for a moment.
+    fn drop(&mut self) {
+        let _ = self.file.unlock();
     }
 }

@@ -8,10 +8,14 @@
 //! Reading order: [`mod@record`], [`overlay`], [`store`], [`engine`]; then [`journal`], [`recovery`] and
 //! [`checkpoint`]; then one module per port.
 //!
-//! What is in the data directory: `LOCK`, `format`, `journal/NNNNNNNN.log` with one `spare`, `state.redb`,
+//! What is in the data directory: `LOCK`, `format`, `journal/NNNNNNNN.log` with one `spare-N`, `state.redb`,
 //! and `objects/`.
 
 #![allow(rustdoc::private_intra_doc_links)]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "clocks, threads and the system's randomness live in providers"
+)]
 
 mod base;
 mod checkpoint;

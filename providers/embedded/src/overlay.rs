@@ -78,7 +78,10 @@ impl Generation {
         }
     }
 
-    fn range(&self, bounds: (Bound<RecordKey>, Bound<RecordKey>)) -> impl Iterator<Item = (&RecordKey, &Slot)> {
+    fn range(
+        &self,
+        bounds: (Bound<RecordKey>, Bound<RecordKey>),
+    ) -> impl Iterator<Item = (&RecordKey, &Slot)> {
         self.order.range(bounds).map(|key| (key, &self.slots[key]))
     }
 }

@@ -288,7 +288,9 @@ fn encode_value(value: &Value, buffer: &mut Vec<u8>) {
         Value::List(elements) => {
             buffer.push(2);
             buffer.put_varint(elements.len() as u64);
-            elements.iter().for_each(|element| buffer.put_bytes(element));
+            for element in elements {
+                buffer.put_bytes(element);
+            }
         }
     }
 }
@@ -331,3 +333,6 @@ fn decode_value(reader: &mut Reader) -> Option<Value> {
         _ => return None,
     })
 }
+
+#[cfg(test)]
+mod tests;

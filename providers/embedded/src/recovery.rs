@@ -142,20 +142,18 @@ fn open_segments(
         if is_long_enough {
             file.read_at(&mut bytes, 0).map_err(OpenError::io(attempted.clone()))?;
         }
-        match SegmentHeader::decode(&bytes, salt).filter(|header| header.number == *number) {
-            Some(header) => segments.push(Found { path, file, header }),
-            None => {
-                // Only a segment that was just being made may lack its header, and it has no record.
-                let all = read_all(&*file).map_err(OpenError::io(attempted))?;
-                if index + 1 < numbers.len() || frame::find(&all, 0, checkpointed, salt).is_some() {
-                    return Err(OpenError::Damaged { file: path, offset: 0 });
-                }
-                storage.remove(&path).map_err(OpenError::io(format!("remove {}", path.display())))?;
-                storage
-                    .sync_directory(directory)
-                    .map_err(OpenError::io(format!("sync {}", directory.display())))?;
-            }
+        let header = SegmentHeader::decode(&bytes, salt).filter(|header| header.number == *number);
+        if let Some(header) = header {
+            segments.push(Found { path, file, header });
+            continue;
         }
+        // Only a segment that was just being made may lack its header, and it has no record.
+        let all = read_all(&*file).map_err(OpenError::io(attempted))?;
+        if index + 1 < numbers.len() || frame::find(&all, 0, checkpointed, salt).is_some() {
+            return Err(OpenError::Damaged { file: path, offset: 0 });
+        }
+        storage.remove(&path).map_err(OpenError::io(format!("remove {}", path.display())))?;
+        storage.sync_directory(directory).map_err(OpenError::io(format!("sync {}", directory.display())))?;
     }
     Ok(segments)
 }

@@ -1,20 +1,27 @@
 //! The client library: one session's requests, replies and watch events, in ZooKeeper's order.
 //!
-//! Requests are taken in order and answered in order. Updates go to the session's queue at once, numbered;
-//! their answers come back through the tail. A read runs when everything before it is answered, and shows
-//! nothing newer than this process's view (`crate::read`). So a read that follows a write sees it, and an
-//! event comes before any reply that reflects a later change: what FaaSKeeper's client library does with
-//! its sorted receive queue (section 4.5), without threads.
+//! Requests are executed in the order they were submitted. Updates go to the session's queue, numbered, and
+//! come back through the tail; a read runs when every update before it has come back, and shows nothing newer
+//! than this process's view ([`crate::read`]). An update is not sent before the reads ahead of it have run:
+//! what they see lies between the session's own updates, as in ZooKeeper, however much is pipelined.
+//!
+//! What was executed is answered once it is durable, in order. Executing does not wait for the disk, so that
+//! a pipeline of reads and updates moves on in microseconds while its replies share an fsync.
+//!
+//! Every output has a zxid, and they never go back. An update's is its own. A read's is the lowest at which
+//! what it shows is true and which is neither behind an earlier output nor behind what is durable: if possible
+//! it need not wait.
 //!
 //! A client speaks for its session only under a lease (rule C-6): it renews the session's row while its
 //! peer is active, counts the lease from before each renewal was sent, and falls silent when it runs out.
+//!
+//! This is FaaSKeeper's client library with its sorted receive queue (section 4.5), without threads.
 
 use std::{collections::VecDeque, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use ports::{Monotonic, queue::Message};
 
 use crate::{
-    Error,
     broken::Broken,
     error::{ConnectError, Ended},
     gateway::Shared,
@@ -43,22 +50,26 @@ pub struct Client {
     attach: u64,
     timeout: Duration,
     mailbox: Arc<Mailbox>,
-    /// Unanswered requests, oldest first.
+    /// Requests not yet executed, oldest first.
     pending: VecDeque<Pending>,
-    /// Answers of updates that wait for an earlier read.
-    answers: VecDeque<(Zxid, u64, Result<Answer, Error>)>,
-    /// Updates not yet sent.
-    unsent: Vec<(u64, Operation)>,
+    /// How many at the head of `pending` are updates that have been sent.
+    sent: usize,
     last_request: u64,
     /// The head of `pending` is a read that must not run before the view is here.
     blocked_until: Option<Zxid>,
-    /// The highest zxid given to the peer: a reply that was overtaken by an event shows no lower one.
+    /// Outputs that wait for their zxid to be durable, in order.
+    held: VecDeque<(Zxid, Output)>,
+    /// The zxid of the last output.
     last_shown: Zxid,
+    /// How it will end once everything held has left.
+    end: Option<Ended>,
+    /// Its peer has asked to close the session.
+    is_closing: bool,
     lease: Lease,
 }
 
 enum Pending {
-    Update { tag: i32, request: u64 },
+    Update { tag: i32, request: u64, operation: Option<Operation> },
     Read { tag: i32, request: Request },
 }
 
@@ -88,11 +99,13 @@ impl Client {
             timeout,
             mailbox,
             pending: VecDeque::new(),
-            answers: VecDeque::new(),
-            unsent: Vec::new(),
+            sent: 0,
             last_request: 0,
             blocked_until: None,
+            held: VecDeque::new(),
             last_shown: Zxid(0),
+            end: None,
+            is_closing: false,
             lease: Lease { renewed_at: asked_at, is_peer_active: false, timer: None },
         }
     }
@@ -114,7 +127,7 @@ impl Client {
 
     /// Whether another request may be submitted now; if not, stop reading from the peer (back-pressure).
     pub fn has_room(&self) -> bool {
-        self.pending.len() < PENDING_MAX
+        self.pending.len() + self.held.len() < PENDING_MAX
     }
 
     /// Takes the next request; `tag` comes back with its reply. Does no I/O.
@@ -128,49 +141,48 @@ impl Client {
             Request::SetData { path, data, version } => {
                 Operation::SetData { path, data: payload(data), version }
             }
-            Request::Close => Operation::Close,
+            Request::RefuseUpdate(error) => Operation::Refuse(error),
+            Request::Close => {
+                self.is_closing = true;
+                Operation::Close
+            }
             read => {
                 self.pending.push_back(Pending::Read { tag, request: read });
                 return;
             }
         };
-        self.last_request += 1;
-        self.pending.push_back(Pending::Update { tag, request: self.last_request });
-        self.unsent.push((self.last_request, operation));
+        self.submit_update(tag, operation);
     }
 
-    /// Sends what was submitted, runs the reads that may run, and appends every output that is ready, in
-    /// order. Does not wait for anything but stores. Not cancellation safe: run it to its end.
+    fn submit_update(&mut self, tag: i32, operation: Operation) {
+        self.last_request += 1;
+        self.pending.push_back(Pending::Update {
+            tag,
+            request: self.last_request,
+            operation: Some(operation),
+        });
+    }
+
+    /// Executes what may be executed, and appends every output that may leave, in order. Does not wait for
+    /// anything but stores. Not cancellation safe: run it to its end.
     pub async fn pump(&mut self, outputs: &mut Vec<Output>) -> Result<(), Ended> {
         self.keep_lease().await?;
-        self.send().await?;
-        self.open_mailbox(outputs)?;
-        while let Some(pending) = self.pending.front() {
-            match pending {
-                Pending::Update { tag, request } => {
-                    let Some((zxid, _, answer)) =
-                        self.answers.pop_front_if(|(_, answered, _)| answered == request)
-                    else {
-                        break;
-                    };
-                    let zxid = zxid.max(self.last_shown);
-                    self.last_shown = zxid;
-                    let result = answer.map(response);
-                    let is_end = result == Ok(Response::Closed);
-                    outputs.push(Output::Reply { tag: *tag, zxid, result });
-                    self.pending.pop_front();
-                    if is_end {
-                        return Err(Ended::Closed);
-                    }
-                }
-                Pending::Read { .. } => {
-                    if !self.run_read(outputs).await? {
-                        break;
-                    }
-                }
+        loop {
+            self.send().await?;
+            self.open_mailbox()?;
+            if !matches!(self.pending.front(), Some(Pending::Read { .. })) || !self.run_read().await? {
+                break;
             }
         }
-        Ok(())
+        self.release(outputs);
+        // With a read waiting, an answer is worth having before it is durable.
+        let is_eager = self.pending.len() > self.sent;
+        self.mailbox.set_eager(is_eager);
+        if is_eager && !self.mailbox.is_empty() {
+            // It came while nobody was eager: look again at once.
+            self.mailbox.wake();
+        }
+        self.end.take_if(|_| self.held.is_empty()).map_or(Ok(()), Err)
     }
 
     /// Returns once [`Client::pump`] has something to do. Cancellation safe.
@@ -201,30 +213,20 @@ impl Client {
         }
     }
 
-    /// Submits the attach and waits for its answer; whatever else arrives belongs to an end.
+    /// Submits the attach and waits until its answer is durable; whatever else arrives belongs to an end.
     pub(crate) async fn first_request(&mut self) -> Result<(), ConnectError> {
-        self.last_request = 1;
-        self.unsent.push((1, Operation::Attach));
+        self.submit_update(0, Operation::Attach);
         self.send().await?;
         loop {
             self.mailbox.arrived().await;
-            while let Some(letter) = self.mailbox.take() {
-                match letter {
-                    Letter::Answer { answer: Ok(Answer::Attached), request, .. } => {
-                        assert_eq!(request, 1, "an attach is the first request");
-                        return Ok(());
-                    }
-                    Letter::Event { .. } => {}
-                    Letter::LostPlace | Letter::Overflow => {
-                        return Err(ports::Error::unavailable("follow the distributor's log").into());
-                    }
-                    Letter::Expired | Letter::Moved => return Err(ConnectError::Expired),
-                    Letter::Answer { request, .. } => {
-                        panic!(
-                            "request {request} of an earlier connection was decided after the attach (rule C-6)"
-                        )
-                    }
-                }
+            self.open_mailbox().map_err(|ended| match ended {
+                Ended::Store(error) => ConnectError::Store(error),
+                _ => ConnectError::Expired,
+            })?;
+            let mut outputs = Vec::new();
+            self.release(&mut outputs);
+            if outputs.iter().any(|output| matches!(output, Output::Reply { .. })) {
+                return Ok(());
             }
         }
     }
@@ -245,6 +247,11 @@ impl Client {
                 Ok(())
             }
             Moved::Refused(Some(row)) if row.attach != self.attach => Err(Ended::Moved),
+            // Closed by this client's own request: the answer is on its way.
+            Moved::Refused(_) if self.is_closing => {
+                self.lease.is_peer_active = false;
+                Ok(())
+            }
             Moved::Refused(_) => Err(Ended::Expired),
         }
     }
@@ -253,12 +260,13 @@ impl Client {
         self.timeout / RENEWALS_PER_TIMEOUT
     }
 
+    /// Sends the updates that no read has to run before.
     async fn send(&mut self) -> Result<(), ports::Error> {
-        if self.unsent.is_empty() {
-            return Ok(());
-        }
-        let mut messages = Vec::with_capacity(self.unsent.len());
-        for (request, mut operation) in self.unsent.drain(..) {
+        let mut messages = Vec::new();
+        while let Some(Pending::Update { request, operation, .. }) = self.pending.get_mut(self.sent) {
+            let mut operation = operation.take().expect("what is sent is counted");
+            let request = *request;
+            self.sent += 1;
             detach_payload(&self.shared, self.session, self.attach, request, &mut operation).await?;
             let submitted = Submitted { session: self.session, attach: self.attach, request, operation };
             let group = names::request_group(self.session);
@@ -273,37 +281,62 @@ impl Client {
         Ok(())
     }
 
-    fn open_mailbox(&mut self, outputs: &mut Vec<Output>) -> Result<(), Ended> {
+    fn open_mailbox(&mut self) -> Result<(), Ended> {
+        let unavailable = |attempted: &'static str| Err(Ended::Store(ports::Error::unavailable(attempted)));
         while let Some(letter) = self.mailbox.take() {
             match letter {
-                Letter::Answer { zxid, request, answer } => self.answers.push_back((zxid, request, answer)),
+                Letter::Answer { zxid, request, answer } => self.answered(zxid, request, answer),
                 Letter::Event { zxid, kind, path } => {
-                    self.at_least(zxid);
-                    outputs.push(Output::Event { zxid: Some(zxid), kind, path });
+                    self.show(zxid, Output::Event { zxid: Some(zxid), kind, path });
                 }
                 Letter::Expired => return Err(Ended::Expired),
                 Letter::Moved => return Err(Ended::Moved),
-                Letter::LostPlace => {
-                    return Err(Ended::Store(ports::Error::unavailable("follow the distributor's log")));
-                }
-                Letter::Overflow => {
-                    return Err(Ended::Store(ports::Error::unavailable(
-                        "hold more events for a client that reads none",
-                    )));
-                }
+                Letter::LostPlace => return unavailable("follow the distributor's log"),
+                Letter::Overflow => return unavailable("hold more events for a client that takes none"),
             }
         }
         Ok(())
     }
 
-    /// `zxid`, or the highest that the peer has seen if that is above it; the peer sees it now.
-    fn at_least(&mut self, zxid: Zxid) -> Zxid {
-        self.last_shown = self.last_shown.max(zxid);
-        self.last_shown
+    /// Answers come in the order of the updates, and no read stands before an update that was sent.
+    fn answered(&mut self, zxid: Zxid, answered: u64, answer: Result<Answer, crate::Error>) {
+        let Some(Pending::Update { tag, request, .. }) = self.pending.pop_front() else {
+            panic!("request {answered} was answered, which is not the next one")
+        };
+        assert_eq!(
+            request, answered,
+            "a session's updates are answered in order, those of this attach alone"
+        );
+        self.sent -= 1;
+        if answer == Ok(Answer::Closed) {
+            self.end = Some(Ended::Closed);
+        }
+        self.show(zxid, Output::Reply { tag, zxid, result: answer.map(response) });
+    }
+
+    /// Takes an output that may leave once `zxid` is durable.
+    fn show(&mut self, zxid: Zxid, output: Output) {
+        assert!(zxid >= self.last_shown, "{zxid:?} would be shown after {:?}", self.last_shown);
+        self.last_shown = zxid;
+        self.held.push_back((zxid, output));
+    }
+
+    /// Lets the outputs go that are durable, and has the client woken for the first that is not.
+    fn release(&mut self, outputs: &mut Vec<Output>) {
+        loop {
+            let durable = self.shared.tail.durable();
+            while let Some((_, output)) = self.held.pop_front_if(|(zxid, _)| *zxid <= durable) {
+                outputs.push(output);
+            }
+            let Some((zxid, _)) = self.held.front() else { return };
+            if self.shared.tail.wake_when_durable(self.session, *zxid, &self.mailbox) {
+                return;
+            }
+        }
     }
 
     /// Runs the read at the head; false if it has to wait for the view.
-    async fn run_read(&mut self, outputs: &mut Vec<Output>) -> Result<bool, Ended> {
+    async fn run_read(&mut self) -> Result<bool, Ended> {
         if self.blocked_until.is_some_and(|zxid| zxid > self.shared.tail.applied()) {
             return Ok(false);
         }
@@ -316,21 +349,27 @@ impl Client {
             let found = read::look(&self.shared, &request).await?;
             let may_wait = self.shared.config.broken != Some(Broken::ReadsAheadOfTheView);
             if may_wait && found.zxid > self.shared.tail.applied() {
-                self.blocked_until = Some(found.zxid);
-                self.pending.push_front(Pending::Read { tag, request });
-                return Ok(false);
+                return Ok(self.block(tag, request, found.zxid));
             }
-            self.open_mailbox(outputs)?;
+            self.open_mailbox()?;
             if !found.is_overtaken(&self.shared.tail, self.session, since) {
-                let zxid = self.at_least(self.shared.tail.applied());
-                found.output(tag, zxid, outputs);
+                let zxid = self.last_shown.max(found.zxid).max(self.shared.tail.durable());
+                for output in found.outputs(tag, zxid) {
+                    self.show(zxid, output);
+                }
                 return Ok(true);
             }
         }
-        // Overtaken again and again: give the rest of the process a turn.
-        self.blocked_until = Some(Zxid(self.shared.tail.applied().0));
+        // Overtaken again and again: the rest of the process gets a turn.
+        let zxid = self.shared.tail.applied();
+        Ok(self.block(tag, request, zxid))
+    }
+
+    /// Puts a read back until the view has reached `zxid`: it has not run.
+    fn block(&mut self, tag: i32, request: Request, zxid: Zxid) -> bool {
+        self.blocked_until = Some(zxid);
         self.pending.push_front(Pending::Read { tag, request });
-        Ok(false)
+        false
     }
 }
 
@@ -377,7 +416,7 @@ fn response(answer: Answer) -> Response {
         Answer::Created { path, stat } => Response::Created { path, stat },
         Answer::Deleted => Response::Deleted,
         Answer::Set(stat) => Response::Stat(stat),
-        Answer::Closed => Response::Closed,
-        Answer::Attached => unreachable!("an attach is answered before the first request"),
+        // The attach's answer is seen by `first_request` alone.
+        Answer::Closed | Answer::Attached => Response::Closed,
     }
 }

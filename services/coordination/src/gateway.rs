@@ -47,9 +47,9 @@ impl Gateway {
         Self { shared }
     }
 
-    /// The last zxid applied here.
+    /// The last zxid whose answers and events may leave here.
     pub fn applied(&self) -> Zxid {
-        self.shared.tail.applied()
+        self.shared.tail.durable()
     }
 
     /// How many clients are connected here, and how many watches they have armed.

@@ -1,6 +1,12 @@
 //! A client's mailbox: what the tail hands to it, in order.
 
-use std::{collections::VecDeque, sync::Mutex};
+use std::{
+    collections::VecDeque,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use tokio::sync::Notify;
 
@@ -49,6 +55,7 @@ pub(crate) enum Letter {
 pub(crate) struct Mailbox {
     letters: Mutex<VecDeque<Letter>>,
     arrived: Notify,
+    is_eager: AtomicBool,
 }
 
 impl Mailbox {
@@ -60,6 +67,21 @@ impl Mailbox {
             LETTERS_MAX => letters.push_back(Letter::Overflow),
             _ => {}
         }
+    }
+
+    /// Says whether the client has something to do with a letter before it is durable.
+    pub(crate) fn set_eager(&self, is_eager: bool) {
+        self.is_eager.store(is_eager, Ordering::Release);
+    }
+
+    /// What was said last.
+    pub(crate) fn is_eager(&self) -> bool {
+        self.is_eager.load(Ordering::Acquire)
+    }
+
+    /// Whether there is no letter.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.letters.lock().expect("no panic while a mailbox is held").is_empty()
     }
 
     /// Wakes the client.

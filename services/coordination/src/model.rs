@@ -173,6 +173,8 @@ pub enum Request {
     Close,
     /// Answered with this error, in order: what the front end could not decode or does not offer.
     Refuse(Error),
+    /// The same for an update, which takes its place in the order of all although it fails.
+    RefuseUpdate(Error),
 }
 
 /// What a request was answered with.

@@ -5,6 +5,8 @@
 //! looks again. A znode that is there carries the zxid of its last change. One that is missing does not, so
 //! there the cursor, read afterwards, says how far the view has to come (rule C-5).
 
+use std::iter;
+
 use ports::Result;
 
 use crate::{
@@ -48,11 +50,11 @@ impl Found {
             .any(|(path, watch)| tail.overtaken(path, since, watch.map(|aspect| (session, aspect))))
     }
 
-    /// The events and the reply it comes to, at the view `zxid`.
-    pub(crate) fn output(self, tag: i32, zxid: Zxid, outputs: &mut Vec<Output>) {
+    /// The events and the reply it comes to, shown at `zxid`.
+    pub(crate) fn outputs(self, tag: i32, zxid: Zxid) -> impl Iterator<Item = Output> {
         let event = |(kind, path)| Output::Event { zxid: None, kind, path };
-        outputs.extend(self.missed.into_iter().map(event));
-        outputs.push(Output::Reply { tag, zxid, result: self.result });
+        let reply = Output::Reply { tag, zxid, result: self.result };
+        self.missed.into_iter().map(event).chain(iter::once(reply))
     }
 }
 
@@ -79,7 +81,11 @@ pub(crate) async fn look(shared: &Shared, request: &Request) -> Result<Found> {
         Request::SetWatches { relative, data, exists, children } => {
             look_for_missed(shared, *relative, data, exists, children).await
         }
-        Request::Create { .. } | Request::Delete { .. } | Request::SetData { .. } | Request::Close => {
+        Request::Create { .. }
+        | Request::Delete { .. }
+        | Request::SetData { .. }
+        | Request::RefuseUpdate(_)
+        | Request::Close => {
             unreachable!("updates go to the writer")
         }
     }

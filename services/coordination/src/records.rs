@@ -146,6 +146,8 @@ pub enum Operation {
         /// At which version.
         version: i32,
     },
+    /// Fail with this error, in its place in the order.
+    Refuse(Error),
     /// Nothing; its answer tells a new attach that all before it is applied (rule C-6).
     Attach,
     /// End the session: asked for by its client.
@@ -158,9 +160,11 @@ impl Operation {
     /// About how long it is encoded.
     pub fn bytes_len(&self) -> usize {
         let (path, data) = match self {
-            Self::Create { path, data, .. } | Self::SetData { path, data, .. } => (path.len(), data.inline_len()),
+            Self::Create { path, data, .. } | Self::SetData { path, data, .. } => {
+                (path.len(), data.inline_len())
+            }
             Self::Delete { path, .. } => (path.len(), 0),
-            Self::Attach | Self::Close | Self::Expire => (0, 0),
+            Self::Refuse(_) | Self::Attach | Self::Close | Self::Expire => (0, 0),
         };
         64 + path + data
     }

@@ -1,14 +1,17 @@
 //! The tail: one process's place in the distributor's log, and what it hands to its clients from there.
 //!
-//! Slots are taken in order. A slot is handed out only once it is durable (rule P5), answers and events in
-//! the order of their zxids; only then does the process's view, [`Tail::applied`], reach it. So whatever a
-//! client is shown at or below the view is durable, and every event up to the view stands in its client's
-//! mailbox before it (rule C-5). This is what FaaSKeeper's clients do with MRD and epoch (section 4.5): a
-//! read that would show something newer than the view waits for the view.
+//! Slots are taken in order and handed out as soon as they are applied: answers and events, in the order of
+//! their zxids, into the clients' mailboxes. [`Tail::applied`] is the view that this gives: every event up to
+//! it stands in its client's mailbox. A read that would show something newer waits for the view (rule C-5).
+//! This is what FaaSKeeper's clients do with MRD and epoch (section 4.5).
 //!
-//! Two marks move over the log. `started` moves before a slot is handed out and `applied` after it. A reader
-//! that saw the same `applied` before its read and the same `started` after it knows that nothing was handed
-//! out in between.
+//! Nothing of it leaves before it is durable (rule P5): clients hold back what they have computed until
+//! [`Tail::durable`] has reached it. So a session's next request need not wait for the disk to be *executed*,
+//! only to be *answered*; whoever waits shares one fsync.
+//!
+//! Two marks move over the log: `started` before a slot is handed out and `applied` after it. A reader that
+//! saw the same `applied` before its read and the same `started` after it knows that nothing was handed out
+//! in between.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -52,6 +55,8 @@ pub struct Tail {
     registry: Mutex<Registry>,
     started: AtomicI64,
     applied: watch::Sender<Zxid>,
+    durable: AtomicI64,
+    handed_out: Notify,
 }
 
 /// Who is connected here, and what they watch.
@@ -63,6 +68,10 @@ struct Registry {
     recent: VecDeque<(Zxid, String)>,
     /// Changes up to here may be missing from `recent`.
     forgotten: Zxid,
+    /// What was handed out and is not known to be durable: up to this zxid, at this point.
+    unconfirmed: Option<(Zxid, DurabilityPoint)>,
+    /// Whom to wake once that is durable.
+    waiting: BTreeMap<SessionId, Arc<Mailbox>>,
 }
 
 #[derive(Debug)]
@@ -99,12 +108,29 @@ impl Tail {
             registry: Mutex::default(),
             started: AtomicI64::new(0),
             applied: watch::Sender::new(Zxid(0)),
+            durable: AtomicI64::new(0),
+            handed_out: Notify::new(),
         }
     }
 
-    /// The view of this process: everything up to this zxid is durable, and its events are handed out.
+    /// The view of this process: the answers and events up to this zxid are handed out.
     pub fn applied(&self) -> Zxid {
         *self.applied.borrow()
+    }
+
+    /// Everything up to this zxid is durable and may leave.
+    pub fn durable(&self) -> Zxid {
+        Zxid(self.durable.load(Ordering::Acquire))
+    }
+
+    /// Has `mailbox` woken once `zxid` is durable; false if it is already.
+    pub(crate) fn wake_when_durable(&self, session: SessionId, zxid: Zxid, mailbox: &Arc<Mailbox>) -> bool {
+        let mut registry = self.registry();
+        if self.durable() >= zxid {
+            return false;
+        }
+        registry.waiting.insert(session, mailbox.clone());
+        true
     }
 
     /// How many clients are connected here, and how many watches they have armed.
@@ -167,7 +193,11 @@ impl Tail {
     pub async fn run(&self) {
         loop {
             let failure = match self.start().await {
-                Ok(place) => self.follow(place).await,
+                Ok(place) => tokio::select! {
+                    biased;
+                    failure = self.follow(place) => failure,
+                    failure = self.confirm() => failure,
+                },
                 Err(failure) => failure,
             };
             tracing::warn!(error = %failure, "lost the place in the log; every client here reconnects");
@@ -186,8 +216,13 @@ impl Tail {
         let items = self.region.items();
         items.externalize(items.point()).await?;
         self.started.store(cursor.zxid.0, Ordering::Release);
-        self.registry().forgotten = cursor.zxid;
+        {
+            let mut registry = self.registry();
+            registry.forgotten = cursor.zxid;
+            registry.unconfirmed = None;
+        }
         self.applied.send_replace(cursor.zxid);
+        self.durable.store(cursor.zxid.0, Ordering::Release);
         Ok(Place { index: cursor.slot, epoch: cursor.epoch })
     }
 
@@ -201,17 +236,34 @@ impl Tail {
                 self.offered.notified().await;
                 continue;
             }
-            let point = slots.iter().map(|told| told.point).max().unwrap_or_default();
-            let items = self.region.items();
+            for told in slots {
+                self.hand_out(&told);
+                place = Place { index: told.index, epoch: told.epoch };
+            }
+            self.handed_out.notify_one();
+        }
+    }
+
+    /// Makes what was handed out durable, all of it at once, and says so.
+    async fn confirm(&self) -> ports::Error {
+        let items = self.region.items();
+        loop {
+            let unconfirmed = self.registry().unconfirmed.take();
+            let Some((zxid, point)) = unconfirmed else {
+                self.handed_out.notified().await;
+                continue;
+            };
             if !items.is_durable(point)
                 && let Err(error) = items.externalize(point).await
             {
                 return error;
             }
-            for told in slots {
-                self.hand_out(&told.slot);
-                place = Place { index: told.index, epoch: told.epoch };
-            }
+            let waiting = {
+                let mut registry = self.registry();
+                self.durable.store(zxid.0, Ordering::Release);
+                std::mem::take(&mut registry.waiting)
+            };
+            waiting.into_values().for_each(|mailbox| mailbox.wake());
         }
     }
 
@@ -259,8 +311,9 @@ impl Tail {
         Ok(told)
     }
 
-    fn hand_out(&self, slot: &Slot) {
-        let mut woken = BTreeMap::new();
+    fn hand_out(&self, told: &Told) {
+        let slot = &told.slot;
+        let mut eager = BTreeMap::new();
         {
             let mut registry = self.registry();
             self.started.store(slot.last().0, Ordering::Release);
@@ -271,7 +324,7 @@ impl Tail {
                         registry.put(
                             session,
                             Letter::Event { zxid, kind: *kind, path: path.clone() },
-                            &mut woken,
+                            &mut eager,
                         );
                     }
                 }
@@ -279,15 +332,14 @@ impl Tail {
                 let is_listening =
                     registry.clients.get(&session).is_some_and(|client| client.attach == entry.attach);
                 if is_listening {
-                    registry.put(session, answer(zxid, entry.request, &entry.answer), &mut woken);
+                    registry.put(session, answer(zxid, entry.request, &entry.answer), &mut eager);
                 }
             }
+            let point = registry.unconfirmed.map_or(told.point, |(_, point)| point.max(told.point));
+            registry.unconfirmed = Some((slot.last(), point));
         }
-        self.applied.send_if_modified(|applied| {
-            *applied = slot.last();
-            true
-        });
-        for mailbox in woken.into_values() {
+        self.applied.send_replace(slot.last());
+        for mailbox in eager.into_values() {
             mailbox.wake();
         }
     }
@@ -302,6 +354,7 @@ impl Tail {
                 client.mailbox.wake();
             }
         }
+        registry.waiting.clear();
         self.inbox.lock().expect("no panic while the inbox is held").clear();
     }
 
@@ -320,10 +373,16 @@ impl Registry {
         self.recent.push_back((zxid, path.to_owned()));
     }
 
-    fn put(&mut self, session: SessionId, letter: Letter, woken: &mut BTreeMap<SessionId, Arc<Mailbox>>) {
+    /// Puts a letter into a client's mailbox. Most clients can do nothing with it before it is durable and are
+    /// woken then; those that go on with their next request at once are eager.
+    fn put(&mut self, session: SessionId, letter: Letter, eager: &mut BTreeMap<SessionId, Arc<Mailbox>>) {
         let Some(client) = self.clients.get(&session) else { return };
         client.mailbox.put(letter);
-        woken.entry(session).or_insert_with(|| client.mailbox.clone());
+        if client.mailbox.is_eager() {
+            eager.entry(session).or_insert_with(|| client.mailbox.clone());
+        } else {
+            self.waiting.entry(session).or_insert_with(|| client.mailbox.clone());
+        }
     }
 }
 

@@ -24,7 +24,7 @@ pub fn check_create<'path>(
     if path == "/" && naming == Naming::Given {
         return Err(Error::NodeExists);
     }
-    if path.contains('\0') {
+    if path.contains('\0') || path.len() > path::PATH_BYTES_MAX {
         return Err(Error::BadArguments);
     }
     let split = path::split(path).ok_or(Error::BadArguments)?;
@@ -41,7 +41,8 @@ fn check_acl(acl: &[Acl]) -> Result<(), Error> {
 
 /// Refuses what needs no look at the tree: the parent of a znode to delete.
 pub fn check_delete(path: &str) -> Result<&str, Error> {
-    if path::is_reserved(path) || !path::is_valid(path) {
+    // As in ZooKeeper, an invalid path is not looked at twice: there is no such znode.
+    if path::is_reserved(path) || path.len() > path::PATH_BYTES_MAX {
         return Err(Error::BadArguments);
     }
     path::split(path).map(|(parent, _)| parent).ok_or(Error::BadArguments)
@@ -59,7 +60,7 @@ pub fn name(parent_path: &str, name: &str, naming: Naming, parent: NodeState) ->
         Naming::Sequential => format!("{name}{:010}", parent.creates),
     };
     let whole = path::join(parent_path, &name);
-    if path::is_valid(&whole) { Ok(whole) } else { Err(Error::BadArguments) }
+    if !name.is_empty() && path::is_valid(&whole) { Ok(whole) } else { Err(Error::BadArguments) }
 }
 
 /// A znode with the state it was locked in.

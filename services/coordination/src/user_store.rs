@@ -392,6 +392,9 @@ fn children_partition(path: &str) -> String {
 
 /// None for what no znode can be called: then there is none.
 fn key(path: &str) -> Option<Key> {
+    if path.len() > path::PATH_BYTES_MAX {
+        return None;
+    }
     match path::split(path) {
         Some((parent, name)) => Some(Key::new(children_partition(parent), name)),
         None if path == "/" => Some(Key::new("root", [])),

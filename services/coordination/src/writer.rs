@@ -34,7 +34,9 @@ use crate::{
     names,
     node::{Holder, Nodes},
     path,
-    records::{Decided, Effect, NodeState, Operation, Payload, Submitted, Touched, UpdateId, decode, encode_sized},
+    records::{
+        Decided, Effect, NodeState, Operation, Payload, Submitted, Touched, UpdateId, decode, encode_sized,
+    },
     session::{Moved, Row, Sessions, State},
     tree::{self, Locked},
 };
@@ -171,8 +173,7 @@ impl Turn<'_> {
             }
         };
         let held = locks.held;
-        self.decide(submitted, holder, plan, expected).await?;
-        self.forget_ephemerals(&held).await
+        self.decide(submitted, holder, plan, &held, expected).await
     }
 
     /// Decides, installs, and leaves the outcome to be pushed.
@@ -181,6 +182,7 @@ impl Turn<'_> {
         submitted: Submitted,
         holder: Holder,
         plan: Plan,
+        held: &[(String, Option<NodeState>)],
         expected: State,
     ) -> Result<()> {
         let temporary = match submitted.operation.payload() {
@@ -208,6 +210,7 @@ impl Turn<'_> {
             Moved::Refused(None) => return Ok(()),
             Moved::Refused(Some(row)) => return self.refused(&decided, row).await,
         }
+        self.forget_ephemerals(&decided, held).await?;
         install(&self.writer.nodes, &decided).await?;
         self.unpushed.push(encoded);
         Ok(())
@@ -254,6 +257,7 @@ impl Turn<'_> {
                 let effect = Effect::SetData { path: path.clone(), data: data.clone() };
                 Ok(touched.map(|touched| (effect, touched)))
             }
+            Operation::Refuse(error) => Ok(Err(*error)),
             Operation::Attach => Ok(Ok((Effect::Attach, Vec::new()))),
             Operation::Close | Operation::Expire => self.plan_close(locks).await.map(Ok),
         }
@@ -310,14 +314,10 @@ impl Turn<'_> {
         Ok((Effect::Close { paths: vanishing }, touched))
     }
 
-    /// Removes the index entries of ephemerals that were just deleted. A crash before this leaves entries
-    /// that the end of their session sees through, and removes.
-    async fn forget_ephemerals(&self, held: &[(String, Option<NodeState>)]) -> Result<()> {
-        let Some(encoded) = self.unpushed.last() else { return Ok(()) };
-        if !held.iter().any(|(_, state)| state.is_some_and(|state| state.owner.is_some())) {
-            return Ok(());
-        }
-        let decided: Decided = decode(encoded, "a decided request")?;
+    /// Removes the index entries of ephemerals that are being deleted, while their znodes are still locked: the
+    /// owner may make them again right after. A crash before this leaves entries that the end of the owner's
+    /// session sees through, and removes.
+    async fn forget_ephemerals(&self, decided: &Decided, held: &[(String, Option<NodeState>)]) -> Result<()> {
         let Ok(Effect::Delete { paths }) = &decided.outcome else { return Ok(()) };
         for (path, state) in held.iter().filter(|(path, _)| paths.contains(path)) {
             if let Some(owner) = state.and_then(|state| state.owner) {

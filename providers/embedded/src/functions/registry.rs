@@ -28,7 +28,7 @@ use crate::{engine::Engine, queue::EmbeddedQueue};
 
 /// What this provider cannot exceed.
 const LIMITS: FunctionLimits =
-    FunctionLimits { payload_bytes_max: (4 << 20) - 4096, timeout_max: Duration::from_secs(15 * 60) };
+    FunctionLimits { payload_bytes_max: (4 << 20) - 4096, timeout_max: Duration::from_mins(15) };
 
 /// The events of a function wait in a queue of this name and the function's.
 const EVENT_QUEUE: &str = "landfast.events/";

@@ -160,7 +160,7 @@ impl<'task> Task<'task> {
             let done = match outcome {
                 Ok(()) => true,
                 Err((failure, envelope)) => {
-                    let is_last = self.attempt_of(handle.attempt) >= definition.options.attempts_max;
+                    let is_last = attempt_of(handle.attempt) >= definition.options.attempts_max;
                     let handed_on = is_last && self.hand_on(&definition, envelope, &failure).await;
                     if !handed_on {
                         self.give_back(&handle, &failure).await;
@@ -196,7 +196,7 @@ impl<'task> Task<'task> {
 
     async fn give_back(self, handle: &ports::queue::Handle, failure: &Failure) {
         let (first, longest) = BACKOFF_MS;
-        let doublings = self.attempt_of(handle.attempt).saturating_sub(1).min(16);
+        let doublings = attempt_of(handle.attempt).saturating_sub(1).min(16);
         let delay_ms = (first << doublings).min(longest);
         let queue = &self.trigger.queue;
         tracing::debug!(queue, reason = failure.reason, delay_ms, "an invocation failed");
@@ -204,9 +204,9 @@ impl<'task> Task<'task> {
             tracing::warn!(%error, queue, "messages stay hidden until their timeout");
         }
     }
+}
 
-    /// The attempt a handle stands for, without what tells apart returns to the durable state.
-    fn attempt_of(self, attempt: u32) -> u32 {
-        attempt % crate::queue::ATTEMPT_FLOOR
-    }
+/// The attempt a handle stands for, without what tells apart returns to the durable state.
+fn attempt_of(attempt: u32) -> u32 {
+    attempt % crate::queue::ATTEMPT_FLOOR
 }

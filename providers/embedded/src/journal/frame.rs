@@ -160,3 +160,6 @@ fn key_length(bytes: &[u8]) -> Option<(usize, usize)> {
     }
     None
 }
+
+#[cfg(test)]
+mod tests;

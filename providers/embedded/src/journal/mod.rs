@@ -26,7 +26,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-use self::segment::{SEGMENT_HEADER_BYTES, SegmentHeader, Spare};
+use self::segment::{Allocated, SEGMENT_HEADER_BYTES, SegmentHeader, Spare};
 use crate::storage::{Storage, StorageFile};
 
 /// How far zeros are written ahead of the records.
@@ -107,15 +107,15 @@ impl Journal {
         self.current.bytes - self.current.end
     }
 
-    /// Closes the current segment and goes on in the spare.
-    pub(crate) fn rotate(&mut self, incarnation: u64) -> io::Result<()> {
+    /// Closes the current segment and goes on in a spare.
+    pub(crate) fn rotate(&mut self, spare: Allocated, incarnation: u64) -> io::Result<()> {
         let header = SegmentHeader {
             number: self.current.number + 1,
             first_sequence: self.sequence + 1,
             previous_end: self.current.end,
             incarnation,
         };
-        let (file, bytes) = self.spare.promote(header, self.salt)?;
+        let (file, bytes) = self.spare.promote(spare, header, self.salt)?;
         self.facts.closed.lock().push(ClosedSegment {
             number: self.current.number,
             last_sequence: self.sequence,

@@ -99,9 +99,28 @@ pub(crate) struct Spare {
 
 #[derive(Debug, Default)]
 struct Held {
-    file: Option<Arc<dyn StorageFile>>,
-    bytes: u64,
+    allocated: Option<Allocated>,
+    /// The number of the next spare's file: one that was taken keeps its name until it gets its own.
+    next: u64,
     refused: Option<Instant>,
+}
+
+/// A file with its blocks, all zeros.
+#[derive(Debug)]
+pub(crate) struct Allocated {
+    file: Arc<dyn StorageFile>,
+    path: PathBuf,
+    bytes: u64,
+}
+
+impl Held {
+    fn bytes(&self) -> u64 {
+        self.allocated.as_ref().map_or(0, |allocated| allocated.bytes)
+    }
+
+    fn room(&self) -> u64 {
+        self.bytes().saturating_sub(SEGMENT_HEADER_BYTES)
+    }
 }
 
 impl Spare {
@@ -111,7 +130,19 @@ impl Spare {
 
     /// How many bytes of records the spare has room for.
     pub(crate) fn room(&self) -> u64 {
-        self.held.lock().bytes.saturating_sub(SEGMENT_HEADER_BYTES)
+        self.held.lock().room()
+    }
+
+    /// Removes spares that an earlier start, or a failed promotion, left behind.
+    pub(crate) fn clean(&self) -> io::Result<()> {
+        let held = self.held.lock();
+        for name in self.storage.list(&self.directory)?.iter().filter(|name| name.starts_with(SPARE)) {
+            let path = self.directory.join(name);
+            if held.allocated.as_ref().is_none_or(|allocated| allocated.path != path) {
+                self.storage.remove(&path)?;
+            }
+        }
+        Ok(())
     }
 
     /// Has the spare hold at least `bytes` of records; answers how many it holds, refused or not. A refused
@@ -120,7 +151,7 @@ impl Spare {
         let mut held = self.held.lock();
         let needed = bytes + SEGMENT_HEADER_BYTES;
         let too_soon = held.refused.is_some_and(|refused| refused.elapsed() < ALLOCATION_RETRY);
-        if held.bytes < needed && !too_soon {
+        if held.bytes() < needed && !too_soon {
             let target =
                 if needed <= self.segment_bytes { self.segment_bytes } else { needed.next_power_of_two() };
             match self.allocate(&mut held, target) {
@@ -133,44 +164,48 @@ impl Spare {
                 }
             }
         }
-        held.bytes.saturating_sub(SEGMENT_HEADER_BYTES)
+        held.room()
     }
 
     fn allocate(&self, held: &mut Held, bytes: u64) -> io::Result<()> {
-        let file = match &held.file {
-            Some(file) => Arc::clone(file),
-            None => self.storage.open(&self.directory.join(SPARE))?,
-        };
-        // A file left behind by an earlier start may hold anything; an allocated one reads as zeros.
-        if held.file.is_none() && file.len()? > 0 {
-            file.set_len(0)?;
+        if let Some(allocated) = &mut held.allocated {
+            if let Err(error) = allocated.file.allocate(bytes) {
+                // A file system may keep what it could give: hand it back, others need it.
+                let _ = allocated.file.set_len(allocated.bytes);
+                return Err(error);
+            }
+            allocated.bytes = bytes;
+            return Ok(());
         }
+        let path = self.directory.join(format!("{SPARE}-{}", held.next));
+        let file = self.storage.open(&path)?;
         if let Err(error) = file.allocate(bytes) {
-            // A file system may have kept what it could give: hand it back, others need it.
-            let _ = file.set_len(held.bytes);
-            held.file = (held.bytes > 0).then_some(file);
+            drop(file);
+            let _ = self.storage.remove(&path);
             return Err(error);
         }
-        held.file = Some(file);
-        held.bytes = bytes;
+        held.next += 1;
+        held.allocated = Some(Allocated { file, path, bytes });
         Ok(())
     }
 
-    /// Makes the spare the segment that `header` describes: durable, and under its name.
+    /// Takes the spare, to be promoted: from now on its room is not offered to anybody else.
+    pub(crate) fn take(&self) -> Option<Allocated> {
+        self.held.lock().allocated.take()
+    }
+
+    /// Makes a taken spare the segment that `header` describes: durable, and under its name.
     pub(crate) fn promote(
         &self,
+        allocated: Allocated,
         header: SegmentHeader,
         salt: u32,
     ) -> io::Result<(Arc<dyn StorageFile>, u64)> {
-        let mut held = self.held.lock();
-        let bytes = std::mem::take(&mut held.bytes);
-        let file = held.file.take().ok_or_else(|| io::Error::from(io::ErrorKind::StorageFull))?;
-        file.write_at(&header.encode(salt), 0)?;
-        file.sync_data()?;
-        let path = self.directory.join(file_name(header.number));
-        self.storage.rename(&self.directory.join(SPARE), &path)?;
+        allocated.file.write_at(&header.encode(salt), 0)?;
+        allocated.file.sync_data()?;
+        self.storage.rename(&allocated.path, &self.directory.join(file_name(header.number)))?;
         self.storage.sync_directory(&self.directory)?;
-        Ok((file, bytes))
+        Ok((allocated.file, allocated.bytes))
     }
 
     /// The journal's directory.

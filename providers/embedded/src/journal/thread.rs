@@ -12,6 +12,7 @@ use std::{io, sync::Arc, time::Duration};
 use super::{
     Journal,
     frame::{self, Header},
+    segment::Allocated,
 };
 use crate::{
     base::Place,
@@ -55,15 +56,16 @@ struct Taken {
     incarnation: u64,
     /// The last mutation in it.
     end: u64,
-    /// It goes to the spare segment.
-    rotate: bool,
+    /// It goes to a new segment, made of this.
+    spare: Option<Allocated>,
     frozen: Option<Arc<Generation>>,
 }
 
 fn commit(engine: &Engine, journal: &mut Journal, buffer: &mut Vec<u8>) -> io::Result<()> {
     let taken = take(engine, journal)?;
-    if taken.rotate {
-        journal.rotate(taken.incarnation)?;
+    let is_rotated = taken.spare.is_some();
+    if let Some(spare) = taken.spare {
+        journal.rotate(spare, taken.incarnation)?;
     }
     if !taken.group.is_empty() {
         let header = Header {
@@ -80,7 +82,7 @@ fn commit(engine: &Engine, journal: &mut Journal, buffer: &mut Vec<u8>) -> io::R
         buffer.shrink_to(BUFFER_BYTES_KEPT);
     }
     engine.durability.advance(taken.end);
-    if taken.rotate {
+    if is_rotated {
         journal.spare.grow(0);
     }
     {
@@ -106,10 +108,10 @@ fn take(engine: &Engine, journal: &mut Journal) -> io::Result<Taken> {
     store.announced = false;
     let bound = frame::frame_bound(store.overlay.pending_bytes());
     let group = store.overlay.take_group();
-    let mut rotate = false;
+    let mut spare = None;
     if !group.is_empty() {
         if bound > store.tail_room {
-            rotate = true;
+            spare = Some(journal.spare.take().expect("room in the spare was reserved"));
             store.tail_room = std::mem::take(&mut store.spare_room);
         }
         store.tail_room = store.tail_room.checked_sub(bound).expect("room was reserved before each change");
@@ -122,7 +124,7 @@ fn take(engine: &Engine, journal: &mut Journal) -> io::Result<Taken> {
         journal.bytes_since_checkpoint = 0;
         frozen = Some(store.overlay.freeze());
     }
-    Ok(Taken { group, incarnation: store.incarnation, end: store.position, rotate, frozen })
+    Ok(Taken { group, incarnation: store.incarnation, end: store.position, spare, frozen })
 }
 
 /// Returns to the durable state, however long it takes; none if told to stop meanwhile.

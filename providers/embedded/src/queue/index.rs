@@ -145,12 +145,11 @@ impl Queues {
         store.reserve(entry_bound(&key, Some(&record)) as u64)?;
         store.set(key, Some(record), existing.is_some());
         store.order();
-        match self.by_name.get_mut(name) {
-            Some(queue) => queue.options = options,
-            None => {
-                self.next_id += 1;
-                self.by_name.insert(Arc::from(name), QueueState::new(id, options));
-            }
+        if let Some(queue) = self.by_name.get_mut(name) {
+            queue.options = options;
+        } else {
+            self.next_id += 1;
+            self.by_name.insert(Arc::from(name), QueueState::new(id, options));
         }
         Ok(())
     }

@@ -10,15 +10,21 @@ use std::{
     sync::Arc,
 };
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use embedded::{Config, Embedded};
-use ports::{KeyValue, Queue, queue::Message};
+use ports::{
+    Event, Functions, Handler, KeyValue, Queue,
+    functions::{Definition, Failure, FunctionOptions, QueueTrigger},
+    queue::Message,
+};
 use tokio::sync::Semaphore;
 
-use crate::world::{block_on, durably, patient, put, put_pair, value};
+use crate::world::{block_on, durably, message, patient, put, put_pair, value};
 
 const DIRECTORY: &str = "LANDFAST_CHILD_DIRECTORY";
 const ROUNDS: &str = "LANDFAST_CHILD_ROUNDS";
+const IDLE: &str = "LANDFAST_CHILD_IDLE";
 const ACKNOWLEDGE_EARLY: &str = "LANDFAST_CHILD_ACKNOWLEDGE_EARLY";
 
 const PAIRS: usize = 4;
@@ -27,6 +33,9 @@ const QUEUE: &str = "work";
 
 /// How many more messages of a group a child sends than it has handled: the queue stays short over all kills.
 const AHEAD_MAX: usize = 4;
+
+/// A child that ends by itself has made as many checkpoints.
+const CHECKPOINTS: u64 = 4;
 
 /// Lets each group's sender run ahead of the consumer so far.
 type Ahead = Arc<[Semaphore; GROUPS]>;
@@ -41,6 +50,8 @@ pub(crate) fn config(directory: &Path) -> Config {
 pub(crate) struct Orders {
     /// It ends by itself after so many rounds of each task; zero: never.
     pub(crate) rounds: u64,
+    /// It does nothing once it is ready.
+    pub(crate) idle: bool,
     /// It acknowledges before it syncs, which the power-loss test must notice.
     pub(crate) acknowledge_early: bool,
 }
@@ -54,6 +65,9 @@ pub(crate) fn command(directory: &Path, orders: Orders) -> Command {
         .env(ROUNDS, orders.rounds.to_string())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
+    if orders.idle {
+        command.env(IDLE, "1");
+    }
     if orders.acknowledge_early {
         command.env(ACKNOWLEDGE_EARLY, "1");
     }
@@ -72,6 +86,9 @@ fn the_child_of_the_crash_tests_works_until_it_is_killed() {
         store.queue().create(QUEUE, patient()).await.expect("create answers");
         let receipt = durably(&store.key_value(), put("ready", 1)).await;
         assert!(store.key_value().is_durable(receipt.point));
+        if std::env::var_os(IDLE).is_some() {
+            return idle(&store).await;
+        }
         say(&"ready");
         let ahead: Ahead = Arc::new(std::array::from_fn(|_| Semaphore::new(AHEAD_MAX)));
         let mut tasks = Vec::new();
@@ -86,8 +103,39 @@ fn the_child_of_the_crash_tests_works_until_it_is_killed() {
             task.await.expect("a task of the child ends well");
         }
         consumer.abort();
+        for number in 0.. {
+            if store.status().checkpoints >= CHECKPOINTS {
+                break;
+            }
+            durably(&store.key_value(), put("more", number)).await;
+        }
         std::process::exit(0);
     });
+}
+
+/// Open, a trigger armed, messages come and gone, and nothing to do.
+async fn idle(store: &Embedded) {
+    #[derive(Debug)]
+    struct Takes;
+    #[async_trait]
+    impl Handler for Takes {
+        async fn handle(&self, _: Event) -> Result<Bytes, Failure> {
+            Ok(Bytes::new())
+        }
+    }
+    let definition =
+        Definition { name: "takes", options: FunctionOptions::default(), handler: Arc::new(Takes) };
+    let functions = store.functions();
+    functions.register(definition);
+    let trigger =
+        QueueTrigger { queue: QUEUE.to_owned(), function: "takes".to_owned(), batch_messages_max: 10 };
+    functions.arm_queue(trigger).await.expect("the trigger is armed");
+    for number in 0..10 {
+        store.queue().send(QUEUE, vec![message("group", number.to_string())]).await.expect("send answers");
+    }
+    functions.send("takes", Bytes::new()).await.expect("an event is sent");
+    say(&"ready");
+    std::future::pending::<()>().await;
 }
 
 /// One line, in one write.
@@ -309,5 +357,13 @@ impl Talking {
             let _ = std::io::Read::read_to_string(&mut err, &mut complaint);
         }
         Err(format!("{status}: {complaint}"))
+    }
+}
+
+impl Drop for Talking {
+    /// A test that fails leaves no child behind.
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }

@@ -1,16 +1,20 @@
 //! SIGKILL at any instant: nothing acknowledged is lost, nothing is torn, queues keep their order.
 
-use std::time::{Duration, Instant};
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
 
 use embedded::{Embedded, OpenError};
+use ports::key_value::Action;
 
 use crate::{
     child::{Orders, Said, Talking, command, config},
-    world::{block_on, directory},
+    world::{block_on, directory, durably, eventually, key},
 };
 
 /// How often the child is killed. The directory lives through all of them.
-const KILLS: u32 = 1000;
+const KILLS: u32 = 60;
 
 /// D1, D2, Q1, Q3, K5.
 #[test]
@@ -52,5 +56,58 @@ fn a_second_process_is_refused_and_told_who_is_first() {
     child.kill(&mut said);
     block_on(async {
         drop(Embedded::open(config(directory.path())).await.expect("a dead process holds nothing"));
+    });
+}
+
+/// What the threads of a process have done so far: how often each stopped to wait.
+fn waits_of(process: u32) -> Vec<String> {
+    let mut waits = Vec::new();
+    for task in fs::read_dir(format!("/proc/{process}/task")).expect("the process is there") {
+        let status = task.expect("a task reads").path().join("status");
+        let status = fs::read_to_string(status).unwrap_or_default();
+        waits.extend(status.lines().filter(|line| line.contains("ctxt_switches")).map(str::to_owned));
+    }
+    waits
+}
+
+/// A store that nobody uses takes no time at all: no thread of its process wakes.
+#[test]
+fn an_idle_store_with_armed_triggers_never_wakes() {
+    const QUIET: Duration = Duration::from_millis(500);
+    let directory = directory();
+    let mut said = Said::default();
+    let child = Talking::start(command(directory.path(), Orders { idle: true, ..Orders::default() }));
+    child.hear(&mut said, |said| said.ready);
+    block_on(async {
+        for _ in 0..20 {
+            let before = waits_of(child.id());
+            tokio::time::sleep(QUIET).await;
+            if before == waits_of(child.id()) {
+                return;
+            }
+        }
+        panic!("something in the idle process woke within every {QUIET:?}");
+    });
+    child.kill(&mut said);
+}
+
+/// The journal is folded in also where no process lives long enough to fill it alone.
+#[test]
+fn a_store_that_is_killed_often_does_not_gather_journal_for_ever() {
+    let directory = directory();
+    block_on(async {
+        for number in 0..60 {
+            let store = Embedded::open(config(directory.path())).await.expect("the store opens");
+            let update = ports::Update::modify(
+                key("large"),
+                vec![Action::set_integer("value", number), Action::set("data", vec![7; 9000])],
+            );
+            durably(&store.key_value(), update).await;
+            // Several times what makes a checkpoint due: it is, and it need only be given the time.
+            if store.status().journal_bytes > 200 << 10 {
+                let folded = || store.status().checkpoints > 0;
+                eventually(&format!("a checkpoint is made after {number} starts"), folded).await;
+            }
+        }
     });
 }

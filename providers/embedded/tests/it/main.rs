@@ -1,5 +1,7 @@
 //! Integration tests of the embedded provider.
 
+#![allow(clippy::disallowed_methods, reason = "these tests run on real threads, in real time")]
+
 mod child;
 mod contract;
 mod crash;

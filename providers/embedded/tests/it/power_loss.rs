@@ -27,35 +27,83 @@ const INSTANTS: usize = 60;
 /// What the child did, one step.
 #[derive(Debug, Clone)]
 enum Step {
-    Create { file: u64, path: PathBuf },
-    Write { file: u64, offset: u64, data: Vec<u8> },
+    Create {
+        file: u64,
+        path: PathBuf,
+    },
+    Write {
+        file: u64,
+        offset: u64,
+        data: Vec<u8>,
+    },
     /// To this length, longer or shorter.
-    Resize { file: u64, length: u64 },
+    Resize {
+        file: u64,
+        length: u64,
+    },
     /// To this length, if it was shorter.
-    Allocate { file: u64, length: u64 },
-    Sync { file: u64 },
-    SyncDirectory { path: PathBuf },
-    Rename { from: PathBuf, to: PathBuf },
-    Unlink { path: PathBuf },
-    Acknowledge { text: String },
+    Allocate {
+        file: u64,
+        length: u64,
+    },
+    BeginSync {
+        file: u64,
+        thread: u64,
+    },
+    Sync {
+        file: u64,
+        thread: u64,
+    },
+    BeginSyncDirectory {
+        thread: u64,
+    },
+    SyncDirectory {
+        path: PathBuf,
+        thread: u64,
+    },
+    Rename {
+        from: PathBuf,
+        to: PathBuf,
+    },
+    Unlink {
+        path: PathBuf,
+    },
+    Acknowledge {
+        text: String,
+    },
+}
+
+/// A record as the shim wrote it: two paths and data are its fields.
+struct Recorded {
+    kind: u8,
+    inode: u64,
+    value: u64,
+    fields: [Vec<u8>; 3],
+}
+
+/// One record of the shim, and what follows it; none at the end, which may be torn: the child ends while its
+/// threads run.
+fn next_record(bytes: &[u8]) -> Option<(Recorded, &[u8])> {
+    let number = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+    let (kind, inode, value) = (*bytes.first()?, number(1)?, number(9)?);
+    let mut rest = &bytes[17..];
+    let mut fields = [const { Vec::new() }; 3];
+    for field in &mut fields {
+        let length = u32::from_ne_bytes(rest.get(..4)?.try_into().ok()?) as usize;
+        *field = rest.get(4..4 + length)?.to_vec();
+        rest = &rest[4 + length..];
+    }
+    Some((Recorded { kind, inode, value, fields }, rest))
 }
 
 /// Reads the shim's records; files are numbered anew, since inodes are used again.
-fn read_log(bytes: &[u8]) -> Vec<Step> {
+fn read_log(mut bytes: &[u8]) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut current: BTreeMap<u64, u64> = BTreeMap::new();
-    let (mut at, mut created) = (0, 0);
-    while at < bytes.len() {
-        let number = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-        let (kind, inode, value) = (bytes[at], number(at + 1), number(at + 9));
-        at += 17;
-        let mut field = || {
-            let length = u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes")) as usize;
-            let field = bytes[at + 4..at + 4 + length].to_vec();
-            at += 4 + length;
-            field
-        };
-        let (first, second, data) = (field(), field(), field());
+    let mut created = 0;
+    while let Some((recorded, rest)) = next_record(bytes) {
+        bytes = rest;
+        let Recorded { kind, inode, value, fields: [first, second, data] } = recorded;
         let path = |bytes: Vec<u8>| PathBuf::from(String::from_utf8(bytes).expect("paths are text"));
         if kind == b'C' {
             created += 1;
@@ -67,8 +115,10 @@ fn read_log(bytes: &[u8]) -> Vec<Step> {
             b'W' => Step::Write { file, offset: value, data },
             b'T' => Step::Resize { file, length: value },
             b'F' => Step::Allocate { file, length: value },
-            b'S' => Step::Sync { file },
-            b'D' => Step::SyncDirectory { path: path(first) },
+            b's' => Step::BeginSync { file, thread: value },
+            b'S' => Step::Sync { file, thread: value },
+            b'd' => Step::BeginSyncDirectory { thread: value },
+            b'D' => Step::SyncDirectory { path: path(first), thread: value },
             b'R' => Step::Rename { from: path(first), to: path(second) },
             b'U' => Step::Unlink { path: path(first) },
             b'A' => Step::Acknowledge { text: String::from_utf8_lossy(&data).into_owned() },
@@ -83,6 +133,8 @@ fn read_log(bytes: &[u8]) -> Vec<Step> {
 struct File {
     durable: Vec<u8>,
     pending: Vec<Step>,
+    /// How many steps became durable so far.
+    synced: usize,
 }
 
 fn apply(content: &mut Vec<u8>, step: &Step) {
@@ -103,7 +155,11 @@ fn apply(content: &mut Vec<u8>, step: &Step) {
 struct Disk {
     files: BTreeMap<u64, File>,
     names: BTreeMap<PathBuf, u64>,
-    pending_names: Vec<Step>,
+    /// Names behind the last sync of their directory, each with its number among all such steps.
+    pending_names: Vec<(usize, Step)>,
+    named: usize,
+    /// By thread: how many steps the sync it is in began after.
+    begun: BTreeMap<u64, usize>,
 }
 
 fn apply_name(names: &mut BTreeMap<PathBuf, u64>, step: &Step) {
@@ -136,23 +192,35 @@ impl Disk {
             Step::Write { file, .. } | Step::Resize { file, .. } | Step::Allocate { file, .. } => {
                 self.files.entry(*file).or_default().pending.push(step.clone());
             }
-            Step::Sync { file } => {
+            Step::BeginSync { file, thread } => {
                 let file = self.files.entry(*file).or_default();
-                for step in std::mem::take(&mut file.pending) {
+                self.begun.insert(*thread, file.synced + file.pending.len());
+            }
+            Step::Sync { file, thread } => {
+                let file = self.files.entry(*file).or_default();
+                let begun = self.begun.remove(thread).expect("a sync that ends has begun");
+                let covered = begun.saturating_sub(file.synced);
+                file.synced += covered;
+                for step in file.pending.drain(..covered) {
                     apply(&mut file.durable, &step);
                 }
             }
-            Step::SyncDirectory { path } => {
-                for step in std::mem::take(&mut self.pending_names) {
-                    if directory_of(&step) == Some(path) {
+            Step::BeginSyncDirectory { thread } => {
+                self.begun.insert(*thread, self.named);
+            }
+            Step::SyncDirectory { path, thread } => {
+                let begun = self.begun.remove(thread).expect("a sync that ends has begun");
+                for (number, step) in std::mem::take(&mut self.pending_names) {
+                    if number < begun && directory_of(&step) == Some(path) {
                         apply_name(&mut self.names, &step);
                     } else {
-                        self.pending_names.push(step);
+                        self.pending_names.push((number, step));
                     }
                 }
             }
             Step::Create { .. } | Step::Rename { .. } | Step::Unlink { .. } => {
-                self.pending_names.push(step.clone());
+                self.pending_names.push((self.named, step.clone()));
+                self.named += 1;
             }
             Step::Acknowledge { .. } => {}
         }
@@ -162,7 +230,7 @@ impl Disk {
     fn lose_power(&self, original: &Path, target: &Path, random: &mut fastrand::Rng) {
         let mut names = self.names.clone();
         let kept = random.usize(..=self.pending_names.len());
-        for step in &self.pending_names[..kept] {
+        for (_, step) in &self.pending_names[..kept] {
             apply_name(&mut names, step);
         }
         fs::create_dir_all(target.join("journal")).expect("the directory is made");
@@ -218,10 +286,7 @@ fn record(workspace: &Path, orders: Orders) -> (PathBuf, Vec<Step>) {
     fs::create_dir(&data).expect("the directory is made");
     let data = data.canonicalize().expect("the directory is there");
     let mut command = command(&data, orders);
-    command
-        .env("LD_PRELOAD", shim(workspace))
-        .env("POWER_LOSS_DIRECTORY", &data)
-        .env("POWER_LOSS_LOG", &log);
+    command.env("LD_PRELOAD", shim(workspace)).env("POWER_LOSS_DIRECTORY", &data).env("POWER_LOSS_LOG", &log);
     Talking::start(command).finish().expect("the child works to its end");
     let steps = read_log(&fs::read(log).expect("the shim wrote"));
     let count = |wanted: fn(&Step) -> bool| steps.iter().filter(|step| wanted(step)).count();
@@ -236,7 +301,15 @@ fn lose_power_often(orders: Orders, seed: u64) -> Vec<Result<(), String>> {
     let workspace = directory();
     let (data, steps) = record(workspace.path(), orders);
     let mut random = fastrand::Rng::with_seed(seed);
-    let mut instants: Vec<usize> = (0..INSTANTS).map(|_| random.usize(1..=steps.len())).collect();
+    let acknowledged = |step: &usize| matches!(steps[step - 1], Step::Acknowledge { .. });
+    let mut instants: Vec<usize> = (0..INSTANTS)
+        .map(|number| {
+            let any = random.usize(1..=steps.len());
+            // Every other one right behind an acknowledgement, where a missing sync shows best.
+            let next = (any..=steps.len()).find(acknowledged).filter(|_| number % 2 == 0);
+            next.unwrap_or(any)
+        })
+        .collect();
     instants.sort_unstable();
     let (mut disk, mut said, mut ran) = (Disk::default(), Said::default(), 0);
     let mut found = Vec::new();
@@ -251,7 +324,8 @@ fn lose_power_often(orders: Orders, seed: u64) -> Vec<Result<(), String>> {
         let left = workspace.path().join(format!("left-{number}"));
         disk.lose_power(&data, &left, &mut random);
         found.push(
-            block_on(said.clone().check(&left)).map_err(|broken| format!("seed {seed}, step {instant}: {broken}")),
+            block_on(said.clone().check(&left))
+                .map_err(|broken| format!("seed {seed}, step {instant}: {broken}")),
         );
         fs::remove_dir_all(left).expect("the directory goes");
     }
@@ -269,7 +343,7 @@ fn a_loss_of_power_at_any_instant_loses_nothing_that_was_acknowledged() {
 /// D1: the test above would notice a store that acknowledges before it syncs.
 #[test]
 fn a_store_that_acknowledges_before_it_syncs_is_caught() {
-    let orders = Orders { rounds: 150, acknowledge_early: true };
+    let orders = Orders { rounds: 150, acknowledge_early: true, ..Orders::default() };
     let found = lose_power_often(orders, 2);
     assert!(found.iter().any(Result::is_err), "losing acknowledged writes went unnoticed");
 }

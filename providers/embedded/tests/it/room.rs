@@ -16,9 +16,7 @@ use ports::{
 
 use crate::{
     faulty::{Faults, FaultyStorage},
-    world::{
-        block_on, config, directory, done, durably, key, message, patient, put, settle, value,
-    },
+    world::{block_on, config, directory, done, durably, key, message, patient, put, settle, value},
 };
 
 fn filler(number: usize) -> Update {

@@ -3,7 +3,8 @@
  * which reads what this writes.
  *
  * A record: kind u8 | inode u64 | number u64 | length u32, path | length u32, second path | length u32, data,
- * in the machine's byte order. One lock is held around each call and its record, so the order is true.
+ * in the machine's byte order. One lock is held around each call and its record, so the order is true; only
+ * syncs run without it, between two records.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -152,14 +153,20 @@ SIZED(ftruncate64, 'T', off64_t)
 ALLOCATE(posix_fallocate, off_t)
 ALLOCATE(posix_fallocate64, off64_t)
 
+/* A sync covers what was written before it began. Others go on while it runs, so both its ends are recorded. */
 static int synced(int fd, int (*real)(int)) {
     char path[PATH_MAX];
-    if (!path_of(fd, path)) return real(fd);
-    pthread_mutex_lock(&lock);
-    int result = real(fd);
     struct stat found;
-    if (result == 0 && fstat(fd, &found) == 0)
-        record(S_ISDIR(found.st_mode) ? 'D' : 'S', found.st_ino, 0, path, NULL, NULL, 0);
+    if (!path_of(fd, path) || fstat(fd, &found) != 0) return real(fd);
+    int is_directory = S_ISDIR(found.st_mode);
+    uint64_t thread = (uint64_t)syscall(SYS_gettid);
+    pthread_mutex_lock(&lock);
+    record(is_directory ? 'd' : 's', found.st_ino, thread, path, NULL, NULL, 0);
+    pthread_mutex_unlock(&lock);
+    int result = real(fd);
+    if (result != 0) return result;
+    pthread_mutex_lock(&lock);
+    record(is_directory ? 'D' : 'S', found.st_ino, thread, path, NULL, NULL, 0);
     pthread_mutex_unlock(&lock);
     return result;
 }
