@@ -26,6 +26,8 @@ pub struct Plan {
     pub closes: bool,
     /// The session timeout it asks for.
     pub timeout: Duration,
+    /// How long it waits between two windows.
+    pub pause: Duration,
 }
 
 /// The wait between two attempts to connect.
@@ -106,6 +108,7 @@ impl Actor {
             if !self.answered(&mut client, generation, window).await {
                 return;
             }
+            tokio::time::sleep(self.plan.pause).await;
         }
         if self.plan.closes {
             self.submit(&mut client, Request::Close);

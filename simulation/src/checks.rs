@@ -21,7 +21,9 @@ pub fn all(histories: &[History], timeline: &Timeline) -> Vec<String> {
     for history in histories {
         for connection in history.connections() {
             let mut check = Connection::new(history.client, timeline);
-            connection.iter().for_each(|moment| check.take(moment));
+            for moment in connection {
+                check.take(moment);
+            }
             violations.append(&mut check.violations);
         }
     }
@@ -227,6 +229,15 @@ fn ephemerals_end_with_their_sessions(timeline: &Timeline) -> Vec<String> {
     let outlives =
         |path: &&String| timeline.stat(path, last).is_some_and(|stat| closed.contains(&stat.ephemeral_owner));
     timeline.paths().filter(outlives).map(|path| format!("{path} has outlived its session")).collect()
+}
+
+/// The sessions that their clients were told had expired.
+pub fn sessions_that_expired(histories: &[History]) -> Vec<String> {
+    let expired = histories.iter().flat_map(|history| &history.moments).filter_map(|moment| match moment {
+        Moment::Expired(session) => Some(format!("{session:?} expired although it was used")),
+        _ => None,
+    });
+    expired.collect()
 }
 
 /// A client is told that its session has expired only if it has.

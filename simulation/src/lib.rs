@@ -5,6 +5,9 @@
 //! what every client was shown with the one order that the log gives. Workload, faults and checks are
 //! separate, so that they combine. A failure names its seed and the command that replays it.
 
+// The runtime's clock is virtual here: sleeping moves it.
+#![allow(clippy::disallowed_methods)]
+
 pub mod actor;
 pub mod checks;
 pub mod faults;

@@ -24,7 +24,7 @@ use crate::{
 pub const PORT_CALLS_MAX: u64 = 2_000;
 
 /// After the clients are done and the world is healed: every session that was left has expired by then.
-const AFTERWARDS: Duration = Duration::from_secs(60);
+const AFTERWARDS: Duration = Duration::from_mins(1);
 
 /// What is run.
 #[derive(Debug, Clone)]
@@ -43,6 +43,8 @@ pub struct Scenario {
     pub weather: Weather,
     /// How often everything dies at once.
     pub crashes: usize,
+    /// Whether every session is used often enough that none may expire.
+    pub expires_nobody: bool,
     /// What the clients ask for.
     pub mix: fn(&mut Rng, usize, usize) -> Request,
     /// The service's settings.
@@ -63,6 +65,7 @@ impl Default for Scenario {
             machines: 2,
             weather: Weather::Calm,
             crashes: 0,
+            expires_nobody: false,
             mix: everything,
             config: Config { locks, session_timeout_min: Duration::from_secs(12), ..Config::default() },
             cloud: Options::default(),
@@ -77,6 +80,8 @@ pub struct Outcome {
     pub violations: Vec<String>,
     /// How many port calls it made.
     pub port_calls: u64,
+    /// How many more it made in an hour with nobody connected.
+    pub idle_port_calls: u64,
     /// How many requests were answered.
     pub answered: usize,
     /// Identifies everything that happened.
@@ -87,6 +92,12 @@ impl Scenario {
     /// The same scenario with a rule dropped.
     pub fn without(mut self, rule: Broken) -> Self {
         self.config.broken = Some(rule);
+        self
+    }
+
+    /// The same scenario, in which no session may expire.
+    pub fn expiring_nobody(mut self) -> Self {
+        self.expires_nobody = true;
         self
     }
 
@@ -116,25 +127,32 @@ impl Scenario {
             biased;
             histories = actors => histories,
             () = disasters => unreachable!("disasters never end by themselves"),
-            () = tokio::time::sleep(Duration::from_secs(3_600)) => {
+            () = tokio::time::sleep(Duration::from_hours(1)) => {
                 if std::env::var_os("LANDFAST_HISTORY").is_some() {
                     world.trace().entries().for_each(|entry| println!("{entry:?}"));
                 }
                 let violations = vec!["a client waited for an hour".to_owned()];
-                return Outcome { violations, port_calls: 0, answered: 0, trace_hash: 0 };
+                return Outcome { violations, port_calls: 0, idle_port_calls: 0, answered: 0, trace_hash: 0 };
             }
         };
         world.faults().calm();
         tokio::time::sleep(AFTERWARDS).await;
         let port_calls = world.port_calls();
+        tokio::time::sleep(Duration::from_hours(1)).await;
+        let idle_port_calls = world.port_calls() - port_calls;
         let timeline = Timeline::read(world.key_value()).await;
         if std::env::var_os("LANDFAST_HISTORY").is_some() {
             print_histories(&histories, &timeline);
             world.trace().entries().for_each(|entry| println!("{entry:?}"));
         }
+        let mut violations = checks::all(&histories, &timeline);
+        if self.expires_nobody {
+            violations.extend(checks::sessions_that_expired(&histories));
+        }
         Outcome {
-            violations: checks::all(&histories, &timeline),
+            violations,
             port_calls,
+            idle_port_calls,
             answered: histories.iter().map(History::answered).sum(),
             trace_hash: world.trace().hash(),
         }
@@ -147,6 +165,7 @@ impl Scenario {
             one_break_in: self.one_break_in,
             closes: rng.bool(),
             timeout: Duration::from_secs(rng.u64(12..=16)),
+            pause: if self.expires_nobody { Duration::from_secs(2) } else { Duration::ZERO },
         }
     }
 
@@ -231,6 +250,24 @@ pub fn everything(rng: &mut Rng, client: usize, request: usize) -> Request {
     }
 }
 
+/// Now and then something, and pings in between: a client that thinks for long but keeps its session.
+pub fn patient(rng: &mut Rng, client: usize, request: usize) -> Request {
+    match rng.usize(..4) {
+        0 => create("/q-".into(), client, request, Lifetime::Ephemeral, Naming::Sequential),
+        _ => Request::Ping,
+    }
+}
+
+/// Ephemerals that everybody makes and takes away, their own and others'.
+pub fn ephemerals(rng: &mut Rng, client: usize, request: usize) -> Request {
+    let path = ["/e", "/f"][rng.usize(..2)].to_owned();
+    match rng.usize(..3) {
+        0 => Request::Delete { path, version: -1 },
+        1 => create("/q-".into(), client, request, Lifetime::Ephemeral, Naming::Sequential),
+        _ => create(path, client, request, Lifetime::Ephemeral, Naming::Given),
+    }
+}
+
 /// Everybody sets the same znode at the version it was last seen at, and reads it.
 pub fn contended(rng: &mut Rng, client: usize, request: usize) -> Request {
     match (request, rng.usize(..3)) {
@@ -255,13 +292,13 @@ pub fn configuration(rng: &mut Rng, client: usize, request: usize) -> Request {
 
 fn create(path: String, client: usize, request: usize, lifetime: Lifetime, naming: Naming) -> Request {
     let acl = vec![Acl { permissions: 31, scheme: "world".into(), id: "anyone".into() }];
-    Request::Create { path, data: data(client, request), acl, lifetime, naming }
+    Request::Create { path, data: Some(data(client, request)), acl, lifetime, naming }
 }
 
 fn set(path: String, client: usize, request: usize, version: i32) -> Request {
-    Request::SetData { path, data: data(client, request), version }
+    Request::SetData { path, data: Some(data(client, request)), version }
 }
 
-fn data(client: usize, request: usize) -> Option<bytes::Bytes> {
-    Some(format!("{client}.{request}").into())
+fn data(client: usize, request: usize) -> bytes::Bytes {
+    format!("{client}.{request}").into()
 }

@@ -178,7 +178,8 @@ impl Timeline {
                 self.nodes.entry(parent.to_owned()).or_default().push((zxid, Some(stat)));
             }
             None => {
-                self.violations.push(format!("{zxid:?} changes the children of {parent}, which is not there"))
+                self.violations
+                    .push(format!("{zxid:?} changes the children of {parent}, which is not there"));
             }
         }
     }

@@ -159,7 +159,7 @@ fn apply(item: &mut Item, action: &Action) -> Option<()> {
             list.drain(..(*count).min(list.len()));
         }
         Action::RemoveElements(name, elements) => {
-            list(item, name)?.retain(|element| !elements.contains(element))
+            list(item, name)?.retain(|element| !elements.contains(element));
         }
     }
     Some(())

@@ -42,7 +42,7 @@ use crate::{
     node::Nodes,
     records::{Answer, Decided, Entry, Slot, Wake, decode, encode},
     session::Sessions,
-    user_store::{self, Step, UserStore},
+    user_store::{Step, UserStore},
 };
 
 /// The partition of the log.
@@ -231,17 +231,13 @@ impl Distributor {
     /// Becomes the distributor: seals the log, and finishes every slot that is not known to be finished. The
     /// last one applied is among them, since its outboxes may not be settled.
     async fn take_over(&self) -> Result<Warm> {
-        let mut slowest = None;
+        let mut cursors = Vec::with_capacity(self.regions.len());
         for region in &self.regions {
             let (cursor, garbage) = region.cursor().await?;
             region.collect(garbage).await?;
-            slowest = Some(slowest.map_or(cursor, |slowest: user_store::Cursor| {
-                match cursor.slot < slowest.slot {
-                    true => cursor,
-                    false => slowest,
-                }
-            }));
+            cursors.push(cursor);
         }
+        let slowest = cursors.into_iter().min_by_key(|cursor| cursor.slot);
         let cursor = slowest.expect("there is at least one region");
         let from = match cursor.slot {
             0 => Cursor::START,
@@ -267,7 +263,7 @@ impl Distributor {
         if !is_applied {
             let mut decided = Vec::with_capacity(slot.entries.len());
             for entry in &slot.entries {
-                decided.push(self.from_outbox(entry).await?);
+                decided.push(self.find_in_outbox(entry).await?);
             }
             // Only the changes are computed again: what was logged is what was decided.
             let numbered = numbering::number(&self.regions, slot.first, &decided).await?;
@@ -280,7 +276,7 @@ impl Distributor {
     }
 
     /// A numbered request is in its session's outbox until it is applied everywhere.
-    async fn from_outbox(&self, entry: &Entry) -> Result<Decided> {
+    async fn find_in_outbox(&self, entry: &Entry) -> Result<Decided> {
         let row = self.sessions.get(entry.id.session).await?;
         let decided = match &row {
             Some(row) => row.decided(entry.id.sequence)?,

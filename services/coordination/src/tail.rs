@@ -263,7 +263,9 @@ impl Tail {
                 self.durable.store(zxid.0, Ordering::Release);
                 std::mem::take(&mut registry.waiting)
             };
-            waiting.into_values().for_each(|mailbox| mailbox.wake());
+            for mailbox in waiting.into_values() {
+                mailbox.wake();
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 use coordination::broken::Broken;
 use simulation::{
     faults::Weather,
-    scenario::{Scenario, configuration, contended, everything, seeds},
+    scenario::{Scenario, configuration, contended, ephemerals, everything, patient, seeds},
 };
 
 /// How many seeds a broken variant may survive.
@@ -120,5 +120,38 @@ fn one_seed_gives_one_trace() {
     let scenario = Scenario { crashes: 1, ..everything_in(Weather::Stormy) };
     for seed in seeds().take(10) {
         assert_eq!(scenario.run(seed).trace_hash, scenario.run(seed).trace_hash, "seed {seed}");
+    }
+}
+
+fn kept_alive() -> Scenario {
+    Scenario { weather: Weather::Slow, mix: patient, requests: 24, window_max: 1, ..Scenario::default() }
+}
+
+/// C6, C-6: judged silent only after a whole timeout of silence.
+#[test]
+fn a_session_that_is_used_does_not_expire() {
+    kept_alive().expiring_nobody().holds("a_session_that_is_used_does_not_expire");
+}
+
+/// C-6, broken.
+#[test]
+fn ending_sessions_at_their_first_silence_is_caught() {
+    kept_alive().expiring_nobody().without(Broken::ExpiresAtFirstSilence).is_caught(SEEDS_UNTIL_CAUGHT);
+}
+
+/// C6: what a silent session owned is gone, in one zxid; `checks` finds what has outlived its session.
+#[test]
+fn a_silent_session_ends_with_its_ephemerals() {
+    let scenario =
+        Scenario { mix: ephemerals, weather: Weather::Stormy, one_break_in: 4, ..Scenario::default() };
+    scenario.holds("a_silent_session_ends_with_its_ephemerals");
+}
+
+/// C7: with no session open, an hour passes without one call to any port.
+#[test]
+fn an_hour_without_sessions_costs_nothing() {
+    for seed in seeds().take(20) {
+        let outcome = everything_in(Weather::Slow).run(seed);
+        assert_eq!(outcome.idle_port_calls, 0, "seed {seed}");
     }
 }

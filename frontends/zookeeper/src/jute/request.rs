@@ -31,7 +31,16 @@ pub fn decode(mut frame: Reader<'_>) -> Result<Decoded, Malformed> {
     let xid = frame.int()?;
     let operation = Operation::of(frame.int()?);
     let request = body(operation, &mut frame).unwrap_or(Request::Refuse(Error::Marshalling));
+    let request = match request {
+        // A refused update takes a zxid like any other, as in ZooKeeper.
+        Request::Refuse(error) if is_update(operation) => Request::RefuseUpdate(error),
+        request => request,
+    };
     Ok(Decoded { xid, operation, request })
+}
+
+fn is_update(operation: Operation) -> bool {
+    matches!(operation, Operation::Create | Operation::Create2 | Operation::Delete | Operation::SetData)
 }
 
 fn body(operation: Operation, frame: &mut Reader<'_>) -> Result<Request, Malformed> {
@@ -44,7 +53,8 @@ fn body(operation: Operation, frame: &mut Reader<'_>) -> Result<Request, Malform
         Operation::GetChildren | Operation::GetChildren2 => {
             Request::GetChildren { path: frame.path()?, watching: watching(frame)? }
         }
-        Operation::Sync => Request::Sync { path: frame.path()? },
+        // ZooKeeper does not look at the path, and answers it.
+        Operation::Sync => Request::Sync { path: frame.string()?.unwrap_or_default() },
         Operation::Ping => Request::Ping,
         Operation::CloseSession => Request::Close,
         Operation::SetWatches => set_watches(frame)?,

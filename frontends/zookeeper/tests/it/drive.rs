@@ -64,7 +64,7 @@ fn answer(request: Request) -> Result<Response, Error> {
         Request::Ping => Ok(Response::Pong),
         Request::SetWatches { .. } => Ok(Response::WatchesSet),
         Request::Close => Ok(Response::Closed),
-        Request::Refuse(error) => Err(error),
+        Request::Refuse(error) | Request::RefuseUpdate(error) => Err(error),
     }
 }
 

@@ -33,7 +33,7 @@ pub(crate) fn encode(xid: i32, request: &Request, newer: bool) -> Vec<u8> {
             (if newer { 105 } else { 101 }, body)
         }
         Request::Close => (-11, Vec::new()),
-        Request::Refuse(_) => (55, Vec::new()),
+        Request::Refuse(_) | Request::RefuseUpdate(_) => (55, Vec::new()),
     };
     frame(&[int(xid), int(opcode), body].concat())
 }

@@ -91,13 +91,12 @@ pub(super) async fn ordered(
                 waiting.pop();
                 continue;
             }
-            match missing(sessions, applied, top, through.sequence).await? {
-                Some(missing) => waiting.push(fetch(sessions, nodes, missing).await?),
-                None => {
-                    let next = waiting.pop().expect("the loop holds it");
-                    applied.advance(next.id.session, next.id.sequence);
-                    ordered.next.push(next);
-                }
+            if let Some(missing) = missing(sessions, applied, top, through.sequence).await? {
+                waiting.push(fetch(sessions, nodes, missing).await?);
+            } else {
+                let next = waiting.pop().expect("the loop holds it");
+                applied.advance(next.id.session, next.id.sequence);
+                ordered.next.push(next);
             }
         }
     }
@@ -140,8 +139,9 @@ async fn fetch(sessions: &Sessions, nodes: &Nodes, id: UpdateId) -> Result<Decid
         Some(row) => row.decided(id.sequence)?,
         None => None,
     };
-    let decided =
-        decided.ok_or_else(|| Error::corrupt(format!("find {id:?}, which others follow, in its outbox")))?;
+    let decided = decided.ok_or_else(|| {
+        Error::unavailable(format!("find {id:?} in its outbox: another distributor has numbered it"))
+    })?;
     writer::install(nodes, &decided).await?;
     Ok(decided)
 }
