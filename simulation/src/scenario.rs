@@ -246,7 +246,7 @@ pub fn everything(rng: &mut Rng, client: usize, request: usize) -> Request {
         7 | 8 => Request::GetData { path, watching },
         9 => Request::Exists { path, watching },
         10 => Request::GetChildren { path: ["/", "/a"][rng.usize(..2)].into(), watching },
-        _ => Request::Sync { path },
+        _ => Request::Sync { path: Some(path) },
     }
 }
 

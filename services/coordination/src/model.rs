@@ -153,8 +153,8 @@ pub enum Request {
     },
     /// Waits until everything decided before is applied here.
     Sync {
-        /// Answered back, there or not.
-        path: String,
+        /// Answered back, there or not, null too.
+        path: Option<String>,
     },
     /// Keeps the session alive; answered in order.
     Ping,
@@ -208,7 +208,7 @@ pub enum Response {
     /// To sync: the path as asked.
     Synced {
         /// The path as asked.
-        path: String,
+        path: Option<String>,
     },
     /// To ping.
     Pong,

@@ -65,9 +65,8 @@ pub fn encode_event(zxid: Option<Zxid>, kind: EventKind, path: &str, buffer: &mu
 fn body(frame: &mut FrameWriter<'_>, operation: Operation, response: &Response) {
     match (operation, response) {
         (Operation::Create, Response::Created { path, .. })
-        | (Operation::Sync, Response::Synced { path }) => {
-            frame.string(path);
-        }
+        | (Operation::Sync, Response::Synced { path: Some(path) }) => frame.string(path),
+        (Operation::Sync, Response::Synced { path: None }) => frame.buffer(None),
         (Operation::Create2, Response::Created { path, stat }) => {
             frame.string(path);
             frame.stat(stat);
@@ -96,7 +95,7 @@ fn body_bytes(response: &Response) -> usize {
     const STAT: usize = FrameWriter::STAT_BYTES;
     match response {
         Response::Created { path, .. } => LENGTH + path.len() + STAT,
-        Response::Synced { path } => LENGTH + path.len(),
+        Response::Synced { path } => LENGTH + path.as_deref().map_or(0, str::len),
         Response::Stat(_) => STAT,
         Response::Data { data, .. } => LENGTH + data.as_ref().map_or(0, Bytes::len) + STAT,
         Response::Children { children, .. } => {

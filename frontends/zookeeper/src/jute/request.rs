@@ -30,11 +30,12 @@ pub struct Decoded {
 pub fn decode(mut frame: Reader<'_>) -> Result<Decoded, Malformed> {
     let xid = frame.int()?;
     let operation = Operation::of(frame.int()?);
-    let request = body(operation, &mut frame).unwrap_or(Request::Refuse(Error::Marshalling));
-    let request = match request {
-        // A refused update takes a zxid like any other, as in ZooKeeper.
-        Request::Refuse(error) if is_update(operation) => Request::RefuseUpdate(error),
-        request => request,
+    // As in ZooKeeper: a refused update takes a zxid like any other, unless it does not decode at all.
+    let request = match body(operation, &mut frame) {
+        Ok(Request::Refuse(error)) if is_update(operation) => Request::RefuseUpdate(error),
+        Ok(request) => request,
+        Err(Malformed::Null) if is_update(operation) => Request::RefuseUpdate(Error::Marshalling),
+        Err(_) => Request::Refuse(Error::Marshalling),
     };
     Ok(Decoded { xid, operation, request })
 }
@@ -54,7 +55,7 @@ fn body(operation: Operation, frame: &mut Reader<'_>) -> Result<Request, Malform
             Request::GetChildren { path: frame.path()?, watching: watching(frame)? }
         }
         // ZooKeeper does not look at the path, and answers it.
-        Operation::Sync => Request::Sync { path: frame.string()?.unwrap_or_default() },
+        Operation::Sync => Request::Sync { path: frame.string()? },
         Operation::Ping => Request::Ping,
         Operation::CloseSession => Request::Close,
         Operation::SetWatches => set_watches(frame)?,

@@ -148,7 +148,7 @@ fn some_request(rng: &mut Rng) -> Request {
         3 => Request::Exists { path, watching },
         4 => Request::GetData { path, watching },
         5 => Request::GetChildren { path, watching },
-        6 => Request::Sync { path },
+        6 => Request::Sync { path: Some(path) },
         7 => Request::Ping,
         8 => {
             let mut texts = || (0..rng.u8(0..40)).map(|_| text(rng)).collect::<Vec<_>>();

@@ -23,7 +23,7 @@ pub(crate) fn encode(xid: i32, request: &Request, newer: bool) -> Vec<u8> {
             (5, [string(path), buffer(data.as_deref()), int(*version)].concat())
         }
         Request::GetChildren { path, watching } => (if newer { 12 } else { 8 }, watched(path, *watching)),
-        Request::Sync { path } => (9, string(path)),
+        Request::Sync { path } => (9, path.as_deref().map_or_else(|| int(-1), string)),
         Request::Ping => (11, Vec::new()),
         Request::SetWatches { relative, data, exists, children } => {
             let mut body = [long(relative.0), strings(data), strings(exists), strings(children)].concat();

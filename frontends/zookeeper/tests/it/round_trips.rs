@@ -57,7 +57,7 @@ fn request() -> impl Strategy<Value = Request> {
         (path(), watching()).prop_map(|(path, watching)| Request::Exists { path, watching }),
         (path(), watching()).prop_map(|(path, watching)| Request::GetData { path, watching }),
         (path(), watching()).prop_map(|(path, watching)| Request::GetChildren { path, watching }),
-        path().prop_map(|path| Request::Sync { path }),
+        path().prop_map(|path| Request::Sync { path: Some(path) }),
         Just(Request::Ping),
     ]
 }
