@@ -5,7 +5,8 @@
 //!   a message of a group is with a consumer, nothing later of that group is given to another.
 //! - **Q2** Groups do not wait for each other.
 //! - **Q3** A message is delivered again, with a higher attempt number, if it was not acknowledged within
-//!   the visibility timeout or was released; it is never lost before it was acknowledged.
+//!   the visibility timeout or was released; it is never lost before it was acknowledged, unless its queue is [`Retention::Transient`] and
+//!   the store crashes.
 //! - **Q4** Two messages with the same deduplication id, sent within the deduplication window, are one.
 //! - **Q5** A message that failed `attempts_max` times is handled as the queue was created: it blocks its
 //!   group and raises an alarm, or moves to the dead letters with its reason (rule P1). It never vanishes.
@@ -75,11 +76,29 @@ pub struct QueueOptions {
     pub attempts_max: u32,
     /// What happens then.
     pub on_failure: OnFailure,
+    /// Whether its messages survive a crash of the store.
+    pub retention: Retention,
+}
+
+/// Whether a queue's messages survive a crash of the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Retention {
+    /// They do, once durable, like everything else (Q3).
+    #[default]
+    Durable,
+    /// They need not: whoever sends them notices that the store has restarted, or has written down elsewhere
+    /// what they say. A provider with a journal of its own then saves writing them; others keep them anyway.
+    Transient,
 }
 
 impl Default for QueueOptions {
     fn default() -> Self {
-        Self { visibility_timeout_ms: 30_000, attempts_max: 5, on_failure: OnFailure::DeadLetter }
+        Self {
+            visibility_timeout_ms: 30_000,
+            attempts_max: 5,
+            on_failure: OnFailure::DeadLetter,
+            retention: Retention::Durable,
+        }
     }
 }
 

@@ -63,8 +63,12 @@ impl Subject {
 
     /// A queue whose deliveries stay hidden for `visibility_timeout_ms` and fail never.
     async fn patient(&self, queue: &'static str, visibility_timeout_ms: u64) -> Line<'_> {
-        let options =
-            QueueOptions { visibility_timeout_ms, attempts_max: 1_000, on_failure: OnFailure::Block };
+        let options = QueueOptions {
+            visibility_timeout_ms,
+            attempts_max: 1_000,
+            on_failure: OnFailure::Block,
+            ..QueueOptions::default()
+        };
         self.create(queue, options).await
     }
 

@@ -17,7 +17,7 @@ use ports::{
         Item, Name, Value, Version,
         evaluate::{Memory, Stored},
     },
-    queue::{OnFailure, QueueOptions},
+    queue::{OnFailure, QueueOptions, Retention},
 };
 
 use crate::codec::{Reader, Write, unzigzag, zigzag};
@@ -182,6 +182,10 @@ impl Record {
                     OnFailure::Block => 0,
                     OnFailure::DeadLetter => 1,
                 });
+                // Left out where it is the default, as before there was another.
+                if queue.options.retention == Retention::Transient {
+                    buffer.push(1);
+                }
             }
             Self::Message(body) => buffer.extend_from_slice(body),
             Self::Attempts(attempts) => {
@@ -245,6 +249,11 @@ fn decode_queue(reader: &mut Reader) -> Option<QueueRecord> {
                 0 => OnFailure::Block,
                 1 => OnFailure::DeadLetter,
                 _ => return None,
+            },
+            retention: match reader.is_empty() {
+                true => Retention::Durable,
+                false if reader.byte()? == 1 => Retention::Transient,
+                false => return None,
             },
         },
     })

@@ -204,7 +204,10 @@ impl Store {
         self.position = kept;
         self.durable = kept;
         self.flushing = false;
-        self.queues.values_mut().for_each(QueueState::forget_consumers);
+        for queue in self.queues.values_mut() {
+            queue.forget_consumers();
+            queue.forget_transient();
+        }
     }
 
     fn take_back(&mut self, undo: Undo) {

@@ -19,7 +19,7 @@
 
 use std::{collections::VecDeque, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
-use ports::{Monotonic, queue::Message};
+use ports::{Incarnation, Monotonic, queue::Message};
 
 use crate::{
     broken::Broken,
@@ -55,6 +55,8 @@ pub struct Client {
     /// How many at the head of `pending` are updates that have been sent.
     sent: usize,
     last_request: u64,
+    /// The start of the store that the requests were sent to.
+    incarnation: Incarnation,
     /// The head of `pending` is a read that must not run before the view is here.
     blocked_until: Option<Zxid>,
     /// Outputs that wait for their zxid to be durable, in order.
@@ -90,6 +92,7 @@ impl Client {
         asked_at: Monotonic,
     ) -> Self {
         let mailbox = Arc::new(Mailbox::default());
+        let incarnation = shared.queue.point().incarnation;
         shared.tail.register(session, attach, mailbox.clone());
         Self {
             shared,
@@ -101,6 +104,7 @@ impl Client {
             pending: VecDeque::new(),
             sent: 0,
             last_request: 0,
+            incarnation,
             blocked_until: None,
             held: VecDeque::new(),
             last_shown: Zxid(0),
@@ -240,6 +244,10 @@ impl Client {
         }
         if !self.lease.is_peer_active || age < self.renewal_period() {
             return Ok(());
+        }
+        if self.shared.queue.point().incarnation != self.incarnation {
+            // What was sent before may be lost, and only the peer can ask again.
+            return Err(ports::Error::unavailable("wait for answers of a store that has restarted").into());
         }
         match self.shared.sessions.renew(self.session, self.attach).await? {
             Moved::Done(_) => {

@@ -2,11 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use ports::{
     Clock, Entropy, Functions, KeyValue, Queue, Result,
     functions::{Definition, FunctionOptions, QueueTrigger},
     objects::ObjectStore,
-    queue::{OnFailure, QueueOptions},
+    queue::{Message, OnFailure, QueueOptions, Retention},
 };
 use primitives::FencedLog;
 
@@ -18,12 +19,12 @@ use crate::{
     model::{SessionId, Zxid},
     names,
     node::Nodes,
-    records::{NodeState, Payload, UpdateId},
-    session::Sessions,
+    records::{NodeState, Payload, UpdateId, decode},
+    session::{SHARD_COUNT, Sessions},
     tail::Tail,
     user_store::{Meta, Node, UserStore, encode_acl},
     watch::Watch,
-    writer::Writer,
+    writer::{self, Writer},
 };
 
 /// The znodes every ZooKeeper has, with how many children each has at birth.
@@ -84,8 +85,8 @@ impl Service {
 
     /// The functions to register with whoever runs them.
     pub fn functions(&self) -> Vec<Definition> {
-        let Parts { system, queue, functions, clock, entropy, .. } = self.parts.clone();
-        let nodes = Nodes::new(system.clone(), clock.clone(), entropy, &self.config);
+        let Parts { system, queue, functions, clock, .. } = self.parts.clone();
+        let nodes = self.nodes();
         let writer = Writer::new(system.clone(), queue, clock, nodes.clone(), &self.config);
         let distributor = Distributor::new(system, self.regions.clone(), nodes, functions, &self.config);
         let options = FunctionOptions { timeout: INVOCATION_TIMEOUT, ..FunctionOptions::default() };
@@ -105,10 +106,13 @@ impl Service {
         for (queue, function) in
             [(names::REQUEST_QUEUE, names::WRITER), (names::DISTRIBUTOR_QUEUE, names::DISTRIBUTOR)]
         {
-            // Order matters more than progress: what fails stays where it is and is tried again (rule P1).
+            // Order matters more than progress: what fails stays where it is and is tried again (rule P1). What a
+            // crash takes is known elsewhere: a request to its client, who is disconnected, and a decided one to its
+            // session's outbox.
             let options = QueueOptions {
                 visibility_timeout_ms: VISIBILITY_TIMEOUT.as_millis() as u64,
                 on_failure: OnFailure::Block,
+                retention: Retention::Transient,
                 ..QueueOptions::default()
             };
             self.parts.queue.create(queue, options).await?;
@@ -116,11 +120,37 @@ impl Service {
             let trigger = QueueTrigger { queue: queue.into(), function: function.into(), batch_messages_max };
             self.parts.functions.arm_queue(trigger).await?;
         }
+        self.push_outboxes().await?;
         if self.heartbeat().any_session().await? {
             let period = heartbeat::period(&self.config);
             self.parts.functions.arm_timer(names::HEARTBEAT, period).await?;
         }
         self.tail.start_at_cursor().await
+    }
+
+    /// Finishes what writers had decided when everything died: whatever is in an outbox is installed and pushed,
+    /// as by the next writer of its session. Harmless while others work.
+    async fn push_outboxes(&self) -> Result<()> {
+        let (sessions, nodes) = (Sessions::new(self.parts.system.clone()), self.nodes());
+        for shard in 0..SHARD_COUNT {
+            let mut from = Some(Bytes::new());
+            while let Some(start) = from {
+                let (rows, next) = sessions.page(shard, start).await?;
+                for body in rows.iter().flat_map(|(_, row)| row.outbox()) {
+                    writer::install(&nodes, &decode(body, "a decided request")?).await?;
+                    let group = names::distributor_group();
+                    let message = Message { group, deduplication: None, body: body.clone() };
+                    self.parts.queue.send(names::DISTRIBUTOR_QUEUE, vec![message]).await?;
+                }
+                from = next;
+            }
+        }
+        Ok(())
+    }
+
+    fn nodes(&self) -> Nodes {
+        let Parts { system, clock, entropy, .. } = self.parts.clone();
+        Nodes::new(system, clock, entropy, &self.config)
     }
 
     /// Follows the log for ever: the program runs it beside the front ends.
@@ -149,17 +179,12 @@ impl Service {
     }
 
     async fn make_built_in_znodes(&self) -> Result<()> {
-        let system = Nodes::new(
-            self.parts.system.clone(),
-            self.parts.clock.clone(),
-            self.parts.entropy.clone(),
-            &self.config,
-        );
+        let system = self.nodes();
         for (path, children) in BUILT_IN {
             let last = UpdateId { session: SessionId(0), sequence: 0 };
             let state = NodeState { version: 0, creates: 0, children, owner: None, last };
             system.put_if_absent(path, state).await?;
-            let born = Node::created(Zxid(0), 0, 0, Payload::Inline(bytes::Bytes::new()), encode_acl(&[]));
+            let born = Node::created(Zxid(0), 0, 0, Payload::Inline(Bytes::new()), encode_acl(&[]));
             let node = Node { meta: Meta { children, ..born.meta }, ..born };
             for region in &self.regions {
                 region.put_if_absent(path, &node).await?;

@@ -143,7 +143,12 @@ pub(super) async fn drain(subject: &Subject, queue: &SharedQueue, name: &str) ->
 }
 
 pub(super) async fn create(queue: &SharedQueue, name: &str, attempts_max: u32, on_failure: OnFailure) {
-    let options = QueueOptions { visibility_timeout_ms: VISIBILITY_MS, attempts_max, on_failure };
+    let options = QueueOptions {
+        visibility_timeout_ms: VISIBILITY_MS,
+        attempts_max,
+        on_failure,
+        ..QueueOptions::default()
+    };
     queue.create(name, options).await.expect("create answers");
 }
 

@@ -21,7 +21,12 @@ use crate::{
 
 impl Subject {
     async fn queue(&self, queue: &str, attempts_max: u32, on_failure: OnFailure) {
-        let options = QueueOptions { visibility_timeout_ms: 10_000, attempts_max, on_failure };
+        let options = QueueOptions {
+            visibility_timeout_ms: 10_000,
+            attempts_max,
+            on_failure,
+            ..QueueOptions::default()
+        };
         self.queue.create(queue, options).await.expect("create answers");
     }
 

@@ -6,7 +6,7 @@ use super::{LONG_MS, SHORT_MS, Subject, text};
 use crate::queue::{OnFailure, QueueOptions};
 
 fn failing(visibility_timeout_ms: u64, attempts_max: u32, on_failure: OnFailure) -> QueueOptions {
-    QueueOptions { visibility_timeout_ms, attempts_max, on_failure }
+    QueueOptions { visibility_timeout_ms, attempts_max, on_failure, ..QueueOptions::default() }
 }
 
 /// Q5.

@@ -38,8 +38,12 @@ pub(super) async fn a_send_beyond_the_limits_is_refused_and_nothing_of_it_sent(s
 pub(super) async fn a_queue_made_again_keeps_its_messages_and_takes_the_new_options(subject: Subject) {
     let line = subject.patient("again", LONG_MS).await;
     line.send("group", &["1", "2"]).await;
-    let options =
-        QueueOptions { visibility_timeout_ms: LONG_MS, attempts_max: 1, on_failure: OnFailure::DeadLetter };
+    let options = QueueOptions {
+        visibility_timeout_ms: LONG_MS,
+        attempts_max: 1,
+        on_failure: OnFailure::DeadLetter,
+        ..QueueOptions::default()
+    };
     subject.create("again", options).await;
     let first = line.one().await;
     assert_eq!(text(&first.body), "1");

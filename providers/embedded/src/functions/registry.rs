@@ -105,6 +105,7 @@ impl Inner {
             visibility_timeout_ms: 30_000,
             attempts_max: definition.options.attempts_max.max(1),
             on_failure: OnFailure::DeadLetter,
+            ..QueueOptions::default()
         };
         self.queue.create(&queue, options).await?;
         let number = self.events.fetch_add(1, Ordering::Relaxed);

@@ -16,6 +16,8 @@ pub(crate) struct Entry {
     pub(crate) sequence: u64,
     /// The key of its record.
     pub(crate) key: Bytes,
+    /// The body of a message that has no record: its queue is transient.
+    pub(crate) body: Option<Bytes>,
     pub(crate) deliveries: u32,
     pub(crate) failures: u32,
     pub(crate) reason: Option<Arc<str>>,

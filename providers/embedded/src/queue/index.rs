@@ -12,7 +12,7 @@ use std::{
 use bytes::{BufMut, Bytes, BytesMut};
 use ports::{
     Error, Result,
-    queue::{Delivery, Handle, Message, OnFailure, QueueOptions, Sequence},
+    queue::{Delivery, Handle, Message, OnFailure, QueueOptions, Retention, Sequence},
 };
 use tokio::sync::Notify;
 
@@ -170,10 +170,13 @@ impl Queues {
                 message.body.len() + message.group.len() + 80 + id
             })
             .sum();
+        let is_transient = queue.options.retention == Retention::Transient;
         let has_ids = messages.iter().any(|message| message.deduplication.is_some());
         let now = if has_ids { now_ms() } else { 0 };
         let expired = queue.expiring.iter().take_while(|(expires, _)| *expires <= now).count();
-        store.reserve((bytes + expired * 160) as u64)?;
+        if !is_transient || has_ids {
+            store.reserve((bytes + expired * 160) as u64)?;
+        }
         forget_expired(queue, store, expired);
         let mut sent = 0;
         for message in messages {
@@ -189,15 +192,17 @@ impl Queues {
             }
             let sequence = bump(&mut self.next_sequence);
             let key = message_key(queue.id, &message.group, sequence);
-            store.set(
-                RecordKey::new(Table::Message, key.clone()),
-                Some(Record::Message(message.body)),
-                false,
-            );
-            append(queue, message.group, Entry { sequence, key, deliveries: 0, failures: 0, reason: None });
+            let mut entry = Entry { sequence, key, body: None, deliveries: 0, failures: 0, reason: None };
+            if is_transient {
+                entry.body = Some(message.body);
+            } else {
+                let key = RecordKey::new(Table::Message, entry.key.clone());
+                store.set(key, Some(Record::Message(message.body)), false);
+            }
+            append(queue, message.group, entry);
             sent += 1;
         }
-        if sent > 0 {
+        if sent > 0 && (!is_transient || has_ids) {
             store.order();
         }
         Ok(sent)
@@ -222,16 +227,12 @@ impl Queues {
         let count = take.messages_max.min(group.entries.len());
         let mut deliveries = Vec::with_capacity(count);
         for entry in group.entries.iter().take(count) {
-            let body = match store.record(&RecordKey::new(Table::Message, entry.key.clone())) {
-                Ok(found) => found.value,
+            let body = match body_of(store, entry) {
+                Ok(body) => body,
                 Err(error) => {
-                    queue.ready.push_front(group_name);
+                    queue.ready.push_back(group_name);
                     return Err(error);
                 }
-            };
-            let Some(Record::Message(body)) = body else {
-                queue.ready.push_back(group_name);
-                return Err(Error::corrupt(format!("receive message {} of {name:?}", entry.sequence)));
             };
             let attempt = floor + entry.deliveries + 1;
             let sequence = Sequence(entry.sequence);
@@ -260,9 +261,11 @@ impl Queues {
     ) -> Result<u32> {
         let floor = self.returns.wrapping_mul(ATTEMPT_FLOOR);
         let queue = self.by_name.get_mut(name).ok_or_else(|| unknown(name))?;
-        let reserved: usize = handles.iter().map(|handle| 2 * (handle.group.len() + 40)).sum();
-        store.reserve(reserved as u64)?;
-        let mut removed = 0;
+        if queue.options.retention == Retention::Durable {
+            let reserved: usize = handles.iter().map(|handle| 2 * (handle.group.len() + 40)).sum();
+            store.reserve(reserved as u64)?;
+        }
+        let (mut removed, mut recorded) = (0, 0);
         for handle in handles {
             let Some(group) = queue.groups.get_mut(&handle.group) else { continue };
             let place = handle.attempt.checked_sub(floor);
@@ -270,11 +273,12 @@ impl Queues {
                 continue;
             };
             let entry = group.entries.remove(place).expect("it was found there");
+            recorded += u32::from(entry.body.is_none());
             remove_records(store, entry);
             removed += 1;
             shrink_flight(queue, &handle.group, 1, now, &mut self.next_deadline);
         }
-        if removed > 0 {
+        if recorded > 0 {
             store.order();
         }
         Ok(removed)
@@ -423,6 +427,9 @@ fn fail(
     }));
     let key = RecordKey::new(Table::Attempts, entry.key.clone());
     let is_over = entry.failures >= options.attempts_max && options.on_failure == OnFailure::DeadLetter;
+    if !is_over && entry.body.is_some() {
+        return Ok(Failed::Forgotten);
+    }
     if !is_over {
         // Counting must not fail for lack of room: the count is then kept in memory alone.
         if store.reserve(entry_bound(&key, Some(&attempts)) as u64).is_err() {
@@ -432,9 +439,7 @@ fn fail(
         return Ok(Failed::Counted);
     }
     let message = RecordKey::new(Table::Message, entry.key.clone());
-    let Some(Record::Message(body)) = store.record(&message)?.value else {
-        return Err(Error::corrupt(format!("give up message {}", entry.sequence)));
-    };
+    let body = body_of(store, entry)?;
     let letter = Record::DeadLetter(Arc::new(DeadLetterRecord {
         group: name.clone(),
         sequence: entry.sequence,
@@ -457,7 +462,20 @@ fn fail(
     Ok(Failed::Left)
 }
 
+fn body_of(store: &mut Store, entry: &Entry) -> Result<Bytes> {
+    if let Some(body) = &entry.body {
+        return Ok(body.clone());
+    }
+    match store.record(&RecordKey::new(Table::Message, entry.key.clone()))?.value {
+        Some(Record::Message(body)) => Ok(body),
+        _ => Err(Error::corrupt(format!("read message {}", entry.sequence))),
+    }
+}
+
 fn remove_records(store: &mut Store, entry: Entry) {
+    if entry.body.is_some() {
+        return;
+    }
     if entry.failures > 0 {
         store.set(RecordKey::new(Table::Attempts, entry.key.clone()), None, true);
     }

@@ -31,7 +31,11 @@ impl Queues {
             let (queue, group, sequence) = parse_message_key(&key.key)?;
             let queue = queues.by_name.get_mut(names.get(&queue)?)?;
             let key = key.key.clone();
-            append(queue, group, Entry { sequence, key, deliveries: 0, failures: 0, reason: None });
+            append(
+                queue,
+                group,
+                Entry { sequence, key, body: None, deliveries: 0, failures: 0, reason: None },
+            );
             Some(())
         })?;
         visit(store, Table::Attempts, Table::Deduplication, |key, record| {

@@ -26,6 +26,7 @@ fn any(table: Table, random: &mut fastrand::Rng) -> Record {
                 visibility_timeout_ms: random.u64(..),
                 attempts_max: random.u32(..),
                 on_failure: if random.bool() { OnFailure::Block } else { OnFailure::DeadLetter },
+                retention: if random.bool() { Retention::Durable } else { Retention::Transient },
             },
         })),
         Table::Message => Record::Message(bytes(random)),

@@ -14,7 +14,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use ports::queue::{DeadLetter, Delivery, Handle, Message, OnFailure, QueueOptions, Sequence};
+use ports::queue::{DeadLetter, Delivery, Handle, Message, OnFailure, QueueOptions, Retention, Sequence};
 
 /// Where an event goes that failed for good, if there is an exception handler: another queue, in whose
 /// messages it is wrapped.
@@ -89,6 +89,13 @@ impl QueueState {
             deduplication: BTreeMap::new(),
             dead: VecDeque::new(),
             served: Bytes::new(),
+        }
+    }
+
+    /// After a crash: the messages of a transient queue are gone.
+    pub(crate) fn forget_transient(&mut self) {
+        if self.options.retention == Retention::Transient {
+            self.groups.clear();
         }
     }
 
