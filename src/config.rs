@@ -64,6 +64,22 @@ pub(crate) struct Options {
     /// Worker threads [default: as many as there are cores]
     #[arg(long, env = "LANDFAST_THREADS", value_name = "COUNT")]
     threads: Option<usize>,
+    /// Where the data of znodes is kept [default: kv]
+    #[arg(long, env = "LANDFAST_USER_STORE")]
+    user_store: Option<UserStore>,
+}
+
+/// Where the data of znodes is kept; everything else about them is in items.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum UserStore {
+    /// In items: cheapest to read while data is small
+    #[default]
+    Kv,
+    /// In objects: cheapest to keep
+    Objects,
+    /// In items up to 4 KiB, in objects beyond: where objects become the cheaper ones to read
+    Hybrid,
 }
 
 /// Who keeps items and queues.
@@ -98,6 +114,7 @@ pub(crate) struct Settings {
     pub(crate) zookeeper: Listen,
     pub(crate) http: Listen,
     pub(crate) threads: usize,
+    pub(crate) user_store: UserStore,
     /// What to tell the user once logs are on.
     pub(crate) warnings: Vec<String>,
 }
@@ -117,6 +134,7 @@ impl Options {
             zookeeper: options.zookeeper.unwrap_or(Listen::loopback(2181)),
             http: options.http.unwrap_or(Listen::loopback(7600)),
             threads: options.threads.unwrap_or_else(cores),
+            user_store: options.user_store.unwrap_or_default(),
             warnings: options.warnings(),
         };
         ensure!(
@@ -155,6 +173,7 @@ impl Options {
             tls_key: self.tls_key.or(lower.tls_key),
             insecure: self.insecure.or(lower.insecure),
             threads: self.threads.or(lower.threads),
+            user_store: self.user_store.or(lower.user_store),
         }
     }
 

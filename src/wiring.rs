@@ -4,7 +4,7 @@
 use std::{env, future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, anyhow};
-use coordination::{Gateway, Parts, Region, Service};
+use coordination::{Gateway, Parts, Region, Service, user_store::DataPlacement};
 use embedded::Embedded;
 use ports::metering::{Meter, MeteredFunctions, MeteredKeyValue, MeteredObjects, MeteredQueue};
 use tokio::{
@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use crate::{
-    config::{Listen, Settings},
+    config::{Listen, Settings, UserStore},
     overview::{Overview, Sources},
 };
 
@@ -49,7 +49,7 @@ impl House {
         }
         let provider = Arc::new(open_provider(settings).await?);
         let meter = Arc::new(Meter::default());
-        let service = Arc::new(start_coordination(&provider, &meter).await?);
+        let service = Arc::new(start_coordination(&provider, &meter, settings).await?);
         let following = Arc::clone(&service);
         let tail = tokio::spawn(async move { following.run().await }).abort_handle();
         let gateway = service.gateway();
@@ -106,7 +106,11 @@ async fn open_provider(settings: &Settings) -> anyhow::Result<Embedded> {
 }
 
 /// The service on metered ports, with its functions registered and its triggers armed.
-async fn start_coordination(provider: &Embedded, meter: &Arc<Meter>) -> anyhow::Result<Service> {
+async fn start_coordination(
+    provider: &Embedded,
+    meter: &Arc<Meter>,
+    settings: &Settings,
+) -> anyhow::Result<Service> {
     let metered = || Arc::clone(meter);
     let items = Arc::new(MeteredKeyValue::new(provider.key_value(), metered()));
     let region = Region {
@@ -121,7 +125,8 @@ async fn start_coordination(provider: &Embedded, meter: &Arc<Meter>) -> anyhow::
         clock: provider.clock(),
         entropy: provider.entropy(),
     };
-    let service = Service::new(parts, coordination::Config::default());
+    let service =
+        Service::new(parts, coordination::Config { placement: placement(settings), ..Default::default() });
     for definition in service.functions() {
         let clock = provider.clock();
         let counted = MeteredFunctions::metered(definition, FUNCTION_MEMORY_MB, metered(), clock);
@@ -178,5 +183,17 @@ impl FrontEnds {
             // An error means that the house is gone, which is a stop too.
             let _ = stop.wait_for(|is_stopped| *is_stopped).await;
         }
+    }
+}
+
+/// The largest data that `hybrid` keeps in items: up to here reading an item costs no more than reading an
+/// object (`faaskeeper.txt`, section 5.3).
+const INLINE_BYTES_MAX: usize = 4 * 1024;
+
+fn placement(settings: &Settings) -> DataPlacement {
+    match settings.user_store {
+        UserStore::Kv => DataPlacement::KeyValue,
+        UserStore::Objects => DataPlacement::Objects,
+        UserStore::Hybrid => DataPlacement::Hybrid { inline_bytes_max: INLINE_BYTES_MAX },
     }
 }

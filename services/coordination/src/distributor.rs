@@ -184,8 +184,21 @@ impl Distributor {
     async fn apply(&self, step: Step, numbered: &Numbered) -> Result<()> {
         let regions = self.regions.iter().zip(&numbered.changes);
         try_join_all(regions.map(|(region, changes)| region.apply(step, changes, &numbered.garbage))).await?;
-        // Only now: a successor that applies the slot to a slower region reads the temporary objects again.
-        try_join_all(self.regions.iter().map(|region| region.collect(numbered.garbage.clone()))).await?;
+        self.collect(&numbered.garbage).await
+    }
+
+    /// Removes objects that nothing names once everything applied so far is durable in every region: until
+    /// then whoever applies it again reads them (rule P5, for a delete in another store).
+    async fn collect(&self, garbage: &[Bytes]) -> Result<()> {
+        if garbage.is_empty() {
+            return Ok(());
+        }
+        let durable = |region: &UserStore| {
+            let items = region.items().clone();
+            async move { items.externalize(items.point()).await }
+        };
+        try_join_all(self.regions.iter().map(durable)).await?;
+        try_join_all(self.regions.iter().map(|region| region.collect(garbage))).await?;
         Ok(())
     }
 
@@ -231,10 +244,10 @@ impl Distributor {
     /// Becomes the distributor: seals the log, and finishes every slot that is not known to be finished. The
     /// last one applied is among them, since its outboxes may not be settled.
     async fn take_over(&self) -> Result<Warm> {
-        let mut cursors = Vec::with_capacity(self.regions.len());
+        let (mut cursors, mut garbage) = (Vec::with_capacity(self.regions.len()), Vec::new());
         for region in &self.regions {
-            let (cursor, garbage) = region.cursor().await?;
-            region.collect(garbage).await?;
+            let (cursor, of_region) = region.cursor().await?;
+            garbage.extend(of_region);
             cursors.push(cursor);
         }
         let slowest = cursors.into_iter().min_by_key(|cursor| cursor.slot);
@@ -249,6 +262,7 @@ impl Distributor {
         for slot in standing {
             self.redo(&mut warm, slot).await?;
         }
+        self.collect(&garbage).await?;
         Ok(warm)
     }
 

@@ -265,11 +265,8 @@ impl UserStore {
     }
 
     /// Removes objects that no item names any more, and forgets them.
-    pub async fn collect(&self, garbage: Vec<Bytes>) -> Result<()> {
-        if garbage.is_empty() {
-            return Ok(());
-        }
-        for name in &garbage {
+    pub async fn collect(&self, garbage: &[Bytes]) -> Result<()> {
+        for name in garbage {
             let name = String::from_utf8_lossy(name);
             match self.objects.delete(&ObjectPath::from(name.as_ref())).await {
                 Ok(()) | Err(ObjectError::NotFound { .. }) => {}
@@ -278,7 +275,7 @@ impl UserStore {
                 }
             }
         }
-        let actions = vec![Action::RemoveElements(GARBAGE.into(), garbage)];
+        let actions = vec![Action::RemoveElements(GARBAGE.into(), garbage.to_vec())];
         self.items.update(Update::modify(cursor_key(), actions)).await.map(|_| ())
     }
 

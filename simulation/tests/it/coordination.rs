@@ -1,6 +1,6 @@
 //! Rules C-1 to C-6, and what the paper's appendix A asks for, over seeds of faults.
 
-use coordination::broken::Broken;
+use coordination::{broken::Broken, user_store::DataPlacement};
 use simulation::{
     faults::Weather,
     scenario::{Scenario, configuration, contended, ephemerals, everything, patient, seeds},
@@ -145,6 +145,29 @@ fn a_silent_session_ends_with_its_ephemerals() {
     let scenario =
         Scenario { mix: ephemerals, weather: Weather::Stormy, one_break_in: 4, ..Scenario::default() };
     scenario.holds("a_silent_session_ends_with_its_ephemerals");
+}
+
+/// Data that is kept, and travels, in objects: nothing is read that is not there, nothing is mixed up.
+fn in_objects(placement: DataPlacement, weather: Weather) -> Scenario {
+    let mut scenario = Scenario { crashes: 1, ..everything_in(weather) };
+    scenario.config.placement = placement;
+    scenario.config.message_payload_bytes_max = 2;
+    scenario
+}
+
+/// C1, C3: the user store in objects.
+#[test]
+fn data_in_objects_is_as_good_as_data_in_items() {
+    for weather in [Weather::Slow, Weather::Stormy] {
+        in_objects(DataPlacement::Objects, weather).holds("data_in_objects_is_as_good_as_data_in_items");
+    }
+}
+
+/// C1, C3: the user store in items or objects by size; the clients' data is three or four bytes long.
+#[test]
+fn data_in_items_and_objects_by_size_is_as_good() {
+    let placement = DataPlacement::Hybrid { inline_bytes_max: 3 };
+    in_objects(placement, Weather::Stormy).holds("data_in_items_and_objects_by_size_is_as_good");
 }
 
 /// C7: with no session open, an hour passes without one call to any port.
