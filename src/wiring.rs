@@ -99,7 +99,7 @@ async fn open_provider(settings: &Settings) -> anyhow::Result<Embedded> {
             file = %cut.file.display(),
             offset = cut.offset,
             bytes = cut.bytes,
-            "the journal ended in the middle of a record, which was cut off; nothing acknowledged was in it"
+            "the journal ended in the middle of a record, which was cut off: a crash tore it before it was acknowledged, or the disk has damaged it since"
         );
     }
     Ok(provider)

@@ -150,3 +150,14 @@ def requests_behind_a_close_are_not_applied(sessions, server, path):
     observer = sessions(server)
     observer.sync()
     assert observer.exists(path).error == NO_NODE
+
+
+def a_session_ends_with_more_ephemerals_than_fit_into_one_decision(clients, server, path):
+    owner, other = clients(server), clients(server)
+    owner.create(path)
+    name = "n" * 150
+    created = [owner.create_async(f"{path}/{name}{number}", ephemeral=True) for number in range(6_000)]
+    assert all(pending.get(timeout=60) for pending in created)
+    owner.stop()
+    waiting.until(lambda: other.get_children(path) == [], "the ephemerals are gone")
+    assert other.get(path)[1].cversion == 12_000

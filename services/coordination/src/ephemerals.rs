@@ -3,13 +3,20 @@
 //! Kept apart from the session's row, so that a session with many ephemerals costs no more per request than
 //! one with few. An entry is written before the create it stands for is decided and removed after the
 //! delete is installed: it may outlive its znode, or name one that never came to be, and whoever reads the
-//! index looks at the znode's owner.
+//! index looks at the znode's owner. An entry names the create it was written for, so that a writer who is late in
+//! removing it leaves the entry of a znode that was made again meanwhile.
 
 use std::sync::Arc;
 
-use ports::{Error, Key, KeyValue, Result, Update, key_value::Scan};
+use ports::{
+    Condition, Error, Key, KeyValue, Result, Update,
+    key_value::{Scan, Test, Value},
+};
 
-use crate::model::SessionId;
+use crate::{model::SessionId, records::UpdateId};
+
+/// Which of its session's updates made the ephemeral.
+const CREATE: &str = "create";
 
 const PAGE_ITEMS: usize = 500;
 
@@ -25,20 +32,27 @@ impl Ephemerals {
         Self { system }
     }
 
-    /// Notes that `path` may become an ephemeral of `session`.
-    pub async fn add(&self, session: SessionId, path: &str) -> Result<()> {
-        self.system.update(Update::put(key(session, path), Vec::new())).await.map(|_| ())
+    /// Notes that `path` may become an ephemeral, made by `create`.
+    pub async fn add(&self, create: UpdateId, path: &str) -> Result<()> {
+        let attributes = vec![(CREATE.into(), Value::Integer(create.sequence as i64))];
+        self.system.update(Update::put(key(create.session, path), attributes)).await.map(|_| ())
     }
 
-    /// Notes that `path` is gone, if it was one of `session`'s.
-    pub async fn remove(&self, session: SessionId, path: &str) -> Result<()> {
+    /// Notes that the ephemeral made at `path` by `create` is gone.
+    pub async fn remove(&self, create: UpdateId, path: &str) -> Result<()> {
+        let is_its = Condition::attribute(CREATE, Test::is_integer(create.sequence as i64));
+        self.system.update(Update::delete(key(create.session, path)).when(is_its)).await.map(|_| ())
+    }
+
+    /// Removes the entry of `path`, whatever it was written for: its session is at its end and makes no more.
+    pub async fn discard(&self, session: SessionId, path: &str) -> Result<()> {
         self.system.update(Update::delete(key(session, path))).await.map(|_| ())
     }
 
     /// Removes the whole index of a session whose end is applied.
     pub async fn clear(&self, session: SessionId) -> Result<()> {
         for path in self.all(session).await? {
-            self.remove(session, &path).await?;
+            self.discard(session, &path).await?;
         }
         Ok(())
     }

@@ -21,6 +21,9 @@ use crate::{
 /// How often a read that changes overtake looks again before others get a turn.
 pub(crate) const ATTEMPTS_MAX: u32 = 8;
 
+/// How often a znode is looked at that changes while it is being looked at.
+const LOOKS_MAX: u32 = 1000;
+
 /// What a read saw: shown once the view has reached `zxid`.
 #[derive(Debug)]
 pub(crate) struct Found {
@@ -107,7 +110,7 @@ async fn node(shared: &Shared, path: &str) -> Result<(Option<Node>, Zxid)> {
 }
 
 async fn look_for_data(shared: &Shared, path: &str, watching: Watching) -> Result<Found> {
-    loop {
+    for _ in 0..LOOKS_MAX {
         let (node, zxid) = node(shared, path).await?;
         let Some(node) = node else { return Ok(Found::of(zxid, Err(Error::NoNode)).at(path, None)) };
         // Without its object the znode has changed since: look again.
@@ -115,10 +118,11 @@ async fn look_for_data(shared: &Shared, path: &str, watching: Watching) -> Resul
         let response = Response::Data { data, stat: node.meta.stat() };
         return Ok(Found::of(zxid, Ok(response)).at(path, aspect(watching, Aspect::Data)));
     }
+    Err(ports::Error::corrupt(format!("read the data of {path:?}, whose object is gone")))
 }
 
 async fn look_for_children(shared: &Shared, path: &str, watching: Watching) -> Result<Found> {
-    loop {
+    for _ in 0..LOOKS_MAX {
         let (before, zxid) = node(shared, path).await?;
         let Some(before) = before else { return Ok(Found::of(zxid, Err(Error::NoNode)).at(path, None)) };
         let children = shared.region.children(path).await?;
@@ -131,6 +135,7 @@ async fn look_for_children(shared: &Shared, path: &str, watching: Watching) -> R
         let response = Response::Children { children, stat };
         return Ok(Found::of(zxid, Ok(response)).at(path, aspect(watching, Aspect::Children)));
     }
+    Err(ports::Error::unavailable(format!("list the children of {path:?}, which change all the time")))
 }
 
 fn unchanged(before: &Node, after: Option<&Node>) -> Option<Stat> {

@@ -60,8 +60,8 @@ pub struct NodeState {
     pub creates: i32,
     /// How many children it has.
     pub children: i32,
-    /// The session that owns it, if it is ephemeral.
-    pub owner: Option<SessionId>,
+    /// If it is ephemeral, the update that made it: its session owns it.
+    pub owner: Option<UpdateId>,
     /// The last update that touched it: what the next one follows (rule C-3).
     pub last: UpdateId,
 }

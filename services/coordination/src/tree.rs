@@ -87,7 +87,7 @@ pub fn create(
         return Err(Error::NoChildrenForEphemerals);
     }
     let owner = match lifetime {
-        Lifetime::Ephemeral => Some(id.session),
+        Lifetime::Ephemeral => Some(id),
         Lifetime::Persistent => None,
     };
     let parent_after = NodeState {
@@ -138,7 +138,8 @@ pub fn set_data(id: UpdateId, node: Locked<'_>, version: i32) -> Result<Vec<Touc
 /// Deletes every znode of `locked` that `session` owns, together; the others of `locked` are their parents
 /// and stay. Returns what is touched, and the paths that vanish.
 pub fn close(id: UpdateId, session: SessionId, locked: &[Locked<'_>]) -> (Vec<Touched>, Vec<String>) {
-    let is_owned = |node: &Locked<'_>| node.state.is_some_and(|state| state.owner == Some(session));
+    let owner = |node: &Locked<'_>| node.state.and_then(|state| state.owner).map(|owner| owner.session);
+    let is_owned = |node: &Locked<'_>| owner(node) == Some(session);
     let vanishing: Vec<&str> = locked.iter().filter(|node| is_owned(node)).map(|node| node.path).collect();
     let mut lost: BTreeMap<&str, i32> = BTreeMap::new();
     for (parent, _) in vanishing.iter().filter_map(|path| path::split(path)) {

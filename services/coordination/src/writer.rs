@@ -15,7 +15,7 @@
 //! what it has applied. Installing comes before pushing, so that the outbox entry of an applied update is
 //! never needed again and the distributor may drop it.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -44,6 +44,10 @@ use crate::{
 /// The most decided requests that wait for one push.
 const PUSH_MESSAGES_MAX: usize = 64;
 
+/// The paths of the ephemerals that vanish in one decision may together take this part of the largest item; what
+/// else is written of each takes a few times as much.
+const CLOSE_PATHS_PART: usize = 10;
+
 /// The writer function.
 #[derive(Debug)]
 pub struct Writer {
@@ -52,6 +56,7 @@ pub struct Writer {
     sessions: Sessions,
     nodes: Nodes,
     ephemerals: Ephemerals,
+    close_path_bytes_max: usize,
     broken: Option<Broken>,
 }
 
@@ -65,7 +70,16 @@ impl Writer {
         config: &Config,
     ) -> Self {
         let sessions = Sessions::new(system.clone());
-        Self { queue, clock, sessions, nodes, ephemerals: Ephemerals::new(system), broken: config.broken }
+        let close_path_bytes_max = system.limits().item_bytes_max / CLOSE_PATHS_PART;
+        Self {
+            queue,
+            clock,
+            sessions,
+            nodes,
+            ephemerals: Ephemerals::new(system),
+            close_path_bytes_max,
+            broken: config.broken,
+        }
     }
 
     async fn handle_messages(&self, deliveries: &[Delivery]) -> Result<(), Failure> {
@@ -159,6 +173,11 @@ impl Turn<'_> {
             request: UpdateId { session: self.session, sequence: self.row.sequence + 1 },
             fence: self.row.fence,
         };
+        if matches!(submitted.operation, Operation::Close | Operation::Expire)
+            && self.end_a_part(expected).await?
+        {
+            return Box::pin(self.process(submitted)).await;
+        }
         let mut locks = Locks { nodes: &self.writer.nodes, holder, held: Vec::new() };
         let plan = match self.plan(&submitted.operation, &mut locks).await {
             Ok(Ok(plan)) => Ok(plan),
@@ -289,14 +308,61 @@ impl Turn<'_> {
         };
         if lifetime == Lifetime::Ephemeral {
             // Before the decision: an entry too many is seen through at the end, one too few is not.
-            self.writer.ephemerals.add(self.session, &whole).await?;
+            self.writer.ephemerals.add(locks.holder.request, &whole).await?;
         }
         Ok(Ok((Effect::Create { path: whole, data: data.clone(), acl: acl.to_vec() }, touched)))
     }
 
+    /// A session whose ephemerals do not fit into one decision loses some of them before it ends: true if it did.
+    async fn end_a_part(&mut self, expected: State) -> Result<bool> {
+        let all = self.writer.ephemerals.all(self.session).await?;
+        let mut bytes = 0;
+        let fits = |path: &&String| {
+            bytes += path.len();
+            bytes <= self.writer.close_path_bytes_max
+        };
+        let part: Vec<String> = all.iter().take_while(fits).cloned().collect();
+        if part.len() == all.len() {
+            return Ok(false);
+        }
+        let request = UpdateId { session: self.session, sequence: self.row.sequence + 1 };
+        let holder = Holder { request, fence: self.row.fence };
+        let mut locks = Locks { nodes: &self.writer.nodes, holder, held: Vec::new() };
+        let plan = self.plan_end(part.clone(), &mut locks).await?;
+        let plan = Ok((Effect::Delete { paths: plan.0 }, plan.1));
+        let held = locks.held;
+        let submitted = Submitted {
+            session: self.session,
+            attach: self.row.attach,
+            request: 0,
+            operation: Operation::Expire,
+        };
+        let sequence = self.row.sequence;
+        self.decide(submitted, holder, plan, &held, expected).await?;
+        if self.row.sequence == sequence {
+            return Ok(false); // somebody else was faster; what is left is judged by the row as it is now
+        }
+        for path in &part {
+            // Entries that turned out to name nothing of this session's.
+            self.writer.ephemerals.discard(self.session, path).await?;
+        }
+        Ok(true)
+    }
+
     async fn plan_close(&self, locks: &mut Locks<'_>) -> Result<(Effect, Vec<Touched>)> {
-        let mut paths = Vec::new();
-        for path in self.writer.ephemerals.all(self.session).await? {
+        let paths = self.writer.ephemerals.all(self.session).await?;
+        let (vanishing, touched) = self.plan_end(paths, locks).await?;
+        Ok((Effect::Close { paths: vanishing }, touched))
+    }
+
+    /// What vanishes of `ephemerals`, and what that touches.
+    async fn plan_end(
+        &self,
+        ephemerals: Vec<String>,
+        locks: &mut Locks<'_>,
+    ) -> Result<(Vec<String>, Vec<Touched>)> {
+        let mut paths = Vec::with_capacity(2 * ephemerals.len());
+        for path in ephemerals {
             paths.extend(path::split(&path).map(|(parent, _)| parent.to_owned()));
             paths.push(path);
         }
@@ -307,11 +373,11 @@ impl Turn<'_> {
             locked.push(Locked { path, state: locks.lock(path).await? });
         }
         let (touched, vanishing) = tree::close(locks.holder.request, self.session, &locked);
-        let untouched = |path: &String| !touched.iter().any(|touched| touched.path == *path);
-        for path in paths.iter().filter(|path| untouched(path)) {
+        let is_touched: BTreeSet<&str> = touched.iter().map(|touched| touched.path.as_str()).collect();
+        for path in paths.iter().filter(|path| !is_touched.contains(path.as_str())) {
             locks.release_one(path).await?;
         }
-        Ok((Effect::Close { paths: vanishing }, touched))
+        Ok((vanishing, touched))
     }
 
     /// Removes the index entries of ephemerals that are being deleted, while their znodes are still locked: the

@@ -147,6 +147,19 @@ fn a_silent_session_ends_with_its_ephemerals() {
     scenario.holds("a_silent_session_ends_with_its_ephemerals");
 }
 
+/// C6, C-1: also where a writer stalls until others have broken its locks and made the znode again.
+#[test]
+fn a_writer_that_stalls_forgets_nobodys_ephemerals() {
+    let scenario = Scenario {
+        mix: ephemerals,
+        weather: Weather::Paused,
+        one_break_in: 4,
+        machines: 3,
+        ..Scenario::default()
+    };
+    scenario.holds("a_writer_that_stalls_forgets_nobodys_ephemerals");
+}
+
 /// Data that is kept, and travels, in objects: nothing is read that is not there, nothing is mixed up.
 fn in_objects(placement: DataPlacement, weather: Weather) -> Scenario {
     let mut scenario = Scenario { crashes: 1, ..everything_in(weather) };

@@ -199,12 +199,20 @@ impl<'task> Task<'task> {
         let doublings = attempt_of(handle.attempt).saturating_sub(1).min(16);
         let delay_ms = (first << doublings).min(longest);
         let queue = &self.trigger.queue;
-        tracing::debug!(queue, reason = failure.reason, delay_ms, "an invocation failed");
+        let (reason, attempt) = (&failure.reason, attempt_of(handle.attempt));
+        if attempt < ALARM_ATTEMPT {
+            tracing::debug!(queue, reason, attempt, delay_ms, "an invocation failed");
+        } else {
+            tracing::warn!(queue, reason, attempt, delay_ms, "an invocation fails again and again");
+        }
         if let Err(error) = self.functions.queue.release(queue, handle, delay_ms, &failure.reason).await {
             tracing::warn!(%error, queue, "messages stay hidden until their timeout");
         }
     }
 }
+
+/// From this attempt of one message on, failures are worth somebody's attention.
+const ALARM_ATTEMPT: u32 = 4;
 
 /// The attempt a handle stands for, without what tells apart returns to the durable state.
 fn attempt_of(attempt: u32) -> u32 {

@@ -81,7 +81,8 @@ impl Working<'_> {
     ) -> Result<Answer> {
         match effect {
             Effect::Create { path, data, acl } => {
-                let owner = state_of(decided, path).and_then(|state| state.owner).map_or(0, |owner| owner.0);
+                let owner =
+                    state_of(decided, path).and_then(|state| state.owner).map_or(0, |owner| owner.session.0);
                 let data = self.place(decided, data).await?;
                 let node = Node::created(zxid, decided.time_ms, owner, data, encode_acl(acl));
                 let stat = node.meta.stat();

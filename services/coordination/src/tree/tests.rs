@@ -4,7 +4,8 @@ const ID: UpdateId = UpdateId { session: SessionId(7), sequence: 1 };
 
 fn state(creates: i32, children: i32, owner: Option<i64>) -> NodeState {
     let last = UpdateId { session: SessionId(1), sequence: 1 };
-    NodeState { version: 3, creates, children, owner: owner.map(SessionId), last }
+    let owner = owner.map(|session| UpdateId { session: SessionId(session), sequence: 1 });
+    NodeState { version: 3, creates, children, owner, last }
 }
 
 fn locked(path: &str, state: Option<NodeState>) -> Locked<'_> {
@@ -47,7 +48,7 @@ fn a_create_counts_in_its_parent_and_a_delete_takes_the_child_away() {
     let created = created.expect("created");
     let parent = created[0].becomes.expect("stays");
     assert_eq!((parent.creates, parent.children, parent.last), (5, 3, ID));
-    assert_eq!(created[1].becomes.expect("made").owner, Some(SessionId(7)));
+    assert_eq!(created[1].becomes.expect("made").owner, Some(ID));
     let deleted =
         delete(ID, locked("/p", Some(parent)), locked("/p/c", created[1].becomes), 0).expect("deleted");
     assert_eq!(deleted[0].becomes.map(|parent| (parent.creates, parent.children)), Some((5, 2)));
