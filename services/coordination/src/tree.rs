@@ -115,7 +115,9 @@ pub fn delete(
     if before.children > 0 {
         return Err(Error::NotEmpty);
     }
-    let parent_before = parent.state.expect("a znode has a parent, and both are locked");
+    // Without a parent only in the eyes of a writer that waited for the second lock until it lost the first: the
+    // znode was made again meanwhile. Whatever it decides is refused by its fence.
+    let parent_before = parent.state.ok_or(Error::NoNode)?;
     let parent_after = NodeState { children: parent_before.children - 1, last: id, ..parent_before };
     Ok(vec![
         Touched {
