@@ -38,6 +38,9 @@ struct Arguments {
     /// Connections x requests outstanding on each, in the order to measure.
     #[arg(long, value_delimiter = ',', default_value = "1x1,8x16,64x16,4x64")]
     shapes: Vec<Shape>,
+    /// What clients ask for, in the order to measure.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Workload::ALL)]
+    workloads: Vec<Workload>,
     /// Nodes that gets and sets are spread over.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     nodes: u32,
@@ -117,12 +120,12 @@ async fn measure(
     zookeeper: Option<&Process>,
     landfast: Option<&Process>,
 ) -> Result<Vec<Row>> {
-    let cells = arguments.shapes.len() * Workload::ALL.len();
+    let cells = arguments.shapes.len() * arguments.workloads.len();
     let bar = ProgressBar::new(cells as u64)
         .with_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {msg} (about {eta} left)")?);
     let mut rows = Vec::new();
     for &shape in &arguments.shapes {
-        for workload in Workload::ALL {
+        for &workload in &arguments.workloads {
             let mut row = Row { workload, shape, zookeeper: None, landfast: None };
             for (name, server, into) in
                 [("ZooKeeper", zookeeper, &mut row.zookeeper), ("Landfast", landfast, &mut row.landfast)]

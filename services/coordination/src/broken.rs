@@ -6,6 +6,8 @@
 /// A rule that is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Broken {
+    /// P1: a request that fails for good is tried for ever, and what its session sent after it waits.
+    BlocksForEver,
     /// C-1: an expired lock is taken without shutting its holder out or installing what it decided.
     BreaksLocksUnasked,
     /// C-2: a redelivered request is validated and decided again.

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     broken::Broken,
     config::Config,
-    records::{Decided, NodeState, Touched, UpdateId, decode, encode},
+    records::{NodeState, UpdateId, decode, encode},
     session::{Moved, Sessions},
 };
 
@@ -31,7 +31,8 @@ const STATE: &str = "state";
 const LOCK: &str = "lock";
 const LOCKED_AT: &str = "locked_at_ms";
 
-/// Whose lock it is: the request, and the fencing number of the writer that works for it.
+/// Whose lock it is: the request, the first of those that are decided together, and the fencing number of the
+/// writer that works for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
     /// The request that would be decided.
@@ -64,6 +65,14 @@ impl Default for LockOptions {
     }
 }
 
+/// What came of trying to lock a row.
+enum Attempt {
+    /// It is locked for the one who tried; the znode's state.
+    Locked(Option<NodeState>),
+    /// Another holds it: the row, if the store gave it.
+    Held(Option<Arc<Item>>),
+}
+
 /// The node rows of one system store.
 #[derive(Debug, Clone)]
 pub struct Nodes {
@@ -92,22 +101,37 @@ impl Nodes {
         let LockOptions { wait_min: first, wait_max: longest, .. } = self.options;
         let mut delays = Backoff { first, longest, attempts_max: u32::MAX }.delays();
         loop {
-            let free = Condition::attribute(LOCK, Test::Absent);
-            let item = match self.system.update(self.locking(path, holder).when(free)).await?.outcome {
-                Outcome::Done(item) => return state_of(item.as_ref()),
-                Outcome::Conflict(item) => item,
+            let item = match self.attempt(path, holder).await? {
+                Attempt::Locked(state) => return Ok(state),
+                Attempt::Held(item) => item,
             };
             let Some(item) = item else { continue };
             let Some(lock) = item.bytes(LOCK) else { continue };
             let other: Holder = decode(lock, "a lock")?;
-            if other == holder {
-                return state_of(Some(&item));
-            }
             if self.may_break(&item, other, holder) {
                 self.break_lock(path, other).await?;
             } else {
                 self.clock.sleep(delays.next_delay(&*self.entropy).unwrap_or(longest)).await;
             }
+        }
+    }
+
+    /// The same without waiting: none if another holds it.
+    pub async fn try_lock(&self, path: &str, holder: Holder) -> Result<Option<Option<NodeState>>> {
+        match self.attempt(path, holder).await? {
+            Attempt::Locked(state) => Ok(Some(state)),
+            Attempt::Held(_) => Ok(None),
+        }
+    }
+
+    async fn attempt(&self, path: &str, holder: Holder) -> Result<Attempt> {
+        let free = Condition::attribute(LOCK, Test::Absent);
+        match self.system.update(self.locking(path, holder).when(free)).await?.outcome {
+            Outcome::Done(item) => state_of(item.as_ref()).map(Attempt::Locked),
+            Outcome::Conflict(Some(item)) if item.bytes(LOCK) == Some(&encode(&holder)) => {
+                state_of(Some(&item)).map(Attempt::Locked)
+            }
+            Outcome::Conflict(item) => Ok(Attempt::Held(item)),
         }
     }
 
@@ -120,15 +144,15 @@ impl Nodes {
         self.system.update(update.when(held_by(holder))).await.map(|_| ())
     }
 
-    /// Installs what a decided request makes of a znode, and unlocks it; nothing if it is installed already.
-    pub async fn install(&self, decided: &Decided, touched: &Touched) -> Result<()> {
-        let holder = Holder { request: decided.id, fence: decided.fence };
-        let update = match &touched.becomes {
+    /// Installs what was decided under the lock of `holder` for a znode, and unlocks it; nothing if it is
+    /// installed already.
+    pub async fn install(&self, path: &str, holder: Holder, becomes: Option<&NodeState>) -> Result<()> {
+        let update = match becomes {
             Some(state) => {
                 let state = Action::set(STATE, encode(state));
-                Update::modify(key(&touched.path), vec![state, Action::unset(LOCK), Action::unset(LOCKED_AT)])
+                Update::modify(key(path), vec![state, Action::unset(LOCK), Action::unset(LOCKED_AT)])
             }
-            None => Update::delete(key(&touched.path)),
+            None => Update::delete(key(path)),
         };
         self.system.update(update.when(held_by(holder))).await.map(|_| ())
     }
@@ -170,17 +194,16 @@ impl Nodes {
             Moved::Done(_) | Moved::Refused(None) => return self.discard(path, holder).await,
             Moved::Refused(Some(row)) => row,
         };
-        if let Some(decided) = row.decided(holder.request.sequence)?
-            && decided.fence == holder.fence
-            && let Some(touched) = decided.touched.iter().find(|touched| touched.path == path)
-        {
-            return self.install(&decided, touched).await;
+        let decided = row.decided_under(holder)?;
+        let touches = decided.iter().flat_map(|decided| &decided.touched);
+        match touches.filter(|touched| touched.path == path).last() {
+            Some(last) => self.install(path, holder, last.becomes.as_ref()).await,
+            None => self.discard(path, holder).await,
         }
-        self.discard(path, holder).await
     }
 
     /// Removes a lock whose request was not decided under it, leaving the state as it is.
-    pub async fn discard(&self, path: &str, holder: Holder) -> Result<()> {
+    async fn discard(&self, path: &str, holder: Holder) -> Result<()> {
         let current = self.system.get(&key(path)).await?.value;
         self.unlock(path, holder, state_of(current.as_ref())?).await
     }

@@ -10,10 +10,12 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::{
     Error,
     model::{Acl, EventKind, Lifetime, Naming, SessionId, Stat, Zxid},
+    node::Holder,
 };
 
-/// The layout of the records below. A change of any of them raises it and adds a decoder for the old one.
-const RECORD_VERSION: u8 = 1;
+/// The layout of the records below. A change of any of them raises it and, once a version was released, adds a
+/// decoder for the old one.
+const RECORD_VERSION: u8 = 2;
 
 /// Encodes `record` behind its version byte.
 pub fn encode<T: Serialize>(record: &T) -> Bytes {
@@ -169,10 +171,11 @@ impl Operation {
         64 + path + data
     }
 
-    /// The data that travels with it.
-    pub fn payload(&self) -> Option<&Payload> {
+    /// The temporary object that carries its data, if one does.
+    pub fn temporary_object(&self) -> Option<&str> {
         match self {
-            Self::Create { data, .. } | Self::SetData { data, .. } => Some(data),
+            Self::Create { data: Payload::Object { name, .. }, .. }
+            | Self::SetData { data: Payload::Object { name, .. }, .. } => Some(name),
             _ => None,
         }
     }
@@ -185,6 +188,8 @@ pub struct Decided {
     pub id: UpdateId,
     /// The writer's fencing number that decided it: locks of other numbers are not its own.
     pub fence: u64,
+    /// The sequence that its locks name: the first of the requests that were decided together with it.
+    pub locks: u64,
     /// The attach and request number it answers.
     pub attach: u64,
     /// See [`Submitted::request`].
@@ -197,6 +202,13 @@ pub struct Decided {
     pub touched: Vec<Touched>,
     /// A temporary object that carried its data and is garbage once it is applied.
     pub temporary: Option<String>,
+}
+
+impl Decided {
+    /// What its locks name.
+    pub fn holder(&self) -> Holder {
+        Holder { request: UpdateId { sequence: self.locks, ..self.id }, fence: self.fence }
+    }
 }
 
 /// A znode touched by a decided update.

@@ -19,7 +19,7 @@ use crate::{
     model::{SessionId, Zxid},
     names,
     node::Nodes,
-    records::{NodeState, Payload, UpdateId, decode},
+    records::{NodeState, Payload, UpdateId},
     session::{SHARD_COUNT, Sessions},
     tail::Tail,
     user_store::{Meta, Node, UserStore, encode_acl},
@@ -136,11 +136,13 @@ impl Service {
             let mut from = Some(Bytes::new());
             while let Some(start) = from {
                 let (rows, next) = sessions.page(shard, start).await?;
-                for body in rows.iter().flat_map(|(_, row)| row.outbox()) {
-                    writer::install(&nodes, &decode(body, "a decided request")?).await?;
-                    let group = names::distributor_group();
-                    let message = Message { group, deduplication: None, body: body.clone() };
-                    self.parts.queue.send(names::DISTRIBUTOR_QUEUE, vec![message]).await?;
+                for (_, row) in &rows {
+                    writer::install_outbox(&nodes, row).await?;
+                    for body in row.outbox() {
+                        let group = names::distributor_group();
+                        let message = Message { group, deduplication: None, body: body.clone() };
+                        self.parts.queue.send(names::DISTRIBUTOR_QUEUE, vec![message]).await?;
+                    }
                 }
                 from = next;
             }

@@ -25,7 +25,8 @@ use ports::{
 
 use crate::{
     model::{Password, SessionId},
-    records::{Decided, decode},
+    node::Holder,
+    records::{Decided, UpdateId, decode},
 };
 
 const STATE: &str = "state";
@@ -118,6 +119,18 @@ impl Row {
         self.item.list(OUTBOX)
     }
 
+    /// The same, decoded.
+    pub fn outbox_decoded(&self) -> Result<Vec<Decided>> {
+        self.outbox().iter().map(|encoded| decode(encoded, "a decided request")).collect()
+    }
+
+    /// The requests that were decided under the locks of `holder`, as far as they are in the outbox.
+    pub fn decided_under(&self, holder: Holder) -> Result<Vec<Decided>> {
+        let mut decided = self.outbox_decoded()?;
+        decided.retain(|decided| decided.holder() == holder);
+        Ok(decided)
+    }
+
     /// The decided request with `sequence`, if it is still in the outbox.
     pub fn decided(&self, sequence: u64) -> Result<Option<Decided>> {
         let place = sequence.checked_sub(self.applied + 1);
@@ -126,6 +139,25 @@ impl Row {
             None => Ok(None),
         }
     }
+}
+
+/// Requests to be decided together.
+#[derive(Debug)]
+pub struct Decision {
+    /// The name of the first of them; the others follow without a gap.
+    pub first: UpdateId,
+    /// Under which fencing number,
+    pub fence: u64,
+    /// for which attach,
+    pub attach: u64,
+    /// and in which state the row must be.
+    pub expected: State,
+    /// The last request of the attach that is decided then.
+    pub request: u64,
+    /// Whether the session ends with them.
+    pub closes: bool,
+    /// What is decided, encoded, in order.
+    pub outcomes: Vec<Bytes>,
 }
 
 /// How a conditional transition of a row ended.
@@ -217,25 +249,25 @@ impl Sessions {
             .await
     }
 
-    /// The commit point (rule C-1): moves the session's numbers on by one and puts `encoded` into its outbox.
-    pub async fn decide(&self, decided: &Decided, encoded: Bytes, expected: State) -> Result<Moved> {
+    /// The commit point (rule C-1): moves the session's numbers on and puts the outcomes into its outbox.
+    pub async fn decide(&self, decision: Decision) -> Result<Moved> {
+        let Decision { first, fence, attach, expected, request, closes, outcomes } = decision;
+        let last = first.sequence + outcomes.len() as u64 - 1;
         let mut actions = vec![
-            Action::set_integer(SEQUENCE, decided.id.sequence as i64),
-            Action::Append(OUTBOX.into(), vec![encoded]),
+            Action::set_integer(SEQUENCE, last as i64),
+            Action::set_integer(REQUEST, request as i64),
+            Action::Append(OUTBOX.into(), outcomes),
         ];
-        if decided.request > 0 {
-            actions.push(Action::set_integer(REQUEST, decided.request as i64));
-        }
-        if matches!(decided.outcome, Ok(crate::records::Effect::Close { .. })) {
+        if closes {
             actions.push(Action::set_integer(STATE, State::Closed.number()));
         }
         let condition = Condition::All(vec![
             is(STATE, expected.number()),
-            is(ATTACH, decided.attach as i64),
-            is(SEQUENCE, decided.id.sequence as i64 - 1),
-            is(FENCE, decided.fence as i64),
+            is(ATTACH, attach as i64),
+            is(SEQUENCE, first.sequence as i64 - 1),
+            is(FENCE, fence as i64),
         ]);
-        self.transition(Update::modify(key(decided.id.session), actions).when(condition)).await
+        self.transition(Update::modify(key(first.session), actions).when(condition)).await
     }
 
     /// Records that everything up to `through` is applied, and drops it from the outbox.

@@ -86,7 +86,8 @@ impl Working<'_> {
                 let data = self.place(decided, data).await?;
                 let node = Node::created(zxid, decided.time_ms, owner, data, encode_acl(acl));
                 let stat = node.meta.stat();
-                self.replace(path, Some(node)).await?;
+                let before = self.node(path).await?;
+                self.replace(path, before.as_ref(), Some(node));
                 events.push((EventKind::NodeCreated, path.clone()));
                 self.touch_parent(zxid, decided, path, events).await?;
                 Ok(Answer::Created { path: path.clone(), stat })
@@ -120,8 +121,8 @@ impl Working<'_> {
         let version = state_of(decided, path).map_or(before.meta.version, |state| state.version);
         let data_length = data.bytes_len() as i32;
         let meta = Meta { mzxid: zxid, mtime: decided.time_ms, version, data_length, ..before.meta };
-        let after = Node { meta, data, acl: before.acl };
-        self.replace(path, Some(after)).await?;
+        let after = Node { meta, data, acl: before.acl.clone() };
+        self.replace(path, Some(&before), Some(after));
         events.push((EventKind::NodeDataChanged, path.to_owned()));
         Ok(Answer::Set(meta.stat()))
     }
@@ -134,7 +135,8 @@ impl Working<'_> {
         events: &mut Vec<(EventKind, String)>,
     ) -> Result<()> {
         for path in paths {
-            self.replace(path, None).await?;
+            let before = self.node(path).await?;
+            self.replace(path, before.as_ref(), None);
             events.push((EventKind::NodeDeleted, path.clone()));
             self.touch_parent(zxid, decided, path, events).await?;
         }
@@ -167,19 +169,17 @@ impl Working<'_> {
         }
     }
 
-    /// Puts `after` in the place of what is at `path`; an object that only that named is garbage then.
-    async fn replace(&mut self, path: &str, after: Option<Node>) -> Result<()> {
-        let before = self.node(path).await?;
+    /// Puts `after` in the place of `before`; an object that only that named is garbage then.
+    fn replace(&mut self, path: &str, before: Option<&Node>, after: Option<Node>) {
         let object = |node: Option<&Node>| match node.map(|node| &node.data) {
             Some(Payload::Object { name, .. }) => Some(Bytes::copy_from_slice(name.as_bytes())),
             _ => None,
         };
-        let (old, new) = (object(before.as_ref()), object(after.as_ref()));
+        let (old, new) = (object(before), object(after.as_ref()));
         if old != new {
             self.garbage.extend(old);
         }
         self.nodes.insert(path.to_owned(), after);
-        Ok(())
     }
 
     /// Data that came in a temporary object is fetched from there; then it goes where this region keeps it.

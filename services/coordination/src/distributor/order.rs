@@ -134,14 +134,10 @@ async fn missing(
 
 /// A decided request that the queue has not brought. Its writer may have died before installing it.
 async fn fetch(sessions: &Sessions, nodes: &Nodes, id: UpdateId) -> Result<Decided> {
-    let row = sessions.get(id.session).await?;
-    let decided = match &row {
-        Some(row) => row.decided(id.sequence)?,
-        None => None,
-    };
-    let decided = decided.ok_or_else(|| {
-        Error::unavailable(format!("find {id:?} in its outbox: another distributor has numbered it"))
-    })?;
-    writer::install(nodes, &decided).await?;
+    let lost =
+        || Error::unavailable(format!("find {id:?} in its outbox: another distributor has numbered it"));
+    let row = sessions.get(id.session).await?.ok_or_else(lost)?;
+    let decided = row.decided(id.sequence)?.ok_or_else(lost)?;
+    writer::install(nodes, &row.decided_under(decided.holder())?).await?;
     Ok(decided)
 }

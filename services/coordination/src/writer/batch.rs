@@ -1,0 +1,246 @@
+//! Requests of one session that are decided together: the locks held for them, and what they come to.
+//!
+//! Requests that wait behind each other share the writes that cost the same for one as for many: a znode is
+//! locked and installed once for all that touch it, and one write of the session's row decides them all.
+//! Every lock names the first of them, so whoever meets one finds them all in the outbox, or shuts them all out.
+//!
+//! Invariants
+//! - While another request's locks are held nothing waits for a lock: waiting writers would wait for each
+//!   other. A request that meets one ends the batch before itself, and waits with none but its own, taken in
+//!   path order.
+//! - A batch is decided whole or not at all.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use ports::Result;
+
+use crate::{
+    Error,
+    ephemerals::Ephemerals,
+    node::{Holder, Nodes},
+    records::{Decided, Effect, NodeState, Submitted, Touched, UpdateId, encode_sized},
+    session::{Decision, Row, State},
+};
+
+/// Why there is no plan for a request.
+#[derive(Debug)]
+pub(super) enum Unplanned {
+    /// The request is refused: that is its outcome.
+    Refused(Error),
+    /// Another writer holds a znode that this one must not wait for.
+    Contended,
+    /// A store failed.
+    Failed(ports::Error),
+}
+
+impl From<Error> for Unplanned {
+    fn from(refusal: Error) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl From<ports::Error> for Unplanned {
+    fn from(failure: ports::Error) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+/// A znode locked for the batch.
+#[derive(Debug)]
+struct Held {
+    /// As it was found.
+    found: Option<NodeState>,
+    /// As the batch makes it.
+    becomes: Option<NodeState>,
+    is_touched: bool,
+}
+
+/// Requests on their way to one decision.
+#[derive(Debug)]
+pub(super) struct Batch<'writer> {
+    nodes: &'writer Nodes,
+    holder: Holder,
+    attach: u64,
+    state: State,
+    held: BTreeMap<String, Held>,
+    outcomes: Vec<Bytes>,
+    bytes_len: usize,
+    /// The number of the last request of the attach, decided or in here.
+    request: u64,
+    closes: bool,
+    /// Ephemerals that vanish, by the update that made them.
+    vanishing: Vec<(UpdateId, String)>,
+}
+
+impl<'writer> Batch<'writer> {
+    /// An empty batch of requests behind those that `row` has decided.
+    pub(super) fn new(nodes: &'writer Nodes, session: crate::model::SessionId, row: &Row) -> Self {
+        let request = UpdateId { session, sequence: row.sequence + 1 };
+        Self {
+            nodes,
+            holder: Holder { request, fence: row.fence },
+            attach: row.attach,
+            state: row.state,
+            held: BTreeMap::new(),
+            outcomes: Vec::new(),
+            bytes_len: 0,
+            request: row.request,
+            closes: false,
+            vanishing: Vec::new(),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.outcomes.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.outcomes.len()
+    }
+
+    /// How long the outcomes are, encoded.
+    pub(super) fn bytes_len(&self) -> usize {
+        self.bytes_len
+    }
+
+    /// The number of the last request of the attach, decided or in here.
+    pub(super) fn request(&self) -> u64 {
+        self.request
+    }
+
+    /// The name that the next request's update gets.
+    pub(super) fn next_id(&self) -> UpdateId {
+        let first = self.holder.request;
+        UpdateId { sequence: first.sequence + self.outcomes.len() as u64, ..first }
+    }
+
+    /// Locks a znode, once for all of the batch; answers its state as the batch has made it so far.
+    pub(super) async fn lock(&mut self, path: &str) -> Result<Option<NodeState>, Unplanned> {
+        if let Some(held) = self.held.get(path) {
+            return Ok(held.becomes);
+        }
+        let found = if self.is_empty() {
+            self.nodes.lock(path, self.holder).await?
+        } else {
+            self.nodes.try_lock(path, self.holder).await?.ok_or(Unplanned::Contended)?
+        };
+        self.held.insert(path.to_owned(), Held { found, becomes: found, is_touched: false });
+        Ok(found)
+    }
+
+    /// Gives a lock back that turned out not to be needed.
+    pub(super) async fn unlock(&mut self, path: &str) -> Result<()> {
+        match self.held.remove(path) {
+            Some(held) => self.nodes.unlock(path, self.holder, held.found).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Adds a request with its outcome.
+    pub(super) fn add(
+        &mut self,
+        submitted: &Submitted,
+        time_ms: i64,
+        outcome: Result<(Effect, Vec<Touched>), Error>,
+    ) {
+        let id = self.next_id();
+        let (outcome, touched) = match outcome {
+            Ok((effect, touched)) => (Ok(effect), touched),
+            Err(error) => (Err(error), Vec::new()),
+        };
+        if let Ok(Effect::Delete { paths }) = &outcome {
+            self.note_vanishing(paths);
+        }
+        self.closes |= matches!(outcome, Ok(Effect::Close { .. }));
+        for touched in &touched {
+            let held = self.held.get_mut(&touched.path).expect("what a plan touches is locked");
+            (held.becomes, held.is_touched) = (touched.becomes, true);
+        }
+        let decided = Decided {
+            id,
+            fence: self.holder.fence,
+            locks: self.holder.request.sequence,
+            attach: self.attach,
+            request: submitted.request,
+            time_ms,
+            temporary: submitted.operation.temporary_object().map(str::to_owned),
+            outcome,
+            touched,
+        };
+        let touched_len: usize = decided.touched.iter().map(|touched| 48 + touched.path.len()).sum();
+        let encoded = encode_sized(&decided, 96 + submitted.operation.bytes_len() + touched_len);
+        self.request = self.request.max(submitted.request);
+        self.bytes_len += encoded.len();
+        self.outcomes.push(encoded);
+    }
+
+    fn note_vanishing(&mut self, paths: &[String]) {
+        for path in paths {
+            let owner = self.held.get(path).and_then(|held| held.becomes?.owner);
+            self.vanishing.extend(owner.map(|owner| (owner, path.clone())));
+        }
+    }
+
+    /// What the session's row has to be told.
+    pub(super) fn decision(&self) -> Decision {
+        Decision {
+            first: self.holder.request,
+            fence: self.holder.fence,
+            attach: self.attach,
+            expected: self.state,
+            request: self.request,
+            closes: self.closes,
+            outcomes: self.outcomes.clone(),
+        }
+    }
+
+    /// Installs what was decided, and unlocks; answers the outcomes, to be pushed.
+    ///
+    /// The index entries of vanished ephemerals go first, while their znodes are still locked: the owner may
+    /// make them again right after. A crash before this leaves entries that the end of the owner's session
+    /// sees through, and removes.
+    pub(super) async fn install(self, ephemerals: &Ephemerals) -> Result<Vec<Bytes>> {
+        for (owner, path) in &self.vanishing {
+            ephemerals.remove(*owner, path).await?;
+        }
+        for (path, held) in &self.held {
+            if held.is_touched {
+                self.nodes.install(path, self.holder, held.becomes.as_ref()).await?;
+            } else {
+                self.nodes.unlock(path, self.holder, held.found).await?;
+            }
+        }
+        Ok(self.outcomes)
+    }
+
+    /// Gives all locks back: nothing was decided, and nothing will be under these.
+    pub(super) async fn release(self) -> Result<()> {
+        for (path, held) in &self.held {
+            self.nodes.unlock(path, self.holder, held.found).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Installs requests that were decided together and whose writer may have died before it did; what is
+/// installed already stays.
+pub(crate) async fn install(nodes: &Nodes, together: &[Decided]) -> Result<()> {
+    let mut last: BTreeMap<&str, (&Decided, &Touched)> = BTreeMap::new();
+    for decided in together {
+        last.extend(decided.touched.iter().map(|touched| (touched.path.as_str(), (decided, touched))));
+    }
+    for (path, (decided, touched)) in last {
+        nodes.install(path, decided.holder(), touched.becomes.as_ref()).await?;
+    }
+    Ok(())
+}
+
+/// The same for everything that a row's outbox holds.
+pub(crate) async fn install_outbox(nodes: &Nodes, row: &Row) -> Result<()> {
+    let decided = row.outbox_decoded()?;
+    for together in decided.chunk_by(|one, next| one.holder() == next.holder()) {
+        install(nodes, together).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,87 @@
+//! Rule P1: a request that fails for good is decided as failed in its place, and what came after it goes on.
+
+use std::time::Duration;
+
+use coordination::{
+    Client, Config, Error,
+    broken::Broken,
+    model::{Acl, Connect, Lifetime, Naming, Output, Request, Response, Zxid},
+};
+use ports::{Key, Update, key_value::Action};
+use simulated::{Options, World};
+use simulation::{house::House, scenario::seeds};
+
+/// Far longer than all attempts take, and shorter than any session lives.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn create(path: &str) -> Request {
+    let acl = vec![Acl { permissions: 31, scheme: "world".into(), id: "anyone".into() }];
+    let (lifetime, naming) = (Lifetime::Persistent, Naming::Given);
+    Request::Create { path: path.into(), data: None, acl, lifetime, naming }
+}
+
+fn set(path: &str) -> Request {
+    Request::SetData { path: path.into(), data: None, version: -1 }
+}
+
+/// Submits all of `requests` at once and collects their answers, in the order they come.
+async fn answers(client: &mut Client, requests: Vec<Request>) -> Vec<(i32, Result<Response, Error>)> {
+    let mut missing = requests.len();
+    for (tag, request) in (1..).zip(requests) {
+        client.submit(tag, request);
+    }
+    let mut answers = Vec::new();
+    while missing > 0 {
+        let mut outputs = Vec::new();
+        client.pump(&mut outputs).await.expect("the session lives");
+        for output in outputs {
+            if let Output::Reply { tag, result, .. } = output {
+                answers.push((tag, result));
+                missing -= 1;
+            }
+        }
+        if missing > 0 {
+            client.wait().await;
+        }
+    }
+    answers
+}
+
+/// A session sets a znode whose row nobody can read, between two that are well.
+async fn poisoned(seed: u64, broken: Option<Broken>) -> Option<Vec<(i32, Result<Response, Error>)>> {
+    let world = World::with_options(seed, Options::default());
+    let house = House::start(&world, Config { broken, ..Config::default() }, 1).await;
+    let (gateway, _) = house.gateway(0).await;
+    let connect = Connect { last_zxid_seen: Zxid(0), timeout: PATIENCE * 2, resume: None };
+    let mut client = gateway.connect(connect).await.expect("a new session");
+    let made = answers(&mut client, vec![create("/poison"), create("/well")]).await;
+    assert!(made.iter().all(|(_, result)| result.is_ok()), "{made:?}");
+    // As `coordination::node` lays rows out; a later build, or a damaged store, may leave such a thing.
+    let unreadable = Action::set("state", bytes::Bytes::from_static(b"\xff"));
+    let update = Update::modify(Key::new("node:/poison", []), vec![unreadable]);
+    world.key_value().update(update).await.expect("the row is changed");
+    let requests = vec![set("/well"), set("/poison"), set("/well")];
+    let clock = world.clock();
+    tokio::select! {
+        answers = answers(&mut client, requests) => Some(answers),
+        () = clock.sleep(PATIENCE) => None,
+    }
+}
+
+/// P1.
+#[test]
+fn a_request_that_fails_for_good_is_decided_as_failed_in_its_place() {
+    for seed in seeds() {
+        let answers = simulated::run(poisoned(seed, None)).expect("every request is answered");
+        let tags: Vec<i32> = answers.iter().map(|(tag, _)| *tag).collect();
+        assert_eq!(tags, [1, 2, 3], "seed {seed}");
+        assert!(answers[0].1.is_ok() && answers[2].1.is_ok(), "seed {seed}: {answers:?}");
+        assert_eq!(answers[1].1.as_ref().err(), Some(&Error::System), "seed {seed}");
+    }
+}
+
+/// P1, broken.
+#[test]
+fn blocking_for_ever_is_caught() {
+    assert!(simulated::run(poisoned(0, Some(Broken::BlocksForEver))).is_none());
+}
