@@ -1,4 +1,7 @@
 //! The cases of [`Queue`](crate::Queue), one module per promise or few.
+//!
+//! One of them, `a_deduplication_id_is_forgotten_when_its_window_is_over`, waits for the deduplication window on the
+//! subject's clock. A provider in real time opens its subject with a short window for it.
 
 mod failures;
 mod groups;
@@ -205,6 +208,7 @@ macro_rules! queue_contract {
                 "Q3" a_queue_made_again_keeps_its_messages_and_takes_the_new_options,
                 "Q4" messages_with_one_deduplication_id_are_one,
                 "Q4" a_deduplication_id_is_remembered_after_its_message_is_done,
+                "Q4" a_deduplication_id_is_forgotten_when_its_window_is_over,
                 "Q7" one_point_covers_queue_and_store_where_they_share_a_journal,
             }
             failures {

@@ -32,7 +32,8 @@ pub(crate) struct Job {
     pub(crate) place: Place,
 }
 
-/// The checkpoint thread's desk: one job at most.
+/// The checkpoint thread's desk: one job at most waits, beside the one that runs. The journal thread hands in the
+/// next one as soon as the overlay let the last one go, which is before that one is over.
 #[derive(Debug, Default)]
 pub(crate) struct Checkpoints {
     inner: Mutex<Inner>,
@@ -41,8 +42,9 @@ pub(crate) struct Checkpoints {
 
 #[derive(Debug, Default)]
 struct Inner {
+    /// The job that waits.
     job: Option<Job>,
-    /// The job failed then, and waits.
+    /// It failed then, and waits to be tried again.
     failed: Option<Instant>,
     running: bool,
     stop: bool,
@@ -94,9 +96,8 @@ impl Checkpoints {
                 return None;
             }
             if inner.failed.is_none()
-                && let Some(job) = &inner.job
+                && let Some(job) = inner.job.take()
             {
-                let job = job.clone();
                 inner.running = true;
                 return Some(job);
             }
@@ -104,20 +105,21 @@ impl Checkpoints {
         }
     }
 
-    fn finished(&self, outcome: Result<(), String>) {
+    fn succeeded(&self) {
         let mut inner = self.inner.lock();
         inner.running = false;
-        match outcome {
-            Ok(()) => {
-                inner.job = None;
-                inner.error = None;
-                inner.count += 1;
-            }
-            Err(error) => {
-                inner.failed = Some(Instant::now());
-                inner.error = Some(error);
-            }
-        }
+        inner.error = None;
+        inner.count += 1;
+        self.changed.notify_all();
+    }
+
+    /// Puts `job` back, to be tried again: its generation is still frozen, so nobody handed in another.
+    fn failed(&self, job: Job, error: String) {
+        let mut inner = self.inner.lock();
+        inner.running = false;
+        inner.error = Some(error);
+        inner.failed = Some(Instant::now());
+        inner.job = Some(job);
         self.changed.notify_all();
     }
 }
@@ -125,13 +127,17 @@ impl Checkpoints {
 /// Runs until told to stop.
 pub(crate) fn run(engine: &Arc<Engine>) {
     while let Some(job) = engine.checkpoints.next() {
-        let outcome = fold(engine, &job).map_err(|error| {
-            tracing::warn!(%error, "checkpoint failed; everything is kept and it is tried again");
-            recover_store(engine);
-            error.to_string()
-        });
-        drop(job);
-        engine.checkpoints.finished(outcome);
+        match fold(engine, &job) {
+            Ok(()) => {
+                drop(job);
+                engine.checkpoints.succeeded();
+            }
+            Err(error) => {
+                tracing::warn!(%error, "checkpoint failed; everything is kept and it is tried again");
+                recover_store(engine);
+                engine.checkpoints.failed(job, error.to_string());
+            }
+        }
     }
 }
 
@@ -191,5 +197,44 @@ fn recover_store(engine: &Engine) {
             drop(state);
             engine.fail(format!("open the checkpoint store: {error}"));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(sequence: u64) -> Job {
+        let place = Place { position: 0, sequence, incarnation: 1 };
+        Job { generation: Arc::new(Generation::new()), place }
+    }
+
+    /// The number of the job that waits, if one does.
+    fn waiting(desk: &Checkpoints) -> Option<u64> {
+        desk.inner.lock().job.as_ref().map(|job| job.place.sequence)
+    }
+
+    /// A lost one would be the last: its generation stays frozen, and no other is frozen beside it.
+    #[test]
+    fn a_checkpoint_handed_in_while_another_ends_is_made_next() {
+        let desk = Checkpoints::default();
+        desk.submit(job(1));
+        let running = desk.next().expect("nobody stopped it");
+        assert_eq!((running.place.sequence, waiting(&desk)), (1, None));
+        desk.submit(job(2));
+        desk.succeeded();
+        assert_eq!(waiting(&desk), Some(2));
+    }
+
+    #[test]
+    fn a_failed_checkpoint_waits_to_be_made_again_and_a_return_to_the_durable_state_forgets_it() {
+        let desk = Checkpoints::default();
+        desk.submit(job(1));
+        let running = desk.next().expect("nobody stopped it");
+        desk.failed(running, "the disk is full".to_owned());
+        assert_eq!(desk.report(), (0, Some("the disk is full".to_owned())));
+        assert_eq!(waiting(&desk), Some(1));
+        desk.quiesce();
+        assert_eq!(waiting(&desk), None);
     }
 }

@@ -2,7 +2,12 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use crate::storage::{DiskStorage, Storage};
+use ports::queue::QueueLimits;
+
+use crate::{
+    queue,
+    storage::{DiskStorage, Storage},
+};
 
 /// Where the store lives and how much room it takes. All sizes are bytes.
 #[derive(Debug, Clone)]
@@ -11,13 +16,17 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// How much disk a journal segment is given at once; one more is kept allocated as a reserve.
     pub journal_segment_bytes: u64,
-    /// How much journal may gather before it is folded into the checkpoint store. Bounds memory and recovery.
+    /// How much journal may gather before it is folded into the checkpoint store. Bounds recovery, and memory by
+    /// the number of records that fit: each takes about 600 bytes there beside its key and value.
     pub checkpoint_bytes: u64,
     /// The most memory for items read from the checkpoint store, and as much again for its pages.
     pub cache_bytes: u64,
     /// The file operations; tests put faulty ones here.
     #[doc(hidden)]
     pub storage: Arc<dyn Storage>,
+    /// What the queues cannot exceed; a test that waits for the deduplication window shortens it here.
+    #[doc(hidden)]
+    pub queue_limits: QueueLimits,
     /// Breaks D1 on purpose, so that the power-loss test can show that it would notice.
     #[doc(hidden)]
     pub acknowledge_before_sync: bool,
@@ -45,6 +54,7 @@ impl Default for Config {
             checkpoint_bytes: 256 << 20,
             cache_bytes: 16 << 20,
             storage: Arc::new(DiskStorage),
+            queue_limits: queue::LIMITS,
             acknowledge_before_sync: false,
         }
     }

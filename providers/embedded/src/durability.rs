@@ -21,8 +21,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use async_trait::async_trait;
 use parking_lot::{Condvar, Mutex};
-use ports::{DurabilityPoint, Error, ErrorKind, Incarnation, Position, Result};
+use ports::{DurabilityPoint, Error, ErrorKind, Externalize, Incarnation, Position, Result};
+
+use crate::engine::Engine;
 
 /// How many ends of earlier incarnations are kept.
 pub(crate) const INCARNATIONS_MAX: usize = 1024;
@@ -268,5 +271,29 @@ impl Drop for Waiting<'_> {
         if let Some(id) = self.id {
             self.durability.inner.lock().waiters.retain(|waiter| waiter.id != id);
         }
+    }
+}
+
+/// One order, so one barrier: items and queues share it (Q7).
+#[async_trait]
+impl Externalize for Engine {
+    async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
+        if let Some(judged) = self.durability.judge(point) {
+            return judged;
+        }
+        if point > self.point() {
+            // The store may have gone back meanwhile; then the point is judged lost.
+            let error = || Error::invalid(format!("externalize {point:?}, which was never reached"));
+            return self.durability.judge(point).unwrap_or_else(|| Err(error()));
+        }
+        self.durability.wait(point).await
+    }
+
+    fn point(&self) -> DurabilityPoint {
+        self.state().store.point()
+    }
+
+    fn is_durable(&self, point: DurabilityPoint) -> bool {
+        self.durability.is_durable(point)
     }
 }

@@ -13,7 +13,7 @@
 use std::{path::PathBuf, sync::Arc, thread::JoinHandle, time::Duration};
 
 use parking_lot::{Mutex, MutexGuard};
-use ports::{DurabilityPoint, Error, ErrorKind, Result};
+use ports::{Error, ErrorKind, Result};
 use tokio::time::Instant;
 
 use crate::{
@@ -22,7 +22,7 @@ use crate::{
     config::Config,
     durability::{Durability, INCARNATIONS_MAX, Work},
     error::OpenError,
-    format::{self, DirectoryLock},
+    format::{self, DirectoryLock, Format},
     journal::{
         ClosedSegment, CurrentSegment, Journal, JournalFacts,
         frame::{self, Header},
@@ -53,7 +53,7 @@ pub(crate) struct Engine {
     pub(crate) base: Base,
     pub(crate) facts: Arc<JournalFacts>,
     pub(crate) checkpoints: Checkpoints,
-    salt: u32,
+    format: Format,
     spare: Arc<Spare>,
     state: Mutex<State>,
     recovery: RecoveryReport,
@@ -93,14 +93,9 @@ impl Engine {
         let facts = Arc::new(JournalFacts::default());
         let spare = Arc::new(Spare::new(storage, journal_directory, config.segment_bytes()));
         let durability = Arc::new(Durability::default());
-        let parts = Parts {
-            config: &config,
-            salt: format.salt,
-            spare: &spare,
-            facts: &facts,
-            durability: &durability,
-        };
+        let parts = Parts { config: &config, format, spare: &spare, facts: &facts, durability: &durability };
         let assembled = parts.assemble(view, None)?;
+        let format = format.begin_journal(&*config.storage, &config.data_dir)?;
         let (incarnation, position) = (assembled.store.incarnation, assembled.store.position);
         durability.restart(incarnation, position, assembled.ends);
         let state = State { store: assembled.store, queues: assembled.queues, health: Health::Serving };
@@ -110,7 +105,7 @@ impl Engine {
             base,
             facts,
             checkpoints: Checkpoints::default(),
-            salt: format.salt,
+            format,
             spare,
             state: Mutex::new(state),
             recovery: assembled.report,
@@ -150,11 +145,6 @@ impl Engine {
         }
     }
 
-    /// The store's position now.
-    pub(crate) fn point(&self) -> DurabilityPoint {
-        self.state.lock().store.point()
-    }
-
     /// Time since the store was opened.
     pub(crate) fn now(&self) -> Duration {
         self.origin.elapsed()
@@ -163,19 +153,6 @@ impl Engine {
     /// The instant that [`Engine::now`] calls `time`.
     pub(crate) fn instant(&self, time: Duration) -> Instant {
         self.origin + time
-    }
-
-    /// Waits until `point` is durable.
-    pub(crate) async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
-        if let Some(judged) = self.durability.judge(point) {
-            return judged;
-        }
-        if point > self.point() {
-            // The store may have gone back meanwhile; then the point is judged lost.
-            let error = || Error::invalid(format!("externalize {point:?}, which was never reached"));
-            return self.durability.judge(point).unwrap_or_else(|| Err(error()));
-        }
-        self.durability.wait(point).await
     }
 
     /// Stops serving until the durable state is back; the journal thread sees to it.
@@ -194,7 +171,7 @@ impl Engine {
         let view = self.base.view().map_err(OpenError::Checkpoint)?;
         let parts = Parts {
             config: &self.config,
-            salt: self.salt,
+            format: self.format,
             spare: &self.spare,
             facts: &self.facts,
             durability: &self.durability,
@@ -276,7 +253,7 @@ impl Engine {
 /// What a state is assembled from.
 struct Parts<'engine> {
     config: &'engine Config,
-    salt: u32,
+    format: Format,
     spare: &'engine Arc<Spare>,
     facts: &'engine Arc<JournalFacts>,
     durability: &'engine Arc<Durability>,
@@ -289,7 +266,7 @@ impl Parts<'_> {
         let place = view.as_ref().map(|view| view.place);
         let directory = self.spare.directory().display();
         self.spare.clean().map_err(OpenError::io(format!("remove a spare segment from {directory}")))?;
-        let mut recovered = recover(storage, self.spare.directory(), self.salt, place, trusted)?;
+        let mut recovered = recover(storage, self.spare.directory(), self.format, place, trusted)?;
         let report = std::mem::take(&mut recovered.report);
         let ends = Arc::new(ends(&recovered, view.as_ref())?);
         let incarnation = recovered.incarnation + 1;
@@ -347,7 +324,7 @@ impl Parts<'_> {
                     .spare
                     .take()
                     .ok_or_else(|| std::io::Error::from(std::io::ErrorKind::StorageFull))
-                    .and_then(|spare| self.spare.promote(spare, header, self.salt))
+                    .and_then(|spare| self.spare.promote(spare, header, self.format.salt))
                     .map_err(OpenError::io(attempted()))?;
                 if let Some(previous) = previous {
                     self.facts.closed.lock().push(ClosedSegment {
@@ -366,7 +343,7 @@ impl Parts<'_> {
                 .map_err(OpenError::io("remove a journal segment"))?;
         }
         let (facts, spare) = (Arc::clone(self.facts), Arc::clone(self.spare));
-        Ok(Journal { facts, spare, salt: self.salt, sequence, current, bytes_since_checkpoint })
+        Ok(Journal { facts, spare, salt: self.format.salt, sequence, current, bytes_since_checkpoint })
     }
 
     /// Writes the first record of the incarnation: where the earlier ones ended.
@@ -385,7 +362,7 @@ impl Parts<'_> {
             end_position: store.position,
         };
         let mut buffer = Vec::new();
-        frame::encode(header, &group, self.salt, &mut buffer);
+        frame::encode(header, &group, self.format.salt, &mut buffer);
         journal
             .write(&buffer)
             .and_then(|()| journal.sync(buffer.len()))

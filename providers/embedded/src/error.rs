@@ -1,6 +1,11 @@
 //! Why a data directory could not be opened.
 
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use crate::journal::segment;
 
 /// Why [`Embedded::open`](crate::Embedded::open) refused.
 #[derive(Debug, thiserror::Error)]
@@ -19,6 +24,15 @@ pub enum OpenError {
         file: PathBuf,
         /// Where the damage starts.
         offset: u64,
+    },
+    /// A journal segment that had been durable is not there. Nothing was changed.
+    #[error(
+        "{} is missing, and what it held had been durable: put it back or restore the data directory from a copy; to go on without what it held, start with another directory",
+        file.display()
+    )]
+    Missing {
+        /// The segment expected.
+        file: PathBuf,
     },
     /// A later release wrote the directory.
     #[error(
@@ -50,6 +64,11 @@ impl OpenError {
     pub(crate) fn io(attempted: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let attempted = attempted.into();
         move |source| Self::Io { attempted, source }
+    }
+
+    /// Says that segment `number` of the journal in `directory` is not there.
+    pub(crate) fn missing(directory: &Path, number: u64) -> Self {
+        Self::Missing { file: directory.join(segment::file_name(number)) }
     }
 }
 

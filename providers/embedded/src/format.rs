@@ -1,7 +1,10 @@
 //! The `format` record and the directory's lock: who may open a data directory.
 //!
-//! The record is text, so that an operator can read it. It is written once, whole or not at all, before
-//! anything else; it also carries the store's salt, from which all checksums of the journal start.
+//! The record is text, so that an operator can read it. It is written whole or not at all: before anything
+//! else with the store's salt, from which all checksums of the journal start, and once more when the journal's
+//! first record is durable. Until then nothing was served, so a directory without a journal is a new one;
+//! from then on it has lost what it held. Directories made before the record said so get the line at their next
+//! start; one that has no journal by then cannot be told from a new one.
 
 use std::{
     fs::{File, OpenOptions},
@@ -18,13 +21,43 @@ const NAME: &str = "format";
 const LOCK: &str = "LOCK";
 const TEXT_BYTES_MAX: usize = 4096;
 
+/// The line that says that the journal's first record is durable. Releases that do not know it pass over it.
+const JOURNAL_BEGUN: &str = "journal begun";
+
 /// What the record says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Format {
     /// Where checksums start.
     pub(crate) salt: u32,
-    /// Whether the record was made just now: then nothing else may be there.
-    pub(crate) is_new: bool,
+    /// Whether the journal's first record is known to have been durable.
+    pub(crate) journal_begun: bool,
+}
+
+impl Format {
+    /// Says durably that the journal's first record is durable. The caller has synced it, and serves nothing
+    /// before this returned.
+    pub(crate) fn begin_journal(self, storage: &dyn Storage, directory: &Path) -> Result<Self, OpenError> {
+        let begun = Self { journal_begun: true, ..self };
+        if !self.journal_begun {
+            begun.write(storage, directory)?;
+        }
+        Ok(begun)
+    }
+
+    fn write(self, storage: &dyn Storage, directory: &Path) -> Result<(), OpenError> {
+        let path = directory.join(NAME);
+        replace(storage, &path, &self.text()).map_err(OpenError::io(format!("write {}", path.display())))
+    }
+
+    fn text(self) -> String {
+        let salt = self.salt;
+        let mut text = format!("landfast embedded\nformat {FORMAT}\nreadable by 0.1.0\nsalt {salt:08x}\n");
+        if self.journal_begun {
+            text.push_str(JOURNAL_BEGUN);
+            text.push('\n');
+        }
+        text
+    }
 }
 
 /// Reads the record of `directory`, or makes it.
@@ -37,8 +70,9 @@ pub(crate) fn open(storage: &dyn Storage, directory: &Path) -> Result<Format, Op
     }
     let salt = getrandom::u32()
         .map_err(|error| OpenError::io("draw the store's salt")(std::io::Error::other(error.to_string())))?;
-    write(storage, directory, salt).map_err(OpenError::io(format!("write {}", path.display())))?;
-    Ok(Format { salt, is_new: true })
+    let format = Format { salt, journal_begun: false };
+    format.write(storage, directory)?;
+    Ok(format)
 }
 
 fn read(storage: &dyn Storage, path: &Path) -> std::io::Result<String> {
@@ -48,14 +82,15 @@ fn read(storage: &dyn Storage, path: &Path) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn write(storage: &dyn Storage, directory: &Path, salt: u32) -> std::io::Result<()> {
-    let text = format!("landfast embedded\nformat {FORMAT}\nreadable by 0.1.0\nsalt {salt:08x}\n");
+/// Writes the record under another name first: a half-written one would not open.
+fn replace(storage: &dyn Storage, path: &Path, text: &str) -> std::io::Result<()> {
+    let directory = path.parent().expect("the record lies in the data directory");
     let temporary = directory.join("format.new");
     let file = storage.open(&temporary)?;
     file.set_len(0)?;
     file.write_at(text.as_bytes(), 0)?;
     file.sync_data()?;
-    storage.rename(&temporary, &directory.join(NAME))?;
+    storage.rename(&temporary, path)?;
     storage.sync_directory(directory)
 }
 
@@ -71,7 +106,7 @@ fn parse(text: &str, path: &Path) -> Result<Format, OpenError> {
         .and_then(|salt| u32::from_str_radix(salt, 16).ok())
         .filter(|_| found > 0)
         .ok_or_else(damaged)?;
-    Ok(Format { salt, is_new: false })
+    Ok(Format { salt, journal_begun: text.lines().any(|line| line == JOURNAL_BEGUN) })
 }
 
 /// The directory's lock; dropping it, or dying, gives it back.

@@ -13,7 +13,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use async_trait::async_trait;
 use bytes::Bytes;
 use ports::{
-    Cost, DurabilityPoint, Error, Externalize, Item, Key, KeyValue, Receipt, Result, Update,
+    Cost, Error, Item, Key, KeyValue, Receipt, Result, Update,
     key_value::{
         Batch, Batched, Change, KeyValueLimits, Outcome, Page, Read, Scan, Transacted, Updated, Version,
         evaluate::{Evaluated, Stored, check_key, check_limits, evaluate},
@@ -43,58 +43,37 @@ pub(crate) const LIMITS: KeyValueLimits = KeyValueLimits {
 /// A page ends early once it holds this much, so that a scan of large items stays bounded.
 const PAGE_BYTES_MAX: usize = 16 << 20;
 
-/// The port.
-#[derive(Debug)]
-pub(crate) struct EmbeddedKeyValue {
-    pub(crate) engine: Arc<Engine>,
-}
-
 #[async_trait]
-impl Externalize for EmbeddedKeyValue {
-    async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
-        self.engine.externalize(point).await
-    }
-
-    fn point(&self) -> DurabilityPoint {
-        self.engine.point()
-    }
-
-    fn is_durable(&self, point: DurabilityPoint) -> bool {
-        self.engine.durability.is_durable(point)
-    }
-}
-
-#[async_trait]
-impl KeyValue for EmbeddedKeyValue {
+impl KeyValue for Engine {
     async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
         check_key(key, &LIMITS)?;
-        let mut state = self.engine.serving()?;
+        let mut state = self.serving()?;
         let found = state.store.item(&item_key(key))?;
         let value = found.value.and_then(|item| item.stored.item.clone());
         Ok(Read { value, point: state.store.point() })
     }
 
     async fn scan(&self, scan: &Scan) -> Result<Read<Page>> {
-        let state = self.engine.serving()?;
+        let state = self.serving()?;
         let value = scan_page(&state.store, scan)?;
         Ok(Read { value, point: state.store.point() })
     }
 
     async fn update(&self, update: Update) -> Result<Updated> {
         check_key(&update.key, &LIMITS)?;
-        let mut state = self.engine.serving()?;
+        let mut state = self.serving()?;
         update_one(&mut state.store, &update)
     }
 
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
         check_limits(&updates, &LIMITS)?;
-        let mut state = self.engine.serving()?;
+        let mut state = self.serving()?;
         transact(&mut state.store, &updates)
     }
 
     async fn write_batch(&self, batch: Batch) -> Result<Batched> {
         check_batch(&batch)?;
-        let mut state = self.engine.serving()?;
+        let mut state = self.serving()?;
         write_batch(&mut state.store, batch)
     }
 

@@ -50,17 +50,12 @@ pub use error::OpenError;
 pub use functions::Functions;
 pub use status::{Cut, Health, RecoveryReport, Room, Status};
 
-use crate::{
-    clock::SystemClock, engine::Engine, entropy::SystemEntropy, key_value::EmbeddedKeyValue,
-    queue::EmbeddedQueue,
-};
+use crate::{clock::SystemClock, engine::Engine, entropy::SystemEntropy};
 
 /// An open store. Dropping it without [`Embedded::close`] loses what was not externalized, as a crash would.
 #[derive(Debug)]
 pub struct Embedded {
     engine: Arc<Engine>,
-    key_value: Arc<EmbeddedKeyValue>,
-    queue: Arc<EmbeddedQueue>,
     functions: Arc<Functions>,
     clock: Arc<SystemClock>,
     entropy: Arc<SystemEntropy>,
@@ -84,8 +79,6 @@ impl Embedded {
             .await
             .map_err(|error| OpenError::io("open the data directory")(std::io::Error::other(error)))??;
         Ok(Self {
-            key_value: Arc::new(EmbeddedKeyValue { engine: Arc::clone(&engine) }),
-            queue: Arc::new(EmbeddedQueue { engine: Arc::clone(&engine) }),
             functions: Arc::new(Functions::new(Arc::clone(&engine))),
             clock: Arc::new(SystemClock { engine: Arc::clone(&engine) }),
             entropy: Arc::default(),
@@ -96,12 +89,12 @@ impl Embedded {
 
     /// The key-value port.
     pub fn key_value(&self) -> Arc<dyn KeyValue> {
-        Arc::clone(&self.key_value) as Arc<dyn KeyValue>
+        Arc::clone(&self.engine) as Arc<dyn KeyValue>
     }
 
     /// The queue port.
     pub fn queue(&self) -> Arc<dyn Queue> {
-        Arc::clone(&self.queue) as Arc<dyn Queue>
+        Arc::clone(&self.engine) as Arc<dyn Queue>
     }
 
     /// The functions port, with [`Functions::register`].

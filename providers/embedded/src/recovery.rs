@@ -5,7 +5,11 @@
 //!    was durable, so a broken one is damage, and opening refuses with file and byte.
 //! 3. In the last segment the first broken record is a torn tail if no whole record follows it; it is cut
 //!    and reported. If one follows, the broken one had been durable: damage again.
-//! 4. A new incarnation begins: one above the highest found. Its first record says where all earlier ones
+//! 4. The journal must reach the last record that is known to have been durable: the checkpoint's, or the very
+//!    first one where the `format` record says that the journal has begun. What ends before it has lost
+//!    something, and opening refuses. A segment has its header before it has its name, so one without a header
+//!    is no half-made one.
+//! 5. A new incarnation begins: one above the highest found. Its first record says where all earlier ones
 //!    ended, and is durable before anything is served (rule P3).
 //!
 //! The record at the very end was perhaps never durable: an earlier start may have failed to sync it and died
@@ -22,16 +26,20 @@ use std::{
 use crate::{
     base::Place,
     error::OpenError,
+    format::Format,
     journal::{
         ClosedSegment, CurrentSegment,
         frame::{self, Header},
-        segment::{self, SEGMENT_HEADER_BYTES, SegmentHeader},
+        segment::{self, FIRST_SEGMENT, SEGMENT_HEADER_BYTES, SegmentHeader},
     },
     overlay::{Generation, replay},
     record::{Record, Table},
     status::{Cut, RecoveryReport},
     storage::{Storage, StorageFile},
 };
+
+/// The number of a journal's very first record.
+const FIRST_SEQUENCE: u64 = 1;
 
 /// The end of the journal as a running store knows it: nothing behind it counts.
 #[derive(Debug, Clone, Copy)]
@@ -66,13 +74,13 @@ pub(crate) struct Recovered {
 pub(crate) fn recover(
     storage: &dyn Storage,
     directory: &Path,
-    salt: u32,
+    format: Format,
     place: Option<Place>,
     trusted: Option<TrustedEnd>,
 ) -> Result<Recovered, OpenError> {
     let listed = list(storage, directory, trusted)?;
     let mut reading = Reading {
-        salt,
+        salt: format.salt,
         place: place.unwrap_or_default(),
         over_store: place.is_some(),
         recovered: Recovered {
@@ -88,7 +96,7 @@ pub(crate) fn recover(
             report: RecoveryReport::default(),
         },
     };
-    let segments = open_segments(storage, directory, &listed, salt, reading.place.sequence)?;
+    let segments = open_segments(storage, directory, &listed, format.salt)?;
     reading.check_row(&segments, directory)?;
     let count = segments.len();
     for index in 0..count {
@@ -98,6 +106,8 @@ pub(crate) fn recover(
             None => reading.last_segment(&segments[index], trusted)?,
         }
     }
+    let first = if format.journal_begun { FIRST_SEQUENCE } else { 0 };
+    reading.check_end(reading.place.sequence.max(first), directory)?;
     Ok(reading.recovered)
 }
 
@@ -130,38 +140,21 @@ fn open_segments(
     directory: &Path,
     numbers: &[u64],
     salt: u32,
-    checkpointed: u64,
 ) -> Result<Vec<Found>, OpenError> {
     let mut segments = Vec::with_capacity(numbers.len());
-    for (index, number) in numbers.iter().enumerate() {
+    for number in numbers {
         let path = directory.join(segment::file_name(*number));
-        let attempted = format!("read {}", path.display());
-        let file = storage.open(&path).map_err(OpenError::io(attempted.clone()))?;
+        let attempted = || OpenError::io(format!("read {}", path.display()));
+        let file = storage.open(&path).map_err(attempted())?;
         let mut bytes = [0; SEGMENT_HEADER_BYTES as usize];
-        let is_long_enough = file.len().map_err(OpenError::io(attempted.clone()))? >= SEGMENT_HEADER_BYTES;
-        if is_long_enough {
-            file.read_at(&mut bytes, 0).map_err(OpenError::io(attempted.clone()))?;
+        if file.len().map_err(attempted())? >= SEGMENT_HEADER_BYTES {
+            file.read_at(&mut bytes, 0).map_err(attempted())?;
         }
         let header = SegmentHeader::decode(&bytes, salt).filter(|header| header.number == *number);
-        if let Some(header) = header {
-            segments.push(Found { path, file, header });
-            continue;
-        }
-        // Only a segment that was just being made may lack its header, and it has no record.
-        let all = read_all(&*file).map_err(OpenError::io(attempted))?;
-        if index + 1 < numbers.len() || frame::find(&all, 0, checkpointed, salt).is_some() {
-            return Err(OpenError::Damaged { file: path, offset: 0 });
-        }
-        storage.remove(&path).map_err(OpenError::io(format!("remove {}", path.display())))?;
-        storage.sync_directory(directory).map_err(OpenError::io(format!("sync {}", directory.display())))?;
+        let Some(header) = header else { return Err(OpenError::Damaged { file: path, offset: 0 }) };
+        segments.push(Found { path, file, header });
     }
     Ok(segments)
-}
-
-fn read_all(file: &dyn StorageFile) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0; file.len()? as usize];
-    file.read_at(&mut bytes, 0)?;
-    Ok(bytes)
 }
 
 struct Reading {
@@ -181,17 +174,26 @@ impl Reading {
             return Ok(());
         };
         if first.header.first_sequence > self.place.sequence + 1 {
-            let file = directory.join(segment::file_name(first.header.number - 1));
-            return Err(OpenError::Damaged { file, offset: 0 });
+            return Err(OpenError::missing(directory, first.header.number - 1));
         }
         for pair in segments.windows(2) {
             if pair[1].header.number != pair[0].header.number + 1 {
-                let file = directory.join(segment::file_name(pair[0].header.number + 1));
-                return Err(OpenError::Damaged { file, offset: 0 });
+                return Err(OpenError::missing(directory, pair[0].header.number + 1));
             }
         }
         self.recovered.sequence = first.header.first_sequence - 1;
         Ok(())
+    }
+
+    /// The journal does not end before record `durable`, which is known to have been durable.
+    fn check_end(&self, durable: u64, directory: &Path) -> Result<(), OpenError> {
+        if self.recovered.sequence >= durable {
+            return Ok(());
+        }
+        let Some(last) = &self.recovered.current else {
+            return Err(OpenError::missing(directory, FIRST_SEGMENT));
+        };
+        Err(OpenError::Damaged { file: directory.join(segment::file_name(last.number)), offset: last.end })
     }
 
     /// A segment that was left whole: every byte up to `end` is records.

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, ops::Bound, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use bytes::Bytes;
 use ports::{
-    Condition, Cost, DurabilityPoint, Error, Externalize, Item, Key, KeyValue, Result, Update,
+    Condition, Cost, Error, Item, Key, KeyValue, Result, Update,
     key_value::{
         Batch, Batched, KeyValueLimits, Outcome, Page, Read, Scan, Transacted, Updated,
         evaluate::{Evaluated, Stored, check_key, check_limits, evaluate},
@@ -14,45 +14,12 @@ use ports::{
 
 use crate::{
     call::{Kind, Said},
-    cloud::Cloud,
-    store::{Durability, Store},
+    durability::SimulatedStore,
+    store::Store,
 };
 
-/// The key-value port of a world.
-#[derive(Debug)]
-pub struct SimulatedKeyValue(Arc<Cloud>);
-
-impl SimulatedKeyValue {
-    pub(crate) fn new(cloud: Arc<Cloud>) -> Self {
-        Self(cloud)
-    }
-}
-
 #[async_trait]
-impl Externalize for SimulatedKeyValue {
-    async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
-        externalize(&self.0, point).await
-    }
-
-    fn point(&self) -> DurabilityPoint {
-        self.0.store().point()
-    }
-
-    fn is_durable(&self, point: DurabilityPoint) -> bool {
-        self.0.store().durability(point) == Durability::Durable
-    }
-}
-
-/// Waits for `point`: the same for items and queues, which share a journal.
-pub(crate) async fn externalize(cloud: &Arc<Cloud>, point: DurabilityPoint) -> Result<()> {
-    let subject = format!("{}.{}", point.incarnation.0, point.position.0);
-    let passage = cloud.arrive("externalize", subject).await?;
-    let result = cloud.wait_durable(point).await;
-    cloud.leave(passage, Kind::Reads, result, |()| "durable".into()).await
-}
-
-#[async_trait]
-impl KeyValue for SimulatedKeyValue {
+impl KeyValue for SimulatedStore {
     async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
         let perform = |store: &mut Store, now| {
             check_key(key, &store.limits)?;
@@ -106,7 +73,7 @@ impl KeyValue for SimulatedKeyValue {
     }
 }
 
-impl SimulatedKeyValue {
+impl SimulatedStore {
     /// One page; in two halves with a pause between them where pages are no snapshots.
     async fn read_page(&self, scan: &Scan) -> Result<Read<Page>> {
         let now = self.0.elapsed();

@@ -2,11 +2,11 @@
 
 mod state;
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use ports::{
-    Cost, DurabilityPoint, Error, Externalize, Queue, Receipt, Result,
+    Cost, Error, Queue, Receipt, Result,
     queue::{DeadLetter, Delivery, Handle, Message, QueueLimits, QueueOptions},
 };
 
@@ -15,40 +15,15 @@ pub(crate) use state::{Forward, QueueState, QueueUndo};
 use crate::{
     call::{Kind, Said},
     cloud::Cloud,
-    key_value::externalize,
-    store::{Durability, Store, Undo},
+    durability::SimulatedStore,
+    store::{Store, Undo},
 };
 
 /// The longest message group, as the port says.
 const GROUP_BYTES_MAX: usize = 128;
 
-/// The queue port of a world.
-#[derive(Debug)]
-pub struct SimulatedQueue(Arc<Cloud>);
-
-impl SimulatedQueue {
-    pub(crate) fn new(cloud: Arc<Cloud>) -> Self {
-        Self(cloud)
-    }
-}
-
 #[async_trait]
-impl Externalize for SimulatedQueue {
-    async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
-        externalize(&self.0, point).await
-    }
-
-    fn point(&self) -> DurabilityPoint {
-        self.0.store().point()
-    }
-
-    fn is_durable(&self, point: DurabilityPoint) -> bool {
-        self.0.store().durability(point) == Durability::Durable
-    }
-}
-
-#[async_trait]
-impl Queue for SimulatedQueue {
+impl Queue for SimulatedStore {
     async fn create(&self, queue: &str, options: QueueOptions) -> Result<Receipt> {
         let passage = self.0.arrive("create_queue", queue.to_owned()).await?;
         let receipt = self.0.store().create_queue(queue, options);

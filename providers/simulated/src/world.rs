@@ -12,11 +12,10 @@ use crate::{
     clock::{SimulatedClock, SimulatedEntropy},
     cloud::{Cloud, Kept, lock},
     config::Options,
+    durability::SimulatedStore,
     faults::Faults,
     functions::Functions,
-    key_value::SimulatedKeyValue,
     objects::SimulatedObjects,
-    queue::SimulatedQueue,
     trace::Trace,
 };
 
@@ -84,12 +83,16 @@ impl World {
 
     /// The key-value store.
     pub fn key_value(&self) -> Arc<dyn KeyValue> {
-        Arc::new(SimulatedKeyValue::new(Arc::clone(&self.0.cloud)))
+        self.store()
     }
 
     /// The queues, in the same order as the items.
     pub fn queue(&self) -> Arc<dyn Queue> {
-        Arc::new(SimulatedQueue::new(Arc::clone(&self.0.cloud)))
+        self.store()
+    }
+
+    fn store(&self) -> Arc<SimulatedStore> {
+        Arc::new(SimulatedStore(Arc::clone(&self.0.cloud)))
     }
 
     /// The functions; always the same ones.

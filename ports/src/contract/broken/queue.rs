@@ -24,6 +24,11 @@ pub const BROKEN: &[Broken<Subject>] = &[
     Broken::new("Q3", "NeverReady", |subject| twisted(subject, delivering::NeverReady)),
     Broken::new("Q3", "SendsHalf", |subject| twisted(subject, sending::SendsHalf)),
     Broken::new("Q4", "ForgetsDeduplication", |subject| twisted(subject, sending::ForgetsDeduplication)),
+    Broken::new("Q4", "NeverForgets", |subject| twisted(subject, sending::NeverForgets::around)),
+    Broken::new("Q4", "ForgetsTooSoon", |subject| {
+        let clock = Arc::clone(&subject.clock);
+        Subject { queue: Arc::new(Twisted(sending::ForgetsTooSoon::around(subject.queue, clock))), ..subject }
+    }),
     Broken::new("Q5", "DropsPoison", |subject| twisted(subject, delivering::DropsPoison)),
     Broken::new("Q5", "ForgetsReasons", |subject| twisted(subject, delivering::ForgetsReasons)),
     Broken::new("Q5", "RaisesNoAlarm", |subject| twisted(subject, delivering::RaisesNoAlarm)),

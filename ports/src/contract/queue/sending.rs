@@ -1,8 +1,10 @@
 //! What is sent, once and whole: limits, Q4 and Q7.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 
-use super::{LONG_MS, Subject, bodies, message, text};
+use super::{GRAIN_MS, LONG_MS, Subject, bodies, message, text};
 use crate::{
     ErrorKind, Key, Update,
     queue::{Message, OnFailure, QueueOptions},
@@ -86,6 +88,31 @@ pub(super) async fn a_deduplication_id_is_remembered_after_its_message_is_done(s
     let again = again.expect("a repeat is no error");
     assert!(again.point >= first.point, "who waits for the repeat's point waits for the message's");
     line.nothing("the repeat is no message").await;
+}
+
+/// Q4: behind the window a message is one of its own. Not promised: whether a repeat prolongs it.
+pub(super) async fn a_deduplication_id_is_forgotten_when_its_window_is_over(subject: Subject) {
+    let window = Duration::from_millis(subject.queue.limits().deduplication_window_ms);
+    let line = subject.patient("window", LONG_MS).await;
+    let send = async || {
+        let sent = subject.queue.send("window", vec![with_id("group", "1", "id")]).await;
+        sent.expect("send answers");
+    };
+    let started = subject.clock.monotonic();
+    send().await;
+    line.acknowledge(&[line.one().await]).await;
+
+    subject.clock.sleep(window / 2).await;
+    send().await;
+    let passed = subject.clock.monotonic().since(started);
+    // On a machine that is busy the window may be over by now, and the repeat a message of its own.
+    if passed + Duration::from_millis(GRAIN_MS) < window {
+        line.nothing("the window is not over").await;
+    }
+
+    subject.clock.sleep(window + Duration::from_millis(GRAIN_MS)).await;
+    send().await;
+    assert_eq!(text(&line.one().await.body), "1", "the window is over");
 }
 
 /// Q7.

@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use ports::{
-    Error, Queue, Receipt, Result,
+    Error, Externalize, Queue, Receipt, Result,
     functions::{Definition, Event, FunctionLimits, QueueTrigger},
     queue::{Message, OnFailure, QueueOptions},
 };
@@ -24,7 +24,7 @@ use super::{
     timer::{self, Timer},
     trigger::{self, Stop, Work},
 };
-use crate::{engine::Engine, queue::EmbeddedQueue};
+use crate::engine::Engine;
 
 /// What this provider cannot exceed.
 const LIMITS: FunctionLimits =
@@ -42,7 +42,7 @@ pub struct Functions {
 /// What tasks share with the port.
 #[derive(Debug)]
 pub(super) struct Inner {
-    pub(super) queue: EmbeddedQueue,
+    pub(super) engine: Arc<Engine>,
     definitions: Mutex<HashMap<String, Arc<Definition>>>,
     triggers: Mutex<HashMap<String, (QueueTrigger, Arc<Stop>)>>,
     timers: Mutex<HashMap<String, Arc<Timer>>>,
@@ -56,7 +56,7 @@ impl Functions {
         let events = AtomicU64::new(engine.point().incarnation.0 << 40);
         Self {
             inner: Arc::new(Inner {
-                queue: EmbeddedQueue { engine },
+                engine,
                 definitions: Mutex::default(),
                 triggers: Mutex::default(),
                 timers: Mutex::default(),
@@ -70,7 +70,7 @@ impl Functions {
     pub fn register(&self, definition: Definition) {
         let name = definition.name;
         self.inner.definitions.lock().insert(name.to_owned(), Arc::new(definition));
-        if self.inner.queue.exists(&event_queue(name)) {
+        if self.inner.engine.has_queue(&event_queue(name)) {
             self.inner.arm_events(name);
         }
     }
@@ -107,10 +107,10 @@ impl Inner {
             on_failure: OnFailure::DeadLetter,
             ..QueueOptions::default()
         };
-        self.queue.create(&queue, options).await?;
+        self.engine.create(&queue, options).await?;
         let number = self.events.fetch_add(1, Ordering::Relaxed);
         let group = Bytes::copy_from_slice(&number.to_be_bytes());
-        let receipt = self.queue.send(&queue, vec![Message { group, deduplication: None, body }]).await?;
+        let receipt = self.engine.send(&queue, vec![Message { group, deduplication: None, body }]).await?;
         Ok(receipt)
     }
 
@@ -162,7 +162,7 @@ impl ports::Functions for Functions {
 
     async fn arm_queue(&self, trigger: QueueTrigger) -> Result<()> {
         self.inner.known(&trigger.function)?;
-        if !self.inner.queue.exists(&trigger.queue) {
+        if !self.inner.engine.has_queue(&trigger.queue) {
             return Err(Error::invalid(format!("arm queue {:?}, which does not exist", trigger.queue)));
         }
         self.inner.arm(trigger, Work::Messages);

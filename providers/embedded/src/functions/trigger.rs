@@ -87,7 +87,7 @@ pub(super) async fn run(functions: Arc<Inner>, trigger: QueueTrigger, work: Work
 /// Ends once the queue may have something, or may be asked again.
 fn wait<'task>(functions: &'task Inner, queue: &'task str) -> Run<'task> {
     Box::pin(async move {
-        if let Err(error) = functions.queue.ready(queue).await {
+        if let Err(error) = functions.engine.ready(queue).await {
             tracing::debug!(%error, queue, "a triggered queue is out of service");
             tokio::time::sleep(QUEUE_PAUSE).await;
         }
@@ -109,7 +109,7 @@ impl<'task> Task<'task> {
         let hidden = (definition.options.timeout + HIDDEN_MARGIN).as_millis() as u64;
         while running.len() < INVOCATIONS_MAX {
             let batch = self.trigger.batch_messages_max.max(1);
-            match self.functions.queue.receive_hidden(&self.trigger.queue, batch, Some(hidden)) {
+            match self.functions.engine.receive_hidden(&self.trigger.queue, batch, Some(hidden)) {
                 Ok(deliveries) if deliveries.is_empty() => return,
                 Ok(deliveries) => {
                     let definition = Arc::clone(&definition);
@@ -135,7 +135,7 @@ impl<'task> Task<'task> {
         };
         let queue = &self.trigger.queue;
         if completed > 0
-            && let Err(error) = self.functions.queue.acknowledge(queue, &handles[..completed]).await
+            && let Err(error) = self.functions.engine.acknowledge(queue, &handles[..completed]).await
         {
             tracing::warn!(%error, queue, "handled messages will be delivered again");
         }
@@ -168,7 +168,7 @@ impl<'task> Task<'task> {
                     handed_on
                 }
             };
-            if done && let Err(error) = self.functions.queue.acknowledge(queue, &[handle]).await {
+            if done && let Err(error) = self.functions.engine.acknowledge(queue, &[handle]).await {
                 tracing::warn!(%error, queue, "a handled event will be delivered again");
             }
         }
@@ -205,7 +205,7 @@ impl<'task> Task<'task> {
         } else {
             tracing::warn!(queue, reason, attempt, delay_ms, "an invocation fails again and again");
         }
-        if let Err(error) = self.functions.queue.release(queue, handle, delay_ms, &failure.reason).await {
+        if let Err(error) = self.functions.engine.release(queue, handle, delay_ms, &failure.reason).await {
             tracing::warn!(%error, queue, "messages stay hidden until their timeout");
         }
     }

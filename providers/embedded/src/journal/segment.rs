@@ -25,6 +25,9 @@ use crate::storage::{Storage, StorageFile};
 /// The length of a segment's header: where its first frame starts.
 pub(crate) const SEGMENT_HEADER_BYTES: u64 = 64;
 
+/// The number of a journal's first segment.
+pub(crate) const FIRST_SEGMENT: u64 = 1;
+
 const MAGIC: u64 = 0x3130_4745_5346_4c00 | 0x0000_0000_0000_004a; // "J" "LFSEG01"
 const SPARE: &str = "spare";
 const EXTENSION: &str = ".log";
@@ -85,7 +88,8 @@ pub(crate) fn file_name(number: u64) -> String {
 
 /// The number of the segment called `name`, if it is one.
 pub(crate) fn number_of(name: &str) -> Option<u64> {
-    name.strip_suffix(EXTENSION)?.parse().ok()
+    let number = name.strip_suffix(EXTENSION)?.parse().ok()?;
+    (file_name(number) == name).then_some(number)
 }
 
 /// The spare segment, allocated ahead.

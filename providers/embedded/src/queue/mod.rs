@@ -19,4 +19,4 @@ mod port;
 mod rebuild;
 
 pub(crate) use index::{ATTEMPT_FLOOR, Queues};
-pub(crate) use port::EmbeddedQueue;
+pub(crate) use port::LIMITS;

@@ -1,11 +1,11 @@
 //! The port: limits, the lock, and waiting.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use ports::{
-    Cost, DurabilityPoint, Error, Externalize, Queue, Receipt, Result,
+    Cost, Error, Queue, Receipt, Result,
     queue::{DeadLetter, Delivery, Handle, Message, OnFailure, QueueLimits, QueueOptions, Sequence},
 };
 
@@ -15,7 +15,7 @@ use crate::{
     record::{Record, RecordKey, Table},
 };
 
-/// What this provider cannot exceed.
+/// What this provider cannot exceed, unless its configuration says otherwise.
 pub(crate) const LIMITS: QueueLimits = QueueLimits {
     message_bytes_max: 4 << 20,
     batch_messages_max: 256,
@@ -28,13 +28,7 @@ const GROUP_BYTES_MAX: usize = 128;
 const ID_BYTES_MAX: usize = 128;
 const NAME_BYTES_MAX: usize = 512;
 
-/// The port.
-#[derive(Debug)]
-pub(crate) struct EmbeddedQueue {
-    pub(crate) engine: Arc<Engine>,
-}
-
-impl EmbeddedQueue {
+impl Engine {
     /// Receives with a visibility timeout of the caller's own.
     pub(crate) fn receive_hidden(
         &self,
@@ -42,45 +36,31 @@ impl EmbeddedQueue {
         messages_max: usize,
         hidden_ms: Option<u64>,
     ) -> Result<Vec<Delivery>> {
-        let mut state = self.engine.serving()?;
+        let mut state = self.serving()?;
         let state = &mut *state;
-        let take = Take { messages_max: messages_max.min(LIMITS.batch_messages_max), hidden_ms };
-        state.queues.receive(&mut state.store, queue, take, self.engine.now())
+        let take =
+            Take { messages_max: messages_max.min(self.config.queue_limits.batch_messages_max), hidden_ms };
+        state.queues.receive(&mut state.store, queue, take, self.now())
     }
 
     /// Whether the queue was created.
-    pub(crate) fn exists(&self, queue: &str) -> bool {
-        self.engine.state().queues.contains(queue)
+    pub(crate) fn has_queue(&self, queue: &str) -> bool {
+        self.state().queues.contains(queue)
     }
 
-    fn change<T>(
+    fn change_queues<T>(
         &self,
         change: impl FnOnce(&mut crate::engine::State, Duration) -> Result<(T, u32)>,
     ) -> Result<Receipt> {
-        let now = self.engine.now();
-        let mut state = self.engine.serving()?;
+        let now = self.now();
+        let mut state = self.serving()?;
         let (_, writes) = change(&mut state, now)?;
         Ok(Receipt { point: state.store.point(), cost: Cost { reads: 0, writes, bytes: 0 } })
     }
 }
 
 #[async_trait]
-impl Externalize for EmbeddedQueue {
-    async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
-        self.engine.externalize(point).await
-    }
-
-    fn point(&self) -> DurabilityPoint {
-        self.engine.point()
-    }
-
-    fn is_durable(&self, point: DurabilityPoint) -> bool {
-        self.engine.durability.is_durable(point)
-    }
-}
-
-#[async_trait]
-impl Queue for EmbeddedQueue {
+impl Queue for Engine {
     async fn create(&self, queue: &str, options: QueueOptions) -> Result<Receipt> {
         if queue.is_empty() || queue.len() > NAME_BYTES_MAX {
             return Err(Error::invalid(format!("create a queue whose name has {} bytes", queue.len())));
@@ -88,15 +68,18 @@ impl Queue for EmbeddedQueue {
         if options.attempts_max == 0 {
             return Err(Error::invalid(format!("create queue {queue:?} that delivers nothing")));
         }
-        self.change(|state, _| Ok(((), state.queues.create(&mut state.store, queue, options).map(|()| 1)?)))
+        self.change_queues(|state, _| {
+            Ok(((), state.queues.create(&mut state.store, queue, options).map(|()| 1)?))
+        })
     }
 
     async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
-        check_messages(queue, &messages)?;
+        check_messages(queue, &messages, &self.config.queue_limits)?;
         let bytes = messages.iter().map(|message| message.body.len() as u64).sum();
-        let window = LIMITS.deduplication_window_ms;
-        let mut receipt =
-            self.change(|state, _| Ok(((), state.queues.send(&mut state.store, queue, messages, window)?)))?;
+        let window = self.config.queue_limits.deduplication_window_ms;
+        let mut receipt = self.change_queues(|state, _| {
+            Ok(((), state.queues.send(&mut state.store, queue, messages, window)?))
+        })?;
         receipt.cost.bytes = bytes;
         Ok(receipt)
     }
@@ -108,8 +91,8 @@ impl Queue for EmbeddedQueue {
     async fn ready(&self, queue: &str) -> Result<()> {
         loop {
             let (notified, next) = {
-                let now = self.engine.now();
-                let mut state = self.engine.serving()?;
+                let now = self.now();
+                let mut state = self.serving()?;
                 let state = &mut *state;
                 state.queues.expire(&mut state.store, queue, now)?;
                 let (in_line, next, notify) = state.queues.outlook(queue)?;
@@ -122,31 +105,33 @@ impl Queue for EmbeddedQueue {
             match next {
                 None => notified.await,
                 Some(deadline) => {
-                    let _ = tokio::time::timeout_at(self.engine.instant(deadline), notified).await;
+                    let _ = tokio::time::timeout_at(self.instant(deadline), notified).await;
                 }
             }
         }
     }
 
     async fn acknowledge(&self, queue: &str, handles: &[Handle]) -> Result<Receipt> {
-        self.change(|state, now| Ok(((), state.queues.acknowledge(&mut state.store, queue, handles, now)?)))
+        self.change_queues(|state, now| {
+            Ok(((), state.queues.acknowledge(&mut state.store, queue, handles, now)?))
+        })
     }
 
     async fn release(&self, queue: &str, handle: &Handle, delay_ms: u64, reason: &str) -> Result<Receipt> {
-        self.change(|state, now| {
+        self.change_queues(|state, now| {
             let good = state.queues.release(&mut state.store, queue, handle, delay_ms, reason, now)?;
             Ok(((), u32::from(good)))
         })
     }
 
     async fn extend(&self, queue: &str, handle: &Handle, timeout_ms: u64) -> Result<()> {
-        let now = self.engine.now();
-        self.engine.serving()?.queues.extend(queue, handle, timeout_ms, now)
+        let now = self.now();
+        self.serving()?.queues.extend(queue, handle, timeout_ms, now)
     }
 
     async fn dead_letters(&self, queue: &str, letters_max: usize) -> Result<Vec<DeadLetter>> {
-        let now = self.engine.now();
-        let mut state = self.engine.serving()?;
+        let now = self.now();
+        let mut state = self.serving()?;
         let state = &mut *state;
         state.queues.expire(&mut state.store, queue, now)?;
         let id = state.queues.get(queue)?.id;
@@ -173,8 +158,8 @@ impl Queue for EmbeddedQueue {
     }
 
     async fn blocked(&self, queue: &str) -> Result<Vec<DeadLetter>> {
-        let now = self.engine.now();
-        let mut state = self.engine.serving()?;
+        let now = self.now();
+        let mut state = self.serving()?;
         let state = &mut *state;
         state.queues.expire(&mut state.store, queue, now)?;
         let queue = state.queues.get(queue)?;
@@ -204,19 +189,19 @@ impl Queue for EmbeddedQueue {
     }
 
     fn limits(&self) -> &QueueLimits {
-        &LIMITS
+        &self.config.queue_limits
     }
 }
 
-fn check_messages(queue: &str, messages: &[Message]) -> Result<()> {
-    if messages.len() > LIMITS.batch_messages_max {
-        let (count, limit) = (messages.len(), LIMITS.batch_messages_max);
+fn check_messages(queue: &str, messages: &[Message], limits: &QueueLimits) -> Result<()> {
+    if messages.len() > limits.batch_messages_max {
+        let (count, limit) = (messages.len(), limits.batch_messages_max);
         return Err(Error::invalid(format!(
             "send {count} messages to {queue:?}, where {limit} is the limit"
         )));
     }
     for message in messages {
-        let too_long = message.body.len() > LIMITS.message_bytes_max
+        let too_long = message.body.len() > limits.message_bytes_max
             || message.group.len() > GROUP_BYTES_MAX
             || message.deduplication.as_ref().is_some_and(|id| id.len() > ID_BYTES_MAX);
         if too_long {

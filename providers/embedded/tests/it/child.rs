@@ -14,13 +14,14 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use embedded::{Config, Embedded};
 use ports::{
-    Event, Functions, Handler, KeyValue, Queue,
+    Event, Functions, Handler, KeyValue, Queue, Update,
     functions::{Definition, Failure, FunctionOptions, QueueTrigger},
+    key_value::Action,
     queue::Message,
 };
 use tokio::sync::Semaphore;
 
-use crate::world::{block_on, durably, message, patient, put, put_pair, value};
+use crate::world::{block_on, durably, found, key, message, patient, put, put_pair, value};
 
 const DIRECTORY: &str = "LANDFAST_CHILD_DIRECTORY";
 const ROUNDS: &str = "LANDFAST_CHILD_ROUNDS";
@@ -103,12 +104,12 @@ fn the_child_of_the_crash_tests_works_until_it_is_killed() {
             task.await.expect("a task of the child ends well");
         }
         consumer.abort();
-        for number in 0.. {
-            if store.status().checkpoints >= CHECKPOINTS {
-                break;
-            }
-            durably(&store.key_value(), put("more", number)).await;
-        }
+        found("the child makes checkpoints", async || {
+            let more = Update::modify(key("more"), vec![Action::set("data", vec![7; 4000])]);
+            durably(&store.key_value(), more).await;
+            (store.status().checkpoints >= CHECKPOINTS).then_some(())
+        })
+        .await;
         std::process::exit(0);
     });
 }
@@ -230,6 +231,11 @@ impl Said {
             _ if line.starts_with("broken") => self.broken.push(line.to_owned()),
             _ => {}
         }
+    }
+
+    /// Whether anything was acknowledged.
+    pub(crate) fn has_heard_anything(&self) -> bool {
+        self.ready || self.total() > 0
     }
 
     /// How much was acknowledged in all.

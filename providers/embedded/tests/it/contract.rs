@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use embedded::Embedded;
+use embedded::{Config, Embedded};
 use futures_util::future::BoxFuture;
 use ports::{
     Clock,
@@ -14,7 +14,7 @@ use ports::{
 };
 use tempfile::TempDir;
 
-use crate::world::{block_on, directory, open};
+use crate::world::{block_on, config, directory, open};
 
 fn spawn(task: BoxFuture<'static, ()>) -> BoxFuture<'static, ()> {
     let task = tokio::spawn(task);
@@ -23,8 +23,12 @@ fn spawn(task: BoxFuture<'static, ()>) -> BoxFuture<'static, ()> {
 
 fn with_store<F: Future<Output = ()>>(run: impl FnOnce(Arc<Embedded>) -> F) {
     let directory = directory();
+    with_configured_store(config(directory.path()), run);
+}
+
+fn with_configured_store<F: Future<Output = ()>>(config: Config, run: impl FnOnce(Arc<Embedded>) -> F) {
     block_on(async {
-        let store = Arc::new(open(directory.path()).await);
+        let store = Arc::new(Embedded::open(config).await.expect("the store opens"));
         run(Arc::clone(&store)).await;
         store.close().await;
     });
@@ -40,8 +44,17 @@ mod key_value {
     ports::key_value_contract!(super::key_value);
 }
 
+/// The one case that waits for the deduplication window has a short one; no other is to meet its end.
+const WAITS_FOR_THE_WINDOW: &str = "a_deduplication_id_is_forgotten_when_its_window_is_over";
+const WINDOW_MS: u64 = 400;
+
 fn queue(case: Case<contract::queue::Subject>) {
-    with_store(|store| async move {
+    let directory = directory();
+    let mut config = config(directory.path());
+    if case.name == WAITS_FOR_THE_WINDOW {
+        config.queue_limits.deduplication_window_ms = WINDOW_MS;
+    }
+    with_configured_store(config, |store| async move {
         let subject = contract::queue::Subject::new(store.queue(), store.clock());
         case.run(subject.spawning(spawn).beside(store.key_value())).await;
     });

@@ -59,35 +59,66 @@ fn a_second_process_is_refused_and_told_who_is_first() {
     });
 }
 
-/// What the threads of a process have done so far: how often each stopped to wait.
-fn waits_of(process: u32) -> Vec<String> {
-    let mut waits = Vec::new();
-    for task in fs::read_dir(format!("/proc/{process}/task")).expect("the process is there") {
-        let status = task.expect("a task reads").path().join("status");
-        let status = fs::read_to_string(status).unwrap_or_default();
-        waits.extend(status.lines().filter(|line| line.contains("ctxt_switches")).map(str::to_owned));
-    }
-    waits
+/// A thread as the kernel sees it.
+#[derive(Debug, PartialEq, Eq)]
+struct Thread {
+    id: u32,
+    /// The system call that it is in and the call's arguments, or `running`.
+    call: String,
+    /// How often it stopped to wait so far.
+    waits: String,
 }
 
-/// A store that nobody uses takes no time at all: no thread of its process wakes.
+/// The threads of a process, but for its first: in that one the test harness waits, with a time limit of its
+/// own.
+fn threads_of(process: u32) -> Vec<Thread> {
+    let mut threads = Vec::new();
+    for task in fs::read_dir(format!("/proc/{process}/task")).expect("the process is there") {
+        let task = task.expect("a task reads");
+        let id = task.file_name().to_string_lossy().parse().expect("a thread is a number");
+        let read = |name: &str| match fs::read_to_string(task.path().join(name)) {
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                panic!("look at a child: {error}")
+            }
+            // It has ended meanwhile: then it waits for nothing, and the test looks again.
+            read => read.unwrap_or_default(),
+        };
+        if id != process {
+            let status = read("status");
+            let waits = status.lines().filter(|line| line.contains("ctxt_switches")).collect();
+            threads.push(Thread { id, call: read("syscall"), waits });
+        }
+    }
+    threads
+}
+
+/// Whether it waits for others with no limit of time, so that it never wakes by itself.
+fn waits_for_ever(thread: &Thread) -> bool {
+    let mut words = thread.call.split_whitespace();
+    let call: Option<i64> = words.next().and_then(|word| word.parse().ok());
+    // The time limit is the fourth argument of each call listed.
+    let limit = words.nth(3).and_then(|word| u64::from_str_radix(word.trim_start_matches("0x"), 16).ok());
+    match (call, limit) {
+        (Some(libc::SYS_futex), Some(limit)) => limit == 0,
+        (Some(libc::SYS_epoll_pwait), Some(limit)) => limit as u32 == u32::MAX,
+        #[cfg(target_arch = "x86_64")]
+        (Some(libc::SYS_epoll_wait), Some(limit)) => limit as u32 == u32::MAX,
+        _ => false,
+    }
+}
+
+/// A store that nobody uses takes no time at all: no thread of its process wakes, however long one watches.
 #[test]
 fn an_idle_store_with_armed_triggers_never_wakes() {
-    const QUIET: Duration = Duration::from_millis(500);
     let directory = directory();
     let mut said = Said::default();
     let child = Talking::start(command(directory.path(), Orders { idle: true, ..Orders::default() }));
     child.hear(&mut said, |said| said.ready);
-    block_on(async {
-        for _ in 0..20 {
-            let before = waits_of(child.id());
-            tokio::time::sleep(QUIET).await;
-            if before == waits_of(child.id()) {
-                return;
-            }
-        }
-        panic!("something in the idle process woke within every {QUIET:?}");
-    });
+    block_on(eventually("all threads of the idle process wait with no limit of time", || {
+        let threads = threads_of(child.id());
+        // None ran between the two looks: so all were waiting at once, and nobody is left to wake anybody.
+        !threads.is_empty() && threads.iter().all(waits_for_ever) && threads == threads_of(child.id())
+    }));
     child.kill(&mut said);
 }
 

@@ -1,4 +1,4 @@
-//! A disk that can be filled, and that can be told to fail.
+//! A disk that can be filled, that can be told to fail, and that can outlive its process.
 
 use std::{
     collections::BTreeMap,
@@ -23,12 +23,28 @@ pub(crate) struct Faults {
     pub(crate) fail_journal_write: AtomicBool,
     /// The checkpoint store cannot grow.
     pub(crate) no_room_for_checkpoints: AtomicBool,
+    /// The change to the disk in which the process dies, counted from one: that one is done by half if it is a
+    /// write and not at all if it is not, and nothing after it. Zero: never.
+    pub(crate) dies_in: AtomicU64,
+    changes: AtomicU64,
     sizes: Mutex<BTreeMap<PathBuf, u64>>,
 }
 
 impl Faults {
     pub(crate) fn set(flag: &AtomicBool, on: bool) {
         flag.store(on, Ordering::SeqCst);
+    }
+
+    /// Counts a change to the disk; an error if the process is dead by then.
+    fn change(&self) -> io::Result<()> {
+        let number = self.changes.fetch_add(1, Ordering::SeqCst) + 1;
+        let dies_in = self.dies_in.load(Ordering::SeqCst);
+        if dies_in > 0 && number >= dies_in { Err(broken()) } else { Ok(()) }
+    }
+
+    /// Whether the change counted last is the one in which the process dies.
+    fn is_dying(&self) -> bool {
+        self.changes.load(Ordering::SeqCst) == self.dies_in.load(Ordering::SeqCst)
     }
 
     /// What all files take together.
@@ -72,6 +88,9 @@ fn broken() -> io::Error {
 
 impl Storage for FaultyStorage {
     fn open(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
+        if !path.exists() {
+            self.0.change()?;
+        }
         let file = DiskStorage.open(path)?;
         self.0.grow(path, file.len()?)?;
         Ok(Arc::new(FaultyFile { faults: Arc::clone(&self.0), path: path.to_owned(), file }))
@@ -82,10 +101,12 @@ impl Storage for FaultyStorage {
     }
 
     fn create_directory(&self, directory: &Path) -> io::Result<()> {
+        self.0.change()?;
         DiskStorage.create_directory(directory)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.0.change()?;
         let mut sizes = self.0.sizes.lock().expect("nobody panics holding it");
         if let Some(size) = sizes.remove(from) {
             sizes.insert(to.to_owned(), size);
@@ -94,11 +115,13 @@ impl Storage for FaultyStorage {
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
+        self.0.change()?;
         self.0.sizes.lock().expect("nobody panics holding it").remove(path);
         DiskStorage.remove(path)
     }
 
     fn sync_directory(&self, directory: &Path) -> io::Result<()> {
+        self.0.change()?;
         DiskStorage.sync_directory(directory)
     }
 }
@@ -113,10 +136,13 @@ impl StorageFile for FaultyFile {
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
-        if self.is_journal() && self.faults.fail_journal_write.load(Ordering::SeqCst) {
+        let death = self.faults.change();
+        let is_torn = self.is_journal() && self.faults.fail_journal_write.load(Ordering::SeqCst);
+        if is_torn || (death.is_err() && self.faults.is_dying()) {
             self.file.write_at(&data[..data.len() / 2], offset)?;
             return Err(broken());
         }
+        death?;
         // What is allocated already takes no more room, whatever the file is called by now.
         if offset + data.len() as u64 > self.file.len()? {
             self.faults.grow(&self.path, offset + data.len() as u64)?;
@@ -125,12 +151,14 @@ impl StorageFile for FaultyFile {
     }
 
     fn set_len(&self, length: u64) -> io::Result<()> {
+        self.faults.change()?;
         self.faults.grow(&self.path, length)?;
         self.faults.sizes.lock().expect("nobody panics holding it").insert(self.path.clone(), length);
         self.file.set_len(length)
     }
 
     fn allocate(&self, length: u64) -> io::Result<()> {
+        self.faults.change()?;
         if !self.is_journal() && self.faults.no_room_for_checkpoints.load(Ordering::SeqCst) {
             return Err(io::Error::from_raw_os_error(libc::ENOSPC));
         }
@@ -139,6 +167,7 @@ impl StorageFile for FaultyFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
+        self.faults.change()?;
         if self.is_journal() && self.faults.fail_journal_sync.load(Ordering::SeqCst) {
             return Err(broken());
         }

@@ -10,7 +10,8 @@ use ports::{
 };
 
 use crate::world::{
-    block_on, config, directory, done, durably, eventually, key, message, open, patient, put, settle, value,
+    block_on, config, directory, done, durably, eventually, found, key, message, open, patient, put, settle,
+    value,
 };
 
 /// D1.
@@ -166,9 +167,14 @@ fn checkpoints_fold_the_journal_in_while_writers_go_on() {
             }
         }
         settle(&kv).await;
-        eventually("checkpoints are made", || store.status().checkpoints > 2).await;
+        // A checkpoint that is due while another runs is made by a later commit.
+        found("checkpoints fold the journal in", async || {
+            durably(&kv, put("item-00", 3000)).await;
+            (store.status().checkpoints > 2 && store.status().segments < 8).then_some(())
+        })
+        .await;
+        model[0] = Some(3000);
         assert_eq!(store.status().checkpoint_error, None);
-        assert!(store.status().segments < 8, "{} segments are left", store.status().segments);
         check(&kv, &model).await;
         drop((store, kv));
         let store = Embedded::open(config).await.expect("the store opens");

@@ -7,6 +7,7 @@ mod contract;
 mod crash;
 mod fall_back;
 mod faulty;
+mod first_segment;
 mod format;
 mod group_commit;
 mod power_loss;

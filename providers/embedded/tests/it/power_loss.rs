@@ -4,7 +4,7 @@
 //! does to its directory, in order, with what it acknowledged; the test then rebuilds the directory as of
 //! many instants. What was synced by then is there. Of each write behind the last sync of its file a seeded
 //! choice is made: all of it, none of it, or some of its sectors; of the names behind the last sync of their
-//! directory a prefix is there.
+//! directory a prefix is there. The first start is tried after every step.
 
 use std::{
     collections::BTreeMap,
@@ -13,8 +13,10 @@ use std::{
     process::Command,
 };
 
+use embedded::{Embedded, OpenError};
+
 use crate::{
-    child::{Orders, Said, Talking, command},
+    child::{Orders, Said, Talking, command, config},
     world::{block_on, directory},
 };
 
@@ -301,16 +303,7 @@ fn lose_power_often(orders: Orders, seed: u64) -> Vec<Result<(), String>> {
     let workspace = directory();
     let (data, steps) = record(workspace.path(), orders);
     let mut random = fastrand::Rng::with_seed(seed);
-    let acknowledged = |step: &usize| matches!(steps[step - 1], Step::Acknowledge { .. });
-    let mut instants: Vec<usize> = (0..INSTANTS)
-        .map(|number| {
-            let any = random.usize(1..=steps.len());
-            // Every other one right behind an acknowledgement, where a missing sync shows best.
-            let next = (any..=steps.len()).find(acknowledged).filter(|_| number % 2 == 0);
-            next.unwrap_or(any)
-        })
-        .collect();
-    instants.sort_unstable();
+    let instants = instants(&steps, &mut random);
     let (mut disk, mut said, mut ran) = (Disk::default(), Said::default(), 0);
     let mut found = Vec::new();
     for (number, instant) in instants.into_iter().enumerate() {
@@ -322,14 +315,45 @@ fn lose_power_often(orders: Orders, seed: u64) -> Vec<Result<(), String>> {
         }
         ran = instant;
         let left = workspace.path().join(format!("left-{number}"));
+        let mut twin = random.clone();
         disk.lose_power(&data, &left, &mut random);
-        found.push(
-            block_on(said.clone().check(&left))
-                .map_err(|broken| format!("seed {seed}, step {instant}: {broken}")),
-        );
-        fs::remove_dir_all(left).expect("the directory goes");
+        let mut checked = block_on(said.clone().check(&left));
+        fs::remove_dir_all(&left).expect("the directory goes");
+        if said.has_heard_anything() {
+            disk.lose_power(&data, &left, &mut twin);
+            checked = checked.and_then(|()| misses_its_journal(&left));
+            fs::remove_dir_all(left).expect("the directory goes");
+        }
+        found.push(checked.map_err(|broken| format!("seed {seed}, step {instant}: {broken}")));
     }
     found
+}
+
+/// When power is lost: after every step of the first start, and then now and again.
+fn instants(steps: &[Step], random: &mut fastrand::Rng) -> Vec<usize> {
+    let acknowledged = |step: &usize| matches!(steps[step - 1], Step::Acknowledge { .. });
+    let says_ready =
+        |step: &Step| matches!(step, Step::Acknowledge { text } if text.lines().any(|line| line == "ready"));
+    let started = 1 + steps.iter().position(says_ready).expect("the child becomes ready");
+    let mut instants: Vec<usize> = (1..=started).collect();
+    instants.extend((0..INSTANTS).map(|number| {
+        let any = random.usize(1..=steps.len());
+        // Every other one right behind an acknowledgement, where a missing sync shows best.
+        let next = (any..=steps.len()).find(acknowledged).filter(|_| number % 2 == 0);
+        next.unwrap_or(any)
+    }));
+    instants.sort_unstable();
+    instants
+}
+
+/// Without its journal, a directory in which anything was acknowledged is no new one.
+fn misses_its_journal(left: &Path) -> Result<(), String> {
+    fs::remove_dir_all(left.join("journal")).expect("the journal goes");
+    match block_on(Embedded::open(config(left))) {
+        Err(OpenError::Missing { .. } | OpenError::Damaged { .. }) => Ok(()),
+        Err(error) => Err(format!("open without its journal: {error}")),
+        Ok(_) => Err("it opens without its journal".to_owned()),
+    }
 }
 
 /// D1, D2, K5, Q3.

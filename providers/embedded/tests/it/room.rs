@@ -16,7 +16,7 @@ use ports::{
 
 use crate::{
     faulty::{Faults, FaultyStorage},
-    world::{block_on, config, directory, done, durably, key, message, patient, put, settle, value},
+    world::{block_on, config, directory, done, durably, found, key, message, patient, put, settle, value},
 };
 
 fn filler(number: usize) -> Update {
@@ -46,6 +46,19 @@ async fn reads_go_on(kv: &Arc<dyn KeyValue>, done: usize) {
     }
     let refused = kv.get(&key(&format!("filler-{done:04}"))).await.expect("reads go on").value;
     assert_eq!(refused, None, "a refused write was seen");
+}
+
+/// Waits until the store notices that there is room for filler `number`, which is durable then.
+async fn space_returns(kv: &Arc<dyn KeyValue>, number: usize) {
+    let written = async || match kv.update(filler(number)).await {
+        Ok(updated) => Some(updated.receipt),
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::NoRoom, "{error}");
+            None
+        }
+    };
+    let receipt = found("space returned and the store notices", written).await;
+    kv.externalize(receipt.point).await.expect("it becomes durable");
 }
 
 fn faulty(path: &Path) -> (Arc<Faults>, Config) {
@@ -78,18 +91,7 @@ fn a_full_disk_refuses_writes_serves_reads_and_recovers_when_space_returns() {
         assert!(queue.receive("work", 1).await.expect("receive answers").is_empty());
 
         faults.capacity.store(0, Ordering::SeqCst);
-        let mut receipt = None;
-        for _ in 0..1000 {
-            match kv.update(filler(written)).await {
-                Ok(updated) => {
-                    receipt = Some(updated.receipt);
-                    break;
-                }
-                Err(error) => assert_eq!(error.kind(), ErrorKind::NoRoom),
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        }
-        ports::Externalize::externalize(&*kv, receipt.expect("space returned").point).await.expect("durable");
+        space_returns(&kv, written).await;
         drop((store, kv, queue));
         let store = Embedded::open(config).await.expect("the store opens");
         reads_go_on(&store.key_value(), written + 1).await;
@@ -119,13 +121,11 @@ fn a_checkpoint_that_meets_a_full_disk_keeps_everything_and_is_tried_again() {
         let made = store.status().checkpoints;
         reads_go_on(&kv, written).await;
         Faults::set(&faults.no_room_for_checkpoints, false);
-        let mut number = 0;
-        while store.status().checkpoints == made {
-            durably(&kv, put("nudge", number)).await;
-            number += 1;
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-            assert!(number < 1000, "the checkpoint was not tried again");
-        }
+        found("the checkpoint is tried again by a later commit", async || {
+            durably(&kv, put("nudge", 1)).await;
+            (store.status().checkpoints > made).then_some(())
+        })
+        .await;
         assert_eq!(store.status().checkpoint_error, None);
         reads_go_on(&kv, written).await;
         drop((store, kv));
@@ -195,14 +195,7 @@ fn a_really_full_disk_refuses_writes_serves_reads_and_recovers_when_space_return
         reads_go_on(&kv, written).await;
         assert_eq!(value(&kv, "early").await, Some(1));
         fs::remove_file(&ballast).expect("the ballast goes");
-        let mut refusals = 0;
-        while let Err(error) = kv.update(filler(written)).await {
-            assert_eq!(error.kind(), ErrorKind::NoRoom, "{error}");
-            refusals += 1;
-            assert!(refusals < 1000, "space returned and nobody noticed");
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        }
-        settle(&kv).await;
+        space_returns(&kv, written).await;
         reads_go_on(&kv, written + 1).await;
         store.close().await;
         drop(store);

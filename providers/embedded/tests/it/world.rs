@@ -1,6 +1,11 @@
 //! A store in a directory of its own, and short words for what the tests do to it.
 
-use std::{future::Future, path::Path, sync::Arc};
+use std::{
+    future::Future,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use embedded::{Config, Embedded};
 use ports::{
@@ -13,9 +18,11 @@ use tempfile::TempDir;
 /// Small segments, so that tests turn many and zeros are few.
 pub(crate) const SEGMENT_BYTES: u64 = 256 << 10;
 
-/// Runs a test with threads of its own.
+/// Runs a test with threads of its own. Those that opened a store end at once: the runtime would keep them for
+/// seconds, and a test that waits for idleness would wait for that.
 pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(2).thread_keep_alive(Duration::ZERO).enable_all().build();
     runtime.expect("a runtime starts").block_on(future)
 }
 
@@ -86,13 +93,33 @@ pub(crate) fn patient() -> QueueOptions {
     QueueOptions { visibility_timeout_ms: 60_000, ..QueueOptions::default() }
 }
 
+/// The longest wait for something that a background thread brings about.
+const PATIENCE: Duration = Duration::from_secs(20);
+
 /// Waits until `holds`, which a background thread brings about.
 pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let started = std::time::Instant::now();
+    let started = Instant::now();
     while !holds() {
-        assert!(started.elapsed().as_secs() < 20, "waited in vain: {what}");
-        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        let_others_run(what, started).await;
     }
+}
+
+/// Looks until `look` finds what a background thread brings about.
+pub(crate) async fn found<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let started = Instant::now();
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        let_others_run(what, started).await;
+    }
+}
+
+/// Between two looks; fails a test that has looked for too long.
+async fn let_others_run(what: &str, started: Instant) {
+    assert!(started.elapsed() < PATIENCE, "waited in vain: {what}");
+    std::thread::yield_now();
+    tokio::task::yield_now().await;
 }
 
 /// Waits for the durability of everything so far.

@@ -1,13 +1,20 @@
 //! Q1, Q2, Q4 and Q7, broken at the sender's side.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 
 use super::Twist;
 use crate::{
-    DurabilityPoint, Receipt, Result,
+    Clock, DurabilityPoint, Monotonic, Receipt, Result,
     durability::{Incarnation, Position},
     queue::{Delivery, Message, SharedQueue},
 };
@@ -104,6 +111,66 @@ impl Twist for ForgetsDeduplication {
             message.deduplication = None;
         }
         self.0.send(queue, messages).await
+    }
+}
+
+/// Remembers deduplication ids for ever (Q4).
+#[derive(Debug)]
+pub(super) struct NeverForgets {
+    honest: SharedQueue,
+    seen: Mutex<BTreeSet<(String, Bytes)>>,
+}
+
+impl NeverForgets {
+    pub(super) fn around(honest: SharedQueue) -> Self {
+        Self { honest, seen: Mutex::default() }
+    }
+}
+
+#[async_trait]
+impl Twist for NeverForgets {
+    fn honest(&self) -> &SharedQueue {
+        &self.honest
+    }
+    async fn send(&self, queue: &str, mut messages: Vec<Message>) -> Result<Receipt> {
+        messages.retain(|message| {
+            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_new = |id: &Bytes| seen.insert((queue.to_owned(), id.clone()));
+            message.deduplication.as_ref().is_none_or(is_new)
+        });
+        self.honest.send(queue, messages).await
+    }
+}
+
+/// Remembers deduplication ids for a part of the window (Q4).
+#[derive(Debug)]
+pub(super) struct ForgetsTooSoon {
+    honest: SharedQueue,
+    clock: Arc<dyn Clock>,
+    started: Monotonic,
+}
+
+impl ForgetsTooSoon {
+    pub(super) fn around(honest: SharedQueue, clock: Arc<dyn Clock>) -> Self {
+        let started = clock.monotonic();
+        Self { honest, clock, started }
+    }
+}
+
+#[async_trait]
+impl Twist for ForgetsTooSoon {
+    fn honest(&self) -> &SharedQueue {
+        &self.honest
+    }
+    async fn send(&self, queue: &str, mut messages: Vec<Message>) -> Result<Receipt> {
+        /// Into how many parts it cuts the window; each has ids of its own.
+        const PARTS: u32 = 4;
+        let part = Duration::from_millis(self.honest.limits().deduplication_window_ms) / PARTS;
+        let number = self.clock.monotonic().since(self.started).as_nanos() / part.as_nanos();
+        for id in messages.iter_mut().filter_map(|message| message.deduplication.as_mut()) {
+            *id = Bytes::from(format!("{number} {}", id.escape_ascii()));
+        }
+        self.honest.send(queue, messages).await
     }
 }
 
