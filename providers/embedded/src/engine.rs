@@ -233,6 +233,7 @@ impl Engine {
             durable: self.durability.durable(),
             fsyncs: self.facts.fsyncs.load(std::sync::atomic::Ordering::Relaxed),
             checkpoints,
+            blocked_groups: state.queues.blocked_count(),
             checkpoint_error,
             recovery: self.recovery.clone(),
             room,

@@ -23,6 +23,8 @@ pub struct Status {
     pub fsyncs: u64,
     /// Checkpoints since open.
     pub checkpoints: u64,
+    /// Groups of queues that a message blocks which failed for good (rule P1).
+    pub blocked_groups: usize,
     /// Why the last checkpoint failed, if it did.
     pub checkpoint_error: Option<String>,
     /// What recovery found at open.

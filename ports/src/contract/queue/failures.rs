@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::{LONG_MS, SHORT_MS, Subject, text};
-use crate::queue::{OnFailure, QueueOptions};
+use crate::queue::{OnFailure, QueueOptions, Retention};
 
 fn failing(visibility_timeout_ms: u64, attempts_max: u32, on_failure: OnFailure) -> QueueOptions {
     QueueOptions { visibility_timeout_ms, attempts_max, on_failure, ..QueueOptions::default() }
@@ -83,17 +83,22 @@ pub(super) async fn a_message_that_blocks_its_group_raises_an_alarm_until_it_suc
     assert!(letters.is_empty(), "nothing left the group: {letters:?}");
 }
 
-/// Q5, Q2.
+/// Q5, Q2; whether or not a crash may take the messages.
 pub(super) async fn a_blocked_group_does_not_block_the_others(subject: Subject) {
-    let line = subject.create("others", failing(LONG_MS, 1, OnFailure::Block)).await;
-    line.send("bad", &["bad"]).await;
-    let bad = line.one().await;
-    line.release(&bad, LONG_MS, "bad").await;
-    line.send("good", &["1", "2"]).await;
-    for body in ["1", "2"] {
-        let delivery = line.one().await;
-        assert_eq!((&delivery.handle.group, text(&delivery.body)), (&Bytes::from("good"), body));
-        line.acknowledge(&[delivery]).await;
+    for (name, retention) in [("others", Retention::Durable), ("others-in-memory", Retention::Transient)] {
+        let options = QueueOptions { retention, ..failing(LONG_MS, 1, OnFailure::Block) };
+        let line = subject.create(name, options).await;
+        line.send("bad", &["bad"]).await;
+        let bad = line.one().await;
+        line.release(&bad, LONG_MS, "bad").await;
+        line.send("good", &["1", "2"]).await;
+        for body in ["1", "2"] {
+            let delivery = line.one().await;
+            assert_eq!((&delivery.handle.group, text(&delivery.body)), (&Bytes::from("good"), body));
+            line.acknowledge(&[delivery]).await;
+        }
+        let blocked = line.blocked().await;
+        assert_eq!(blocked.len(), 1, "{retention:?}");
+        assert_eq!((text(&blocked[0].body), blocked[0].reason.as_str()), ("bad", "bad"), "{retention:?}");
     }
-    assert_eq!(line.blocked().await.len(), 1);
 }

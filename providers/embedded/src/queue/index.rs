@@ -23,7 +23,7 @@ use crate::{
     store::{Store, now_ms},
 };
 
-/// How far apart the attempt numbers of two returns to the durable state lie.
+/// How far apart the attempt numbers of a message lie that two returns to the durable state brought back.
 pub(crate) const ATTEMPT_FLOOR: u32 = 1 << 20;
 
 /// The incarnation is the part of a sequence above these bits: messages enough for years at full speed.
@@ -71,6 +71,30 @@ impl QueueState {
         }
     }
 
+    /// The groups that a message blocks which failed for good, with that message.
+    pub(super) fn blocked(&self) -> impl Iterator<Item = (&Bytes, &Entry)> {
+        let (blocks, attempts_max) = (self.options.on_failure == OnFailure::Block, self.options.attempts_max);
+        let heads = self.groups.iter().filter_map(|(name, group)| Some((name, group.entries.front()?)));
+        heads.filter(move |(_, head)| blocks && head.failures >= attempts_max)
+    }
+
+    /// Has the attempts of messages that came back go on behind those whose handles are still about (Q6). One that
+    /// had been removed comes back with attempts that nobody can have seen.
+    fn outlive_handles(&mut self, earlier: &HashMap<Bytes, Group>, returns: u32) {
+        for (name, group) in &mut self.groups {
+            let before = earlier.get(name);
+            for entry in &mut group.entries {
+                let known = before.and_then(|group| {
+                    let place =
+                        group.entries.binary_search_by_key(&entry.sequence, |entry| entry.sequence).ok()?;
+                    Some(group.entries[place].deliveries)
+                });
+                let unseen = entry.deliveries.wrapping_add(returns.wrapping_mul(ATTEMPT_FLOOR));
+                entry.deliveries = known.map_or(unseen, |known| known.max(entry.deliveries));
+            }
+        }
+    }
+
     /// Puts a group in line, or lets it wait for `not_before`.
     fn put_in_line(&mut self, name: &Bytes, now: Duration, next_deadline: &mut u64) {
         let group = self.groups.get_mut(name).expect("the caller holds a group of this queue");
@@ -113,6 +137,7 @@ impl Queues {
         self.returns = earlier.returns + 1;
         for (name, queue) in earlier.by_name {
             if let Some(mine) = self.by_name.get_mut(&name) {
+                mine.outlive_handles(&queue.groups, self.returns);
                 mine.notify = queue.notify;
             } else {
                 // Its creation was lost: who waits hears that it is not there.
@@ -124,6 +149,12 @@ impl Queues {
     /// Wakes everybody who waits for messages.
     pub(crate) fn wake_all(&self) {
         self.by_name.values().for_each(|queue| queue.notify.notify_waiters());
+    }
+
+    /// How many groups, over all queues, a message that failed for good blocks (rule P1).
+    pub(crate) fn blocked_count(&self) -> usize {
+        let blocking = |queue: &&QueueState| queue.options.on_failure == OnFailure::Block;
+        self.by_name.values().filter(blocking).map(|queue| queue.blocked().count()).sum()
     }
 
     pub(crate) fn contains(&self, queue: &str) -> bool {
@@ -217,7 +248,6 @@ impl Queues {
         now: Duration,
     ) -> Result<Vec<Delivery>> {
         self.expire(store, name, now)?;
-        let floor = self.returns.wrapping_mul(ATTEMPT_FLOOR);
         let queue = self.by_name.get_mut(name).ok_or_else(|| unknown(name))?;
         if take.messages_max == 0 {
             return Ok(Vec::new());
@@ -234,7 +264,7 @@ impl Queues {
                     return Err(error);
                 }
             };
-            let attempt = floor + entry.deliveries + 1;
+            let attempt = entry.deliveries + 1;
             let sequence = Sequence(entry.sequence);
             deliveries
                 .push(Delivery { handle: Handle { group: group_name.clone(), sequence, attempt }, body });
@@ -259,7 +289,6 @@ impl Queues {
         handles: &[Handle],
         now: Duration,
     ) -> Result<u32> {
-        let floor = self.returns.wrapping_mul(ATTEMPT_FLOOR);
         let queue = self.by_name.get_mut(name).ok_or_else(|| unknown(name))?;
         if queue.options.retention == Retention::Durable {
             let reserved: usize = handles.iter().map(|handle| 2 * (handle.group.len() + 40)).sum();
@@ -268,10 +297,7 @@ impl Queues {
         let (mut removed, mut recorded) = (0, 0);
         for handle in handles {
             let Some(group) = queue.groups.get_mut(&handle.group) else { continue };
-            let place = handle.attempt.checked_sub(floor);
-            let Some(place) = place.and_then(|attempt| group.delivered(handle.sequence.0, attempt)) else {
-                continue;
-            };
+            let Some(place) = group.delivered(handle.sequence.0, handle.attempt) else { continue };
             let entry = group.entries.remove(place).expect("it was found there");
             recorded += u32::from(entry.body.is_none());
             remove_records(store, entry);
@@ -294,13 +320,9 @@ impl Queues {
         reason: &str,
         now: Duration,
     ) -> Result<bool> {
-        let floor = self.returns.wrapping_mul(ATTEMPT_FLOOR);
         let queue = self.by_name.get_mut(name).ok_or_else(|| unknown(name))?;
         let Some(group) = queue.groups.get_mut(&handle.group) else { return Ok(false) };
-        let attempt = handle.attempt.checked_sub(floor);
-        let Some(place) = attempt.and_then(|attempt| group.delivered(handle.sequence.0, attempt)) else {
-            return Ok(false);
-        };
+        let Some(place) = group.delivered(handle.sequence.0, handle.attempt) else { return Ok(false) };
         let Phase::InFlight { count, .. } = group.phase else { return Ok(false) };
         let failed = fail(queue, store, &handle.group, place, reason)?;
         let group = queue.groups.get_mut(&handle.group).expect("the flight is over no sooner than below");
@@ -324,11 +346,9 @@ impl Queues {
         timeout_ms: u64,
         now: Duration,
     ) -> Result<()> {
-        let floor = self.returns.wrapping_mul(ATTEMPT_FLOOR);
         let queue = self.by_name.get_mut(name).ok_or_else(|| unknown(name))?;
         let Some(group) = queue.groups.get_mut(&handle.group) else { return Ok(()) };
-        let attempt = handle.attempt.checked_sub(floor);
-        if attempt.and_then(|attempt| group.delivered(handle.sequence.0, attempt)).is_none() {
+        if group.delivered(handle.sequence.0, handle.attempt).is_none() {
             return Ok(());
         }
         if let Phase::InFlight { deadline, .. } = &mut group.phase {
@@ -462,7 +482,7 @@ fn fail(
     Ok(Failed::Left)
 }
 
-fn body_of(store: &mut Store, entry: &Entry) -> Result<Bytes> {
+pub(super) fn body_of(store: &mut Store, entry: &Entry) -> Result<Bytes> {
     if let Some(body) = &entry.body {
         return Ok(body.clone());
     }

@@ -6,10 +6,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use ports::{
     Cost, Error, Queue, Receipt, Result,
-    queue::{DeadLetter, Delivery, Handle, Message, OnFailure, QueueLimits, QueueOptions, Sequence},
+    queue::{DeadLetter, Delivery, Handle, Message, QueueLimits, QueueOptions, Sequence},
 };
 
-use super::index::Take;
+use super::index::{Take, body_of};
 use crate::{
     engine::Engine,
     record::{Record, RecordKey, Table},
@@ -162,24 +162,12 @@ impl Queue for Engine {
         let mut state = self.serving()?;
         let state = &mut *state;
         state.queues.expire(&mut state.store, queue, now)?;
-        let queue = state.queues.get(queue)?;
-        if queue.options.on_failure != OnFailure::Block {
-            return Ok(Vec::new());
-        }
         let mut blocked = Vec::new();
-        for (name, group) in &queue.groups {
-            let Some(head) = group.entries.front().filter(|head| head.failures >= queue.options.attempts_max)
-            else {
-                continue;
-            };
-            let record = state.store.record(&RecordKey::new(Table::Message, head.key.clone()))?;
-            let Some(Record::Message(body)) = record.value else {
-                return Err(Error::corrupt(format!("read message {}", head.sequence)));
-            };
+        for (name, head) in state.queues.get(queue)?.blocked() {
             blocked.push(DeadLetter {
                 group: name.clone(),
                 sequence: Sequence(head.sequence),
-                body,
+                body: body_of(&mut state.store, head)?,
                 attempts: head.deliveries,
                 reason: head.reason.as_deref().unwrap_or_default().to_owned(),
             });

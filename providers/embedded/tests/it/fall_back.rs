@@ -114,6 +114,36 @@ fn a_handle_from_before_the_return_acknowledges_nothing() {
     });
 }
 
+/// Q3, Q6: a message whose acknowledgement was undone comes back under attempts that no handle of before has; one
+/// that is sent after the return is at its first.
+#[test]
+fn attempts_after_the_return_are_nobodys_from_before() {
+    let directory = directory();
+    let (faults, config) = faulty(directory.path());
+    block_on(async {
+        let store = Embedded::open(config).await.expect("the store opens");
+        let (kv, queue) = (store.key_value(), store.queue());
+        queue.create("work", patient()).await.expect("create answers");
+        queue.send("work", vec![message("group", "job")]).await.expect("send answers");
+        settle(&kv).await;
+        let before = queue.receive("work", 1).await.expect("receive answers");
+        Faults::set(&faults.fail_journal_sync, true);
+        queue.acknowledge("work", &[before[0].handle.clone()]).await.expect("acknowledge answers");
+        done(&kv, put("result", 1)).await;
+        eventually("the store notices", || store.status().health != Health::Serving).await;
+        Faults::set(&faults.fail_journal_sync, false);
+        queue_serves(&*kv, &store).await;
+        let after = queue.receive("work", 1).await.expect("receive answers");
+        assert!(after[0].handle.attempt > before[0].handle.attempt, "{after:?}");
+        queue.acknowledge("work", &[before[0].handle.clone()]).await.expect("acknowledge answers");
+        queue.send("work", vec![message("other", "new")]).await.expect("send answers");
+        let new = queue.receive("work", 1).await.expect("receive answers");
+        assert_eq!((new[0].body.as_ref(), new[0].handle.attempt), (b"new".as_slice(), 1));
+        queue.release("work", &after[0].handle, 0, "again").await.expect("release answers");
+        assert_eq!(queue.receive("work", 1).await.expect("receive answers").len(), 1, "it is still there");
+    });
+}
+
 async fn serves(store: &Embedded) {
     eventually("the store serves again", || store.status().health == Health::Serving).await;
 }
