@@ -11,6 +11,7 @@ use fastrand::Rng;
 use crate::{
     history::{History, Moment},
     house::House,
+    watching::Watching,
 };
 
 /// What a client does and how.
@@ -43,6 +44,7 @@ pub async fn act(house: House, client: usize, plan: Plan, mut rng: Rng) -> Histo
         resume: None,
         last_zxid_seen: Zxid(0),
         tag: 0,
+        watching: Watching::default(),
     };
     while !actor.waiting.is_empty() {
         let machine = rng.usize(..8);
@@ -62,6 +64,7 @@ struct Actor {
     resume: Option<(SessionId, Password)>,
     last_zxid_seen: Zxid,
     tag: i32,
+    watching: Watching,
 }
 
 impl Actor {
@@ -82,7 +85,7 @@ impl Actor {
             }
             Err(ConnectError::Expired) => {
                 // None: a new session that took longer than its timeout to open.
-                self.history.moments.extend(self.resume.take().map(|(session, _)| Moment::Expired(session)));
+                self.expired();
                 None
             }
             Err(_) => {
@@ -94,6 +97,12 @@ impl Actor {
 
     /// Works until the plan is done or the connection breaks.
     async fn work(&mut self, mut client: Client, generation: u64, rng: &mut Rng) {
+        if let Some(again) = self.watching.set_again(self.last_zxid_seen) {
+            self.submit(&mut client, again);
+            if !self.answered(&mut client, generation, 1).await {
+                return;
+            }
+        }
         while !self.waiting.is_empty() {
             let window = rng.usize(1..=self.plan.window_max).min(self.waiting.len());
             for request in self.waiting.drain(..window).collect::<Vec<_>>() {
@@ -118,8 +127,15 @@ impl Actor {
 
     fn submit(&mut self, client: &mut Client, request: Request) {
         self.tag += 1;
+        self.watching.asked(self.tag, &request);
         self.history.moments.push(Moment::Asked(self.tag, request.clone()));
         client.submit(self.tag, request);
+    }
+
+    /// Its session is over, and the watches that it set in it.
+    fn expired(&mut self) {
+        self.history.moments.extend(self.resume.take().map(|(session, _)| Moment::Expired(session)));
+        self.watching = Watching::default();
     }
 
     /// Waits for `replies` replies; false if the connection broke before.
@@ -136,14 +152,13 @@ impl Actor {
                     self.last_zxid_seen = self.last_zxid_seen.max(*zxid);
                     replies -= 1;
                 }
+                self.watching.shown(&output);
                 self.history.moments.push(Moment::Shown(output));
             }
             match pumped {
                 Ok(()) => {}
                 Err(Ended::Expired) => {
-                    self.history
-                        .moments
-                        .extend(self.resume.take().map(|(session, _)| Moment::Expired(session)));
+                    self.expired();
                     return false;
                 }
                 Err(_) => return false,

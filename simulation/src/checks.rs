@@ -5,10 +5,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bytes::Bytes;
 use coordination::{
     model::{EventKind, Output, Request, Response, SessionId, Stat, Watching, Zxid},
     records::Answer,
+    session::{SHARD_COUNT, Sessions},
 };
+use futures_util::TryStreamExt as _;
+use ports::objects::ObjectPath;
+use simulated::World;
 
 use crate::{
     history::{History, Moment},
@@ -45,6 +50,8 @@ struct Connection<'timeline> {
     /// Where the last read was made.
     last_read: Zxid,
     watches: Vec<Armed>,
+    /// Events made up for watches that were set again, until the reply says as of when.
+    made_up: Vec<(EventKind, String)>,
     violations: Vec<String>,
 }
 
@@ -77,6 +84,7 @@ impl<'timeline> Connection<'timeline> {
             shown: Zxid(0),
             last_read: Zxid(0),
             watches: Vec::new(),
+            made_up: Vec::new(),
             violations: Vec::new(),
         }
     }
@@ -106,8 +114,9 @@ impl<'timeline> Connection<'timeline> {
                 self.advance(*zxid);
                 self.reply(&request, *zxid, result);
             }
-            Moment::Shown(Output::Event { zxid, kind, path }) => {
-                self.event(zxid.unwrap_or(self.shown), *kind, path);
+            Moment::Shown(Output::Event { zxid: Some(zxid), kind, path }) => self.event(*zxid, *kind, path),
+            Moment::Shown(Output::Event { zxid: None, kind, path }) => {
+                self.made_up.push((*kind, path.clone()));
             }
             Moment::Disconnected | Moment::Expired(_) => {}
         }
@@ -179,6 +188,9 @@ impl<'timeline> Connection<'timeline> {
                 self.is_as_of(path, zxid, shown);
                 self.arm(*watching, shown.is_some(), path, true, zxid);
             }
+            Request::SetWatches { relative, data, exists, children } => {
+                self.set_again(*relative, [data, exists, children], zxid);
+            }
             _ => {}
         }
     }
@@ -196,6 +208,39 @@ impl<'timeline> Connection<'timeline> {
         let is_armed = |other: &Armed| other.path == path && other.is_of_children == is_of_children;
         if watching == Watching::Yes && arms && !self.watches.iter().any(is_armed) {
             self.watches.push(armed);
+        }
+    }
+
+    /// Each watch that is set again has either missed something, which is made up for at once, or is armed; never
+    /// both, since it fires once.
+    fn set_again(&mut self, relative: Zxid, [data, exists, children]: [&Vec<String>; 3], zxid: Zxid) {
+        let mut missed = Vec::new();
+        let mut note =
+            |check: &mut Self, path: &String, event: Option<EventKind>, is_of_children: bool| match event {
+                Some(kind) => missed.push((kind, path.clone())),
+                None => check.arm(Watching::Yes, true, path, is_of_children, zxid),
+            };
+        for path in data {
+            let event = match self.timeline.stat(path, zxid) {
+                None => Some(EventKind::NodeDeleted),
+                Some(stat) => (stat.mzxid > relative).then_some(EventKind::NodeDataChanged),
+            };
+            note(self, path, event, false);
+        }
+        for path in exists {
+            let event = self.timeline.stat(path, zxid).map(|_| EventKind::NodeCreated);
+            note(self, path, event, false);
+        }
+        for path in children {
+            let event = match self.timeline.stat(path, zxid) {
+                None => Some(EventKind::NodeDeleted),
+                Some(stat) => (stat.pzxid > relative).then_some(EventKind::NodeChildrenChanged),
+            };
+            note(self, path, event, true);
+        }
+        let made_up = std::mem::take(&mut self.made_up);
+        if made_up != missed {
+            self.violated(&format!("{made_up:?} was made up at {zxid:?} since {relative:?}, not {missed:?}"));
         }
     }
 
@@ -229,6 +274,21 @@ fn ephemerals_end_with_their_sessions(timeline: &Timeline) -> Vec<String> {
     let outlives =
         |path: &&String| timeline.stat(path, last).is_some_and(|stat| closed.contains(&stat.ephemeral_owner));
     timeline.paths().filter(outlives).map(|path| format!("{path} has outlived its session")).collect()
+}
+
+/// After everybody has gone and time has passed: every session has ended, and what travelled for it is removed.
+pub async fn nothing_is_left(world: &World) -> Vec<String> {
+    let mut left = Vec::new();
+    let sessions = Sessions::new(world.key_value());
+    for shard in 0..SHARD_COUNT {
+        let (rows, _) = sessions.page(shard, Bytes::new()).await.expect("the world is healed");
+        left.extend(rows.iter().map(|(session, row)| format!("{session:?} is left, {:?}", row.state)));
+    }
+    let prefix = ObjectPath::from("temporary");
+    let objects: Vec<_> =
+        world.objects().list(Some(&prefix)).try_collect().await.expect("the world is healed");
+    left.extend(objects.iter().map(|object| format!("object {} is left", object.location)));
+    left
 }
 
 /// The sessions that their clients were told had expired.

@@ -2,7 +2,7 @@
 //!
 //! Each machine has its own clock, its own warm function instances and its own gateway; they share the
 //! cloud's store, queues and functions. An invocation of the writer, distributor or heartbeat lands on any
-//! of them, as on a cloud that keeps several instances warm.
+//! of them, as on a cloud that keeps several instances warm, or one that keeps none.
 
 use std::{cell::RefCell, rc::Rc, sync::Arc, time::Duration};
 
@@ -19,12 +19,22 @@ use tokio::{sync::watch, task::JoinHandle};
 /// How long a start that a fault has stopped waits before it is tried again.
 const START_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
+/// What the cloud keeps of a function between two invocations of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Instances {
+    /// Its instance on each machine, with all that it remembers.
+    Warm,
+    /// The same, but nothing of the heartbeat: each run is the first of its instance.
+    ColdHeartbeats,
+}
+
 /// A running house. Clones share it.
 #[derive(Debug, Clone)]
 pub struct House {
     world: World,
     config: Config,
     machine_count: usize,
+    instances: Instances,
     machines: Rc<RefCell<Vec<Machine>>>,
     generation: watch::Sender<u64>,
 }
@@ -42,12 +52,18 @@ impl Drop for Machine {
 }
 
 impl House {
-    /// Starts the service on `machine_count` machines of `world`.
+    /// Starts the service on `machine_count` machines of `world`, which keeps instances warm.
     pub async fn start(world: &World, config: Config, machine_count: usize) -> Self {
+        Self::start_on(world, config, machine_count, Instances::Warm).await
+    }
+
+    /// The same on a cloud that keeps `instances`.
+    pub async fn start_on(world: &World, config: Config, machine_count: usize, instances: Instances) -> Self {
         let house = Self {
             world: world.clone(),
             config,
             machine_count,
+            instances,
             machines: Rc::default(),
             generation: watch::Sender::new(0),
         };
@@ -84,7 +100,15 @@ impl House {
         let services: Vec<Arc<Service>> = (0..self.machine_count).map(|_| Arc::new(self.service())).collect();
         let instances: Vec<Vec<Definition>> = services.iter().map(|service| service.functions()).collect();
         for (index, definition) in instances[0].iter().enumerate() {
-            let handlers = instances.iter().map(|of_machine| of_machine[index].handler.clone()).collect();
+            let is_cold = self.instances == Instances::ColdHeartbeats && definition.name == names::HEARTBEAT;
+            let handlers = if is_cold {
+                services
+                    .iter()
+                    .map(|service| Arc::new(Cold::of(service, index)) as Arc<dyn Handler>)
+                    .collect()
+            } else {
+                instances.iter().map(|of_machine| of_machine[index].handler.clone()).collect()
+            };
             let fleet = Fleet { name: definition.name, handlers, entropy: self.world.entropy() };
             self.world.functions().register(Definition { handler: Arc::new(fleet), ..definition.clone() });
         }
@@ -112,7 +136,29 @@ impl House {
     }
 }
 
-/// The warm instances of one function. The watch function runs on all of them, the others on any one.
+/// A function of one machine, of which no instance is kept.
+#[derive(Debug)]
+struct Cold {
+    service: Arc<Service>,
+    /// Its place among the functions of the service.
+    index: usize,
+}
+
+impl Cold {
+    fn of(service: &Arc<Service>, index: usize) -> Self {
+        Self { service: service.clone(), index }
+    }
+}
+
+#[async_trait]
+impl Handler for Cold {
+    async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
+        let fresh = self.service.functions().swap_remove(self.index);
+        fresh.handler.handle(event).await
+    }
+}
+
+/// The instances of one function. The watch function runs on all of them, the others on any one.
 #[derive(Debug)]
 struct Fleet {
     name: &'static str,

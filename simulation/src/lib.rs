@@ -15,3 +15,4 @@ pub mod history;
 pub mod house;
 pub mod scenario;
 pub mod timeline;
+mod watching;

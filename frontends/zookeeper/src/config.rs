@@ -19,6 +19,9 @@ pub struct Config {
     pub unsent_bytes_max: usize,
     /// How long a peer may take to send its first packet.
     pub first_packet_timeout: Duration,
+    /// How long a client may wait for its session after that; then its connection closes without an answer,
+    /// and it tries another server or this one again. (ZooKeeper: `zookeeper.nio.sessionlessCnxnTimeout`.)
+    pub connect_timeout: Duration,
     /// How long connections may take to finish what they do when the server stops.
     pub stop_timeout: Duration,
 }
@@ -38,6 +41,7 @@ impl Config {
             requests_in_flight_max: 1000,
             unsent_bytes_max: 1 << 20,
             first_packet_timeout: Duration::from_secs(10),
+            connect_timeout: Duration::from_secs(10),
             stop_timeout: Duration::from_secs(5),
         }
     }

@@ -49,6 +49,8 @@ enum End {
     Over,
     #[error("the first packet did not come in time")]
     Silent,
+    #[error("no session could be opened in time")]
+    NoSessionInTime,
     #[error("the peer reads nothing any more")]
     Stalled,
     #[error("answered a four-letter word")]
@@ -84,6 +86,10 @@ pub(crate) async fn serve(
             shared.statistics.session_refused();
             tracing::info!(%peer, %error, "connection closed without a session");
         }
+        End::NoSessionInTime => {
+            shared.statistics.session_refused();
+            tracing::warn!(%peer, %end, "connection closed");
+        }
         End::Ended(Ended::Store(_) | Ended::LeaseLost) | End::Stalled => {
             tracing::warn!(%peer, %end, "connection closed");
         }
@@ -115,7 +121,8 @@ async fn converse(
         Opening::Stranger(stranger) => return greet(shared, stranger, &mut writer).await,
     };
     let mut outgoing = BytesMut::new();
-    let client = match open_session(shared, &request).await {
+    let opened = timeout(shared.config.connect_timeout, open_session(shared, &request));
+    let client = match opened.await.map_err(|_| End::NoSessionInTime)? {
         Ok(client) => client,
         Err(error) => {
             if matches!(error, ConnectError::Expired) {

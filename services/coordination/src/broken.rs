@@ -18,8 +18,14 @@ pub enum Broken {
     AnswersBeforeApplying,
     /// C-5: reads show what the view has not reached.
     ReadsAheadOfTheView,
+    /// C4: watches that are set again are armed one by one, and looked at again if a change comes in between.
+    ArmsWatchesOneByOne,
     /// C-6: requests of connections that were replaced are decided.
     AcceptsOldAttaches,
+    /// C-6: what a heartbeat has seen dies with its instance.
+    RemembersSilenceInTheInstance,
+    /// P5: temporary objects of a replaced connection are removed although what they came for is not applied.
+    SweepsWhatIsNotApplied,
     /// C-6: a session is ended without watching it for a whole timeout.
     ExpiresAtFirstSilence,
 }

@@ -30,7 +30,8 @@ use crate::{
     names, read,
     records::{Answer, Operation, Payload, Submitted, encode_sized},
     session::Moved,
-    user_store::put_object,
+    tail::Connection,
+    temporary,
 };
 
 /// How many requests may wait for their answers before the front end stops reading from its peer.
@@ -93,7 +94,7 @@ impl Client {
     ) -> Self {
         let mailbox = Arc::new(Mailbox::default());
         let incarnation = shared.queue.point().incarnation;
-        shared.tail.register(session, attach, mailbox.clone());
+        shared.tail.register(Connection { session, attach }, mailbox.clone());
         Self {
             shared,
             session,
@@ -217,16 +218,16 @@ impl Client {
         }
     }
 
-    /// Submits the attach and waits until its answer is durable; whatever else arrives belongs to an end.
+    /// Submits the attach and waits until its answer is durable, and keeps the lease meanwhile: the peer is there
+    /// and waits too. Whatever else arrives belongs to an end.
     pub(crate) async fn first_request(&mut self) -> Result<(), ConnectError> {
         self.submit_update(0, Operation::Attach);
         self.send().await?;
         loop {
-            self.mailbox.arrived().await;
-            self.open_mailbox().map_err(|ended| match ended {
-                Ended::Store(error) => ConnectError::Store(error),
-                _ => ConnectError::Expired,
-            })?;
+            self.lease.is_peer_active = true;
+            self.wait().await;
+            self.keep_lease().await?;
+            self.open_mailbox()?;
             let mut outputs = Vec::new();
             self.release(&mut outputs);
             if outputs.iter().any(|output| matches!(output, Output::Reply { .. })) {
@@ -262,6 +263,10 @@ impl Client {
             }
             Moved::Refused(_) => Err(Ended::Expired),
         }
+    }
+
+    fn connection(&self) -> Connection {
+        Connection { session: self.session, attach: self.attach }
     }
 
     fn renewal_period(&self) -> Duration {
@@ -359,9 +364,11 @@ impl Client {
             if may_wait && found.zxid > self.shared.tail.applied() {
                 return Ok(self.block(tag, request, found.zxid));
             }
+            // Before the mailbox is opened: what is handed out from now on is shown after this read.
+            let durable = self.shared.tail.durable();
             self.open_mailbox()?;
-            if !found.is_overtaken(&self.shared.tail, self.session, since) {
-                let zxid = self.last_shown.max(found.zxid).max(self.shared.tail.durable());
+            if !found.is_overtaken(&self.shared, self.connection(), since) {
+                let zxid = self.last_shown.max(found.zxid).max(durable);
                 for output in found.outputs(tag, zxid) {
                     self.show(zxid, output);
                 }
@@ -383,7 +390,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        self.shared.tail.unregister(self.session, self.attach);
+        self.shared.tail.unregister(self.connection());
     }
 }
 
@@ -400,7 +407,7 @@ fn payload(data: Option<bytes::Bytes>) -> Payload {
     data.map_or(Payload::Null, Payload::Inline)
 }
 
-/// Data that does not fit into a message travels as a temporary object (`faaskeeper.txt`, section 4.7).
+/// Data that does not fit into a message travels as a temporary object.
 async fn detach_payload(
     shared: &Shared,
     session: SessionId,
@@ -410,12 +417,9 @@ async fn detach_payload(
 ) -> Result<(), ports::Error> {
     let (Operation::Create { data, .. } | Operation::SetData { data, .. }) = operation else { return Ok(()) };
     let Payload::Inline(bytes) = data else { return Ok(()) };
-    if bytes.len() <= shared.config.message_payload_bytes_max {
-        return Ok(());
+    if bytes.len() > shared.config.message_payload_bytes_max {
+        *data = temporary::put(&*shared.temporary, session, attach, request, bytes.clone()).await?;
     }
-    let name = format!("temporary/{:016x}/{attach:x}-{request:x}", session.0);
-    put_object(&*shared.temporary, &name, bytes.clone()).await?;
-    *data = Payload::Object { name, bytes_len: bytes.len() as u64 };
     Ok(())
 }
 

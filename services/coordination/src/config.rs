@@ -13,6 +13,9 @@ pub struct Config {
     pub session_timeout_max: Duration,
     /// Data beyond this travels to the writer as a temporary object.
     pub message_payload_bytes_max: usize,
+    /// How often temporary objects that nobody needs any more are looked for while there are sessions; also
+    /// when the last one has ended.
+    pub temporary_sweep_period: Duration,
     /// Where znodes' data is kept.
     pub placement: DataPlacement,
     /// How locks wait and expire.
@@ -28,6 +31,7 @@ impl Default for Config {
             session_timeout_min: Duration::from_secs(4),
             session_timeout_max: Duration::from_secs(40),
             message_payload_bytes_max: 128 * 1024,
+            temporary_sweep_period: Duration::from_mins(10),
             placement: DataPlacement::KeyValue,
             locks: LockOptions::default(),
             broken: None,

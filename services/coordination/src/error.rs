@@ -82,3 +82,14 @@ pub enum Ended {
     #[error("a store failed")]
     Store(#[from] ports::Error),
 }
+
+impl From<Ended> for ConnectError {
+    fn from(ended: Ended) -> Self {
+        match ended {
+            Ended::Closed | Ended::Expired => Self::Expired,
+            Ended::Store(error) => Self::Store(error),
+            // Whoever tries again learns what has become of the session.
+            Ended::Moved | Ended::LeaseLost => Self::Store(ports::Error::unavailable(ended.to_string())),
+        }
+    }
+}

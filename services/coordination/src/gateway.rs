@@ -57,10 +57,12 @@ impl Gateway {
         self.shared.tail.counts()
     }
 
-    /// Opens or resumes a session; returns once the client may read everything decided before.
+    /// Opens or resumes a session; returns once the client may read everything decided before. A caller that
+    /// waits no longer may drop the future: a session that nobody speaks for ends by its timeout.
     ///
     /// Errors: [`ConnectError::Expired`] for a session that is not there, has ended, or has another password;
-    /// [`ConnectError::ClientAhead`] for a client that has seen what this state has not reached.
+    /// [`ConnectError::ClientAhead`] for a client that has seen what this state has not reached;
+    /// [`ConnectError::Store`] also while this process has no place in the log.
     pub async fn connect(&self, connect: Connect) -> Result<Client, ConnectError> {
         let shared = &self.shared;
         let (cursor, _) = shared.region.cursor().await?;

@@ -2,94 +2,111 @@
 //!
 //! A scheduled function, armed by every connect and disarmed by itself alone (rule C-6): it finds no row,
 //! disarms, and looks again, so that a session which counted itself in between arms it anew or is found.
-//! Each run compares every row's renewal count with what it saw before. Silence counts only as far as the
-//! heartbeat was there to witness it: after a stall of its own, or a cold start, sessions get their time.
+//! Each run compares every row's renewal count with what was seen before ([`crate::silence`]). Silence counts
+//! only as far as a heartbeat was there to witness it: after a stall or a restart, sessions get their time.
+//!
+//! What was seen is kept twice. An instance that stays warm goes on with what it knows and writes it down now and
+//! then; one that was not there before reads what others have written. So sessions end on platforms that keep no
+//! instance warm, and where one is kept a run makes no more calls than its scan. Without sessions nothing is kept.
 //!
 //! From FaaSKeeper, section 4.6. There the function asks each client whether it lives; here clients renew a
 //! lease, because many have no address to be asked at.
 
 use std::{
-    collections::BTreeMap,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use ports::{Clock, Event, Functions, Handler, Monotonic, Queue, Result, functions::Failure, queue::Message};
+use ports::{
+    Clock, Event, Functions, Handler, Key, KeyValue, Queue, Result, Update, functions::Failure,
+    key_value::Value, queue::Message,
+};
 
 use crate::{
     broken::Broken,
     config::Config,
     model::SessionId,
     names,
-    records::{Operation, Submitted, encode},
+    records::{Operation, Submitted, decode, encode},
     session::{Moved, Row, SHARD_COUNT, Sessions, State},
+    silence::{Moment, Notes, Pace, Stored},
+    temporary::Temporaries,
 };
 
 /// Heartbeats per shortest session timeout.
 const BEATS_PER_TIMEOUT_MIN: u32 = 4;
+
+/// The attribute of the heartbeat's row that holds its notes.
+const NOTES: &str = "notes";
+
+/// What one session takes in the notes, at most; what is beyond the largest item is left out.
+const NOTES_BYTES_PER_SESSION: usize = 32;
 
 /// How often the heartbeat runs while there are sessions.
 pub fn period(config: &Config) -> Duration {
     config.session_timeout_min / BEATS_PER_TIMEOUT_MIN
 }
 
+/// The ports that the heartbeat needs.
+#[derive(Debug, Clone)]
+pub struct Parts {
+    /// Where the sessions' rows are, and its own.
+    pub system: Arc<dyn KeyValue>,
+    /// To the writer.
+    pub queue: Arc<dyn Queue>,
+    /// Where its timer is.
+    pub functions: Arc<dyn Functions>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+}
+
 /// The heartbeat function.
 #[derive(Debug)]
 pub struct Heartbeat {
+    parts: Parts,
     sessions: Sessions,
-    queue: Arc<dyn Queue>,
-    functions: Arc<dyn Functions>,
-    clock: Arc<dyn Clock>,
-    period: Duration,
-    /// A broken variant: the first silence it sees is the end.
-    is_rash: bool,
-    witnessed: Mutex<Witnessed>,
-}
-
-/// What a warm instance has seen; lost with it, which only prolongs lives.
-#[derive(Debug, Default)]
-struct Witnessed {
-    last_run: Option<Monotonic>,
-    silent: BTreeMap<SessionId, Silence>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Silence {
-    renewals: i64,
-    lasted: Duration,
+    temporaries: Temporaries,
+    pace: Pace,
+    sweep_period: Duration,
+    broken: Option<Broken>,
+    /// What a warm instance knows; none before its first run and while one is under way.
+    own: Mutex<Option<Notes>>,
 }
 
 impl Heartbeat {
-    /// A heartbeat over `sessions`.
-    pub fn new(
-        sessions: Sessions,
-        queue: Arc<dyn Queue>,
-        functions: Arc<dyn Functions>,
-        clock: Arc<dyn Clock>,
-        config: &Config,
-    ) -> Self {
-        let is_rash = config.broken == Some(Broken::ExpiresAtFirstSilence);
+    /// A heartbeat over the sessions of a system store.
+    pub fn new(parts: Parts, temporaries: Temporaries, config: &Config) -> Self {
+        // Each machine's clock may be wrong by as much as locks allow for.
+        let clocks_apart_max = config.locks.drift_allowance * 2;
         Self {
-            sessions,
-            queue,
-            functions,
-            clock,
-            period: period(config),
-            is_rash,
-            witnessed: Mutex::default(),
+            sessions: Sessions::new(parts.system.clone()),
+            parts,
+            temporaries,
+            pace: Pace { period: period(config), clocks_apart_max },
+            sweep_period: config.temporary_sweep_period,
+            broken: config.broken,
+            own: Mutex::default(),
         }
     }
 
     /// One run: judges every session; disarms if there is none.
     pub async fn beat(&self) -> Result<()> {
-        if self.judge_all().await? > 0 {
-            return Ok(());
+        let before = self.recall(self.moment()).await?;
+        let mut notes = before.next(self.moment());
+        self.judge_all(&before, &mut notes).await?;
+        if notes.session_count() > 0 {
+            if notes.sweep_is_due(self.sweep_period) {
+                self.sweep().await;
+            }
+            return self.remember(notes).await;
         }
-        self.functions.disarm_timer(names::HEARTBEAT).await?;
+        self.sweep().await;
+        self.forget().await?;
+        self.parts.functions.disarm_timer(names::HEARTBEAT).await?;
         if self.any_session().await? {
-            self.functions.arm_timer(names::HEARTBEAT, self.period).await?;
+            self.parts.functions.arm_timer(names::HEARTBEAT, self.pace.period).await?;
         }
         Ok(())
     }
@@ -104,55 +121,72 @@ impl Heartbeat {
         Ok(false)
     }
 
-    /// Judges every session and returns how many there are.
-    async fn judge_all(&self) -> Result<usize> {
-        let since_last = self.since_last_run();
-        let mut seen = BTreeMap::new();
+    /// Forgets who was silent: everybody's timeout starts afresh.
+    pub async fn forget(&self) -> Result<()> {
+        self.parts.system.update(Update::delete(notes_key())).await.map(|_| ())
+    }
+
+    /// The notes of the run before: this instance's own, if it made it, or those in the store.
+    async fn recall(&self, now: Moment) -> Result<Notes> {
+        let own = self.own.lock().expect("no panic while it is held").take();
+        if self.broken == Some(Broken::RemembersSilenceInTheInstance) {
+            return Ok(own.unwrap_or_else(|| Notes::first(now)));
+        }
+        if let Some(own) = own.filter(|own| own.are_fresh(now, self.pace)) {
+            return Ok(own);
+        }
+        let row = self.parts.system.get(&notes_key()).await?.value;
+        let Some(stored) = row.as_ref().and_then(|row| row.bytes(NOTES)) else {
+            return Ok(Notes::first(now));
+        };
+        Ok(match decode::<Stored>(stored, "the heartbeat's notes") {
+            Ok(stored) => Notes::taken_up(stored, now, self.pace),
+            Err(error) => {
+                tracing::warn!(%error, "every session's silence is counted afresh");
+                Notes::first(now)
+            }
+        })
+    }
+
+    async fn remember(&self, mut notes: Notes) -> Result<()> {
+        let sessions_max = self.parts.system.limits().item_bytes_max / NOTES_BYTES_PER_SESSION;
+        let stored = notes.to_store(self.pace, sessions_max);
+        *self.own.lock().expect("no panic while it is held") = Some(notes);
+        let Some(stored) = stored.filter(|_| self.broken != Some(Broken::RemembersSilenceInTheInstance))
+        else {
+            return Ok(());
+        };
+        let update = Update::put(notes_key(), vec![(NOTES.into(), Value::Bytes(encode(&stored)))]);
+        self.parts.system.update(update).await.map(|_| ())
+    }
+
+    async fn judge_all(&self, before: &Notes, notes: &mut Notes) -> Result<()> {
         for shard in 0..SHARD_COUNT {
             let mut from = Some(Bytes::new());
             while let Some(start) = from {
                 let (rows, next) = self.sessions.page(shard, start).await?;
+                let seen_at = self.moment();
                 for (session, row) in rows {
-                    let mut silence = self.silence(session, &row, since_last);
+                    let silence = before.silence(session, row.renewals, notes, seen_at);
                     if self.is_over(session, &row, silence).await? {
                         self.end(session, &row).await?;
-                        silence.lasted = Duration::ZERO;
+                        notes.begin_anew(session, self.moment());
                     }
-                    seen.insert(session, silence);
                 }
                 from = next;
             }
         }
-        let count = seen.len();
-        self.witnessed.lock().expect("no panic while it is held").silent = seen;
-        Ok(count)
-    }
-
-    /// How much time this run may count: no more than two periods, however long the heartbeat itself stalled.
-    fn since_last_run(&self) -> Duration {
-        let now = self.clock.monotonic();
-        let mut witnessed = self.witnessed.lock().expect("no panic while it is held");
-        let last = witnessed.last_run.replace(now);
-        last.map_or(Duration::ZERO, |last| now.since(last)).min(self.period * 2)
-    }
-
-    fn silence(&self, session: SessionId, row: &Row, since_last: Duration) -> Silence {
-        let witnessed = self.witnessed.lock().expect("no panic while it is held");
-        match witnessed.silent.get(&session) {
-            Some(before) if before.renewals == row.renewals => {
-                Silence { lasted: before.lasted + since_last, ..*before }
-            }
-            _ => Silence { renewals: row.renewals, lasted: Duration::ZERO },
-        }
+        Ok(())
     }
 
     /// Whether the end of a session has to be asked for: it is condemned now, or was a whole timeout ago and
     /// whoever condemned it has died before it said so.
-    async fn is_over(&self, session: SessionId, row: &Row, silence: Silence) -> Result<bool> {
-        let is_silent = silence.lasted > row.timeout || self.is_rash && silence.lasted > Duration::ZERO;
+    async fn is_over(&self, session: SessionId, row: &Row, silence: Duration) -> Result<bool> {
+        let is_rash = self.broken == Some(Broken::ExpiresAtFirstSilence);
+        let is_silent = silence > row.timeout || is_rash && silence > Duration::ZERO;
         match row.state {
             State::Open if is_silent => {
-                Ok(matches!(self.sessions.condemn(session, silence.renewals).await?, Moved::Done(_)))
+                Ok(matches!(self.sessions.condemn(session, row.renewals).await?, Moved::Done(_)))
             }
             State::Closing => Ok(is_silent),
             State::Open | State::Closed => Ok(false),
@@ -164,8 +198,26 @@ impl Heartbeat {
         let submitted = Submitted { session, attach: row.attach, request: 0, operation: Operation::Expire };
         let group = names::request_group(session);
         let message = Message { group, deduplication: None, body: encode(&submitted) };
-        self.queue.send(names::REQUEST_QUEUE, vec![message]).await.map(|_| ())
+        self.parts.queue.send(names::REQUEST_QUEUE, vec![message]).await.map(|_| ())
     }
+
+    /// Sessions do not wait for objects that nobody needs: what fails here is done by the next sweep.
+    async fn sweep(&self) {
+        match self.temporaries.sweep().await {
+            Ok(0) => {}
+            Ok(count) => tracing::info!(count, "removed temporary objects that nobody needs any more"),
+            Err(error) => tracing::warn!(%error, "temporary objects are left for the next sweep"),
+        }
+    }
+
+    fn moment(&self) -> Moment {
+        let clock = &self.parts.clock;
+        Moment { own_ms: clock.monotonic().0.as_millis() as i64, wall_ms: clock.now().0 as i64 }
+    }
+}
+
+fn notes_key() -> Key {
+    Key::new("heartbeat", [])
 }
 
 #[async_trait]

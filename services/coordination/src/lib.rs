@@ -14,6 +14,7 @@
 //!   the user store without any function.
 //! - [`writer`], [`distributor`], [`watch`] and [`heartbeat`] are the four functions. Each may die between any
 //!   two steps; whoever comes next finishes or undoes by what the rows say.
+//! - [`silence`] is what heartbeats know, [`temporary`] what travels beside the queue and who removes it.
 //! - [`session`] and [`node`] hold every conditional write to the system store, [`user_store`] every one to
 //!   the user stores, [`tree`] the rules of the tree without any I/O.
 //!
@@ -38,7 +39,9 @@ mod read;
 pub mod records;
 pub mod service;
 pub mod session;
+pub mod silence;
 pub mod tail;
+pub mod temporary;
 pub mod tree;
 pub mod user_store;
 pub mod watch;

@@ -14,7 +14,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use ports::{
-    Clock, Condition, Entropy, Item, Key, KeyValue, Result, Timestamp, Update,
+    Clock, Condition, Entropy, Item, Key, KeyValue, Monotonic, Result, Timestamp, Update,
     key_value::{Action, Outcome, Test},
 };
 use primitives::Backoff;
@@ -30,6 +30,12 @@ use crate::{
 const STATE: &str = "state";
 const LOCK: &str = "lock";
 const LOCKED_AT: &str = "locked_at_ms";
+
+/// A lock that one holder has been seen to keep is looked at again after this part of that time at the earliest,
+const PATIENCE_PART: u32 = 4;
+
+/// and after this at the latest.
+const PATIENCE_MAX: Duration = Duration::from_secs(1);
 
 /// Whose lock it is: the request, the first of those that are decided together, and the fencing number of the
 /// writer that works for it.
@@ -100,6 +106,7 @@ impl Nodes {
     pub async fn lock(&self, path: &str, holder: Holder) -> Result<Option<NodeState>> {
         let LockOptions { wait_min: first, wait_max: longest, .. } = self.options;
         let mut delays = Backoff { first, longest, attempts_max: u32::MAX }.delays();
+        let mut watched: Option<(Holder, Monotonic)> = None;
         loop {
             let item = match self.attempt(path, holder).await? {
                 Attempt::Locked(state) => return Ok(state),
@@ -110,9 +117,15 @@ impl Nodes {
             let other: Holder = decode(lock, "a lock")?;
             if self.may_break(&item, other, holder) {
                 self.break_lock(path, other).await?;
-            } else {
-                self.clock.sleep(delays.next_delay(&*self.entropy).unwrap_or(longest)).await;
+                continue;
             }
+            let now = self.clock.monotonic();
+            let since = watched.filter(|(same, _)| *same == other).map_or(now, |(_, since)| since);
+            watched = Some((other, since));
+            // Whoever has kept it for long is likely dead, and looking again soon is a write in vain.
+            let patience = (now.since(since) / PATIENCE_PART).min(PATIENCE_MAX);
+            let delay = delays.next_delay(&*self.entropy).unwrap_or(longest);
+            self.clock.sleep(delay + patience).await;
         }
     }
 

@@ -11,9 +11,10 @@ use ports::Result;
 
 use crate::{
     Error,
+    broken::Broken,
     gateway::Shared,
-    model::{EventKind, Output, Request, Response, SessionId, Stat, Watching, Zxid},
-    tail::Tail,
+    model::{EventKind, Output, Request, Response, Stat, Watching, Zxid},
+    tail::{Connection, Look},
     user_store::Node,
     watch::Aspect,
 };
@@ -30,8 +31,7 @@ pub(crate) struct Found {
     /// Everything the answer rests on has this zxid or an earlier one.
     pub(crate) zxid: Zxid,
     result: Result<Response, Error>,
-    /// The paths looked at, and the watches to arm on them.
-    looked_at: Vec<(String, Option<Aspect>)>,
+    looked_at: Vec<Look>,
     /// Events of watches that have missed something (set watches).
     missed: Vec<(EventKind, String)>,
 }
@@ -42,15 +42,17 @@ impl Found {
     }
 
     fn at(mut self, path: &str, watch: Option<Aspect>) -> Self {
-        self.looked_at.push((path.to_owned(), watch));
+        self.looked_at.push(Look { path: path.to_owned(), watch });
         self
     }
 
     /// Whether something it looked at was handed out as changed since `since`. If not, its watches are armed.
-    pub(crate) fn is_overtaken(&self, tail: &Tail, session: SessionId, since: Zxid) -> bool {
-        self.looked_at
-            .iter()
-            .any(|(path, watch)| tail.overtaken(path, since, watch.map(|aspect| (session, aspect))))
+    pub(crate) fn is_overtaken(&self, shared: &Shared, client: Connection, since: Zxid) -> bool {
+        let at_once = match shared.config.broken {
+            Some(Broken::ArmsWatchesOneByOne) => 1,
+            _ => self.looked_at.len().max(1),
+        };
+        self.looked_at.chunks(at_once).any(|looks| shared.tail.overtaken(looks, since, client))
     }
 
     /// The events and the reply it comes to, shown at `zxid`.
@@ -155,7 +157,7 @@ async fn look_for_missed(
     let mut found = Found::of(Zxid(0), Ok(Response::WatchesSet));
     let mut note = |path: &String, zxid: Zxid, fired: Option<EventKind>, aspect: Aspect| {
         found.zxid = found.zxid.max(zxid);
-        found.looked_at.push((path.clone(), fired.is_none().then_some(aspect)));
+        found.looked_at.push(Look { path: path.clone(), watch: fired.is_none().then_some(aspect) });
         found.missed.extend(fired.map(|kind| (kind, path.clone())));
     };
     for path in data {

@@ -22,6 +22,7 @@ use crate::{
     records::{NodeState, Payload, UpdateId},
     session::{SHARD_COUNT, Sessions},
     tail::Tail,
+    temporary::Temporaries,
     user_store::{Meta, Node, UserStore, encode_acl},
     watch::Watch,
     writer::{self, Writer},
@@ -121,6 +122,8 @@ impl Service {
             self.parts.functions.arm_queue(trigger).await?;
         }
         self.push_outboxes().await?;
+        // While everything was down nobody could renew anything.
+        self.heartbeat().forget().await?;
         if self.heartbeat().any_session().await? {
             let period = heartbeat::period(&self.config);
             self.parts.functions.arm_timer(names::HEARTBEAT, period).await?;
@@ -176,8 +179,12 @@ impl Service {
     }
 
     fn heartbeat(&self) -> Heartbeat {
-        let Parts { system, queue, functions, clock, .. } = self.parts.clone();
-        Heartbeat::new(Sessions::new(system), queue, functions, clock, &self.config)
+        let Parts { system, queue, functions, clock, regions, .. } = self.parts.clone();
+        let mut stores: Vec<Arc<dyn KeyValue>> = regions.iter().map(|region| region.items.clone()).collect();
+        stores.push(system.clone());
+        let (objects, sessions) = (regions[0].objects.clone(), Sessions::new(system.clone()));
+        let temporaries = Temporaries::new(objects, sessions, stores, self.config.broken);
+        Heartbeat::new(heartbeat::Parts { system, queue, functions, clock }, temporaries, &self.config)
     }
 
     async fn make_built_in_znodes(&self) -> Result<()> {

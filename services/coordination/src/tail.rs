@@ -12,6 +12,12 @@
 //! Two marks move over the log: `started` before a slot is handed out and `applied` after it. A reader that
 //! saw the same `applied` before its read and the same `started` after it knows that nothing was handed out
 //! in between.
+//!
+//! Invariants
+//! - While the tail has no place in the log nobody is registered: whatever is applied then is handed to nobody.
+//!   So a client that is registered is handed every answer to what it sends afterwards, or is disconnected.
+//! - A watch is armed for the connection that asked for it, in the same moment in which nothing that its
+//!   request looked at has changed: all watches of a request together, or none.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -57,11 +63,15 @@ pub struct Tail {
     applied: watch::Sender<Zxid>,
     durable: AtomicI64,
     handed_out: Notify,
+    /// The place that was found before anybody follows the log from it.
+    found: Mutex<Option<Place>>,
 }
 
 /// Who is connected here, and what they watch.
 #[derive(Debug, Default)]
 struct Registry {
+    /// Whether there is a place in the log, behind which everything will be handed out.
+    has_place: bool,
     clients: BTreeMap<SessionId, Registered>,
     watches: Watches,
     /// The last changes handed out, oldest first.
@@ -72,6 +82,20 @@ struct Registry {
     unconfirmed: Option<(Zxid, DurabilityPoint)>,
     /// Whom to wake once that is durable.
     waiting: BTreeMap<SessionId, Arc<Mailbox>>,
+}
+
+/// One connection to one session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Connection {
+    pub(crate) session: SessionId,
+    pub(crate) attach: u64,
+}
+
+/// What a request looked at, and the watch that it asks for there.
+#[derive(Debug)]
+pub(crate) struct Look {
+    pub(crate) path: String,
+    pub(crate) watch: Option<Aspect>,
 }
 
 #[derive(Debug)]
@@ -110,6 +134,7 @@ impl Tail {
             applied: watch::Sender::new(Zxid(0)),
             durable: AtomicI64::new(0),
             handed_out: Notify::new(),
+            found: Mutex::default(),
         }
     }
 
@@ -152,8 +177,15 @@ impl Tail {
     }
 
     /// Registers the one client that speaks for `session` here; an earlier one is told that it no longer does.
-    pub(crate) fn register(&self, session: SessionId, attach: u64, mailbox: Arc<Mailbox>) {
+    /// Without a place in the log the client is disconnected at once: what it asks for might be applied before
+    /// there is one, and be handed to nobody.
+    pub(crate) fn register(&self, Connection { session, attach }: Connection, mailbox: Arc<Mailbox>) {
         let mut registry = self.registry();
+        if !registry.has_place {
+            mailbox.put(Letter::LostPlace);
+            mailbox.wake();
+            return;
+        }
         registry.watches.disarm_all(session);
         if let Some(earlier) = registry.clients.insert(session, Registered { attach, mailbox }) {
             earlier.mailbox.put(Letter::Moved);
@@ -162,29 +194,32 @@ impl Tail {
     }
 
     /// Forgets a client that has gone, unless another has taken its place.
-    pub(crate) fn unregister(&self, session: SessionId, attach: u64) {
+    pub(crate) fn unregister(&self, client: Connection) {
         let mut registry = self.registry();
-        if registry.clients.get(&session).is_some_and(|client| client.attach == attach) {
-            registry.clients.remove(&session);
-            registry.watches.disarm_all(session);
+        if registry.is_registered(client) {
+            registry.clients.remove(&client.session);
+            registry.watches.disarm_all(client.session);
         }
     }
 
-    /// Whether a change of `path` may have been handed out after `since`. With an `aspect`, arms a watch for
-    /// `session` in the same moment if not.
-    pub(crate) fn overtaken(&self, path: &str, since: Zxid, watch: Option<(SessionId, Aspect)>) -> bool {
-        if watch.is_none() && self.started.load(Ordering::Acquire) == since.0 {
+    /// Whether a change of anything that a request of `client` looked at may have been handed out after `since`.
+    /// If not, its watches are armed in the same moment.
+    pub(crate) fn overtaken(&self, looked_at: &[Look], since: Zxid, client: Connection) -> bool {
+        let is_watching = looked_at.iter().any(|look| look.watch.is_some());
+        if !is_watching && self.started.load(Ordering::Acquire) == since.0 {
             return false;
         }
         let mut registry = self.registry();
-        if self.started.load(Ordering::Acquire) != since.0 {
-            let mut after = registry.recent.iter().rev().take_while(|(zxid, _)| *zxid > since);
-            if registry.forgotten > since || after.any(|(_, changed)| changed == path) {
-                return true;
-            }
+        if self.started.load(Ordering::Acquire) != since.0 && registry.may_have_changed(looked_at, since) {
+            return true;
         }
-        if let Some((session, aspect)) = watch {
-            registry.watches.arm(session, aspect, path);
+        // A connection that was replaced or ended meanwhile leaves nothing behind for the one after it.
+        if registry.is_registered(client) {
+            for Look { path, watch } in looked_at {
+                if let Some(aspect) = watch {
+                    registry.watches.arm(client.session, *aspect, path);
+                }
+            }
         }
         false
     }
@@ -192,7 +227,12 @@ impl Tail {
     /// Reads on for ever: the task that the program runs beside its front ends.
     pub async fn run(&self) {
         loop {
-            let failure = match self.start().await {
+            let found = self.found.lock().expect("no panic while it is held").take();
+            let started = match found {
+                Some(place) => Ok(place),
+                None => self.start().await,
+            };
+            let failure = match started {
                 Ok(place) => tokio::select! {
                     biased;
                     failure = self.follow(place) => failure,
@@ -206,23 +246,25 @@ impl Tail {
         }
     }
 
-    /// Finds its place at the cursor.
+    /// Finds its place at the cursor: clients may connect from here on, and [`Tail::run`] follows from there.
     pub async fn start_at_cursor(&self) -> Result<()> {
-        self.start().await.map(|_| ())
+        let place = self.start().await?;
+        *self.found.lock().expect("no panic while it is held") = Some(place);
+        Ok(())
     }
 
     async fn start(&self) -> Result<Place> {
         let (cursor, _) = self.region.cursor().await?;
         let items = self.region.items();
         items.externalize(items.point()).await?;
+        let mut registry = self.registry();
+        assert!(!registry.has_place, "a place is looked for only where there is none");
         self.started.store(cursor.zxid.0, Ordering::Release);
-        {
-            let mut registry = self.registry();
-            registry.forgotten = cursor.zxid;
-            registry.unconfirmed = None;
-        }
         self.applied.send_replace(cursor.zxid);
         self.durable.store(cursor.zxid.0, Ordering::Release);
+        registry.forgotten = cursor.zxid;
+        registry.unconfirmed = None;
+        registry.has_place = true;
         Ok(Place { index: cursor.slot, epoch: cursor.epoch })
     }
 
@@ -331,9 +373,7 @@ impl Tail {
                     }
                 }
                 let session = entry.id.session;
-                let is_listening =
-                    registry.clients.get(&session).is_some_and(|client| client.attach == entry.attach);
-                if is_listening {
+                if registry.is_registered(Connection { session, attach: entry.attach }) {
                     registry.put(session, answer(zxid, entry.request, &entry.answer), &mut eager);
                 }
             }
@@ -348,13 +388,11 @@ impl Tail {
 
     fn disconnect_all(&self) {
         let mut registry = self.registry();
-        let sessions: BTreeSet<SessionId> = registry.clients.keys().copied().collect();
-        for session in sessions {
+        registry.has_place = false;
+        for (session, client) in std::mem::take(&mut registry.clients) {
             registry.watches.disarm_all(session);
-            if let Some(client) = registry.clients.remove(&session) {
-                client.mailbox.put(Letter::LostPlace);
-                client.mailbox.wake();
-            }
+            client.mailbox.put(Letter::LostPlace);
+            client.mailbox.wake();
         }
         registry.waiting.clear();
         self.inbox.lock().expect("no panic while the inbox is held").clear();
@@ -366,6 +404,19 @@ impl Tail {
 }
 
 impl Registry {
+    fn is_registered(&self, client: Connection) -> bool {
+        self.clients.get(&client.session).is_some_and(|registered| registered.attach == client.attach)
+    }
+
+    fn may_have_changed(&self, looked_at: &[Look], since: Zxid) -> bool {
+        if self.forgotten > since {
+            return !looked_at.is_empty();
+        }
+        let after = self.recent.iter().rev().take_while(|(zxid, _)| *zxid > since);
+        let changed: BTreeSet<&str> = after.map(|(_, path)| path.as_str()).collect();
+        looked_at.iter().any(|look| changed.contains(look.path.as_str()))
+    }
+
     fn remember(&mut self, zxid: Zxid, path: &str) {
         if self.recent.len() == RECENT_CHANGES_MAX
             && let Some((forgotten, _)) = self.recent.pop_front()

@@ -1,9 +1,12 @@
 //! Rules C-1 to C-6, and what the paper's appendix A asks for, over seeds of faults.
 
+use std::time::Duration;
+
 use coordination::{broken::Broken, user_store::DataPlacement};
 use simulation::{
     faults::Weather,
-    scenario::{Scenario, configuration, contended, ephemerals, everything, patient, seeds},
+    house::Instances,
+    scenario::{Scenario, configuration, contended, ephemerals, everything, patient, seeds, watched},
 };
 
 /// How many seeds a broken variant may survive.
@@ -98,6 +101,21 @@ fn reading_ahead_of_the_view_is_caught() {
     notifications().without(Broken::ReadsAheadOfTheView).is_caught(SEEDS_UNTIL_CAUGHT);
 }
 
+/// C4: watches that are set again after a reconnect fire once, for what was missed or for what comes next,
+/// however many they are and whatever changes meanwhile.
+#[test]
+fn a_watch_that_is_set_again_fires_once() {
+    let scenario = Scenario {
+        clients: 4,
+        requests: 24,
+        one_break_in: 2,
+        mix: watched,
+        weather: Weather::Slow,
+        ..Scenario::default()
+    };
+    scenario.holds("a_watch_that_is_set_again_fires_once");
+}
+
 fn reconnecting() -> Scenario {
     Scenario { weather: Weather::Stormy, one_break_in: 2, window_max: 4, ..Scenario::default() }
 }
@@ -139,6 +157,31 @@ fn ending_sessions_at_their_first_silence_is_caught() {
     kept_alive().expiring_nobody().without(Broken::ExpiresAtFirstSilence).is_caught(SEEDS_UNTIL_CAUGHT);
 }
 
+fn cold() -> Scenario {
+    Scenario { mix: ephemerals, one_break_in: 4, instances: Instances::ColdHeartbeats, ..Scenario::default() }
+}
+
+/// C6, C-6: also where each run of the heartbeat is the first of its instance, and on any machine.
+#[test]
+fn silent_sessions_end_where_no_heartbeat_stays_warm() {
+    for weather in [Weather::Slow, Weather::Stormy] {
+        Scenario { weather, ..cold() }.holds("silent_sessions_end_where_no_heartbeat_stays_warm");
+    }
+}
+
+/// C6, C-6: and those that are used do not.
+#[test]
+fn a_session_that_is_used_does_not_expire_where_no_heartbeat_stays_warm() {
+    let scenario = Scenario { machines: 3, instances: Instances::ColdHeartbeats, ..kept_alive() };
+    scenario.expiring_nobody().holds("a_session_that_is_used_does_not_expire_where_no_heartbeat_stays_warm");
+}
+
+/// C-6, broken.
+#[test]
+fn remembering_silence_in_an_instance_is_caught() {
+    cold().without(Broken::RemembersSilenceInTheInstance).is_caught(SEEDS_UNTIL_CAUGHT);
+}
+
 /// C6: what a silent session owned is gone, in one zxid; `checks` finds what has outlived its session.
 #[test]
 fn a_silent_session_ends_with_its_ephemerals() {
@@ -165,6 +208,7 @@ fn in_objects(placement: DataPlacement, weather: Weather) -> Scenario {
     let mut scenario = Scenario { crashes: 1, ..everything_in(weather) };
     scenario.config.placement = placement;
     scenario.config.message_payload_bytes_max = 2;
+    scenario.config.temporary_sweep_period = Duration::ZERO;
     scenario
 }
 
@@ -181,6 +225,22 @@ fn data_in_objects_is_as_good_as_data_in_items() {
 fn data_in_items_and_objects_by_size_is_as_good() {
     let placement = DataPlacement::Hybrid { inline_bytes_max: 3 };
     in_objects(placement, Weather::Stormy).holds("data_in_items_and_objects_by_size_is_as_good");
+}
+
+fn travelling_in_objects() -> Scenario {
+    Scenario { one_break_in: 2, window_max: 4, ..in_objects(DataPlacement::KeyValue, Weather::Stormy) }
+}
+
+/// P5: what a connection that was replaced has left behind is removed, but nothing that is still to be applied.
+#[test]
+fn temporary_objects_are_removed_once_nobody_can_need_them() {
+    travelling_in_objects().holds("temporary_objects_are_removed_once_nobody_can_need_them");
+}
+
+/// P5, broken.
+#[test]
+fn removing_temporary_objects_that_are_not_applied_is_caught() {
+    travelling_in_objects().without(Broken::SweepsWhatIsNotApplied).is_caught(SEEDS_UNTIL_CAUGHT);
 }
 
 /// C7: with no session open, an hour passes without one call to any port.

@@ -1,4 +1,9 @@
 //! The scenarios of coordination's rules, each with the variant that drops the rule.
 
+mod alone;
 mod coordination;
+mod heartbeat;
 mod poison;
+mod tail;
+mod temporaries;
+mod watches;

@@ -1,5 +1,6 @@
 //! The front end's promises, from the outside.
 
+mod connecting;
 mod counting_allocator;
 mod drive;
 mod fuzz;

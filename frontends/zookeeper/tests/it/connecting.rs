@@ -1,0 +1,69 @@
+//! Peers over TCP, in real time: what happens to a connection before it has a session.
+
+// A peer outside of the house waits in real time.
+#![allow(clippy::disallowed_methods)]
+
+use std::{future::pending, io::Result, sync::Arc, time::Duration};
+
+use coordination::{Parts, Region, Service};
+use ports::{
+    Clock,
+    faults::{Fault, FaultSchedule, FaultyKeyValue},
+};
+use simulated::World;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::timeout,
+};
+use zookeeper_frontend::{Config, bind};
+
+/// How long a test waits for what has to happen.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A connect request for a new session of ten seconds, as kazoo sends it.
+const CONNECT: &[u8] =
+    b"\0\0\0\x2d\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x27\x10\0\0\0\0\0\0\0\0\0\0\0\x10\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+
+/// A store that never answers a read.
+#[derive(Debug)]
+struct Silent;
+
+impl FaultSchedule for Silent {
+    fn next(&self, operation: &'static str) -> Fault {
+        if operation == "key_value.get" { Fault::Hang } else { Fault::None }
+    }
+}
+
+fn service() -> Service {
+    let world = World::new(1);
+    let clock: Arc<dyn Clock> = world.clock();
+    let silent = Arc::new(FaultyKeyValue::new(world.key_value(), Arc::new(Silent), clock.clone()));
+    let parts = Parts {
+        system: silent.clone(),
+        regions: vec![Region { items: silent, objects: world.objects() }],
+        queue: world.queue(),
+        functions: world.functions(),
+        clock,
+        entropy: world.entropy(),
+    };
+    Service::new(parts, coordination::Config::default())
+}
+
+/// ZooKeeper closes connections that are without a session for too long; so do we, when the stores hang.
+#[tokio::test]
+async fn a_connection_whose_session_cannot_be_opened_in_time_is_closed() -> Result<()> {
+    let config =
+        Config { connect_timeout: Duration::from_millis(50), ..Config::new(([127, 0, 0, 1], 0).into()) };
+    let server = bind(config, Arc::new(service().gateway())).await?;
+    let (address, statistics) = (server.local_address(), server.statistics());
+    let serving = tokio::spawn(server.run(pending()));
+    let mut peer = TcpStream::connect(address).await?;
+    peer.write_all(CONNECT).await?;
+    let mut answer = Vec::new();
+    timeout(PATIENCE, peer.read_to_end(&mut answer)).await.expect("the connection closes")?;
+    assert_eq!(answer, b"", "nothing is said of a session that may or may not be there");
+    assert_eq!(statistics.sessions_refused(), 1);
+    serving.abort();
+    Ok(())
+}

@@ -1,0 +1,109 @@
+//! C4: watches that are set again while what they watch is changing.
+
+use std::{
+    future::poll_fn,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use coordination::{
+    Config,
+    broken::Broken,
+    model::{Acl, EventKind, Lifetime, Naming, Output, Request},
+};
+use ports::faults::{Fault, FaultSchedule};
+use simulated::World;
+
+use crate::alone::{connect, follow, is_answered, shown, started};
+
+/// How long each look at a znode takes.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Delays the reads that are begun while it is switched on.
+#[derive(Debug, Default)]
+struct SlowReads(AtomicBool);
+
+impl FaultSchedule for SlowReads {
+    fn next(&self, operation: &'static str) -> Fault {
+        match operation {
+            "key_value.get" if self.0.load(Ordering::Relaxed) => Fault::Delay(LOOK),
+            _ => Fault::None,
+        }
+    }
+}
+
+impl SlowReads {
+    /// Runs `work`, and delays its reads alone.
+    async fn during<T>(&self, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
+        poll_fn(|context| {
+            self.0.store(true, Ordering::Relaxed);
+            let polled = work.as_mut().poll(context);
+            self.0.store(false, Ordering::Relaxed);
+            polled
+        })
+        .await
+    }
+}
+
+fn create(path: &str) -> Request {
+    let acl = vec![Acl { permissions: 31, scheme: "world".into(), id: "anyone".into() }];
+    let (lifetime, naming) = (Lifetime::Persistent, Naming::Given);
+    Request::Create { path: path.into(), data: None, acl, lifetime, naming }
+}
+
+fn set(path: &str) -> Request {
+    Request::SetData { path: path.into(), data: None, version: -1 }
+}
+
+/// A client sets its watches of `/a` and `/b` again. `/b` changes when only `/a` has been looked at, and `/a`
+/// when both are looked at anew. Returns what it was told of, sorted.
+async fn told_of(broken: Option<Broken>) -> Vec<(String, EventKind)> {
+    let (world, slow) = (World::new(1), Arc::new(SlowReads::default()));
+    let service = started(&world, slow.clone(), Config { broken, ..Config::default() }).await;
+    follow(&service);
+    let (gateway, clock) = (service.gateway(), world.clock());
+    let mut other = connect(&gateway).await.expect("a session");
+    for request in [create("/a"), create("/b")] {
+        assert!(is_answered(&mut other, request).await);
+    }
+    let relative = gateway.applied();
+    let mut client = connect(&gateway).await.expect("a session");
+    let data = vec!["/a".into(), "/b".into()];
+    let again = Request::SetWatches { relative, data, exists: vec![], children: vec![] };
+    let setting = slow.during(shown(&mut client, again));
+    let changing = async {
+        clock.sleep(LOOK * 3 / 2).await;
+        assert!(is_answered(&mut other, set("/b")).await);
+        clock.sleep(LOOK * 2).await;
+        assert!(is_answered(&mut other, set("/a")).await);
+    };
+    let (shown, ()) = tokio::join!(setting, changing);
+    let mut told: Vec<_> = shown
+        .expect("a calm world")
+        .into_iter()
+        .filter_map(|output| match output {
+            Output::Event { path, kind, .. } => Some((path, kind)),
+            Output::Reply { .. } => None,
+        })
+        .collect();
+    told.sort_unstable();
+    told
+}
+
+/// C4: each change is told of once, however often the znodes have to be looked at.
+#[test]
+fn watches_that_are_set_again_amid_changes_fire_once() {
+    let changed = |path: &str| (path.to_owned(), EventKind::NodeDataChanged);
+    assert_eq!(simulated::run(told_of(None)), [changed("/a"), changed("/b")]);
+}
+
+/// C4, broken.
+#[test]
+fn arming_watches_one_by_one_is_caught() {
+    assert_eq!(simulated::run(told_of(Some(Broken::ArmsWatchesOneByOne))).len(), 3);
+}
