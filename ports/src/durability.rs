@@ -12,6 +12,8 @@
 //! - **D3** A point of an earlier incarnation answers `Ok` if it lies within what that incarnation left
 //!   behind, and [`ErrorKind::Lost`](crate::ErrorKind::Lost) otherwise; never `Ok` because new positions
 //!   passed the old number.
+//! - **D4** An update that names what it rests on ([`Update::basis`](crate::Update::basis)) is refused as
+//!   [`ErrorKind::Lost`](crate::ErrorKind::Lost), and changes nothing, where the store has lost that.
 //!
 //! From `external-synchrony.txt`, section 3; the incarnation is ours (rule P3).
 

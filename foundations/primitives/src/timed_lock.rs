@@ -19,7 +19,7 @@ use std::{fmt, sync::Arc};
 use bytes::Bytes;
 use ports::{
     Condition, Error, Item, Key, Receipt, Result, Timestamp, Update,
-    key_value::{Action, Change, Operation, Outcome, SharedKeyValue, Test},
+    key_value::{Action, Operation, Outcome, SharedKeyValue, Test},
 };
 use serde::{Deserialize, Serialize};
 
@@ -196,12 +196,7 @@ impl TimedLock {
         actions: Vec<Action>,
         operation: Option<Operation>,
     ) -> Result<Guarded> {
-        let update = Update {
-            key: held.key.clone(),
-            change: Change::Modify(actions),
-            condition: held.guard(),
-            operation,
-        };
+        let update = Update { operation, ..Update::modify(held.key.clone(), actions).when(held.guard()) };
         let updated = self.key_value.update(update).await?;
         Ok(match updated.outcome {
             Outcome::Done(item) => Guarded::Done { item, receipt: updated.receipt },

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::{Key, Name, Value, Version};
+use crate::DurabilityPoint;
 
 /// A change to one item if a condition over that item holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,27 +17,42 @@ pub struct Update {
     pub condition: Condition,
     /// Makes a repeat recognisable (K8).
     pub operation: Option<Operation>,
+    /// What it rests on: refused where the store has lost that (D4). A caller that lives on while its store goes back
+    /// to an earlier state would else decide by what it has seen and the store has not.
+    pub basis: DurabilityPoint,
 }
 
 impl Update {
     /// Applies `actions` to the item, making it if it is not there.
     pub fn modify(key: Key, actions: Vec<Action>) -> Self {
-        Self { key, change: Change::Modify(actions), condition: Condition::Always, operation: None }
+        Self::of(key, Change::Modify(actions))
     }
 
     /// Replaces the whole item by these attributes.
     pub fn put(key: Key, attributes: Vec<(Name, Value)>) -> Self {
-        Self { key, change: Change::Put(attributes), condition: Condition::Always, operation: None }
+        Self::of(key, Change::Put(attributes))
     }
 
     /// Deletes the item.
     pub fn delete(key: Key) -> Self {
-        Self { key, change: Change::Delete, condition: Condition::Always, operation: None }
+        Self::of(key, Change::Delete)
     }
 
     /// Changes nothing; in a transaction, only its condition counts.
     pub fn check(key: Key, condition: Condition) -> Self {
-        Self { key, change: Change::Keep, condition, operation: None }
+        Self::of(key, Change::Keep).when(condition)
+    }
+
+    /// Makes `change` to the item, whatever it is like.
+    pub fn of(key: Key, change: Change) -> Self {
+        let (condition, operation, basis) = (Condition::Always, None, DurabilityPoint::DURABLE);
+        Self { key, change, condition, operation, basis }
+    }
+
+    /// The same update, refused where the store has lost what was there at `basis` (D4).
+    pub fn resting_on(mut self, basis: DurabilityPoint) -> Self {
+        self.basis = basis;
+        self
     }
 
     /// The same update under `condition`.

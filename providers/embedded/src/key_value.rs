@@ -102,6 +102,7 @@ fn record_of(stored: Stored) -> Option<StoredItem> {
 }
 
 fn update_one(store: &mut Store, update: &Update) -> Result<Updated> {
+    store.check_basis(update.basis)?;
     let key = item_key(&update.key);
     let found = store.item(&key)?;
     let present = stored(found.value.as_deref());
@@ -135,6 +136,7 @@ fn transact(store: &mut Store, updates: &[Update]) -> Result<Transacted> {
     let mut changes = Vec::with_capacity(updates.len());
     let mut items = Vec::with_capacity(updates.len());
     let (mut reserved, mut cost) = (0, Cost::default());
+    updates.iter().try_for_each(|update| store.check_basis(update.basis))?;
     for (index, update) in updates.iter().enumerate() {
         let key = item_key(&update.key);
         let found = store.item(&key)?;
@@ -219,7 +221,7 @@ fn stage(
     let mut staged: BTreeMap<RecordKey, (Stored, bool)> = BTreeMap::new();
     for (key, change) in changes {
         let record_key = item_key(&key);
-        let update = Update { change, ..Update::check(key, ports::Condition::Always) };
+        let update = Update::of(key, change);
         let (evaluated, below) = if let Some((stored, below)) = staged.get(&record_key) {
             (evaluate(stored, &update, &LIMITS)?, *below)
         } else {

@@ -105,6 +105,17 @@ impl Store {
         }
     }
 
+    /// Whether what was there at `basis` is still there (D4). Costs nothing where it is of this incarnation.
+    pub(crate) fn check_basis(&self, basis: DurabilityPoint) -> Result<()> {
+        if basis == DurabilityPoint::DURABLE || basis.incarnation.0 == self.incarnation {
+            return Ok(());
+        }
+        match self.durability.judge(basis) {
+            Some(Err(error)) if error.kind() == ErrorKind::Lost => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     /// The record under `key`.
     pub(crate) fn record(&mut self, key: &RecordKey) -> Result<Found<Record>> {
         match self.overlay.get(key) {

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, ops::Bound, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use bytes::Bytes;
 use ports::{
-    Condition, Cost, Error, Item, Key, KeyValue, Result, Update,
+    Cost, Error, ErrorKind, Item, Key, KeyValue, Result, Update,
     key_value::{
         Batch, Batched, KeyValueLimits, Outcome, Page, Read, Scan, Transacted, Updated,
         evaluate::{Evaluated, Stored, check_key, check_limits, evaluate},
@@ -15,7 +15,7 @@ use ports::{
 use crate::{
     call::{Kind, Said},
     durability::SimulatedStore,
-    store::Store,
+    store::{Durability, Store},
 };
 
 #[async_trait]
@@ -124,8 +124,20 @@ impl Store {
         Ok(Read { value: page, point: self.point() })
     }
 
+    /// Whether what an update rests on is still there (D4).
+    fn check_basis(&self, update: &Update) -> Result<()> {
+        match self.durability(update.basis) {
+            Durability::Lost => Err(Error::new(
+                ErrorKind::Lost,
+                format!("update {:?}, which rests on what is lost", update.key),
+            )),
+            Durability::Durable | Durability::Pending | Durability::Unheard => Ok(()),
+        }
+    }
+
     fn update(&mut self, update: Update, now: Duration) -> Result<Updated> {
         check_key(&update.key, &self.limits)?;
+        self.check_basis(&update)?;
         let stored = self.stored(&update.key, now);
         let bytes = update_bytes(stored);
         let outcome = match evaluate(stored, &update, &self.limits)? {
@@ -143,6 +155,7 @@ impl Store {
 
     fn transact(&mut self, updates: &[Update], now: Duration) -> Result<Transacted> {
         check_limits(updates, &self.limits)?;
+        updates.iter().try_for_each(|update| self.check_basis(update))?;
         let mut items = Vec::with_capacity(updates.len());
         let mut changed = Vec::new();
         let mut cost = Cost::default();
@@ -183,7 +196,7 @@ impl Store {
         let mut overlay: BTreeMap<Key, Stored> = BTreeMap::new();
         for (key, change) in batch.changes {
             check_key(&key, &self.limits)?;
-            let update = Update { key, change, condition: Condition::Always, operation: None };
+            let update = Update::of(key, change);
             let stored = overlay.get(&update.key).unwrap_or_else(|| self.stored(&update.key, now));
             if let Evaluated::Changed(next) = evaluate(stored, &update, &self.limits)? {
                 overlay.insert(update.key, next);

@@ -1,4 +1,4 @@
-//! Stores that break D1 to D3 when they crash.
+//! Stores that break D1 to D4 when they crash.
 
 use std::{
     fmt::Debug,
@@ -14,7 +14,7 @@ use super::{
 use crate::{
     Clock, DurabilityPoint, Key, Result, Update,
     contract::durability::{Crashable, Subject},
-    key_value::{SharedKeyValue, Updated},
+    key_value::{SharedKeyValue, Transacted, Updated},
     objects::ObjectStore,
     queue::SharedQueue,
 };
@@ -26,6 +26,7 @@ pub const BROKEN: &[Broken<Subject>] = &[
         Box::new(LosesOneInTheMiddle { honest, written: Arc::default() })
     }),
     Broken::new("D3", "ForgetsIncarnations", |honest| Box::new(ForgetsIncarnations(honest))),
+    Broken::new("D4", "IgnoresTheBasis", |honest| Box::new(IgnoresTheBasis(honest))),
 ];
 
 /// Says that everything is durable at once (D1).
@@ -154,5 +155,45 @@ impl Twist for PositionsAlone {
     async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
         let present = self.0.point();
         self.0.externalize(DurabilityPoint { incarnation: present.incarnation, ..point }.min(present)).await
+    }
+}
+
+/// Changes what it is asked to change, whatever has become of what that rests on (D4).
+#[derive(Debug)]
+struct IgnoresTheBasis(Subject);
+
+#[async_trait]
+impl Crashable for IgnoresTheBasis {
+    fn key_value(&self) -> SharedKeyValue {
+        Arc::new(Twisted(Baseless(self.0.key_value())))
+    }
+    fn queue(&self) -> Option<SharedQueue> {
+        self.0.queue()
+    }
+    fn objects(&self) -> Option<Arc<dyn ObjectStore>> {
+        self.0.objects()
+    }
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.0.clock()
+    }
+    async fn crash_and_reopen(self: Box<Self>) -> Subject {
+        Box::new(Self(self.0.crash_and_reopen().await))
+    }
+}
+
+#[derive(Debug)]
+struct Baseless(SharedKeyValue);
+
+#[async_trait]
+impl Twist for Baseless {
+    fn honest(&self) -> &SharedKeyValue {
+        &self.0
+    }
+    async fn update(&self, update: Update) -> Result<Updated> {
+        self.0.update(update.resting_on(DurabilityPoint::DURABLE)).await
+    }
+    async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
+        let baseless = updates.into_iter().map(|update| update.resting_on(DurabilityPoint::DURABLE));
+        self.0.transact(baseless.collect()).await
     }
 }

@@ -153,3 +153,30 @@ pub(super) async fn points_of_a_later_start_are_greater(subject: Subject) {
         subject = subject.crash_and_reopen().await;
     }
 }
+
+/// D4.
+pub(super) async fn an_update_that_rests_on_what_is_lost_changes_nothing(subject: Subject) {
+    let store = subject.key_value();
+    let mut points = Vec::new();
+    for n in 0..WRITES {
+        points.push(write(&store, nth("basis", n), n).await);
+        if n == WRITES / 4 {
+            store.externalize(points[n as usize]).await.expect("externalize answers");
+        }
+    }
+    drop(store);
+    let subject = subject.crash_and_reopen().await;
+    let store = subject.key_value();
+    for n in 0..WRITES {
+        let (basis, is_there) = (points[n as usize], read(&store, &nth("basis", n)).await.is_some());
+        let set =
+            |series| Update::modify(nth(series, n), vec![Action::set_integer("n", n)]).resting_on(basis);
+        let mut both = vec![set("together"), set("together")];
+        both[1].key = nth("together", WRITES + n);
+        for error in [store.update(set("alone")).await.err(), store.transact(both).await.err()] {
+            assert_eq!(error.map(|error| error.kind()), (!is_there).then_some(ErrorKind::Lost), "{basis:?}");
+        }
+        assert_eq!(read(&store, &nth("alone", n)).await.is_some(), is_there, "{basis:?}");
+        assert_eq!(read(&store, &nth("together", n)).await.is_some(), is_there, "{basis:?}");
+    }
+}

@@ -180,12 +180,8 @@ pub(super) async fn a_long_run_of_updates_leaves_what_evaluate_says(subject: Sub
     let limits = *subject.store.limits();
     for step in 0..400 {
         let index = dice.roll(3) as usize;
-        let update = Update {
-            key: places[index].clone(),
-            change: dice.change(),
-            condition: dice.condition(),
-            operation: None,
-        };
+        let (change, condition) = (dice.change(), dice.condition());
+        let update = Update::of(places[index].clone(), change).when(condition);
         let expected = evaluate(&model[index], &update, &limits);
         let answer = subject.store.update(update.clone()).await.map(|updated| updated.outcome);
         let (was_done, item) = match (expected, answer) {

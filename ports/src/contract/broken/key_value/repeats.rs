@@ -9,13 +9,13 @@ use async_trait::async_trait;
 
 use super::Twist;
 use crate::{
-    Condition, ErrorKind, Item, Key, Receipt, Result, Update,
+    ErrorKind, Item, Key, Receipt, Result, Update,
     key_value::{Batch, Batched, Change, Outcome, Read, SharedKeyValue, Transacted, Updated, Version},
 };
 
 async fn apply(store: &SharedKeyValue, changes: Vec<(Key, Change)>) -> Result<()> {
     for (key, change) in changes {
-        store.update(Update { key, change, condition: Condition::Always, operation: None }).await?;
+        store.update(Update::of(key, change)).await?;
     }
     Ok(())
 }
