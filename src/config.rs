@@ -48,7 +48,7 @@ pub(crate) struct Options {
     /// Where S3 clients connect, or `off` (not in this build: left out)
     #[arg(long, env = "LANDFAST_S3", value_name = "HOST:PORT")]
     s3: Option<Listen>,
-    /// Where health, metrics and status are served, or `off` [default: 127.0.0.1:7600]
+    /// Where transactions, state, health and status are served, or `off` [default: 127.0.0.1:7600]
     #[arg(long, env = "LANDFAST_HTTP", value_name = "HOST:PORT")]
     http: Option<Listen>,
     /// The certificate chain, PEM (TLS is not in this build)

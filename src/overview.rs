@@ -13,9 +13,10 @@ use coordination::Gateway;
 use embedded::{Embedded, Health, Room};
 use http_frontend::{
     Snapshot,
-    status::{Coordination, Journal, Phase, Status, Usage},
+    status::{Coordination, Journal, Phase, Status, Transactions, Usage},
 };
 use ports::metering::Meter;
+use transactions::{Engine, Figures};
 use zookeeper_frontend::Statistics;
 
 /// The server as `/v1/status` and `/metrics` show it.
@@ -38,6 +39,7 @@ struct Progress {
 pub(crate) struct Sources {
     pub(crate) provider: Arc<Embedded>,
     pub(crate) gateway: Gateway,
+    pub(crate) engine: Engine,
     pub(crate) meter: Arc<Meter>,
 }
 
@@ -62,7 +64,7 @@ impl Overview {
         self.progress().listeners.insert(front_end.to_owned(), address.to_string());
     }
 
-    /// The provider and the service are open.
+    /// The provider and the services are open.
     pub(crate) fn knows(&self, sources: Sources) {
         self.house.set(sources).expect("a house is opened once");
     }
@@ -98,6 +100,7 @@ impl Snapshot for Overview {
             (progress.phase, progress.listeners.clone())
         };
         let house = self.house.get();
+        let provider = house.map(|sources| sources.provider.status());
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             phase,
@@ -105,9 +108,27 @@ impl Snapshot for Overview {
             provider: "embedded".to_owned(),
             listeners,
             coordination: house.map(|sources| self.coordination(&sources.gateway)),
-            journal: house.map(|sources| journal(sources.provider.status())),
+            transactions: house.map(|sources| transactions(sources.engine.figures())),
+            blocked_groups: provider.as_ref().map_or(0, |provider| provider.blocked_groups as u64),
+            journal: provider.map(journal),
             usage: house.map(|sources| usage(&sources.meter)).unwrap_or_default(),
         }
+    }
+}
+
+fn transactions(figures: Figures) -> Transactions {
+    Transactions {
+        open: figures.open,
+        begun: figures.begun,
+        committed: figures.committed,
+        aborted: figures.aborted,
+        expired: figures.expired,
+        no_valid_version: figures.no_valid_version,
+        loads: figures.loads,
+        slots: figures.slots,
+        index_bytes: figures.index_bytes,
+        data_cache_bytes: figures.data_cache_bytes,
+        buffered_bytes: figures.buffered_bytes,
     }
 }
 

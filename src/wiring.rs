@@ -1,16 +1,14 @@
-//! Configuration to a running house: the embedded provider, the coordination service on it, the front ends
-//! before it. One function per box of the picture; the only place that opens a provider.
+//! Configuration to a running house: the embedded provider, the services on it, the front ends before them.
+//! One function per box of the picture; the only place that opens a provider.
 
 use std::{env, future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, anyhow};
 use coordination::{Gateway, Parts, Region, Service, user_store::DataPlacement};
 use embedded::Embedded;
+use http_frontend::{Limits, Services};
 use ports::metering::{Meter, MeteredFunctions, MeteredKeyValue, MeteredObjects, MeteredQueue};
-use tokio::{
-    sync::watch,
-    task::{AbortHandle, JoinSet},
-};
+use tokio::{sync::watch, task::JoinSet};
 
 use crate::{
     config::{Listen, Settings, UserStore},
@@ -26,7 +24,8 @@ const ZOOKEEPER_STOP_MAX: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct House {
     provider: Arc<Embedded>,
-    tail: AbortHandle,
+    /// What services do for ever beside the front ends.
+    background: JoinSet<()>,
     front_ends: FrontEnds,
 }
 
@@ -44,20 +43,25 @@ impl House {
     /// HTTP comes first, so that a probe can watch a long recovery.
     pub(crate) async fn open(settings: &Settings, overview: &Arc<Overview>) -> anyhow::Result<Self> {
         let mut front_ends = FrontEnds::new();
+        let services = Arc::<Services>::default();
         if let Listen::At(address) = settings.http {
-            front_ends.start_http(address, overview).await?;
+            front_ends.start_http(address, overview, &services).await?;
         }
         let provider = Arc::new(open_provider(settings).await?);
         let meter = Arc::new(Meter::default());
-        let service = Arc::new(start_coordination(&provider, &meter, settings).await?);
-        let following = Arc::clone(&service);
-        let tail = tokio::spawn(async move { following.run().await }).abort_handle();
-        let gateway = service.gateway();
+        let mut background = JoinSet::new();
+        let coordination = start_coordination(&provider, &meter, settings).await?;
+        let gateway = coordination.gateway();
+        background.spawn(async move { coordination.run().await });
+        let transactions = start_transactions(&provider, &meter).await?;
+        let engine = transactions.engine();
+        background.spawn(async move { transactions.run().await });
+        services.provide_transactions(engine.clone());
         if let Listen::At(address) = settings.zookeeper {
             front_ends.start_zookeeper(address, gateway.clone(), overview).await?;
         }
-        overview.knows(Sources { provider: Arc::clone(&provider), gateway, meter });
-        Ok(Self { provider, tail, front_ends })
+        overview.knows(Sources { provider: Arc::clone(&provider), gateway, engine, meter });
+        Ok(Self { provider, background, front_ends })
     }
 
     /// The line that says where to connect, with its line end.
@@ -81,11 +85,11 @@ impl House {
         }
     }
 
-    /// Ends every connection, then the service, then the provider.
+    /// Ends every connection, then the services, then the provider.
     pub(crate) async fn close(mut self) {
         self.front_ends.stop.send_replace(true);
         while self.front_ends.running.join_next().await.is_some() {}
-        self.tail.abort();
+        self.background.abort_all();
         self.provider.close().await;
     }
 }
@@ -105,7 +109,7 @@ async fn open_provider(settings: &Settings) -> anyhow::Result<Embedded> {
     Ok(provider)
 }
 
-/// The service on metered ports, with its functions registered and its triggers armed.
+/// Coordination on metered ports, with its functions registered and its triggers armed.
 async fn start_coordination(
     provider: &Embedded,
     meter: &Arc<Meter>,
@@ -136,16 +140,42 @@ async fn start_coordination(
     Ok(service)
 }
 
+/// Transactions on metered ports; what earlier starts left is finished when this returns.
+async fn start_transactions(
+    provider: &Embedded,
+    meter: &Arc<Meter>,
+) -> anyhow::Result<transactions::Service> {
+    let parts = transactions::Parts {
+        key_value: Arc::new(MeteredKeyValue::new(provider.key_value(), Arc::clone(meter))),
+        clock: provider.clock(),
+        entropy: provider.entropy(),
+    };
+    let service = transactions::Service::new(parts, transactions::Config::default());
+    service.start().await.context("the transactions service could not start")?;
+    Ok(service)
+}
+
+/// A body longer than any value that would be kept is refused before it is received.
+fn http_limits() -> Limits {
+    Limits { value_bytes_max: transactions::Config::default().inline_bytes_max, ..Limits::default() }
+}
+
 impl FrontEnds {
     fn new() -> Self {
         Self { running: JoinSet::new(), bound: Vec::new(), stop: watch::Sender::new(false) }
     }
 
-    async fn start_http(&mut self, address: SocketAddr, overview: &Arc<Overview>) -> anyhow::Result<()> {
-        let config = http_frontend::Config { address, token: env::var("LANDFAST_TOKEN").ok() };
+    async fn start_http(
+        &mut self,
+        address: SocketAddr,
+        overview: &Arc<Overview>,
+        services: &Arc<Services>,
+    ) -> anyhow::Result<()> {
+        let token = env::var("LANDFAST_TOKEN").ok();
+        let config = http_frontend::Config { address, token, limits: http_limits() };
         let server = http_frontend::bind(config).await.with_context(|| format!("--http {address}"))?;
         self.bind("http", server.local_address(), overview);
-        let running = server.run(Arc::clone(overview) as Arc<_>, self.stopped());
+        let running = server.run(Arc::clone(overview) as Arc<_>, Arc::clone(services), self.stopped());
         self.running.spawn(async { ("http", running.await) });
         Ok(())
     }

@@ -15,4 +15,5 @@ pub mod history;
 pub mod house;
 pub mod scenario;
 pub mod timeline;
+pub mod transactions;
 mod watching;

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use clap::Args;
 use http_frontend::{
     Status,
-    status::{Coordination, Journal, Usage},
+    status::{Coordination, Journal, Transactions, Usage},
 };
 
 use super::request::Target;
@@ -48,6 +48,13 @@ fn table(status: &Status) -> Result<String, std::fmt::Error> {
         writeln!(text, "zxid          {zxid:#x}")?;
         writeln!(text, "requests      {requests} in, {responses} replies and events out")?;
     }
+    if let Some(numbers) = &status.transactions {
+        let Transactions { open, committed, aborted, expired, .. } = numbers;
+        writeln!(
+            text,
+            "transactions  {open} open, {committed} committed, {aborted} aborted, {expired} expired"
+        )?;
+    }
     if let Some(numbers) = &status.journal {
         let Journal { bytes, position, durable, syncs, checkpoints, .. } = numbers;
         let waiting = position.saturating_sub(*durable);
@@ -59,6 +66,10 @@ fn table(status: &Status) -> Result<String, std::fmt::Error> {
         if let Some(trouble) = &numbers.trouble {
             writeln!(text, "trouble       {trouble}")?;
         }
+    }
+    if status.blocked_groups > 0 {
+        let groups = status.blocked_groups;
+        writeln!(text, "blocked       {groups} queue groups: their first message has failed for good")?;
     }
     for line in &status.usage {
         let Usage { operation, calls, failures, bytes, .. } = line;

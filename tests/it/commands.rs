@@ -15,6 +15,7 @@ fn status_shows_a_running_server_and_its_json_is_the_servers() {
     let first = format!("landfast {} ready, up ", env!("CARGO_PKG_VERSION"));
     assert!(shown.starts_with(&first), "{shown}");
     assert!(shown.contains(&server.address("zookeeper").to_string()), "{shown}");
+    assert!(shown.contains("transactions  0 open, 0 committed, 0 aborted, 0 expired"), "{shown}");
     assert!(shown.contains("sessions      0 on 0 connections, 0 watches"), "{shown}");
 
     let output = run(landfast(directory.path(), &["status", "--json"]).env("LANDFAST_URL", &url));

@@ -87,6 +87,7 @@ fn health_status_and_metrics_agree_with_the_ready_line() {
     let metrics = server.get("/metrics").expect("metrics");
     assert!(metrics.contains("\nlandfast_ready 1\n"), "{metrics}");
     assert!(metrics.contains("\nlandfast_coordination_sessions 0\n"), "{metrics}");
+    assert!(metrics.contains("\nlandfast_transactions_open 0\n"), "{metrics}");
     let status: serde_json::Value =
         serde_json::from_str(&server.get("/v1/status").expect("status")).expect("JSON");
     assert_eq!(status["phase"], "ready");

@@ -1,10 +1,12 @@
 //! Connections that cannot be held open for nothing.
 //!
 //! A peer that sends one byte a minute costs a connection for ever (the "slow loris"). Here a connection
-//! has [`QUIET_MAX`] from its start, or from the last byte written to it, to bring a whole request, and
-//! [`REQUEST_BYTES_MAX`] to bring it in; every read and write checks both. That also ends idle keep-alive
-//! connections and peers that never read. No route takes longer than that to answer, so nothing else needs
-//! a timer.
+//! has [`QUIET_MAX`] to get on: to bring [`PROGRESS_BYTES`] or the rest of its request, to be answered, to
+//! begin the next one. Every read and write checks that. It also ends idle keep-alive connections and peers
+//! that never read, and it bounds how long a route may take. A request has a bound in bytes besides.
+//!
+//! The first byte of a request starts the time anew: a request that follows a long silence would otherwise be
+//! cut off while it is worked on.
 
 use std::{
     io,
@@ -25,10 +27,10 @@ use tokio::{
 
 /// Connections at once; the next one waits in the kernel's queue until one ends.
 pub(crate) const CONNECTIONS_MAX: usize = 256;
-/// How long a connection may go without being answered.
+/// How long a connection may go without getting on.
 pub(crate) const QUIET_MAX: Duration = Duration::from_secs(10);
-/// Bytes of one request, headers and all; a longer one ends its connection.
-pub(crate) const REQUEST_BYTES_MAX: usize = 128 * 1024;
+/// What counts as getting on while a request is received.
+pub(crate) const PROGRESS_BYTES: usize = 64 * 1024;
 /// How long to wait when the system has no more sockets to give.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
@@ -37,11 +39,13 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 pub(crate) struct Bounded {
     listener: TcpListener,
     places: Arc<Semaphore>,
+    request_bytes_max: usize,
 }
 
 impl Bounded {
-    pub(crate) fn new(listener: TcpListener) -> Self {
-        Self { listener, places: Arc::new(Semaphore::new(CONNECTIONS_MAX)) }
+    /// Connections of `listener`; one request, headers and all, has at most `request_bytes_max`.
+    pub(crate) fn new(listener: TcpListener, request_bytes_max: usize) -> Self {
+        Self { listener, places: Arc::new(Semaphore::new(CONNECTIONS_MAX)), request_bytes_max }
     }
 }
 
@@ -56,7 +60,7 @@ impl Listener for Bounded {
                 Ok((stream, peer)) => {
                     // Answers are single small writes; failing to say so costs only delay.
                     let _ = stream.set_nodelay(true);
-                    return (Connection::new(stream, place), peer);
+                    return (Connection::new(stream, place, self.request_bytes_max), peer);
                 }
                 Err(error) => {
                     tracing::warn!(%error, "http: a connection could not be accepted");
@@ -77,12 +81,14 @@ pub(crate) struct Connection {
     stream: TcpStream,
     deadline: Pin<Box<Sleep>>,
     request_bytes: usize,
+    request_bytes_max: usize,
     _place: OwnedSemaphorePermit,
 }
 
 impl Connection {
-    fn new(stream: TcpStream, place: OwnedSemaphorePermit) -> Self {
-        Self { stream, deadline: Box::pin(sleep(QUIET_MAX)), request_bytes: 0, _place: place }
+    fn new(stream: TcpStream, place: OwnedSemaphorePermit, request_bytes_max: usize) -> Self {
+        let deadline = Box::pin(sleep(QUIET_MAX));
+        Self { stream, deadline, request_bytes: 0, request_bytes_max, _place: place }
     }
 
     /// An error once the deadline has passed; pending, with the task to be woken then, before.
@@ -93,11 +99,29 @@ impl Connection {
             .map(|()| Err(io::Error::new(io::ErrorKind::TimedOut, "the connection was quiet for too long")))
     }
 
+    /// So many more bytes of a request have arrived.
+    fn received(&mut self, bytes: usize) -> io::Result<()> {
+        let before = self.request_bytes;
+        self.request_bytes += bytes;
+        if self.request_bytes > self.request_bytes_max {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the request is too large"));
+        }
+        let has_begun = before == 0 && bytes > 0;
+        if has_begun || before / PROGRESS_BYTES != self.request_bytes / PROGRESS_BYTES {
+            self.got_on();
+        }
+        Ok(())
+    }
+
     fn answered(&mut self, written: &io::Result<usize>) {
         if matches!(written, Ok(1..)) {
-            self.deadline.as_mut().reset(Instant::now() + QUIET_MAX);
+            self.got_on();
             self.request_bytes = 0;
         }
+    }
+
+    fn got_on(&mut self) {
+        self.deadline.as_mut().reset(Instant::now() + QUIET_MAX);
     }
 }
 
@@ -112,11 +136,7 @@ impl AsyncRead for Connection {
             return Poll::Ready(ended);
         }
         ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
-        self.request_bytes += buffer.filled().len() - before;
-        if self.request_bytes > REQUEST_BYTES_MAX {
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, "the request is too large")));
-        }
-        Poll::Ready(Ok(()))
+        Poll::Ready(self.received(buffer.filled().len() - before))
     }
 }
 
@@ -159,5 +179,71 @@ impl AsyncWrite for Connection {
 
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    /// More than any test here sends, in bytes.
+    const PLENTY: usize = 1024 * 1024;
+    const ALMOST_QUIET: Duration = Duration::from_secs(9);
+
+    /// A bounded connection and its peer.
+    async fn pair(request_bytes_max: usize) -> (Connection, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let mut bounded = Bounded::new(listener, request_bytes_max);
+        let (peer, (connection, _)) = tokio::join!(TcpStream::connect(address), bounded.accept());
+        (connection, peer.expect("it accepts"))
+    }
+
+    async fn hears(connection: &mut Connection, bytes: usize) -> io::Result<()> {
+        connection.read_exact(&mut vec![0; bytes]).await.map(|_| ())
+    }
+
+    /// T15. Time stands still but for the pauses, as far as nothing else can happen.
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_gets_on_is_waited_for_and_one_that_does_not_is_ended() {
+        let (mut connection, mut peer) = pair(PLENTY).await;
+        for _ in 0..8 {
+            peer.write_all(&vec![0; PROGRESS_BYTES]).await.expect("sent");
+            hears(&mut connection, PROGRESS_BYTES).await.expect("it gets on");
+            sleep(ALMOST_QUIET).await;
+        }
+        peer.write_all(&vec![0; PROGRESS_BYTES - 1]).await.expect("sent");
+        let ended = hears(&mut connection, PROGRESS_BYTES).await.expect_err("one byte is missing");
+        assert_eq!(ended.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_after_a_silence_has_its_own_time_but_one_byte_buys_no_more() {
+        let (mut connection, mut peer) = pair(PLENTY).await;
+        sleep(ALMOST_QUIET).await;
+        for _ in 0..2 {
+            peer.write_all(b"x").await.expect("sent");
+            hears(&mut connection, 1).await.expect("in time");
+            sleep(ALMOST_QUIET / 2).await;
+        }
+        sleep(ALMOST_QUIET / 2).await;
+        peer.write_all(b"x").await.expect("sent");
+        let ended = hears(&mut connection, 1).await.expect_err("its time is over");
+        assert_eq!(ended.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test]
+    async fn a_request_ends_at_its_bound_and_an_answer_begins_the_next() {
+        let (mut connection, mut peer) = pair(4).await;
+        for _ in 0..2 {
+            peer.write_all(b"four").await.expect("sent");
+            hears(&mut connection, 4).await.expect("within bounds");
+            connection.write_all(b"ok").await.expect("answered");
+        }
+        peer.write_all(b"five!").await.expect("sent");
+        let ended = hears(&mut connection, 5).await.expect_err("too large");
+        assert_eq!(ended.kind(), io::ErrorKind::InvalidData);
     }
 }

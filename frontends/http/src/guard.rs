@@ -5,20 +5,32 @@
 //! that an attacker pointed at this machine (DNS rebinding), `Origin` betrays the page. The port within
 //! `Host` is not compared, so that a tunnel from another local port works; a page on another local port is
 //! still foreign, since its `Origin` differs from the `Host` it calls.
+//!
+//! A page of another site may send a form, or a request that needs no permission, and change something without
+//! ever reading the answer (cross-site request forgery). Browsers name the page in `Origin` whenever the method
+//! is not GET or HEAD. An older one that leaves it out says at least `Sec-Fetch-Site`, so where something would
+//! change that is asked for too. No answer ever permits another site anything, so what needs permission (PUT,
+//! DELETE, a header of ours) is not even sent.
 
 use std::sync::Arc;
 
 use axum::{
     extract::{Request, State},
-    http::{HeaderMap, HeaderName, header, uri::Authority},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, header, uri::Authority},
     middleware::Next,
     response::{IntoResponse, Response},
 };
 
-use crate::problem::{Kind, Problem};
+use crate::{
+    body,
+    headers::single,
+    problem::{Kind, Problem},
+};
 
-/// No route reads a body; one that says it is longer than this is refused before it is sent.
-pub(crate) const BODY_BYTES_MAX: u64 = 64 * 1024;
+/// The longest body where no value is carried; one that says it is longer is refused before any route sees it.
+pub(crate) const BODY_BYTES_MAX: usize = 64 * 1024;
+/// What a browser says about the page that sent a request.
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// What a request must satisfy.
 #[derive(Debug)]
@@ -27,14 +39,26 @@ pub(crate) struct Rules {
     pub(crate) loopback: bool,
     /// The token that `Authorization` must carry; none: no token is needed.
     pub(crate) token: Option<String>,
+    /// The longest value that a PUT may carry.
+    pub(crate) value_bytes_max: usize,
 }
 
 /// Refuses what breaks the rules; passes the rest on.
 pub(crate) async fn guard(State(rules): State<Arc<Rules>>, request: Request, next: Next) -> Response {
-    match rules.check(&request) {
+    let (parts, body) = request.into_parts();
+    let (lent, rest) = body::lend(body);
+    let asks_before_sending = parts.headers.contains_key(header::EXPECT);
+    let request = Request::from_parts(parts, lent);
+    let mut response = match rules.check(&request) {
         Ok(()) => next.run(request).await,
         Err(problem) => problem.into_response(),
+    };
+    // Who asks before sending is told without having to send.
+    let is_read = if asks_before_sending { rest.is_empty() } else { rest.discard().await };
+    if !is_read {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
+    response
 }
 
 impl Rules {
@@ -42,10 +66,13 @@ impl Rules {
         let headers = request.headers();
         let host = self.check_host(request)?;
         check_origin(headers, host.as_ref())?;
+        if !request.method().is_safe() {
+            check_site(headers)?;
+        }
         if !request.uri().path().starts_with("/health/") {
             self.check_token(headers)?;
         }
-        check_length(headers)
+        self.check_length(request.method(), headers)
     }
 
     fn check_host(&self, request: &Request) -> Result<Option<Authority>, Problem> {
@@ -74,6 +101,15 @@ impl Rules {
         let right = scheme.eq_ignore_ascii_case("bearer") && is_same_secret(credentials.trim(), token);
         if right { Ok(()) } else { Err(refuse()) }
     }
+
+    fn check_length(&self, method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
+        let Ok(Some(length)) = single(headers, &header::CONTENT_LENGTH) else { return Ok(()) };
+        let bytes_max = if method == Method::PUT { self.value_bytes_max } else { BODY_BYTES_MAX };
+        match length.parse::<usize>() {
+            Ok(bytes) if bytes <= bytes_max => Ok(()),
+            _ => Err(body::too_large(bytes_max)),
+        }
+    }
 }
 
 fn check_origin(headers: &HeaderMap, host: Option<&Authority>) -> Result<(), Problem> {
@@ -86,22 +122,12 @@ fn check_origin(headers: &HeaderMap, host: Option<&Authority>) -> Result<(), Pro
     }
 }
 
-fn check_length(headers: &HeaderMap) -> Result<(), Problem> {
-    let Ok(Some(length)) = single(headers, &header::CONTENT_LENGTH) else { return Ok(()) };
-    match length.parse::<u64>() {
-        Ok(bytes) if bytes <= BODY_BYTES_MAX => Ok(()),
-        _ => Err(Problem::new(Kind::TooLarge, format!("at most {BODY_BYTES_MAX} bytes"))),
+/// Refuses what a page of another site sent, where it would change something.
+fn check_site(headers: &HeaderMap) -> Result<(), Problem> {
+    match single(headers, &SEC_FETCH_SITE) {
+        Ok(None | Some("same-origin" | "none")) => Ok(()),
+        _ => Err(Problem::new(Kind::ForeignOrigin, "the page that sent this is of another site")),
     }
-}
-
-/// The header's only value, none if it is absent, an error if it is there twice or not text.
-fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, ()> {
-    let mut values = headers.get_all(name).iter();
-    let Some(first) = values.next() else { return Ok(None) };
-    if values.next().is_some() {
-        return Err(());
-    }
-    first.to_str().map(Some).map_err(|_| ())
 }
 
 fn is_loopback_name(host: &str) -> bool {

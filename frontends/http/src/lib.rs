@@ -1,27 +1,38 @@
-//! Health, metrics, status and the console over HTTP.
+//! Transactions, state, health, metrics and the console over HTTP.
 //!
-//! One listener, read-only routes, no request body. What is shown comes from a [`Snapshot`], which the
-//! program fills in: this crate names no store and no service, so it can be tested with a plain value.
+//! One listener. What is shown comes from a [`Snapshot`], which the program fills in; transactions and plain
+//! state go to the engine of the transactions service, which the program provides once it runs. Here is only
+//! what the wire adds: percent-encoding, headers, bodies, status codes and the names of problems.
 //!
 //! Invariants
+//! - An answer leaves only once everything it rests on is durable (rule P4): here, at the edge, somebody waits.
 //! - On loopback a request is answered only if its `Host` names this machine, and never if its `Origin` is
 //!   another site: a web page that the user happens to visit cannot drive the server.
 //! - Every refusal is a problem document (RFC 9457) whose `type` is one of the names in [`problem`].
-//! - A connection holds a bounded number of bytes, for a bounded time; there is a bounded number of them.
+//! - A connection holds a bounded number of bytes, for a bounded time; there is a bounded number of them, and
+//!   all bodies together have one budget.
 //!
 //! Reading order: [`status`] (what is shown), [`server`] (bind, run, stop), then what every request passes:
-//! the bounded connection, the guard, the routes.
+//! the bounded connection, the guard, the routes; the routes of transactions and state each have a file.
 
 // Why: a front end is where real time enters; the deadline of a connection is tokio's.
 #![allow(clippy::disallowed_methods)]
 
+mod backend;
+mod body;
 mod connection;
 mod guard;
+mod headers;
 mod metrics;
 pub mod problem;
 mod routes;
+mod segment;
 pub mod server;
+mod services;
+mod state;
 pub mod status;
+mod transactions;
 
-pub use server::{Config, Server, bind};
+pub use server::{Config, Limits, Server, bind};
+pub use services::Services;
 pub use status::{Snapshot, Status};

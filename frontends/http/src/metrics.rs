@@ -10,7 +10,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use crate::status::{Coordination, Journal, Phase, Status, Usage};
+use crate::status::{Coordination, Journal, Phase, Status, Transactions, Usage};
 
 /// What the text's format calls itself.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -34,6 +34,9 @@ impl Collector for Scrape {
         if let Some(numbers) = &status.coordination {
             coordination(&mut encoder, numbers)?;
         }
+        if let Some(numbers) = &status.transactions {
+            transactions(&mut encoder, numbers)?;
+        }
         if let Some(numbers) = &status.journal {
             journal(&mut encoder, numbers)?;
         }
@@ -45,7 +48,9 @@ fn server(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::Result {
     let mut build = encoder.encode_descriptor("build", "What is running", None, MetricType::Info)?;
     build.encode_info(&[("version", status.version.as_str()), ("provider", status.provider.as_str())])?;
     gauge(encoder, "ready", "1 if every listener accepts", i64::from(status.phase == Phase::Ready))?;
-    gauge(encoder, "uptime_seconds", "Seconds since the start", status.uptime_ms as f64 / 1000.0)
+    gauge(encoder, "uptime_seconds", "Seconds since the start", status.uptime_ms as f64 / 1000.0)?;
+    let help = "Queue groups whose first message has failed for good and blocks those behind it";
+    gauge(encoder, "blocked_groups", help, status.blocked_groups)
 }
 
 fn coordination(encoder: &mut DescriptorEncoder<'_>, numbers: &Coordination) -> fmt::Result {
@@ -55,6 +60,26 @@ fn coordination(encoder: &mut DescriptorEncoder<'_>, numbers: &Coordination) -> 
     gauge(encoder, "coordination_zxid", "The last zxid applied", numbers.zxid)?;
     counter(encoder, "coordination_requests", "Requests read from clients", numbers.requests)?;
     counter(encoder, "coordination_responses", "Replies and events written to clients", numbers.responses)
+}
+
+fn transactions(encoder: &mut DescriptorEncoder<'_>, numbers: &Transactions) -> fmt::Result {
+    gauge(encoder, "transactions_open", "Transactions open now", numbers.open)?;
+    gauge(encoder, "transactions_index_size_bytes", "Bytes of the index of versions", numbers.index_bytes)?;
+    gauge(encoder, "transactions_cache_size_bytes", "Bytes of values cached", numbers.data_cache_bytes)?;
+    gauge(encoder, "transactions_buffered_bytes", "Bytes of values not written yet", numbers.buffered_bytes)?;
+    counter(encoder, "transactions_begun", "Transactions begun", numbers.begun)?;
+    counter(encoder, "transactions_committed", "Transactions committed", numbers.committed)?;
+    counter(encoder, "transactions_aborted", "Transactions aborted or begun anew", numbers.aborted)?;
+    counter(encoder, "transactions_expired", "Transactions that ran out of time", numbers.expired)?;
+    counter(
+        encoder,
+        "transactions_no_valid_version",
+        "Reads without a version that goes with what was read",
+        numbers.no_valid_version,
+    )?;
+    counter(encoder, "transactions_loads", "Keys looked up in the store", numbers.loads)?;
+    // A gauge: a node that starts over counts its new log's slots.
+    gauge(encoder, "transactions_slots", "Slots written to the node's log", numbers.slots)
 }
 
 fn journal(encoder: &mut DescriptorEncoder<'_>, numbers: &Journal) -> fmt::Result {

@@ -5,6 +5,10 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde::Serialize;
+use transactions::{Error, model::Outcome};
+
+/// When to come back after a refusal that passes by itself, in seconds.
+const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
 
 /// Why a request was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,29 +24,70 @@ pub enum Kind {
     ForeignOrigin,
     /// The token is missing or wrong.
     Unauthorized,
-    /// The request's body is longer than any route takes.
+    /// The request's body is longer than its route takes, or a limit of one transaction is reached.
     TooLarge,
     /// The server is starting or stopping.
     NotReady,
+    /// The request is malformed.
+    InvalidRequest,
+    /// The key has no value.
+    NoSuchKey,
+    /// The transaction was never begun.
+    NoSuchTransaction,
+    /// The transaction, or this attempt of it, has ended.
+    TransactionFinished,
+    /// The transaction began so long ago that its outcome is no longer known.
+    Expired,
+    /// No version of the key goes with what the transaction has read.
+    NoValidVersion,
+    /// As many transactions are open as the node bears.
+    TooManyTransactions,
+    /// The node has no memory left for bodies, or for values not written yet.
+    TooMuchBuffered,
+    /// The commit is not decided yet, or not known to be durable.
+    OutcomeUnknown,
+    /// The node or its store cannot serve now.
+    Unavailable,
+    /// The store is full.
+    NoRoom,
+    /// What is stored does not decode.
+    Corrupt,
 }
 
 impl Kind {
-    /// The `type`, the status and the title.
-    fn parts(self) -> (&'static str, StatusCode, &'static str) {
+    /// The status, the `type` and the title.
+    fn parts(self) -> (StatusCode, &'static str, &'static str) {
+        use StatusCode as S;
         match self {
-            Self::NoSuchPath => ("no-such-path", StatusCode::NOT_FOUND, "There is nothing at this path"),
+            Self::NoSuchPath => (S::NOT_FOUND, "no-such-path", "There is nothing at this path"),
             Self::MethodNotAllowed => {
-                ("method-not-allowed", StatusCode::METHOD_NOT_ALLOWED, "This path does not take this method")
+                (S::METHOD_NOT_ALLOWED, "method-not-allowed", "This path does not take this method")
             }
-            Self::UnknownHost => {
-                ("unknown-host", StatusCode::FORBIDDEN, "The Host header does not name this machine")
+            Self::UnknownHost => (S::FORBIDDEN, "unknown-host", "The Host header does not name this machine"),
+            Self::ForeignOrigin => (S::FORBIDDEN, "foreign-origin", "Requests from other sites are refused"),
+            Self::Unauthorized => (S::UNAUTHORIZED, "unauthorized", "A bearer token is required"),
+            Self::TooLarge => (S::PAYLOAD_TOO_LARGE, "too-large", "The request goes beyond a limit"),
+            Self::NotReady => (S::SERVICE_UNAVAILABLE, "not-ready", "The server is not ready"),
+            Self::InvalidRequest => (S::BAD_REQUEST, "invalid-request", "The request is malformed"),
+            Self::NoSuchKey => (S::NOT_FOUND, "no-such-key", "The key has no value"),
+            Self::NoSuchTransaction => {
+                (S::NOT_FOUND, "no-such-transaction", "The transaction was never begun")
             }
-            Self::ForeignOrigin => {
-                ("foreign-origin", StatusCode::FORBIDDEN, "Requests from other sites are refused")
+            Self::TransactionFinished => (S::CONFLICT, "transaction-finished", "The transaction has ended"),
+            Self::Expired => (S::CONFLICT, "expired", "The transaction's outcome is no longer known"),
+            Self::NoValidVersion => {
+                (S::CONFLICT, "no-valid-version", "No version of the key goes with what was read")
             }
-            Self::Unauthorized => ("unauthorized", StatusCode::UNAUTHORIZED, "A bearer token is required"),
-            Self::TooLarge => ("too-large", StatusCode::PAYLOAD_TOO_LARGE, "The request's body is too large"),
-            Self::NotReady => ("not-ready", StatusCode::SERVICE_UNAVAILABLE, "The server is not ready"),
+            Self::TooManyTransactions => {
+                (S::TOO_MANY_REQUESTS, "too-many-transactions", "Too many transactions are open")
+            }
+            Self::TooMuchBuffered => (S::TOO_MANY_REQUESTS, "too-much-buffered", "Too much is buffered"),
+            Self::OutcomeUnknown => {
+                (S::SERVICE_UNAVAILABLE, "outcome-unknown", "The outcome is not known yet")
+            }
+            Self::Unavailable => (S::SERVICE_UNAVAILABLE, "unavailable", "This is not served at the moment"),
+            Self::NoRoom => (S::INSUFFICIENT_STORAGE, "no-room", "The store is full"),
+            Self::Corrupt => (S::INTERNAL_SERVER_ERROR, "corrupt", "What is stored is damaged"),
         }
     }
 }
@@ -52,12 +97,46 @@ impl Kind {
 pub struct Problem {
     kind: Kind,
     detail: String,
+    outcome: Option<Outcome>,
 }
 
 impl Problem {
     /// A refusal of `kind`; `detail` says what was wrong with this request and what would be right.
     pub fn new(kind: Kind, detail: impl Into<String>) -> Self {
-        Self { kind, detail: detail.into() }
+        Self { kind, detail: detail.into(), outcome: None }
+    }
+
+    /// Its kind.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+}
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        let kind = match &error {
+            Error::Invalid(_) => Kind::InvalidRequest,
+            Error::TooLarge(_) => Kind::TooLarge,
+            Error::TooManyOpen => Kind::TooManyTransactions,
+            Error::TooMuchBuffered => Kind::TooMuchBuffered,
+            Error::NoSuchTransaction => Kind::NoSuchTransaction,
+            Error::TransactionFinished(_) => Kind::TransactionFinished,
+            Error::NoValidVersion => Kind::NoValidVersion,
+            Error::Expired => Kind::Expired,
+            Error::OutcomeUnknown => Kind::OutcomeUnknown,
+            Error::NoRoom => Kind::NoRoom,
+            Error::Corrupt(why) => {
+                tracing::error!(%why, "http: a call found damage in the store");
+                Kind::Corrupt
+            }
+            // An error that this front end does not know yet is one that it cannot serve.
+            _ => Kind::Unavailable,
+        };
+        let outcome = match &error {
+            Error::TransactionFinished(outcome) => Some(*outcome),
+            _ => None,
+        };
+        Self { outcome, ..Self::new(kind, error.to_string()) }
     }
 }
 
@@ -67,12 +146,16 @@ struct Document<'a> {
     title: &'a str,
     status: u16,
     detail: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outcome: Option<String>,
 }
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let (name, status, title) = self.kind.parts();
-        let document = Document { r#type: name, title, status: status.as_u16(), detail: &self.detail };
+        let (status, name, title) = self.kind.parts();
+        let outcome = self.outcome.as_ref().map(ToString::to_string);
+        let document =
+            Document { r#type: name, title, status: status.as_u16(), detail: &self.detail, outcome };
         let body = serde_json::to_vec(&document).expect("strings and a number always serialise");
         let mut response = (status, body).into_response();
         let headers = response.headers_mut();
@@ -80,9 +163,40 @@ impl IntoResponse for Problem {
         if self.kind == Kind::Unauthorized {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        if self.kind == Kind::TooLarge {
-            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        if matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
+            headers.insert(header::RETRY_AFTER, RETRY_AFTER);
         }
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// T15. What a program may repeat it tells by these names, so each error has its own, for good.
+    #[test]
+    fn every_error_of_the_service_has_its_name_and_status() {
+        for (error, status, name) in [
+            (Error::Invalid("x"), 400, "invalid-request"),
+            (Error::TooLarge("x"), 413, "too-large"),
+            (Error::TooManyOpen, 429, "too-many-transactions"),
+            (Error::TooMuchBuffered, 429, "too-much-buffered"),
+            (Error::NoSuchTransaction, 404, "no-such-transaction"),
+            (Error::TransactionFinished(Outcome::Aborted), 409, "transaction-finished"),
+            (Error::NoValidVersion, 409, "no-valid-version"),
+            (Error::Expired, 409, "expired"),
+            (Error::OutcomeUnknown, 503, "outcome-unknown"),
+            (Error::Unavailable("x".into()), 503, "unavailable"),
+            (Error::NoRoom, 507, "no-room"),
+            (Error::Corrupt("x".into()), 500, "corrupt"),
+        ] {
+            let problem = Problem::from(error);
+            let (code, named, _) = problem.kind().parts();
+            assert_eq!((code.as_u16(), named), (status, name));
+            let response = problem.into_response();
+            let passes_by_itself = response.headers().contains_key(header::RETRY_AFTER);
+            assert_eq!(passes_by_itself, matches!(status, 429 | 503), "{name}");
+        }
     }
 }

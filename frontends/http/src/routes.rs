@@ -1,4 +1,4 @@
-//! The routes. All of them read; none takes a body.
+//! The routes that show the server itself, all of them reading, and what every route shares.
 
 use std::sync::Arc;
 
@@ -12,10 +12,13 @@ use axum::{
 };
 
 use crate::{
+    backend::Backend,
     guard::{Rules, guard},
     metrics,
     problem::{Kind, Problem},
+    state,
     status::{Phase, Snapshot},
+    transactions,
 };
 
 type Shared = Arc<dyn Snapshot>;
@@ -24,7 +27,8 @@ type Shared = Arc<dyn Snapshot>;
 const PAGE_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
                            connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
 
-pub(crate) fn router(snapshot: Shared, rules: Rules) -> Router {
+pub(crate) fn router(snapshot: Shared, backend: Backend, rules: Rules) -> Router {
+    let services = transactions::routes().merge(state::routes()).with_state(Arc::new(backend));
     Router::new()
         .route("/", get(page))
         .route("/health/live", get(live))
@@ -32,11 +36,12 @@ pub(crate) fn router(snapshot: Shared, rules: Rules) -> Router {
         .route("/metrics", get(scrape))
         .route("/openapi.json", get(openapi))
         .route("/v1/status", get(status))
+        .with_state(snapshot)
+        .merge(services)
         .fallback(no_such_path)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(middleware::from_fn_with_state(Arc::new(rules), guard))
         .layer(middleware::map_response(harden))
-        .with_state(snapshot)
 }
 
 async fn page() -> Response {
@@ -85,15 +90,16 @@ async fn no_such_path(uri: Uri) -> Problem {
 }
 
 async fn method_not_allowed() -> Problem {
-    Problem::new(Kind::MethodNotAllowed, "use GET")
+    Problem::new(Kind::MethodNotAllowed, "the Allow header names the methods that it takes")
 }
 
 /// What every answer carries: nothing is guessed, kept or told to another site.
 async fn harden(mut response: Response) -> Response {
-    const HEADERS: [(HeaderName, &str); 3] = [
+    const HEADERS: [(HeaderName, &str); 4] = [
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::CACHE_CONTROL, "no-store"),
         (header::REFERRER_POLICY, "no-referrer"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
     ];
     for (name, value) in HEADERS {
         response.headers_mut().insert(name, header::HeaderValue::from_static(value));
@@ -101,6 +107,7 @@ async fn harden(mut response: Response) -> Response {
     response
 }
 
-fn json(body: impl Into<axum::body::Body>) -> Response {
+/// An answer in JSON.
+pub(crate) fn json(body: impl Into<axum::body::Body>) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], body.into()).into_response()
 }

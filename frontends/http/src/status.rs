@@ -42,8 +42,13 @@ pub struct Status {
     pub listeners: BTreeMap<String, String>,
     /// The coordination service, once it runs.
     pub coordination: Option<Coordination>,
+    /// The transactions service, once it runs.
+    pub transactions: Option<Transactions>,
     /// The provider's journal, if it keeps one.
     pub journal: Option<Journal>,
+    /// Queue groups whose first message has failed for good and blocks those behind it (rule P1): somebody has
+    /// to look.
+    pub blocked_groups: u64,
     /// What was asked of each port since the start.
     pub usage: Vec<Usage>,
 }
@@ -64,6 +69,34 @@ pub struct Coordination {
     pub requests: u64,
     /// Replies and events written to clients since the start.
     pub responses: u64,
+}
+
+/// The transactions service in numbers.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Transactions {
+    /// Transactions open now.
+    pub open: u64,
+    /// Transactions begun since the start.
+    pub begun: u64,
+    /// Transactions committed since the start; plain writes are some.
+    pub committed: u64,
+    /// Transactions aborted, or begun anew, since the start.
+    pub aborted: u64,
+    /// Transactions that ran out of time since the start.
+    pub expired: u64,
+    /// Reads since the start that found no version that goes with what was read.
+    pub no_valid_version: u64,
+    /// Keys looked up in the store since the start.
+    pub loads: u64,
+    /// Slots written to the log of the present node; each serves one or more commits.
+    pub slots: u64,
+    /// Bytes that the index of versions holds.
+    pub index_bytes: u64,
+    /// Bytes of values in the cache.
+    pub data_cache_bytes: u64,
+    /// Bytes of values not written yet.
+    pub buffered_bytes: u64,
 }
 
 /// The journal in numbers.

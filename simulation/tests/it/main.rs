@@ -6,4 +6,5 @@ mod heartbeat;
 mod poison;
 mod tail;
 mod temporaries;
+mod transactions;
 mod watches;

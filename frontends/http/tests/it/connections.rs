@@ -6,8 +6,8 @@ use tokio::{
 
 use crate::{Fixture, body, status_line};
 
-/// More than the server takes for one request, in bytes.
-const TOO_MANY_BYTES: usize = 256 * 1024;
+/// More than the server takes for the head of one request, in bytes.
+const TOO_MANY_BYTES: usize = 512 * 1024;
 
 #[tokio::test]
 async fn a_long_body_is_refused_before_it_is_sent() {

@@ -2,13 +2,19 @@
 
 #![allow(clippy::disallowed_methods)] // Why: tests run real servers in real time.
 
+mod bodies;
 mod connections;
+mod durability;
+mod engine;
+mod limits;
 mod origins;
 mod routes;
+mod state;
+mod transactions;
 
 use std::{net::SocketAddr, sync::Arc};
 
-use http_frontend::{Config, Snapshot, Status};
+use http_frontend::{Config, Limits, Services, Snapshot, Status};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -37,14 +43,18 @@ impl Fixture {
 
     async fn listening(address: &str, token: Option<&str>, status: Status) -> Self {
         let address = address.parse().expect("a literal address");
-        let config = Config { address, token: token.map(str::to_owned) };
+        let config = Config { address, token: token.map(str::to_owned), limits: Limits::default() };
+        Self::with(config, status, Arc::default()).await
+    }
+
+    async fn with(config: Config, status: Status, services: Arc<Services>) -> Self {
         let server = http_frontend::bind(config).await.expect("a free port");
         let mut address = server.local_address();
         if address.ip().is_unspecified() {
             address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
         }
         let (stop, stopped) = oneshot::channel::<()>();
-        tokio::spawn(server.run(Arc::new(Fixed(status)), async {
+        tokio::spawn(server.run(Arc::new(Fixed(status)), services, async {
             let _ = stopped.await;
         }));
         Self { address, _stop: stop }
@@ -63,6 +73,15 @@ impl Fixture {
         self.exchange(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")).await
     }
 
+    /// One request with a body that says its length, on a connection of its own.
+    async fn send(&self, method: &str, path: &str, headers: &str, body: &str) -> String {
+        let length = body.len();
+        self.exchange(&format!(
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}Content-Length: {length}\r\n\r\n{body}"
+        ))
+        .await
+    }
+
     async fn get_with(&self, headers: &str) -> String {
         self.exchange(&format!("GET /v1/status HTTP/1.1\r\n{headers}Connection: close\r\n\r\n")).await
     }
@@ -74,4 +93,20 @@ fn status_line(answer: &str) -> &str {
 
 fn body(answer: &str) -> &str {
     answer.split_once("\r\n\r\n").expect("a head and a body").1
+}
+
+/// The number of the answer's status.
+fn code(answer: &str) -> u16 {
+    status_line(answer).split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or_default()
+}
+
+/// The answer's body as JSON.
+fn document(answer: &str) -> serde_json::Value {
+    serde_json::from_str(body(answer)).unwrap_or_else(|error| panic!("{error}: {answer}"))
+}
+
+/// The status and the `type` of a problem document.
+fn problem(answer: &str) -> (u16, String) {
+    assert!(answer.contains("content-type: application/problem+json"), "{answer}");
+    (code(answer), document(answer)["type"].as_str().expect("a type").to_owned())
 }

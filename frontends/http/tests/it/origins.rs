@@ -1,6 +1,6 @@
 use http_frontend::Status;
 
-use crate::{Fixture, body, status_line};
+use crate::{Fixture, body, engine::Engine, problem, status_line};
 
 #[tokio::test]
 async fn names_of_this_machine_are_answered_whatever_the_port() {
@@ -75,4 +75,53 @@ async fn off_loopback_the_token_is_required_except_for_health() {
 async fn on_loopback_no_token_is_needed() {
     let server = Fixture::listening("127.0.0.1:0", Some("open sesame"), Status::default()).await;
     assert_eq!(status_line(&server.get("/v1/status").await), "HTTP/1.1 200 OK");
+}
+
+/// A page can make a browser send a form, or any request that needs no permission, without reading the answer.
+#[tokio::test]
+async fn a_page_of_another_site_changes_nothing() {
+    let engine = Engine::open().await;
+    let server = engine.serve().await;
+    let kept = server.send("PUT", "/v1/state/k", "", "kept").await;
+    assert_eq!(status_line(&kept), "HTTP/1.1 204 No Content");
+    for (method, path) in [
+        ("POST", "/v1/transactions"),
+        ("PUT", "/v1/state/k"),
+        ("DELETE", "/v1/state/k"),
+        ("POST", "/v1/transactions/id/commit"),
+        ("DELETE", "/v1/transactions/id"),
+        ("PUT", "/v1/transactions/id/keys/k"),
+    ] {
+        for page in [
+            "Origin: http://attacker.example\r\n",
+            "Origin: null\r\n",
+            "Origin: http://localhost:3000\r\n",
+            "Sec-Fetch-Site: cross-site\r\n",
+            "Sec-Fetch-Site: same-site\r\n",
+            "Sec-Fetch-Site: none\r\nSec-Fetch-Site: none\r\n",
+        ] {
+            let refused = server.send(method, path, page, "").await;
+            assert_eq!(problem(&refused), (403, "foreign-origin".into()), "{method} {path} {page}");
+        }
+        let rebound =
+            format!("{method} {path} HTTP/1.1\r\nHost: attacker.example\r\nConnection: close\r\n\r\n");
+        assert_eq!(problem(&server.exchange(&rebound).await), (403, "unknown-host".into()));
+    }
+    assert_eq!(body(&server.get("/v1/state/k").await), "kept");
+    assert_eq!(engine.figures().begun, 1, "the one write of our own");
+    let own = server.send("PUT", "/v1/state/k", "Sec-Fetch-Site: same-origin\r\n", "own").await;
+    assert_eq!(status_line(&own), "HTTP/1.1 204 No Content");
+}
+
+/// What would let a page go on is asked for in advance, and never granted.
+#[tokio::test]
+async fn no_permission_is_given_to_another_site() {
+    let server = Fixture::showing(Status::default()).await;
+    let preflight = "Origin: http://attacker.example\r\nAccess-Control-Request-Method: PUT\r\n";
+    let answer = server.send("OPTIONS", "/v1/state/k", preflight, "").await;
+    assert_eq!(problem(&answer), (403, "foreign-origin".into()));
+    for answer in [answer, server.get("/v1/status").await] {
+        assert!(!answer.contains("access-control"), "{answer}");
+        assert!(answer.contains("cross-origin-resource-policy: same-origin"), "{answer}");
+    }
 }

@@ -1,9 +1,9 @@
 use http_frontend::{
     Status,
-    status::{Coordination, Journal, Phase, Usage},
+    status::{Coordination, Journal, Phase, Transactions, Usage},
 };
 
-use crate::{Fixture, body, status_line};
+use crate::{Fixture, body, code, status_line};
 
 fn busy() -> Status {
     Status {
@@ -20,6 +20,12 @@ fn busy() -> Status {
             requests: 40,
             responses: 41,
         }),
+        transactions: Some(Transactions {
+            open: 3,
+            committed: 21,
+            index_bytes: 77,
+            ..Transactions::default()
+        }),
         journal: Some(Journal {
             serving: true,
             full: false,
@@ -30,6 +36,7 @@ fn busy() -> Status {
             syncs: 5,
             checkpoints: 1,
         }),
+        blocked_groups: 2,
         usage: vec![Usage {
             operation: "key_value.update".into(),
             calls: 12,
@@ -85,6 +92,10 @@ async fn metrics_are_the_status_in_the_text_format() {
         "landfast_coordination_sessions 2",
         "landfast_coordination_zxid 17",
         "landfast_coordination_requests_total 40",
+        "landfast_blocked_groups 2",
+        "landfast_transactions_open 3",
+        "landfast_transactions_committed_total 21",
+        "landfast_transactions_index_size_bytes 77",
         "landfast_journal_size_bytes 4096",
         "landfast_journal_syncs_total 5",
         "landfast_journal_trouble 1",
@@ -111,10 +122,17 @@ async fn the_description_names_every_route_and_every_route_is_there() {
     let answer = server.get("/openapi.json").await;
     let document: serde_json::Value = serde_json::from_str(body(&answer)).expect("JSON");
     assert_eq!(document["info"]["version"], env!("CARGO_PKG_VERSION"));
-    let paths: Vec<&str> = document["paths"].as_object().expect("paths").keys().map(String::as_str).collect();
-    assert_eq!(paths.len(), 6);
-    for path in paths {
-        assert_eq!(status_line(&server.get(path).await), "HTTP/1.1 200 OK", "{path}");
+    let paths = document["paths"].as_object().expect("paths");
+    assert_eq!(paths.len(), 11);
+    for (path, methods) in paths {
+        let concrete = path.replace("{id}", "an-id").replace("{key}", "a-key");
+        let described: Vec<&str> = methods.as_object().expect("methods").keys().map(String::as_str).collect();
+        for method in ["get", "put", "post", "delete"] {
+            let answer = server.send(&method.to_uppercase(), &concrete, "", "").await;
+            let is_described = described.contains(&method);
+            assert_eq!(code(&answer) != 405, is_described, "{method} {path}: {answer}");
+            assert!(!body(&answer).starts_with(r#"{"type":"no-such-path""#), "{path}: {answer}");
+        }
     }
 }
 

@@ -1,0 +1,54 @@
+//! The headers that calls carry: which attempt of a transaction is meant, which commit must be seen.
+
+use std::{fmt::Display, str::FromStr};
+
+use axum::{
+    http::{HeaderMap, HeaderName, HeaderValue},
+    response::Response,
+};
+use transactions::model::{After, Attempt};
+
+use crate::problem::{Kind, Problem};
+
+/// Which begin of a transaction a call belongs to; without it the latest is meant.
+pub(crate) const ATTEMPT: HeaderName = HeaderName::from_static("landfast-attempt");
+/// The client's last commit, which a transaction must see.
+pub(crate) const AFTER: HeaderName = HeaderName::from_static("landfast-after");
+
+/// The attempt that a call carries.
+pub(crate) fn attempt(headers: &HeaderMap) -> Result<Option<Attempt>, Problem> {
+    parsed(headers, &ATTEMPT, "send Landfast-Attempt once, as the begin answered it")
+}
+
+/// The commit that a begin carries.
+pub(crate) fn after(headers: &HeaderMap) -> Result<Option<After>, Problem> {
+    parsed(headers, &AFTER, "send Landfast-After once, as the commit answered it")
+}
+
+/// `response` with the commit that the client may carry on.
+pub(crate) fn with_after(mut response: Response, after: Option<After>) -> Response {
+    if let Some(after) = after {
+        response.headers_mut().insert(AFTER, visible(after));
+    }
+    response
+}
+
+/// The header's only value, none if it is absent, an error if it is there twice or not text.
+pub(crate) fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, ()> {
+    let mut values = headers.get_all(name).iter();
+    let Some(first) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err(());
+    }
+    first.to_str().map(Some).map_err(|_| ())
+}
+
+fn parsed<T: FromStr>(headers: &HeaderMap, name: &HeaderName, advice: &str) -> Result<Option<T>, Problem> {
+    let refuse = || Problem::new(Kind::InvalidRequest, advice);
+    let text = single(headers, name).map_err(|()| refuse())?;
+    text.map(|text| text.parse().map_err(|_| refuse())).transpose()
+}
+
+fn visible(token: impl Display) -> HeaderValue {
+    HeaderValue::try_from(token.to_string()).expect("tokens are digits and hyphens")
+}

@@ -1,0 +1,66 @@
+//! Segments of a path as bytes. A key or an id is one segment, percent-encoded, and decoded exactly once, so
+//! that every byte string has a path: `%2F` is a slash within a key, `%25` a percent sign, `+` is itself.
+
+use axum::http::Uri;
+
+use crate::problem::{Kind, Problem};
+
+/// The bytes of the path's segment number `place`, from zero. Errors: a percent sign without two hexadecimal
+/// digits after it; lenient decoders take it as it is, and then two paths mean one key.
+pub(crate) fn bytes(uri: &Uri, place: usize) -> Result<Vec<u8>, Problem> {
+    // The path begins with a slash, so the first part is empty and no segment.
+    let segment = uri.path().split('/').nth(place + 1).unwrap_or_default();
+    decode(segment).ok_or_else(|| {
+        Problem::new(
+            Kind::InvalidRequest,
+            "in a path, % is followed by two hexadecimal digits; write % as %25",
+        )
+    })
+}
+
+fn decode(segment: &str) -> Option<Vec<u8>> {
+    let mut encoded = segment.bytes();
+    let mut decoded = Vec::with_capacity(segment.len());
+    while let Some(byte) = encoded.next() {
+        decoded.push(match byte {
+            b'%' => digit(encoded.next()?)? << 4 | digit(encoded.next()?)?,
+            plain => plain,
+        });
+    }
+    Some(decoded)
+}
+
+fn digit(letter: u8) -> Option<u8> {
+    char::from(letter).to_digit(16).map(|value| value as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_string_has_a_segment_and_is_read_back() {
+        let all: Vec<u8> = (0..=255).collect();
+        let encoded = all.iter().map(|byte| format!("%{byte:02x}")).collect::<Vec<_>>().concat();
+        assert_eq!(decode(&encoded), Some(all));
+        assert_eq!(decode("a+b~%2F%25%2f"), Some(b"a+b~/%/".to_vec()));
+        assert_eq!(decode(""), Some(Vec::new()));
+        // Once, not twice.
+        assert_eq!(decode("%2541"), Some(b"%41".to_vec()));
+    }
+
+    #[test]
+    fn a_percent_sign_alone_is_refused() {
+        for hostile in ["%", "%4", "a%", "%zz", "%+1", "%%41", "%4%31", "%é0"] {
+            assert_eq!(decode(hostile), None, "{hostile}");
+        }
+    }
+
+    #[test]
+    fn segments_are_counted_from_the_first_slash() {
+        let uri: Uri = "http://localhost/v1/state/%00?q=/x/y".parse().expect("a target");
+        assert_eq!(bytes(&uri, 2).expect("a segment"), b"\0");
+        let empty: Uri = "/v1/state/".parse().expect("a target");
+        assert!(bytes(&empty, 2).expect("a segment").is_empty());
+    }
+}

@@ -1,0 +1,27 @@
+//! The services behind the routes, as they come up.
+//!
+//! The listener accepts before any store is open, so that a probe can watch a long recovery. Until the program
+//! provides a service, calls for it are answered as unavailable: nothing has changed, and they may be repeated.
+
+use std::sync::OnceLock;
+
+use transactions::Engine;
+
+use crate::problem::{Kind, Problem};
+
+/// Where the routes find the services, once there are any.
+#[derive(Debug, Default)]
+pub struct Services {
+    transactions: OnceLock<Engine>,
+}
+
+impl Services {
+    /// From now on transactions and state are served by `engine`. Once only.
+    pub fn provide_transactions(&self, engine: Engine) {
+        self.transactions.set(engine).expect("a service is provided once");
+    }
+
+    pub(crate) fn transactions(&self) -> Result<&Engine, Problem> {
+        self.transactions.get().ok_or_else(|| Problem::new(Kind::Unavailable, "the server is starting"))
+    }
+}

@@ -1,0 +1,182 @@
+//! The routes of transactions: begin, get, put, delete, commit, abort, status.
+//!
+//! Each is one call of the engine. What its answer rests on is durable before it leaves: see [`Backend`].
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    body::Body,
+    extract::State,
+    http::{HeaderMap, StatusCode, Uri, header},
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use transactions::model::{After, Attempt, Begin, Begun, Call, Committed, Isolation, Key, TransactionId};
+
+use crate::{
+    backend::Backend,
+    body,
+    guard::BODY_BYTES_MAX,
+    headers,
+    problem::{Kind, Problem},
+    routes::json,
+    segment,
+};
+
+type Answer = Result<Response, Problem>;
+
+/// Where the id and the key stand in a path.
+const ID: usize = 2;
+const KEY: usize = 4;
+
+pub(crate) fn routes() -> Router<Arc<Backend>> {
+    let key = || get(read).put(write).delete(delete);
+    Router::new()
+        .route("/v1/transactions", post(begin))
+        .route("/v1/transactions/{id}", get(status).delete(abort))
+        .route("/v1/transactions/{id}/commit", post(commit))
+        .route("/v1/transactions/{id}/keys/{key}", key())
+        // The empty key.
+        .route("/v1/transactions/{id}/keys/", key())
+}
+
+/// The body of a begin; all of it optional. What it does not know is refused: a misspelt isolation must not
+/// quietly be the default.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BeginBody {
+    id: Option<String>,
+    isolation: Option<IsolationName>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum IsolationName {
+    ReadAtomic,
+    Serializable,
+}
+
+#[derive(Debug, Serialize)]
+struct BegunBody<'a> {
+    id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempt: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    after: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct StatusBody {
+    status: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    after: Option<String>,
+}
+
+async fn begin(State(backend): State<Arc<Backend>>, headers: HeaderMap, body: Body) -> Answer {
+    let engine = backend.transactions()?;
+    let whole = body::read(body, BODY_BYTES_MAX, &backend.budget).await?;
+    let begin = Begin { after: headers::after(&headers)?, ..asked_for(&whole.bytes)? };
+    match backend.durable(engine, engine.begin(begin)).await? {
+        Begun::Open { id, attempt } => Ok((StatusCode::CREATED, opened(&id, attempt)).into_response()),
+        Begun::Committed { id, after } => Ok(headers::with_after(committed_before(&id, after), after)),
+    }
+}
+
+/// What the body of a begin asks for; an empty one for nothing in particular.
+fn asked_for(body: &[u8]) -> Result<Begin, Problem> {
+    let asked: BeginBody = if body.is_empty() {
+        BeginBody::default()
+    } else {
+        let refuse = |error| Problem::new(Kind::InvalidRequest, format!("the body of a begin: {error}"));
+        serde_json::from_slice(body).map_err(refuse)?
+    };
+    let isolation = match asked.isolation {
+        None | Some(IsolationName::ReadAtomic) => Isolation::ReadAtomic,
+        Some(IsolationName::Serializable) => Isolation::Serializable,
+    };
+    let id = asked.id.map(TransactionId::new).transpose()?;
+    Ok(Begin { id, isolation, after: None })
+}
+
+fn opened(id: &TransactionId, attempt: Attempt) -> Response {
+    json(written(&BegunBody { id: name(id), attempt: Some(attempt.to_string()), status: None, after: None }))
+}
+
+fn committed_before(id: &TransactionId, after: Option<After>) -> Response {
+    let after = after.as_ref().map(ToString::to_string);
+    json(written(&BegunBody { id: name(id), attempt: None, status: Some("committed"), after }))
+}
+
+async fn status(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
+    let engine = backend.transactions()?;
+    let id = TransactionId::new(segment::bytes(&uri, ID)?)?;
+    let outcome = backend.durable(engine, engine.status(&id)).await?;
+    Ok(json(written(&StatusBody { status: outcome.to_string(), after: None })))
+}
+
+async fn read(State(backend): State<Arc<Backend>>, uri: Uri, headers: HeaderMap) -> Answer {
+    let engine = backend.transactions()?;
+    let (call, key) = (call(&uri, &headers)?, key(&uri, KEY)?);
+    let found = backend.durable(engine, engine.get(&call, &key)).await?;
+    value(found)
+}
+
+async fn write(State(backend): State<Arc<Backend>>, uri: Uri, headers: HeaderMap, body: Body) -> Answer {
+    let engine = backend.transactions()?;
+    let (call, key) = (call(&uri, &headers)?, key(&uri, KEY)?);
+    let whole = body::read(body, backend.value_bytes_max, &backend.budget).await?;
+    backend.in_time(Kind::Unavailable, engine.put(&call, key, whole.bytes.clone())).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+async fn delete(State(backend): State<Arc<Backend>>, uri: Uri, headers: HeaderMap) -> Answer {
+    let engine = backend.transactions()?;
+    let (call, key) = (call(&uri, &headers)?, key(&uri, KEY)?);
+    backend.in_time(Kind::Unavailable, engine.delete(&call, key)).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+async fn commit(State(backend): State<Arc<Backend>>, uri: Uri, headers: HeaderMap) -> Answer {
+    let engine = backend.transactions()?;
+    let call = call(&uri, &headers)?;
+    let Committed { after } = backend.in_time(Kind::OutcomeUnknown, engine.commit(&call)).await?;
+    let body = StatusBody { status: "committed".to_owned(), after: after.as_ref().map(ToString::to_string) };
+    Ok(headers::with_after(json(written(&body)), after))
+}
+
+async fn abort(State(backend): State<Arc<Backend>>, uri: Uri, headers: HeaderMap) -> Answer {
+    let engine = backend.transactions()?;
+    let call = call(&uri, &headers)?;
+    backend.in_time(Kind::OutcomeUnknown, engine.abort(&call)).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+fn call(uri: &Uri, headers: &HeaderMap) -> Result<Call, Problem> {
+    let id = TransactionId::new(segment::bytes(uri, ID)?)?;
+    Ok(Call { id, attempt: headers::attempt(headers)? })
+}
+
+/// The key at a place of the path.
+pub(crate) fn key(uri: &Uri, place: usize) -> Result<Key, Problem> {
+    Ok(Key::new(segment::bytes(uri, place)?)?)
+}
+
+/// The value as it is, or that there is none.
+pub(crate) fn value(found: Option<Bytes>) -> Answer {
+    let value = found.ok_or_else(|| Problem::new(Kind::NoSuchKey, "it was never written, or deleted"))?;
+    Ok(([(header::CONTENT_TYPE, "application/octet-stream")], value).into_response())
+}
+
+/// An id that came in JSON, so it is text.
+fn name(id: &TransactionId) -> &str {
+    id.as_str().expect("ids that begins name or are given are text")
+}
+
+fn written(body: &impl Serialize) -> String {
+    serde_json::to_string(body).expect("strings always serialise")
+}

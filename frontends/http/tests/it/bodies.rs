@@ -1,0 +1,139 @@
+//! Bodies at and beyond their bounds.
+
+use std::{io, time::Duration};
+
+use http_frontend::{Limits, Status};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    time::sleep,
+};
+
+use crate::{Fixture, body, code, engine::Engine, problem};
+
+/// A server before `engine` with small limits.
+async fn serve(engine: &Engine) -> Fixture {
+    engine
+        .serve_within(Limits { value_bytes_max: 1_000, buffered_bytes_max: 1_500, ..Limits::default() })
+        .await
+}
+
+/// The head of a PUT whose body follows in chunks.
+const CHUNKED: &str =
+    "PUT /v1/state/k HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
+
+fn chunk(bytes: usize) -> String {
+    format!("{bytes:x}\r\n{}\r\n", "x".repeat(bytes))
+}
+
+/// T15. Whether it says its length or not.
+#[tokio::test]
+async fn a_value_is_taken_up_to_its_limit_and_refused_beyond() {
+    let engine = Engine::open().await;
+    let server = serve(&engine).await;
+    let put = async |bytes: usize| server.send("PUT", "/v1/state/k", "", &"x".repeat(bytes)).await;
+    assert_eq!(code(&put(1_000).await), 204);
+    let refused = put(1_001).await;
+    assert_eq!(problem(&refused), (413, "too-large".into()));
+    assert_eq!(code(&server.exchange(&format!("{CHUNKED}{}0\r\n\r\n", chunk(1_000))).await), 204);
+    let refused = server.exchange(&format!("{CHUNKED}{}{}0\r\n\r\n", chunk(999), chunk(2))).await;
+    assert_eq!(problem(&refused), (413, "too-large".into()));
+    assert_eq!(body(&server.get("/v1/state/k").await).len(), 1_000);
+}
+
+/// T15. A client that sends everything before it reads is told all the same, and its connection goes on: closed
+/// earlier, with bytes unread, it would be reset under its hands. The clock stands still but for the pause, which
+/// passes once nothing else can happen.
+#[tokio::test(start_paused = true)]
+async fn an_answer_waits_until_the_body_that_nobody_reads_is_sent() {
+    let server = Fixture::showing(Status::default()).await;
+    for (target, expected) in [
+        ("PUT /v1/state/k HTTP/1.1\r\nOrigin: null", 403),
+        ("PUT /v1/state/k HTTP/1.1", 503),
+        ("POST /v1/transactions/i/commit HTTP/1.1", 503),
+        ("PUT /v1/nothing HTTP/1.1", 404),
+        ("DELETE /v1/status HTTP/1.1", 405),
+    ] {
+        let mut stream = TcpStream::connect(server.address).await.expect("the server accepts");
+        let half = "x".repeat(30_000);
+        let head = format!("{target}\r\nHost: localhost\r\nContent-Length: 60000\r\n\r\n{half}");
+        stream.write_all(head.as_bytes()).await.expect("half is sent");
+        sleep(Duration::from_secs(1)).await;
+        let early = stream.try_read(&mut [0]).expect_err("there is no answer yet");
+        assert_eq!(early.kind(), io::ErrorKind::WouldBlock, "{target}");
+        let next = "GET /health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        stream.write_all(format!("{half}{next}").as_bytes()).await.expect("the rest is sent");
+        let mut answers = String::new();
+        stream.read_to_string(&mut answers).await.expect("two answers");
+        assert_eq!(code(&answers), expected, "{target}");
+        assert!(answers.ends_with(r#"{"status":"live"}"#), "{target}: {answers}");
+    }
+}
+
+/// T15.
+#[tokio::test]
+async fn a_large_body_beyond_its_limit_is_answered() {
+    let engine = Engine::open().await;
+    let server = serve(&engine).await;
+    let answer = server.send("PUT", "/v1/state/k", "", &"x".repeat(900_000)).await;
+    assert_eq!(problem(&answer), (413, "too-large".into()));
+    let chunks = chunk(100_000).repeat(8);
+    let answer = server.exchange(&format!("{CHUNKED}{chunks}0\r\n\r\n")).await;
+    assert_eq!(problem(&answer), (413, "too-large".into()));
+}
+
+#[tokio::test]
+async fn who_asks_before_sending_is_refused_without_having_to_send() {
+    let engine = Engine::open().await;
+    let server = serve(&engine).await;
+    let head = "PUT /v1/state/k HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n";
+    let answer = server.exchange(&format!("{head}Content-Length: 1001\r\n\r\n")).await;
+    assert_eq!(problem(&answer), (413, "too-large".into()));
+    let sent = format!("{head}Connection: close\r\nContent-Length: 3\r\n\r\nyes");
+    let answer = server.exchange(&sent).await;
+    assert!(answer.starts_with("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204"), "{answer}");
+}
+
+/// T15. The budget is that of all bodies together, and comes back with each that ends.
+#[tokio::test]
+async fn bodies_beyond_the_budget_are_refused_until_others_are_done() {
+    let engine = Engine::open().await;
+    let server = serve(&engine).await;
+    let mut slow = TcpStream::connect(server.address).await.expect("the server accepts");
+    let head =
+        "PUT /v1/state/slow HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 1000\r\n\r\n";
+    slow.write_all(format!("{head}{}", "s".repeat(900)).as_bytes()).await.expect("most of it is sent");
+    let put = async || server.send("PUT", "/v1/state/k", "", &"x".repeat(1_000)).await;
+    // The slow one's bytes arrive when they arrive.
+    let mut refused = put().await;
+    for _ in 0..1_000 {
+        if code(&refused) != 204 {
+            break;
+        }
+        refused = put().await;
+    }
+    assert_eq!(problem(&refused), (429, "too-much-buffered".into()));
+    assert!(refused.contains("retry-after: 1\r\n"), "{refused}");
+    slow.write_all("s".repeat(100).as_bytes()).await.expect("the rest is sent");
+    let mut answer = String::new();
+    slow.read_to_string(&mut answer).await.expect("an answer");
+    assert_eq!(code(&answer), 204, "{answer}");
+    assert_eq!(code(&put().await), 204);
+}
+
+#[tokio::test]
+async fn a_body_that_breaks_off_writes_nothing() {
+    let engine = Engine::open().await;
+    let server = serve(&engine).await;
+    let mut half = TcpStream::connect(server.address).await.expect("the server accepts");
+    let head = "PUT /v1/state/k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nhalf";
+    half.write_all(head.as_bytes()).await.expect("half of it is sent");
+    half.shutdown().await.expect("no more follows");
+    let mut answer = Vec::new();
+    let _ = half.read_to_end(&mut answer).await;
+    assert!(!answer.starts_with(b"HTTP/1.1 2"), "{answer:?}");
+    let bad = format!("{CHUNKED}zz\r\n");
+    assert!(code(&server.exchange(&bad).await) >= 400);
+    assert_eq!(code(&server.get("/v1/state/k").await), 404);
+    assert_eq!(engine.figures().begun, 0);
+}

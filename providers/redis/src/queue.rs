@@ -1,0 +1,235 @@
+//! The queue port: one queue is a handful of keys in one slot, and every call is one script.
+//!
+//! The order within a group, who has which message and what failed live in Redis, so consumers in any number of
+//! processes compete safely; `scripts/queue.lua` holds the rules. Time is the server's. A queue is never transient
+//! here: its messages are as safe as everything else.
+//!
+//! A delivery's visibility timeout begins when the server runs the script, before its file or its replicas have the
+//! change and before the consumer hears of it. So the server hides it a little longer ([`DELIVERY_MS_MAX`]): who
+//! finishes within the timeout by his own clock is not overtaken (Q3).
+//!
+//! Sequences follow the server's clock in microseconds: a number whose message was lost with an unsynced tail is not
+//! given to another message, so a handle from before cannot acknowledge it (Q6).
+
+use std::{fmt::Display, time::Duration};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use ports::{
+    Cost, Error, Queue, Receipt, Result,
+    queue::{DeadLetter, Delivery, Handle, Message, OnFailure, QueueLimits, QueueOptions, Sequence},
+};
+use redis::Value;
+
+use crate::{
+    answer,
+    error::{Effect, Failure},
+    scripts::Script,
+    store::Store,
+};
+
+/// What this provider cannot exceed; only one server has one order for queues and items (Q7).
+pub(crate) const LIMITS: QueueLimits = QueueLimits {
+    message_bytes_max: 4 << 20,
+    batch_messages_max: 256,
+    deduplication_window_ms: 5 * 60 * 1000,
+    shares_journal: true,
+};
+
+/// The longest group and deduplication id, and the longest name of a queue.
+const GROUP_BYTES_MAX: usize = 128;
+const ID_BYTES_MAX: usize = 128;
+const NAME_BYTES_MAX: usize = 512;
+
+/// How long a delivery may take from the script to its consumer without shortening his timeout.
+const DELIVERY_MS_MAX: u64 = 100;
+
+/// A batch ends early once it holds this much.
+const BATCH_BYTES_MAX: usize = 16 << 20;
+
+/// The most alarms of blocked groups in one answer.
+const ALARMS_MAX: usize = 1000;
+
+/// The kinds of a queue's keys, in the order in which `scripts/queue.lua` takes them.
+const KINDS: [u8; 9] = *b"opmtiwxdk";
+
+#[async_trait]
+impl Queue for Store {
+    async fn create(&self, queue: &str, options: QueueOptions) -> Result<Receipt> {
+        if queue.is_empty() || queue.len() > NAME_BYTES_MAX {
+            return Err(Error::invalid(format!("create a queue whose name has {} bytes", queue.len())));
+        }
+        if options.attempts_max == 0 {
+            return Err(Error::invalid(format!("create queue {queue:?} that delivers nothing")));
+        }
+        let has_dead_letters = options.on_failure == OnFailure::DeadLetter;
+        let arguments = [
+            microseconds(options.visibility_timeout_ms),
+            decimal(options.attempts_max),
+            decimal(u8::from(has_dead_letters)),
+        ];
+        let (receipt, _) = self.about(queue, Script::QueueCreate, &arguments, Effect::Changes).await?;
+        Ok(receipt)
+    }
+
+    async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
+        check_messages(queue, &messages, &self.queue_limits)?;
+        let mut arguments = vec![microseconds(self.queue_limits.deduplication_window_ms)];
+        let (writes, bytes) =
+            (messages.len() as u32, messages.iter().map(|message| message.body.len() as u64).sum());
+        for Message { group, deduplication, body } in messages {
+            let has_id = decimal(u8::from(deduplication.is_some()));
+            arguments.extend([group, has_id, deduplication.unwrap_or_default(), body]);
+        }
+        let (receipt, _) = self.about(queue, Script::QueueSend, &arguments, Effect::Changes).await?;
+        Ok(Receipt { cost: Cost { reads: 0, writes, bytes }, ..receipt })
+    }
+
+    async fn receive(&self, queue: &str, messages_max: usize) -> Result<Vec<Delivery>> {
+        let messages_max = messages_max.min(self.queue_limits.batch_messages_max);
+        let arguments = [decimal(messages_max), decimal(BATCH_BYTES_MAX), microseconds(DELIVERY_MS_MAX)];
+        let (_, batch) = self.about(queue, Script::QueueReceive, &arguments, Effect::Changes).await?;
+        deliveries(batch).map_err(failed(Effect::Changes, &format!("receive from {queue:?}")))
+    }
+
+    async fn ready(&self, queue: &str) -> Result<()> {
+        let bell = self.wake_ups.of(queue, &self.servers, &self.names.channel());
+        loop {
+            let woken = bell.notified();
+            tokio::pin!(woken);
+            woken.as_mut().enable();
+            let (_, soonest) = self.about(queue, Script::QueueOutlook, &[], Effect::Reads).await?;
+            let soonest = match soonest {
+                Value::Int(microseconds) if microseconds >= 0 => Duration::from_micros(microseconds as u64),
+                _ => Duration::MAX,
+            };
+            if soonest.is_zero() {
+                return Ok(());
+            }
+            // Whether a hint came or the time passed: the next look says what there is.
+            drop(tokio::time::timeout(soonest.min(self.wake_ups.patience()), woken).await);
+        }
+    }
+
+    async fn acknowledge(&self, queue: &str, handles: &[Handle]) -> Result<Receipt> {
+        let arguments: Vec<Bytes> = handles.iter().flat_map(handle_arguments).collect();
+        let (receipt, _) = self.about(queue, Script::QueueAcknowledge, &arguments, Effect::Changes).await?;
+        Ok(Receipt { cost: Cost { writes: handles.len() as u32, ..Cost::default() }, ..receipt })
+    }
+
+    async fn release(&self, queue: &str, handle: &Handle, delay_ms: u64, reason: &str) -> Result<Receipt> {
+        let mut arguments = handle_arguments(handle).to_vec();
+        arguments.extend([microseconds(delay_ms), Bytes::copy_from_slice(reason.as_bytes())]);
+        let (receipt, _) = self.about(queue, Script::QueueRelease, &arguments, Effect::Changes).await?;
+        Ok(Receipt { cost: Cost { writes: 1, ..Cost::default() }, ..receipt })
+    }
+
+    async fn extend(&self, queue: &str, handle: &Handle, timeout_ms: u64) -> Result<()> {
+        let mut arguments = handle_arguments(handle).to_vec();
+        arguments.push(microseconds(timeout_ms));
+        self.about(queue, Script::QueueExtend, &arguments, Effect::Changes).await?;
+        Ok(())
+    }
+
+    async fn dead_letters(&self, queue: &str, letters_max: usize) -> Result<Vec<DeadLetter>> {
+        let arguments = [decimal(letters_max.min(i32::MAX as usize))];
+        let (_, found) = self.about(queue, Script::QueueDead, &arguments, Effect::Reads).await?;
+        letters(found).map_err(failed(Effect::Reads, &format!("list the dead letters of {queue:?}")))
+    }
+
+    async fn blocked(&self, queue: &str) -> Result<Vec<DeadLetter>> {
+        let arguments = [decimal(ALARMS_MAX)];
+        let (_, found) = self.about(queue, Script::QueueBlocked, &arguments, Effect::Reads).await?;
+        letters(found).map_err(failed(Effect::Reads, &format!("list the blocked groups of {queue:?}")))
+    }
+
+    fn limits(&self) -> &QueueLimits {
+        &self.queue_limits
+    }
+}
+
+impl Store {
+    /// Runs a script about `queue`.
+    async fn about(
+        &self,
+        queue: &str,
+        script: Script,
+        arguments: &[Bytes],
+        effect: Effect,
+    ) -> Result<(Receipt, Value)> {
+        let keys = KINDS.map(|kind| self.names.queue(queue, kind));
+        let mut all = vec![Bytes::from(self.names.channel()), Bytes::copy_from_slice(queue.as_bytes())];
+        all.extend_from_slice(arguments);
+        let attempted = format!("{script:?} on {queue:?}");
+        let ran = self.servers.run(script, &keys, &all, effect).await;
+        let (point, rest) = ran.map_err(failed(effect, &attempted))?;
+        let value = rest.into_iter().next().unwrap_or(Value::Nil);
+        Ok((Receipt { point, cost: Cost::default() }, value))
+    }
+}
+
+fn failed(effect: Effect, attempted: &str) -> impl FnOnce(Failure) -> Error {
+    move |failure| failure.into_error(effect, attempted)
+}
+
+fn decimal(number: impl Display) -> Bytes {
+    Bytes::from(number.to_string())
+}
+
+/// Milliseconds as the scripts count time; for ever is a century, which a double still holds exactly.
+fn microseconds(milliseconds: u64) -> Bytes {
+    const CENTURY_MS: u64 = 100 * 365 * 24 * 60 * 60 * 1000;
+    decimal(milliseconds.min(CENTURY_MS) * 1000)
+}
+
+fn handle_arguments(handle: &Handle) -> [Bytes; 3] {
+    [handle.group.clone(), Bytes::from(format!("{:016}", handle.sequence.0)), decimal(handle.attempt)]
+}
+
+fn check_messages(queue: &str, messages: &[Message], limits: &QueueLimits) -> Result<()> {
+    if messages.len() > limits.batch_messages_max {
+        return Err(Error::invalid(format!("send {} messages to {queue:?} at once", messages.len())));
+    }
+    for message in messages {
+        let (group, body) = (message.group.len(), message.body.len());
+        let id = message.deduplication.as_ref().map_or(0, Bytes::len);
+        if group > GROUP_BYTES_MAX || id > ID_BYTES_MAX || body > limits.message_bytes_max {
+            return Err(Error::invalid(format!(
+                "send {body} bytes with an id of {id} in a group named by {group} to {queue:?}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn deliveries(batch: Value) -> Result<Vec<Delivery>, Failure> {
+    let delivery = |value| {
+        let [group, sequence, attempt, body] = parts(value)?;
+        let attempt = answer::number(&attempt)? as u32;
+        let handle =
+            Handle { group: answer::bytes(group)?, sequence: Sequence(answer::number(&sequence)?), attempt };
+        Ok(Delivery { handle, body: answer::bytes(body)? })
+    };
+    answer::array(batch)?.into_iter().map(delivery).collect()
+}
+
+fn letters(found: Value) -> Result<Vec<DeadLetter>, Failure> {
+    let letter = |value| {
+        let [group, sequence, body, attempts, reason] = parts(value)?;
+        Ok(DeadLetter {
+            group: answer::bytes(group)?,
+            sequence: Sequence(answer::number(&sequence)?),
+            body: answer::bytes(body)?,
+            attempts: answer::number(&attempts)? as u32,
+            reason: String::from_utf8_lossy(&answer::bytes(reason)?).into_owned(),
+        })
+    };
+    answer::array(found)?.into_iter().map(letter).collect()
+}
+
+fn parts<const COUNT: usize>(value: Value) -> Result<[Value; COUNT], Failure> {
+    let parts = answer::array(value)?;
+    parts
+        .try_into()
+        .map_err(|parts: Vec<Value>| Failure::Garbled(format!("{} parts instead of {COUNT}", parts.len())))
+}

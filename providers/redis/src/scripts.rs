@@ -1,0 +1,148 @@
+//! The scripts that change the store, and how they are told to a server.
+//!
+//! A text begins with the incarnation it belongs to. Servers keep loaded scripts neither in their files nor on
+//! their replicas (since Redis 7.0), so a script that is still known proves that the server is the one it was
+//! loaded into, without a restart or a failover in between; `NOSCRIPT` is how a store learns that its server has
+//! begun anew. That is why nothing is ever sent by `EVAL`.
+
+use redis::{Cmd, Pipeline, Value, cmd, pipe};
+
+use crate::{answer, error::Failure, node::Node};
+
+/// A script's name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Script {
+    Begin,
+    Fence,
+    Apply,
+    Scan,
+    QueueCreate,
+    QueueSend,
+    QueueReceive,
+    QueueAcknowledge,
+    QueueRelease,
+    QueueExtend,
+    QueueOutlook,
+    QueueDead,
+    QueueBlocked,
+}
+
+const PRELUDE: &str = include_str!("scripts/prelude.lua");
+const QUEUE: &str = include_str!("scripts/queue.lua");
+
+/// What queues do, one text each. They are loaded as one script, because every incarnation leaves its scripts in
+/// the server's memory until it restarts.
+const QUEUE_OPERATIONS: [(Script, &str); 9] = [
+    (Script::QueueCreate, include_str!("scripts/queue_create.lua")),
+    (Script::QueueSend, include_str!("scripts/queue_send.lua")),
+    (Script::QueueReceive, include_str!("scripts/queue_receive.lua")),
+    (Script::QueueAcknowledge, include_str!("scripts/queue_acknowledge.lua")),
+    (Script::QueueRelease, include_str!("scripts/queue_release.lua")),
+    (Script::QueueExtend, include_str!("scripts/queue_extend.lua")),
+    (Script::QueueOutlook, include_str!("scripts/queue_outlook.lua")),
+    (Script::QueueDead, include_str!("scripts/queue_dead.lua")),
+    (Script::QueueBlocked, include_str!("scripts/queue_blocked.lua")),
+];
+
+/// The texts that are loaded.
+const TEXTS: usize = 5;
+
+impl Script {
+    fn name(self) -> String {
+        format!("{self:?}")
+    }
+
+    /// Which of the loaded texts it is in.
+    fn text(self) -> usize {
+        match self {
+            Self::Begin => 0,
+            Self::Fence => 1,
+            Self::Apply => 2,
+            Self::Scan => 3,
+            _ => TEXTS - 1,
+        }
+    }
+}
+
+/// The texts of incarnation `started`.
+fn texts(started: u64) -> [String; TEXTS] {
+    let mut queue = format!("{PRELUDE}\n{QUEUE}\n");
+    for (script, body) in QUEUE_OPERATIONS {
+        queue += &["operations['", &script.name(), "'] = function()\n", body, "\nend\n"].concat();
+    }
+    queue.push_str("return operations[ARGV[#ARGV]]()");
+    [
+        include_str!("scripts/begin.lua").to_owned(),
+        [PRELUDE, include_str!("scripts/fence.lua")].join("\n"),
+        [PRELUDE, include_str!("scripts/apply.lua")].join("\n"),
+        [PRELUDE, include_str!("scripts/scan.lua")].join("\n"),
+        queue,
+    ]
+    .map(|text| format!("local STARTED = {started}\n{text}"))
+}
+
+/// The scripts of one incarnation, as a server knows them.
+#[derive(Debug)]
+pub(crate) struct Scripts {
+    /// The incarnation they belong to; zero in a cluster.
+    pub(crate) started: u64,
+    /// The digest that names each.
+    digests: Vec<String>,
+}
+
+impl Scripts {
+    /// Tells `node` the scripts of incarnation `started`.
+    pub(crate) async fn load(node: &Node, started: u64) -> Result<Self, Failure> {
+        let mut pipeline = pipe();
+        for text in texts(started) {
+            load(&mut pipeline, &text);
+        }
+        let answers = node.pipeline(&pipeline, TEXTS).await?;
+        let digests = answers.into_iter().map(answer::text).collect::<Result<_, _>>()?;
+        Ok(Self { started, digests })
+    }
+
+    /// The command that runs `script`.
+    pub(crate) fn command(
+        &self,
+        script: Script,
+        keys: &[impl AsRef<[u8]>],
+        arguments: &[impl AsRef<[u8]>],
+    ) -> Cmd {
+        let mut command = cmd("EVALSHA");
+        command.arg(&self.digests[script.text()]).arg(keys.len());
+        for part in keys {
+            command.arg(part.as_ref());
+        }
+        for part in arguments {
+            command.arg(part.as_ref());
+        }
+        if script.text() == TEXTS - 1 {
+            command.arg(script.name());
+        }
+        command
+    }
+}
+
+/// The mark of one life of a server: a script that nobody else loads.
+pub(crate) async fn load_mark(node: &Node, mark: u64) -> Result<String, Failure> {
+    let mut pipeline = pipe();
+    let text = format!("-- {mark}\nreturn redis.call('SET', KEYS[1], '', 'PX', ARGV[1])");
+    load(&mut pipeline, &text);
+    let digest = node.pipeline(&pipeline, 1).await?.pop().unwrap_or(Value::Nil);
+    answer::text(digest)
+}
+
+fn load(pipeline: &mut Pipeline, text: &str) {
+    pipeline.cmd("SCRIPT").arg("LOAD").arg(text);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_incarnation_has_texts_of_its_own() {
+        assert!(texts(1).iter().zip(&texts(2)).all(|(one, other)| one != other));
+    }
+}

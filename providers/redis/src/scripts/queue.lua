@@ -1,0 +1,125 @@
+-- One queue: what every script about it knows. A group is either idle (its head may be given from its score in
+-- IDLE on), or with a consumer (until its score in WITH; TAKEN says which is its last message there), or empty.
+--
+-- KEYS from 2: options, the order of messages by group, the messages, and the groups' states.
+local OPTIONS, ORDER, MESSAGES, TAKEN, IDLE = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local WITH, FAILED, DEAD, IDS = KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+-- ARGV[1] is the channel that tells consumers, ARGV[2] the queue's name.
+local NO_QUEUE = redis.error_reply('LANDFASTNOQUEUE the queue does not exist')
+local OVERDUE_GROUPS_MAX = 100
+
+-- What follows adds one function each; the last argument says which is meant.
+local operations = {}
+
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2] -- microseconds, exact in a double
+local visibility, attempts_max, has_dead_letters
+local is_changed = false
+
+local function options()
+  local found = redis.call('HMGET', OPTIONS, 'visibility_us', 'attempts_max', 'dead_letters')
+  if not found[1] then
+    return false
+  end
+  visibility, attempts_max, has_dead_letters = tonumber(found[1]), tonumber(found[2]), found[3] == '1'
+  return true
+end
+
+-- Members of ORDER: the group's length, the group, the sequence in sixteen digits.
+local function prefix(group)
+  return string.format('%03d', #group) .. group
+end
+
+local function sequences(group, count)
+  local start = '[' .. prefix(group)
+  local found = redis.call('ZRANGE', ORDER, start .. '0', start .. '9999999999999999', 'BYLEX', 'LIMIT', 0, count)
+  for place, member in ipairs(found) do
+    found[place] = string.sub(member, -16)
+  end
+  return found
+end
+
+local function head_of(group)
+  return sequences(group, 1)[1]
+end
+
+local function failures_of(sequence)
+  return tonumber(redis.call('HGET', MESSAGES, 'f' .. sequence) or '0')
+end
+
+local function fail(sequence, reason)
+  local failures = redis.call('HINCRBY', MESSAGES, 'f' .. sequence, 1)
+  redis.call('HSET', MESSAGES, 'r' .. sequence, reason)
+  redis.call('ZADD', FAILED, failures, sequence)
+  is_changed = true
+end
+
+local function leave_group(group, sequence)
+  redis.call('ZREM', ORDER, prefix(group) .. sequence)
+  redis.call('ZREM', FAILED, sequence)
+  is_changed = true
+end
+
+local function idle(group, visible)
+  redis.call('ZADD', IDLE, visible, group)
+  redis.call('PUBLISH', ARGV[1], ARGV[2])
+end
+
+-- The group is with nobody now: its next message may be given from `visible` on. A head that failed for good
+-- moves to the dead letters first, where the queue has them.
+local function rest(group, visible)
+  redis.call('HDEL', TAKEN, group)
+  redis.call('ZREM', WITH, group)
+  is_changed = true
+  local head = head_of(group)
+  while head and has_dead_letters and failures_of(head) >= attempts_max do
+    leave_group(group, head)
+    redis.call('RPUSH', DEAD, head)
+    visible = now
+    head = head_of(group)
+  end
+  if head then
+    idle(group, visible)
+  else
+    redis.call('ZREM', IDLE, group)
+  end
+end
+
+-- Takes back what consumers have kept for longer than they may.
+local function settle()
+  local overdue = redis.call('ZRANGE', WITH, '-inf', now, 'BYSCORE', 'LIMIT', 0, OVERDUE_GROUPS_MAX)
+  for _, group in ipairs(overdue) do
+    local head = head_of(group)
+    if head then
+      fail(head, 'the visibility timeout ran out')
+    end
+    rest(group, now)
+  end
+end
+
+-- The last message of `group` that is with its consumer, and until when the rest stays hidden afterwards, if
+-- the handle names its present delivery.
+local function held(group, sequence, attempt)
+  local taken = redis.call('HGET', TAKEN, group)
+  if not taken or sequence > string.sub(taken, 1, 16) then
+    return nil
+  end
+  local message = redis.call('HMGET', MESSAGES, 'a' .. sequence, 'g' .. sequence)
+  if message[1] ~= attempt or message[2] ~= group then
+    return nil
+  end
+  return string.sub(taken, 1, 16), tonumber(string.sub(taken, 18))
+end
+
+local function letter(sequence)
+  local message = redis.call('HMGET', MESSAGES, 'g' .. sequence, 'b' .. sequence, 'a' .. sequence, 'r' .. sequence)
+  return { message[1], sequence, message[2], message[3] or '0', message[4] or '' }
+end
+
+local function answer(value)
+  if is_changed then
+    advance()
+  end
+  local incarnation, position = point()
+  return { incarnation, position, value }
+end

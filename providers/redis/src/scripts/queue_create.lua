@@ -1,0 +1,13 @@
+-- ARGV from 3: visibility in microseconds, attempts, '1' for dead letters.
+redis.call('HSET', OPTIONS, 'visibility_us', ARGV[3], 'attempts_max', ARGV[4], 'dead_letters', ARGV[5])
+is_changed = true
+options()
+if has_dead_letters then
+  for _, sequence in ipairs(redis.call('ZRANGE', FAILED, attempts_max, '+inf', 'BYSCORE')) do
+    local group = redis.call('HGET', MESSAGES, 'g' .. sequence)
+    if redis.call('HEXISTS', TAKEN, group) == 0 then
+      rest(group, now)
+    end
+  end
+end
+return answer(0)

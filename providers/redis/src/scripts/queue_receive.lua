@@ -1,0 +1,30 @@
+-- ARGV from 3: the most messages, the bytes after which a batch ends, and how many microseconds longer than its
+-- visibility timeout the batch stays hidden.
+if not options() then
+  return NO_QUEUE
+end
+settle()
+local group = redis.call('ZRANGE', IDLE, '-inf', now, 'BYSCORE', 'LIMIT', 0, 1)[1]
+if not group or tonumber(ARGV[3]) == 0 then
+  return answer({})
+end
+local count = tonumber(ARGV[3])
+-- Before its last attempt a message travels alone, so that what is given up is what fails.
+if failures_of(head_of(group)) >= math.max(attempts_max - 1, 1) then
+  count = 1
+end
+local batch, bytes, last = {}, 0, nil
+for _, sequence in ipairs(sequences(group, count)) do
+  local body = redis.call('HGET', MESSAGES, 'b' .. sequence)
+  bytes = bytes + #body
+  if last and bytes > tonumber(ARGV[4]) then
+    break
+  end
+  last = sequence
+  batch[#batch + 1] = { group, sequence, redis.call('HINCRBY', MESSAGES, 'a' .. sequence, 1), body }
+end
+redis.call('HSET', TAKEN, group, last .. ':0')
+redis.call('ZADD', WITH, now + visibility + ARGV[5], group)
+redis.call('ZREM', IDLE, group)
+is_changed = true
+return answer(batch)

@@ -1,0 +1,55 @@
+//! What both ports stand on: the servers, the names, the turns.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use ports::{DurabilityPoint, Externalize, Result, key_value::KeyValueLimits, queue::QueueLimits};
+
+use crate::{
+    codec::Stamps, compare_and_set::Turns, config::Config, error::OpenError, names::Names, servers::Servers,
+    wake_up::WakeUps,
+};
+
+/// An open store.
+#[derive(Debug)]
+pub(crate) struct Store {
+    pub(crate) servers: Arc<Servers>,
+    pub(crate) names: Names,
+    pub(crate) turns: Turns,
+    pub(crate) stamps: Stamps,
+    pub(crate) wake_ups: WakeUps,
+    pub(crate) key_value_limits: KeyValueLimits,
+    pub(crate) queue_limits: QueueLimits,
+}
+
+impl Store {
+    pub(crate) async fn open(config: &Config) -> Result<Self, OpenError> {
+        let names = Names::new(&config.namespace).ok_or_else(|| {
+            OpenError::Configuration(format!("{:?} cannot be a namespace", config.namespace))
+        })?;
+        Ok(Self {
+            servers: Arc::new(Servers::open(config, &names).await?),
+            names,
+            turns: Turns::default(),
+            stamps: Stamps::default(),
+            wake_ups: WakeUps::default(),
+            key_value_limits: config.key_value_limits(),
+            queue_limits: config.queue_limits(),
+        })
+    }
+}
+
+#[async_trait]
+impl Externalize for Store {
+    async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
+        self.servers.externalize(point).await
+    }
+
+    fn point(&self) -> DurabilityPoint {
+        self.servers.point()
+    }
+
+    fn is_durable(&self, point: DurabilityPoint) -> bool {
+        self.servers.is_durable(point)
+    }
+}

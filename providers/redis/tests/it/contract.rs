@@ -1,0 +1,193 @@
+//! The ports' contracts, on one server that syncs before it answers.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use ports::{
+    Clock,
+    contract::{self, Case, Spawn},
+    key_value::SharedKeyValue,
+    queue::SharedQueue,
+};
+use redis_provider::{Acknowledged, Config, Redis};
+
+use crate::{
+    server::{Keeps, Server, shared},
+    world::{SystemClock, block_on, namespace, open},
+};
+
+const SPAWN: Spawn = |task| {
+    let task = tokio::spawn(task);
+    Box::pin(async move { task.await.expect("the task ends well") })
+};
+
+/// The one case that waits for the deduplication window has a short one; no other is to meet its end.
+const WAITS_FOR_THE_WINDOW: &str = "a_deduplication_id_is_forgotten_when_its_window_is_over";
+const WINDOW_MS: u64 = 400;
+
+/// A store of its own for one case.
+fn config_for(name: &str, config: Config) -> Config {
+    let mut config = Config { namespace: namespace(), ..config };
+    if name == WAITS_FOR_THE_WINDOW {
+        config.queue_limits.deduplication_window_ms = WINDOW_MS;
+    }
+    config
+}
+
+/// A case of the key-value contract on a store of its own.
+fn run_key_value(case: Case<contract::key_value::Subject>, config: Config) {
+    let config = config_for(case.name, config);
+    block_on(async {
+        let store = open(&config).await;
+        case.run(contract::key_value::Subject::new(store.key_value(), Arc::new(SystemClock)).spawning(SPAWN))
+            .await;
+    });
+}
+
+/// A case of the queue contract on a store of its own.
+fn run_queue(case: Case<contract::queue::Subject>, config: Config) {
+    let config = config_for(case.name, config);
+    block_on(async {
+        let store = open(&config).await;
+        let subject = contract::queue::Subject::new(store.queue(), Arc::new(SystemClock));
+        case.run(subject.spawning(SPAWN).beside(store.key_value())).await;
+    });
+}
+
+mod single {
+    use super::*;
+
+    fn key_value(case: Case<contract::key_value::Subject>) {
+        let server = shared();
+        run_key_value(case, Config::single(server.url()));
+    }
+
+    mod key_value {
+        ports::key_value_contract!(super::key_value);
+    }
+
+    fn queue(case: Case<contract::queue::Subject>) {
+        let server = shared();
+        run_queue(case, Config::single(server.url()));
+    }
+
+    mod queue {
+        ports::queue_contract!(super::queue);
+    }
+
+    /// A store whose server is killed, and started again on its append-only file.
+    #[derive(Debug)]
+    struct Crashing {
+        store: Redis,
+        config: Config,
+        server: Server,
+    }
+
+    #[async_trait]
+    impl contract::durability::Crashable for Crashing {
+        fn key_value(&self) -> SharedKeyValue {
+            self.store.key_value()
+        }
+
+        fn queue(&self) -> Option<SharedQueue> {
+            Some(self.store.queue())
+        }
+
+        fn clock(&self) -> Arc<dyn Clock> {
+            Arc::new(SystemClock)
+        }
+
+        async fn crash_and_reopen(self: Box<Self>) -> contract::durability::Subject {
+            let Self { store, config, server } = *self;
+            drop(store);
+            server.kill();
+            server.restart();
+            let store = open(&config).await;
+            Box::new(Self { store, config, server })
+        }
+    }
+
+    fn durability(case: Case<contract::durability::Subject>) {
+        let server = Server::start(Keeps::Always);
+        let config = Config::single(server.url());
+        block_on(async {
+            let store = open(&config).await;
+            case.run(Box::new(Crashing { store, config, server })).await;
+        });
+    }
+
+    mod durability {
+        ports::durability_contract!(super::durability);
+    }
+}
+
+mod cluster {
+    use super::*;
+    use crate::cluster::{Cluster, shared};
+
+    fn replicated(cluster: &Cluster) -> Config {
+        Config { acknowledged: Acknowledged::Replicas(1), ..Config::cluster(cluster.urls()) }
+    }
+
+    fn key_value(case: Case<contract::key_value::Subject>) {
+        let cluster = shared();
+        run_key_value(case, replicated(&cluster));
+    }
+
+    mod key_value {
+        ports::key_value_contract!(super::key_value);
+    }
+
+    fn queue(case: Case<contract::queue::Subject>) {
+        let cluster = shared();
+        run_queue(case, replicated(&cluster));
+    }
+
+    mod queue {
+        ports::queue_contract!(super::queue);
+    }
+
+    /// A store whose servers are all killed, and started again on their append-only files.
+    #[derive(Debug)]
+    struct Crashing {
+        store: Redis,
+        config: Config,
+        cluster: Cluster,
+    }
+
+    #[async_trait]
+    impl contract::durability::Crashable for Crashing {
+        fn key_value(&self) -> SharedKeyValue {
+            self.store.key_value()
+        }
+
+        fn queue(&self) -> Option<SharedQueue> {
+            Some(self.store.queue())
+        }
+
+        fn clock(&self) -> Arc<dyn Clock> {
+            Arc::new(SystemClock)
+        }
+
+        async fn crash_and_reopen(self: Box<Self>) -> contract::durability::Subject {
+            let Self { store, config, cluster } = *self;
+            drop(store);
+            cluster.crash();
+            let store = open(&config).await;
+            Box::new(Self { store, config, cluster })
+        }
+    }
+
+    fn durability(case: Case<contract::durability::Subject>) {
+        let cluster = Cluster::bare(Keeps::Always);
+        let config = Config::cluster(cluster.urls());
+        block_on(async {
+            let store = open(&config).await;
+            case.run(Box::new(Crashing { store, config, cluster })).await;
+        });
+    }
+
+    mod durability {
+        ports::durability_contract!(super::durability);
+    }
+}

@@ -1,0 +1,137 @@
+//! Several processes on one store: each with connections, turns and incarnations of its own.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use ports::{
+    DurabilityPoint, KeyValue, Update,
+    key_value::{Action, Outcome},
+    queue::{Message, QueueOptions},
+};
+use redis_provider::Config;
+
+use crate::{
+    cluster,
+    server::shared,
+    world::{block_on, count, key, namespace, open},
+};
+
+const STORES: usize = 4;
+const WRITERS: usize = 16;
+const ROUNDS: usize = 8;
+
+async fn add(store: Arc<dyn KeyValue>) -> (Vec<i64>, DurabilityPoint) {
+    let (mut seen, mut last) = (Vec::new(), DurabilityPoint::DURABLE);
+    for _ in 0..ROUNDS {
+        let add = Update::modify(key("n"), vec![Action::Add("n".into(), 1)]);
+        let updated = store.update(add).await.expect("nobody starves");
+        let Outcome::Done(Some(item)) = updated.outcome else { panic!("it has no condition") };
+        seen.push(item.integer("n").expect("it is a counter"));
+        last = updated.receipt.point;
+    }
+    (seen, last)
+}
+
+async fn count_together(config: &Config) {
+    let mut writers = Vec::new();
+    let mut stores = Vec::new();
+    for _ in 0..STORES {
+        let store = open(config).await.key_value();
+        writers.extend((0..WRITERS).map(|_| tokio::spawn(add(Arc::clone(&store)))));
+        stores.push(store);
+    }
+    let started = Instant::now();
+    let (mut seen, mut points) = (Vec::new(), Vec::new());
+    for writer in writers {
+        let (counted, last) = writer.await.expect("the writer ends");
+        seen.extend(counted);
+        points.push(last);
+    }
+    println!("{} additions to one counter took {:?}", seen.len(), started.elapsed());
+    seen.sort_unstable();
+    let total = (STORES * WRITERS * ROUNDS) as i64;
+    assert_eq!(seen, (1..=total).collect::<Vec<_>>(), "each addition is seen by itself");
+    for store in &stores {
+        assert_eq!(count(store, "n").await, total);
+        for point in &points {
+            store.externalize(*point).await.expect("a point means the same to all");
+        }
+    }
+}
+
+/// K4, D3.
+#[test]
+fn writers_of_several_processes_count_exactly() {
+    let server = shared();
+    block_on(count_together(&Config { namespace: namespace(), ..Config::single(server.url()) }));
+}
+
+/// K4.
+#[test]
+fn writers_of_several_processes_count_exactly_in_a_cluster() {
+    let cluster = cluster::shared();
+    let acknowledged = redis_provider::Acknowledged::Replicas(1);
+    block_on(count_together(&Config {
+        namespace: namespace(),
+        acknowledged,
+        ..Config::cluster(cluster.urls())
+    }));
+}
+
+async fn wakes(config: &Config) {
+    /// Less than a consumer waits without a hint.
+    const SOON: Duration = Duration::from_millis(1500);
+    let (sender, consumer) = (open(config).await.queue(), open(config).await.queue());
+    sender.create("queue", QueueOptions::default()).await.expect("create answers");
+    let mut slowest = Duration::ZERO;
+    for _ in 0..3 {
+        let waiting = Arc::clone(&consumer);
+        let waits = tokio::spawn(async move { waiting.ready("queue").await });
+        // Long enough for the consumer to have looked in vain; what it waits for is the hint.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let message = Message { group: Bytes::from_static(b"g"), deduplication: None, body: Bytes::new() };
+        let sent = Instant::now();
+        sender.send("queue", vec![message]).await.expect("send answers");
+        waits.await.expect("the consumer ends").expect("ready answers");
+        slowest = slowest.max(sent.elapsed());
+        let taken = consumer.receive("queue", 10).await.expect("receive answers");
+        let handles: Vec<_> = taken.into_iter().map(|delivery| delivery.handle).collect();
+        assert_eq!(handles.len(), 1);
+        consumer.acknowledge("queue", &handles).await.expect("acknowledge answers");
+    }
+    assert!(slowest < SOON, "it was woken after {slowest:?}");
+}
+
+/// Q3.
+#[test]
+fn a_consumer_is_woken_by_what_another_process_sends() {
+    let server = shared();
+    block_on(wakes(&Config { namespace: namespace(), ..Config::single(server.url()) }));
+}
+
+/// Q3.
+#[test]
+fn a_consumer_is_woken_by_what_another_process_sends_in_a_cluster() {
+    let cluster = cluster::shared();
+    let acknowledged = redis_provider::Acknowledged::Replicas(1);
+    block_on(wakes(&Config { namespace: namespace(), acknowledged, ..Config::cluster(cluster.urls()) }));
+}
+
+/// K2, K9: a version alone would not tell the new item from the old one.
+#[test]
+fn an_item_made_again_by_another_process_is_not_taken_for_the_old_one() {
+    let server = shared();
+    block_on(async {
+        let config = Config { namespace: namespace(), ..Config::single(server.url()) };
+        let (store, other) = (open(&config).await.key_value(), open(&config).await.key_value());
+        let add = |amount| Update::modify(key("n"), vec![Action::Add("n".into(), amount)]);
+        store.update(add(1)).await.expect("update answers");
+        other.update(Update::delete(key("n"))).await.expect("update answers");
+        other.update(add(100)).await.expect("update answers");
+        store.update(add(1)).await.expect("update answers");
+        assert_eq!(count(&other, "n").await, 101);
+    });
+}

@@ -1,0 +1,67 @@
+//! A runtime, a clock and a store, and short words for what the tests do to it.
+
+use std::{
+    future::Future,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant, SystemTime},
+};
+
+use async_trait::async_trait;
+use ports::{Clock, Key, KeyValue, Monotonic, Timestamp};
+use redis_provider::{Config, Redis};
+
+/// The machine's clocks.
+#[derive(Debug, Default)]
+pub(crate) struct SystemClock;
+
+#[async_trait]
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        Timestamp(since.expect("it is later than 1970").as_millis() as u64)
+    }
+
+    fn monotonic(&self) -> Monotonic {
+        static STARTED: OnceLock<Instant> = OnceLock::new();
+        Monotonic(STARTED.get_or_init(Instant::now).elapsed())
+    }
+
+    async fn sleep(&self, duration: Duration) {
+        tokio::time::sleep(duration).await;
+    }
+}
+
+/// Runs a test with threads of its own.
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.expect("a runtime starts").block_on(future)
+}
+
+/// A namespace that no other store has.
+pub(crate) fn namespace() -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    format!("test-{}", NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Opens a store.
+pub(crate) async fn open(config: &Config) -> Redis {
+    Redis::open(config).await.expect("the store opens")
+}
+
+/// The key of a test's item.
+pub(crate) fn key(name: &str) -> Key {
+    Key::new("test", name)
+}
+
+/// The integer `n` of an item.
+pub(crate) async fn value(store: &Arc<dyn KeyValue>, name: &str) -> Option<i64> {
+    store.get(&key(name)).await.expect("get answers").value.and_then(|item| item.integer("n"))
+}
+
+/// The same, where nothing counts as zero.
+pub(crate) async fn count(store: &Arc<dyn KeyValue>, name: &str) -> i64 {
+    value(store, name).await.unwrap_or(0)
+}

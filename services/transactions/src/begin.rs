@@ -1,0 +1,187 @@
+//! Begin, and begin anew.
+//!
+//! A begin of a name takes its row and says so in the log, in one round: whoever begins it later takes the row over,
+//! and every earlier attempt's commit finds it so, wherever it is (T-5). A generated id needs no row before its
+//! commit: nobody else knows it.
+//!
+//! Dies between the two writes: a row without a state, which the resolver of the log forgets, or the next begin of the
+//! name takes over; or an entry without a row, which is nothing.
+
+use std::sync::Arc;
+
+use ports::DurabilityPoint;
+
+use crate::{
+    Error, Result,
+    broken::Broken,
+    engine::Core,
+    model::{Attempt, Begin, Begun, Isolation, Outcome, Shown, Timestamp, TransactionId},
+    node::Node,
+    node_log::Draft,
+    open::BeginLock,
+    records::StoredRecord,
+    store::{Decided, Decision, State},
+    transaction::{Phase, Transaction},
+};
+
+/// By how much a client's token may lie beyond the clock.
+const TOKEN_SLACK_MS: u64 = 10_000;
+
+impl Core {
+    pub(crate) async fn begin(self: &Arc<Self>, begin: Begin) -> Result<Shown<Begun>> {
+        if begin.isolation == Isolation::Serializable {
+            return Err(Error::Invalid("serializable transactions are not offered by this build"));
+        }
+        let node = self.serving()?;
+        self.view().open.check_room(&self.config)?;
+        let after = self.see(&node, &begin)?;
+        let Some(id) = begin.id else {
+            let attempt = node.next_attempt();
+            let random = self.entropy.next_u64() as u16;
+            let id = TransactionId::generate(self.clock.now(), attempt, random);
+            self.open(&node, &id, attempt, None, after)?;
+            return Ok(Shown::durable(Begun::Open { id, attempt }));
+        };
+        let core = Arc::clone(self);
+        self.spawn_and_wait(async move {
+            let lock = core.view().open.begin_lock(&id);
+            let held = Arc::clone(&lock);
+            let begun = {
+                let _alone = held.lock().await;
+                core.begin_named(&node, &id, after).await
+            };
+            drop(held);
+            core.end_begin(&id, lock);
+            begun
+        })
+        .await
+    }
+
+    pub(crate) fn end_begin(&self, id: &TransactionId, lock: BeginLock) {
+        self.view().open.end_begin(id, lock);
+    }
+
+    /// Makes sure that the new transaction sees the client's last commit, and that its own comes above it.
+    fn see(&self, node: &Node, begin: &Begin) -> Result<Timestamp> {
+        let Some(after) = begin.after else { return Ok(Timestamp::default()) };
+        let is_known = after.position.log == node.id || self.view().heard.contains(after.position);
+        // A token from nowhere must not push the clock out of all reach.
+        if !is_known || !node.log.is_plausible(after.version.timestamp, TOKEN_SLACK_MS) {
+            return Err(Error::Invalid("the commit token is not of this store"));
+        }
+        node.log.observe(after.version.timestamp);
+        Ok(after.version.timestamp)
+    }
+
+    async fn begin_named(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        id: &TransactionId,
+        after: Timestamp,
+    ) -> Result<Shown<Begun>> {
+        let attempt = node.next_attempt();
+        let (placed, taken) = futures_util::join!(
+            node.log.append(Draft::began(id.clone(), attempt)),
+            node.store.begin_named(id, attempt),
+        );
+        let opened = match (&placed, &taken) {
+            (Ok(placed), Ok(Decided::Done(point))) => {
+                let opened = self.open(node, id, attempt, Some(placed.slot), after);
+                opened.map(|()| Shown { value: Begun::Open { id: id.clone(), attempt }, point: *point })
+            }
+            (_, Ok(Decided::Refused(decision, point))) => {
+                self.decided_before(node, id, decision.as_ref(), *point).await
+            }
+            (Err(error), _) | (_, Err(error)) => Err(error.clone()),
+        };
+        if !matches!(&opened, Ok(Shown { value: Begun::Open { .. }, .. })) {
+            if matches!(taken, Ok(Decided::Done(_))) {
+                node.store.forget(id, attempt).await?;
+            }
+            if let Ok(placed) = placed {
+                node.log.settled(placed.slot);
+            }
+        }
+        opened
+    }
+
+    /// The row of a name is decided for good.
+    async fn decided_before(
+        &self,
+        node: &Arc<Node>,
+        id: &TransactionId,
+        decision: Option<&Decision>,
+        point: DurabilityPoint,
+    ) -> Result<Shown<Begun>> {
+        let Some(Decision { attempt, state: State::Committed(stored) }) = decision else {
+            return Err(Error::Expired);
+        };
+        self.hear_committed(node, id, *attempt, stored, point).await?;
+        Ok(Shown { value: Begun::Committed { id: id.clone(), after: stored.after() }, point })
+    }
+
+    /// Whoever is told that something is committed sees it from then on (T5), also while the commit itself still waits
+    /// for its answer from the store.
+    pub(crate) async fn hear_committed(
+        &self,
+        node: &Arc<Node>,
+        id: &TransactionId,
+        attempt: Attempt,
+        stored: &StoredRecord,
+        point: DurabilityPoint,
+    ) -> Result<()> {
+        let record = Arc::new(node.store.record(id, attempt, stored, point).await?);
+        let mut view = self.view();
+        if view.is_served_by(node) {
+            view.index.hear(&record);
+        }
+        Ok(())
+    }
+
+    /// Opens an attempt; from here on the horizon is at most what is heard now. The earlier attempt of its id ends.
+    pub(crate) fn open(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        id: &TransactionId,
+        attempt: Attempt,
+        began: Option<u64>,
+        after: Timestamp,
+    ) -> Result<()> {
+        let now = self.clock.monotonic();
+        let (transaction, earlier) = {
+            let mut view = self.view();
+            if !view.is_served_by(node) {
+                return Err(Error::unavailable("the node starts over"));
+            }
+            view.open.check_room(&self.config)?;
+            let heard = Arc::clone(&view.heard);
+            let node = Arc::clone(node);
+            let transaction = Transaction::new(id.clone(), attempt, began, node, heard, after, now);
+            let transaction = Arc::new(transaction);
+            let earlier = view.open.insert(&transaction);
+            (transaction, earlier)
+        };
+        self.counters.begun();
+        self.arm_timer();
+        if let Some(earlier) = earlier {
+            self.begin_anew(&earlier, &transaction);
+        }
+        Ok(())
+    }
+
+    /// T-5: what an earlier attempt had written goes. One that is committing is left to its row.
+    fn begin_anew(self: &Arc<Self>, earlier: &Arc<Transaction>, transaction: &Transaction) {
+        let mut state = earlier.state();
+        if state.phase != Phase::Open || self.config.is_broken(Broken::CommitsAnyAttempt) {
+            return;
+        }
+        if self.config.is_broken(Broken::KeepsEarlierBuffer) {
+            transaction.state().buffer = std::mem::take(&mut state.buffer);
+        }
+        self.end(earlier, &mut state, &Err(Error::TransactionFinished(Outcome::BegunAnew)));
+        if let Some(slot) = earlier.began {
+            // The row is the later attempt's, and nothing of this one was written.
+            earlier.node.log.settled(slot);
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! Deliberately broken variants, one per rule: what the tests and the simulated scenarios must catch.
+//!
+//! Never set outside tests. Each drops exactly one rule of the protocol, so that a scenario which passes on the
+//! real engine and fails on the variant is known to hold the rule.
+
+/// A rule that is dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Broken {
+    /// The decision row is written before the data it decides about.
+    RecordBeforeData,
+    /// A commit is installed before its decision row is written.
+    VisibleBeforeRecord,
+    /// A commit is answered before its decision row is durable.
+    AnswersBeforeDurable,
+    /// Algorithm 1, case 2: a candidate's cowritten keys are not compared with what was read of them.
+    SkipsCowrittenOfCandidate,
+    /// Algorithm 1, case 1: what the records read were cowritten with sets no lower bound.
+    SkipsLowerBound,
+    /// A version is chosen in one step and recorded in a later one.
+    ChoosesBeforeRecording,
+    /// A key that was read as absent is not in the read set.
+    ForgetsAbsence,
+    /// T-1: a new node does not go on above the timestamps of the nodes before it.
+    ForgetsItsClock,
+    /// T-2: the log of an earlier node is resolved although that node may still append to it.
+    ResolvesWithoutSeal,
+    /// T-5: a begin under a name that is open goes on with the earlier attempt's writes.
+    KeepsEarlierBuffer,
+    /// T-5: a commit does not ask whether its attempt is the latest.
+    CommitsAnyAttempt,
+}

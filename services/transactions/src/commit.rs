@@ -1,0 +1,316 @@
+//! The commit, step by step.
+//!
+//! ```text
+//!  1  together, in this order of issue: the parts of a large write set; the entry of the log, where the timestamp is
+//!     given; the data
+//!  2  all of that is confirmed
+//!  3  the decision row, with the record: the one write that decides
+//!  4  install: index, data cache, what is heard of the own log
+//!  5  wait until the row is durable, and with it all before it
+//!  6  answer
+//! ```
+//!
+//! Nothing in 1 to 4 waits for the disk (external synchrony): the order of issue is the order of durability, so
+//! whoever finds the row durable finds entry and data durable. What a death after each step leaves, and who finishes
+//! it, is the table of `docs/design/0003-transactions.md`, section 7.2.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::{TryStreamExt, stream};
+use ports::DurabilityPoint;
+
+use crate::{
+    Error, Result,
+    broken::Broken,
+    engine::Core,
+    model::{Call, Committed, Key, NodeId, Outcome, Position, Timestamp, TransactionId, Version},
+    node::Node,
+    node_log::{Draft, Placed},
+    open::Found,
+    records::{CommitRecord, StoredRecord, Write, WriteSet},
+    registry,
+    store::{Decided, Decision, State},
+    transaction::{Answer, Phase, Transaction},
+    write_buffer::WriteBuffer,
+};
+
+/// Version items written at a time.
+const WRITES_AT_ONCE: usize = 64;
+
+/// A commit under way.
+struct Commit<'a> {
+    core: &'a Arc<Core>,
+    transaction: &'a Arc<Transaction>,
+    buffer: WriteBuffer,
+    writes: Vec<Write>,
+    set: WriteSet,
+    floor: Timestamp,
+}
+
+impl Core {
+    pub(crate) async fn commit(self: &Arc<Self>, call: &Call) -> Result<Committed> {
+        let found = if self.config.is_broken(Broken::CommitsAnyAttempt) {
+            self.view().open.find_any(call)
+        } else {
+            self.view().open.find(call)
+        };
+        match found {
+            Found::Here(transaction) => {
+                self.start_commit(&transaction);
+                self.wait_for_end(&transaction).await
+            }
+            Found::Ended(answer) => answer,
+            Found::BegunAnew => Err(Error::TransactionFinished(Outcome::BegunAnew)),
+            Found::Nothing => self.answer_of(call).await,
+        }
+    }
+
+    pub(crate) async fn put_now(self: &Arc<Self>, key: Key, value: Option<Bytes>) -> Result<Committed> {
+        self.check_write(&key, value.as_ref())?;
+        let node = self.serving()?;
+        let attempt = node.next_attempt();
+        let id = TransactionId::generate(self.clock.now(), attempt, self.entropy.next_u64() as u16);
+        self.open(&node, &id, attempt, None, Timestamp::default())?;
+        let call = Call { id, attempt: Some(attempt) };
+        let transaction = self.here(&call).await?;
+        if let Err(error) = self.buffer(&transaction, key, value) {
+            self.abort(&call).await?;
+            return Err(error);
+        }
+        self.commit(&call).await
+    }
+
+    /// Waits for the end of an attempt that is committing, but not for ever: it goes on until its outcome is known.
+    pub(crate) async fn wait_for_end(&self, transaction: &Transaction) -> Answer {
+        tokio::select! {
+            biased;
+            answer = transaction.ended() => answer,
+            () = self.clock.sleep(self.config.commit_answer_timeout) => Err(Error::OutcomeUnknown),
+        }
+    }
+
+    /// From here on the attempt takes no writes, and cannot be aborted. A second commit changes nothing.
+    fn start_commit(self: &Arc<Self>, transaction: &Arc<Transaction>) {
+        let mut state = transaction.state();
+        if state.phase != Phase::Open {
+            return;
+        }
+        state.phase = Phase::Committing;
+        let buffer = std::mem::take(&mut state.buffer);
+        let read = state.reads.newest().timestamp;
+        drop(state);
+        let (core, transaction) = (Arc::clone(self), Arc::clone(transaction));
+        self.spawn(async move {
+            let bytes = buffer.bytes();
+            let answer = if buffer.is_empty() {
+                commit_nothing(&transaction).await
+            } else {
+                Commit::new(&core, &transaction, buffer, read).run().await
+            };
+            core.counters.unbuffer(bytes);
+            core.end(&transaction, &mut transaction.state(), &answer);
+        });
+    }
+
+    /// A commit in `slot` of the own log is decided.
+    pub(crate) fn hear_own(&self, node: &Arc<Node>, slot: u64) {
+        let mut view = self.view();
+        let through = node.log.decided(slot);
+        if view.is_served_by(node) {
+            Arc::make_mut(&mut view.heard).advance(node.id, through);
+        }
+    }
+}
+
+/// Step 0: nothing was written. A name is kept for its repeats; of a generated id nothing is at rest.
+async fn commit_nothing(transaction: &Transaction) -> Answer {
+    let Transaction { id, attempt, node, began, .. } = transaction;
+    let Some(slot) = began else { return Ok(Committed { after: None }) };
+    let position = Position { log: NodeId::default(), slot: 0 };
+    let writes = WriteSet::Inline(Vec::new());
+    let record = StoredRecord { version: Version::default(), position, writes, effects: 0 };
+    let answer = match node.store.commit_named(id, *attempt, &record).await {
+        Ok(Decided::Done(point)) => answer_durable(node, point, None).await,
+        Ok(Decided::Refused(decision, _)) => Err(refused(decision.as_ref(), transaction)),
+        Err(Error::Unavailable(_)) => return Err(Error::OutcomeUnknown),
+        Err(error) => {
+            node.store.close_named(id, *attempt).await?;
+            Err(error)
+        }
+    };
+    node.log.settled(*slot);
+    answer
+}
+
+/// Steps 5 and 6.
+async fn answer_durable(node: &Node, point: DurabilityPoint, record: Option<&CommitRecord>) -> Answer {
+    // Whatever is wrong now, the row is written, and says what became of it once it can be read.
+    node.store.externalize(point).await.map_err(|_| Error::OutcomeUnknown)?;
+    Ok(Committed { after: record.and_then(CommitRecord::after) })
+}
+
+/// What a row that is not one's own any more says about the attempt.
+fn refused(decision: Option<&Decision>, transaction: &Transaction) -> Error {
+    Error::TransactionFinished(match decision {
+        Some(decision) if decision.attempt != transaction.attempt => Outcome::BegunAnew,
+        Some(Decision { state: State::Expired, .. }) => Outcome::Expired,
+        _ => Outcome::Aborted,
+    })
+}
+
+impl<'a> Commit<'a> {
+    fn new(
+        core: &'a Arc<Core>,
+        transaction: &'a Arc<Transaction>,
+        buffer: WriteBuffer,
+        read: Timestamp,
+    ) -> Self {
+        let writes = buffer.write_set();
+        let (set, _) = WriteSet::split(&writes, core.config.write_set_inline_bytes_max);
+        let known = {
+            let view = core.view();
+            let newest = writes.iter().filter_map(|write| view.index.newest(&write.key));
+            newest.map(|record| record.version.timestamp).max().unwrap_or_default()
+        };
+        let floor = read.max(known).max(transaction.after);
+        Self { core, transaction, buffer, writes, set, floor }
+    }
+
+    async fn run(self) -> Answer {
+        let store = &self.transaction.node.store;
+        let is_data_late = self.core.config.is_broken(Broken::RecordBeforeData);
+        let data = async { if is_data_late { Ok(()) } else { self.write_data().await } };
+        // Joined in the order of issue: an owner at rest comes before what it owns. Where the entry only names the
+        // parts of its write set, these say what is owned, and the data waits for them.
+        let (_, parts) = WriteSet::split(&self.writes, self.core.config.write_set_inline_bytes_max);
+        let (placed, data) = if parts.is_empty() {
+            futures_util::join!(self.announce(), data)
+        } else {
+            match futures_util::join!(self.announce(), self.write_parts(&parts)) {
+                (Ok(placed), Ok(())) => (Ok(placed), data.await),
+                answers => answers,
+            }
+        };
+        let placed = match (data, placed) {
+            (Ok(()), Ok(placed)) => placed,
+            (_, Err(error)) => return self.give_up(None, error),
+            (Err(error), Ok(placed)) => return self.give_up(Some(placed.slot), error),
+        };
+        if self.core.config.is_broken(Broken::VisibleBeforeRecord) {
+            self.install(self.record(placed, DurabilityPoint::DURABLE));
+        }
+        let decided = match self.decide(placed).await {
+            Ok(decided) => decided,
+            Err(Error::Unavailable(_)) => return Err(Error::OutcomeUnknown),
+            Err(error) => return self.give_up(Some(placed.slot), error),
+        };
+        let point = match decided {
+            Decided::Done(point) => point,
+            Decided::Refused(decision, point) => {
+                store.externalize(point).await.map_err(|_| Error::OutcomeUnknown)?;
+                return self.give_up(Some(placed.slot), refused(decision.as_ref(), self.transaction));
+            }
+        };
+        if is_data_late {
+            self.write_data().await?;
+        }
+        let record = self.install(self.record(placed, point));
+        self.core.hear_own(&self.transaction.node, placed.slot);
+        self.transaction.settle(Some(placed.slot));
+        self.publish();
+        if self.core.config.is_broken(Broken::AnswersBeforeDurable) {
+            return Ok(Committed { after: record.after() });
+        }
+        answer_durable(&self.transaction.node, point, Some(&record)).await
+    }
+
+    async fn write_parts(&self, parts: &[Vec<Write>]) -> Result<()> {
+        self.transaction.node.store.put_write_set(self.transaction.attempt, parts).await
+    }
+
+    async fn announce(&self) -> Result<Placed> {
+        let Transaction { id, attempt, node, .. } = &**self.transaction;
+        let named = self.transaction.is_named();
+        node.log.append(Draft::committing(id.clone(), *attempt, named, self.set.clone(), self.floor)).await
+    }
+
+    async fn write_data(&self) -> Result<()> {
+        let Transaction { id, attempt, node, .. } = &**self.transaction;
+        let items = self.writes.iter().zip(self.buffer.iter()).map(Ok);
+        stream::iter(items)
+            .try_for_each_concurrent(WRITES_AT_ONCE, |(write, (_, buffered))| {
+                node.store.put_version(id, *attempt, write, buffered.value.clone())
+            })
+            .await
+    }
+
+    /// Step 3.
+    async fn decide(&self, placed: Placed) -> Result<Decided> {
+        let Transaction { id, attempt, node, .. } = &**self.transaction;
+        let record = self.record(placed, DurabilityPoint::DURABLE);
+        let (version, position) = (record.version, record.position);
+        let stored = StoredRecord { version, position, writes: self.set.clone(), effects: 0 };
+        if self.core.config.is_broken(Broken::CommitsAnyAttempt) {
+            return node.store.commit_any_attempt(id, *attempt, &stored).await;
+        }
+        if self.transaction.is_named() {
+            node.store.commit_named(id, *attempt, &stored).await
+        } else {
+            node.store.commit_generated(id, *attempt, &stored).await
+        }
+    }
+
+    fn record(&self, placed: Placed, point: DurabilityPoint) -> CommitRecord {
+        let Transaction { id, attempt, node, .. } = &**self.transaction;
+        CommitRecord {
+            id: id.clone(),
+            attempt: *attempt,
+            version: Version { timestamp: placed.timestamp, node: node.id },
+            position: Position { log: node.id, slot: placed.slot },
+            writes: self.writes.clone(),
+            point,
+        }
+    }
+
+    /// Step 4, but for what is heard.
+    fn install(&self, record: CommitRecord) -> Arc<CommitRecord> {
+        let record = Arc::new(record);
+        let mut view = self.core.view();
+        if view.is_served_by(&self.transaction.node) {
+            view.index.hear(&record);
+            for (_, buffered) in self.buffer.iter() {
+                if let Some(value) = &buffered.value {
+                    view.data.insert(record.attempt, buffered.write, value.clone());
+                }
+            }
+        }
+        record
+    }
+
+    /// A successor need not read the log from its start.
+    fn publish(&self) {
+        let node = &self.transaction.node;
+        if let Some(row) = node.log.unpublished(node.id, self.core.config.slots_unpublished_max) {
+            let node = Arc::clone(node);
+            self.core.spawn(async move {
+                if let Err(error) = registry::publish(&node.store, row).await {
+                    tracing::debug!(%error, "how far the log is done was not told");
+                }
+            });
+        }
+    }
+
+    /// It does not commit, since nobody else would: that can be answered at once. Whatever keeps the clean-up from
+    /// being done keeps its entry unsettled, so that the log's resolver does it.
+    fn give_up(&self, slot: Option<u64>, error: Error) -> Answer {
+        let (core, transaction) = (Arc::clone(self.core), Arc::clone(self.transaction));
+        let (writes, set) = (self.writes.clone(), self.set.clone());
+        self.core.spawn(async move {
+            if let Err(error) = core.clean_up(&transaction, slot, &writes, &set).await {
+                tracing::debug!(%error, "what was not committed is left to the log's resolver");
+            }
+        });
+        Err(error)
+    }
+}

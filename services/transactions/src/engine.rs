@@ -1,0 +1,228 @@
+//! The public API over all of it.
+//!
+//! A named begin, a commit, a load and a clean-up run as tasks of the engine, never in the caller's future: a caller
+//! that hangs up drops its future, and half a commit must not depend on that. The tasks end with the last handle of
+//! the engine, wherever they are.
+
+use std::{
+    future::Future,
+    panic::resume_unwind,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+};
+
+use bytes::Bytes;
+use ports::{Clock, DurabilityPoint, Entropy, key_value::SharedKeyValue};
+use tokio::{
+    sync::{Notify, oneshot},
+    task::JoinSet,
+};
+
+use crate::{
+    Config, Error, Result,
+    data_cache::DataCache,
+    figures::{Counters, Figures},
+    heard::Heard,
+    index::Index,
+    model::{Begin, Begun, Call, Committed, Key, Outcome, Shown, TransactionId},
+    node::Node,
+    open::Open,
+    service::Parts,
+};
+
+/// Transactions on one node. Clones share it; when the last one is dropped, everything under way stops where it is.
+#[derive(Debug, Clone)]
+pub struct Engine {
+    pub(crate) core: Arc<Core>,
+    _tasks: Arc<Tasks>,
+}
+
+/// What the parts of the engine share.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) key_value: SharedKeyValue,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) entropy: Arc<dyn Entropy>,
+    pub(crate) config: Config,
+    pub(crate) counters: Counters,
+    /// Woken when the node cannot go on.
+    pub(crate) fell: Arc<Notify>,
+    view: Mutex<View>,
+    tasks: Weak<Tasks>,
+}
+
+/// What this node knows. Its lock is held for map operations alone.
+#[derive(Debug)]
+pub(crate) struct View {
+    /// Who serves; none: nobody yet, or nobody again.
+    pub(crate) node: Option<Arc<Node>>,
+    pub(crate) index: Index,
+    pub(crate) data: DataCache,
+    pub(crate) heard: Arc<Heard>,
+    pub(crate) open: Open,
+    /// Whether somebody waits for attempts to run out of time.
+    pub(crate) is_timer_armed: bool,
+}
+
+/// What runs for the engine; bounded by the attempts open.
+#[derive(Debug, Default)]
+struct Tasks(Mutex<JoinSet<()>>);
+
+impl Engine {
+    pub(crate) fn new(parts: Parts, config: Config) -> Self {
+        let tasks = Arc::<Tasks>::default();
+        let view = View {
+            node: None,
+            index: Index::new(config.index_bytes_max),
+            data: DataCache::new(config.data_cache_bytes_max),
+            heard: Arc::default(),
+            open: Open::default(),
+            is_timer_armed: false,
+        };
+        let core = Core {
+            key_value: parts.key_value,
+            clock: parts.clock,
+            entropy: parts.entropy,
+            config,
+            counters: Counters::default(),
+            fell: Arc::default(),
+            view: Mutex::new(view),
+            tasks: Arc::downgrade(&tasks),
+        };
+        Self { core: Arc::new(core), _tasks: tasks }
+    }
+
+    /// Begins a transaction, or another attempt of it: earlier ones of the same name end (T-5).
+    ///
+    /// Errors: `TooManyOpen`, `Invalid`, `Expired`, `Unavailable`, `NoRoom`.
+    pub async fn begin(&self, begin: Begin) -> Result<Shown<Begun>> {
+        self.core.begin(begin).await
+    }
+
+    /// The value of `key` for this transaction; none: there is none, or it is deleted.
+    ///
+    /// Errors: `NoValidVersion`, `TransactionFinished`, `NoSuchTransaction`, `TooLarge`, `Unavailable`.
+    pub async fn get(&self, call: &Call, key: &Key) -> Result<Shown<Option<Bytes>>> {
+        self.core.get(call, key).await
+    }
+
+    /// Sets `key` once the transaction commits.
+    ///
+    /// Errors: `TooLarge`, `TooMuchBuffered`, `TransactionFinished`, `NoSuchTransaction`, `Unavailable`.
+    pub async fn put(&self, call: &Call, key: Key, value: Bytes) -> Result<()> {
+        self.core.write(call, key, Some(value)).await
+    }
+
+    /// Deletes `key` once the transaction commits. Errors: as [`Engine::put`].
+    pub async fn delete(&self, call: &Call, key: Key) -> Result<()> {
+        self.core.write(call, key, None).await
+    }
+
+    /// Makes all writes count, all at once; durable when it returns. A repeat is answered alike.
+    ///
+    /// Errors: `OutcomeUnknown`: repeat it; `TransactionFinished`, `NoSuchTransaction`, `Expired`, `NoRoom`.
+    pub async fn commit(&self, call: &Call) -> Result<Committed> {
+        self.core.commit(call).await
+    }
+
+    /// Drops all writes. A repeat is answered alike.
+    ///
+    /// Errors: `TransactionFinished` if it has committed or was begun anew; `NoSuchTransaction`.
+    pub async fn abort(&self, call: &Call) -> Result<()> {
+        self.core.abort(call).await
+    }
+
+    /// What has become of a transaction. Errors: `NoSuchTransaction`, `Unavailable`.
+    pub async fn status(&self, id: &TransactionId) -> Result<Shown<Outcome>> {
+        self.core.status(id).await
+    }
+
+    /// Plain state: the newest committed value of `key`.
+    pub async fn get_now(&self, key: &Key) -> Result<Shown<Option<Bytes>>> {
+        self.core.get_now(key).await
+    }
+
+    /// Plain state: a transaction of one write (none: a deletion); durable when it returns.
+    pub async fn put_now(&self, key: Key, value: Option<Bytes>) -> Result<Committed> {
+        self.core.put_now(key, value).await
+    }
+
+    /// Waits until everything at or before `point` is durable.
+    ///
+    /// Errors: `Unavailable`, also if the store has lost it: then what was shown never was.
+    pub async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
+        if self.core.key_value.is_durable(point) {
+            return Ok(());
+        }
+        self.core.serving()?.store.externalize(point).await
+    }
+
+    /// What it has done and holds.
+    pub fn figures(&self) -> Figures {
+        let view = self.core.view();
+        let figures = self.core.counters.figures();
+        Figures {
+            open: view.open.len() as u64,
+            slots: view.node.as_ref().map_or(0, |node| node.log.slots()),
+            index_bytes: view.index.bytes(),
+            data_cache_bytes: view.data.bytes(),
+            ..figures
+        }
+    }
+}
+
+impl Core {
+    pub(crate) fn view(&self) -> MutexGuard<'_, View> {
+        self.view.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The node that serves. Errors: `Unavailable` if there is none, or if the store is no longer the one it began on.
+    pub(crate) fn serving(&self) -> Result<Arc<Node>> {
+        let node = self.view().node.clone().ok_or_else(|| Error::unavailable("the node starts"))?;
+        node.store.look()?;
+        Ok(node)
+    }
+
+    /// Whether there is no node that serves, or one that cannot go on.
+    pub(crate) fn has_fallen(&self) -> bool {
+        self.view().node.as_ref().is_none_or(|node| node.store.standing().is_err())
+    }
+
+    /// Waits before something is tried again.
+    pub(crate) async fn pause(&self, delays: &mut primitives::Delays) {
+        self.clock.sleep(delays.next_delay(&*self.entropy).unwrap_or_default()).await;
+    }
+
+    /// Runs `task` for the engine, whoever goes away meanwhile. Not at all if the engine is on its way out.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let Some(tasks) = self.tasks.upgrade() else { return };
+        let mut running = tasks.0.lock().unwrap_or_else(PoisonError::into_inner);
+        running.spawn(task);
+        while let Some(ended) = running.try_join_next() {
+            if let Err(error) = ended
+                && error.is_panic()
+            {
+                resume_unwind(error.into_panic());
+            }
+        }
+    }
+
+    /// The same, and waits for what it comes to.
+    pub(crate) async fn spawn_and_wait<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        let (told, hears) = oneshot::channel();
+        self.spawn(async move {
+            // Whoever asked may be gone; what was done stays done.
+            let _ = told.send(task.await);
+        });
+        hears.await.unwrap_or_else(|_| Err(Error::unavailable("the engine stops")))
+    }
+}
+
+impl View {
+    /// Whether `node` is the one that serves: what others find out must not be kept.
+    pub(crate) fn is_served_by(&self, node: &Arc<Node>) -> bool {
+        self.node.as_ref().is_some_and(|serving| Arc::ptr_eq(serving, node))
+    }
+}

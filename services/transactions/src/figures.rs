@@ -1,0 +1,93 @@
+//! What an engine has done and holds, in numbers.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use crate::model::Outcome;
+
+/// What an engine has done and holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Figures {
+    /// Attempts open now.
+    pub open: u64,
+    /// Attempts begun.
+    pub begun: u64,
+    /// Attempts committed.
+    pub committed: u64,
+    /// Attempts aborted by their clients, by somebody who closed them, or begun anew.
+    pub aborted: u64,
+    /// Attempts that ran out of time.
+    pub expired: u64,
+    /// Reads that found no valid version.
+    pub no_valid_version: u64,
+    /// Keys loaded from the store.
+    pub loads: u64,
+    /// Slots of the present log written, each for one or more commits.
+    pub slots: u64,
+    /// Bytes that the key version index holds.
+    pub index_bytes: u64,
+    /// Bytes that the data cache holds.
+    pub data_cache_bytes: u64,
+    /// Bytes of values not written yet.
+    pub buffered_bytes: u64,
+}
+
+/// What is counted as it happens.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    begun: AtomicU64,
+    committed: AtomicU64,
+    aborted: AtomicU64,
+    expired: AtomicU64,
+    no_valid_version: AtomicU64,
+    loads: AtomicU64,
+    buffered_bytes: AtomicUsize,
+}
+
+impl Counters {
+    pub(crate) fn begun(&self) {
+        self.begun.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn ended(&self, outcome: Option<Outcome>) {
+        let counter = match outcome {
+            Some(Outcome::Committed) => &self.committed,
+            Some(Outcome::Expired) => &self.expired,
+            Some(Outcome::Aborted | Outcome::BegunAnew) => &self.aborted,
+            Some(Outcome::Open | Outcome::Committing) | None => return,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn no_valid_version(&self) {
+        self.no_valid_version.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn loaded(&self) {
+        self.loads.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Takes room for what is buffered; false: there is not as much within `bytes_max`.
+    pub(crate) fn buffer(&self, bytes: usize, bytes_max: usize) -> bool {
+        let fits = |taken: usize| taken.checked_add(bytes).filter(|sum| *sum <= bytes_max);
+        self.buffered_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
+    }
+
+    /// Gives room back.
+    pub(crate) fn unbuffer(&self, bytes: usize) {
+        self.buffered_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn figures(&self) -> Figures {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Figures {
+            begun: count(&self.begun),
+            committed: count(&self.committed),
+            aborted: count(&self.aborted),
+            expired: count(&self.expired),
+            no_valid_version: count(&self.no_valid_version),
+            loads: count(&self.loads),
+            buffered_bytes: self.buffered_bytes.load(Ordering::Relaxed) as u64,
+            ..Figures::default()
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! The key version index: what is known of which versions there are. A cache of the store, not its only index.
+//!
+//! Invariants
+//! - **I1** An entry is whole or not there: it begins with a load, and holds every committed version of its key that
+//!   was in the store then or was heard of since. An entry of what was heard last alone could hide a newer version
+//!   that was left out before.
+//! - **I2** A commit is merged into an entry if there is one, remembered with the load if one is under way, and
+//!   otherwise left out: a later load sees it.
+//! - **I3** Merging is by version and idempotent; the order of arrival does not matter.
+//! - **I4** No aborted or undecided attempt is ever in an entry.
+//!
+//! Bounded by bytes: the coldest entries go, and the next read loads them again, so eviction never changes an answer.
+//! From AFT, section 3.1, where the index is never evicted.
+
+#[cfg(test)]
+mod tests;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use foldhash::fast::FixedState;
+use ports::DurabilityPoint;
+use quick_cache::{
+    Weighter,
+    unsync::{Cache, DefaultLifecycle},
+};
+use tokio::sync::watch;
+
+use crate::{Error, model::Key, records::CommitRecord};
+
+/// What an entry costs beside its versions.
+const ENTRY_BYTES: usize = 160;
+/// About how much an entry takes: sizes the cache's tables at birth, nothing more.
+const ENTRY_BYTES_TYPICAL: u64 = 512;
+
+/// All versions of a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// The records that wrote them, oldest version first, so that the newest one costs no move.
+    pub versions: Vec<Arc<CommitRecord>>,
+    /// What the entry says rests on nothing beyond this point (rule P4).
+    pub point: DurabilityPoint,
+    bytes: usize,
+}
+
+impl Entry {
+    fn new(key: &Key, point: DurabilityPoint) -> Self {
+        Self { versions: Vec::new(), point, bytes: ENTRY_BYTES + key.name().len() }
+    }
+
+    fn merge(&mut self, record: &Arc<CommitRecord>) {
+        self.point = self.point.max(record.point);
+        if let Err(place) = self.versions.binary_search_by_key(&record.version, |other| other.version) {
+            self.versions.insert(place, Arc::clone(record));
+            // Records are shared by the entries of all they wrote: each bears its part.
+            self.bytes += size_of::<Arc<CommitRecord>>() + record.bytes_len() / record.writes.len().max(1);
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Weigh;
+
+impl Weighter<Key, Arc<Entry>> for Weigh {
+    fn weight(&self, _: &Key, entry: &Arc<Entry>) -> u64 {
+        entry.bytes as u64
+    }
+}
+
+/// What a load came to; none while it is under way.
+pub type Loaded = Option<Result<Arc<Entry>, Error>>;
+
+/// A load under way.
+#[derive(Debug)]
+struct Load {
+    heard: Vec<Arc<CommitRecord>>,
+    done: watch::Sender<Loaded>,
+}
+
+/// Who loads a key.
+#[derive(Debug)]
+pub enum Loading {
+    /// The caller; it ends with [`Index::finish_load`] or [`Index::fail_load`].
+    ByCaller(watch::Receiver<Loaded>),
+    /// Somebody else does already.
+    UnderWay(watch::Receiver<Loaded>),
+}
+
+/// The entries, and the loads under way.
+#[derive(Debug)]
+pub struct Index {
+    entries: Cache<Key, Arc<Entry>, Weigh, FixedState>,
+    loads: BTreeMap<Key, Load>,
+}
+
+impl Index {
+    /// An index of at most about `bytes_max`.
+    pub fn new(bytes_max: u64) -> Self {
+        let typical = (bytes_max / ENTRY_BYTES_TYPICAL) as usize;
+        let hash = FixedState::default();
+        let entries = Cache::with(typical, bytes_max, Weigh, hash, DefaultLifecycle::default());
+        Self { entries, loads: BTreeMap::new() }
+    }
+
+    /// What is known of `key`; none: it has to be loaded.
+    pub fn entry(&self, key: &Key) -> Option<&Arc<Entry>> {
+        self.entries.get(key)
+    }
+
+    /// The newest version of `key`, as far as it is known.
+    pub fn newest(&self, key: &Key) -> Option<&Arc<CommitRecord>> {
+        self.entries.peek(key)?.versions.last()
+    }
+
+    /// Joins the load of `key`, or begins it.
+    pub fn load(&mut self, key: &Key) -> Loading {
+        if let Some(load) = self.loads.get(key) {
+            return Loading::UnderWay(load.done.subscribe());
+        }
+        let (done, waiter) = watch::channel(None);
+        self.loads.insert(key.clone(), Load { heard: Vec::new(), done });
+        Loading::ByCaller(waiter)
+    }
+
+    /// Ends a load that found `records`, as of `point`. Also what they wrote to other keys is news here (I2).
+    /// Nothing happens if the index was cleared meanwhile.
+    pub fn finish_load(&mut self, key: &Key, records: &[Arc<CommitRecord>], point: DurabilityPoint) {
+        let Some(load) = self.loads.remove(key) else { return };
+        let mut entry = Entry::new(key, point);
+        for record in records.iter().chain(&load.heard) {
+            entry.merge(record);
+        }
+        let entry = Arc::new(entry);
+        self.entries.insert(key.clone(), Arc::clone(&entry));
+        // Even if the entry is too large to be kept, those who wait are answered by it.
+        load.done.send_replace(Some(Ok(entry)));
+        for record in records {
+            self.hear(record);
+        }
+    }
+
+    /// Ends a load that failed.
+    pub fn fail_load(&mut self, key: &Key, error: Error) {
+        if let Some(load) = self.loads.remove(key) {
+            load.done.send_replace(Some(Err(error)));
+        }
+    }
+
+    /// A commit is known (I2).
+    pub fn hear(&mut self, record: &Arc<CommitRecord>) {
+        for write in &record.writes {
+            if let Some(load) = self.loads.get_mut(&write.key) {
+                load.heard.push(Arc::clone(record));
+            } else if let Some(mut entry) = self.entries.get_mut(&write.key) {
+                Arc::make_mut(&mut entry).merge(record);
+            }
+        }
+        self.keep_bounds(record);
+    }
+
+    /// Entries grow in place, which evicts nothing; putting one in again does.
+    fn keep_bounds(&mut self, record: &CommitRecord) {
+        for write in &record.writes {
+            if self.entries.weight() <= self.entries.capacity() {
+                return;
+            }
+            if let Some((key, entry)) = self.entries.remove(&write.key) {
+                self.entries.insert(key, entry);
+            }
+        }
+    }
+
+    /// Forgets the entry of `key`: it named a version that is gone.
+    pub fn forget(&mut self, key: &Key) {
+        self.entries.remove(key);
+    }
+
+    /// Forgets everything; loads under way fail with `error`.
+    pub fn clear(&mut self, error: &Error) {
+        self.entries.clear();
+        for load in std::mem::take(&mut self.loads).into_values() {
+            load.done.send_replace(Some(Err(error.clone())));
+        }
+    }
+
+    /// How many bytes the entries hold.
+    pub fn bytes(&self) -> u64 {
+        self.entries.weight()
+    }
+}

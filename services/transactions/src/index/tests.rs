@@ -1,0 +1,110 @@
+use super::*;
+use crate::{
+    model::{Attempt, NodeId, Position, Timestamp, TransactionId, Version},
+    records::{Place, Write},
+};
+
+fn key(index: u8) -> Key {
+    Key::new(vec![index]).expect("short")
+}
+
+fn record(version: u64, keys: &[u8]) -> Arc<CommitRecord> {
+    let node = NodeId(1);
+    let writes = keys.iter().map(|index| Write { key: key(*index), write: 1, place: Place::Inline });
+    Arc::new(CommitRecord {
+        id: TransactionId::new(format!("{version}")).expect("a name"),
+        attempt: Attempt { node, sequence: version },
+        version: Version { timestamp: Timestamp(version), node },
+        position: Position { log: node, slot: version },
+        writes: writes.collect(),
+        point: DurabilityPoint::DURABLE,
+    })
+}
+
+fn versions(index: &Index, key: &Key) -> Option<Vec<u64>> {
+    let entry = index.entry(key)?;
+    Some(entry.versions.iter().map(|record| record.version.timestamp.0).collect())
+}
+
+/// I1, I2, I3: whatever is evicted, loaded and heard in whatever order, an entry is whole.
+#[test]
+fn an_entry_is_whole_or_not_there() {
+    for seed in 0..300 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        // Small, so that entries are evicted all the time.
+        let mut index = Index::new(8_000);
+        let mut store: Vec<Arc<CommitRecord>> = Vec::new();
+        let mut scanned: BTreeMap<u8, Vec<Arc<CommitRecord>>> = BTreeMap::new();
+        for step in 1..200 {
+            match random.u8(..4) {
+                0 => {
+                    let keys: Vec<u8> = (0..6).filter(|_| random.u8(..3) == 0).collect();
+                    let record = record(if random.bool() { step } else { step + 1_000 }, &keys);
+                    store.push(Arc::clone(&record));
+                    index.hear(&record);
+                    index.hear(&record);
+                }
+                1 => {
+                    let number = random.u8(..6);
+                    if index.entry(&key(number)).is_none()
+                        && let Loading::ByCaller(_) = index.load(&key(number))
+                    {
+                        let written = store.iter().filter(|record| record.write_of(&key(number)).is_some());
+                        scanned.insert(number, written.cloned().collect());
+                    }
+                }
+                _ => {
+                    if let Some((number, found)) = scanned.pop_first() {
+                        index.finish_load(&key(number), &found, DurabilityPoint::DURABLE);
+                    }
+                }
+            }
+            for number in 0..6 {
+                let written = store.iter().filter(|record| record.write_of(&key(number)).is_some());
+                let mut whole: Vec<u64> = written.map(|record| record.version.timestamp.0).collect();
+                whole.sort_unstable();
+                if let Some(versions) = versions(&index, &key(number)) {
+                    assert_eq!(versions, whole, "seed {seed} step {step} key {number}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn one_load_serves_all_who_wait() {
+    let mut index = Index::new(1 << 20);
+    let Loading::ByCaller(first) = index.load(&key(1)) else { panic!("nobody loads yet") };
+    let Loading::UnderWay(second) = index.load(&key(1)) else { panic!("somebody loads") };
+    index.hear(&record(7, &[1]));
+    index.finish_load(&key(1), &[record(3, &[1, 2])], DurabilityPoint::DURABLE);
+    for waiter in [first, second] {
+        let loaded = waiter.borrow().clone().expect("done").expect("well");
+        assert_eq!(loaded.versions.len(), 2);
+    }
+    assert_eq!(versions(&index, &key(2)), None, "nobody has loaded it");
+    index.clear(&Error::NoRoom);
+    assert_eq!((index.bytes(), versions(&index, &key(1))), (0, None));
+}
+
+#[test]
+fn who_waits_for_a_load_hears_that_it_failed() {
+    let mut index = Index::new(1 << 20);
+    let Loading::ByCaller(waiter) = index.load(&key(1)) else { panic!("nobody loads yet") };
+    index.fail_load(&key(1), Error::NoRoom);
+    assert_eq!(*waiter.borrow(), Some(Err(Error::NoRoom)));
+    assert!(matches!(index.load(&key(1)), Loading::ByCaller(_)));
+}
+
+#[test]
+fn entries_that_grow_push_others_out() {
+    let mut index = Index::new(50_000);
+    for number in 0..20 {
+        let Loading::ByCaller(_) = index.load(&key(number)) else { panic!("nobody loads") };
+        index.finish_load(&key(number), &[], DurabilityPoint::DURABLE);
+    }
+    for version in 0..2_000 {
+        index.hear(&record(version, &[(version % 20) as u8]));
+        assert!(index.bytes() <= 51_000, "{}", index.bytes());
+    }
+}

@@ -1,0 +1,201 @@
+//! Where everything lies in the store: partitions and sort keys, in both directions.
+//!
+//! All partitions begin with `t/`; integers in keys are big-endian and of fixed width, so that they sort.
+//! Versions and decisions are spread over 256 buckets: a partition for each key would cost an index of its own on
+//! some stores, and a bucket can be scanned whole, for what nobody names any more.
+//!
+//! Invariants
+//! - The versions of one key are one range of one partition, and ranges of two keys do not touch: a zero byte in a
+//!   key becomes `00 FF`, and `00 01` ends it.
+//! - The order of keys is the order of their ranges within a bucket.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use ports::{Key as ItemKey, key_value::Scan};
+
+use crate::{
+    model::{Attempt, Key, KeyspaceId, NodeId, TransactionId},
+    records::RECORD_VERSION,
+};
+
+/// How many buckets there are. Never changes for a store: the format row holds it.
+pub const BUCKET_COUNT: u32 = 256;
+
+/// The partition of nodes' rows.
+pub const NODES: &[u8] = b"t/n";
+/// What partitions of decision rows begin with.
+pub const DECISIONS: &[u8] = b"t/d/";
+/// What partitions of versions begin with.
+pub const VERSIONS: &[u8] = b"t/v/";
+/// What partitions of nodes' logs begin with.
+pub const LOGS: &[u8] = b"t/l/";
+/// What partitions of write sets' parts begin with.
+pub const WRITE_SETS: &[u8] = b"t/w/";
+
+/// A key in its short form.
+const SHORT_FORM: u8 = 1;
+/// A zero byte within a key.
+const ESCAPED_ZERO: [u8; 2] = [0, 0xff];
+/// The end of a key.
+const END: [u8; 2] = [0, 1];
+/// Behind all versions of a key.
+const AFTER_END: [u8; 2] = [0, 2];
+
+/// Says what the store's records look like.
+pub fn format() -> ItemKey {
+    ItemKey::new(b"t/format", [RECORD_VERSION])
+}
+
+/// Counts the starts of nodes.
+pub fn node_counter() -> ItemKey {
+    ItemKey::new(b"t/counter", b"node")
+}
+
+/// A node's row.
+pub fn node(node: NodeId) -> ItemKey {
+    ItemKey::new(NODES, node.0.to_be_bytes())
+}
+
+/// The node whose row has this sort key.
+pub fn node_of(sort: &[u8]) -> Option<NodeId> {
+    Some(NodeId(u32::from_be_bytes(sort.try_into().ok()?)))
+}
+
+/// The partition of a node's log.
+pub fn log(node: NodeId) -> Bytes {
+    [LOGS, &node.0.to_be_bytes()].concat().into()
+}
+
+/// The row that decides a transaction.
+pub fn decision(id: &TransactionId) -> ItemKey {
+    ItemKey::new([DECISIONS, &[bucket(id.as_bytes())]].concat(), id.as_bytes())
+}
+
+/// A part of a write set too large for its row.
+pub fn write_set_part(attempt: Attempt, part: u32) -> ItemKey {
+    ItemKey::new([WRITE_SETS, &attempt.to_bytes()].concat(), part.to_be_bytes())
+}
+
+/// The version of `key` that `attempt` wrote.
+pub fn version(key: &Key, attempt: Attempt) -> ItemKey {
+    let mut sort = version_prefix(key, END);
+    sort.put_slice(&attempt.to_bytes());
+    ItemKey::new(version_partition(key), sort)
+}
+
+/// All versions of `key`, `items_max` to a page.
+pub fn versions(key: &Key, items_max: usize) -> Scan {
+    Scan {
+        partition: version_partition(key),
+        from: version_prefix(key, END).freeze(),
+        until: Some(version_prefix(key, AFTER_END).freeze()),
+        items_max,
+    }
+}
+
+/// How long the sort key of a version of `key` is.
+pub fn version_sort_bytes(key: &Key) -> usize {
+    let escaped: usize = key.name().iter().map(|byte| if *byte == 0 { ESCAPED_ZERO.len() } else { 1 }).sum();
+    1 + escaped + END.len() + Attempt::BYTES
+}
+
+/// The attempt that wrote the version with this sort key.
+pub fn attempt_of(sort: &[u8]) -> Option<Attempt> {
+    Attempt::from_bytes(sort.last_chunk::<{ Attempt::BYTES }>()?)
+}
+
+/// The key and the attempt of the version at `item`.
+pub fn version_of(item: &ItemKey) -> Option<(Key, Attempt)> {
+    let place = item.partition().strip_prefix(VERSIONS)?;
+    let (keyspace, _bucket) = place.split_first_chunk::<4>()?;
+    let sort = item.sort();
+    let (escaped, attempt) = sort.split_last_chunk::<{ Attempt::BYTES }>()?;
+    let escaped = escaped.strip_prefix(&[SHORT_FORM])?.strip_suffix(&END)?;
+    let keyspace = KeyspaceId(u32::from_be_bytes(*keyspace));
+    Some((Key::in_keyspace(keyspace, unescape(escaped)?).ok()?, Attempt::from_bytes(attempt)?))
+}
+
+fn bucket(bytes: &[u8]) -> u8 {
+    (crc32fast::hash(bytes) % BUCKET_COUNT) as u8
+}
+
+fn version_partition(key: &Key) -> Bytes {
+    let keyspace = key.keyspace().0.to_be_bytes();
+    [VERSIONS, &keyspace, &[bucket(key.name())]].concat().into()
+}
+
+fn version_prefix(key: &Key, end: [u8; 2]) -> BytesMut {
+    let mut sort = BytesMut::with_capacity(version_sort_bytes(key));
+    sort.put_u8(SHORT_FORM);
+    for byte in key.name() {
+        match byte {
+            0 => sort.put_slice(&ESCAPED_ZERO),
+            byte => sort.put_u8(*byte),
+        }
+    }
+    sort.put_slice(&end);
+    sort
+}
+
+fn unescape(escaped: &[u8]) -> Option<Bytes> {
+    let mut name = BytesMut::with_capacity(escaped.len());
+    let mut rest = escaped;
+    while let Some((&byte, behind)) = rest.split_first() {
+        name.put_u8(byte);
+        rest = if byte == 0 { behind.strip_prefix(&[0xff])? } else { behind };
+    }
+    Some(name.freeze())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn random_key(random: &mut fastrand::Rng) -> Key {
+        let alphabet = [0, 1, 2, b'a', 0xfe, 0xff];
+        let name: Vec<u8> = (0..random.usize(0..6)).map(|_| alphabet[random.usize(..6)]).collect();
+        Key::new(name).expect("short")
+    }
+
+    #[test]
+    fn a_version_is_found_in_the_range_of_its_key_alone() {
+        let mut random = fastrand::Rng::with_seed(3);
+        for _ in 0..20_000 {
+            let (key, other) = (random_key(&mut random), random_key(&mut random));
+            let attempt = Attempt { node: NodeId(random.u32(..)), sequence: random.u64(..) };
+            let item = version(&other, attempt);
+            let range = versions(&key, 1);
+            let sort = item.sort();
+            let in_range = sort >= range.from && Some(&sort) < range.until.as_ref();
+            assert_eq!(in_range, key == other, "{key:?} {other:?}");
+            assert_eq!(
+                key < other,
+                version(&key, attempt).sort() < sort && key != other,
+                "{key:?} {other:?}"
+            );
+            assert_eq!(version_of(&item), Some((other.clone(), attempt)));
+            assert_eq!(attempt_of(&sort), Some(attempt));
+            assert_eq!(sort.len(), version_sort_bytes(&other));
+        }
+    }
+
+    #[test]
+    fn what_is_no_version_is_not_taken_for_one() {
+        for (partition, sort) in [
+            (&b"t/v/\0\0\0\0"[..], &b"\x01"[..]),
+            (b"t/d/x", b"\x01k\0\x01aaaaaaaaaaaa"),
+            (b"t/v/\0\0\0\0b", b"\x01k\0xaaaaaaaaaaaa"),
+            (b"t/v/\0\0\0\0b", b"\x01\0k\0\x01aaaaaaaaaaaa"),
+        ] {
+            assert_eq!(version_of(&ItemKey::new(partition, sort)), None, "{}", sort.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn keyspaces_and_nodes_lie_apart() {
+        let first = Key::in_keyspace(KeyspaceId(1), "k").expect("short");
+        let second = Key::in_keyspace(KeyspaceId(2), "k").expect("short");
+        assert_ne!(versions(&first, 1).partition, versions(&second, 1).partition);
+        assert_ne!(log(NodeId(1)), log(NodeId(2)));
+        assert_eq!(node_of(&node(NodeId(9)).sort()), Some(NodeId(9)));
+    }
+}

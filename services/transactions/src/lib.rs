@@ -1,0 +1,63 @@
+//! Read-atomic transactions over a store that only keeps what it acknowledged.
+//!
+//! The protocol on one screen (AFT, sections 3 and 4, with the rules T-1 to T-5 of the design):
+//!
+//! ```text
+//!            begin ──▶ [named: entry in the log + row taken]              what has been heard so far is visible
+//!  get ──▶ own writes ──▶ version index ──▶ Algorithm 1 ──▶ value         load: one scan, and a row for each version
+//!  put, delete ──▶ write buffer
+//!  commit ──▶ together: entry in this node's log, version items
+//!        ──▶ the decision row: one conditional write decides
+//!        ──▶ index, cache ──▶ wait until durable ──▶ answer
+//! ```
+//!
+//! - [`begin`], [`read`], [`write`], [`commit`], [`ending`] and [`outcome`] are the calls, step by step; [`engine`] is
+//!   their public face. [`resolve`] finishes what earlier starts left.
+//! - [`store`] holds every conditional write, [`registry`] the rows of nodes, [`node_log`] the one log of this one.
+//! - [`read_set`], [`index`], [`heard`], [`hybrid_clock`], [`layout`], [`records`] and [`write_buffer`] do no I/O.
+//!
+//! Data before its decision row is invisible; everything after it is repair that anybody may do. Whatever may leave
+//! something in the store stands in a log first, so that to take over from a node is to seal its log. The index is a cache
+//! of the store: evicting from it never changes an answer.
+//!
+//! Nothing here knows a wire, a provider or a thread. Deliberately absent as yet: values that do not fit an item, the
+//! collection of old versions, and more than one node.
+
+#![allow(rustdoc::private_intra_doc_links)]
+
+mod begin;
+#[doc(hidden)]
+pub mod broken;
+mod commit;
+pub mod config;
+pub mod data_cache;
+mod ending;
+pub mod engine;
+pub mod error;
+mod figures;
+pub mod heard;
+pub mod hybrid_clock;
+pub mod index;
+pub mod layout;
+pub mod model;
+mod node;
+mod node_log;
+mod open;
+mod outcome;
+mod read;
+pub mod read_set;
+pub mod records;
+mod registry;
+mod resolve;
+pub mod service;
+mod store;
+mod transaction;
+pub mod transaction_id;
+mod write;
+pub mod write_buffer;
+
+pub use config::Config;
+pub use engine::Engine;
+pub use error::{Error, Result};
+pub use figures::Figures;
+pub use service::{Parts, Service};

@@ -1,0 +1,305 @@
+//! The words of the service: keys, versions, attempts, and what calls take and give.
+//!
+//! Nothing here knows a store. Numbers that mean something have a type.
+
+use std::{fmt, str::FromStr};
+
+use bytes::Bytes;
+use ports::DurabilityPoint;
+use serde::{Deserialize, Serialize};
+
+pub use crate::transaction_id::TransactionId;
+use crate::{Error, Result};
+
+/// The longest key, in bytes.
+pub const KEY_BYTES_MAX: usize = 1_024;
+
+/// One start of one process; never used twice. Zero: none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+pub struct NodeId(pub u32);
+
+impl NodeId {
+    /// Generated ids have 24 bits for it.
+    pub const MAX: Self = Self((1 << 24) - 1);
+}
+
+/// One begin of a transaction, unique for ever. Storage names use it, never the transaction's id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Attempt {
+    /// Where it was begun.
+    pub node: NodeId,
+    /// Its place among that node's begins, from one.
+    pub sequence: u64,
+}
+
+impl Attempt {
+    /// Its length at rest.
+    pub const BYTES: usize = 12;
+
+    /// Its form at rest: big-endian, so that it sorts by node, then sequence.
+    pub fn to_bytes(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..4].copy_from_slice(&self.node.0.to_be_bytes());
+        bytes[4..].copy_from_slice(&self.sequence.to_be_bytes());
+        bytes
+    }
+
+    /// The attempt whose form at rest is `bytes`, if it is one.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
+        let (node, sequence) = bytes.split_first_chunk::<4>()?;
+        let sequence = u64::from_be_bytes(sequence.try_into().ok()?);
+        Some(Self { node: NodeId(u32::from_be_bytes(*node)), sequence })
+    }
+}
+
+/// As a client carries it: `NODE-SEQUENCE`.
+impl fmt::Display for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.node.0, self.sequence)
+    }
+}
+
+impl FromStr for Attempt {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
+        let parse = || {
+            let (node, sequence) = text.split_once('-')?;
+            Some(Self { node: NodeId(node.parse().ok()?), sequence: sequence.parse().ok()? })
+        };
+        parse().ok_or(Error::Invalid("an attempt reads NODE-SEQUENCE"))
+    }
+}
+
+/// Hybrid time: 48 bits of milliseconds since the epoch, 16 bits that count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+pub struct Timestamp(pub u64);
+
+/// When a commit takes its place in the order of its keys' versions. Total, since a node's timestamps grow
+/// strictly. The default one lies before all commits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+pub struct Version {
+    /// Decides first.
+    pub timestamp: Timestamp,
+    /// Decides between equal ones.
+    pub node: NodeId,
+}
+
+/// Where a commit was announced: a slot of its node's log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Position {
+    /// Whose log.
+    pub log: NodeId,
+    /// Which slot, from one. Zero stands before all slots.
+    pub slot: u64,
+}
+
+/// Which keyspace a key lies in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+pub struct KeyspaceId(pub u32);
+
+/// A key: 0 to [`KEY_BYTES_MAX`] bytes of any value, in a keyspace.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Key {
+    keyspace: KeyspaceId,
+    name: Bytes,
+}
+
+impl Key {
+    /// The key `name` of the default keyspace. Errors: `Invalid` if it is too long.
+    pub fn new(name: impl Into<Bytes>) -> Result<Self> {
+        Self::in_keyspace(KeyspaceId::default(), name)
+    }
+
+    /// The key `name` of `keyspace`. Errors: `Invalid` if it is too long.
+    pub fn in_keyspace(keyspace: KeyspaceId, name: impl Into<Bytes>) -> Result<Self> {
+        let name = name.into();
+        if name.len() > KEY_BYTES_MAX {
+            return Err(Error::Invalid("a key has at most 1,024 bytes"));
+        }
+        Ok(Self { keyspace, name })
+    }
+
+    /// Its keyspace.
+    pub fn keyspace(&self) -> KeyspaceId {
+        self.keyspace
+    }
+
+    /// Its bytes.
+    pub fn name(&self) -> &Bytes {
+        &self.name
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.keyspace.0, self.name.escape_ascii())
+    }
+}
+
+/// What a transaction is kept apart from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Isolation {
+    /// It reads nothing uncommitted and nothing fractured. Concurrent transactions may overwrite each other's
+    /// writes.
+    #[default]
+    ReadAtomic,
+    /// As if transactions ran one after the other. Refused by this build.
+    Serializable,
+}
+
+/// What a begin asks for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Begin {
+    /// The client's own name for the transaction; none: one is generated.
+    pub id: Option<TransactionId>,
+    /// What it is kept apart from.
+    pub isolation: Isolation,
+    /// The client's last commit, which the new transaction must see.
+    pub after: Option<After>,
+}
+
+/// How a begin ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Begun {
+    /// It is open.
+    Open {
+        /// Its name.
+        id: TransactionId,
+        /// This begin of it: to be carried by every later call.
+        attempt: Attempt,
+    },
+    /// A transaction of that name has committed before; nothing is open.
+    Committed {
+        /// Its name.
+        id: TransactionId,
+        /// What a begin carries to see it; none if it wrote nothing.
+        after: Option<After>,
+    },
+}
+
+/// Which transaction a call belongs to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    /// Its name.
+    pub id: TransactionId,
+    /// Which begin of it; none: the latest.
+    pub attempt: Option<Attempt>,
+}
+
+impl Call {
+    /// The latest attempt of `id`.
+    pub fn latest(id: TransactionId) -> Self {
+        Self { id, attempt: None }
+    }
+}
+
+/// A commit as its client carries it: `TIMESTAMP-NODE-LOG-SLOT`, all hexadecimal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct After {
+    /// Its version.
+    pub version: Version,
+    /// Where it was announced.
+    pub position: Position,
+}
+
+impl fmt::Display for After {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { version, position } = self;
+        write!(f, "{:x}-{:x}-{:x}-{:x}", version.timestamp.0, version.node.0, position.log.0, position.slot)
+    }
+}
+
+impl FromStr for After {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
+        let parse = || {
+            let mut parts = text.split('-').map(|part| u64::from_str_radix(part, 16).ok());
+            let [timestamp, node, log, slot] = [(); 4].map(|()| parts.next().flatten());
+            let node_id = |number: Option<u64>| Some(NodeId(u32::try_from(number?).ok()?));
+            let version = Version { timestamp: Timestamp(timestamp?), node: node_id(node)? };
+            let position = Position { log: node_id(log)?, slot: slot? };
+            parts.next().is_none().then_some(Self { version, position })
+        };
+        parse().ok_or(Error::Invalid("a commit token reads TIMESTAMP-NODE-LOG-SLOT"))
+    }
+}
+
+/// A commit that is durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Committed {
+    /// What the client's next begin carries to see it; none if the transaction wrote nothing.
+    pub after: Option<After>,
+}
+
+/// What has become of a transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It goes on.
+    Open,
+    /// It is being decided.
+    Committing,
+    /// All its writes count.
+    Committed,
+    /// None of its writes counts.
+    Aborted,
+    /// It ran out of time, and none of its writes counts; or it began so long ago that nobody knows.
+    Expired,
+    /// Somebody began it anew: this attempt's writes do not count.
+    BegunAnew,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Open => "open",
+            Self::Committing => "committing",
+            Self::Committed => "committed",
+            Self::Aborted => "aborted",
+            Self::Expired => "expired",
+            Self::BegunAnew => "begun-anew",
+        })
+    }
+}
+
+/// An answer, and the point it rests on: whoever takes it out of the house waits for that point first (rule P4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shown<T> {
+    /// The answer.
+    pub value: T,
+    /// Everything it rests on lies at or before this point.
+    pub point: DurabilityPoint,
+}
+
+impl<T> Shown<T> {
+    pub(crate) fn durable(value: T) -> Self {
+        Self { value, point: DurabilityPoint::DURABLE }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_read_back_as_they_were_written() {
+        let attempt = Attempt { node: NodeId(7), sequence: 1 << 39 };
+        assert_eq!(attempt.to_string().parse(), Ok(attempt));
+        assert_eq!(Attempt::from_bytes(&attempt.to_bytes()), Some(attempt));
+        let version = Version { timestamp: Timestamp(u64::MAX), node: NodeId(3) };
+        let after = After { version, position: Position { log: NodeId(3), slot: 12 } };
+        assert_eq!(after.to_string().parse(), Ok(after));
+    }
+
+    #[test]
+    fn hostile_tokens_are_refused() {
+        for text in ["", "-", "1", "1-", "1-x", "-1-2", "1-2-3", "4294967296-1"] {
+            assert!(text.parse::<Attempt>().is_err(), "{text}");
+        }
+        for text in ["", "1-2-3", "1-2-3-4-5", "1-2-3-", "g-1-1-1", "1-1ffffffff-1-1", "--1-1-1"] {
+            assert!(text.parse::<After>().is_err(), "{text}");
+        }
+        assert!(Key::new(vec![0; KEY_BYTES_MAX + 1]).is_err());
+        assert!(Key::new(vec![0; KEY_BYTES_MAX]).is_ok());
+    }
+}

@@ -1,0 +1,264 @@
+//! A node's own log: what may leave something in the store is announced here, many at a time.
+//!
+//! Whoever commits puts its entry into a queue and takes the writer; who gets it first writes all that wait as one
+//! slot. While one slot is under way the next gathers, so a slow store sees few large slots and a fast one many
+//! small ones, without a timer.
+//!
+//! Invariants
+//! - Timestamps are given when a slot is put together, by one writer at a time: they grow with the slots (T-1).
+//! - An append is answered once its slot, and with it every slot before it, is confirmed.
+//! - A slot is done once each of its entries is decided; a successor begins at the first that is not.
+//!
+//! From `protocols.md`, "the fenced log" and T-2.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use bytes::Bytes;
+use ports::{Clock, ErrorKind};
+use primitives::{Appended, Cursor, Epoch, SlotIndex, Writer};
+use tokio::sync::{self, oneshot};
+
+use crate::{
+    Error, Result,
+    heard::Progress,
+    hybrid_clock::HybridClock,
+    model::{Attempt, NodeId, Timestamp, TransactionId},
+    records::{Entry, StoredSlot, WriteSet, encode},
+    registry::NodeRow,
+    store::Store,
+};
+
+/// What is to be announced.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    /// The entry; the timestamp of a commit is filled in.
+    entry: Entry,
+    /// A commit's timestamp is above this one.
+    floor: Timestamp,
+}
+
+impl Draft {
+    /// A named begin.
+    pub(crate) fn began(id: TransactionId, attempt: Attempt) -> Self {
+        Self { entry: Entry::Began { id, attempt }, floor: Timestamp::default() }
+    }
+
+    /// A commit.
+    pub(crate) fn committing(
+        id: TransactionId,
+        attempt: Attempt,
+        named: bool,
+        writes: WriteSet,
+        floor: Timestamp,
+    ) -> Self {
+        let timestamp = Timestamp::default();
+        Self { entry: Entry::Committing { id, attempt, named, timestamp, writes }, floor }
+    }
+}
+
+/// Where an entry stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Placed {
+    pub(crate) slot: u64,
+    /// Of a `Committing` entry: its timestamp.
+    pub(crate) timestamp: Timestamp,
+}
+
+type Waiting = (Draft, oneshot::Sender<Result<Placed>>);
+
+/// The log of a node that is alive.
+#[derive(Debug)]
+pub(crate) struct NodeLog {
+    store: Arc<Store>,
+    clock: Arc<dyn Clock>,
+    epoch: Epoch,
+    slot_bytes_max: usize,
+    waiting: Mutex<VecDeque<Waiting>>,
+    writer: sync::Mutex<Writer>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    clock: HybridClock,
+    /// Up to where commits are decided.
+    decided: Progress,
+    /// Up to where nothing is left to do or to clean.
+    settled: Progress,
+    /// The last slot that was told to a successor.
+    published: u64,
+    slots: u64,
+}
+
+impl NodeLog {
+    pub(crate) fn new(
+        store: Arc<Store>,
+        writer: Writer,
+        clock: Arc<dyn Clock>,
+        highest: HybridClock,
+        slot_bytes_max: usize,
+    ) -> Self {
+        let sealed = writer.sealed().0;
+        let progress = Progress::from(sealed);
+        let state = State {
+            clock: highest,
+            decided: progress.clone(),
+            settled: progress,
+            published: sealed,
+            slots: 0,
+        };
+        Self {
+            epoch: writer.epoch(),
+            store,
+            clock,
+            slot_bytes_max,
+            waiting: Mutex::default(),
+            writer: sync::Mutex::new(writer),
+            state: Mutex::new(state),
+        }
+    }
+
+    /// Announces `draft`. Errors: `NoRoom` and `Corrupt`, and it is not in the log; `Unavailable` once the node
+    /// cannot go on, and it may be.
+    pub(crate) async fn append(&self, draft: Draft) -> Result<Placed> {
+        let (told, mut placed) = oneshot::channel();
+        lock(&self.waiting).push_back((draft, told));
+        loop {
+            let mut writer = self.writer.lock().await;
+            // Whoever had the writer before may have written this as well.
+            match placed.try_recv() {
+                Ok(placed) => return placed,
+                Err(oneshot::error::TryRecvError::Closed) => {
+                    return Err(Error::unavailable("the writer of the log is gone"));
+                }
+                Err(oneshot::error::TryRecvError::Empty) => self.write_waiting(&mut writer).await,
+            }
+        }
+    }
+
+    /// Timestamps are given above this one from now on.
+    pub(crate) fn observe(&self, timestamp: Timestamp) {
+        self.state().clock.observe(timestamp);
+    }
+
+    /// Whether `timestamp` is one that somebody can have given by now: not beyond what was given or observed, nor
+    /// beyond the wall clock and `slack_ms`.
+    pub(crate) fn is_plausible(&self, timestamp: Timestamp, slack_ms: u64) -> bool {
+        let mut reached = self.state().clock;
+        reached.observe(timestamp);
+        let wall = ports::Timestamp(self.clock.now().0 + slack_ms);
+        reached.ahead_ms(wall) <= self.state().clock.ahead_ms(wall)
+    }
+
+    /// A commit in `slot` is decided. Returns up to where all are.
+    pub(crate) fn decided(&self, slot: u64) -> u64 {
+        let mut state = self.state();
+        state.decided.finish(slot);
+        state.decided.through()
+    }
+
+    /// Nothing is left to do or to clean for an entry in `slot`.
+    pub(crate) fn settled(&self, slot: u64) {
+        self.state().settled.finish(slot);
+    }
+
+    /// How many slots it has written.
+    pub(crate) fn slots(&self) -> u64 {
+        self.state().slots
+    }
+
+    /// What a successor should know once more than `slots_max` slots are done that it does not know of.
+    pub(crate) fn unpublished(&self, node: NodeId, slots_max: u64) -> Option<NodeRow> {
+        let mut state = self.state();
+        let through = state.settled.through();
+        if through < state.published + slots_max {
+            return None;
+        }
+        state.published = through;
+        let done = Cursor { next: SlotIndex(through + 1), epoch: self.epoch };
+        Some(NodeRow { node, is_resolved: false, done, timestamp: state.clock.last() })
+    }
+
+    /// Writes what waits, up to the bound of a slot, and tells those who wait.
+    async fn write_waiting(&self, writer: &mut Writer) {
+        let (drafts, told): (Vec<Draft>, Vec<_>) = self.next_batch().into_iter().unzip();
+        let (slot, given) = self.put_together(drafts);
+        let written = self.write(writer, encode(&slot)).await;
+        if let Ok(index) = written {
+            let committing = slot.entries.iter().filter(|entry| matches!(entry, Entry::Committing { .. }));
+            let mut state = self.state();
+            state.decided.start(index, committing.count());
+            state.settled.start(index, slot.entries.len());
+            state.slots += 1;
+        }
+        for (told, timestamp) in told.into_iter().zip(given) {
+            // Nobody hears it only if the engine is on its way out.
+            let _ = told.send(written.clone().map(|slot| Placed { slot, timestamp }));
+        }
+    }
+
+    fn next_batch(&self) -> Vec<Waiting> {
+        let mut waiting = lock(&self.waiting);
+        let mut batch: Vec<Waiting> = Vec::new();
+        let mut bytes = 0;
+        while let Some((draft, _)) = waiting.front() {
+            bytes += draft.entry.bytes_len();
+            if bytes > self.slot_bytes_max && !batch.is_empty() {
+                break;
+            }
+            batch.extend(waiting.pop_front());
+        }
+        batch
+    }
+
+    /// A slot of what waits, with the timestamp of each entry.
+    fn put_together(&self, drafts: Vec<Draft>) -> (StoredSlot, Vec<Timestamp>) {
+        let wall = self.clock.now();
+        let mut state = self.state();
+        let (mut entries, mut given) = (Vec::with_capacity(drafts.len()), Vec::with_capacity(drafts.len()));
+        for Draft { mut entry, floor } in drafts {
+            if let Entry::Committing { timestamp, .. } = &mut entry {
+                *timestamp = state.clock.tick(wall, floor);
+            }
+            entries.push(entry);
+            given.push(state.clock.last());
+        }
+        (StoredSlot { written_ms: wall.0, timestamp: state.clock.last(), entries }, given)
+    }
+
+    async fn write(&self, writer: &mut Writer, payload: Bytes) -> Result<u64> {
+        let mut delays = Store::delays();
+        loop {
+            self.store.standing()?;
+            // What a lost answer left is asked for first: written anew, it would stand there twice.
+            let appended = match writer.settle().await {
+                Ok(None) => writer.append(payload.clone()).await,
+                Ok(Some(settled)) => Ok(settled),
+                Err(error) => Err(error),
+            };
+            match appended {
+                Ok(Appended::At(slot, point)) => {
+                    self.store.seen(point)?;
+                    return Ok(slot.0);
+                }
+                Ok(Appended::Fenced) => self.store.fall(),
+                Err(error) if error.kind() == ErrorKind::Lost => self.store.fall(),
+                Err(error) if error.kind() == ErrorKind::NoRoom => return Err(Error::NoRoom),
+                Err(error) if error.is_retryable() => self.store.pause(&mut delays).await,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+}
+
+/// Locks `mutex`. A panic elsewhere ends the process, or the test.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,152 @@
+//! All attempts of this node: those open, in the order of their begins, and what ended lately.
+//!
+//! Invariants
+//! - An id has one latest attempt here. Earlier ones may still be committing: their rows refuse them.
+//! - Attempts that have not ended stand in the order of their begins, so the first has heard least.
+//!
+//! Bounds: `open_max` attempts, then a begin is refused; `ended_lately_max` outcomes, of which those
+//! older than `retry_window` go as others come, and beyond that the row is asked.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+
+use ports::Monotonic;
+use tokio::sync;
+
+use crate::{
+    Config, Error, Result,
+    model::{Attempt, Call, Outcome, TransactionId},
+    transaction::{Answer, Transaction, outcome},
+};
+
+/// Held while a name is begun: two begins of one name are in memory as they are in its row.
+pub(crate) type BeginLock = Arc<sync::Mutex<()>>;
+
+/// The attempts of this node.
+#[derive(Debug, Default)]
+pub(crate) struct Open {
+    latest: BTreeMap<TransactionId, Arc<Transaction>>,
+    /// Attempts that have not ended.
+    order: BTreeMap<Attempt, Arc<Transaction>>,
+    lately: BTreeMap<TransactionId, (Attempt, Answer)>,
+    lately_order: VecDeque<(Monotonic, TransactionId, Attempt)>,
+    beginning: BTreeMap<TransactionId, BeginLock>,
+}
+
+/// What is known here of the attempt that a call belongs to.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// It has not ended.
+    Here(Arc<Transaction>),
+    /// It ended lately.
+    Ended(Answer),
+    /// It is not the latest.
+    BegunAnew,
+    /// Nothing.
+    Nothing,
+}
+
+impl Open {
+    /// Errors: `TooManyOpen`.
+    pub(crate) fn check_room(&self, config: &Config) -> Result<()> {
+        if self.order.len() >= config.open_max { Err(Error::TooManyOpen) } else { Ok(()) }
+    }
+
+    /// How many attempts have not ended.
+    pub(crate) fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    /// Opens `transaction`. Returns the earlier attempt of its id, if one was here.
+    pub(crate) fn insert(&mut self, transaction: &Arc<Transaction>) -> Option<Arc<Transaction>> {
+        self.lately.remove(&transaction.id);
+        self.order.insert(transaction.attempt, Arc::clone(transaction));
+        self.latest.insert(transaction.id.clone(), Arc::clone(transaction))
+    }
+
+    /// What a call belongs to.
+    pub(crate) fn find(&self, call: &Call) -> Found {
+        let is_asked = |attempt: Attempt| call.attempt.is_none_or(|asked| asked == attempt);
+        if let Some(transaction) = self.latest.get(&call.id) {
+            let found = is_asked(transaction.attempt);
+            return if found { Found::Here(Arc::clone(transaction)) } else { Found::BegunAnew };
+        }
+        match self.lately.get(&call.id) {
+            Some((attempt, answer)) if is_asked(*attempt) => Found::Ended(answer.clone()),
+            Some(_) => Found::BegunAnew,
+            None => Found::Nothing,
+        }
+    }
+
+    /// The attempt that a call names, whether it is the latest or not: as nobody may ask.
+    pub(crate) fn find_any(&self, call: &Call) -> Found {
+        match call.attempt.and_then(|attempt| self.order.get(&attempt)) {
+            Some(transaction) if transaction.id == call.id => Found::Here(Arc::clone(transaction)),
+            _ => self.find(call),
+        }
+    }
+
+    /// `transaction` has ended with `answer`.
+    pub(crate) fn end(
+        &mut self,
+        transaction: &Transaction,
+        answer: &Answer,
+        now: Monotonic,
+        config: &Config,
+    ) {
+        self.order.remove(&transaction.attempt);
+        let is_latest =
+            self.latest.get(&transaction.id).is_some_and(|latest| latest.attempt == transaction.attempt);
+        if !is_latest {
+            return;
+        }
+        self.latest.remove(&transaction.id);
+        // What is not known for certain is looked up.
+        if outcome(answer).is_some_and(|outcome| outcome != Outcome::BegunAnew) {
+            self.lately.insert(transaction.id.clone(), (transaction.attempt, answer.clone()));
+            self.lately_order.push_back((now, transaction.id.clone(), transaction.attempt));
+        }
+        self.forget_outcomes(now, config);
+    }
+
+    fn forget_outcomes(&mut self, now: Monotonic, config: &Config) {
+        while let Some((ended, id, attempt)) = self.lately_order.front() {
+            if self.lately_order.len() <= config.ended_lately_max && now.since(*ended) <= config.retry_window
+            {
+                return;
+            }
+            if self.lately.get(id).is_some_and(|(latest, _)| latest == attempt) {
+                self.lately.remove(id);
+            }
+            self.lately_order.pop_front();
+        }
+    }
+
+    /// Every attempt that has not ended, oldest first.
+    pub(crate) fn all(&self) -> Vec<Arc<Transaction>> {
+        self.order.values().cloned().collect()
+    }
+
+    /// The lock of a name that is being begun.
+    pub(crate) fn begin_lock(&mut self, id: &TransactionId) -> BeginLock {
+        Arc::clone(self.beginning.entry(id.clone()).or_default())
+    }
+
+    /// Gives the lock of a name back: it goes with the last who holds it.
+    pub(crate) fn end_begin(&mut self, id: &TransactionId, lock: BeginLock) {
+        drop(lock);
+        if self.beginning.get(id).is_some_and(|lock| Arc::strong_count(lock) == 1) {
+            self.beginning.remove(id);
+        }
+    }
+
+    /// Forgets everything but the begins under way.
+    pub(crate) fn clear(&mut self) -> Vec<Arc<Transaction>> {
+        self.latest.clear();
+        self.lately.clear();
+        self.lately_order.clear();
+        std::mem::take(&mut self.order).into_values().collect()
+    }
+}

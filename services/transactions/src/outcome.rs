@@ -1,0 +1,123 @@
+//! What became of a transaction: asked by calls for attempts that are not open here, and by repeats.
+//!
+//! A row that is decided is the answer. One that is not, and whose owner is gone, is closed first, and what then stands
+//! is the answer: so "aborted" is never told of something that commits later (T-2). Closing is safe however alive the
+//! owner is. Past the window the answer is *expired*, never *aborted*, and nothing commits under that id any more.
+//!
+//! Every answer that leaves here is durable (P4): errors carry no point.
+
+use std::sync::Arc;
+
+use ports::DurabilityPoint;
+
+use crate::{
+    Error, Result,
+    engine::Core,
+    model::{Attempt, Call, Committed, Outcome, Shown, TransactionId},
+    node::Node,
+    open::Found,
+    store::{Decided, Decision, State},
+    transaction::{Answer, outcome},
+};
+
+impl Core {
+    pub(crate) async fn status(self: &Arc<Self>, id: &TransactionId) -> Result<Shown<Outcome>> {
+        let call = Call::latest(id.clone());
+        let found = self.view().open.find(&call);
+        let answer = match found {
+            Found::Here(transaction) => return Ok(Shown::durable(transaction.state().outcome())),
+            Found::BegunAnew => return Ok(Shown::durable(Outcome::BegunAnew)),
+            Found::Ended(answer) => answer,
+            Found::Nothing => self.answer_of(&call).await,
+        };
+        match (outcome(&answer), answer) {
+            (Some(outcome), _) => Ok(Shown::durable(outcome)),
+            (None, Err(Error::Expired)) => Ok(Shown::durable(Outcome::Expired)),
+            (None, Err(error)) => Err(error),
+            (None, Ok(_)) => unreachable!("a commit that was answered has an outcome"),
+        }
+    }
+
+    /// What a commit is answered whose attempt is not known here. It runs as a task of the engine, alone with whoever
+    /// begins the same name.
+    pub(crate) async fn answer_of(self: &Arc<Self>, call: &Call) -> Answer {
+        let (core, call) = (Arc::clone(self), call.clone());
+        self.spawn_and_wait(async move {
+            let node = core.serving()?;
+            let lock = core.view().open.begin_lock(&call.id);
+            let held = Arc::clone(&lock);
+            let answer = {
+                let _alone = held.lock().await;
+                core.look_up(&node, &call).await
+            };
+            drop(held);
+            core.end_begin(&call.id, lock);
+            answer
+        })
+        .await
+    }
+
+    async fn look_up(&self, node: &Arc<Node>, call: &Call) -> Answer {
+        if !matches!(self.view().open.find(call), Found::Nothing) {
+            return Err(Error::unavailable("the transaction is just being begun"));
+        }
+        let (decision, point) = node.store.decision(&call.id).await?;
+        let (decision, point) = match decision {
+            Some(decision) => (decision, point),
+            None => self.close_unknown(node, &call.id).await?,
+        };
+        let (decision, point) = close_undecided(node, &call.id, decision, point).await?;
+        node.store.externalize(point).await?;
+        let is_asked = call.attempt.is_none_or(|asked| asked == decision.attempt);
+        match decision.state {
+            State::Expired => Err(Error::Expired),
+            _ if !is_asked => Err(Error::TransactionFinished(Outcome::BegunAnew)),
+            State::Committed(stored) => {
+                self.hear_committed(node, &call.id, decision.attempt, &stored, point).await?;
+                Ok(Committed { after: stored.after() })
+            }
+            State::Aborted | State::Undecided => Err(Error::TransactionFinished(Outcome::Aborted)),
+        }
+    }
+
+    /// There is no row: a generated id is closed by what it says of itself. Its owner is this node, which does not hold
+    /// it, or an earlier start, since a node of its own has the store to itself.
+    async fn close_unknown(&self, node: &Node, id: &TransactionId) -> Result<(Decision, DurabilityPoint)> {
+        let generated = id.generated().ok_or(Error::NoSuchTransaction)?;
+        let attempt = generated.attempt;
+        let was_given = attempt.node.0 > 0 && (attempt.node < node.id || node.has_begun(attempt));
+        if !was_given {
+            return Err(Error::NoSuchTransaction);
+        }
+        let age_ms = u128::from(self.clock.now().ms_since(generated.start));
+        let (closed, state) = if age_ms > self.config.retry_window.as_millis() {
+            (node.store.expire(id, attempt).await?, State::Expired)
+        } else {
+            (node.store.close_generated(id, attempt).await?, State::Aborted)
+        };
+        standing(closed, attempt, state)
+    }
+}
+
+/// The row is there: if it is undecided, the attempt that has it is not held by anybody any more.
+async fn close_undecided(
+    node: &Node,
+    id: &TransactionId,
+    decision: Decision,
+    point: DurabilityPoint,
+) -> Result<(Decision, DurabilityPoint)> {
+    if decision.state != State::Undecided {
+        return Ok((decision, point));
+    }
+    let closed = node.store.close_named(id, decision.attempt).await?;
+    standing(closed, decision.attempt, State::Aborted)
+}
+
+/// What stands after a row was closed as `state` for `attempt`, or was not because something else stood there.
+fn standing(closed: Decided, attempt: Attempt, state: State) -> Result<(Decision, DurabilityPoint)> {
+    match closed {
+        Decided::Done(point) => Ok((Decision { attempt, state }, point)),
+        Decided::Refused(Some(decision), point) => Ok((decision, point)),
+        Decided::Refused(None, _) => Err(Error::NoSuchTransaction),
+    }
+}

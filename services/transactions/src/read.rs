@@ -1,0 +1,259 @@
+//! Get: own writes, the choice, the load of what is not known, the value.
+//!
+//! A load is one scan and, for each version found, its decision row, read after the version was: a commit decided in
+//! between is either seen in its row or heard of like any other. One load of a key serves all who wait for it, and
+//! goes on if they do not.
+//!
+//! A version that is chosen and whose item is gone means that the entry is stale: it is loaded again, three times at
+//! most, and then `NoValidVersion` is the answer, never absent.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use ports::DurabilityPoint;
+use tokio::sync::watch;
+
+use crate::{
+    Error, Result,
+    broken::Broken,
+    engine::Core,
+    index::{Entry, Loaded, Loading},
+    model::{Attempt, Call, Key, Shown},
+    node::Node,
+    read_set::{Choice, Read},
+    records::{CommitRecord, Place},
+    store::{Decision, State, VersionItem},
+    transaction::Transaction,
+};
+
+/// Decision rows read at a time.
+const ROWS_AT_ONCE: usize = 16;
+/// How often a version that is gone is looked for again.
+const STALE_MAX: usize = 3;
+
+/// What a look at memory came to.
+enum Looked {
+    /// The transaction wrote it itself; none: it deleted it.
+    Own(Option<Bytes>),
+    /// It was chosen: now, or by an earlier read.
+    Chosen(Read, Age),
+    /// The versions have to be loaded first.
+    Unknown(watch::Receiver<Loaded>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Age {
+    New,
+    Old,
+}
+
+/// What is behind a choice.
+enum Found {
+    Value(Option<Bytes>),
+    /// The item should be there, and is not.
+    Missing,
+}
+
+/// What a load found.
+struct Versions {
+    records: Vec<Arc<CommitRecord>>,
+    values: Vec<(Attempt, u32, Bytes)>,
+    point: DurabilityPoint,
+}
+
+impl Core {
+    pub(crate) async fn get(self: &Arc<Self>, call: &Call, key: &Key) -> Result<Shown<Option<Bytes>>> {
+        let transaction = self.here(call).await?;
+        let mut loaded = None;
+        let mut stale = 0;
+        loop {
+            let (read, age) = match self.look(&transaction, key, loaded.take())? {
+                Looked::Own(value) => return Ok(Shown::durable(value)),
+                Looked::Chosen(read, age) => (read, age),
+                Looked::Unknown(waiter) => {
+                    loaded = Some(wait_for_load(waiter).await?);
+                    continue;
+                }
+            };
+            match self.value(&transaction.node, key, &read.choice).await? {
+                Found::Value(value) => {
+                    if self.config.is_broken(Broken::ChoosesBeforeRecording) {
+                        transaction.state().reads.record(key.clone(), read.choice, read.point);
+                    }
+                    transaction.node.store.standing()?;
+                    return Ok(Shown { value, point: read.point });
+                }
+                Found::Missing if age == Age::New && stale < STALE_MAX => {
+                    transaction.state().reads.take_back(key);
+                    self.view().index.forget(key);
+                    stale += 1;
+                }
+                Found::Missing => return Err(self.no_valid_version()),
+            }
+        }
+    }
+
+    pub(crate) async fn get_now(self: &Arc<Self>, key: &Key) -> Result<Shown<Option<Bytes>>> {
+        let node = self.serving()?;
+        for _ in 0..STALE_MAX {
+            let known = self.view().index.entry(key).cloned();
+            let entry = match known {
+                Some(entry) => entry,
+                None => wait_for_load(self.load(&node, key)).await?,
+            };
+            let choice =
+                entry.versions.last().map_or(Choice::Absent, |newest| Choice::Version(newest.clone()));
+            if let Found::Value(value) = self.value(&node, key, &choice).await? {
+                node.store.standing()?;
+                return Ok(Shown { value, point: entry.point });
+            }
+            self.view().index.forget(key);
+        }
+        Err(self.no_valid_version())
+    }
+
+    /// Own writes, what was read before, or a choice; `loaded` if the index could not keep what was loaded. Choosing
+    /// and recording are one step.
+    fn look(
+        self: &Arc<Self>,
+        transaction: &Transaction,
+        key: &Key,
+        loaded: Option<Arc<Entry>>,
+    ) -> Result<Looked> {
+        let mut state = transaction.state();
+        state.touch(self.clock.monotonic())?;
+        transaction.node.store.standing()?;
+        if let Some(own) = state.buffer.get(key) {
+            return Ok(Looked::Own(own.value.clone()));
+        }
+        if let Some(read) = state.reads.get(key) {
+            return Ok(Looked::Chosen(read.clone(), Age::Old));
+        }
+        if state.reads.len() >= self.config.keys_read_max {
+            return Err(Error::TooLarge("the transaction reads too many keys"));
+        }
+        let known = self.view().index.entry(key).cloned();
+        let Some(entry) = known.or(loaded) else {
+            return Ok(Looked::Unknown(self.load(&transaction.node, key)));
+        };
+        let chosen = state.reads.choose(key, &entry.versions, &transaction.begin_heard, self.config.broken);
+        let choice = chosen.map_err(|_| self.no_valid_version())?;
+        let is_recorded = match &choice {
+            Choice::Absent => !self.config.is_broken(Broken::ForgetsAbsence),
+            Choice::Version(_) => true,
+        };
+        if is_recorded && !self.config.is_broken(Broken::ChoosesBeforeRecording) {
+            state.reads.record(key.clone(), choice.clone(), entry.point);
+        }
+        Ok(Looked::Chosen(Read { choice, point: entry.point }, Age::New))
+    }
+
+    fn no_valid_version(&self) -> Error {
+        self.counters.no_valid_version();
+        Error::NoValidVersion
+    }
+
+    /// The value behind a choice.
+    async fn value(&self, node: &Arc<Node>, key: &Key, choice: &Choice) -> Result<Found> {
+        let Choice::Version(record) = choice else { return Ok(Found::Value(None)) };
+        let write = record.write_of(key).expect("a record was chosen for a key it wrote");
+        if write.place == Place::Gone {
+            return Ok(Found::Value(None));
+        }
+        if let Some(value) = self.view().data.get(record.attempt, write.write) {
+            return Ok(Found::Value(Some(value)));
+        }
+        match node.store.version(key, record.attempt).await? {
+            Some(VersionItem { write: stored, value: Some(value), .. }) if stored == write.write => {
+                let mut view = self.view();
+                if view.is_served_by(node) {
+                    view.data.insert(record.attempt, stored, value.clone());
+                }
+                Ok(Found::Value(Some(value)))
+            }
+            _ => {
+                tracing::error!(?key, attempt = %record.attempt, "a committed version is not in the store");
+                Ok(Found::Missing)
+            }
+        }
+    }
+
+    /// Loads the versions of `key`, or joins who does.
+    fn load(self: &Arc<Self>, node: &Arc<Node>, key: &Key) -> watch::Receiver<Loaded> {
+        let waiter = {
+            let mut view = self.view();
+            if !view.is_served_by(node) {
+                return watch::channel(Some(Err(Error::unavailable("the node starts over")))).1;
+            }
+            match view.index.load(key) {
+                Loading::UnderWay(waiter) => return waiter,
+                Loading::ByCaller(waiter) => waiter,
+            }
+        };
+        self.counters.loaded();
+        let (core, node, key) = (Arc::clone(self), Arc::clone(node), key.clone());
+        self.spawn(async move {
+            let found = load_versions(&node, &key).await;
+            let mut view = core.view();
+            // Another node's loads are its own.
+            if !view.is_served_by(&node) {
+                return;
+            }
+            match found {
+                Ok(Versions { records, values, point }) => {
+                    for record in &records {
+                        node.log.observe(record.version.timestamp);
+                    }
+                    for (attempt, write, value) in values {
+                        view.data.insert(attempt, write, value);
+                    }
+                    view.index.finish_load(&key, &records, point);
+                }
+                Err(error) => view.index.fail_load(&key, error),
+            }
+        });
+        waiter
+    }
+}
+
+async fn wait_for_load(mut waiter: watch::Receiver<Loaded>) -> Result<Arc<Entry>> {
+    match waiter.wait_for(Option::is_some).await {
+        Ok(loaded) => loaded.clone().expect("waited for"),
+        Err(_) => Err(Error::unavailable("the engine stops")),
+    }
+}
+
+/// The committed versions of `key` that are in the store.
+async fn load_versions(node: &Node, key: &Key) -> Result<Versions> {
+    let (items, mut point) = node.store.versions(key).await?;
+    let rows = stream::iter(items).map(|(attempt, item)| committed_version(node, key, attempt, item));
+    let found: Vec<_> = rows.buffered(ROWS_AT_ONCE).try_collect().await?;
+    let mut versions = Versions { records: Vec::new(), values: Vec::new(), point };
+    for (record, item, read_at) in found {
+        point = point.max(read_at);
+        let Some(record) = record else { continue };
+        versions.values.extend(item.value.map(|value| (record.attempt, item.write, value)));
+        versions.records.push(Arc::new(record));
+    }
+    Ok(Versions { point, ..versions })
+}
+
+/// The record of a version, if it counts: if its row is committed by the attempt that wrote it, as that write.
+async fn committed_version(
+    node: &Node,
+    key: &Key,
+    attempt: Attempt,
+    item: VersionItem,
+) -> Result<(Option<CommitRecord>, VersionItem, DurabilityPoint)> {
+    let (decision, point) = node.store.decision(&item.id).await?;
+    let Some(Decision { attempt: decided, state: State::Committed(stored) }) = decision else {
+        return Ok((None, item, point));
+    };
+    if decided != attempt {
+        return Ok((None, item, point));
+    }
+    let record = node.store.record(&item.id, attempt, &stored, point).await?;
+    let is_its_write = record.write_of(key).is_some_and(|write| write.write == item.write);
+    Ok((is_its_write.then_some(record), item, point))
+}

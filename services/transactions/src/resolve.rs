@@ -1,0 +1,191 @@
+//! A start: a new node, and what the logs of earlier ones left.
+//!
+//! Before the first begin, the log of every earlier start is sealed, so that its owner can announce nothing more; then
+//! each of its entries is decided, by closing what is not, and what does not count is deleted. The owner may be this very
+//! process, whose store went back, with tasks that do not know yet: their rows are closed before they come to them.
+//!
+//! Every step can be repeated: a start that dies on the way is done again by the next one. Only then is a log marked as
+//! resolved, with the highest timestamp it had given, above which this node goes on (T-1).
+//!
+//! From AFT, section 4.2, whose fault manager scans all commits; ours reads what is behind the last mark.
+
+use std::sync::Arc;
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use primitives::{Cursor, FencedLog, Slot};
+
+use crate::{
+    Error, Result,
+    broken::Broken,
+    engine::Core,
+    heard::Heard,
+    hybrid_clock::HybridClock,
+    layout,
+    model::{Attempt, NodeId, Timestamp, TransactionId},
+    node::Node,
+    node_log::NodeLog,
+    records::{Entry, StoredSlot, WriteSet, decode},
+    registry::{self, NodeRow},
+    store::{Decided, Decision, State, Store},
+    transaction::Phase,
+};
+
+/// Entries resolved at a time.
+const ENTRIES_AT_ONCE: usize = 16;
+/// A clock this far behind the last timestamp is worth a warning.
+const BEHIND_MS_MAX: u64 = 10_000;
+
+impl Core {
+    /// Ends what the present node holds, and starts another. Errors: what the store answers; nothing is served then, and
+    /// the next try begins from the start.
+    pub(crate) async fn start_over(&self) -> Result<()> {
+        self.stop_serving();
+        let (clock, entropy) = (Arc::clone(&self.clock), Arc::clone(&self.entropy));
+        let fell = Arc::clone(&self.fell);
+        let store = Arc::new(Store::new(Arc::clone(&self.key_value), clock, entropy, fell));
+        store.check_format().await?;
+        let id = registry::register(&store, self.clock.now()).await?;
+        let log = FencedLog::new(Arc::clone(&self.key_value), layout::log(id));
+        let (writer, _) = store.again(|| log.take_over(Cursor::START)).await?;
+        store.seen(writer.point())?;
+        let highest = self.resolve_all(&store, id).await?;
+        let clock = Arc::clone(&self.clock);
+        let log = NodeLog::new(Arc::clone(&store), writer, clock, highest, self.slot_bytes_max());
+        let mut heard = Heard::default();
+        heard.finish(NodeId(1), NodeId(id.0 - 1));
+        store.look()?;
+        let mut view = self.view();
+        view.heard = Arc::new(heard);
+        view.node = Some(Arc::new(Node::new(id, store, log)));
+        tracing::info!(node = id.0, "transactions are served");
+        Ok(())
+    }
+
+    /// A slot has to fit an item, with room for what a large last entry adds.
+    fn slot_bytes_max(&self) -> usize {
+        self.config.slot_bytes_max.min(self.key_value.limits().item_bytes_max / 2)
+    }
+
+    /// Whatever rests on what the store may have lost goes.
+    fn stop_serving(&self) {
+        let why = Error::unavailable("the node starts over");
+        let open = {
+            let mut view = self.view();
+            if let Some(node) = view.node.take() {
+                node.store.fall();
+            }
+            view.index.clear(&why);
+            view.data.clear();
+            view.open.clear()
+        };
+        for transaction in open {
+            let mut state = transaction.state();
+            // One that is committing hears from its own task.
+            if state.phase == Phase::Open {
+                self.end(&transaction, &mut state, &Err(why.clone()));
+            }
+        }
+    }
+
+    /// Resolves the logs of all nodes before `own`; the clock goes on above what they gave.
+    async fn resolve_all(&self, store: &Store, own: NodeId) -> Result<HybridClock> {
+        let mut highest = HybridClock::default();
+        for row in registry::list(store).await? {
+            if row.node == own {
+                continue;
+            }
+            let timestamp = if row.is_resolved { row.timestamp } else { self.resolve(store, row).await? };
+            if !self.config.is_broken(Broken::ForgetsItsClock) {
+                highest.observe(timestamp);
+            }
+        }
+        let ahead_ms = highest.ahead_ms(self.clock.now());
+        if ahead_ms > BEHIND_MS_MAX {
+            tracing::warn!(
+                ahead_ms,
+                "the last commit is ahead of this machine's clock: its time was set back"
+            );
+        }
+        Ok(highest)
+    }
+
+    /// Resolves one log. Returns the highest timestamp it gave.
+    async fn resolve(&self, store: &Store, row: NodeRow) -> Result<Timestamp> {
+        let log = FencedLog::new(Arc::clone(&self.key_value), layout::log(row.node));
+        let slots = if self.config.is_broken(Broken::ResolvesWithoutSeal) {
+            store.again(|| log.take_over_without_seal(row.done)).await?.1
+        } else {
+            let (writer, slots) = store.again(|| log.take_over(row.done)).await?;
+            store.seen(writer.point())?;
+            slots
+        };
+        let (mut done, mut timestamp) = (row.done, row.timestamp);
+        let (mut commits, mut begins) = (Vec::new(), Vec::new());
+        for slot in slots {
+            let stored: StoredSlot = decode(&slot.payload, "a slot of a node's log")?;
+            timestamp = timestamp.max(stored.timestamp);
+            done = Slot::cursor(&slot);
+            let (begun, committing): (Vec<_>, Vec<_>) =
+                stored.entries.into_iter().partition(|entry| matches!(entry, Entry::Began { .. }));
+            begins.extend(begun);
+            commits.extend(committing);
+        }
+        let count = commits.len() + begins.len();
+        // A name whose commit hangs is closed, and stays so for who asks; one that was only begun is forgotten.
+        for entries in [commits, begins] {
+            let resolving = stream::iter(entries).map(|entry| resolve_entry(store, entry));
+            resolving.buffered(ENTRIES_AT_ONCE).try_collect::<()>().await?;
+        }
+        tracing::info!(
+            node = row.node.0,
+            slot = done.next.0 - 1,
+            count,
+            "the log of an earlier start is resolved"
+        );
+        registry::mark_resolved(store, NodeRow { done, timestamp, is_resolved: true, ..row }).await?;
+        Ok(timestamp)
+    }
+}
+
+/// Decides an entry whose owner is gone, and deletes what does not count.
+async fn resolve_entry(store: &Store, entry: Entry) -> Result<()> {
+    match entry {
+        // Taken over by a later begin, committed, or nothing: all the same to this one.
+        Entry::Began { id, attempt } => store.forget(&id, attempt).await.map(drop),
+        Entry::Committing { id, attempt, named, writes, .. } => {
+            if !is_committed(store, &id, attempt, named).await? {
+                delete(store, attempt, &writes).await?;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Whether an attempt has committed; from now on it has not, if it had not.
+async fn is_committed(store: &Store, id: &TransactionId, attempt: Attempt, named: bool) -> Result<bool> {
+    let (decision, _) = store.decision(id).await?;
+    let is_undecided = decision.as_ref().is_none_or(|decision| decision.state == State::Undecided);
+    let decision = if is_undecided {
+        let closed = if named {
+            store.close_named(id, attempt).await?
+        } else {
+            store.close_generated(id, attempt).await?
+        };
+        match closed {
+            Decided::Done(_) => return Ok(false),
+            Decided::Refused(decision, _) => decision,
+        }
+    } else {
+        decision
+    };
+    let is_this =
+        |decision: &Decision| decision.attempt == attempt && matches!(decision.state, State::Committed(_));
+    Ok(decision.as_ref().is_some_and(is_this))
+}
+
+async fn delete(store: &Store, attempt: Attempt, set: &WriteSet) -> Result<()> {
+    for write in store.write_set(attempt, set).await? {
+        store.delete_version(&write.key, attempt).await?;
+    }
+    store.delete_write_set(attempt, set).await
+}

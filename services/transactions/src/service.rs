@@ -1,0 +1,60 @@
+//! The service, put together from ports: the engine, and who starts it over.
+
+use std::sync::Arc;
+
+use ports::{Clock, Entropy, KeyValue};
+
+use crate::{Result, config::Config, engine::Engine, store::Store};
+
+/// What the service is made of.
+#[derive(Debug, Clone)]
+pub struct Parts {
+    /// Where everything lives. No other process has it: a start ends whoever had it before.
+    pub key_value: Arc<dyn KeyValue>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Chance.
+    pub entropy: Arc<dyn Entropy>,
+}
+
+/// The transactions service of one process.
+#[derive(Debug)]
+pub struct Service {
+    engine: Engine,
+}
+
+impl Service {
+    /// The service on `parts`. Nothing happens before [`Service::start`].
+    pub fn new(parts: Parts, config: Config) -> Self {
+        Self { engine: Engine::new(parts, config) }
+    }
+
+    /// Takes a node id, finishes what earlier starts left, and begins to serve. After an error it can be tried again.
+    pub async fn start(&self) -> Result<()> {
+        self.engine.core.start_over().await
+    }
+
+    /// Starts over whenever the node cannot go on, because its store went back to an earlier state or somebody has taken
+    /// its log over. For ever: the program runs it beside the front ends.
+    pub async fn run(&self) {
+        let core = &self.engine.core;
+        loop {
+            core.fell.notified().await;
+            let mut delays = Store::delays();
+            while core.has_fallen() {
+                tracing::warn!(
+                    "transactions start over: the store lost what was not durable, or the log was taken"
+                );
+                if let Err(error) = core.start_over().await {
+                    tracing::error!(%error, "transactions do not start");
+                    core.pause(&mut delays).await;
+                }
+            }
+        }
+    }
+
+    /// Where transactions are begun. Until the service has started, every call is `Unavailable`.
+    pub fn engine(&self) -> Engine {
+        self.engine.clone()
+    }
+}

@@ -1,0 +1,155 @@
+//! One attempt of a transaction: open, committing, ended.
+//!
+//! Invariants
+//! - An attempt ends once, and what it ended as never changes here.
+//! - A choice of a version and its record in the read set are one step under the attempt's lock, so that parallel
+//!   reads of one attempt see each other's choices.
+//!
+//! Locks: the attempt's before the view's.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ports::Monotonic;
+use tokio::sync::watch;
+
+use crate::{
+    Error, Result,
+    heard::Heard,
+    model::{Attempt, Committed, Outcome, Timestamp, TransactionId},
+    node::Node,
+    read_set::ReadSet,
+    write_buffer::WriteBuffer,
+};
+
+/// What a commit of an ended attempt is answered with.
+pub(crate) type Answer = Result<Committed>;
+
+/// One attempt.
+#[derive(Debug)]
+pub(crate) struct Transaction {
+    pub(crate) id: TransactionId,
+    pub(crate) attempt: Attempt,
+    /// Whether the client chose the id: then its row was taken by the begin, which stands in this slot.
+    pub(crate) began: Option<u64>,
+    pub(crate) node: Arc<Node>,
+    /// What was heard when it began: all of that is visible to it.
+    pub(crate) begin_heard: Arc<Heard>,
+    /// Its commit is above this.
+    pub(crate) after: Timestamp,
+    begun: Monotonic,
+    state: Mutex<State>,
+    ended: watch::Sender<Option<Answer>>,
+}
+
+/// What changes about an attempt.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) phase: Phase,
+    pub(crate) reads: ReadSet,
+    pub(crate) buffer: WriteBuffer,
+    pub(crate) last_call: Monotonic,
+}
+
+/// How far an attempt is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Open,
+    Committing,
+    Ended(Answer),
+}
+
+impl Transaction {
+    pub(crate) fn new(
+        id: TransactionId,
+        attempt: Attempt,
+        began: Option<u64>,
+        node: Arc<Node>,
+        begin_heard: Arc<Heard>,
+        after: Timestamp,
+        now: Monotonic,
+    ) -> Self {
+        let state = State {
+            phase: Phase::Open,
+            reads: ReadSet::default(),
+            buffer: WriteBuffer::default(),
+            last_call: now,
+        };
+        let (begun, state, ended) = (now, Mutex::new(state), watch::Sender::new(None));
+        Self { id, attempt, began, node, begin_heard, after, begun, state, ended }
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn is_named(&self) -> bool {
+        self.began.is_some()
+    }
+
+    /// When it runs out of time if nobody calls.
+    pub(crate) fn deadline(&self, state: &State, config: &crate::Config) -> Monotonic {
+        (state.last_call + config.idle_timeout).min(self.begun + config.life_max)
+    }
+
+    /// Says what it ended as; what it had read and buffered goes. Returns how many bytes were buffered.
+    pub(crate) fn end(&self, state: &mut State, answer: &Answer) -> usize {
+        state.phase = Phase::Ended(answer.clone());
+        state.reads = ReadSet::default();
+        let buffered = std::mem::take(&mut state.buffer).bytes();
+        self.ended.send_replace(Some(answer.clone()));
+        buffered
+    }
+
+    /// Nothing is left to do for its entries in the log; `slot` is its commit's.
+    pub(crate) fn settle(&self, slot: Option<u64>) {
+        for slot in self.began.into_iter().chain(slot) {
+            self.node.log.settled(slot);
+        }
+    }
+
+    /// Waits for its end.
+    pub(crate) async fn ended(&self) -> Answer {
+        let mut ended = self.ended.subscribe();
+        let answer = ended.wait_for(Option::is_some).await.expect("the attempt itself holds the sender");
+        answer.clone().expect("waited for")
+    }
+}
+
+impl State {
+    /// A call arrives at `now`. Errors: the attempt takes no reads and writes any more.
+    pub(crate) fn touch(&mut self, now: Monotonic) -> Result<()> {
+        match &self.phase {
+            Phase::Open => {
+                self.last_call = now;
+                Ok(())
+            }
+            Phase::Committing => Err(Error::TransactionFinished(Outcome::Committing)),
+            Phase::Ended(answer) => Err(refusal(answer)),
+        }
+    }
+
+    pub(crate) fn outcome(&self) -> Outcome {
+        match &self.phase {
+            Phase::Open => Outcome::Open,
+            Phase::Committing => Outcome::Committing,
+            Phase::Ended(answer) => outcome(answer).unwrap_or(Outcome::Committing),
+        }
+    }
+}
+
+/// What an answer to a commit says about the attempt; none: not what became of it.
+pub(crate) fn outcome(answer: &Answer) -> Option<Outcome> {
+    match answer {
+        Ok(_) => Some(Outcome::Committed),
+        Err(Error::TransactionFinished(outcome)) => Some(*outcome),
+        Err(_) => None,
+    }
+}
+
+/// What a read or write is refused with.
+pub(crate) fn refusal(answer: &Answer) -> Error {
+    match answer {
+        Ok(_) => Error::TransactionFinished(Outcome::Committed),
+        Err(error) => error.clone(),
+    }
+}

@@ -1,0 +1,109 @@
+//! T15: limits answer by name, and nothing is stuck or leaked. T7: abandoned transactions end.
+
+use std::time::Duration;
+
+use transactions::{
+    Config, Error,
+    model::{Begin, Outcome},
+};
+
+use crate::house::{Node, bytes, finished, id, in_virtual_time, items_at_rest, key};
+
+#[test]
+fn limits_are_refused_by_name() {
+    in_virtual_time(async |world| {
+        let config = Config {
+            open_max: 3,
+            keys_written_max: 2,
+            keys_read_max: 2,
+            attempt_buffer_bytes_max: 2_000,
+            node_buffer_bytes_max: 2_500,
+            ..Config::default()
+        };
+        let node = Node::on(&world, world.key_value(), config).await;
+        let (first, second) = (node.begin().await, node.begin().await);
+        let third = node.begin().await;
+        for id in [None, Some(id("order"))] {
+            let refused = node.engine.begin(Begin { id, ..Begin::default() }).await;
+            assert_eq!(refused, Err(Error::TooManyOpen));
+        }
+        let large = "x".repeat(1_500);
+        node.put(&first, "a", &large).await;
+        let refused = node.engine.put(&first, key("b"), bytes(&large)).await;
+        assert!(matches!(refused, Err(Error::TooLarge(_))), "{refused:?}");
+        let refused = node.engine.put(&second, key("b"), bytes(&large)).await;
+        assert_eq!(refused, Err(Error::TooMuchBuffered));
+        node.put(&first, "a", "small").await;
+        node.put(&second, "b", &large).await;
+        node.put(&first, "c", "").await;
+        let refused = node.engine.delete(&first, key("d")).await;
+        assert!(matches!(refused, Err(Error::TooLarge(_))), "{refused:?}");
+        for name in ["x", "y"] {
+            assert_eq!(node.get(&third, name).await, None);
+        }
+        assert!(matches!(node.try_get(&third, "z").await, Err(Error::TooLarge(_))));
+        let refused = node.engine.put(&third, key("v"), vec![0; (64 << 10) + 1].into()).await;
+        assert!(matches!(refused, Err(Error::TooLarge(_))), "{refused:?}");
+        let zeros = transactions::model::Key::new(vec![0; 1_024]).expect("as long as a key may be");
+        let refused = node.engine.put(&third, zeros, bytes("v")).await;
+        assert!(matches!(refused, Err(Error::TooLarge(_))), "{refused:?}");
+        for call in [&first, &second, &third] {
+            node.commit(call).await;
+        }
+        let figures = node.engine.figures();
+        assert_eq!((figures.open, figures.buffered_bytes, figures.committed), (0, 0, 3));
+    });
+}
+
+/// T7.
+#[test]
+fn abandoned_transactions_end_and_leave_nothing() {
+    in_virtual_time(async |world| {
+        let node = Node::on(&world, world.key_value(), Config::default()).await;
+        let (idle, named, busy) = (node.begin().await, node.begin_named("order").await, node.begin().await);
+        node.put(&idle, "k", "v").await;
+        node.put(&named, "k", "v").await;
+        for minute in 0..14 {
+            assert_eq!(node.get(&busy, "k").await, None, "minute {minute}");
+            tokio::time::sleep(Duration::from_secs(59)).await;
+        }
+        for call in [&idle, &named] {
+            assert_eq!(node.engine.commit(call).await, Err(finished(Outcome::Expired)));
+        }
+        assert_eq!(node.get(&busy, "k").await, None);
+        tokio::time::sleep(Duration::from_secs(59)).await;
+        tokio::time::sleep(Duration::from_secs(16)).await;
+        assert_eq!(node.engine.commit(&busy).await, Err(finished(Outcome::Expired)), "its life is over");
+        let figures = node.engine.figures();
+        assert_eq!((figures.open, figures.buffered_bytes, figures.expired), (0, 0, 3));
+        let row = transactions::layout::decision(&id("order"));
+        assert_eq!(items_at_rest(&*world.key_value(), row.partition().to_vec()).await, 0);
+    });
+}
+
+/// T7: the outcome is known for a while.
+#[test]
+fn an_expired_transaction_says_so() {
+    in_virtual_time(async |world| {
+        let node = Node::on(&world, world.key_value(), Config::default()).await;
+        let call = node.begin().await;
+        tokio::time::sleep(Duration::from_secs(61)).await;
+        assert_eq!(node.try_get(&call, "k").await, Err(finished(Outcome::Expired)));
+        assert_eq!(node.status(&call).await, Outcome::Expired);
+        assert_eq!(node.engine.abort(&call).await, Ok(()));
+    });
+}
+
+/// T16: nothing runs when idle.
+#[test]
+fn an_hour_without_transactions_costs_nothing() {
+    in_virtual_time(async |world| {
+        let node = Node::on(&world, world.key_value(), Config::default()).await;
+        node.write(&[("k", "v")]).await;
+        tokio::time::sleep(Duration::from_mins(1)).await;
+        let calls = world.port_calls();
+        tokio::time::sleep(Duration::from_hours(1)).await;
+        assert_eq!(world.port_calls(), calls);
+        assert_eq!(node.now("k").await.as_deref(), Some("v"));
+    });
+}

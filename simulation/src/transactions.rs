@@ -1,0 +1,20 @@
+//! Runs of the transactions engine: nodes that die anywhere, functions that retry under their names, and the
+//! promises checked over what was shown and what stands in the store at the end.
+//!
+//! [`workload`] draws what functions do, [`client`] runs them on a [`house`] whose nodes are [`mortal`], and
+//! writes a [`history`]; the world is healed and what is [`at_rest`] is read; [`fractures`], [`outcomes`] and
+//! [`leftovers`] compare the two; [`scenario`] goes through the seeds. The checks know no engine: a history and
+//! an order of commits are enough for them, so that other stores can be held against the same promises.
+
+pub mod at_rest;
+pub mod client;
+pub mod fractures;
+pub mod history;
+pub mod house;
+pub mod leftovers;
+#[cfg(test)]
+mod made;
+pub mod mortal;
+pub mod outcomes;
+pub mod scenario;
+pub mod workload;

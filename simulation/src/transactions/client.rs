@@ -1,0 +1,339 @@
+//! Clients: platforms that run functions, lose patience with them, and run them again under their names.
+//!
+//! A function that stalls is not stopped: it wakes up while its retry is at work, writes and commits, as functions
+//! of a real platform do. A client that dies leaves its transaction open.
+
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+    time::Duration,
+};
+
+use fastrand::Rng;
+use futures_util::future::{join, join_all};
+use transactions::{
+    Error,
+    model::{After, Begin, Begun, Call, Key, Outcome, TransactionId},
+};
+
+use super::{
+    history::{Answer, Commit, Execution, Shown, Span, Step, Writer},
+    house::{Connection, Failure, House},
+    workload::{Mix, Planned, Script, Tag, Work, Zipf},
+};
+
+/// How often a platform runs a function before it gives up.
+const ATTEMPTS_MAX: usize = 6;
+/// How often a client asks for the outcome of its commit.
+const COMMITS_MAX: usize = 12;
+/// The wait before something is tried again.
+const AGAIN_AFTER: Duration = Duration::from_millis(20);
+/// Longer than an attempt may be idle.
+const LONG_STALL: Duration = Duration::from_secs(70);
+
+/// How clients behave. One in so many; zero: none.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Habits {
+    /// Transactions that have a name.
+    pub one_named_in: usize,
+    /// Transactions whose function stalls: if they have a name, until after it was retried.
+    pub one_stall_in: usize,
+    /// Transactions whose client dies before it commits.
+    pub one_death_in: usize,
+    /// Whether every commit is carried to the next begin of its client.
+    pub carries_after: bool,
+    /// The wait between two transactions, at most.
+    pub pause: Duration,
+    /// The wait between two steps of a function, at most.
+    pub thinks: Duration,
+}
+
+/// What all clients have done, in the order of the begins.
+pub type Record = Rc<RefCell<Vec<Execution>>>;
+
+/// Runs a client's share of the transactions.
+pub async fn work(house: House, number: usize, mix: Mix, habits: Habits, record: Record, mut rng: Rng) {
+    let zipf = Zipf::new(mix.keys, mix.zipf);
+    let client = Client::new(house, number, mix, habits, record, rng.fork());
+    for transaction in 0..mix.transactions / mix.clients.max(1) {
+        // A function need not do the same when it is run again.
+        let [script, again] = [(); 2].map(|()| Script::draw(&mix, &zipf, &mut rng));
+        let name = format!("c{number}-{transaction}");
+        let name = strikes(&mut rng, habits.one_named_in)
+            .then(|| TransactionId::new(name).expect("a name is short enough"));
+        let dies = strikes(&mut rng, habits.one_death_in).then(|| rng.usize(..=script.work.len()));
+        let stall = strikes(&mut rng, habits.one_stall_in).then(|| Stall::draw(&mut rng, script.work.len()));
+        client.transaction([&script, &again], name.as_ref(), stall, dies).await;
+        tokio::time::sleep(habits.pause.mul_f64(rng.f64())).await;
+    }
+}
+
+/// Runs one transaction until it has come through.
+pub async fn transact(house: House, script: &Script, name: Option<&TransactionId>, record: Record) {
+    let mix = Mix { value_bytes: 0, ..Mix::default() };
+    let client = Client::new(house, 0, mix, Habits::default(), record, Rng::with_seed(0));
+    client.platform(script, name, None).await;
+}
+
+fn strikes(rng: &mut Rng, one_in: usize) -> bool {
+    one_in > 0 && rng.usize(..one_in) == 0
+}
+
+/// A function that sleeps at one of its steps, and a platform that retries it meanwhile.
+#[derive(Debug, Clone, Copy)]
+struct Stall {
+    step: usize,
+    lasts: Duration,
+    retried_after: Duration,
+}
+
+impl Stall {
+    fn draw(rng: &mut Rng, steps: usize) -> Self {
+        let lasts = match rng.usize(..8) {
+            0 => LONG_STALL,
+            _ => Duration::from_millis(rng.u64(1..150)),
+        };
+        let retried_after = Duration::from_millis(rng.u64(1..100));
+        Self { step: rng.usize(..=steps), lasts, retried_after }
+    }
+}
+
+/// How an attempt ended for its platform.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    /// Nothing is left to do: it committed, or its client is dead.
+    Done,
+    /// It has to be run again.
+    Again,
+}
+
+struct Client {
+    house: House,
+    number: usize,
+    mix: Mix,
+    thinks: Duration,
+    record: Record,
+    chance: RefCell<Rng>,
+    /// The last commit, if it is carried.
+    after: Option<Cell<Option<After>>>,
+}
+
+impl Client {
+    fn new(house: House, number: usize, mix: Mix, habits: Habits, record: Record, chance: Rng) -> Self {
+        let (chance, after) = (RefCell::new(chance), habits.carries_after.then(Cell::default));
+        Self { house, number, mix, thinks: habits.thinks, record, chance, after }
+    }
+
+    async fn transaction(
+        &self,
+        [script, again]: [&Script; 2],
+        name: Option<&TransactionId>,
+        stall: Option<Stall>,
+        dies: Option<usize>,
+    ) {
+        let Some(stall) = stall else { return self.platform(script, name, dies).await };
+        let stalling = Box::pin(self.attempt(script, name, dies, Some(stall)));
+        if name.is_none() {
+            // Nobody can tell a retry from another transaction, so there is none before it has failed.
+            if stalling.await == Ended::Again {
+                self.platform(again, None, None).await;
+            }
+            return;
+        }
+        let retrying = async {
+            tokio::time::sleep(stall.retried_after).await;
+            self.platform(again, name, None).await;
+        };
+        join(stalling, retrying).await;
+    }
+
+    /// Runs a function until it has come through.
+    async fn platform(&self, script: &Script, name: Option<&TransactionId>, dies: Option<usize>) {
+        for _ in 0..ATTEMPTS_MAX {
+            if Box::pin(self.attempt(script, name, dies, None)).await == Ended::Done {
+                return;
+            }
+            tokio::time::sleep(AGAIN_AFTER).await;
+        }
+    }
+
+    async fn attempt(
+        &self,
+        script: &Script,
+        name: Option<&TransactionId>,
+        dies: Option<usize>,
+        stall: Option<Stall>,
+    ) -> Ended {
+        let connection = self.house.connect().await;
+        let asked = self.now();
+        let after = self.after.as_ref().and_then(Cell::get);
+        let begin = Begin { id: name.cloned(), after, ..Begin::default() };
+        let writer = match connection.shown(connection.engine.begin(begin)).await {
+            Ok(Begun::Open { id, attempt }) => Writer { id, attempt },
+            Ok(Begun::Committed { id, after }) => {
+                self.learn_committed(&id);
+                self.carry(after);
+                return Ended::Done;
+            }
+            Err(_) => return Ended::Again,
+        };
+        let begun = Span { asked, answered: self.now() };
+        let execution =
+            Execution { client: self.number, writer: writer.clone(), begun, steps: Vec::new(), commit: None };
+        self.record.borrow_mut().push(execution);
+        let index = self.record.borrow().len() - 1;
+        let attempt = Attempt { client: self, connection, writer, index, planned: script.planned() };
+        attempt.run(script, dies, stall).await
+    }
+
+    /// A begin says that the transaction has committed: its last attempt that asked for it has.
+    fn learn_committed(&self, id: &TransactionId) {
+        let mut record = self.record.borrow_mut();
+        let asked = record.iter_mut().filter(|execution| execution.writer.id == *id);
+        let mut asked = asked.filter_map(|execution| execution.commit.as_mut());
+        let commit = asked.rfind(|commit| commit.answer != Answer::Refused);
+        let commit = commit.expect("a transaction is said to have committed only if somebody asked for it");
+        if commit.answer == Answer::Unknown {
+            commit.span.answered = self.now();
+            commit.answer = Answer::Committed;
+        }
+    }
+
+    fn carry(&self, committed: Option<After>) {
+        if let (Some(after), Some(committed)) = (&self.after, committed) {
+            after.set(after.get().max(Some(committed)));
+        }
+    }
+
+    async fn think(&self) {
+        if self.thinks > Duration::ZERO {
+            let part = self.chance.borrow_mut().f64();
+            tokio::time::sleep(self.thinks.mul_f64(part)).await;
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.house.moment()
+    }
+}
+
+/// One run of a function.
+struct Attempt<'client> {
+    client: &'client Client,
+    connection: Connection,
+    writer: Writer,
+    /// Its place in the record.
+    index: usize,
+    planned: Vec<Planned>,
+}
+
+impl Attempt<'_> {
+    async fn run(self, script: &Script, dies: Option<usize>, stall: Option<Stall>) -> Ended {
+        for (step, work) in script.work.iter().enumerate() {
+            self.stall(stall, step).await;
+            self.client.think().await;
+            if dies == Some(step) {
+                return Ended::Done;
+            }
+            let done = match work {
+                Work::Read(keys) => self.read(keys).await,
+                Work::Write(planned) => self.write(step, planned).await,
+            };
+            if done.is_err() {
+                let call = self.call();
+                // Its answer changes nothing: what was asked for before is over either way.
+                let _ = self.connection.call(self.connection.engine.abort(&call)).await;
+                return Ended::Again;
+            }
+        }
+        self.stall(stall, script.work.len()).await;
+        if dies == Some(script.work.len()) {
+            return Ended::Done;
+        }
+        self.commit().await
+    }
+
+    async fn stall(&self, stall: Option<Stall>, step: usize) {
+        if let Some(stall) = stall.filter(|stall| stall.step == step) {
+            tokio::time::sleep(stall.lasts).await;
+        }
+    }
+
+    async fn read(&self, keys: &[Key]) -> Result<(), Failure> {
+        let reads = join_all(keys.iter().map(|key| self.read_one(key))).await;
+        reads.into_iter().collect()
+    }
+
+    async fn read_one(&self, key: &Key) -> Result<(), Failure> {
+        let (call, asked) = (self.call(), self.client.now());
+        let shown = self.connection.shown(self.connection.engine.get(&call, key)).await;
+        let span = Span { asked, answered: self.client.now() };
+        let (noted, result) = match shown {
+            Ok(Some(value)) => (Shown::Value(value), Ok(())),
+            Ok(None) => (Shown::Absent, Ok(())),
+            Err(Failure::Refused(Error::NoValidVersion)) => {
+                (Shown::NoValidVersion, Err(Failure::Refused(Error::NoValidVersion)))
+            }
+            Err(failure) => return Err(failure),
+        };
+        self.note(Step::Read { key: key.clone(), shown: noted, span });
+        result
+    }
+
+    async fn write(&self, step: usize, planned: &Planned) -> Result<(), Failure> {
+        let (call, key, engine) = (self.call(), planned.key.clone(), &self.connection.engine);
+        if planned.deletes {
+            self.note(Step::Wrote { key: key.clone(), value: None });
+            return self.connection.call(engine.delete(&call, key)).await;
+        }
+        let tag = Tag { writer: self.writer.clone(), ordinal: step as u32, planned: self.planned.clone() };
+        let value = tag.to_value(self.client.mix.value_bytes);
+        self.note(Step::Wrote { key: key.clone(), value: Some(value.clone()) });
+        self.connection.call(engine.put(&call, key, value)).await
+    }
+
+    /// Asks until it is told, on whichever node there is.
+    async fn commit(mut self) -> Ended {
+        let (call, asked) = (self.call(), self.client.now());
+        for _ in 0..COMMITS_MAX {
+            self.answered(asked, Answer::Unknown);
+            match self.connection.call(self.connection.engine.commit(&call)).await {
+                Ok(committed) => {
+                    self.answered(asked, Answer::Committed);
+                    self.client.carry(committed.after);
+                    return Ended::Done;
+                }
+                Err(Failure::Gone) => self.connection = self.client.house.connect().await,
+                Err(Failure::Refused(Error::OutcomeUnknown | Error::Unavailable(_) | Error::Expired)) => {
+                    tokio::time::sleep(AGAIN_AFTER).await;
+                }
+                Err(Failure::Refused(Error::TransactionFinished(Outcome::Committed))) => {
+                    panic!("a commit that is repeated is answered as it was before")
+                }
+                Err(Failure::Refused(_)) => {
+                    self.answered(asked, Answer::Refused);
+                    return Ended::Again;
+                }
+            }
+        }
+        Ended::Done
+    }
+
+    fn answered(&self, asked: Duration, answer: Answer) {
+        let span = Span { asked, answered: self.client.now() };
+        let mut record = self.client.record.borrow_mut();
+        let commit = &mut record[self.index].commit;
+        // A begin of the same name may have said it before.
+        if commit.is_none_or(|commit| commit.answer == Answer::Unknown) {
+            *commit = Some(Commit { span, answer });
+        }
+    }
+
+    fn note(&self, step: Step) {
+        self.client.record.borrow_mut()[self.index].steps.push(step);
+    }
+
+    fn call(&self) -> Call {
+        Call { id: self.writer.id.clone(), attempt: Some(self.writer.attempt) }
+    }
+}

@@ -1,0 +1,236 @@
+//! The ports of one process that can die between any two of its calls.
+//!
+//! A process that dies does not fail its calls: it makes no further step, while the store and everybody else go
+//! on. So a call made after the end never returns, and neither does one that was under way. Deaths of functions
+//! are the simulated provider's; a node is no function.
+//!
+//! Invariants
+//! - Once a [`Life`] is over, no call of its ports returns, and none that had not reached the store does.
+//! - A death ordered with [`Life::ends_after`] strikes once, at the call it was ordered for, or never.
+
+use std::{
+    future::{Future, pending},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use async_trait::async_trait;
+use ports::{
+    DurabilityPoint, Externalize, Item, Key, KeyValue, Result, Update,
+    key_value::{Batch, Batched, KeyValueLimits, Page, Read, Scan, SharedKeyValue, Transacted, Updated},
+};
+use tokio::sync::Notify;
+
+/// When a process dies, seen from the call at which it does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// The call never reaches the store.
+    Before,
+    /// The store performs it; nobody is there to hear the answer.
+    After,
+}
+
+/// The life of one process. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Life(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    ended: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    calls: u64,
+    ordered: Option<(u64, Side)>,
+    is_over: bool,
+}
+
+impl Life {
+    /// Orders a death at the call after the next `calls` ones.
+    pub fn ends_after(&self, calls: u64, side: Side) {
+        let mut state = self.state();
+        state.ordered = Some((state.calls + calls, side));
+    }
+
+    /// Takes an order back that has not struck.
+    pub fn goes_on(&self) {
+        self.state().ordered = None;
+    }
+
+    /// Ends it now.
+    pub fn end(&self) {
+        self.state().is_over = true;
+        self.0.ended.notify_waiters();
+    }
+
+    /// Whether it has ended.
+    pub fn is_over(&self) -> bool {
+        self.state().is_over
+    }
+
+    /// How many calls were made.
+    pub fn calls(&self) -> u64 {
+        self.state().calls
+    }
+
+    /// Returns once it has ended.
+    pub async fn over(&self) {
+        loop {
+            let ended = self.0.ended.notified();
+            if self.is_over() {
+                return;
+            }
+            ended.await;
+        }
+    }
+
+    /// One call of this process: made and answered if it lives through it.
+    async fn live_through<T>(&self, call: impl Future<Output = T>) -> T {
+        let side = self.arrive();
+        if side == Some(Side::Before) {
+            self.end();
+        }
+        let answer = tokio::select! {
+            biased;
+            () = self.over() => pending().await,
+            answer = call => answer,
+        };
+        if side == Some(Side::After) {
+            self.end();
+        }
+        if self.is_over() {
+            return pending().await;
+        }
+        answer
+    }
+
+    /// Counts a call, and says which death was ordered for it.
+    fn arrive(&self) -> Option<Side> {
+        let mut state = self.state();
+        let call = state.calls;
+        state.calls += 1;
+        let side = state.ordered.filter(|(ordered, _)| *ordered == call).map(|(_, side)| side);
+        if side.is_some() {
+            state.ordered = None;
+        }
+        side
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The key-value store as one process reaches it.
+#[derive(Debug)]
+pub struct MortalKeyValue {
+    inner: SharedKeyValue,
+    life: Life,
+}
+
+impl MortalKeyValue {
+    /// `inner`, for as long as `life` lasts.
+    pub fn new(inner: SharedKeyValue, life: Life) -> Self {
+        Self { inner, life }
+    }
+}
+
+#[async_trait]
+impl Externalize for MortalKeyValue {
+    async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
+        self.life.live_through(self.inner.externalize(point)).await
+    }
+
+    fn point(&self) -> DurabilityPoint {
+        self.inner.point()
+    }
+
+    fn is_durable(&self, point: DurabilityPoint) -> bool {
+        self.inner.is_durable(point)
+    }
+}
+
+#[async_trait]
+impl KeyValue for MortalKeyValue {
+    async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
+        self.life.live_through(self.inner.get(key)).await
+    }
+
+    async fn scan(&self, scan: &Scan) -> Result<Read<Page>> {
+        self.life.live_through(self.inner.scan(scan)).await
+    }
+
+    async fn update(&self, update: Update) -> Result<Updated> {
+        self.life.live_through(self.inner.update(update)).await
+    }
+
+    async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
+        self.life.live_through(self.inner.transact(updates)).await
+    }
+
+    async fn write_batch(&self, batch: Batch) -> Result<Batched> {
+        self.life.live_through(self.inner.write_batch(batch)).await
+    }
+
+    fn limits(&self) -> &KeyValueLimits {
+        self.inner.limits()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use simulated::World;
+
+    use super::*;
+
+    /// How many of `calls` puts were answered, and how many stand in the store, with a death at call `at`.
+    async fn dies(at: u64, side: Side, calls: usize) -> (usize, usize) {
+        let (world, life) = (World::new(1), Life::default());
+        let mortal = MortalKeyValue::new(world.key_value(), life.clone());
+        life.ends_after(at, side);
+        let mut answered = 0;
+        let work = async {
+            for call in 0..calls {
+                let update = Update::put(Key::new("p", [call as u8]), Vec::new());
+                mortal.update(update).await.expect("a calm world");
+                answered += 1;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = work => {}
+            () = life.over() => {}
+        }
+        let page = world.key_value().scan(&Scan::partition("p", 100)).await.expect("a calm world");
+        (answered, page.value.items.len())
+    }
+
+    #[test]
+    fn nothing_returns_after_the_end() {
+        simulated::run(async {
+            assert_eq!(dies(2, Side::Before, 5).await, (2, 2));
+            assert_eq!(dies(2, Side::After, 5).await, (2, 3));
+            assert_eq!(dies(5, Side::Before, 5).await, (5, 5));
+            assert_eq!(dies(0, Side::Before, 5).await, (0, 0));
+        });
+    }
+
+    #[test]
+    fn a_call_under_way_does_not_return() {
+        simulated::run(async {
+            let (world, life) = (World::new(1), Life::default());
+            let clock = world.clock();
+            let second = std::time::Duration::from_secs(1);
+            world.faults().delay(simulated::Chance::ALWAYS, second..=second);
+            let mortal = MortalKeyValue::new(world.key_value(), life.clone());
+            let key = Key::new("p", "k");
+            let returned = tokio::select! {
+                biased;
+                _ = mortal.get(&key) => true,
+                () = async { clock.sleep(second / 2).await; life.end(); clock.sleep(4 * second).await } => false,
+            };
+            assert!(!returned && life.calls() == 1);
+        });
+    }
+}

@@ -1,0 +1,364 @@
+//! Running a scenario for many seeds: the clients, the weather, the disasters, the checks, and how to replay a
+//! failure.
+
+use std::{panic, rc::Rc, time::Duration};
+
+use fastrand::Rng;
+use futures_util::future::join_all;
+use simulated::{Options, World};
+use transactions::{Config, Figures, broken::Broken, model::Call};
+
+use super::{
+    at_rest::AtRest,
+    client::{self, Habits, Record},
+    fractures,
+    history::{Answer, Execution, Writer},
+    house::House,
+    leftovers,
+    mortal::{Life, Side},
+    outcomes,
+    workload::{Mix, key},
+};
+use crate::faults::Weather;
+pub use crate::scenario::{PORT_CALLS_MAX, seeds};
+
+/// After the clients are done and the world is healed: every attempt that was left open has timed out by then.
+const AFTERWARDS: Duration = Duration::from_mins(3);
+
+/// The most port calls that a process makes before a death ordered for it strikes.
+const CALLS_UNTIL_DEATH_MAX: u64 = 60;
+
+/// A process for which a death was ordered, and which makes no call at all, dies after this long.
+const IDLE_UNTIL_DEATH: Duration = Duration::from_millis(300);
+
+/// What happens to all at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Disaster {
+    /// The node dies between two of its port calls; the store goes on.
+    Node,
+    /// Node and store die: what was not durable is lost.
+    Everything,
+    /// The store alone dies: what was not durable is lost under the node.
+    Store,
+    /// The node is taken for dead and replaced, and goes on for a while.
+    Replacement,
+}
+
+/// What is run.
+#[derive(Debug, Clone)]
+pub struct Scenario {
+    /// What transactions do.
+    pub mix: Mix,
+    /// How their clients behave.
+    pub habits: Habits,
+    /// What goes wrong with calls.
+    pub weather: Weather,
+    /// What goes wrong with nodes and store, in this order.
+    pub disasters: Vec<Disaster>,
+    /// By how much the clock of each start is behind that of the one before.
+    pub clock_set_back: Duration,
+    /// How long after its acknowledgement a commit has to be seen; none: an old self may show older things.
+    pub seen_within: Option<Duration>,
+    /// Whether everything has to be tidy at the end.
+    pub leaves_nothing: bool,
+    /// The service's settings.
+    pub config: Config,
+    /// The cloud's.
+    pub cloud: Options,
+}
+
+/// Small transactions on few keys, in calm weather.
+impl Default for Scenario {
+    fn default() -> Self {
+        Self {
+            mix: Mix {
+                functions: 2,
+                reads: 2,
+                writes: 1,
+                value_bytes: 0,
+                keys: 6,
+                zipf: 0.5,
+                one_delete_in: 6,
+                clients: 3,
+                transactions: 30,
+                reads_together: false,
+            },
+            habits: Habits { one_named_in: 2, pause: Duration::from_millis(10), ..Habits::default() },
+            weather: Weather::Calm,
+            disasters: Vec::new(),
+            clock_set_back: Duration::ZERO,
+            seen_within: Some(Duration::ZERO),
+            leaves_nothing: true,
+            config: Config::default(),
+            cloud: Options::default(),
+        }
+    }
+}
+
+/// What a run came to.
+#[derive(Debug, Clone, Default)]
+pub struct Outcome {
+    /// What it did that it must not.
+    pub violations: Vec<String>,
+    /// How many port calls it made.
+    pub port_calls: u64,
+    /// How many more it made in an hour without transactions.
+    pub idle_port_calls: u64,
+    /// How many commits were acknowledged.
+    pub committed: usize,
+    /// Identifies everything that happened.
+    pub trace_hash: u64,
+}
+
+impl Scenario {
+    /// The same scenario with a rule dropped.
+    pub fn without(mut self, rule: Broken) -> Self {
+        self.config.broken = Some(rule);
+        self
+    }
+
+    /// Runs one seed.
+    pub fn run(&self, seed: u64) -> Outcome {
+        simulated::run(self.clone().play(seed))
+    }
+
+    async fn play(self, seed: u64) -> Outcome {
+        let world = World::with_options(seed, self.cloud.clone());
+        let house = House::new(&world, self.config.clone());
+        let mut rng = Rng::with_seed(seed);
+        house.boot(Life::default(), 0).await;
+        self.weather.strike(&world);
+        let record = Record::default();
+        let clients = (0..self.mix.clients).map(|number| {
+            let record = Rc::clone(&record);
+            client::work(house.clone(), number, self.mix, self.habits, record, rng.fork())
+        });
+        let clients = join_all(clients.collect::<Vec<_>>());
+        let mut fate = Fate { scenario: &self, house: &house, rng, skew_ms: 0 };
+        let is_done = tokio::select! {
+            biased;
+            _ = clients => true,
+            () = fate.strike() => unreachable!("disasters never end by themselves"),
+            () = tokio::time::sleep(Duration::from_hours(1)) => false,
+        };
+        fate.heal().await;
+        let executions = record.take();
+        if std::env::var_os("LANDFAST_HISTORY").is_some() {
+            println!("{executions:#?}\n{}", world.trace());
+        }
+        if !is_done {
+            return Outcome {
+                violations: vec!["a client waited for an hour".to_owned()],
+                ..Outcome::default()
+            };
+        }
+        self.judge(&house, &executions).await
+    }
+
+    /// Lets what is left come to its end, and compares what stands there with what was told.
+    pub async fn judge(&self, house: &House, executions: &[Execution]) -> Outcome {
+        let world = house.world();
+        tokio::time::sleep(AFTERWARDS).await;
+        let port_calls = world.port_calls();
+        tokio::time::sleep(Duration::from_hours(1)).await;
+        let idle_port_calls = world.port_calls() - port_calls;
+        let at_rest = at_rest(house, self.mix.keys).await;
+        let figures = house.serving().map(|connection| connection.engine.figures()).unwrap_or_default();
+        let mut violations = self.violations(executions, &at_rest, &figures);
+        violations.extend(answered_otherwise(house, executions, &at_rest).await);
+        let acknowledged = |execution: &&Execution| execution.answer() == Some(Answer::Committed);
+        Outcome {
+            violations,
+            port_calls,
+            idle_port_calls,
+            committed: executions.iter().filter(acknowledged).count(),
+            trace_hash: world.trace().hash(),
+        }
+    }
+
+    fn violations(&self, executions: &[Execution], at_rest: &AtRest, figures: &Figures) -> Vec<String> {
+        let order = at_rest.order();
+        let mut violations = vec![
+            ("dirty", outcomes::dirty(executions, at_rest)),
+            ("foreign", outcomes::foreign(executions)),
+            ("fractured", fractures::fractured(executions, &order)),
+            ("not repeatable", fractures::not_repeatable(executions)),
+            ("own write not read", fractures::own_write_not_read(executions)),
+            ("lost", outcomes::lost(executions, at_rest)),
+            ("refused and committed", outcomes::refused_and_committed(executions, at_rest)),
+            ("doubled", outcomes::doubled(executions, at_rest)),
+            ("mixed", outcomes::mixed(at_rest)),
+            ("held", leftovers::held(figures)),
+        ];
+        if let Some(within) = self.seen_within {
+            violations.push(("not seen", outcomes::not_seen_in_time(executions, at_rest, within)));
+            violations.push(("no version", outcomes::no_valid_version(executions, at_rest, within)));
+        }
+        if self.leaves_nothing {
+            violations.push(("leftover", leftovers::leftovers(at_rest)));
+        }
+        let said = |(check, found): (&str, Vec<String>)| {
+            found.into_iter().map(|violation| format!("{check}: {violation}")).collect::<Vec<_>>()
+        };
+        violations.into_iter().flat_map(said).collect()
+    }
+
+    /// Runs every seed asked for and panics at the first that violates anything, saying how to replay it.
+    pub fn holds(&self, test: &str) {
+        let mut committed = 0;
+        for seed in seeds() {
+            let violations = match panic::catch_unwind(|| self.run(seed)) {
+                Ok(outcome) if outcome.violations.is_empty() => {
+                    let (calls, idle) = (outcome.port_calls, outcome.idle_port_calls);
+                    assert!(calls <= PORT_CALLS_MAX, "seed {seed} made {calls} port calls");
+                    assert_eq!(idle, 0, "port calls that seed {seed} made without transactions");
+                    committed += outcome.committed;
+                    continue;
+                }
+                Ok(outcome) => outcome.violations.join("\n  "),
+                Err(_) => "it panicked, see above".to_owned(),
+            };
+            panic!(
+                "seed {seed} of {test}:\n  {violations}\nreplay: LANDFAST_SEED={seed} cargo test --profile \
+                 simulation -p landfast-simulation {test}"
+            );
+        }
+        assert!(committed > 0, "nobody committed anything, so nothing was tested");
+    }
+
+    /// Runs seeds until one shows a violation of `check`, and panics if `seeds_max` of them show none: a broken
+    /// variant that its scenario does not catch.
+    pub fn is_caught(&self, check: &str, seeds_max: u64) {
+        let quiet = panic::take_hook();
+        panic::set_hook(Box::new(|_| {}));
+        let shows = |violation: &String| violation.starts_with(check);
+        let caught = (0..seeds_max).find(|seed| match panic::catch_unwind(|| self.run(*seed)) {
+            Ok(outcome) => outcome.violations.iter().any(shows),
+            Err(_) => false,
+        });
+        panic::set_hook(quiet);
+        match caught {
+            Some(seed) => println!("{:?} was caught by seed {seed}", self.config.broken),
+            None => panic!("{:?} was not caught by {seeds_max} seeds", self.config.broken),
+        }
+    }
+}
+
+/// What the store holds, and what a node shows of all keys.
+pub async fn at_rest(house: &House, keys: usize) -> AtRest {
+    let mut at_rest = AtRest::read(&house.world().key_value()).await;
+    let connection = house.connect().await;
+    for key in (0..keys).map(key) {
+        let shown = connection.shown(connection.engine.get_now(&key)).await.expect("a calm world");
+        at_rest.shown.insert(key, shown);
+    }
+    at_rest
+}
+
+/// T4: commits that are asked for again, long afterwards, and are answered otherwise than before or than the rows say.
+async fn answered_otherwise(house: &House, executions: &[Execution], at_rest: &AtRest) -> Vec<String> {
+    let connection = house.connect().await;
+    let mut violations = Vec::new();
+    // What wrote nothing may have left nothing to answer from.
+    for execution in executions.iter().filter(|execution| !execution.writes().is_empty()) {
+        let Writer { id, attempt } = execution.writer.clone();
+        let status = connection.shown(connection.engine.status(&id)).await;
+        let is_committed = matches!(status, Ok(transactions::model::Outcome::Committed));
+        if is_committed != at_rest.order().committed.keys().any(|writer| writer.id == id) {
+            violations.push(format!("answered otherwise: {id:?} is {status:?}, and its row is not"));
+        }
+        let call = Call { id, attempt: Some(attempt) };
+        let again = match connection.call(connection.engine.commit(&call)).await {
+            Ok(_) => Answer::Committed,
+            Err(_) => Answer::Refused,
+        };
+        let before = execution.answer().unwrap_or(Answer::Refused);
+        if before != Answer::Unknown && again != before {
+            violations.push(format!("answered otherwise: {:?} was {before:?}, then {again:?}", call.id));
+        }
+    }
+    violations
+}
+
+/// Deaths and starts of nodes.
+struct Fate<'scenario> {
+    scenario: &'scenario Scenario,
+    house: &'scenario House,
+    rng: Rng,
+    skew_ms: i64,
+}
+
+impl Fate<'_> {
+    /// All disasters, one after the other; then nothing, for ever.
+    async fn strike(&mut self) {
+        for disaster in &self.scenario.disasters {
+            self.house.connect().await;
+            match disaster {
+                Disaster::Node => self.node_dies().await,
+                Disaster::Everything => {
+                    self.node_dies().await;
+                    self.house.world().crash_keeping_some();
+                }
+                Disaster::Store => {
+                    self.a_while().await;
+                    self.house.world().crash_keeping_some();
+                    continue;
+                }
+                Disaster::Replacement => {
+                    self.a_while().await;
+                    self.house.leave_behind();
+                }
+            }
+            self.start().await;
+        }
+        std::future::pending::<()>().await;
+    }
+
+    async fn a_while(&mut self) {
+        tokio::time::sleep(Duration::from_millis(self.rng.u64(1..300))).await;
+    }
+
+    /// Whoever serves dies at one of its next calls.
+    async fn node_dies(&mut self) {
+        let Some(life) = self.house.life() else { return };
+        self.order_death(&life);
+        tokio::select! {
+            biased;
+            () = life.over() => {}
+            () = tokio::time::sleep(IDLE_UNTIL_DEATH) => {}
+        }
+        self.house.kill();
+    }
+
+    fn order_death(&mut self, life: &Life) {
+        let side = if self.rng.bool() { Side::Before } else { Side::After };
+        life.ends_after(self.rng.u64(..CALLS_UNTIL_DEATH_MAX), side);
+    }
+
+    /// A new process, which may die while it starts; then another one.
+    async fn start(&mut self) {
+        loop {
+            let life = Life::default();
+            if self.rng.usize(..3) == 0 {
+                self.order_death(&life);
+            }
+            self.skew_ms -= self.scenario.clock_set_back.as_millis() as i64;
+            if self.house.boot(life.clone(), self.skew_ms).await {
+                life.goes_on();
+                return;
+            }
+        }
+    }
+
+    /// Nothing goes wrong any more, and somebody serves.
+    async fn heal(&mut self) {
+        self.house.world().faults().calm();
+        self.house.kill_left_behind();
+        if let Some(life) = self.house.life() {
+            life.goes_on();
+        }
+        if self.house.serving().is_none() {
+            self.house.boot(Life::default(), self.skew_ms).await;
+        }
+    }
+}

@@ -1,0 +1,353 @@
+"""Transactions and state over HTTP, against the real program."""
+
+import itertools
+import json
+import signal
+import threading
+
+import pytest
+
+import http_api
+import waiting
+
+ENDS = [signal.SIGTERM, signal.SIGKILL]
+TIMEOUT_SECONDS = 30
+numbers = itertools.count()
+
+
+@pytest.fixture
+def apis():
+    """Connects clients: `apis(server)`."""
+    opened = []
+
+    def connect(server):
+        if type(server).__name__ != "Landfast":
+            pytest.skip("transactions are Landfast's alone")
+        api = http_api.Api(server)
+        opened.append(api)
+        return api
+
+    yield connect
+    for api in opened:
+        api.close()
+
+
+@pytest.fixture
+def api(apis, server):
+    """A client of the shared server."""
+    return apis(server)
+
+
+@pytest.fixture
+def key():
+    """A key that no other test uses; it has no value yet."""
+    return f"key-{next(numbers)}"
+
+
+def a_transaction_reads_its_own_writes_and_shows_them_when_it_commits(api, apis, server, key):
+    """T1, T3."""
+    other = apis(server)
+    transaction = api.begin()
+    assert transaction.get(key) is None
+    for value in [b"one", b"", bytes(range(256))]:
+        transaction.put(key, value)
+        assert transaction.get(key) == value
+        assert other.state(key) is None
+        assert other.begin().get(key) is None
+    transaction.delete(key)
+    assert transaction.get(key) is None
+    transaction.put(key, b"last")
+    assert transaction.status() == "open"
+    transaction.commit()
+    assert transaction.status() == "committed"
+    assert other.state(key) == b"last"
+    assert other.begin().get(key) == b"last"
+
+
+def reads_repeat_and_what_was_written_together_is_read_together(api, apis, server, key):
+    """T2, T3."""
+    left, right = f"{key}-left", f"{key}-right"
+
+    def write_both(value):
+        writer = api.begin()
+        writer.put(left, value)
+        writer.put(right, value)
+        writer.commit()
+
+    write_both(b"old")
+    reader = apis(server).begin()
+    assert reader.get(left) == b"old"
+    write_both(b"new")
+    assert reader.get(right) == b"old"
+    assert reader.get(left) == b"old"
+    assert apis(server).begin().get(right) == b"new"
+
+
+def parallel_readers_never_see_half_of_a_transaction(apis, server, key):
+    """T2. Writers move both keys together; whoever reads both, in either order, sees one transaction's values."""
+    left, right = f"{key}-left", f"{key}-right"
+    done = threading.Event()
+
+    def write(api, number):
+        try:
+            for turn in range(100):
+                transaction = api.begin()
+                for name in [left, right]:
+                    transaction.put(name, f"{number}-{turn}".encode())
+                transaction.commit()
+        finally:
+            done.set()
+
+    def read(api, names):
+        while not done.is_set():
+            transaction = api.begin()
+            first = transaction.ask("GET", f"/keys/{names[0]}")
+            second = transaction.ask("GET", f"/keys/{names[1]}")
+            transaction.abort()
+            # Keys that were created after it began may be refused, never half seen.
+            if (first.status, second.status) == (200, 200):
+                assert first.body == second.body
+            elif first.status == 200:
+                assert second.problem == (409, "no-valid-version")
+
+    one, two, three, four = (apis(server) for _ in range(4))
+    waiting.together(
+        lambda: write(one, 0),
+        lambda: write(two, 1),
+        lambda: read(three, [left, right]),
+        lambda: read(four, [right, left]),
+        seconds=TIMEOUT_SECONDS,
+    )
+
+
+def nothing_of_an_aborted_transaction_is_ever_seen(api, key):
+    """T1."""
+    api.put_state(key, b"kept")
+    transaction = api.begin()
+    transaction.put(key, b"dropped")
+    transaction.abort()
+    transaction.abort()
+    assert transaction.status() == "aborted"
+    assert api.state(key) == b"kept"
+    late = transaction.ask("POST", "/commit")
+    assert late.problem == (409, "transaction-finished")
+    assert late.document["outcome"] == "aborted"
+
+
+@pytest.mark.parametrize("end", ENDS, ids=lambda end: end.name)
+def a_commit_repeated_after_a_restart_is_answered_alike(apis, own_server, end):
+    """T4. For generated ids and chosen ones, by whoever asks; an id that has committed is not begun again."""
+    api = apis(own_server)
+    committed = []
+    for transaction in [api.begin(), api.begin(id="order-17")]:
+        transaction.put("count", b"once")
+        answer = transaction.commit()
+        assert transaction.commit() == answer
+        committed.append((transaction, answer))
+    own_server.stop(end)
+    own_server.start()
+    again = apis(own_server)
+    again.put_state("count", b"later")
+    for transaction, answer in committed:
+        for _ in range(2):
+            transaction.api = again
+            assert transaction.commit() == answer
+            assert again.ask("POST", f"{transaction.path}/commit").document == answer
+        assert transaction.status() == "committed"
+        late = transaction.ask("PUT", "/keys/count", b"twice")
+        assert late.problem == (409, "transaction-finished")
+        assert late.document["outcome"] == "committed"
+    begun = again.ask("POST", "/v1/transactions", json.dumps({"id": "order-17"}))
+    assert begun.status == 200, begun
+    assert (begun.document["id"], begun.document["status"]) == ("order-17", "committed")
+    assert again.state("count") == b"later"
+
+
+def an_id_that_has_committed_is_answered_as_such_however_often_it_is_begun(api, key):
+    """T4."""
+    name = f"order {key}/ü"
+    transaction = api.begin(id=name)
+    assert transaction.id == name
+    transaction.put(key, b"once")
+    transaction.commit()
+    for _ in range(3):
+        begun = api.ask("POST", "/v1/transactions", json.dumps({"id": name}))
+        assert begun.status == 200, begun
+        assert (begun.document["id"], begun.document["status"]) == (name, "committed")
+    assert api.state(key) == b"once"
+
+
+def later_calls_of_an_earlier_attempt_are_refused(api, key):
+    """T8."""
+    earlier = api.begin(id=f"job-{key}")
+    earlier.put(f"{key}-earlier", b"x")
+    later = api.begin(id=f"job-{key}")
+    for method, below in [("PUT", f"/keys/{key}"), ("GET", f"/keys/{key}"), ("POST", "/commit")]:
+        refused = earlier.ask(method, below)
+        assert refused.problem == (409, "transaction-finished")
+        assert refused.document["outcome"] == "begun-anew"
+    later.put(key, b"y")
+    later.commit()
+    assert api.state(f"{key}-earlier") is None
+    assert api.state(key) == b"y"
+
+
+def an_acknowledged_commit_survives_kill_9(apis, own_server):
+    """T5. Whatever was answered is there; of the one commit whose answer was lost, all or nothing."""
+    acknowledged, asked = [], []
+    enough = threading.Event()
+    writing = apis(own_server)
+
+    def write():
+        try:
+            for number in range(100_000):
+                transaction = writing.begin()
+                for name in ["left", "right"]:
+                    transaction.put(f"{name}-{number}", str(number).encode())
+                asked.append(transaction)
+                transaction.commit()
+                acknowledged.append(number)
+                if len(acknowledged) == 100:
+                    enough.set()
+        except (OSError, http_api.http.client.HTTPException):
+            pass
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    assert enough.wait(TIMEOUT_SECONDS)
+    own_server.kill()
+    writer.join(TIMEOUT_SECONDS)
+    own_server.start()
+    api = apis(own_server)
+    for number in acknowledged:
+        assert api.state(f"left-{number}") == str(number).encode()
+        assert api.state(f"right-{number}") == str(number).encode()
+    unknown = len(acknowledged)
+    assert api.state(f"left-{unknown}") == api.state(f"right-{unknown}")
+    if len(asked) > unknown:
+        lost = asked[unknown]
+        outcome = api.ask("POST", f"{lost.path}/commit")
+        has_value = api.state(f"left-{unknown}") is not None
+        assert (outcome.status == 200) == has_value, outcome
+
+
+def what_was_open_when_the_server_died_never_happened(apis, own_server):
+    """T1, T7."""
+    api = apis(own_server)
+    generated, named = api.begin(), api.begin(id="job")
+    for transaction in [generated, named]:
+        transaction.put("k", b"never")
+    own_server.kill()
+    own_server.start()
+    again = apis(own_server)
+    assert again.state("k") is None
+    for transaction in [generated, named]:
+        transaction.api = again
+        refused = transaction.ask("POST", "/commit")
+        assert refused.problem in [(409, "transaction-finished"), (404, "no-such-transaction")], refused
+    anew = again.begin(id="job")
+    anew.put("k", b"anew")
+    anew.commit()
+    assert again.state("k") == b"anew"
+
+
+def a_client_that_carries_its_last_commit_sees_it(api, apis, server, key):
+    transaction = api.begin()
+    transaction.put(key, b"mine")
+    after = transaction.commit()["after"]
+    assert apis(server).begin(after=after).get(key) == b"mine"
+    after = api.put_state(key, b"plain")
+    assert apis(server).begin(after=after).get(key) == b"plain"
+
+
+def plain_state_is_the_same_keys(api, key):
+    for value in [b"one", b"", bytes(range(256))]:
+        api.put_state(key, value)
+        assert api.state(key) == value
+        assert api.begin().get(key) == value
+    for _ in range(2):
+        assert api.ask("DELETE", f"/v1/state/{key}").status == 204
+        assert api.state(key) is None
+
+
+def an_unknown_transaction_is_not_found(api):
+    for method, below in [("GET", ""), ("DELETE", ""), ("POST", "/commit"), ("GET", "/keys/k"), ("PUT", "/keys/k")]:
+        answer = api.ask(method, f"/v1/transactions/never-begun{below}", b"")
+        assert answer.problem == (404, "no-such-transaction"), (method, below)
+
+
+def limits_are_refused_by_name(api, key):
+    """T15. Each refusal by its name, at the bound and not before; nothing of it stays."""
+    begin = lambda asked: api.ask("POST", "/v1/transactions", asked)  # noqa: E731
+    for asked in [b"{", b'{"id":""}', json.dumps({"id": "x" * 129}), b'{"isolation":"serializable"}', b'{"ids":1}']:
+        assert begin(asked).problem == (400, "invalid-request"), asked
+    assert begin(json.dumps({"id": "x" * 128})).status == 201
+    assert begin(b"x" * (64 * 1024 + 1)).problem == (413, "too-large")
+
+    transaction = api.begin()
+    for path in ["/keys/" + "k" * 1025, "/keys/%zz"]:
+        assert transaction.ask("PUT", path, b"v").problem == (400, "invalid-request")
+    transaction.put("k" * 1024, b"v")
+    transaction.put("", b"the empty key")
+    assert transaction.get("") == b"the empty key"
+
+    most = b"v" * (64 * 1024)
+    transaction.put(key, most)
+    assert transaction.get(key) == most
+    for excess in [1, 100_000, 900_000]:
+        for path in [f"{transaction.path}/keys/{key}", f"/v1/state/{key}"]:
+            answer = api.ask("PUT", path, most + b"v" * excess)
+            assert answer.problem == (413, "too-large"), answer
+    for number in range(10_000 - 3):
+        transaction.put(f"{key}-{number}", b"")
+    assert transaction.ask("PUT", f"/keys/{key}-more", b"").problem == (413, "too-large")
+    transaction.abort()
+    assert api.state(key) is None
+
+
+def too_many_open_transactions_are_refused_by_name(apis, own_server):
+    """T15. Those that are open go on."""
+    api = apis(own_server)
+    opened = [api.begin() for _ in range(10_000)]
+    refused = api.ask("POST", "/v1/transactions")
+    assert refused.problem == (429, "too-many-transactions")
+    assert int(refused.headers["Retry-After"]) > 0
+    opened[0].put("k", b"v")
+    opened[0].commit()
+    opened[1].abort()
+    assert api.ask("POST", "/v1/transactions").status == 201
+
+
+def the_memory_for_unwritten_values_is_refused_by_name(apis, own_server):
+    """T15. First what one transaction may hold, then what all of them may."""
+    api = apis(own_server)
+    value = b"v" * (64 * 1024)
+
+    def fill():
+        transaction = api.begin()
+        for number in itertools.count():
+            answer = transaction.ask("PUT", f"/keys/k-{number}", value)
+            if answer.status != 204:
+                return transaction, number, answer.problem
+
+    first, held, problem = fill()
+    assert problem == (413, "too-large")
+    assert held * len(value) <= 8 * 1024 * 1024 < (held + 2) * len(value)
+    for _ in range(40):
+        _, _, problem = fill()
+        if problem != (413, "too-large"):
+            break
+    assert problem == (429, "too-much-buffered")
+    first.abort()
+    waiting.until(lambda: fill()[2] == (413, "too-large"), "room for another transaction")
+
+
+def the_status_and_the_metrics_count_transactions(api, key):
+    before = api.ask("GET", "/v1/status").document["transactions"]
+    api.put_state(key, b"v")
+    transaction = api.begin()
+    after = api.ask("GET", "/v1/status").document["transactions"]
+    assert after["committed"] > before["committed"]
+    assert after["open"] >= 1
+    transaction.abort()
+    assert b"landfast_transactions_committed_total " in api.ask("GET", "/metrics").body
