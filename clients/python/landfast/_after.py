@@ -1,0 +1,42 @@
+"""What the caller has committed, carried to its next transaction.
+
+A commit answers a token. Sent with the next begin, it makes whichever node takes that begin wait until it knows
+the commit, so a client that changes nodes sees its own writes (rule T-1). The token is opaque and two of them
+cannot be compared here, so each thread and each asyncio task carries its own last one; one that has none yet
+carries the client's last. Across threads and processes a token can be handed on: `transaction(after=...)`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from contextvars import ContextVar
+from types import MappingProxyType
+from typing import Mapping, Optional
+
+_TOKEN_CHARACTERS_MAX = 1024
+
+# One variable for all clients, since context variables are never freed.
+_tokens: ContextVar[Mapping[int, str]] = ContextVar("landfast_after", default=MappingProxyType({}))
+_numbers = itertools.count()
+
+
+class After:
+    """The tokens of one client."""
+
+    def __init__(self) -> None:
+        self._number = next(_numbers)
+        self._last: Optional[str] = None
+
+    @property
+    def token(self) -> Optional[str]:
+        return _tokens.get().get(self._number, self._last)
+
+    def heard(self, token: object) -> Optional[str]:
+        """Keeps what a commit answered; anything that cannot go into a header is no token."""
+        if not isinstance(token, str) or not 0 < len(token) <= _TOKEN_CHARACTERS_MAX:
+            return None
+        if not (token.isascii() and token.isprintable()):
+            return None
+        self._last = token
+        _tokens.set({**_tokens.get(), self._number: token})
+        return token

@@ -1,0 +1,209 @@
+"""One attempt of a transaction, without I/O: what may be asked when, and what an answer does to it.
+
+The blocking and the asyncio transaction are thin shells over this. Each method is a generator of steps
+(`_repeat.py`); whoever drives it gets the result, or the exception.
+
+Invariants
+- Nothing is sent for an attempt that has not begun or has ended; the error says which.
+- A write that may still be on its way is never followed by another write of the same key in this attempt: the
+  late copy would undo it. The attempt is given up instead, and its body may run again.
+- An attempt one of whose writes may or may not have arrived never commits, whatever its body does with the error.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NoReturn, Optional, Set
+
+from . import _requests
+from ._after import After
+from ._nodes import Route
+from ._problems import (
+    AlreadyCommitted,
+    Error,
+    Expired,
+    NoSuchTransaction,
+    TransactionFinished,
+    Unavailable,
+    UnexpectedAnswer,
+    document,
+)
+from ._repeat import Answer, Limits, Steps, exchange
+from ._requests import AFTER_HEADER, Call, Key, Response, Value
+
+
+class Phase(enum.Enum):
+    NEW = "not begun"
+    OPEN = "open"
+    COMMITTING = "committing"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+
+
+class Attempt:
+    """The state of one attempt; beginning again starts the next attempt under the same id."""
+
+    def __init__(
+        self, id: str, isolation: Optional[str], route: Route, limits: Limits, after: After, after_token: Optional[str]
+    ) -> None:
+        self.id = id
+        self.phase = Phase.NEW
+        self.committed_token: Optional[str] = None
+        self._isolation = isolation
+        self._client_route = route
+        self._route = route
+        self._limits = limits
+        self._after = after
+        self._after_token = after_token
+        self._token = ""
+        self._doubled: Set[bytes] = set()
+        self._is_torn = False
+        self._ended: Optional[Error] = None
+        self._is_begin_doubled = False
+
+    def begin(self) -> Steps[None]:
+        if self.phase is Phase.OPEN:
+            raise RuntimeError(f"transaction {self.id!r} is open; begin another one, or end it first")
+        self._route = self._client_route.branch()
+        self._doubled = set()
+        self._is_torn = False
+        self._ended = None
+        self.committed_token = None
+        call = _requests.begin(self.id, self._isolation, self._after_token or self._after.token)
+        try:
+            answer = yield from exchange(call, self._route, self._limits)
+        except Error as error:
+            # Nothing of the body has run, and what a begin cannot do now it has tried for long enough.
+            error.body_may_run_again = False
+            raise
+        found = document(answer.response.body)
+        if found.get("status") == "committed":
+            self.phase = Phase.COMMITTED
+            self.committed_token = self._after.heard(found.get("after"))
+            raise AlreadyCommitted(call.what, "its id has committed before", transaction=self.id)
+        token = found.get("attempt")
+        if isinstance(token, bool) or not isinstance(token, (str, int)):
+            raise UnexpectedAnswer(call.what, "no attempt in the answer", transaction=self.id)
+        self._token = str(token)
+        self._is_begin_doubled = answer.is_doubled
+        self.phase = Phase.OPEN
+
+    def get(self, key: Key) -> Steps[Optional[bytes]]:
+        answer = yield from self._call(_requests.get(self.id, self._token, key))
+        return value_in(answer.response)
+
+    def put(self, key: Key, value: Value) -> Steps[None]:
+        yield from self._write(key, _requests.put(self.id, self._token, key, value))
+
+    def delete(self, key: Key) -> Steps[None]:
+        yield from self._write(key, _requests.delete(self.id, self._token, key))
+
+    def send(self, queue: str, body: Value, group: Optional[str]) -> Steps[None]:
+        yield from self._call(_requests.send(self.id, self._token, queue, body, group), is_write=True)
+
+    def invoke(self, function: str, payload: Value) -> Steps[None]:
+        yield from self._call(_requests.invoke(self.id, self._token, function, payload), is_write=True)
+
+    def commit(self) -> Steps[None]:
+        """May be called again after `OutcomeUnknown`, and after it has succeeded."""
+        call = _requests.commit(self.id, self._token)
+        if self.phase is Phase.COMMITTED:
+            return
+        if self.phase in (Phase.NEW, Phase.ABORTED):
+            self._refuse(call)
+        if self._is_torn:
+            raise self._torn(call)
+        self.phase = Phase.COMMITTING
+        try:
+            answer = yield from exchange(call, self._route, self._limits)
+        except Error as error:
+            if not error.ends_attempt and not error.may_have_happened:
+                self.phase = Phase.OPEN
+            self._ended_by(call, error)
+            raise
+        self.phase = Phase.COMMITTED
+        found = document(answer.response.body).get("after") or answer.response.headers.get(AFTER_HEADER.lower())
+        self.committed_token = self._after.heard(found)
+
+    def abort(self) -> Steps[None]:
+        """Ends the attempt without effect; nothing happens if it is over already and did not commit."""
+        call = _requests.abort(self.id, self._token)
+        if self.phase in (Phase.NEW, Phase.ABORTED):
+            return
+        if self.phase is Phase.COMMITTED:
+            self._refuse(call)
+        limits = Limits(self._limits.abort_s, self._limits.abort_s, self._limits.abort_s)
+        try:
+            yield from exchange(call, self._route, limits)
+        except NoSuchTransaction:
+            pass
+        except TransactionFinished as error:
+            if error.outcome == "committed":
+                self.phase = Phase.COMMITTED
+                raise
+        finally:
+            if self.phase is not Phase.COMMITTED:
+                self.phase = Phase.ABORTED
+
+    def status(self) -> Steps[str]:
+        """What the server knows of the id: open, committing, committed, aborted or expired."""
+        call = _requests.status(self.id)
+        answer = yield from exchange(call, self._route, self._limits)
+        found = document(answer.response.body).get("status")
+        if not isinstance(found, str):
+            raise UnexpectedAnswer(call.what, "no status in the answer", transaction=self.id)
+        return found
+
+    def _write(self, key: Key, call: Call) -> Steps[None]:
+        name = key.encode() if isinstance(key, str) else key
+        if name in self._doubled:
+            self._is_torn = True
+        answer = yield from self._call(call, is_write=True)
+        if answer.is_doubled:
+            self._doubled.add(name)
+
+    def _call(self, call: Call, is_write: bool = False) -> Steps[Answer]:
+        if self.phase is not Phase.OPEN:
+            self._refuse(call)
+        if self._is_torn:
+            raise self._torn(call)
+        try:
+            return (yield from exchange(call, self._route, self._limits))
+        except Error as error:
+            self._is_torn = self._is_torn or (is_write and error.may_have_happened)
+            self._ended_by(call, error)
+            raise
+        except GeneratorExit:
+            # Interrupted or cancelled before the answer came.
+            self._is_torn = self._is_torn or is_write
+            raise
+
+    def _ended_by(self, call: Call, error: Error) -> None:
+        """Notes that `error` ended the attempt, if it did; it had committed if another attempt of the id had."""
+        if isinstance(error, TransactionFinished) and error.outcome == "committed":
+            self.phase = Phase.COMMITTED
+            raise AlreadyCommitted(call.what, "its id has committed meanwhile", transaction=self.id) from error
+        if error.outcome == "begun-anew" and self._is_begin_doubled:
+            # Perhaps by nobody else: a copy of this attempt's own begin may have come late.
+            error.body_may_run_again = True
+        if error.ends_attempt and not isinstance(error, Expired):
+            self.phase = Phase.ABORTED
+            self._ended = error
+
+    def _torn(self, call: Call) -> Unavailable:
+        detail = "an earlier write of this attempt was sent more than once and a copy may still arrive, or not"
+        return Unavailable(call.what, detail, transaction=self.id)
+
+    def _refuse(self, call: Call) -> NoReturn:
+        if self.phase in (Phase.COMMITTED, Phase.ABORTED):
+            # As the server said it first, where it did: a body may have taken no notice.
+            outcome = (self._ended and self._ended.outcome) or self.phase.value
+            refusal = TransactionFinished(call.what, "it has ended", transaction=self.id, outcome=outcome)
+            refusal.body_may_run_again = self._ended is not None and self._ended.body_may_run_again
+            raise refusal from self._ended
+        raise RuntimeError(f"{call.what}: it is {self.phase.value}; use `with landfast.transaction() as t:`")
+
+
+def value_in(response: Response) -> Optional[bytes]:
+    """The value that a get answered."""
+    return None if response.status == 404 else response.body

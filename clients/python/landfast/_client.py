@@ -1,0 +1,186 @@
+"""The blocking client: the one place where its parts are put together."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Sequence, Type, TypeVar, Union, overload
+
+from . import _ids
+from ._after import After
+from ._attempt import Attempt
+from ._connection import Connections
+from ._nodes import Route, nodes_from
+from ._problems import AlreadyCommitted, Error
+from ._repeat import Limits
+from ._state import State, StateCalls
+from ._transact import RUNS_MAX, Runs, id_of_call
+from ._transaction import Transaction
+
+if TYPE_CHECKING:
+    from typing_extensions import Concatenate, Literal, ParamSpec
+
+    P = ParamSpec("P")
+    Isolation = Literal["read-atomic", "serializable"]
+
+T = TypeVar("T")
+Urls = Union[str, Sequence[str], None]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a client was told, for both kinds of client."""
+
+    route: Route
+    limits: Limits
+    after: After
+    headers: Mapping[str, str]
+
+    @classmethod
+    def of(cls, urls: Urls, token: Optional[str], timeout: float) -> Settings:
+        if not timeout > 0:
+            raise ValueError(f"a timeout of {timeout} s leaves no time for any call")
+        headers: Dict[str, str] = {"User-Agent": "landfast-python/0.1.0"}
+        token = os.environ.get("LANDFAST_TOKEN") if token is None else token
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        return cls(Route(nodes_from(urls)), Limits(call_s=timeout), After(), headers)
+
+    def attempt(self, id: Optional[str], isolation: Optional[str], after: Optional[str]) -> Attempt:
+        return Attempt(_ids.id_for(id), isolation, self.route, self.limits, self.after, after)
+
+    def state_calls(self) -> StateCalls:
+        return StateCalls(self.route, self.limits, self.after)
+
+
+class Client:
+    """A connection to one server or to a cluster of them; threads may share it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._connections = Connections(settings.headers)
+
+    def transaction(
+        self, *, id: Optional[str] = None, isolation: Optional[Isolation] = None, after: Optional[str] = None
+    ) -> Transaction:
+        """One attempt at a transaction, for use in `with`: commits at the end, aborts on an exception.
+
+        Raises `AlreadyCommitted` instead of entering the block if `id` has committed before. Without `id`, one is
+        derived from the request that is being handled (`landfast.request`), or drawn at random.
+        """
+        return Transaction(self._settings.attempt(id, isolation, after), self._connections)
+
+    def transact(
+        self,
+        body: Callable[[Transaction], T],
+        *,
+        id: Optional[str] = None,
+        isolation: Optional[Isolation] = None,
+        after: Optional[str] = None,
+        runs_max: int = RUNS_MAX,
+    ) -> Optional[T]:
+        """Runs `body` in a transaction, again if it has to be, and returns what it returned.
+
+        The body is skipped, and None returned, if the id has committed before. It runs again only after an attempt
+        that had no effect: what it does outside the transaction may then happen twice, so let it do little.
+        """
+        transaction = self.transaction(id=id, isolation=isolation, after=after)
+        runs = Runs(transaction.id, runs_max)
+        while True:
+            try:
+                with transaction:
+                    result = body(transaction)
+                return result
+            except AlreadyCommitted as error:
+                if not runs.is_skipped(error):
+                    raise
+                return None
+            except Error as error:
+                pause = runs.pause_before_next(error)
+                if pause is None:
+                    raise
+            time.sleep(pause)
+
+    @overload
+    def transactional(self, function: Callable[Concatenate[Transaction, P], T]) -> Callable[P, Optional[T]]: ...
+
+    @overload
+    def transactional(
+        self,
+        *,
+        id: Optional[Callable[P, str]] = None,
+        isolation: Optional[Isolation] = None,
+        runs_max: int = RUNS_MAX,
+    ) -> Callable[[Callable[Concatenate[Transaction, P], T]], Callable[P, Optional[T]]]: ...
+
+    def transactional(self, function: Optional[Callable[..., Any]] = None, **options: Any) -> Any:
+        """Makes a function whose first parameter is the transaction one that is called without it.
+
+        `id` is a function of the same arguments that names the transaction of a call.
+        """
+        return transactional_with(lambda: self, function, **options)
+
+    def state(self) -> State:
+        """Plain state: one key at a time, outside any transaction."""
+        return State(self._settings.state_calls(), self._connections)
+
+    def close(self) -> None:
+        """Closes the connections; using the client again opens new ones."""
+        self._connections.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        self.close()
+
+
+def transactional_with(
+    client: Callable[[], Client],
+    function: Optional[Callable[..., Any]],
+    *,
+    id: Optional[Callable[..., str]] = None,
+    isolation: Optional[Isolation] = None,
+    runs_max: int = RUNS_MAX,
+) -> Any:
+    """`transactional` over a client that is looked up at each call."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            def body(transaction: Transaction) -> Any:
+                return function(transaction, *args, **kwargs)
+
+            name = id_of_call(id, args, kwargs)
+            return client().transact(body, id=name, isolation=isolation, runs_max=runs_max)
+
+        return call
+
+    return decorate if function is None else decorate(function)
+
+
+def connect(urls: Urls = None, *, token: Optional[str] = None, timeout: float = Limits.call_s) -> Client:
+    """A client of its own: of `urls`, else of LANDFAST_URL; several are separated by commas.
+
+    `timeout` bounds one call in seconds, repeats included. Nothing is sent before the first call.
+    """
+    return Client(Settings.of(urls, token, timeout))
+
+
+_default: Optional[Client] = None
+_default_lock = threading.Lock()
+
+
+def default() -> Client:
+    """The client that `landfast.transaction` and the like use, made at first use."""
+    global _default
+    with _default_lock:
+        if _default is None:
+            _default = connect()
+        return _default

@@ -1,0 +1,151 @@
+"""Sockets of the blocking client: one keep-alive connection per thread and node.
+
+A thread's connection is nobody else's, so nothing is locked. A forked child inherits the parent's sockets and
+must not touch them: two processes reading one connection would take each other's answers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import ssl
+import threading
+import time
+import weakref
+from typing import Dict, Mapping, Optional, Union
+
+from ._nodes import Node
+from ._repeat import Pause, Send, Steps, T
+from ._requests import ANSWER_BYTES_MAX, Lost, Response
+
+IDLE_SECONDS_MAX = 5.0
+"""Servers end idle connections after 10 s; a younger one that breaks is a sign that its node is gone."""
+_PIECE_BYTES = 1024 * 1024
+
+
+class _Connection:
+    def __init__(self, node: Node, timeout: float) -> None:
+        if node.is_tls:
+            context = ssl.create_default_context()
+            self.http: http.client.HTTPConnection = http.client.HTTPSConnection(
+                node.host, node.port, timeout=timeout, context=context
+            )
+        else:
+            self.http = http.client.HTTPConnection(node.host, node.port, timeout=timeout)
+        self.used_at = time.monotonic()
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self.connections: Dict[Node, _Connection] = {}
+
+
+class Connections:
+    """Every open connection of one client."""
+
+    def __init__(self, headers: Mapping[str, str]) -> None:
+        self._headers = headers
+        self._thread = _Thread()
+        self._all: weakref.WeakSet[_Connection] = weakref.WeakSet()
+
+    def drive(self, steps: Steps[T]) -> T:
+        """Does what `steps` asks for until they are through, or tells them that nobody will."""
+        try:
+            action = next(steps)
+            while True:
+                if isinstance(action, Pause):
+                    time.sleep(action.seconds)
+                    action = steps.send(None)
+                else:
+                    action = steps.send(self.send(action))
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        finally:
+            steps.close()
+
+    def send(self, send: Send) -> Union[Response, Lost]:
+        """Sends one request once."""
+        try:
+            connection = self._open(send)
+        except (OSError, http.client.HTTPException) as error:
+            return Lost(_reason(error), was_sent=False)
+        try:
+            return self._exchange(connection, send)
+        except (OSError, http.client.HTTPException) as error:
+            self._drop(send.node)
+            return Lost(_reason(error), was_sent=True)
+        except BaseException:
+            # Interrupted half way: a connection with an answer under way takes no other request.
+            self._drop(send.node)
+            raise
+
+    def close(self) -> None:
+        """Closes the connections of all threads; the next call opens new ones."""
+        for connection in list(self._all):
+            connection.http.close()
+        self._thread.connections.clear()
+
+    def _open(self, send: Send) -> _Connection:
+        if self._thread.process != os.getpid():
+            self._thread.process = os.getpid()
+            self._thread.connections.clear()
+        known = self._thread.connections.get(send.node)
+        if known is not None:
+            if known.http.sock is not None and time.monotonic() - known.used_at < IDLE_SECONDS_MAX:
+                return known
+            self._drop(send.node)
+        connection = _Connection(send.node, send.connect_s)
+        connection.http.connect()
+        self._thread.connections[send.node] = connection
+        self._all.add(connection)
+        return connection
+
+    def _exchange(self, connection: _Connection, send: Send) -> Response:
+        client = connection.http
+        assert client.sock is not None, "it was opened a moment ago"
+        client.sock.settimeout(send.reply_s)
+        deadline = time.monotonic() + send.reply_s
+        request = send.request
+        headers = {**self._headers, **request.headers, "Content-Length": str(len(request.body))}
+        is_whole = False
+        # A server that refuses a body closes before it has read it all; its refusal may be there to read.
+        with contextlib.suppress(BrokenPipeError):
+            client.request(request.method, request.path, request.body or None, headers)
+            is_whole = True
+        answer = client.getresponse()
+        body = _read(answer, deadline)
+        connection.used_at = time.monotonic()
+        if answer.will_close or not is_whole:
+            self._drop(send.node)
+        return Response(answer.status, {name.lower(): value for name, value in answer.getheaders()}, body)
+
+    def _drop(self, node: Node) -> None:
+        connection: Optional[_Connection] = self._thread.connections.pop(node, None)
+        if connection is not None:
+            connection.http.close()
+
+
+def _read(answer: http.client.HTTPResponse, deadline: float) -> bytes:
+    pieces = []
+    length = 0
+    while True:
+        piece = answer.read(_PIECE_BYTES)
+        if not piece:
+            break
+        length += len(piece)
+        if length > ANSWER_BYTES_MAX:
+            raise http.client.HTTPException(f"the answer is longer than {ANSWER_BYTES_MAX:,} bytes")
+        if time.monotonic() > deadline:
+            raise TimeoutError("the answer took too long")
+        pieces.append(piece)
+    if answer.length:
+        raise http.client.IncompleteRead(b"", answer.length)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _reason(error: BaseException) -> str:
+    text = str(error) or type(error).__name__
+    return "no answer in time" if isinstance(error, TimeoutError) or text == "timed out" else text

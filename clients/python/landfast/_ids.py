@@ -1,0 +1,104 @@
+"""Names of transactions: what makes a retry the same transaction rather than another one.
+
+An id is, in this order: given by the caller; derived from the request that is being handled and the ordinal of
+the block in it, so that a function killed after its commit and run again finds its id committed; or random.
+
+The ordinal counts the blocks of one scope. A block opens a scope of its own for the blocks inside it, under its
+own id: otherwise a body that is run twice, or skipped on a retry, would shift the ordinals of all later blocks,
+and a retry would take one block's commit for another's.
+
+The request comes from `request(id)`, or, in a Lambda function, from the runtime. The trace id
+(`_X_AMZN_TRACE_ID`) is not used: two invocations that one function sends share it, so the second would find its
+ids committed by the first and lose its effects. A thread that the request did not enter has no request: the
+order in which threads begin blocks is not stable, so their ids would not be either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import secrets
+import sys
+import threading
+from contextvars import ContextVar, Token
+from typing import Iterator, Optional
+
+from ._requests import valid_id
+
+_ID_BYTES_MAX = 128
+_RANDOM_BYTES = 16
+
+
+class Scope:
+    """Where default ids come from: a name, and how many blocks have taken an id below it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._ordinals = itertools.count(1)
+
+    def next_id(self) -> str:
+        derived = f"{self.name}/{next(self._ordinals)}"
+        if len(derived.encode()) <= _ID_BYTES_MAX:
+            return derived
+        return f"sha256-{hashlib.sha256(derived.encode()).hexdigest()}"
+
+
+_entered: ContextVar[Optional[Scope]] = ContextVar("landfast_scope", default=None)
+_lambda_scope: Optional[Scope] = None
+
+
+@contextlib.contextmanager
+def request(id: str) -> Iterator[None]:
+    """Says which request is being handled, so that transactions in it get the same ids on every retry.
+
+    `id` names one piece of work for one purpose, for ever: a message's id after the name of its consumer, say.
+    Lambda functions need this only for batches, where each record is a request of its own.
+
+    >>> with request("billing/message-4711"):
+    ...     id_for(None)
+    'billing/message-4711/1'
+    """
+    token = _entered.set(Scope(valid_id(id)))
+    try:
+        yield
+    finally:
+        _entered.reset(token)
+
+
+def id_for(explicit: Optional[str]) -> str:
+    """The id of a block that begins here."""
+    if explicit is not None:
+        return valid_id(explicit)
+    scope = _scope()
+    return scope.next_id() if scope is not None else secrets.token_hex(_RANDOM_BYTES)
+
+
+def enter_block(id: str) -> Optional[Token[Optional[Scope]]]:
+    """Opens the scope of the block `id`, if a request is being handled."""
+    return _entered.set(Scope(id)) if _scope() is not None else None
+
+
+def leave_block(token: Optional[Token[Optional[Scope]]]) -> None:
+    """Closes the scope that `enter_block` opened."""
+    if token is not None:
+        # A block that ends in another thread or task than it began in leaves that one's scope alone.
+        with contextlib.suppress(ValueError):
+            _entered.reset(token)
+
+
+def _scope() -> Optional[Scope]:
+    return _entered.get() or _scope_of_lambda()
+
+
+def _scope_of_lambda() -> Optional[Scope]:
+    """The scope of the invocation that Lambda's runtime client for Python is in, on the handler's thread."""
+    global _lambda_scope
+    if threading.current_thread() is not threading.main_thread():
+        return None
+    id = getattr(sys.modules.get("awslambdaric.bootstrap"), "_GLOBAL_AWS_REQUEST_ID", None)
+    if not isinstance(id, str) or not id:
+        return None
+    if _lambda_scope is None or _lambda_scope.name != id:
+        _lambda_scope = Scope(id)
+    return _lambda_scope

@@ -1,0 +1,312 @@
+"""What went wrong, and what may be done next.
+
+The server refuses with problem documents (RFC 9457) whose `type` is a bare name. This module holds the one
+table from those names to exception classes and to what may be repeated, so that the decision is never made
+twice. Every exception says what was attempted, on what, what happened, and what to do next.
+
+Three different things may be repeated, and they must not be confused:
+
+- a *request*: the same bytes again, because the first copy may or may not have arrived. Everything a
+  transaction sends is safe to send twice, except effects;
+- a *body*: the code between begin and commit, because its attempt is known to have ended without effect;
+- nothing: the caller has to change something first.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from dataclasses import dataclass
+from typing import Any, ClassVar, Dict, Mapping, Optional, Type
+
+
+class Error(Exception):
+    """Whatever Landfast could not do.
+
+    `transaction` is the id it happened to, if it was one; `problem` the `type` of the server's problem
+    document; `retry_after` the seconds that the server asked to wait.
+    """
+
+    advice: ClassVar[str] = ""
+    """What the caller does next, in one sentence."""
+    ends_attempt: ClassVar[bool] = False
+    """Whether the attempt is over once this was answered to one of its calls."""
+
+    def __init__(
+        self,
+        what: str,
+        detail: str = "",
+        *,
+        problem: Optional[str] = None,
+        status: Optional[int] = None,
+        retry_after: Optional[float] = None,
+        transaction: Optional[str] = None,
+        outcome: Optional[str] = None,
+    ) -> None:
+        # Only what stands in `args` is handed to a copy made by pickle; the rest travels as attributes.
+        super().__init__(what, detail)
+        self.what = what
+        self.detail = detail
+        self.problem = problem
+        self.status = status
+        self.retry_after = retry_after
+        self.transaction = transaction
+        self.outcome = outcome
+        self.may_have_happened = False
+        """Whether the call may have had its effect all the same, now or a moment later."""
+        self.body_may_run_again = self._lets_the_body_run_again()
+        """Whether the attempt ended without effect, so that its body may be run again under the same id."""
+
+    def _lets_the_body_run_again(self) -> bool:
+        return False
+
+    def __str__(self) -> str:
+        said = self.problem or ""
+        if self.detail:
+            said = f"{said}: {self.detail}" if said else self.detail
+        text = f"{self.what}: {said}" if said else self.what
+        return f"{text.rstrip('.')}. {self.advice}" if self.advice else text
+
+
+class _BodyAgain(Error):
+    def _lets_the_body_run_again(self) -> bool:
+        return True
+
+
+class Conflict(_BodyAgain):
+    """Another transaction committed first what this one had read. Nothing was written."""
+
+    advice = "Nothing was written; run the body again, as landfast.transact does."
+    ends_attempt = True
+
+
+class NoValidVersion(_BodyAgain):
+    """No version of the key fits what the transaction has read before. It is not the same as absent."""
+
+    advice = "This does not mean that the key is absent; run the body again, as landfast.transact does."
+
+
+class SnapshotTooOld(_BodyAgain):
+    """The versions that the transaction reads at are no longer kept."""
+
+    advice = "Run the body again, as landfast.transact does; read what you need sooner after the begin."
+
+
+class NoSuchTransaction(_BodyAgain):
+    """The server knows no transaction of this id: it never began, or was given up and forgotten."""
+
+    advice = "Nothing of it was written; begin again."
+    ends_attempt = True
+
+
+class TransactionFinished(Error):
+    """The attempt has ended: `outcome` is aborted, expired, begun-anew or committed."""
+
+    ends_attempt = True
+    _ADVICE: ClassVar[Mapping[str, str]] = {
+        "aborted": "Nothing was written; run the body again, as landfast.transact does.",
+        "expired": "A transaction ends after 60 s without a call and after 15 min in all; do less in one.",
+        "begun-anew": "Somebody began the same id again, and this attempt was dropped; leave it to them.",
+        "committed": "What it wrote is there; begin another transaction.",
+    }
+
+    def _lets_the_body_run_again(self) -> bool:
+        return self.outcome == "aborted"
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        if self.outcome is None:
+            return text
+        return f"{text} (outcome: {self.outcome}). {self._ADVICE.get(self.outcome, '')}".rstrip()
+
+
+class AlreadyCommitted(Error):
+    """The id has committed before: its effects are there, and the body need not run."""
+
+    advice = "Its effects are there once; skip the body, as landfast.transact does."
+    ends_attempt = True
+
+
+class Expired(Error):
+    """The id is older than what the server remembers: it may have committed, or not."""
+
+    advice = "It can no longer be said whether it committed; read the keys to find out."
+    ends_attempt = True
+
+
+class OutcomeUnknown(Error):
+    """It was not learnt in time whether the change took effect. For a transaction, ask again by its id."""
+
+    advice = "It may have taken effect; repeat it with the same id, which does no harm, or read."
+
+
+class Unavailable(Error):
+    """No node answered in time, or none could serve."""
+
+    advice = "Try again later; is `landfast serve` running where LANDFAST_URL says?"
+
+    def _lets_the_body_run_again(self) -> bool:
+        return True
+
+
+class ClockAhead(Unavailable):
+    """The node's clock is too far ahead to give timestamps."""
+
+    advice = "Set the clock of that node; others can serve meanwhile."
+
+
+class TooManyTransactions(Error):
+    """The node has as many open transactions as it takes."""
+
+    advice = "Try again later; commit or abort transactions that are not needed."
+
+
+class TooMuchBuffered(Error):
+    """The node has no room for more bytes in flight."""
+
+    advice = "Try again later, or write less at once."
+
+
+class NoRoom(Error):
+    """The store is full."""
+
+    advice = "Free or add storage."
+
+
+class Corrupt(Error):
+    """What is stored does not decode."""
+
+    advice = "Stop using this key, look into the server's log, and report it."
+
+
+class TooLarge(Error):
+    """The value is over 64 MiB, or the transaction writes too many keys or bytes. Nothing changed."""
+
+    advice = "Split it over several keys or transactions."
+
+
+class InvalidRequest(Error):
+    """The key, the id or another argument is not acceptable. Nothing changed."""
+
+    advice = "Keys have at most 1,024 bytes, ids 1 to 128."
+
+
+class SeveralSequencers(Error):
+    """A serializable transaction stays within the keyspaces of one sequencer."""
+
+    advice = "Use one transaction per group of keyspaces."
+
+
+class Refused(Error):
+    """The server does not take this request from here: token, host, origin or path."""
+
+    advice = "Check LANDFAST_URL and LANDFAST_TOKEN, and that server and client are of the same version."
+
+
+class UnexpectedAnswer(Error):
+    """The answer is not one that Landfast gives. Is something else listening there?"""
+
+    advice = "Check that LANDFAST_URL names a Landfast server."
+
+
+class Repeat(enum.Enum):
+    """Whether the same request may be sent again after this refusal."""
+
+    NEVER = "never"
+    HERE = "here, after a pause"
+    ELSEWHERE = "at another node at once, or here after a pause"
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What one problem `type` means to a caller."""
+
+    error: Type[Error]
+    repeat: Repeat = Repeat.NEVER
+    is_certain: bool = True
+    """Whether it is certain that this copy of the request had no effect."""
+
+
+# The table of the HTTP interface. Its problems of transactions stand first, those of the front door after.
+MEANINGS: Mapping[str, Meaning] = {
+    "invalid-request": Meaning(InvalidRequest),
+    "too-large": Meaning(TooLarge),
+    "too-many-transactions": Meaning(TooManyTransactions, Repeat.HERE),
+    "too-much-buffered": Meaning(TooMuchBuffered, Repeat.HERE),
+    "no-such-transaction": Meaning(NoSuchTransaction),
+    "expired": Meaning(Expired),
+    "several-sequencers": Meaning(SeveralSequencers),
+    "clock-ahead": Meaning(ClockAhead, Repeat.ELSEWHERE),
+    "conflict": Meaning(Conflict),
+    "no-valid-version": Meaning(NoValidVersion),
+    "snapshot-too-old": Meaning(SnapshotTooOld),
+    "transaction-finished": Meaning(TransactionFinished),
+    "outcome-unknown": Meaning(OutcomeUnknown, Repeat.HERE, is_certain=False),
+    "unavailable": Meaning(Unavailable, Repeat.ELSEWHERE, is_certain=False),
+    "no-room": Meaning(NoRoom),
+    "corrupt": Meaning(Corrupt, is_certain=False),
+    "not-ready": Meaning(Unavailable, Repeat.ELSEWHERE),
+    "unauthorized": Meaning(Refused),
+    "unknown-host": Meaning(Refused),
+    "foreign-origin": Meaning(Refused),
+    "no-such-path": Meaning(Refused),
+    "method-not-allowed": Meaning(Refused),
+}
+
+# What stands between client and server (a proxy, a load balancer) answers without a problem document.
+_MEANINGS_BY_STATUS: Mapping[int, Meaning] = {
+    401: Meaning(Refused),
+    403: Meaning(Refused),
+    413: Meaning(TooLarge),
+    429: Meaning(Unavailable, Repeat.HERE),
+    502: Meaning(Unavailable, Repeat.ELSEWHERE, is_certain=False),
+    503: Meaning(Unavailable, Repeat.ELSEWHERE, is_certain=False),
+    504: Meaning(Unavailable, Repeat.ELSEWHERE, is_certain=False),
+}
+_OTHER_REFUSAL = Meaning(UnexpectedAnswer)
+_OTHER_FAILURE = Meaning(UnexpectedAnswer, Repeat.HERE, is_certain=False)
+
+NO_SUCH_KEY = "no-such-key"
+"""Not an error: how a read says that there is no value."""
+
+_DETAIL_CHARACTERS_MAX = 500
+
+
+def document(body: bytes) -> Dict[str, Any]:
+    """The JSON object in `body`, or an empty one if there is none."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def meaning_of(problem: Optional[str], status: int) -> Meaning:
+    """What a refusal means: by its `type`, else by its status."""
+    known = MEANINGS.get(problem or "")
+    if known is not None:
+        return known
+    return _MEANINGS_BY_STATUS.get(status, _OTHER_FAILURE if status >= 500 else _OTHER_REFUSAL)
+
+
+def problem_type(body: bytes) -> Optional[str]:
+    """The `type` of a problem document."""
+    found = document(body).get("type")
+    return found if isinstance(found, str) else None
+
+
+def error_from(what: str, status: int, body: bytes, retry_after: Optional[float], transaction: Optional[str]) -> Error:
+    """The exception for a refusal."""
+    found = document(body)
+    problem = problem_type(body)
+    detail = found.get("detail") or found.get("title")
+    outcome = found.get("outcome")
+    return meaning_of(problem, status).error(
+        what,
+        detail[:_DETAIL_CHARACTERS_MAX] if isinstance(detail, str) else f"the server answered {status}",
+        problem=problem,
+        status=status,
+        retry_after=retry_after,
+        transaction=transaction,
+        outcome=outcome if isinstance(outcome, str) else None,
+    )

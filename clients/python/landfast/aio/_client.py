@@ -1,0 +1,141 @@
+"""The asyncio client: the one place where its parts are put together."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import weakref
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Awaitable, Callable, Optional, Type, TypeVar, overload
+
+from .._client import Settings, Urls
+from .._problems import AlreadyCommitted, Error
+from .._repeat import Limits
+from .._transact import RUNS_MAX, Runs, id_of_call
+from ._connection import Connections
+from ._state import State
+from ._transaction import Transaction
+
+if TYPE_CHECKING:
+    from typing_extensions import Concatenate, ParamSpec
+
+    from .._client import Isolation
+
+    P = ParamSpec("P")
+
+T = TypeVar("T")
+
+
+class Client:
+    """As `landfast.Client`; tasks of one event loop may share it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._connections = Connections(settings.headers)
+
+    def transaction(
+        self, *, id: Optional[str] = None, isolation: Optional[Isolation] = None, after: Optional[str] = None
+    ) -> Transaction:
+        """One attempt at a transaction, for use in `async with`; see `landfast.Client.transaction`."""
+        return Transaction(self._settings.attempt(id, isolation, after), self._connections)
+
+    async def transact(
+        self,
+        body: Callable[[Transaction], Awaitable[T]],
+        *,
+        id: Optional[str] = None,
+        isolation: Optional[Isolation] = None,
+        after: Optional[str] = None,
+        runs_max: int = RUNS_MAX,
+    ) -> Optional[T]:
+        """Awaits `body` in a transaction, again if it has to be; see `landfast.Client.transact`."""
+        transaction = self.transaction(id=id, isolation=isolation, after=after)
+        runs = Runs(transaction.id, runs_max)
+        while True:
+            try:
+                async with transaction:
+                    result = await body(transaction)
+                return result
+            except AlreadyCommitted as error:
+                if not runs.is_skipped(error):
+                    raise
+                return None
+            except Error as error:
+                pause = runs.pause_before_next(error)
+                if pause is None:
+                    raise
+            await asyncio.sleep(pause)
+
+    @overload
+    def transactional(
+        self, function: Callable[Concatenate[Transaction, P], Awaitable[T]]
+    ) -> Callable[P, Awaitable[Optional[T]]]: ...
+
+    @overload
+    def transactional(
+        self,
+        *,
+        id: Optional[Callable[P, str]] = None,
+        isolation: Optional[Isolation] = None,
+        runs_max: int = RUNS_MAX,
+    ) -> Callable[[Callable[Concatenate[Transaction, P], Awaitable[T]]], Callable[P, Awaitable[Optional[T]]]]: ...
+
+    def transactional(self, function: Optional[Callable[..., Any]] = None, **options: Any) -> Any:
+        """Makes a coroutine function's every call a transaction; see `landfast.Client.transactional`."""
+        return transactional_with(lambda: self, function, **options)
+
+    def state(self) -> State:
+        """Plain state: one key at a time, outside any transaction."""
+        return State(self._settings.state_calls(), self._connections)
+
+    async def close(self) -> None:
+        """Closes the connections; using the client again opens new ones."""
+        await self._connections.close()
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        await self.close()
+
+
+def transactional_with(
+    client: Callable[[], Client],
+    function: Optional[Callable[..., Any]],
+    *,
+    id: Optional[Callable[..., str]] = None,
+    isolation: Optional[Isolation] = None,
+    runs_max: int = RUNS_MAX,
+) -> Any:
+    """`transactional` over a client that is looked up at each call."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            async def body(transaction: Transaction) -> Any:
+                return await function(transaction, *args, **kwargs)
+
+            name = id_of_call(id, args, kwargs)
+            return await client().transact(body, id=name, isolation=isolation, runs_max=runs_max)
+
+        return call
+
+    return decorate if function is None else decorate(function)
+
+
+def connect(urls: Urls = None, *, token: Optional[str] = None, timeout: float = Limits.call_s) -> Client:
+    """A client of its own; see `landfast.connect`. Close it, or use it in `async with`."""
+    return Client(Settings.of(urls, token, timeout))
+
+
+_defaults: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Client] = weakref.WeakKeyDictionary()
+
+
+def default() -> Client:
+    """The client of the running event loop, made at first use."""
+    loop = asyncio.get_running_loop()
+    if loop not in _defaults:
+        _defaults[loop] = connect()
+    return _defaults[loop]

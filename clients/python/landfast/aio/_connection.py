@@ -1,0 +1,226 @@
+"""Sockets of the asyncio client: a small pool of keep-alive connections per node.
+
+HTTP/1.1 as far as a client of Landfast needs it, over asyncio streams: no redirects, no compression, nothing
+sent in pieces. A connection serves one request at a time and goes back to the pool only once its answer has been
+read to the end; a task that is cancelled in between closes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from dataclasses import dataclass, field
+from typing import Dict, List, Mapping, Optional, Tuple, Union
+
+from .._connection import IDLE_SECONDS_MAX
+from .._nodes import Node
+from .._repeat import Pause, Send, Steps, T
+from .._requests import ANSWER_BYTES_MAX, Lost, Request, Response
+
+CONNECTIONS_MAX = 64
+"""Per node; further requests wait for one. A server takes 256 connections in all."""
+_HEAD_BYTES_MAX = 64 * 1024
+_PIECE_BYTES = 1024 * 1024
+
+
+class _Malformed(Exception):
+    """The other side does not speak HTTP as a Landfast server does."""
+
+
+@dataclass(frozen=True)
+class _Connection:
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    used_at: float
+
+
+@dataclass
+class _Pool:
+    places: asyncio.Semaphore
+    idle: List[_Connection] = field(default_factory=list)
+
+
+class Connections:
+    """Every open connection of one client; they belong to the event loop that opened them."""
+
+    def __init__(self, headers: Mapping[str, str]) -> None:
+        self._headers = headers
+        self._loop: Optional[asyncio.AbstractEventLoop] = None
+        self._pools: Dict[Node, _Pool] = {}
+
+    async def drive(self, steps: Steps[T]) -> T:
+        """Does what `steps` asks for until they are through, or tells them that nobody will."""
+        try:
+            action = next(steps)
+            while True:
+                if isinstance(action, Pause):
+                    await asyncio.sleep(action.seconds)
+                    action = steps.send(None)
+                else:
+                    action = steps.send(await self.send(action))
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        finally:
+            steps.close()
+
+    async def send(self, send: Send) -> Union[Response, Lost]:
+        """Sends one request once."""
+        pool = self._pool(send.node)
+        try:
+            await asyncio.wait_for(pool.places.acquire(), send.reply_s)
+        except asyncio.TimeoutError:
+            return Lost(f"all {CONNECTIONS_MAX} connections were busy", was_sent=False)
+        try:
+            return await self._send(pool, send)
+        finally:
+            pool.places.release()
+
+    async def close(self) -> None:
+        """Closes the idle connections; the next call opens new ones."""
+        pools, self._pools = self._pools, {}
+        for connection in [connection for pool in pools.values() for connection in pool.idle]:
+            connection.writer.close()
+            try:
+                await connection.writer.wait_closed()
+            except OSError:
+                continue
+
+    def _pool(self, node: Node) -> _Pool:
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop = loop
+            self._pools = {}
+        if node not in self._pools:
+            self._pools[node] = _Pool(asyncio.Semaphore(CONNECTIONS_MAX))
+        return self._pools[node]
+
+    async def _send(self, pool: _Pool, send: Send) -> Union[Response, Lost]:
+        try:
+            idle = _idle(pool)
+            connection = idle if idle is not None else await asyncio.wait_for(_opened(send.node), send.connect_s)
+        except (OSError, asyncio.TimeoutError) as error:
+            return Lost(_reason(error), was_sent=False)
+        is_clean = False
+        try:
+            exchange = _exchange(connection, send.node, send.request, self._headers)
+            response, is_clean = await asyncio.wait_for(exchange, send.reply_s)
+            return response
+        except (OSError, EOFError, asyncio.TimeoutError, asyncio.LimitOverrunError, _Malformed) as error:
+            return Lost(_reason(error), was_sent=True)
+        finally:
+            if is_clean:
+                pool.idle.append(_Connection(connection.reader, connection.writer, time.monotonic()))
+            else:
+                connection.writer.close()
+
+
+def _idle(pool: _Pool) -> Optional[_Connection]:
+    while pool.idle:
+        connection = pool.idle.pop()
+        if time.monotonic() - connection.used_at < IDLE_SECONDS_MAX and not connection.reader.at_eof():
+            return connection
+        connection.writer.close()
+    return None
+
+
+async def _opened(node: Node) -> _Connection:
+    context = ssl.create_default_context() if node.is_tls else None
+    reader, writer = await asyncio.open_connection(node.host, node.port, ssl=context, limit=_HEAD_BYTES_MAX)
+    return _Connection(reader, writer, time.monotonic())
+
+
+async def _exchange(
+    connection: _Connection, node: Node, request: Request, headers: Mapping[str, str]
+) -> Tuple[Response, bool]:
+    """The answer to a request, and whether the connection can take another one."""
+    lines = [f"{request.method} {request.path} HTTP/1.1", f"Host: {node}"]
+    lines += [f"{name}: {value}" for name, value in {**headers, **request.headers}.items()]
+    lines += [f"Content-Length: {len(request.body)}", "", ""]
+    try:
+        connection.writer.write("\r\n".join(lines).encode("latin-1") + request.body)
+        await connection.writer.drain()
+    except (BrokenPipeError, ConnectionResetError):
+        # A server that refuses a body closes before it has read it all; its refusal may be there to read.
+        response, _ = await _response(connection.reader)
+        return response, False
+    return await _response(connection.reader)
+
+
+async def _response(reader: asyncio.StreamReader) -> Tuple[Response, bool]:
+    status, headers, is_persistent = await _head(reader)
+    while 100 <= status < 200:
+        status, headers, is_persistent = await _head(reader)
+    is_persistent = is_persistent and "close" not in headers.get("connection", "").lower()
+    if status in (204, 304):
+        return Response(status, headers, b""), is_persistent
+    if "chunked" in headers.get("transfer-encoding", "").lower():
+        return Response(status, headers, await _chunks(reader)), is_persistent
+    length = headers.get("content-length")
+    if length is None:
+        return Response(status, headers, await _rest(reader)), False
+    return Response(status, headers, await reader.readexactly(_bounded(length, 10))), is_persistent
+
+
+async def _head(reader: asyncio.StreamReader) -> Tuple[int, Dict[str, str], bool]:
+    text = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    first, *lines = text[:-4].split("\r\n")
+    version, _, rest = first.partition(" ")
+    if version not in ("HTTP/1.1", "HTTP/1.0") or not rest[:3].isdecimal():
+        raise _Malformed(f"the answer begins with {first[:40]!r}")
+    headers = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon:
+            raise _Malformed(f"a header reads {line[:40]!r}")
+        headers[name.strip().lower()] = value.strip()
+    return int(rest[:3]), headers, version == "HTTP/1.1"
+
+
+async def _chunks(reader: asyncio.StreamReader) -> bytes:
+    pieces: List[bytes] = []
+    total = 0
+    while True:
+        line = (await reader.readuntil(b"\r\n")).decode("latin-1")
+        length = _bounded(line.partition(";")[0].strip(), 16)
+        total += length
+        if total > ANSWER_BYTES_MAX:
+            raise _Malformed(f"the answer is longer than {ANSWER_BYTES_MAX:,} bytes")
+        if length == 0:
+            break
+        pieces.append((await reader.readexactly(length + 2))[:-2])
+    while await reader.readuntil(b"\r\n") != b"\r\n":
+        pass
+    return b"".join(pieces)
+
+
+async def _rest(reader: asyncio.StreamReader) -> bytes:
+    pieces: List[bytes] = []
+    total = 0
+    while True:
+        piece = await reader.read(_PIECE_BYTES)
+        if not piece:
+            return b"".join(pieces)
+        total += len(piece)
+        if total > ANSWER_BYTES_MAX:
+            raise _Malformed(f"the answer is longer than {ANSWER_BYTES_MAX:,} bytes")
+        pieces.append(piece)
+
+
+def _bounded(text: str, base: int) -> int:
+    try:
+        length = int(text, base)
+    except ValueError:
+        raise _Malformed(f"{text[:40]!r} is not a length") from None
+    if not 0 <= length <= ANSWER_BYTES_MAX:
+        raise _Malformed(f"the answer is longer than {ANSWER_BYTES_MAX:,} bytes")
+    return length
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, asyncio.TimeoutError):
+        return "no answer in time"
+    if isinstance(error, asyncio.IncompleteReadError):
+        return "the connection was closed before the answer was whole"
+    return str(error) or type(error).__name__

@@ -1,0 +1,92 @@
+"""A transaction as an asynchronous context manager."""
+
+from __future__ import annotations
+
+import contextlib
+from contextvars import Token
+from types import TracebackType
+from typing import Optional, Type
+
+from .. import _ids
+from .._attempt import Attempt, Phase
+from .._problems import Error
+from .._requests import Key, Value
+from ._connection import Connections
+
+
+class Transaction:
+    """As `landfast.Transaction`; each `async with` is one attempt at it, under one id."""
+
+    def __init__(self, attempt: Attempt, connections: Connections) -> None:
+        self._attempt = attempt
+        self._connections = connections
+        self._scope: Optional[Token[Optional[_ids.Scope]]] = None
+
+    @property
+    def id(self) -> str:
+        """The name of the transaction: under it, it takes effect at most once."""
+        return self._attempt.id
+
+    @property
+    def after(self) -> Optional[str]:
+        """Once committed: what to hand to `transaction(after=...)` elsewhere for it to see this commit."""
+        return self._attempt.committed_token
+
+    async def get(self, key: Key) -> Optional[bytes]:
+        """The value of `key` as this transaction sees it, or None if there is none."""
+        return await self._connections.drive(self._attempt.get(key))
+
+    async def put(self, key: Key, value: Value) -> None:
+        """Sets `key`; others see it once the transaction has committed."""
+        await self._connections.drive(self._attempt.put(key, value))
+
+    async def delete(self, key: Key) -> None:
+        """Removes `key`, whether or not it exists."""
+        await self._connections.drive(self._attempt.delete(key))
+
+    async def send(self, queue: str, body: Value, *, group: Optional[str] = None) -> None:
+        """Sends a message once the transaction has committed, and never if it does not."""
+        await self._connections.drive(self._attempt.send(queue, body, group))
+
+    async def invoke(self, function: str, payload: Value = b"") -> None:
+        """Invokes a function, without waiting for it, once the transaction has committed."""
+        await self._connections.drive(self._attempt.invoke(function, payload))
+
+    async def commit(self) -> None:
+        """Commits now instead of at the end of the block. After `OutcomeUnknown`: asks again."""
+        await self._connections.drive(self._attempt.commit())
+
+    async def abort(self) -> None:
+        """Drops everything written so far; the end of the block then does nothing."""
+        await self._connections.drive(self._attempt.abort())
+
+    async def status(self) -> str:
+        """What the server knows of the id: open, committing, committed, aborted or expired."""
+        return await self._connections.drive(self._attempt.status())
+
+    async def __aenter__(self) -> Transaction:
+        await self._connections.drive(self._attempt.begin())
+        self._scope = _ids.enter_block(self.id)
+        return self
+
+    async def __aexit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        _ids.leave_block(self._scope)
+        self._scope = None
+        if self._attempt.phase is not Phase.OPEN:
+            return
+        if kind is None:
+            try:
+                await self.commit()
+                return
+            except Error:
+                if self._attempt.phase is Phase.OPEN:
+                    await self._give_up()
+                raise
+        await self._give_up()
+
+    async def _give_up(self) -> None:
+        # What left the block says more than a failed abort, and the server ends idle attempts by itself.
+        with contextlib.suppress(Error):
+            await self.abort()

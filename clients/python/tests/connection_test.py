@@ -1,0 +1,192 @@
+"""Connections: kept, never shared between processes, and closed when what comes back is not to be trusted."""
+
+import asyncio
+import os
+import signal
+import socket
+import threading
+from typing import List
+
+import pytest
+
+import cluster
+import kinds
+import landfast
+from landfast import aio
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+HOSTILE = {
+    "nothing": b"",
+    "no head": b"\x00\xff\r\n\r\n",
+    "another protocol": b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
+    "no length": b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\nok",
+    "less than promised": b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nok",
+    "more than there is room for": b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\nok",
+    "an endless head": b"HTTP/1.1 200 OK\r\n" + b"X-A: " + b"a" * 200_000 + b"\r\n\r\n",
+    "half a chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab",
+    "a chunk of no length": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\nab",
+}
+UNUSUAL = {
+    "chunks": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;x=y\r\no\r\n1\r\nk\r\n0\r\nT: v\r\n\r\n",
+    "until the end": b"HTTP/1.0 200 OK\r\n\r\nok",
+    "continue first": b"HTTP/1.1 100 Continue\r\n\r\n" + OK,
+    "any case": b"HTTP/1.1 200 OK\r\ncontent-LENGTH:2\r\n\r\nok",
+}
+
+
+class RawServer:
+    """Answers each connection with the next of some bytes, then closes it."""
+
+    def __init__(self, *answers: bytes) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._serve, args=(answers,), daemon=True).start()
+
+    def _serve(self, answers: "tuple[bytes, ...]") -> None:
+        with self._listener:
+            for answer in answers:
+                connection, _ = self._listener.accept()
+                with connection:
+                    connection.recv(65536)
+                    # A client may hang up on the hostile ones before it has heard all.
+                    try:
+                        connection.sendall(answer)
+                    except OSError:
+                        continue
+
+
+async def _reads_ok(client: kinds.Client) -> None:
+    assert await client.state().get("a") == b"ok"
+
+
+@pytest.mark.parametrize("kind", ["blocking", "asyncio"])
+@pytest.mark.parametrize("name", HOSTILE)
+def an_answer_that_is_not_whole_counts_as_lost(kind: str, name: str) -> None:
+    server = RawServer(HOSTILE[name], OK)
+    asyncio.run(kinds.with_client(kind, server.url, _reads_ok, timeout=5))
+
+
+@pytest.mark.parametrize("kind", ["blocking", "asyncio"])
+@pytest.mark.parametrize("name", UNUSUAL)
+def unusual_answers_are_understood(kind: str, name: str) -> None:
+    server = RawServer(UNUSUAL[name])
+    asyncio.run(kinds.with_client(kind, server.url, _reads_ok, timeout=5))
+
+
+def a_forked_process_leaves_the_connection_of_its_parent_alone() -> None:
+    with cluster.Cluster() as servers, landfast.connect(servers.url) as client:
+        client.state().put("a", b"1")
+        child = os.fork()
+        if child == 0:
+            is_right = client.state().get("a") == b"1"
+            os._exit(0 if is_right else 1)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        client.state().put("a", b"2")
+        parent, forked, again = [seen.peer for seen in servers.seen]
+        assert parent == again and forked != parent
+
+
+def each_thread_has_its_own_connection() -> None:
+    with cluster.Cluster() as servers, landfast.connect(servers.url) as client:
+        together = threading.Barrier(4)
+
+        def work(number: int) -> None:
+            together.wait()
+            for _ in range(20):
+                client.state().put(f"{number}", b"%d" % number)
+                assert client.state().get(f"{number}") == b"%d" % number
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(servers.seen) == 160
+        assert len({seen.peer for seen in servers.seen}) == 4
+
+
+def tasks_share_a_bounded_number_of_connections() -> None:
+    async def scenario(url: str) -> None:
+        async with aio.connect(url) as client:
+            await asyncio.gather(*[client.state().put(f"{number}", b"1") for number in range(300)])
+            await asyncio.gather(*[client.state().put(f"{number}", b"2") for number in range(300)])
+
+    with cluster.Cluster() as servers:
+        asyncio.run(scenario(servers.url))
+        assert len(servers.store.values) == 300
+        assert len({seen.peer for seen in servers.seen}) <= 64
+
+
+def a_cancelled_write_does_not_leave_its_answer_to_the_next_request_nor_let_its_attempt_commit() -> None:
+    """T4. A body that gives up waiting for a put does not know whether it arrived."""
+    end = threading.Event()
+
+    async def scenario(url: str, servers: cluster.Cluster) -> None:
+        async with aio.connect(url) as client:
+            with pytest.raises(landfast.Unavailable):
+                async with client.transaction() as t:
+                    servers.fail("PUT", cluster.silent(end))
+                    with pytest.raises(asyncio.TimeoutError):
+                        await asyncio.wait_for(t.put("a", b"1"), 0.2)
+                    await t.commit()
+            assert await client.state().get("a") is None
+
+    with cluster.Cluster() as servers:
+        asyncio.run(scenario(servers.url, servers))
+        end.set()
+        assert servers.store.commits == []
+
+
+def an_interrupted_call_leaves_neither_its_answer_nor_a_broken_connection_to_the_next_one() -> None:
+    end = threading.Event()
+
+    def interrupt(number: int, frame: object) -> None:
+        end.set()
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with cluster.Cluster(2) as servers, landfast.connect(servers.url) as client:
+            client.state().put("a", b"of a")
+            client.state().put("b", b"of b")
+            servers.fail("GET", cluster.slow(end))
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            with pytest.raises(KeyboardInterrupt):
+                client.state().get("a")
+            assert client.state().get("b") == b"of b"
+            assert {seen.node for seen in servers.seen} == {0}, "it was taken for a node that is gone"
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def a_client_serves_one_event_loop_after_another() -> None:
+    with cluster.Cluster() as servers:
+        client = aio.connect(servers.url)
+
+        async def scenario() -> None:
+            await client.state().put("a", b"1")
+            await client.close()
+
+        for _ in range(3):
+            asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("url", ["", "127.0.0.1:7600", "ftp://a", "http://", "http://a/b", "http://a:99999"])
+def a_url_that_names_no_server_is_refused(url: str) -> None:
+    with pytest.raises(ValueError):
+        landfast.connect([url])
+
+
+def the_environment_names_the_servers_and_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    with cluster.Cluster(2) as servers:
+        monkeypatch.setenv("LANDFAST_URL", servers.url)
+        monkeypatch.setenv("LANDFAST_TOKEN", "secret")
+        with landfast.connect() as client:
+            servers.fail("PUT", cluster.reset_unheard)
+            client.state().put("a", b"1")
+        seen: List[cluster.Seen] = servers.seen
+        assert [(request.node, request.headers["authorization"]) for request in seen] == [
+            (0, "Bearer secret"),
+            (1, "Bearer secret"),
+        ]

@@ -1,0 +1,108 @@
+"""Ids: what makes a retried function find its own commits."""
+
+import os
+import sys
+import threading
+from types import ModuleType
+from typing import List, Optional
+
+import pytest
+
+import cluster
+import landfast
+
+STATE_KEYS = ["a", "b", "c"]
+
+
+def _handle(client: landfast.Client, die_after: Optional[int] = None) -> None:
+    """A request's three transactions, the second of which has one inside; dies where it is told to."""
+    for number, key in enumerate(STATE_KEYS):
+
+        def add(t: landfast.Transaction) -> None:
+            if key == "b":
+                client.transact(lambda inner: _increment(inner, "inner"))
+            _increment(t, key)
+
+        client.transact(add)
+        if number == die_after:
+            raise SystemExit
+
+
+def _increment(t: landfast.Transaction, key: str) -> None:
+    t.put(key, b"%d" % (int(t.get(key) or b"0") + 1))
+
+
+def a_request_that_dies_anywhere_and_is_retried_takes_effect_once() -> None:
+    """T4. Also where a body is skipped on the retry, or was run twice before the death."""
+    for death in range(len(STATE_KEYS)):
+        with cluster.Cluster() as servers, landfast.connect(servers.url) as client:
+            # The second block runs twice before it commits, and so does what is inside it.
+            servers.fail("POST .*message-1%2F2/commit$", cluster.refuse(409, "conflict"))
+            with pytest.raises(SystemExit), landfast.request("message-1"):
+                _handle(client, die_after=death)
+            with landfast.request("message-1"):
+                _handle(client)
+            assert servers.store.values == {b"a": b"1", b"b": b"1", b"c": b"1", b"inner": b"1"}
+            assert sorted(servers.store.commits) == ["message-1/1", "message-1/2", "message-1/2/1", "message-1/3"]
+            with landfast.request("message-2"):
+                _handle(client)
+            assert servers.store.values[b"c"] == b"2"
+
+
+def ids_are_random_outside_a_request_and_kept_for_the_life_of_the_object() -> None:
+    client = landfast.connect("http://127.0.0.1:1")
+    first, second = client.transaction(), client.transaction()
+    assert first.id == first.id and len(first.id) == 32
+    assert first.id != second.id
+
+
+def long_names_give_ids_within_the_limit_that_still_differ() -> None:
+    client = landfast.connect("http://127.0.0.1:1")
+    with landfast.request("é" * 64):
+        ids = {client.transaction().id for _ in range(100)}
+    assert len(ids) == 100
+    assert all(len(id.encode()) <= 128 for id in ids)
+
+
+def given_ids_are_used_as_they_are() -> None:
+    client = landfast.connect("http://127.0.0.1:1")
+    with landfast.request("r"):
+        assert client.transaction(id="mine").id == "mine"
+        assert client.transaction().id == "r/1"
+        with landfast.request("s"):
+            assert client.transaction().id == "s/1"
+        assert client.transaction().id == "r/2"
+
+
+def the_request_id_of_a_lambda_invocation_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """T4. The runtime client keeps it in its module; the trace id, which several invocations share, is not used."""
+    runtime = ModuleType("awslambdaric.bootstrap")
+    monkeypatch.setitem(sys.modules, "awslambdaric.bootstrap", runtime)
+    monkeypatch.setenv("_X_AMZN_TRACE_ID", "Root=1-5759e988-bd862e3fe1be46a994272793")
+    client = landfast.connect("http://127.0.0.1:1")
+    assert len(client.transaction().id) == 32
+    for request in ["8476a536", "8476a537"]:
+        runtime._GLOBAL_AWS_REQUEST_ID = request  # type: ignore[attr-defined]
+        assert [client.transaction().id for _ in range(2)] == [f"{request}/1", f"{request}/2"]
+    found: List[str] = []
+    thread = threading.Thread(target=lambda: found.append(client.transaction().id))
+    thread.start()
+    thread.join()
+    assert len(found[0]) == 32, "threads begin in no stable order"
+
+
+def forked_processes_draw_different_ids() -> None:
+    read, write = os.pipe()
+    children = []
+    for _ in range(2):
+        child = os.fork()
+        if child == 0:
+            os.write(write, landfast.connect("http://127.0.0.1:1").transaction().id.encode())
+            os._exit(0)
+        children.append(child)
+    for child in children:
+        os.waitpid(child, 0)
+    drawn = os.read(read, 64)
+    os.close(read)
+    os.close(write)
+    assert len(drawn) == 64 and drawn[:32] != drawn[32:]

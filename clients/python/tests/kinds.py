@@ -1,0 +1,129 @@
+"""One test, two clients: a scenario is a coroutine, and runs over the blocking and over the asyncio client."""
+
+import asyncio
+from types import TracebackType
+from typing import Any, Awaitable, Callable, Coroutine, Optional, Sequence, Type, TypeVar, Union
+
+import pytest
+
+import landfast
+from cluster import Cluster
+from landfast import aio
+
+T = TypeVar("T")
+RUN_SECONDS_MAX = 60
+
+
+class BlockingTransaction:
+    """A blocking transaction that can be awaited; it never lets another coroutine run."""
+
+    def __init__(self, transaction: landfast.Transaction) -> None:
+        self._transaction = transaction
+
+    @property
+    def id(self) -> str:
+        return self._transaction.id
+
+    @property
+    def after(self) -> Optional[str]:
+        return self._transaction.after
+
+    async def get(self, key: Union[str, bytes]) -> Optional[bytes]:
+        return self._transaction.get(key)
+
+    async def put(self, key: Union[str, bytes], value: bytes) -> None:
+        self._transaction.put(key, value)
+
+    async def delete(self, key: Union[str, bytes]) -> None:
+        self._transaction.delete(key)
+
+    async def send(self, queue: str, body: bytes) -> None:
+        self._transaction.send(queue, body)
+
+    async def commit(self) -> None:
+        self._transaction.commit()
+
+    async def abort(self) -> None:
+        self._transaction.abort()
+
+    async def status(self) -> str:
+        return self._transaction.status()
+
+    async def __aenter__(self) -> "BlockingTransaction":
+        self._transaction.__enter__()
+        return self
+
+    async def __aexit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        self._transaction.__exit__(kind, error, trace)
+
+
+class BlockingState:
+    def __init__(self, state: landfast.State) -> None:
+        self._state = state
+
+    async def get(self, key: Union[str, bytes]) -> Optional[bytes]:
+        return self._state.get(key)
+
+    async def put(self, key: Union[str, bytes], value: bytes) -> None:
+        self._state.put(key, value)
+
+    async def delete(self, key: Union[str, bytes]) -> None:
+        self._state.delete(key)
+
+
+class BlockingClient:
+    def __init__(self, client: landfast.Client) -> None:
+        self._client = client
+
+    def transaction(self, **options: Any) -> BlockingTransaction:
+        return BlockingTransaction(self._client.transaction(**options))
+
+    async def transact(self, body: Callable[["Transaction"], Coroutine[Any, Any, T]], **options: Any) -> Optional[T]:
+        return self._client.transact(lambda t: at_once(body(BlockingTransaction(t))), **options)
+
+    def state(self) -> BlockingState:
+        return BlockingState(self._client.state())
+
+
+Transaction = Union[BlockingTransaction, aio.Transaction]
+Client = Union[BlockingClient, aio.Client]
+
+
+def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that waits for nothing."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    raise AssertionError("a blocking scenario waited for something")
+
+
+async def with_client(kind: str, url: str, scenario: Callable[[Any], Awaitable[None]], timeout: float = 30) -> None:
+    """Runs `scenario` with a client of that kind."""
+    if kind == "blocking":
+        with landfast.connect(url, timeout=timeout) as client:
+            await scenario(BlockingClient(client))
+    else:
+        async with aio.connect(url, timeout=timeout) as client_of_loop:
+            await asyncio.wait_for(scenario(client_of_loop), RUN_SECONDS_MAX)
+
+
+def over(
+    nodes: int = 1, timeout: float = 30, kinds: Sequence[str] = ("blocking", "asyncio")
+) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+    """Makes a scenario of a client and its cluster a test over both kinds of client."""
+
+    def decorate(scenario: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+        @pytest.mark.parametrize("kind", kinds)
+        def run(kind: str) -> None:
+            with Cluster(nodes) as servers:
+                asyncio.run(with_client(kind, servers.url, lambda client: scenario(client, servers), timeout))
+
+        run.__name__ = scenario.__name__
+        run.__doc__ = scenario.__doc__
+        return run
+
+    return decorate

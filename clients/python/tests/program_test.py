@@ -1,0 +1,150 @@
+"""The client and the real program: `landfast serve` over TCP, killed and started again."""
+
+import asyncio
+import re
+import subprocess
+import sys
+import threading
+import uuid
+from pathlib import Path
+from typing import Any, Awaitable, Callable, List, Union
+
+import pytest
+
+import kinds
+import landfast
+import program
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+
+
+def _over_program(scenario: Callable[[Any, str], Awaitable[None]]) -> Callable[..., None]:
+    @pytest.mark.parametrize("kind", ["blocking", "asyncio"])
+    def run(kind: str, landfast_serve: program.Program) -> None:
+        name = uuid.uuid4().hex
+        asyncio.run(kinds.with_client(kind, landfast_serve.url, lambda client: scenario(client, name)))
+
+    run.__name__ = scenario.__name__
+    run.__doc__ = scenario.__doc__
+    return run
+
+
+@_over_program
+async def a_transaction_is_seen_whole_and_only_once_it_has_committed(client: kinds.Client, name: str) -> None:
+    """T1, T3."""
+    keys: List[Union[str, bytes]] = [
+        f"{name}/a",
+        f"{name}/ü?#%",
+        name.encode() + b"\x00\xff/",
+        f"{name}..",
+        ".",
+        "..",
+        "",
+    ]
+    async with client.transaction() as t:
+        for key in keys:
+            await t.put(key, repr(key).encode())
+            assert await t.get(key) == repr(key).encode()
+            assert await client.state().get(key) is None
+        assert await t.status() == "open"
+    assert await t.status() == "committed"
+    for key in keys:
+        assert await client.state().get(key) == repr(key).encode()
+        await client.state().delete(key)
+        assert await client.state().get(key) is None
+
+
+@_over_program
+async def an_aborted_transaction_leaves_nothing(client: kinds.Client, name: str) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with client.transaction(id=name) as t:
+            await t.put(name, b"1")
+            raise ZeroDivisionError
+    assert await client.state().get(name) is None
+    async with client.transaction(id=name) as t:
+        await t.put(name, b"2")
+    assert await client.state().get(name) == b"2"
+
+
+@_over_program
+async def a_committed_id_is_skipped(client: kinds.Client, name: str) -> None:
+    """T4."""
+
+    async def body(t: kinds.Transaction) -> bytes:
+        value = (await t.get(name) or b"") + b"x"
+        await t.put(name, value)
+        return value
+
+    assert await client.transact(body, id=name) == b"x"
+    assert await client.transact(body, id=name) is None
+    with pytest.raises(landfast.AlreadyCommitted):
+        async with client.transaction(id=name):
+            raise AssertionError("the block must not be entered")
+    assert await client.state().get(name) == b"x"
+
+
+@_over_program
+async def an_earlier_attempt_is_refused(client: kinds.Client, name: str) -> None:
+    """T8."""
+    with pytest.raises(landfast.TransactionFinished, match="begun-anew"):
+        async with client.transaction(id=name) as earlier:
+            await earlier.put(f"{name}/a", b"earlier")
+            async with client.transaction(id=name) as later:
+                await later.put(f"{name}/b", b"later")
+                await earlier.put(f"{name}/b", b"earlier")
+    assert await client.state().get(f"{name}/a") is None
+    assert await client.state().get(f"{name}/b") in (None, b"later")
+
+
+@_over_program
+async def limits_are_refused_by_name(client: kinds.Client, name: str) -> None:
+    """T15."""
+    with pytest.raises(landfast.InvalidRequest):
+        await client.state().put("k" * 1025, b"1")
+    with pytest.raises(landfast.InvalidRequest):
+        async with client.transaction(id="i" * 129):
+            raise AssertionError("the block must not be entered")
+    with pytest.raises(landfast.NoSuchTransaction):
+        await client.transaction(id=name).status()
+
+
+@pytest.mark.parametrize("kind", ["blocking", "asyncio"])
+def a_server_killed_under_load_loses_and_doubles_nothing(kind: str, own_landfast_serve: program.Program) -> None:
+    """T4, T5. Each id is written by one transaction; the keys it writes tell how often it took effect."""
+    kills, ids = 3, 60
+    killers = []
+
+    async def scenario(client: kinds.Client) -> None:
+        for number in range(ids):
+
+            async def body(t: kinds.Transaction) -> None:
+                count = int(await t.get("count") or b"0")
+                await t.put("count", b"%d" % (count + 1))
+                await t.put(f"written/{number}", b"%d" % (count + 1))
+
+            await client.transact(body, id=f"id/{number}")
+            if number % (ids // kills) == ids // kills // 2:
+                killers.append(threading.Thread(target=kill_and_start))
+                killers[-1].start()
+        for killer in killers:
+            killer.join()
+        assert await client.state().get("count") == b"%d" % ids
+        for number in range(ids):
+            assert await client.state().get(f"written/{number}") == b"%d" % (number + 1)
+
+    def kill_and_start() -> None:
+        own_landfast_serve.kill()
+        own_landfast_serve.start()
+
+    asyncio.run(kinds.with_client(kind, own_landfast_serve.url, scenario))
+
+
+def the_examples_of_the_page_run(own_landfast_serve: program.Program) -> None:
+    examples = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    assert len(examples) >= 6
+    environment = {"LANDFAST_URL": own_landfast_serve.url, "PYTHONPATH": str(README.parent)}
+    subprocess.run([sys.executable, "-B", "-c", "\n".join(examples)], check=True, timeout=60, env=environment)
+    with landfast.connect(own_landfast_serve.url) as client:
+        assert client.state().get("accounts/ann") == b"100"
+        assert client.state().get("paid") == b"30"
+        assert client.state().get("shipped") == b"4711"

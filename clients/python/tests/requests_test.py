@@ -1,0 +1,293 @@
+"""Requests: what is repeated, where, how often, and what is said when it is not."""
+
+import contextlib
+import threading
+import time
+
+import pytest
+
+import cluster
+import kinds
+import landfast
+
+COMMIT = "POST .*/commit$"
+
+
+@kinds.over()
+async def a_transaction_writes_all_of_it_when_its_block_ends(client: kinds.Client, servers: cluster.Cluster) -> None:
+    async with client.transaction(id="order 1/2") as t:
+        await t.put("a", b"1")
+        await t.put(b"\x00/\xff", b"2")
+        await t.put("", b"empty")
+        await t.put("..", b"dots")
+        assert await t.get("a") == b"1"
+        assert await t.get("b") is None
+        await t.delete("a")
+        assert servers.store.values == {}
+    assert servers.store.values == {b"\x00/\xff": b"2", b"": b"empty", b"..": b"dots"}
+    assert servers.store.commits == ["order 1/2"]
+    # Whatever stands between may walk `..` and merge what it takes for a folder.
+    assert servers.requests("/v1/transactions/order%201%2F2/keys/%2E%2E$")
+    assert {seen.headers.get("landfast-attempt") for seen in servers.seen[1:]} == {"1"}
+
+
+@kinds.over()
+async def an_exception_aborts(client: kinds.Client, servers: cluster.Cluster) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with client.transaction(id="x") as t:
+            await t.put("a", b"1")
+            raise ZeroDivisionError
+    assert servers.store.values == {}
+    assert servers.store.transactions["x"].state == "aborted"
+
+
+@kinds.over()
+async def a_commit_whose_answer_is_lost_is_repeated_under_its_id_and_takes_effect_once(
+    client: kinds.Client, servers: cluster.Cluster
+) -> None:
+    """T4."""
+    servers.fail(COMMIT, cluster.reset_after, cluster.reset_after)
+    async with client.transaction(id="pay") as t:
+        await t.put("a", b"1")
+    assert servers.store.commits == ["pay"]
+    assert [seen.path for seen in servers.requests(COMMIT)] == ["/v1/transactions/pay/commit"] * 3
+    assert t.after == "0-0-1"
+
+
+@kinds.over()
+async def every_request_of_a_transaction_survives_a_reset_before_and_after_it_takes_effect(
+    client: kinds.Client, servers: cluster.Cluster
+) -> None:
+    """T4."""
+    for number, fault in enumerate([cluster.reset_unheard, cluster.reset_after]):
+        for pattern in ["POST /v1/transactions$", "GET .*/keys/", "PUT .*/keys/", "DELETE .*/keys/", COMMIT]:
+            servers.fail(pattern, fault)
+            async with client.transaction(id=f"{pattern}{number}") as t:
+                assert await t.get("absent") is None
+                await t.put("a", b"1")
+                await t.delete("b")
+    assert len(servers.store.commits) == len(set(servers.store.commits)) == 10
+
+
+@kinds.over(nodes=3)
+async def the_next_node_is_asked_at_the_first_reset(client: kinds.Client, servers: cluster.Cluster) -> None:
+    """T10."""
+    async with client.transaction(id="x") as t:
+        await t.put("a", b"1")
+        began = time.monotonic()
+        servers.nodes[0].kill()
+        await t.put("b", b"2")
+    assert time.monotonic() - began < 1, "it waited before it moved on"
+    assert [seen.node for seen in servers.seen] == [0, 0, 1, 1]
+    assert servers.store.values == {b"a": b"1", b"b": b"2"}
+
+
+@kinds.over(nodes=3)
+async def a_client_follows_its_transaction_to_the_next_node(client: kinds.Client, servers: cluster.Cluster) -> None:
+    """T10."""
+    async with client.transaction() as t:
+        servers.fail("PUT", cluster.reset_unheard)
+        await t.put("a", b"1")
+    await client.state().put("b", b"2")
+    assert [seen.node for seen in servers.seen] == [0, 0, 1, 1, 1]
+
+
+@kinds.over(nodes=2)
+async def a_node_that_cannot_serve_is_passed_over_at_once(client: kinds.Client, servers: cluster.Cluster) -> None:
+    """T10."""
+    servers.fail("/v1/state", cluster.refuse(503, "unavailable", {"Retry-After": "20"}))
+    began = time.monotonic()
+    await client.state().put("a", b"1")
+    assert time.monotonic() - began < 1
+    assert [seen.node for seen in servers.seen] == [0, 1]
+
+
+@kinds.over()
+async def a_server_that_comes_back_in_time_is_waited_for(client: kinds.Client, servers: cluster.Cluster) -> None:
+    async with client.transaction(id="x") as t:
+        await t.put("a", b"1")
+        servers.nodes[0].kill()
+        threading.Timer(0.3, servers.restart, [0]).start()
+    assert servers.store.commits == ["x"]
+
+
+@kinds.over()
+async def retry_after_is_waited_for(client: kinds.Client, servers: cluster.Cluster) -> None:
+    refusal = cluster.refuse(429, "too-much-buffered", {"Retry-After": "1"})
+    servers.fail("PUT", refusal)
+    began = time.monotonic()
+    async with client.transaction() as t:
+        await t.put("a", b"1")
+    assert 1 <= time.monotonic() - began < 5
+
+
+@kinds.over(timeout=1)
+async def a_wait_that_would_outlast_the_deadline_is_not_begun(client: kinds.Client, servers: cluster.Cluster) -> None:
+    servers.fail("POST", cluster.refuse(429, "too-many-transactions", {"Retry-After": "60"}))
+    began = time.monotonic()
+    with pytest.raises(landfast.TooManyTransactions) as caught:
+        async with client.transaction():
+            raise AssertionError("the block must not be entered")
+    assert time.monotonic() - began < 1
+    assert caught.value.retry_after == 60
+
+
+@kinds.over(timeout=1)
+async def a_commit_that_is_never_answered_is_unknown_and_can_be_asked_again(
+    client: kinds.Client, servers: cluster.Cluster
+) -> None:
+    """T4."""
+    servers.fail(COMMIT, *[cluster.reset_after] * 1000)
+    transaction = client.transaction(id="x")
+    with pytest.raises(landfast.OutcomeUnknown) as caught:
+        async with transaction as t:
+            await t.put("a", b"1")
+    assert "commit transaction 'x' at 127.0.0.1:" in str(caught.value)
+    assert "repeat it with the same id" in str(caught.value)
+    assert not servers.requests("DELETE"), "what may have committed must not be aborted"
+    servers.forgive()
+    with pytest.raises(landfast.AlreadyCommitted, match="its id has committed before"):
+        async with transaction:
+            raise AssertionError("the block must not be entered")
+    await transaction.commit()
+    assert await transaction.status() == "committed"
+    assert servers.store.commits == ["x"]
+
+
+@kinds.over(timeout=1)
+async def a_commit_that_was_never_sent_is_not_called_unknown(client: kinds.Client, servers: cluster.Cluster) -> None:
+    servers.fail("PUT", cluster.answer_and_close)
+    with pytest.raises(landfast.Unavailable):
+        async with client.transaction() as t:
+            await t.put("a", b"1")
+            servers.nodes[0].kill()
+    assert not servers.requests(COMMIT)
+
+
+@kinds.over(timeout=1)
+async def an_answer_that_does_not_come_in_time_counts_as_lost(client: kinds.Client, servers: cluster.Cluster) -> None:
+    end = threading.Event()
+    servers.fail("GET", cluster.silent(end))
+    began = time.monotonic()
+    with pytest.raises(landfast.Unavailable, match="no answer in time"):
+        await client.state().get("a")
+    assert 0.9 < time.monotonic() - began < 5
+    end.set()
+
+
+@kinds.over()
+async def a_late_copy_of_a_write_never_undoes_a_later_one(client: kinds.Client, servers: cluster.Cluster) -> None:
+    """T8. The first copy of a write can arrive after the next write of the key: that attempt is given up."""
+    arrives, has_arrived = threading.Event(), threading.Event()
+    servers.fail("PUT", cluster.late(arrives, has_arrived))
+    runs = 0
+
+    async def body(t: kinds.Transaction) -> None:
+        nonlocal runs
+        runs += 1
+        await t.put("a", b"first")
+        await t.put("a", b"second")
+        arrives.set()
+        assert has_arrived.wait(10)
+
+    await client.transact(body, id="x")
+    assert servers.store.values == {b"a": b"second"}
+    assert runs == 2
+
+
+@kinds.over(timeout=1)
+async def an_attempt_does_not_commit_after_a_write_that_may_be_missing(
+    client: kinds.Client, servers: cluster.Cluster
+) -> None:
+    """T4. All or nothing, also for a body that takes no notice."""
+    servers.fail("PUT", *[cluster.reset_unheard] * 1000)
+    with pytest.raises(landfast.Unavailable, match="may still arrive"):
+        async with client.transaction() as t:
+            with contextlib.suppress(landfast.Unavailable):
+                await t.put("a", b"1")
+            await t.commit()
+    assert not servers.requests(COMMIT)
+
+
+@kinds.over()
+async def an_effect_is_not_sent_twice(client: kinds.Client, servers: cluster.Cluster) -> None:
+    servers.fail("POST .*/messages/", cluster.reset_unheard)
+    with pytest.raises(landfast.Unavailable):
+        async with client.transaction() as t:
+            await t.send("mail", b"hello")
+    assert len(servers.requests("messages")) == 1
+    assert servers.store.commits == []
+
+
+@kinds.over()
+async def what_was_committed_is_carried_to_the_next_begin(client: kinds.Client, servers: cluster.Cluster) -> None:
+    """T14."""
+    async with client.transaction() as t:
+        await t.put("a", b"1")
+    async with client.transaction():
+        pass
+    async with client.transaction(after="7-7-7"):
+        pass
+    assert [seen.headers.get("landfast-after") for seen in servers.requests("POST /v1/transactions$")] == [
+        None,
+        "0-0-1",
+        "7-7-7",
+    ]
+
+
+@kinds.over()
+async def plain_state_is_written_read_and_deleted(client: kinds.Client, servers: cluster.Cluster) -> None:
+    state = client.state()
+    assert await state.get("a/b c") is None
+    servers.fail("PUT", cluster.reset_after)
+    await state.put("a/b c", b"1")
+    assert await state.get("a/b c") == b"1"
+    await state.delete("a/b c")
+    assert await state.get("a/b c") is None
+
+
+@kinds.over(timeout=1)
+async def a_state_write_without_an_answer_is_unknown(client: kinds.Client, servers: cluster.Cluster) -> None:
+    servers.fail("PUT", *[cluster.reset_unheard] * 1000)
+    with pytest.raises(landfast.OutcomeUnknown, match="put key 'a' at"):
+        await client.state().put("a", b"1")
+
+
+@kinds.over(nodes=2)
+async def no_refusal_of_a_repeat_denies_what_a_lost_copy_may_have_done(
+    client: kinds.Client, servers: cluster.Cluster
+) -> None:
+    """T4. The second node refuses the client; the first may have committed all the same."""
+    servers.fail(COMMIT, cluster.reset_after, cluster.refuse(401, "unauthorized"))
+    with pytest.raises(landfast.OutcomeUnknown):
+        async with client.transaction(id="x") as t:
+            await t.put("a", b"1")
+    assert servers.store.commits == ["x"]
+
+
+@kinds.over()
+async def a_connection_is_kept(client: kinds.Client, servers: cluster.Cluster) -> None:
+    for number in range(20):
+        await client.state().put("a", b"%d" % number)
+    assert len({seen.peer for seen in servers.seen}) == 1
+
+
+@kinds.over()
+async def large_values_arrive_whole(client: kinds.Client, servers: cluster.Cluster) -> None:
+    value = bytes(range(256)) * 40_000
+    await client.state().put("large", value)
+    assert servers.store.values[b"large"] == value
+    assert await client.state().get("large") == value
+
+
+@kinds.over()
+async def what_no_server_takes_is_refused_before_it_is_sent(client: kinds.Client, servers: cluster.Cluster) -> None:
+    with pytest.raises(landfast.TooLarge, match="put key 'a': 67,108,865 bytes, at most 67,108,864"):
+        await client.state().put("a", bytes(64 * 1024 * 1024 + 1))
+    with pytest.raises(landfast.InvalidRequest):
+        client.transaction(id="")
+    with pytest.raises(landfast.InvalidRequest):
+        await client.state().get("\ud800")
+    with pytest.raises(TypeError, match="a value is bytes, not str; encode it"):
+        await client.state().put("a", "text")  # type: ignore[arg-type]
+    assert servers.seen == []

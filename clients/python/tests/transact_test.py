@@ -1,0 +1,275 @@
+"""Bodies: run again only where they may be, always under one id, and skipped once that has committed."""
+
+import contextlib
+import threading
+import time
+from typing import List
+
+import pytest
+
+import cluster
+import kinds
+import landfast
+from landfast import aio
+
+COMMIT = "POST .*/commit$"
+MAY_RUN_AGAIN = [
+    cluster.refuse(409, "conflict"),
+    cluster.refuse(409, "no-valid-version"),
+    cluster.refuse(409, "snapshot-too-old"),
+    cluster.refuse(409, "transaction-finished", outcome="aborted"),
+    cluster.refuse(404, "no-such-transaction"),
+]
+MUST_NOT = [
+    (cluster.refuse(409, "transaction-finished", outcome="expired"), landfast.TransactionFinished),
+    (cluster.refuse(409, "transaction-finished", outcome="begun-anew"), landfast.TransactionFinished),
+    (cluster.refuse(409, "expired"), landfast.Expired),
+    (cluster.refuse(413, "too-large"), landfast.TooLarge),
+    (cluster.refuse(400, "invalid-request"), landfast.InvalidRequest),
+    (cluster.refuse(400, "several-sequencers"), landfast.SeveralSequencers),
+    (cluster.refuse(507, "no-room"), landfast.NoRoom),
+]
+
+
+class Body:
+    """Counts its runs, and writes which one committed."""
+
+    def __init__(self) -> None:
+        self.ids: List[str] = []
+
+    async def __call__(self, t: kinds.Transaction) -> int:
+        self.ids.append(t.id)
+        await t.get("read")
+        await t.put("run", b"%d" % len(self.ids))
+        return len(self.ids)
+
+
+@kinds.over()
+async def a_body_runs_again_under_its_id_where_its_attempt_had_no_effect(
+    client: kinds.Client, servers: cluster.Cluster
+) -> None:
+    """T4."""
+    for pattern in ["GET .*/keys/", "PUT .*/keys/", COMMIT]:
+        body = Body()
+        servers.fail(pattern, *MAY_RUN_AGAIN)
+        assert await client.transact(body) == len(MAY_RUN_AGAIN) + 1
+        assert len(set(body.ids)) == 1
+        assert servers.store.commits[-1] == body.ids[0]
+    assert len(servers.store.commits) == 3
+
+
+@kinds.over()
+async def a_body_does_not_run_again_where_it_may_not(client: kinds.Client, servers: cluster.Cluster) -> None:
+    """T4."""
+    for pattern in ["GET .*/keys/", "PUT .*/keys/", COMMIT]:
+        for fault, error in MUST_NOT:
+            body = Body()
+            servers.fail(pattern, fault)
+            with pytest.raises(error):
+                await client.transact(body)
+            assert len(body.ids) == 1
+    assert servers.store.commits == []
+
+
+@kinds.over(timeout=0.5)
+async def a_body_does_not_run_again_while_its_commit_is_unknown(client: kinds.Client, servers: cluster.Cluster) -> None:
+    """T4."""
+    body = Body()
+    servers.fail(COMMIT, *[cluster.reset_after] * 1000)
+    with pytest.raises(landfast.OutcomeUnknown):
+        await client.transact(body, id="x")
+    assert servers.store.commits == ["x"] and len(body.ids) == 1
+    servers.forgive()
+    assert await client.transact(body, id="x") is None
+    assert servers.store.commits == ["x"] and len(body.ids) == 1
+
+
+@kinds.over()
+async def the_runs_are_bounded_and_the_last_error_is_raised(client: kinds.Client, servers: cluster.Cluster) -> None:
+    body = Body()
+    servers.fail(COMMIT, *[cluster.refuse(409, "conflict")] * 100)
+    with pytest.raises(landfast.Conflict, match="Nothing was written; run the body again"):
+        await client.transact(body, runs_max=4)
+    assert len(body.ids) == 4
+
+
+@kinds.over(timeout=0.5)
+async def a_begin_that_no_node_serves_in_time_is_not_tried_for_each_run(
+    client: kinds.Client, servers: cluster.Cluster
+) -> None:
+    servers.nodes[0].kill()
+    began = time.monotonic()
+    with pytest.raises(landfast.Unavailable, match="is `landfast serve` running"):
+        await client.transact(Body())
+    assert time.monotonic() - began < 1
+
+
+@kinds.over()
+async def an_id_that_has_committed_is_skipped_by_transact_and_named_by_transaction(
+    client: kinds.Client, servers: cluster.Cluster
+) -> None:
+    """T4."""
+    body = Body()
+    assert await client.transact(body, id="x") == 1
+    assert await client.transact(body, id="x") is None
+    with pytest.raises(landfast.AlreadyCommitted, match="begin transaction 'x'"):
+        async with client.transaction(id="x"):
+            raise AssertionError("the block must not be entered")
+    assert len(body.ids) == 1
+
+
+@kinds.over()
+async def a_conflict_leaves_a_transaction_as_an_exception(client: kinds.Client, servers: cluster.Cluster) -> None:
+    servers.fail(COMMIT, cluster.refuse(409, "conflict"))
+    transaction = client.transaction(id="x")
+    with pytest.raises(landfast.Conflict):
+        async with transaction as t:
+            await t.put("a", b"1")
+    assert len(servers.requests(COMMIT)) == 1
+    # The same object again is the next attempt under the same id.
+    async with transaction as t:
+        await t.put("a", b"2")
+    assert servers.store.commits == ["x"]
+
+
+@kinds.over()
+async def an_error_of_another_transaction_does_not_run_the_body_again(
+    client: kinds.Client, servers: cluster.Cluster
+) -> None:
+    runs = 0
+
+    async def body(t: kinds.Transaction) -> None:
+        nonlocal runs
+        runs += 1
+        raise landfast.Conflict("commit transaction 'inner'", transaction="inner")
+
+    with pytest.raises(landfast.Conflict):
+        await client.transact(body, id="outer")
+    assert runs == 1
+    assert servers.store.transactions["outer"].state == "aborted"
+
+
+@kinds.over()
+async def an_attempt_that_was_begun_anew_is_left_alone(client: kinds.Client, servers: cluster.Cluster) -> None:
+    """T8."""
+    with pytest.raises(landfast.TransactionFinished, match="leave it to them"):
+        async with client.transaction(id="x") as earlier:
+            await earlier.put("a", b"earlier")
+            async with client.transaction(id="x") as later:
+                with pytest.raises(landfast.TransactionFinished):
+                    await earlier.put("b", b"earlier")
+                await later.put("a", b"later")
+            await earlier.put("a", b"too late")
+    assert servers.store.values == {b"a": b"later"}
+    assert not servers.requests("DELETE"), "an abort would have hit the later attempt"
+
+
+@kinds.over()
+async def an_attempt_ended_by_a_late_copy_of_its_own_begin_is_made_again(
+    client: kinds.Client, servers: cluster.Cluster
+) -> None:
+    arrives, has_arrived = threading.Event(), threading.Event()
+    servers.fail("POST /v1/transactions$", cluster.late(arrives, has_arrived))
+    runs = 0
+
+    async def body(t: kinds.Transaction) -> None:
+        nonlocal runs
+        runs += 1
+        arrives.set()
+        assert has_arrived.wait(10)
+        await t.put("a", b"1")
+
+    await client.transact(body, id="x")
+    assert runs == 2
+    assert servers.store.commits == ["x"]
+
+
+@kinds.over()
+async def a_body_that_takes_no_notice_of_its_end_is_judged_by_it(
+    client: kinds.Client, servers: cluster.Cluster
+) -> None:
+    runs = 0
+
+    async def heedless(t: kinds.Transaction) -> None:
+        nonlocal runs
+        runs += 1
+        with contextlib.suppress(landfast.Error):
+            await t.put("a", b"1")
+        await t.put("b", b"2")
+
+    servers.fail("PUT", cluster.refuse(409, "transaction-finished", outcome="aborted"))
+    await client.transact(heedless)
+    assert runs == 2
+    servers.fail("PUT", cluster.refuse(409, "transaction-finished", outcome="begun-anew"))
+    with pytest.raises(landfast.TransactionFinished):
+        await client.transact(heedless)
+    assert runs == 3
+
+    async def ends_itself(t: kinds.Transaction) -> None:
+        nonlocal runs
+        runs += 1
+        await t.abort()
+        await t.put("b", b"2")
+
+    with pytest.raises(landfast.TransactionFinished):
+        await client.transact(ends_itself)
+    assert runs == 4
+
+
+@kinds.over()
+async def an_ended_transaction_takes_no_more_calls(client: kinds.Client, servers: cluster.Cluster) -> None:
+    transaction = client.transaction(id="x")
+    with pytest.raises(RuntimeError, match="not begun; use `with"):
+        await transaction.get("a")
+    async with transaction as t:
+        await t.commit()
+        with pytest.raises(landfast.TransactionFinished):
+            await t.put("a", b"1")
+        with pytest.raises(landfast.TransactionFinished):
+            await t.abort()
+    async with client.transaction(id="y") as t:
+        await t.abort()
+        await t.abort()
+        with pytest.raises(landfast.TransactionFinished):
+            await t.commit()
+    assert servers.store.commits == ["x"]
+
+
+def a_decorated_function_is_a_transaction_named_by_its_arguments() -> None:
+    """T4."""
+    with cluster.Cluster() as servers, landfast.connect(servers.url) as client:
+
+        @client.transactional(id=lambda order, amount: f"pay/{order}")
+        def pay(t: landfast.Transaction, order: int, amount: int) -> int:
+            balance = int(t.get("balance") or b"0") + amount
+            t.put("balance", b"%d" % balance)
+            return balance
+
+        servers.fail(COMMIT, cluster.refuse(409, "conflict"), cluster.reset_after)
+        assert pay(1, amount=5) == 5
+        assert pay(1, amount=5) is None
+        assert pay(2, amount=5) == 10
+        assert pay.__name__ == "pay"
+
+        @client.transactional
+        def count(t: landfast.Transaction) -> None:
+            t.put("count", b"%d" % (int(t.get("count") or b"0") + 1))
+
+        count()
+        count()
+        assert client.state().get("count") == b"2"
+
+
+@kinds.over(kinds=("asyncio",))
+async def a_decorated_coroutine_is_a_transaction_named_by_its_arguments(
+    client: aio.Client, servers: cluster.Cluster
+) -> None:
+    @client.transactional(id=lambda order: f"pay/{order}")
+    async def pay(t: aio.Transaction, order: int) -> int:
+        await t.put("paid", b"%d" % order)
+        return order
+
+    servers.fail(COMMIT, cluster.refuse(409, "conflict"), cluster.reset_after)
+    assert await pay(1) == 1
+    assert await pay(1) is None
+    assert servers.store.commits == ["pay/1"]
