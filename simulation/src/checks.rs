@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use coordination::{
-    model::{EventKind, Output, Request, Response, SessionId, Stat, Watching, Zxid},
+    model::{EventKind, Naming, Output, Request, Response, SessionId, Stat, Watching, Zxid},
     records::Answer,
     session::{SHARD_COUNT, Sessions},
 };
@@ -164,7 +164,12 @@ impl<'timeline> Connection<'timeline> {
 
     fn reply(&mut self, request: &Request, zxid: Zxid, result: &Result<Response, coordination::Error>) {
         match request {
-            request if is_update(request) => self.update_is_logged(zxid, result),
+            request if is_update(request) => {
+                self.update_is_logged(zxid, result);
+                if let Err(error) = result {
+                    self.failure_is_true(request, zxid, *error);
+                }
+            }
             Request::Exists { path, watching } | Request::GetData { path, watching } => {
                 let shown = match result {
                     Ok(Response::Stat(stat) | Response::Data { stat, .. }) => Some(*stat),
@@ -241,6 +246,32 @@ impl<'timeline> Connection<'timeline> {
         let made_up = std::mem::take(&mut self.made_up);
         if made_up != missed {
             self.violated(&format!("{made_up:?} was made up at {zxid:?} since {relative:?}, not {missed:?}"));
+        }
+    }
+
+    /// One order for all: a refusal is true of the tree at its own zxid.
+    fn failure_is_true(&mut self, request: &Request, zxid: Zxid, error: coordination::Error) {
+        use coordination::Error;
+        let (path, is_create, expected) = match request {
+            Request::Create { path, naming: Naming::Given, .. } => (path, true, -1),
+            Request::Delete { path, version } | Request::SetData { path, version, .. } => {
+                (path, false, *version)
+            }
+            _ => return,
+        };
+        let node = self.timeline.stat(path, zxid);
+        let parent = coordination::path::split(path).and_then(|(parent, _)| self.timeline.stat(parent, zxid));
+        let is_true = match error {
+            Error::NodeExists => node.is_some(),
+            Error::NoNode if is_create => parent.is_none(),
+            Error::NoNode => node.is_none(),
+            Error::NotEmpty => node.is_some_and(|node| node.num_children > 0),
+            Error::BadVersion => node.is_some_and(|node| node.version != expected),
+            Error::NoChildrenForEphemerals => parent.is_some_and(|parent| parent.ephemeral_owner != 0),
+            _ => true,
+        };
+        if !is_true {
+            self.violated(&format!("{error:?} of {request:?} at {zxid:?}, where the znode is {node:?}"));
         }
     }
 

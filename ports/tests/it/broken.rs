@@ -63,9 +63,9 @@ fn the_objects_suite_catches_every_broken_object_store() {
     suite_catches(broken::objects::BROKEN, contract::objects::CASES, &promises, subjects::objects);
 }
 
-/// D1 to D3.
+/// D1 to D4.
 #[test]
 fn the_durability_suite_catches_every_store_that_breaks_in_a_crash() {
-    let promises = ["D1", "D2", "D3"];
+    let promises = ["D1", "D2", "D3", "D4"];
     suite_catches(broken::durability::BROKEN, contract::durability::CASES, &promises, subjects::durability);
 }

@@ -12,6 +12,8 @@ pub enum Broken {
     BreaksLocksUnasked,
     /// C-2: a redelivered request is validated and decided again.
     ForgetsRequestNumbers,
+    /// C-3: a refusal is numbered before the update that it was refused for.
+    ForgetsWhatRefused,
     /// C-3: decided requests are numbered as they arrive.
     IgnoresPredecessors,
     /// C-4: answers leave before the user store is written.

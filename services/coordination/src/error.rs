@@ -59,7 +59,7 @@ pub enum ConnectError {
         server: i64,
     },
     /// A store failed: close without an answer, the client tries again.
-    #[error("a store failed")]
+    #[error("a store failed: {0}")]
     Store(#[from] ports::Error),
 }
 
@@ -79,7 +79,7 @@ pub enum Ended {
     #[error("the session's lease ran out")]
     LeaseLost,
     /// A store failed; the client reconnects and learns what became of its requests.
-    #[error("a store failed")]
+    #[error("a store failed: {0}")]
     Store(#[from] ports::Error),
 }
 

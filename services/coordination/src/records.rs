@@ -198,7 +198,8 @@ pub struct Decided {
     pub time_ms: i64,
     /// What it does, or why not.
     pub outcome: Result<Effect, Error>,
-    /// The znodes it touches, in path order; empty for failures.
+    /// The znodes it touches, in path order. A failure touches what it was refused for and changes nothing there: so it
+    /// has its place in the order (rule C-3).
     pub touched: Vec<Touched>,
     /// A temporary object that carried its data and is garbage once it is applied.
     pub temporary: Option<String>,

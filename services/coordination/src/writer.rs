@@ -34,7 +34,7 @@ use ports::{
 pub(crate) use self::batch::{install, install_outbox};
 use self::{
     batch::{Batch, Unplanned},
-    plan::Plan,
+    plan::{Plan, Planned},
 };
 use crate::{
     Error,
@@ -114,7 +114,9 @@ impl Writer {
         while done < deliveries.len() {
             // What was delivered before may have failed by any of these; one at a time, the one is found.
             let most = if redelivered { 1 } else { BATCH_REQUESTS_MAX };
-            match turn.decide_some(&deliveries[done..], most).await {
+            // Only the first can be what earlier deliveries failed by: the others rode behind it.
+            let attempt = if done == 0 { first.handle.attempt } else { 1 };
+            match turn.decide_some(&deliveries[done..], attempt, most).await {
                 Ok(count) => done += count,
                 Err(error) => return Err(Failure::after(done, error.to_string())),
             }
@@ -149,7 +151,7 @@ impl Turn<'_> {
 
     /// Decides as many of `deliveries` together as can be, but not more than `most`. Answers how many are done
     /// with; none if the row has changed meanwhile and they must be judged by that.
-    async fn decide_some(&mut self, deliveries: &[Delivery], most: usize) -> Result<usize> {
+    async fn decide_some(&mut self, deliveries: &[Delivery], attempt: u32, most: usize) -> Result<usize> {
         let mut batch = Batch::new(&self.writer.nodes, self.session, &self.row);
         let mut done = 0;
         for delivery in deliveries {
@@ -166,7 +168,8 @@ impl Turn<'_> {
             if is_end && self.end_a_part(&submitted).await? {
                 return Ok(0);
             }
-            let outcome = match self.outcome(&submitted, delivery.handle.attempt, &mut batch).await {
+            let attempt = if done == 0 { attempt } else { 1 };
+            let outcome = match self.outcome(&submitted, attempt, &mut batch).await {
                 Ok(plan) => Ok(plan),
                 Err(Unplanned::Refused(refusal)) => Err(refusal),
                 // Whatever it is, those before it need not wait for it. If it stays, it fails alone.
@@ -229,12 +232,34 @@ impl Turn<'_> {
             tracing::error!(session = ?self.session, request = submitted.request, "gave a request up unseen");
             return Err(Unplanned::Refused(Error::System));
         }
-        match plan::plan(self.writer, &submitted.operation, batch).await {
-            Err(Unplanned::Failed(error)) if may_fail && attempt >= PLAN_ATTEMPTS_MAX => {
-                tracing::error!(session = ?self.session, request = submitted.request, %error, "gave a request up");
-                Err(Unplanned::Refused(Error::System))
+        loop {
+            match self.placed(&submitted.operation, batch).await {
+                Ok(Some(plan)) => return Ok(plan),
+                Ok(None) => {}
+                Err(Unplanned::Failed(error)) if may_fail && attempt >= PLAN_ATTEMPTS_MAX => {
+                    tracing::error!(session = ?self.session, request = submitted.request, %error, "gave a request up");
+                    return Err(Unplanned::Refused(Error::System));
+                }
+                Err(unplanned) => return Err(unplanned),
             }
-            plan => plan,
+        }
+    }
+
+    /// A plan, or a refusal in its place; none: the locks are others now, plan again.
+    async fn placed(
+        &self,
+        operation: &Operation,
+        batch: &mut Batch<'_>,
+    ) -> Result<Option<Planned>, Unplanned> {
+        match plan::plan(self.writer, operation, batch).await {
+            Ok(planned) => Ok(Some(planned)),
+            Err(Unplanned::Refused(refusal)) if self.writer.broken == Some(Broken::ForgetsWhatRefused) => {
+                batch.forget_what_was_seen();
+                Err(Unplanned::Refused(refusal))
+            }
+            Err(Unplanned::Refused(refusal)) if batch.anchor().await? => Err(Unplanned::Refused(refusal)),
+            Err(Unplanned::Refused(_)) => Ok(None),
+            Err(unplanned) => Err(unplanned),
         }
     }
 

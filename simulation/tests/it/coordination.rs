@@ -79,6 +79,12 @@ fn numbering_updates_as_they_arrive_is_caught() {
     redelivery().without(Broken::IgnoresPredecessors).is_caught(SEEDS_UNTIL_CAUGHT);
 }
 
+/// C-3, C3, broken: a refusal is as much a part of the one order as what it was refused for.
+#[test]
+fn numbering_refusals_before_what_refused_them_is_caught() {
+    everything_in(Weather::Slow).without(Broken::ForgetsWhatRefused).is_caught(SEEDS_UNTIL_CAUGHT);
+}
+
 /// C-4, broken.
 #[test]
 fn answering_before_applying_is_caught() {

@@ -173,7 +173,10 @@ impl Drop for SmallDisk<'_> {
 fn a_really_full_disk_refuses_writes_serves_reads_and_recovers_when_space_returns() {
     let directory = directory();
     let Some(_disk) = SmallDisk::mount(directory.path()) else {
-        eprintln!("skipped: a_really_full_disk: this machine does not let the test mount a tmpfs");
+        eprintln!(
+            "skipped: room::a_really_full_disk_refuses_writes_serves_reads_and_recovers_when_space_returns: this machine \
+             does not let the test mount a tmpfs"
+        );
         return;
     };
     block_on(async {

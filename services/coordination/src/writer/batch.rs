@@ -10,7 +10,7 @@
 //!   path order.
 //! - A batch is decided whole or not at all.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use ports::Result;
@@ -19,6 +19,7 @@ use crate::{
     Error,
     ephemerals::Ephemerals,
     node::{Holder, Nodes},
+    path,
     records::{Decided, Effect, NodeState, Submitted, Touched, UpdateId, encode_sized},
     session::{Decision, Row, State},
 };
@@ -64,6 +65,8 @@ pub(super) struct Batch<'writer> {
     attach: u64,
     state: State,
     held: BTreeMap<String, Held>,
+    /// The znodes that the next request was planned by.
+    looked_at: Vec<String>,
     outcomes: Vec<Bytes>,
     bytes_len: usize,
     /// The number of the last request of the attach, decided or in here.
@@ -83,6 +86,7 @@ impl<'writer> Batch<'writer> {
             attach: row.attach,
             state: row.state,
             held: BTreeMap::new(),
+            looked_at: Vec::new(),
             outcomes: Vec::new(),
             bytes_len: 0,
             request: row.request,
@@ -118,6 +122,7 @@ impl<'writer> Batch<'writer> {
     /// Locks a znode, once for all of the batch; answers its state as the batch has made it so far.
     pub(super) async fn lock(&mut self, path: &str) -> Result<Option<NodeState>, Unplanned> {
         if let Some(held) = self.held.get(path) {
+            self.looked_at.push(path.to_owned());
             return Ok(held.becomes);
         }
         let found = if self.is_empty() {
@@ -125,7 +130,8 @@ impl<'writer> Batch<'writer> {
         } else {
             self.nodes.try_lock(path, self.holder).await?.ok_or(Unplanned::Contended)?
         };
-        self.held.insert(path.to_owned(), Held { found, becomes: found, is_touched: false });
+        hold(&mut self.held, path, found);
+        self.looked_at.push(path.to_owned());
         Ok(found)
     }
 
@@ -135,6 +141,62 @@ impl<'writer> Batch<'writer> {
             Some(held) => self.nodes.unlock(path, self.holder, held.found).await,
             None => Ok(()),
         }
+    }
+
+    /// Gives a refusal its place in the one order: behind the updates that made what it was refused for, and before
+    /// those that change it. It touches what it was planned by, and in the place of a znode that is missing the nearest
+    /// ancestor that is there, which whoever makes that znode touches too.
+    ///
+    /// False: that ancestor had to be waited for, with all locks given back; the request is to be planned again.
+    pub(super) async fn anchor(&mut self) -> Result<bool, Unplanned> {
+        let mut anchors = Vec::new();
+        for path in &self.looked_at {
+            let mut path = path.as_str();
+            while self.held.get(path).is_some_and(|held| held.becomes.is_none()) {
+                let Some((parent, _)) = path::split(path) else { break };
+                if !self.held.contains_key(parent) {
+                    match self.nodes.try_lock(parent, self.holder).await? {
+                        Some(found) => hold(&mut self.held, parent, found),
+                        None if self.is_empty() => {
+                            let parent = parent.to_owned();
+                            return self.wait_for(&parent).await.map(|()| false);
+                        }
+                        None => return Err(Unplanned::Contended),
+                    }
+                }
+                anchors.push(parent.to_owned());
+                path = parent;
+            }
+        }
+        self.looked_at.append(&mut anchors);
+        Ok(true)
+    }
+
+    /// Gives everything back and waits for one lock, so that locks are taken in path order.
+    async fn wait_for(&mut self, path: &str) -> Result<(), Unplanned> {
+        self.looked_at.clear();
+        for (path, held) in std::mem::take(&mut self.held) {
+            self.nodes.unlock(&path, self.holder, held.found).await?;
+        }
+        let found = self.nodes.lock(path, self.holder).await?;
+        hold(&mut self.held, path, found);
+        Ok(())
+    }
+
+    /// What a refusal with this id touches: it leaves its name there and nothing else.
+    fn marks(&self, id: UpdateId) -> Vec<Touched> {
+        let paths: BTreeSet<&String> = self.looked_at.iter().collect();
+        let mark = |path: &String| {
+            let state = self.held.get(path)?.becomes?;
+            let becomes = Some(NodeState { last: id, ..state });
+            Some(Touched { path: path.clone(), follows: Some(state.last), becomes })
+        };
+        paths.into_iter().filter_map(mark).collect()
+    }
+
+    /// The next request is refused without a place of its own. A broken variant.
+    pub(super) fn forget_what_was_seen(&mut self) {
+        self.looked_at.clear();
     }
 
     /// Adds a request with its outcome.
@@ -147,8 +209,9 @@ impl<'writer> Batch<'writer> {
         let id = self.next_id();
         let (outcome, touched) = match outcome {
             Ok((effect, touched)) => (Ok(effect), touched),
-            Err(error) => (Err(error), Vec::new()),
+            Err(error) => (Err(error), self.marks(id)),
         };
+        self.looked_at.clear();
         if let Ok(Effect::Delete { paths }) = &outcome {
             self.note_vanishing(paths);
         }
@@ -221,6 +284,10 @@ impl<'writer> Batch<'writer> {
         }
         Ok(())
     }
+}
+
+fn hold(held: &mut BTreeMap<String, Held>, path: &str, found: Option<NodeState>) {
+    held.insert(path.to_owned(), Held { found, becomes: found, is_touched: false });
 }
 
 /// Installs requests that were decided together and whose writer may have died before it did; what is

@@ -15,7 +15,10 @@ use crate::{
 };
 
 /// An effect and the znodes it touches.
-pub(super) type Plan = Result<(Effect, Vec<Touched>), Unplanned>;
+pub(super) type Planned = (Effect, Vec<Touched>);
+
+/// That, or why not.
+pub(super) type Plan = Result<Planned, Unplanned>;
 
 /// Plans one request behind those that are in `batch` already.
 pub(super) async fn plan(writer: &Writer, operation: &Operation, batch: &mut Batch<'_>) -> Plan {
