@@ -55,8 +55,7 @@ need_cargo() {
 
 # ready_venv: target/venv with tests/clients/requirements.txt, made anew when that file changes.
 ready_venv() {
-  need python3
-  need venv
+  need python3 venv
   local wanted
   wanted="$(cksum <tests/clients/requirements.txt)"
   [ "$(cat target/venv/.requirements 2>/dev/null)" = "$wanted" ] && return
