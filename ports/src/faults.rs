@@ -32,7 +32,7 @@ pub use functions::FaultyFunctions;
 pub use key_value::FaultyKeyValue;
 pub use queue::FaultyQueue;
 
-use crate::{Clock, Entropy, Error, ErrorKind, Result};
+use crate::{Clock, Entropy, Error, ErrorKind, Result, key_value::Room};
 
 /// What goes wrong with one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -56,6 +56,11 @@ pub enum Fault {
 pub trait FaultSchedule: Debug + Send + Sync {
     /// The fault of the next call of `operation`, such as `key_value.update`.
     fn next(&self, operation: &'static str) -> Fault;
+
+    /// The most room that the store has.
+    fn room(&self) -> Room {
+        Room::Free
+    }
 }
 
 /// Nothing ever goes wrong.

@@ -21,8 +21,9 @@
 //! - **K9** An item's version grows with every change, and does not go back when the item is deleted and
 //!   made again while the deleted one's operations are remembered.
 //!
-//! Not promised: an order between partitions, or durability before
-//! [`Externalize::externalize`](crate::Externalize::externalize).
+//! Not promised: an order between partitions, durability before
+//! [`Externalize::externalize`](crate::Externalize::externalize), or that an [`Update::transient`] survives a crash,
+//! also where what was ordered after it does.
 //!
 //! The shape follows `faaskeeper.txt`, section 2.2 (synchronisation primitives in one write each).
 
@@ -163,6 +164,18 @@ pub struct KeyValueLimits {
     pub operation_retention_ms: u64,
 }
 
+/// What a store still takes (rule P6). Least first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Room {
+    /// The last of its reserve, which is for what keeps sessions and leases going.
+    Critical,
+    /// Its reserve alone: changes that add nothing for good, such as deleting.
+    Scarce,
+    /// Everything.
+    #[default]
+    Free,
+}
+
 /// A strongly consistent store of items.
 #[async_trait]
 pub trait KeyValue: Externalize {
@@ -186,6 +199,11 @@ pub trait KeyValue: Externalize {
 
     /// What this provider cannot exceed.
     fn limits(&self) -> &KeyValueLimits;
+
+    /// What it still takes. A store that knows when it will be full keeps a reserve, which services may have been
+    /// given for what must go on; they ask before they begin what would use it up. It costs no round trip: a store
+    /// that cannot tell says that there is room, and refuses with `NoRoom`.
+    fn room(&self) -> Room;
 }
 
 /// A shared key-value port.

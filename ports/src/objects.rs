@@ -10,7 +10,53 @@
 //! - **O3** A get returns the whole object of one put, or that there is none.
 //! - **O4** A list with a prefix returns every object whose put returned before, once.
 
+use std::{error::Error as StdError, io};
+
 pub use object_store::{
     Error as ObjectError, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
     path::Path as ObjectPath,
 };
+
+use crate::{Error, ErrorKind};
+
+/// A store's failure in our words: `NoRoom` where the disk is full, else `Unavailable`.
+pub fn failed(attempted: String, cause: ObjectError) -> Error {
+    let kind = if is_for_want_of_room(&cause) {
+        ErrorKind::NoRoom
+    } else {
+        ErrorKind::Unavailable { retry_after_ms: None }
+    };
+    Error::new(kind, attempted).caused_by(cause)
+}
+
+/// Whether it is because the disk is full.
+pub fn is_for_want_of_room(failure: &ObjectError) -> bool {
+    let mut cause: Option<&(dyn StdError + 'static)> = Some(failure);
+    while let Some(error) = cause {
+        let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+        if matches!(kind, Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn generic(source: impl Into<Box<dyn StdError + Send + Sync>>) -> ObjectError {
+        ObjectError::Generic { store: "disk", source: source.into() }
+    }
+
+    /// P6.
+    #[test]
+    fn a_full_disk_is_told_from_other_failures_however_deep_it_is_wrapped() {
+        let full = || io::Error::from(io::ErrorKind::StorageFull);
+        let wrapped = failed("write".to_owned(), generic(generic(full())));
+        assert_eq!(wrapped.kind(), ErrorKind::NoRoom);
+        let other = failed("write".to_owned(), generic(io::Error::from(io::ErrorKind::PermissionDenied)));
+        assert_eq!(other.kind(), ErrorKind::Unavailable { retry_after_ms: None });
+    }
+}

@@ -80,7 +80,7 @@ pub struct QueueOptions {
     pub retention: Retention,
 }
 
-/// Whether a queue's messages survive a crash of the store.
+/// Whether a queue's messages, or an update, survive a crash of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Retention {
     /// They do, once durable, like everything else (Q3).

@@ -7,7 +7,9 @@ use async_trait::async_trait;
 use super::{FaultSchedule, Lost, Trouble};
 use crate::{
     Clock, DurabilityPoint, Externalize, Item, Key, KeyValue, Result, Update,
-    key_value::{Batch, Batched, KeyValueLimits, Page, Read, Scan, SharedKeyValue, Transacted, Updated},
+    key_value::{
+        Batch, Batched, KeyValueLimits, Page, Read, Room, Scan, SharedKeyValue, Transacted, Updated,
+    },
 };
 
 /// Fails as its schedule says, and asks the store it wraps otherwise.
@@ -64,5 +66,9 @@ impl KeyValue for FaultyKeyValue {
 
     fn limits(&self) -> &KeyValueLimits {
         self.inner.limits()
+    }
+
+    fn room(&self) -> Room {
+        self.trouble.schedule.room().min(self.inner.room())
     }
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::{Key, Name, Value, Version};
-use crate::DurabilityPoint;
+use crate::{DurabilityPoint, queue::Retention};
 
 /// A change to one item if a condition over that item holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +20,8 @@ pub struct Update {
     /// What it rests on: refused where the store has lost that (D4). A caller that lives on while its store goes back
     /// to an earlier state would else decide by what it has seen and the store has not.
     pub basis: DurabilityPoint,
+    /// Whether it must survive a crash of the store once it is durable.
+    pub retention: Retention,
 }
 
 impl Update {
@@ -46,7 +48,14 @@ impl Update {
     /// Makes `change` to the item, whatever it is like.
     pub fn of(key: Key, change: Change) -> Self {
         let (condition, operation, basis) = (Condition::Always, None, DurabilityPoint::DURABLE);
-        Self { key, change, condition, operation, basis }
+        Self { key, change, condition, operation, basis, retention: Retention::Durable }
+    }
+
+    /// The same update, which a crash of the store may take, also where what was ordered after it survives. A
+    /// store with a journal of its own saves writing it, and so takes it when its disk is full; others keep it.
+    pub fn transient(mut self) -> Self {
+        self.retention = Retention::Transient;
+        self
     }
 
     /// The same update, refused where the store has lost what was there at `basis` (D4).

@@ -8,7 +8,7 @@ use super::{Carried, Meter, Operation};
 use crate::{
     DurabilityPoint, Externalize, Item, Key, KeyValue, Result, Update,
     key_value::{
-        Action, Batch, Batched, Change, KeyValueLimits, Outcome, Page, Read, Scan, SharedKeyValue,
+        Action, Batch, Batched, Change, KeyValueLimits, Outcome, Page, Read, Room, Scan, SharedKeyValue,
         Transacted, Updated, Value,
     },
 };
@@ -146,5 +146,9 @@ impl KeyValue for MeteredKeyValue {
 
     fn limits(&self) -> &KeyValueLimits {
         self.inner.limits()
+    }
+
+    fn room(&self) -> Room {
+        self.inner.room()
     }
 }

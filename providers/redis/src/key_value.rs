@@ -16,7 +16,7 @@ use bytes::Bytes;
 use ports::{
     Cost, DurabilityPoint, Error, Item, Key, KeyValue, Receipt, Result, Update,
     key_value::{
-        Batch, Batched, Change, KeyValueLimits, Outcome, Page, Read, Scan, Transacted, Updated,
+        Batch, Batched, Change, KeyValueLimits, Outcome, Page, Read, Room, Scan, Transacted, Updated,
         evaluate::{Evaluated, Stored, check_key, check_limits, evaluate},
     },
 };
@@ -105,6 +105,11 @@ impl KeyValue for Store {
 
     fn limits(&self) -> &KeyValueLimits {
         &self.key_value_limits
+    }
+
+    /// It cannot tell: it refuses when it is full.
+    fn room(&self) -> Room {
+        Room::Free
     }
 }
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use ports::{
     Cost, Error, ErrorKind, Item, Key, KeyValue, Result, Update,
     key_value::{
-        Batch, Batched, KeyValueLimits, Outcome, Page, Read, Scan, Transacted, Updated,
+        Batch, Batched, KeyValueLimits, Outcome, Page, Read, Room, Scan, Transacted, Updated,
         evaluate::{Evaluated, Stored, check_key, check_limits, evaluate},
     },
 };
@@ -70,6 +70,11 @@ impl KeyValue for SimulatedStore {
 
     fn limits(&self) -> &KeyValueLimits {
         &self.0.options.key_value
+    }
+
+    /// It is never full.
+    fn room(&self) -> Room {
+        Room::Free
     }
 }
 

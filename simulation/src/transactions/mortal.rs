@@ -16,7 +16,9 @@ use std::{
 use async_trait::async_trait;
 use ports::{
     DurabilityPoint, Externalize, Item, Key, KeyValue, Result, Update,
-    key_value::{Batch, Batched, KeyValueLimits, Page, Read, Scan, SharedKeyValue, Transacted, Updated},
+    key_value::{
+        Batch, Batched, KeyValueLimits, Page, Read, Room, Scan, SharedKeyValue, Transacted, Updated,
+    },
 };
 use tokio::sync::Notify;
 
@@ -175,6 +177,10 @@ impl KeyValue for MortalKeyValue {
 
     fn limits(&self) -> &KeyValueLimits {
         self.inner.limits()
+    }
+
+    fn room(&self) -> Room {
+        self.inner.room()
     }
 }
 

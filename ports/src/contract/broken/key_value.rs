@@ -13,7 +13,9 @@ use super::Broken;
 use crate::{
     DurabilityPoint, Externalize, Item, Key, KeyValue, Result, Update,
     contract::key_value::Subject,
-    key_value::{Batch, Batched, KeyValueLimits, Page, Read, Scan, SharedKeyValue, Transacted, Updated},
+    key_value::{
+        Batch, Batched, KeyValueLimits, Page, Read, Room, Scan, SharedKeyValue, Transacted, Updated,
+    },
 };
 
 /// Every broken store, at least one per promise.
@@ -99,6 +101,9 @@ impl<T: Twist> KeyValue for Twisted<T> {
     }
     fn limits(&self) -> &KeyValueLimits {
         self.0.honest().limits()
+    }
+    fn room(&self) -> Room {
+        self.0.honest().room()
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 use async_trait::async_trait;
 use ports::{
     DurabilityPoint, Externalize, Item, Key, KeyValue, Result, Update,
-    key_value::{Batch, Batched, KeyValueLimits, Page, Read, Scan, Transacted, Updated},
+    key_value::{Batch, Batched, KeyValueLimits, Page, Read, Room, Scan, Transacted, Updated},
 };
 use tokio::sync::watch;
 
@@ -129,5 +129,9 @@ impl KeyValue for Gate {
 
     fn limits(&self) -> &KeyValueLimits {
         self.inner.limits()
+    }
+
+    fn room(&self) -> Room {
+        self.inner.room()
     }
 }
