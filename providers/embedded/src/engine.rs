@@ -13,7 +13,7 @@
 use std::{path::PathBuf, sync::Arc, thread::JoinHandle, time::Duration};
 
 use parking_lot::{Mutex, MutexGuard};
-use ports::{Error, ErrorKind, Result};
+use ports::{Error, ErrorKind, Result, key_value};
 use tokio::time::Instant;
 
 use crate::{
@@ -217,13 +217,13 @@ impl Engine {
     /// What the store says about itself.
     pub(crate) fn status(&self) -> Status {
         let (checkpoints, checkpoint_error) = self.checkpoints.report();
-        let state = self.state.lock();
-        let store = &state.store;
-        let room = if store.refusing {
-            Room::Refusing
-        } else {
-            Room::Free { bytes: store.tail_room + store.spare_room }
+        let mut state = self.state.lock();
+        let store = &mut state.store;
+        let room = match store.ask_for_room() {
+            key_value::Room::Free => Room::Free { bytes: store.tail_room + store.spare_room },
+            _ => Room::Refusing,
         };
+        let store = &state.store;
         Status {
             journal_bytes: self.facts.bytes(),
             segments: self.facts.closed.lock().len() + 1,
@@ -285,7 +285,8 @@ impl Parts<'_> {
             spare: Arc::clone(self.spare),
             durability: Arc::clone(self.durability),
             announced: false,
-            refusing: false,
+            room: key_value::Room::Free,
+            refused_bytes: 0,
             checkpoint_wanted: false,
             early_checkpoint_at: None,
             scratch: Vec::new(),

@@ -13,18 +13,20 @@ use std::{collections::BTreeMap, sync::Arc};
 use async_trait::async_trait;
 use bytes::Bytes;
 use ports::{
-    Cost, Error, Item, Key, KeyValue, Receipt, Result, Update,
+    Cost, DurabilityPoint, Error, Externalize, Item, Key, KeyValue, Receipt, Result, Update,
     key_value::{
-        Batch, Batched, Change, KeyValueLimits, Outcome, Page, Read, Scan, Transacted, Updated, Version,
+        Batch, Batched, Change, KeyValueLimits, Outcome, Page, Read, Room, Scan, Transacted, Updated,
+        Version,
         evaluate::{Evaluated, Stored, check_key, check_limits, evaluate},
     },
+    queue::Retention,
 };
 
 use crate::{
     engine::Engine,
     overlay::entry_bound,
     record::{Record, RecordKey, StoredItem, Table},
-    store::{Found, Store, now_ms},
+    store::{Claim, Found, Store, now_ms},
 };
 
 /// What this provider cannot exceed.
@@ -60,25 +62,90 @@ impl KeyValue for Engine {
     }
 
     async fn update(&self, update: Update) -> Result<Updated> {
-        check_key(&update.key, &LIMITS)?;
-        let mut state = self.serving()?;
-        update_one(&mut state.store, &update)
+        self.update_by(&update, Claim::Ordinary)
     }
 
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
-        check_limits(&updates, &LIMITS)?;
-        let mut state = self.serving()?;
-        transact(&mut state.store, &updates)
+        self.transact_by(&updates, Claim::Ordinary)
     }
 
     async fn write_batch(&self, batch: Batch) -> Result<Batched> {
-        check_batch(&batch)?;
-        let mut state = self.serving()?;
-        write_batch(&mut state.store, batch)
+        self.write_batch_by(batch, Claim::Ordinary)
     }
 
     fn limits(&self) -> &KeyValueLimits {
         &LIMITS
+    }
+
+    fn room(&self) -> Room {
+        if self.spare().is_scarce() { self.state().store.ask_for_room() } else { Room::Free }
+    }
+}
+
+impl Engine {
+    fn update_by(&self, update: &Update, claim: Claim) -> Result<Updated> {
+        check_key(&update.key, &LIMITS)?;
+        update_one(&mut self.serving()?.store, update, claim)
+    }
+
+    fn transact_by(&self, updates: &[Update], claim: Claim) -> Result<Transacted> {
+        check_limits(updates, &LIMITS)?;
+        transact(&mut self.serving()?.store, updates, claim)
+    }
+
+    fn write_batch_by(&self, batch: Batch, claim: Claim) -> Result<Batched> {
+        check_batch(&batch)?;
+        write_batch(&mut self.serving()?.store, batch, claim)
+    }
+}
+
+/// The same port for one who may use the reserve: what it changes goes on when the disk is full (rule P6).
+#[derive(Debug)]
+pub(crate) struct WithReserve(pub(crate) Arc<Engine>);
+
+#[async_trait]
+impl Externalize for WithReserve {
+    async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
+        self.0.externalize(point).await
+    }
+
+    fn point(&self) -> DurabilityPoint {
+        self.0.point()
+    }
+
+    fn is_durable(&self, point: DurabilityPoint) -> bool {
+        self.0.is_durable(point)
+    }
+}
+
+#[async_trait]
+impl KeyValue for WithReserve {
+    async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
+        self.0.get(key).await
+    }
+
+    async fn scan(&self, scan: &Scan) -> Result<Read<Page>> {
+        self.0.scan(scan).await
+    }
+
+    async fn update(&self, update: Update) -> Result<Updated> {
+        self.0.update_by(&update, Claim::Reserve)
+    }
+
+    async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
+        self.0.transact_by(&updates, Claim::Reserve)
+    }
+
+    async fn write_batch(&self, batch: Batch) -> Result<Batched> {
+        self.0.write_batch_by(batch, Claim::Reserve)
+    }
+
+    fn limits(&self) -> &KeyValueLimits {
+        &LIMITS
+    }
+
+    fn room(&self) -> Room {
+        self.0.room()
     }
 }
 
@@ -101,7 +168,7 @@ fn record_of(stored: Stored) -> Option<StoredItem> {
     }
 }
 
-fn update_one(store: &mut Store, update: &Update) -> Result<Updated> {
+fn update_one(store: &mut Store, update: &Update, claim: Claim) -> Result<Updated> {
     store.check_basis(update.basis)?;
     let key = item_key(&update.key);
     let found = store.item(&key)?;
@@ -123,16 +190,23 @@ fn update_one(store: &mut Store, update: &Update) -> Result<Updated> {
         Evaluated::Changed(changed) => {
             let item = changed.item.clone();
             let record = record_of(changed).map(|item| Record::Item(Arc::new(item)));
-            store.reserve(entry_bound(&key, record.as_ref()) as u64)?;
-            store.set(key, record, found.below);
             let cost = Cost { reads: 0, writes: 1, bytes: bytes(&item) };
+            if let Some(record) = &record
+                && update.retention == Retention::Transient
+                && store.overlay.set_unjournaled(&key, record, found.below)
+            {
+                let receipt = Receipt { point: store.point(), cost };
+                return Ok(Updated { outcome: Outcome::Done(item), receipt });
+            }
+            store.reserve(entry_bound(&key, record.as_ref()) as u64, claim)?;
+            store.set(key, record, found.below);
             let receipt = Receipt { point: store.order(), cost };
             Ok(Updated { outcome: Outcome::Done(item), receipt })
         }
     }
 }
 
-fn transact(store: &mut Store, updates: &[Update]) -> Result<Transacted> {
+fn transact(store: &mut Store, updates: &[Update], claim: Claim) -> Result<Transacted> {
     let mut changes = Vec::with_capacity(updates.len());
     let mut items = Vec::with_capacity(updates.len());
     let (mut reserved, mut cost) = (0, Cost::default());
@@ -162,7 +236,7 @@ fn transact(store: &mut Store, updates: &[Update]) -> Result<Transacted> {
     if changes.is_empty() {
         return Ok(Transacted::Done { items, receipt: Receipt { point: store.point(), cost } });
     }
-    store.reserve(reserved)?;
+    store.reserve(reserved, claim)?;
     for (key, record, below) in changes {
         store.set(key, record, below);
     }
@@ -180,7 +254,7 @@ fn check_batch(batch: &Batch) -> Result<()> {
     batch.changes.iter().try_for_each(|(key, _)| check_key(key, &LIMITS))
 }
 
-fn write_batch(store: &mut Store, batch: Batch) -> Result<Batched> {
+fn write_batch(store: &mut Store, batch: Batch, claim: Claim) -> Result<Batched> {
     let lane = RecordKey::new(Table::Lane, batch.lane);
     let found = store.record(&lane)?;
     let cursor = match found.value {
@@ -204,7 +278,7 @@ fn write_batch(store: &mut Store, batch: Batch) -> Result<Batched> {
         reserved += entry_bound(&key, record.as_ref()) as u64;
         changes.push((key, record, below));
     }
-    store.reserve(reserved)?;
+    store.reserve(reserved, claim)?;
     for (key, record, below) in changes {
         store.set(key, record, below);
     }

@@ -9,7 +9,7 @@
 //! [`checkpoint`]; then one module per port.
 //!
 //! What is in the data directory: `LOCK`, `format`, `journal/NNNNNNNN.log` with one `spare-N`, `state.redb`,
-//! and `objects/`.
+//! `objects/`, and now and then `objects-trial` ([`mod@objects`]).
 
 #![allow(rustdoc::private_intra_doc_links)]
 #![allow(
@@ -59,7 +59,7 @@ pub struct Embedded {
     functions: Arc<Functions>,
     clock: Arc<SystemClock>,
     entropy: Arc<SystemEntropy>,
-    objects: Arc<dyn ObjectStore>,
+    objects: Arc<objects::Objects>,
 }
 
 impl Embedded {
@@ -67,8 +67,8 @@ impl Embedded {
     pub async fn open(config: Config) -> Result<Self, OpenError> {
         let opened = tokio::task::spawn_blocking(move || {
             let engine = Engine::open(config)?;
-            match objects::open(&engine.objects_directory()) {
-                Ok(objects) => Ok((engine, objects)),
+            match objects::open(&engine.objects_directory(), Arc::clone(&engine.config.storage)) {
+                Ok(objects) => Ok((engine, Arc::new(objects))),
                 Err(error) => {
                     engine.shut_down(false);
                     Err(error)
@@ -90,6 +90,12 @@ impl Embedded {
     /// The key-value port.
     pub fn key_value(&self) -> Arc<dyn KeyValue> {
         Arc::clone(&self.engine) as Arc<dyn KeyValue>
+    }
+
+    /// The key-value port for a service that may use the reserve which is kept back from everybody else, for what must
+    /// go on when the disk is full. It asks [`KeyValue::room`] before it begins what would use it up.
+    pub fn key_value_with_reserve(&self) -> Arc<dyn KeyValue> {
+        Arc::new(key_value::WithReserve(Arc::clone(&self.engine)))
     }
 
     /// The queue port.
@@ -114,12 +120,16 @@ impl Embedded {
 
     /// Objects as files in the data directory.
     pub fn objects(&self) -> Arc<dyn ObjectStore> {
-        Arc::clone(&self.objects)
+        Arc::clone(&self.objects) as Arc<dyn ObjectStore>
     }
 
     /// What the store says about itself.
     pub fn status(&self) -> Status {
-        self.engine.status()
+        let mut status = self.engine.status();
+        if self.objects.is_refusing() {
+            status.room = Room::Refusing;
+        }
+        status
     }
 
     /// Stops triggers and timers, makes everything durable, checkpoints and gives the directory back. Every

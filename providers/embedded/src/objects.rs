@@ -1,16 +1,133 @@
 //! Objects as files under the data directory, synced with their names (O1).
+//!
+//! Files find the disk full by themselves, whatever the journal has kept for itself. What was refused is remembered, so
+//! that the status can say so, and asked of the disk again when the status is: nobody else may ever write.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    fmt,
+    ops::Range,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
-use object_store::{ObjectStore, local::LocalFileSystem};
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::stream::BoxStream;
+use object_store::{
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, PutMultipartOptions,
+    PutResult, local::LocalFileSystem,
+};
+use parking_lot::Mutex;
+use ports::objects::{self, ObjectError, ObjectPath, ObjectStore, PutOptions, PutPayload};
 
-use crate::error::OpenError;
+use crate::{error::OpenError, storage::Storage};
+
+type Result<T, E = ObjectError> = std::result::Result<T, E>;
+
+/// The file, beside the directory of objects, that is made to see whether there is room.
+const TRIAL: &str = "objects-trial";
+
+/// Objects in a directory.
+#[derive(Debug)]
+pub(crate) struct Objects {
+    files: LocalFileSystem,
+    storage: Arc<dyn Storage>,
+    trial: PathBuf,
+    /// The bytes of the last object that was refused for want of room, if none was written since.
+    refused: Mutex<Option<u64>>,
+}
 
 /// The store of objects in `directory`, which is made if it is not there.
-pub(crate) fn open(directory: &Path) -> Result<Arc<dyn ObjectStore>, OpenError> {
+pub(crate) fn open(directory: &Path, storage: Arc<dyn Storage>) -> Result<Objects, OpenError> {
     let attempted = || format!("make {}", directory.display());
     std::fs::create_dir_all(directory).map_err(OpenError::io(attempted()))?;
-    let store = LocalFileSystem::new_with_prefix(directory)
+    let files = LocalFileSystem::new_with_prefix(directory)
         .map_err(|error| OpenError::io(attempted())(std::io::Error::other(error)))?;
-    Ok(Arc::new(store.with_fsync(true)))
+    let trial = directory.with_file_name(TRIAL);
+    Ok(Objects { files: files.with_fsync(true), storage, trial, refused: Mutex::default() })
+}
+
+impl Objects {
+    /// Whether the disk has no room for what was refused last.
+    pub(crate) fn is_refusing(&self) -> bool {
+        let mut refused = self.refused.lock();
+        let Some(bytes) = *refused else { return false };
+        let room = self.storage.open(&self.trial).and_then(|file| file.allocate(bytes));
+        if let Err(error) = self.storage.remove(&self.trial) {
+            tracing::warn!(%error, file = %self.trial.display(), "a file that was made to see what room there is stays");
+        }
+        if room.is_ok() {
+            *refused = None;
+        }
+        room.is_err()
+    }
+
+    fn note<T>(&self, result: &Result<T>, bytes: u64) {
+        match result {
+            Ok(_) => *self.refused.lock() = None,
+            Err(error) if objects::is_for_want_of_room(error) => {
+                let first = self.refused.lock().replace(bytes.max(1)).is_none();
+                if first {
+                    tracing::warn!(%error, bytes, "no room for an object");
+                }
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+impl fmt::Display for Objects {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.files, f)
+    }
+}
+
+#[async_trait]
+impl ObjectStore for Objects {
+    async fn put_opts(
+        &self,
+        path: &ObjectPath,
+        payload: PutPayload,
+        options: PutOptions,
+    ) -> Result<PutResult> {
+        let bytes = payload.content_length() as u64;
+        let result = self.files.put_opts(path, payload, options).await;
+        self.note(&result, bytes);
+        result
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        path: &ObjectPath,
+        options: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        self.files.put_multipart_opts(path, options).await
+    }
+
+    async fn get_opts(&self, path: &ObjectPath, options: GetOptions) -> Result<GetResult> {
+        self.files.get_opts(path, options).await
+    }
+
+    async fn get_ranges(&self, path: &ObjectPath, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        self.files.get_ranges(path, ranges).await
+    }
+
+    fn delete_stream(
+        &self,
+        paths: BoxStream<'static, Result<ObjectPath>>,
+    ) -> BoxStream<'static, Result<ObjectPath>> {
+        self.files.delete_stream(paths)
+    }
+
+    fn list(&self, prefix: Option<&ObjectPath>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.files.list(prefix)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&ObjectPath>) -> Result<ListResult> {
+        self.files.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &ObjectPath, to: &ObjectPath, options: CopyOptions) -> Result<()> {
+        self.files.copy_opts(from, to, options).await
+    }
 }

@@ -170,6 +170,27 @@ impl Overlay {
         }
     }
 
+    /// Sets a record that need not be journaled, so that it takes no room; false if it would, being larger than an
+    /// earlier state of it that is yet to be journaled.
+    pub(crate) fn set_unjournaled(&mut self, key: &RecordKey, record: &Record, below: bool) -> bool {
+        match self.active.slots.entry(key.clone()) {
+            Entry::Occupied(entry)
+                if entry.get().dirty && entry_bound(key, Some(record)) > entry.get().estimate as usize =>
+            {
+                return false;
+            }
+            Entry::Occupied(mut entry) => entry.get_mut().record = Some(record.clone()),
+            Entry::Vacant(entry) => {
+                if is_read_in_order(entry.key()) {
+                    self.active.order.insert(entry.key().clone());
+                }
+                let (known, shadows, record) = (below, below, Some(record.clone()));
+                entry.insert(Slot { record, dirty: false, known, shadows, estimate: 0 });
+            }
+        }
+        true
+    }
+
     /// Bounds what the dirty records take in the journal.
     pub(crate) fn pending_bytes(&self) -> u64 {
         self.pending_bytes

@@ -35,7 +35,7 @@ pub struct Status {
     pub health: Health,
 }
 
-/// Whether mutations find room (rule P6).
+/// Whether mutations and objects find room (rule P6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Room {
     /// There is: bytes of journal allocated and free.
@@ -43,7 +43,7 @@ pub enum Room {
         /// How many.
         bytes: u64,
     },
-    /// The last mutation was refused.
+    /// The last mutation or object was refused, or only the reserve is left.
     Refusing,
 }
 

@@ -8,6 +8,8 @@
 //!   overlay had it; the overlay is always asked first.
 //! - Room for a change is reserved before the change is made (rule P6): [`Store::reserve`] fails having
 //!   changed nothing, and what it let pass always fits the journal.
+//! - The last of the room is a reserve, which only those take that were given it ([`Claim`]): a full disk keeps
+//!   nobody from what must go on.
 //! - `position` is the number of mutations ordered; it moves by one with each.
 
 use std::{
@@ -16,7 +18,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use ports::{DurabilityPoint, Error, ErrorKind, Incarnation, Position, Result};
+use ports::{DurabilityPoint, Error, ErrorKind, Incarnation, Position, Result, key_value::Room};
 use quick_cache::{Weighter, sync::Cache};
 
 use crate::{
@@ -69,12 +71,23 @@ pub(crate) struct Store {
     pub(crate) durability: Arc<Durability>,
     /// Whether the journal thread knows that there are changes.
     pub(crate) announced: bool,
-    /// Whether the last mutation was refused for lack of room.
-    pub(crate) refusing: bool,
+    /// What there was room for when a mutation last asked.
+    pub(crate) room: Room,
+    /// What the last mutation needed if it was refused for lack of room; zero: it was not.
+    pub(crate) refused_bytes: u64,
     /// An early checkpoint would free journal segments.
     pub(crate) checkpoint_wanted: bool,
     pub(crate) early_checkpoint_at: Option<Instant>,
     pub(crate) scratch: Vec<u8>,
+}
+
+/// Whether a change may take the last of the room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// It leaves the reserve.
+    Ordinary,
+    /// It may use the reserve.
+    Reserve,
 }
 
 /// A record, and whether a deletion of it would have something to delete.
@@ -174,10 +187,11 @@ impl Store {
     /// Reserves room for records that take `bytes` of journal.
     ///
     /// Errors: `NoRoom`, having asked the disk; `Unavailable` while the journal is too far behind.
-    pub(crate) fn reserve(&mut self, bytes: u64) -> Result<()> {
+    pub(crate) fn reserve(&mut self, bytes: u64, claim: Claim) -> Result<()> {
         let needed = frame_bound(self.overlay.pending_bytes() + bytes);
-        if needed <= self.tail_room || needed <= self.spare_room {
-            self.refusing = false;
+        let kept = self.spare.reserve_bytes();
+        if self.leaves(kept, needed) {
+            self.find_room(Room::Free);
             return Ok(());
         }
         if needed > PAYLOAD_BYTES_MAX {
@@ -188,19 +202,54 @@ impl Store {
             let kind = ErrorKind::Unavailable { retry_after_ms: Some(20) };
             return Err(Error::new(kind, "order a change while the journal is behind"));
         }
-        self.spare_room = self.spare.grow(needed);
-        if needed <= self.spare_room {
-            self.refusing = false;
+        self.spare_room = self.spare.grow(needed + kept);
+        if self.leaves(kept, needed) {
+            self.find_room(Room::Free);
             return Ok(());
         }
-        self.refusing = true;
+        self.find_room(if self.leaves(kept / 2, needed) { Room::Scarce } else { Room::Critical });
+        self.want_early_checkpoint();
+        if claim == Claim::Reserve && self.leaves(0, needed) {
+            return Ok(());
+        }
+        self.refused_bytes = bytes;
+        Err(Error::new(ErrorKind::NoRoom, format!("journal {bytes} bytes")))
+    }
+
+    /// What there is room for now, having asked the disk if it was too little. It stays too little until what was
+    /// refused would fit, up to the size of the reserve.
+    pub(crate) fn ask_for_room(&mut self) -> Room {
+        if self.room != Room::Free || self.refused_bytes > 0 {
+            let bytes = self.refused_bytes.min(self.spare.reserve_bytes());
+            // What is refused here was asked for by nobody.
+            let _ = self.reserve(bytes, Claim::Ordinary);
+        }
+        self.room
+    }
+
+    /// Whether a group that takes `needed` leaves `kept` bytes in one piece.
+    fn leaves(&self, kept: u64, needed: u64) -> bool {
+        let together = needed + kept;
+        together <= self.tail_room
+            || together <= self.spare_room
+            || (needed <= self.tail_room && kept <= self.spare_room)
+    }
+
+    fn find_room(&mut self, room: Room) {
+        self.room = room;
+        self.spare.note_scarcity(room != Room::Free);
+        if room == Room::Free {
+            self.refused_bytes = 0;
+        }
+    }
+
+    fn want_early_checkpoint(&mut self) {
         let now = Instant::now();
         if self.early_checkpoint_at.is_none_or(|last| now - last > EARLY_CHECKPOINT_INTERVAL) {
             self.early_checkpoint_at = Some(now);
             self.checkpoint_wanted = true;
             self.durability.force();
         }
-        Err(Error::new(ErrorKind::NoRoom, format!("journal {bytes} bytes")))
     }
 
     /// Hands the records from `from` on and before `until` to `visit`, in order, until it answers false.

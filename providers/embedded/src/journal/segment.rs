@@ -7,6 +7,9 @@
 //! The spare is the free-space reserve of rule P6: a group that does not fit the current segment becomes the
 //! first of the spare, which then takes its name among the segments. Only renaming is left to do then.
 //!
+//! A disk that has no room for a whole segment gives a smaller one, half of what it could: the checkpoint store needs
+//! room too, and a checkpoint is what frees segments.
+//!
 //! ```text
 //! magic u64 | crc u32 | zero u32 | number u64 | first sequence u64 | previous end u64 | created by u64
 //! ```
@@ -14,7 +17,10 @@
 use std::{
     io,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -31,6 +37,9 @@ pub(crate) const FIRST_SEGMENT: u64 = 1;
 const MAGIC: u64 = 0x3130_4745_5346_4c00 | 0x0000_0000_0000_004a; // "J" "LFSEG01"
 const SPARE: &str = "spare";
 const EXTENSION: &str = ".log";
+
+/// What is kept back for changes that must go on when the disk is full is this part of a segment.
+const RESERVE_PART: u64 = 8;
 
 /// How long a refused allocation is not tried again.
 const ALLOCATION_RETRY: Duration = Duration::from_millis(50);
@@ -99,6 +108,8 @@ pub(crate) struct Spare {
     directory: PathBuf,
     segment_bytes: u64,
     held: Mutex<Held>,
+    /// Little more than the reserve was left when the last change was ordered.
+    is_scarce: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -129,7 +140,26 @@ impl Held {
 
 impl Spare {
     pub(crate) fn new(storage: Arc<dyn Storage>, directory: PathBuf, segment_bytes: u64) -> Self {
-        Self { storage, directory, segment_bytes, held: Mutex::default() }
+        Self { storage, directory, segment_bytes, held: Mutex::default(), is_scarce: AtomicBool::new(false) }
+    }
+
+    /// How many bytes are kept back for changes that must go on when the disk is full.
+    pub(crate) fn reserve_bytes(&self) -> u64 {
+        self.segment_bytes / RESERVE_PART
+    }
+
+    /// Whether little more than the reserve was left when the last change was ordered; known without any lock.
+    pub(crate) fn is_scarce(&self) -> bool {
+        self.is_scarce.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_scarcity(&self, is_scarce: bool) {
+        self.is_scarce.store(is_scarce, Ordering::Relaxed);
+    }
+
+    /// Whether the disk did not have a whole segment for it.
+    pub(crate) fn is_short(&self) -> bool {
+        self.held.lock().bytes() < self.segment_bytes
     }
 
     /// How many bytes of records the spare has room for.
@@ -156,19 +186,37 @@ impl Spare {
         let needed = bytes + SEGMENT_HEADER_BYTES;
         let too_soon = held.refused.is_some_and(|refused| refused.elapsed() < ALLOCATION_RETRY);
         if held.bytes() < needed && !too_soon {
-            let target =
+            let whole =
                 if needed <= self.segment_bytes { self.segment_bytes } else { needed.next_power_of_two() };
-            match self.allocate(&mut held, target) {
-                Ok(()) => held.refused = None,
-                Err(error) => {
-                    if held.refused.is_none() {
-                        tracing::warn!(%error, bytes = target, "no room for another journal segment");
-                    }
-                    held.refused = Some(Instant::now());
+            if let Err(error) = self.allocate(&mut held, whole) {
+                self.allocate_a_piece(&mut held, whole, needed);
+                if held.refused.is_none() {
+                    let got = held.bytes();
+                    tracing::warn!(%error, bytes = whole, got, "no room for another journal segment");
                 }
             }
+            held.refused = (held.bytes() < needed).then(Instant::now);
         }
         held.room()
+    }
+
+    /// What can be had of `whole`, which cannot: half of it, so that as much again is left to the checkpoint store,
+    /// or, where that is less than `needed`, not much more than that.
+    fn allocate_a_piece(&self, held: &mut Held, whole: u64, needed: u64) {
+        let mut piece = whole / 4;
+        while piece >= needed {
+            if self.allocate(held, 2 * piece).is_ok() {
+                if let Some(allocated) = &mut held.allocated
+                    && allocated.file.set_len(piece).is_ok()
+                {
+                    allocated.bytes = piece;
+                }
+                return;
+            }
+            piece /= 2;
+        }
+        // Who asks hears it from what is held then.
+        let _ = self.allocate(held, needed.next_multiple_of(self.reserve_bytes()));
     }
 
     fn allocate(&self, held: &mut Held, bytes: u64) -> io::Result<()> {

@@ -89,6 +89,10 @@ fn commit(engine: &Engine, journal: &mut Journal, buffer: &mut Vec<u8>) -> io::R
         let mut state = engine.state();
         state.store.tail_room = journal.room();
         state.store.spare_room = journal.spare.room();
+        if is_rotated && journal.spare.is_short() {
+            // The disk is nearly full, and the segments behind are what can be given back.
+            state.store.checkpoint_wanted = true;
+        }
     }
     if let Some(generation) = taken.frozen {
         let place = Place { position: taken.end, sequence: journal.sequence, incarnation: taken.incarnation };

@@ -20,7 +20,7 @@ use super::group::{Deadline, Entry, Group, Phase};
 use crate::{
     overlay::entry_bound,
     record::{Attempts, DeadLetterRecord, QueueRecord, Record, RecordKey, Table},
-    store::{Store, now_ms},
+    store::{Claim, Store, now_ms},
 };
 
 /// How far apart the attempt numbers of a message lie that two returns to the durable state brought back.
@@ -173,7 +173,7 @@ impl Queues {
         }
         let id = existing.map_or(self.next_id, |queue| queue.id);
         let record = Record::Queue(Arc::new(QueueRecord { id, options: options.clone() }));
-        store.reserve(entry_bound(&key, Some(&record)) as u64)?;
+        store.reserve(entry_bound(&key, Some(&record)) as u64, Claim::Ordinary)?;
         store.set(key, Some(record), existing.is_some());
         store.order();
         if let Some(queue) = self.by_name.get_mut(name) {
@@ -206,7 +206,7 @@ impl Queues {
         let now = if has_ids { now_ms() } else { 0 };
         let expired = queue.expiring.iter().take_while(|(expires, _)| *expires <= now).count();
         if !is_transient || has_ids {
-            store.reserve((bytes + expired * 160) as u64)?;
+            store.reserve((bytes + expired * 160) as u64, Claim::Ordinary)?;
         }
         forget_expired(queue, store, expired);
         let mut sent = 0;
@@ -292,7 +292,8 @@ impl Queues {
         let queue = self.by_name.get_mut(name).ok_or_else(|| unknown(name))?;
         if queue.options.retention == Retention::Durable {
             let reserved: usize = handles.iter().map(|handle| 2 * (handle.group.len() + 40)).sum();
-            store.reserve(reserved as u64)?;
+            // Nothing else takes messages out.
+            store.reserve(reserved as u64, Claim::Reserve)?;
         }
         let (mut removed, mut recorded) = (0, 0);
         for handle in handles {
@@ -452,7 +453,7 @@ fn fail(
     }
     if !is_over {
         // Counting must not fail for lack of room: the count is then kept in memory alone.
-        if store.reserve(entry_bound(&key, Some(&attempts)) as u64).is_err() {
+        if store.reserve(entry_bound(&key, Some(&attempts)) as u64, Claim::Ordinary).is_err() {
             return Ok(Failed::Forgotten);
         }
         store.set(key, Some(attempts), entry.failures > 1);
@@ -469,7 +470,7 @@ fn fail(
     }));
     let letter_key = dead_letter_key(queue.id, store.incarnation, store.position);
     let reserved = entry_bound(&letter_key, Some(&letter)) + 2 * entry_bound(&message, None);
-    if store.reserve(reserved as u64).is_err() {
+    if store.reserve(reserved as u64, Claim::Ordinary).is_err() {
         // It stays and is tried again; it leaves when there is room.
         return Ok(Failed::Forgotten);
     }

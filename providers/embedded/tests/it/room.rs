@@ -11,12 +11,16 @@ use bytes::Bytes;
 use embedded::{Config, Embedded, Room};
 use ports::{
     ErrorKind, KeyValue, Update,
-    key_value::{Action, Transacted},
+    key_value::{self, Action, Condition, Test, Transacted},
+    objects::{self, ObjectPath, ObjectStoreExt as _},
 };
 
 use crate::{
     faulty::{Faults, FaultyStorage},
-    world::{block_on, config, directory, done, durably, found, key, message, patient, put, settle, value},
+    world::{
+        SEGMENT_BYTES, block_on, config, directory, done, durably, found, key, message, patient, put, settle,
+        value,
+    },
 };
 
 fn filler(number: usize) -> Update {
@@ -95,6 +99,92 @@ fn a_full_disk_refuses_writes_serves_reads_and_recovers_when_space_returns() {
         drop((store, kv, queue));
         let store = Embedded::open(config).await.expect("the store opens");
         reads_go_on(&store.key_value(), written + 1).await;
+    });
+}
+
+/// P6.
+#[test]
+fn who_may_use_the_reserve_goes_on_when_others_are_refused_until_it_is_used_up() {
+    let directory = directory();
+    let (faults, config) = faulty(directory.path());
+    block_on(async {
+        let store = Embedded::open(config).await.expect("the store opens");
+        let (kv, reserved) = (store.key_value(), store.key_value_with_reserve());
+        assert_eq!(reserved.room(), key_value::Room::Free);
+        faults.capacity.store(faults.used(), Ordering::SeqCst);
+        let written = fill(&kv).await;
+        assert_eq!(reserved.room(), key_value::Room::Scarce);
+        for session in 0..5 {
+            durably(&reserved, put(&format!("session-{session}"), 1)).await;
+        }
+        let both = vec![put("session-5", 1), put("session-6", 1)];
+        let transacted = reserved.transact(both).await.expect("the reserve takes transactions");
+        assert!(matches!(transacted, Transacted::Done { .. }));
+        let refused = kv.update(filler(written)).await.expect_err("others are still refused");
+        assert_eq!(refused.kind(), ErrorKind::NoRoom);
+
+        let used_up = fill(&reserved).await;
+        assert_eq!(reserved.room(), key_value::Room::Critical);
+        assert_eq!(value(&kv, "session-6").await, Some(1));
+        faults.capacity.store(0, Ordering::SeqCst);
+        found("the store asks the disk again", async || {
+            (reserved.room() == key_value::Room::Free).then_some(())
+        })
+        .await;
+        assert_ne!(store.status().room, Room::Refusing);
+        space_returns(&kv, used_up).await;
+    });
+}
+
+/// P6.
+#[test]
+fn a_transient_update_takes_no_room_and_is_seen_by_everybody() {
+    let directory = directory();
+    let (faults, config) = faulty(directory.path());
+    block_on(async {
+        let store = Embedded::open(config).await.expect("the store opens");
+        let (kv, reserved) = (store.key_value(), store.key_value_with_reserve());
+        durably(&kv, put("lease", 0)).await;
+        faults.capacity.store(faults.used(), Ordering::SeqCst);
+        fill(&reserved).await;
+        let synced = store.status().fsyncs;
+        for renewal in 1..10_000 {
+            let renewed = Condition::attribute("value", Test::is_integer(renewal - 1));
+            durably(&kv, put("lease", renewal).when(renewed).transient()).await;
+        }
+        assert_eq!(store.status().fsyncs, synced, "nothing was journaled");
+        assert_eq!(value(&kv, "lease").await, Some(9_999));
+        faults.capacity.store(0, Ordering::SeqCst);
+        let later = async || kv.update(put("lease", 10_000)).await.ok();
+        let receipt = found("space returns", later).await.receipt;
+        kv.externalize(receipt.point).await.expect("it becomes durable");
+    });
+}
+
+/// P6.
+#[test]
+fn a_disk_without_room_for_a_whole_segment_gives_the_journal_pieces_and_leaves_some_to_checkpoints() {
+    let directory = directory();
+    let (faults, config) = faulty(directory.path());
+    block_on(async {
+        let store = Embedded::open(config).await.expect("the store opens");
+        let kv = store.key_value();
+        let room = faults.used() + SEGMENT_BYTES * 3 / 4;
+        faults.capacity.store(room, Ordering::SeqCst);
+        Faults::set(&faults.no_room_for_checkpoints, true);
+        let written = fill(&kv).await;
+        let journaled = store.status().journal_bytes;
+        assert!(journaled > 2 * SEGMENT_BYTES, "{journaled} bytes are no more than were allocated at first");
+        reads_go_on(&kv, written).await;
+
+        Faults::set(&faults.no_room_for_checkpoints, false);
+        faults.capacity.store(room + 2 * written as u64 * 20_000, Ordering::SeqCst);
+        space_returns(&kv, written).await;
+        found("a checkpoint gives segments back", async || {
+            durably(&kv, put("nudge", 1)).await;
+            (store.status().checkpoints > 0).then_some(())
+        })
+        .await;
     });
 }
 
@@ -194,11 +284,19 @@ fn a_really_full_disk_refuses_writes_serves_reads_and_recovers_when_space_return
             taken += 4096;
         }
         assert!(taken > 0);
+        assert_ne!(store.status().room, Room::Refusing, "the journal has room of its own");
+        let large = || Bytes::from(vec![1; 1 << 20]);
+        let refused = store.objects().put(&ObjectPath::from("large"), large().into()).await;
+        let refused = objects::failed("put".to_owned(), refused.expect_err("files have no room"));
+        assert_eq!(refused.kind(), ErrorKind::NoRoom);
+        assert_eq!(store.status().room, Room::Refusing);
         let written = fill(&kv).await;
         reads_go_on(&kv, written).await;
         assert_eq!(value(&kv, "early").await, Some(1));
         fs::remove_file(&ballast).expect("the ballast goes");
         space_returns(&kv, written).await;
+        assert_ne!(store.status().room, Room::Refusing, "what an object needed is there again");
+        store.objects().put(&ObjectPath::from("large"), large().into()).await.expect("it is written");
         reads_go_on(&kv, written + 1).await;
         store.close().await;
         drop(store);
