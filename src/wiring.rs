@@ -116,7 +116,8 @@ async fn start_coordination(
     settings: &Settings,
 ) -> anyhow::Result<Service> {
     let metered = || Arc::clone(meter);
-    let items = Arc::new(MeteredKeyValue::new(provider.key_value(), metered()));
+    // It asks for room before it takes what stays, so that sessions go on when the disk is full (rule P6).
+    let items = Arc::new(MeteredKeyValue::new(provider.key_value_with_reserve(), metered()));
     let region = Region {
         items: items.clone(),
         objects: Arc::new(MeteredObjects::new(provider.objects(), metered())),
@@ -146,7 +147,8 @@ async fn start_transactions(
     meter: &Arc<Meter>,
 ) -> anyhow::Result<transactions::Service> {
     let parts = transactions::Parts {
-        key_value: Arc::new(MeteredKeyValue::new(provider.key_value(), Arc::clone(meter))),
+        // It asks for room too, and a start finishes what earlier ones began, also when the disk is full.
+        key_value: Arc::new(MeteredKeyValue::new(provider.key_value_with_reserve(), Arc::clone(meter))),
         clock: provider.clock(),
         entropy: provider.entropy(),
     };

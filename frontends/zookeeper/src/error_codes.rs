@@ -21,7 +21,9 @@ pub fn code(error: Error) -> i32 {
         Error::SessionExpired => -112,
         Error::InvalidAcl => -114,
         Error::SessionMoved => -118,
-        // `System`, and whatever the service learns to say before this table does.
+        // `System`, and whatever the service learns to say before this table does. Also `NoRoom`: ZooKeeper has no number
+        // for a full disk, and older clients break on numbers that they do not know. This one all of them report, keep
+        // their session, and do not repeat the request by themselves.
         _ => SYSTEM_ERROR,
     }
 }
@@ -45,6 +47,7 @@ mod tests {
             (Error::SessionExpired, -112),
             (Error::InvalidAcl, -114),
             (Error::SessionMoved, -118),
+            (Error::NoRoom, -1),
         ];
         for (error, expected) in codes {
             assert_eq!(code(error), expected, "{error}");

@@ -19,9 +19,10 @@
 
 use std::{collections::VecDeque, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
-use ports::{Incarnation, Monotonic, queue::Message};
+use ports::{ErrorKind, Incarnation, Monotonic, queue::Message};
 
 use crate::{
+    Error,
     broken::Broken,
     error::{ConnectError, Ended},
     gateway::Shared,
@@ -135,7 +136,7 @@ impl Client {
         self.pending.len() + self.held.len() < PENDING_MAX
     }
 
-    /// Takes the next request; `tag` comes back with its reply. Does no I/O.
+    /// Takes the next request; `tag` comes back with its reply. Asks no store but what room it has.
     pub fn submit(&mut self, tag: i32, request: Request) {
         self.lease.is_peer_active = true;
         let operation = match request {
@@ -156,6 +157,13 @@ impl Client {
                 return;
             }
         };
+        if self.shared.sessions.room() < operation.room_min() {
+            // Answered in its place among its session's requests, and by this process alone: a request that cannot be
+            // taken must not use up room.
+            let refusal = if let Operation::Refuse(error) = operation { error } else { Error::NoRoom };
+            self.pending.push_back(Pending::Read { tag, request: Request::Refuse(refusal) });
+            return;
+        }
         self.submit_update(tag, operation);
     }
 
@@ -280,7 +288,12 @@ impl Client {
             let mut operation = operation.take().expect("what is sent is counted");
             let request = *request;
             self.sent += 1;
-            detach_payload(&self.shared, self.session, self.attach, request, &mut operation).await?;
+            match detach_payload(&self.shared, self.session, self.attach, request, &mut operation).await {
+                Err(error) if error.kind() == ErrorKind::NoRoom => {
+                    operation = Operation::Refuse(Error::NoRoom);
+                }
+                detached => detached?,
+            }
             let submitted = Submitted { session: self.session, attach: self.attach, request, operation };
             let group = names::request_group(self.session);
             let body = encode_sized(&submitted, 48 + submitted.operation.bytes_len());

@@ -42,6 +42,9 @@ pub enum Error {
     /// A store failed; whether the update happened is not known.
     #[error("a store failed")]
     System,
+    /// The store is full: it was not taken.
+    #[error("the store has no room left")]
+    NoRoom,
 }
 
 /// Why a connection was not given a client.

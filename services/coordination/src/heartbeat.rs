@@ -20,7 +20,7 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use ports::{
-    Clock, Event, Functions, Handler, Key, KeyValue, Queue, Result, Update, functions::Failure,
+    Clock, ErrorKind, Event, Functions, Handler, Key, KeyValue, Queue, Result, Update, functions::Failure,
     key_value::Value, queue::Message,
 };
 
@@ -157,7 +157,7 @@ impl Heartbeat {
             return Ok(());
         };
         let update = Update::put(notes_key(), vec![(NOTES.into(), Value::Bytes(encode(&stored)))]);
-        self.parts.system.update(update).await.map(|_| ())
+        self.parts.system.update(update.transient()).await.map(|_| ())
     }
 
     async fn judge_all(&self, before: &Notes, notes: &mut Notes) -> Result<()> {
@@ -168,7 +168,15 @@ impl Heartbeat {
                 let seen_at = self.moment();
                 for (session, row) in rows {
                     let silence = before.silence(session, row.renewals, notes, seen_at);
-                    if self.is_over(session, &row, silence).await? {
+                    let is_over = match self.is_over(session, &row, silence).await {
+                        // Nor may its client have been able to resume it: it gets its time again.
+                        Err(error) if error.kind() == ErrorKind::NoRoom => {
+                            notes.begin_anew(session, self.moment());
+                            false
+                        }
+                        judged => judged?,
+                    };
+                    if is_over {
                         self.end(session, &row).await?;
                         notes.begin_anew(session, self.moment());
                     }

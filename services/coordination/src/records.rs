@@ -4,7 +4,7 @@
 //! encoding is postcard's.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use ports::DurabilityPoint;
+use ports::{DurabilityPoint, key_value::Room};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
@@ -169,6 +169,15 @@ impl Operation {
             Self::Refuse(_) | Self::Attach | Self::Close | Self::Expire => (0, 0),
         };
         64 + path + data
+    }
+
+    /// The least room in which it is taken: the last of the room is for sessions.
+    pub fn room_min(&self) -> Room {
+        match self {
+            Self::Create { .. } | Self::SetData { .. } | Self::Refuse(_) => Room::Free,
+            Self::Delete { .. } => Room::Scarce,
+            Self::Attach | Self::Close | Self::Expire => Room::Critical,
+        }
     }
 
     /// The temporary object that carries its data, if one does.

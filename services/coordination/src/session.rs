@@ -20,7 +20,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use ports::{
     Condition, Error, ErrorKind, Item, Key, KeyValue, Result, Update,
-    key_value::{Action, Name, Outcome, Scan, Test, Value},
+    key_value::{Action, Name, Outcome, Room, Scan, Test, Value},
 };
 
 use crate::{
@@ -181,6 +181,11 @@ impl Sessions {
         Self { system }
     }
 
+    /// What the store of the rows still takes.
+    pub fn room(&self) -> Room {
+        self.system.room()
+    }
+
     /// The row of `session`.
     pub async fn get(&self, session: SessionId) -> Result<Option<Row>> {
         self.system.get(&key(session)).await?.value.as_ref().map(Row::read).transpose()
@@ -222,11 +227,12 @@ impl Sessions {
         self.transition(Update::modify(key(session), actions).when(condition)).await
     }
 
-    /// Renews the lease of an open session for the connection with this attach number.
+    /// Renews the lease of an open session for the connection with this attach number. Transient: after a crash of the
+    /// store every silence begins anew, and a full disk must not keep anybody's session from living.
     pub async fn renew(&self, session: SessionId, attach: u64) -> Result<Moved> {
         let condition = Condition::All(vec![is(STATE, State::Open.number()), is(ATTACH, attach as i64)]);
-        self.transition(Update::modify(key(session), vec![Action::Add(RENEWALS.into(), 1)]).when(condition))
-            .await
+        let update = Update::modify(key(session), vec![Action::Add(RENEWALS.into(), 1)]).when(condition);
+        self.transition(update.transient()).await
     }
 
     /// Judges a session silent: closing, if nobody has renewed it since `renewals` was read (rule C-6).

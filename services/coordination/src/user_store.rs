@@ -17,9 +17,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ports::{
-    Condition, Error, Item, Key, KeyValue, Result, Update,
+    Condition, Error, ErrorKind, Item, Key, KeyValue, Result, Update,
     key_value::{Action, Name, Scan, Test, Transacted, Value},
-    objects::{ObjectError, ObjectPath, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload},
+    objects::{self, ObjectError, ObjectPath, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload},
 };
 use serde::{Deserialize, Serialize};
 
@@ -253,8 +253,12 @@ impl UserStore {
         match data {
             Payload::Inline(bytes) if belongs_in_object => {
                 let name = format!("znodes/{:016x}/{:016x}", update.session.0, update.sequence);
-                put_object(&*self.objects, &name, bytes).await?;
-                Ok(Payload::Object { name, bytes_len })
+                match put_object(&*self.objects, &name, bytes.clone()).await {
+                    Ok(()) => Ok(Payload::Object { name, bytes_len }),
+                    // What is decided has to be applied, and the items have a reserve.
+                    Err(error) if error.kind() == ErrorKind::NoRoom => Ok(Payload::Inline(bytes)),
+                    Err(error) => Err(error),
+                }
             }
             Payload::Object { name, .. } if !belongs_in_object => {
                 let bytes = get_object(&*self.objects, &name).await?;
@@ -399,12 +403,18 @@ fn key(path: &str) -> Option<Key> {
     }
 }
 
-/// Writes an object once; finding it there is as good.
+/// Writes an object once; finding it there is as good. Errors: `NoRoom` if it is not there and the disk is full.
 pub async fn put_object(objects: &dyn ObjectStore, name: &str, bytes: Bytes) -> Result<()> {
     let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-    match objects.put_opts(&ObjectPath::from(name), PutPayload::from_bytes(bytes), options).await {
+    let path = ObjectPath::from(name);
+    match objects.put_opts(&path, PutPayload::from_bytes(bytes), options).await {
         Ok(_) | Err(ObjectError::AlreadyExists { .. }) => Ok(()),
-        Err(cause) => Err(Error::unavailable(format!("write object {name}")).caused_by(cause)),
+        Err(cause) => {
+            let failure = objects::failed(format!("write object {name}"), cause);
+            // A disk may be too full to notice that the object is there.
+            let is_there = failure.kind() == ErrorKind::NoRoom && objects.head(&path).await.is_ok();
+            if is_there { Ok(()) } else { Err(failure) }
+        }
     }
 }
 

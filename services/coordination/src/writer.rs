@@ -232,6 +232,10 @@ impl Turn<'_> {
             tracing::error!(session = ?self.session, request = submitted.request, "gave a request up unseen");
             return Err(Unplanned::Refused(Error::System));
         }
+        if is_update && self.writer.sessions.room() < submitted.operation.room_min() {
+            // It was sent before its gateway knew. Refusing it takes of the reserve, a little.
+            return Err(Unplanned::Refused(Error::NoRoom));
+        }
         loop {
             match self.placed(&submitted.operation, batch).await {
                 Ok(Some(plan)) => return Ok(plan),

@@ -11,7 +11,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use ports::{Clock, DurabilityPoint, Entropy, key_value::SharedKeyValue};
+use ports::{
+    Clock, DurabilityPoint, Entropy,
+    key_value::{Room, SharedKeyValue},
+};
 use tokio::{
     sync::{Notify, oneshot},
     task::JoinSet,
@@ -95,6 +98,10 @@ impl Engine {
     ///
     /// Errors: `TooManyOpen`, `Invalid`, `Expired`, `Unavailable`, `NoRoom`.
     pub async fn begin(&self, begin: Begin) -> Result<Shown<Begun>> {
+        if begin.id.is_some() {
+            // A name is written down; without one a transaction may read on a full disk.
+            self.core.has_room()?;
+        }
         self.core.begin(begin).await
     }
 
@@ -107,12 +114,13 @@ impl Engine {
 
     /// Sets `key` once the transaction commits.
     ///
-    /// Errors: `TooLarge`, `TooMuchBuffered`, `TransactionFinished`, `NoSuchTransaction`, `Unavailable`.
+    /// Errors: `NoRoom`, `TooLarge`, `TooMuchBuffered`, `TransactionFinished`, `NoSuchTransaction`, `Unavailable`.
     pub async fn put(&self, call: &Call, key: Key, value: Bytes) -> Result<()> {
+        self.core.has_room()?;
         self.core.write(call, key, Some(value)).await
     }
 
-    /// Deletes `key` once the transaction commits. Errors: as [`Engine::put`].
+    /// Deletes `key` once the transaction commits. Errors: as [`Engine::put`], without `NoRoom`.
     pub async fn delete(&self, call: &Call, key: Key) -> Result<()> {
         self.core.write(call, key, None).await
     }
@@ -143,6 +151,9 @@ impl Engine {
 
     /// Plain state: a transaction of one write (none: a deletion); durable when it returns.
     pub async fn put_now(&self, key: Key, value: Option<Bytes>) -> Result<Committed> {
+        if value.is_some() {
+            self.core.has_room()?;
+        }
         self.core.put_now(key, value).await
     }
 
@@ -171,6 +182,11 @@ impl Engine {
 }
 
 impl Core {
+    /// Asked before a value is taken in: what is begun may then be finished from the store's reserve (rule P6).
+    fn has_room(&self) -> Result<()> {
+        if self.key_value.room() < Room::Free { Err(Error::NoRoom) } else { Ok(()) }
+    }
+
     pub(crate) fn view(&self) -> MutexGuard<'_, View> {
         self.view.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! One service in a calm world, with faults of a test's own in the store of its region.
+//! One service in a calm world, with faults of a test's own in its store.
 
 use std::{
     sync::{
@@ -33,10 +33,10 @@ impl FaultSchedule for NothingDurable {
 
 /// A service whose functions are registered and whose triggers are armed. Nobody follows its log yet.
 pub(crate) async fn started(world: &World, faults: Arc<dyn FaultSchedule>, config: Config) -> Arc<Service> {
-    let items = FaultyKeyValue::new(world.key_value(), faults, world.clock());
+    let items = Arc::new(FaultyKeyValue::new(world.key_value(), faults, world.clock()));
     let parts = Parts {
-        system: world.key_value(),
-        regions: vec![Region { items: Arc::new(items), objects: world.objects() }],
+        system: items.clone(),
+        regions: vec![Region { items, objects: world.objects() }],
         queue: world.queue(),
         functions: world.functions(),
         clock: world.clock(),

@@ -4,6 +4,7 @@ mod alone;
 mod coordination;
 mod heartbeat;
 mod poison;
+mod room;
 mod tail;
 mod temporaries;
 mod transactions;
