@@ -105,7 +105,7 @@ pub struct Transactions {
 pub struct Journal {
     /// Whether it takes changes and answers reads now.
     pub serving: bool,
-    /// Whether the disk is full: writes fail, reads go on.
+    /// Whether the disk is full, for the journal or for objects: writes fail, reads go on.
     pub full: bool,
     /// What went wrong last and has not been put right, if anything.
     pub trouble: Option<String>,

@@ -1,0 +1,67 @@
+"""A full disk refuses writes by an answer; reads, sessions and reconnects go on, and it ends when space returns."""
+
+import socket
+
+import pytest
+from kazoo.client import KazooState
+
+import server as servers
+import small_disk
+import waiting
+from wire import EPHEMERAL
+
+LARGER_THAN_A_MESSAGE = b"l" * 500_000
+
+
+@pytest.fixture
+def running(tmp_path):
+    if type(servers.new(tmp_path)).__name__ != "Landfast":
+        pytest.skip("it fills the disk of landfast")
+    if not small_disk.can_be_mounted(tmp_path):
+        pytest.skip("this machine does not let the test mount a tmpfs")
+    server = small_disk.OnSmallDisk(tmp_path)
+    yield server.start()
+    server.stop()
+
+
+def a_full_disk_refuses_writes_and_nothing_else(clients, sessions, running):
+    client, states, seen = clients(running, timeout=4), [], []
+    client.add_listener(states.append)
+    client.create("/mine", b"before", ephemeral=True)
+    client.create("/filler")
+    doomed = sessions(running, timeout_ms=4000)
+    doomed.created("/doomed", flags=EPHEMERAL)
+    assert not running.says_full()
+
+    ballast = running.fill()
+    assert small_disk.is_refused(client.set_async, "/mine", LARGER_THAN_A_MESSAGE), "it would be a file of its own"
+    assert running.says_full()
+    client.set("/mine", b"small")
+    created = small_disk.fill_the_journal(client, doomed.ping)
+    assert running.says_full()
+    assert small_disk.is_refused(client.set_async, "/mine", b"refused")
+    assert client.get("/mine", watch=seen.append)[0] == b"small"
+    assert client.exists(f"/filler/{created}") is None
+    assert states == [], "nobody lost the connection"
+
+    newcomer = clients(running, timeout=4)
+    assert newcomer.get(f"/filler/{created - 1}")[0] == small_disk.FILLER
+    newcomer.delete(f"/filler/{created - 1}")
+    owner = client.client_id[0]
+    client._connection._socket.shutdown(socket.SHUT_RDWR)
+    waiting.until(lambda: states == [KazooState.SUSPENDED, KazooState.CONNECTED], "the client to resume")
+    assert client.get("/mine")[1].ephemeralOwner == owner == client.client_id[0]
+
+    doomed.drop()
+    waiting.until(lambda: newcomer.exists("/doomed") is None, "the end of a session that nobody speaks for", 25)
+    assert states == [KazooState.SUSPENDED, KazooState.CONNECTED], "who pings lives, however long the disk is full"
+    assert client.exists("/mine").ephemeralOwner == owner
+    assert small_disk.is_refused(client.set_async, "/mine", b"refused")
+
+    ballast.unlink()
+    waiting.until(lambda: not small_disk.is_refused(client.set_async, "/mine", b"after"), "a write to be taken again")
+    waiting.until(lambda: seen, "the watch that was set while the disk was full")
+    client.set("/mine", LARGER_THAN_A_MESSAGE)
+    assert newcomer.get("/mine")[0] == LARGER_THAN_A_MESSAGE
+    assert not running.says_full()
+    assert client.client_id[0] == owner

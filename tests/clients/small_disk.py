@@ -1,0 +1,80 @@
+"""A server whose disk a test can fill."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import urllib.request
+
+from kazoo.exceptions import SystemZookeeperError
+
+import server as servers
+
+# Two of the journal's segments, which are allocated ahead, and then some.
+DISK = "160m"
+FILLER = b"f" * 100_000
+FILLERS_MAX = 2000
+PIECE = bytes(1 << 20)
+# A write that is refused is answered at once; a client that loses its connection waits longer.
+REFUSED_SECONDS = 3
+
+USER = [] if os.geteuid() == 0 else ["--map-root-user"]
+MOUNT = f'mount -t tmpfs -o size={DISK} tmpfs "$0"'
+
+
+def can_be_mounted(directory):
+    """Whether this machine lets a test have a file system of its own."""
+    trial = ["unshare", *USER, "--mount", "sh", "-c", MOUNT, str(directory)]
+    return shutil.which("unshare") is not None and subprocess.run(trial, capture_output=True).returncode == 0
+
+
+class OnSmallDisk(servers.Landfast):
+    """`landfast serve` with its data on a file system in memory, which it alone sees."""
+
+    def run(self, command):
+        data = self.directory / "data"
+        data.mkdir(exist_ok=True)
+        super().run(["unshare", *USER, "--mount", "sh", "-c", f'{MOUNT} && exec "$@"', str(data), *command])
+
+    def ready_line(self):
+        line = super().ready_line()
+        if line:
+            self.http = line.split("http=")[1].split()[0]
+        return line
+
+    @property
+    def disk(self):
+        """Its file system, as it is reached from here."""
+        return pathlib.Path(f"/proc/{self.process.pid}/root{self.directory}/data")
+
+    def says_full(self):
+        with urllib.request.urlopen(f"http://{self.http}/metrics") as answer:
+            return b"\nlandfast_journal_full 1\n" in answer.read()
+
+    def fill(self):
+        """Leaves no byte of the disk to files; the one to remove so that space returns."""
+        ballast = self.disk / "ballast"
+        with open(ballast, "wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(PIECE)
+            except OSError:
+                return ballast
+
+
+def is_refused(call, *arguments):
+    """Whether a write is refused, by an answer."""
+    try:
+        call(*arguments).get(timeout=REFUSED_SECONDS)
+    except SystemZookeeperError:
+        return True
+    return False
+
+
+def fill_the_journal(client, meanwhile):
+    """Creates znodes until one is refused; how many there are."""
+    for number in range(FILLERS_MAX):
+        if is_refused(client.create_async, f"/filler/{number}", FILLER):
+            return number
+        meanwhile()
+    raise AssertionError("the disk was never full")
