@@ -35,6 +35,7 @@ const REQUEST: &str = "request";
 const SEQUENCE: &str = "sequence";
 const APPLIED: &str = "applied";
 const FENCE: &str = "fence";
+const DECIDED_FENCE: &str = "decided_fence";
 const RENEWALS: &str = "renewals";
 const TIMEOUT: &str = "timeout_ms";
 const PASSWORD: &str = "password";
@@ -83,6 +84,8 @@ pub struct Row {
     pub applied: u64,
     /// The number of the writer that may decide.
     pub fence: u64,
+    /// The number of the writer that decided last; zero if none has, or it was one of an earlier release.
+    pub decided_fence: u64,
     /// How often its lease was renewed.
     pub renewals: i64,
     /// The timeout granted.
@@ -108,10 +111,16 @@ impl Row {
             sequence: number(SEQUENCE)? as u64,
             applied: number(APPLIED)? as u64,
             fence: number(FENCE)? as u64,
+            decided_fence: item.integer(DECIDED_FENCE).unwrap_or_default() as u64,
             renewals: number(RENEWALS)?,
             timeout: Duration::from_millis(number(TIMEOUT)? as u64),
             item: item.clone(),
         })
+    }
+
+    /// How many writers have taken the session up since one has decided anything, the last of them included.
+    pub fn turns_undecided(&self) -> u64 {
+        self.fence - self.decided_fence
     }
 
     /// The decided requests that are not applied yet, in order, as they are encoded.
@@ -262,6 +271,7 @@ impl Sessions {
         let mut actions = vec![
             Action::set_integer(SEQUENCE, last as i64),
             Action::set_integer(REQUEST, request as i64),
+            Action::set_integer(DECIDED_FENCE, fence as i64),
             Action::Append(OUTBOX.into(), outcomes),
         ];
         if closes {

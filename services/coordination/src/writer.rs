@@ -58,12 +58,12 @@ const BATCH_BYTES_PART: usize = 8;
 /// else is written of each takes a few times as much.
 const CLOSE_PATHS_PART: usize = 10;
 
-/// From this delivery on, a request whose planning fails is decided as failed: by then it was tried for a second or
+/// From this attempt on, a request whose planning fails is decided as failed: by then it was tried for a second or
 /// two, and what fails that long is more likely the request than the store.
-const PLAN_ATTEMPTS_MAX: u32 = 6;
+const PLAN_ATTEMPTS_MAX: u64 = 6;
 
-/// From this delivery on a request is decided as failed without being looked at: planning it has killed writers.
-const UNSEEN_ATTEMPTS_MAX: u32 = 9;
+/// From this attempt on a request is decided as failed without being looked at: planning it has killed writers.
+const UNSEEN_ATTEMPTS_MAX: u64 = 9;
 
 /// The writer function.
 #[derive(Debug)]
@@ -114,9 +114,7 @@ impl Writer {
         while done < deliveries.len() {
             // What was delivered before may have failed by any of these; one at a time, the one is found.
             let most = if redelivered { 1 } else { BATCH_REQUESTS_MAX };
-            // Only the first can be what earlier deliveries failed by: the others rode behind it.
-            let attempt = if done == 0 { first.handle.attempt } else { 1 };
-            match turn.decide_some(&deliveries[done..], attempt, most).await {
+            match turn.decide_some(&deliveries[done..], most).await {
                 Ok(count) => done += count,
                 Err(error) => return Err(Failure::after(done, error.to_string())),
             }
@@ -151,7 +149,7 @@ impl Turn<'_> {
 
     /// Decides as many of `deliveries` together as can be, but not more than `most`. Answers how many are done
     /// with; none if the row has changed meanwhile and they must be judged by that.
-    async fn decide_some(&mut self, deliveries: &[Delivery], attempt: u32, most: usize) -> Result<usize> {
+    async fn decide_some(&mut self, deliveries: &[Delivery], most: usize) -> Result<usize> {
         let mut batch = Batch::new(&self.writer.nodes, self.session, &self.row);
         let mut done = 0;
         for delivery in deliveries {
@@ -168,7 +166,9 @@ impl Turn<'_> {
             if is_end && self.end_a_part(&submitted).await? {
                 return Ok(0);
             }
-            let attempt = if done == 0 { attempt } else { 1 };
+            // A delivery that rode behind what killed its writers counts their deaths as well. It was the first to be
+            // decided in no more turns than passed since anything was.
+            let attempt = u64::from(delivery.handle.attempt).min(self.row.turns_undecided());
             let outcome = match self.outcome(&submitted, attempt, &mut batch).await {
                 Ok(plan) => Ok(plan),
                 Err(Unplanned::Refused(refusal)) => Err(refusal),
@@ -222,7 +222,7 @@ impl Turn<'_> {
     }
 
     /// Plans a request. A client's update that fails for good is refused in its place (rule P1).
-    async fn outcome(&self, submitted: &Submitted, attempt: u32, batch: &mut Batch<'_>) -> Plan {
+    async fn outcome(&self, submitted: &Submitted, attempt: u64, batch: &mut Batch<'_>) -> Plan {
         let is_update = matches!(
             submitted.operation,
             Operation::Create { .. } | Operation::Delete { .. } | Operation::SetData { .. }

@@ -9,8 +9,8 @@ use std::{
 };
 
 use coordination::{
-    Client, Config, ConnectError, Gateway, Parts, Region, Service,
-    model::{Connect, Output, Request, Zxid},
+    Client, Config, ConnectError, Error, Gateway, Parts, Region, Service,
+    model::{Acl, Connect, Lifetime, Naming, Output, Request, Response, Zxid},
 };
 use ports::faults::{Fault, FaultSchedule, FaultyKeyValue};
 use simulated::World;
@@ -34,20 +34,30 @@ impl FaultSchedule for NothingDurable {
 /// A service whose functions are registered and whose triggers are armed. Nobody follows its log yet.
 pub(crate) async fn started(world: &World, faults: Arc<dyn FaultSchedule>, config: Config) -> Arc<Service> {
     let items = Arc::new(FaultyKeyValue::new(world.key_value(), faults, world.clock()));
-    let parts = Parts {
-        system: items.clone(),
-        regions: vec![Region { items, objects: world.objects() }],
-        queue: world.queue(),
-        functions: world.functions(),
-        clock: world.clock(),
-        entropy: world.entropy(),
-    };
+    let regions = vec![Region { items: items.clone(), objects: world.objects() }];
+    started_with(world, Parts { system: items, regions, ..parts(world) }, config).await
+}
+
+/// The same, made of `parts`.
+pub(crate) async fn started_with(world: &World, parts: Parts, config: Config) -> Arc<Service> {
     let service = Arc::new(Service::new(parts, config));
     for definition in service.functions() {
         world.functions().register(definition);
     }
     service.start().await.expect("a calm start");
     service
+}
+
+/// The ports of a world as they are.
+pub(crate) fn parts(world: &World) -> Parts {
+    Parts {
+        system: world.key_value(),
+        regions: vec![Region { items: world.key_value(), objects: world.objects() }],
+        queue: world.queue(),
+        functions: world.functions(),
+        clock: world.clock(),
+        entropy: world.entropy(),
+    }
 }
 
 /// Has somebody follow the log from now on.
@@ -61,15 +71,27 @@ pub(crate) async fn connect(gateway: &Gateway) -> Result<Client, ConnectError> {
     gateway.connect(Connect { last_zxid_seen: Zxid(0), timeout: TIMEOUT, resume: None }).await
 }
 
+/// Makes a znode without data.
+pub(crate) fn create(path: &str, lifetime: Lifetime) -> Request {
+    let acl = vec![Acl { permissions: 31, scheme: "world".into(), id: "anyone".into() }];
+    Request::Create { path: path.into(), data: None, acl, lifetime, naming: Naming::Given }
+}
+
+/// Sets a znode's data to none, whatever its version.
+pub(crate) fn set(path: &str) -> Request {
+    Request::SetData { path: path.into(), data: None, version: -1 }
+}
+
 /// Everything that is shown up to the reply to `request`, the last one; none if the client ends before.
 pub(crate) async fn shown(client: &mut Client, request: Request) -> Option<Vec<Output>> {
     client.submit(1, request);
     let mut outputs = Vec::new();
     loop {
-        client.pump(&mut outputs).await.ok()?;
+        let pumped = client.pump(&mut outputs).await;
         if matches!(outputs.last(), Some(Output::Reply { .. })) {
             return Some(outputs);
         }
+        pumped.ok()?;
         client.wait().await;
     }
 }
@@ -77,4 +99,12 @@ pub(crate) async fn shown(client: &mut Client, request: Request) -> Option<Vec<O
 /// Whether `request` is answered before the client ends.
 pub(crate) async fn is_answered(client: &mut Client, request: Request) -> bool {
     shown(client, request).await.is_some()
+}
+
+/// The result of `request`, the last one; panics if the client ends before.
+pub(crate) async fn result(client: &mut Client, request: Request) -> Result<Response, Error> {
+    match shown(client, request).await.and_then(|mut outputs| outputs.pop()) {
+        Some(Output::Reply { result, .. }) => result,
+        other => panic!("the client ended before {other:?}"),
+    }
 }

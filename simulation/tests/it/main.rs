@@ -2,8 +2,10 @@
 
 mod alone;
 mod coordination;
+mod ephemerals;
 mod heartbeat;
 mod poison;
+mod restart;
 mod room;
 mod tail;
 mod temporaries;

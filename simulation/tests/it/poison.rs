@@ -1,28 +1,33 @@
 //! Rule P1: a request that fails for good is decided as failed in its place, and what came after it goes on.
 
-use std::time::Duration;
-
-use coordination::{
-    Client, Config, Error,
-    broken::Broken,
-    model::{Acl, Connect, Lifetime, Naming, Output, Request, Response, Zxid},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
-use ports::{Key, Update, key_value::Action};
+
+use async_trait::async_trait;
+use coordination::{
+    Client, Config, Error, Parts,
+    broken::Broken,
+    model::{Connect, Lifetime, Output, Request, Response, Zxid},
+};
+use ports::{
+    DurabilityPoint, Externalize, Item, Key, KeyValue, Update,
+    key_value::{Action, Batch, Batched, KeyValueLimits, Page, Read, Scan, Transacted, Updated},
+};
 use simulated::{Options, World};
 use simulation::{house::House, scenario::seeds};
+
+use crate::alone::{create, follow, parts, set, started_with};
 
 /// Far longer than all attempts take, and shorter than any session lives.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-fn create(path: &str) -> Request {
-    let acl = vec![Acl { permissions: 31, scheme: "world".into(), id: "anyone".into() }];
-    let (lifetime, naming) = (Lifetime::Persistent, Naming::Given);
-    Request::Create { path: path.into(), data: None, acl, lifetime, naming }
-}
-
-fn set(path: &str) -> Request {
-    Request::SetData { path: path.into(), data: None, version: -1 }
-}
+/// Longer than it takes as many writers to die as are given to one request.
+const MANY_DEATHS: Duration = Duration::from_mins(10);
 
 /// Submits all of `requests` at once and collects their answers, in the order they come.
 async fn answers(client: &mut Client, requests: Vec<Request>) -> Vec<(i32, Result<Response, Error>)> {
@@ -47,6 +52,11 @@ async fn answers(client: &mut Client, requests: Vec<Request>) -> Vec<(i32, Resul
     answers
 }
 
+/// The row of the znode that does it, as `coordination::node` lays rows out.
+fn poison() -> Key {
+    Key::new("node:/poison", [])
+}
+
 /// A session sets a znode whose row nobody can read, between two that are well.
 async fn poisoned(seed: u64, broken: Option<Broken>) -> Option<Vec<(i32, Result<Response, Error>)>> {
     let world = World::with_options(seed, Options::default());
@@ -54,11 +64,15 @@ async fn poisoned(seed: u64, broken: Option<Broken>) -> Option<Vec<(i32, Result<
     let (gateway, _) = house.gateway(0).await;
     let connect = Connect { last_zxid_seen: Zxid(0), timeout: PATIENCE * 2, resume: None };
     let mut client = gateway.connect(connect).await.expect("a new session");
-    let made = answers(&mut client, vec![create("/poison"), create("/well")]).await;
+    let made = answers(
+        &mut client,
+        vec![create("/poison", Lifetime::Persistent), create("/well", Lifetime::Persistent)],
+    )
+    .await;
     assert!(made.iter().all(|(_, result)| result.is_ok()), "{made:?}");
-    // As `coordination::node` lays rows out; a later build, or a damaged store, may leave such a thing.
+    // A later build, or a damaged store, may leave such a thing.
     let unreadable = Action::set("state", bytes::Bytes::from_static(b"\xff"));
-    let update = Update::modify(Key::new("node:/poison", []), vec![unreadable]);
+    let update = Update::modify(poison(), vec![unreadable]);
     world.key_value().update(update).await.expect("the row is changed");
     let requests = vec![set("/well"), set("/poison"), set("/well")];
     let clock = world.clock();
@@ -84,4 +98,86 @@ fn a_request_that_fails_for_good_is_decided_as_failed_in_its_place() {
 #[test]
 fn blocking_for_ever_is_caught() {
     assert!(simulated::run(poisoned(0, Some(Broken::BlocksForEver))).is_none());
+}
+
+/// Whoever changes the poison is never heard of again: his invocation runs out of time.
+#[derive(Debug)]
+struct Deadly {
+    store: Arc<dyn KeyValue>,
+    is_deadly: Arc<AtomicBool>,
+}
+
+#[async_trait]
+impl Externalize for Deadly {
+    async fn externalize(&self, point: DurabilityPoint) -> ports::Result<()> {
+        self.store.externalize(point).await
+    }
+    fn point(&self) -> DurabilityPoint {
+        self.store.point()
+    }
+    fn is_durable(&self, point: DurabilityPoint) -> bool {
+        self.store.is_durable(point)
+    }
+}
+
+#[async_trait]
+impl KeyValue for Deadly {
+    async fn get(&self, key: &Key) -> ports::Result<Read<Option<Arc<Item>>>> {
+        self.store.get(key).await
+    }
+    async fn scan(&self, scan: &Scan) -> ports::Result<Read<Page>> {
+        self.store.scan(scan).await
+    }
+    async fn update(&self, update: Update) -> ports::Result<Updated> {
+        if update.key == poison() && self.is_deadly.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
+        self.store.update(update).await
+    }
+    async fn transact(&self, updates: Vec<Update>) -> ports::Result<Transacted> {
+        self.store.transact(updates).await
+    }
+    async fn write_batch(&self, batch: Batch) -> ports::Result<Batched> {
+        self.store.write_batch(batch).await
+    }
+    fn limits(&self) -> &KeyValueLimits {
+        self.store.limits()
+    }
+}
+
+/// A session sets a znode whose row kills every writer that touches it, between two that are well.
+async fn deadly(broken: Option<Broken>) -> Option<Vec<(i32, Result<Response, Error>)>> {
+    let (world, is_deadly) = (World::new(1), Arc::new(AtomicBool::new(false)));
+    let system = Arc::new(Deadly { store: world.key_value(), is_deadly: is_deadly.clone() });
+    let config = Config { broken, session_timeout_max: 2 * MANY_DEATHS, ..Config::default() };
+    let service = started_with(&world, Parts { system, ..parts(&world) }, config).await;
+    follow(&service);
+    let connect = Connect { last_zxid_seen: Zxid(0), timeout: 2 * MANY_DEATHS, resume: None };
+    let mut client = service.gateway().connect(connect).await.expect("a new session");
+    let made = ["/poison", "/well"].map(|path| create(path, Lifetime::Persistent));
+    let made = answers(&mut client, made.into()).await;
+    assert!(made.iter().all(|(_, result)| result.is_ok()), "{made:?}");
+    is_deadly.store(true, Ordering::Relaxed);
+    let requests = vec![set("/well"), set("/poison"), set("/well")];
+    let clock = world.clock();
+    tokio::select! {
+        biased;
+        answers = answers(&mut client, requests) => Some(answers),
+        () = clock.sleep(MANY_DEATHS) => None,
+    }
+}
+
+/// P1: what kills its writers fails no call that one of them could report.
+#[test]
+fn a_request_that_kills_its_writers_is_decided_as_failed_in_its_place() {
+    let answers = simulated::run(deadly(None)).expect("every request is answered");
+    let failed: Vec<bool> = answers.iter().map(|(_, result)| result.is_err()).collect();
+    assert_eq!(failed, [false, true, false], "{answers:?}");
+    assert_eq!(answers[1].1.as_ref().err(), Some(&Error::System));
+}
+
+/// P1, broken.
+#[test]
+fn killing_writers_for_ever_is_caught() {
+    assert!(simulated::run(deadly(Some(Broken::BlocksForEver))).is_none());
 }

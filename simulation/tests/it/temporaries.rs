@@ -1,15 +1,20 @@
-//! P5: temporary objects are removed only once what makes them useless is durable.
+//! P5: objects are removed only once what makes them useless is durable, and then whoever comes next removes them.
 
 use std::{
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
-use coordination::Config;
-use ports::objects::{ObjectPath, ObjectStoreExt as _, PutPayload};
+use coordination::{
+    Config,
+    model::{Lifetime, Request},
+    user_store::DataPlacement,
+};
+use futures_util::TryStreamExt as _;
+use ports::objects::{ObjectPath, ObjectStore as _, ObjectStoreExt as _, PutPayload};
 use simulated::World;
 
-use crate::alone::{NothingDurable, connect, follow, started};
+use crate::alone::{NothingDurable, connect, create, follow, result, started};
 
 /// Long enough for several runs of the heartbeat, and shorter than the session lives.
 const SOME_BEATS: Duration = Duration::from_secs(5);
@@ -34,5 +39,40 @@ fn a_temporary_object_stays_until_what_was_applied_is_durable() {
         faults.0.store(false, Ordering::Relaxed);
         clock.sleep(SOME_BEATS).await;
         assert!(!is_there().await, "nobody can need it");
+    });
+}
+
+/// P5: a distributor that fails after it has applied a change has left an object that nothing names any more.
+#[test]
+fn an_object_that_a_distributor_has_left_is_removed_by_the_next_one() {
+    simulated::run(async {
+        let (world, faults) = (World::new(1), Arc::new(NothingDurable::default()));
+        let config = Config { placement: DataPlacement::Objects, ..Config::default() };
+        let service = started(&world, faults.clone(), config).await;
+        follow(&service);
+        let mut client = connect(&service.gateway()).await.expect("a session");
+        let set = |data: &'static [u8]| Request::SetData {
+            path: "/a".into(),
+            data: Some(data.into()),
+            version: -1,
+        };
+        let prefix = ObjectPath::from("znodes");
+        let named = async || -> Vec<_> {
+            let objects = world.objects().list(Some(&prefix)).try_collect::<Vec<_>>().await;
+            objects.expect("a calm world").into_iter().map(|object| object.location).collect()
+        };
+        result(&mut client, create("/a", Lifetime::Persistent)).await.expect("it is made");
+        result(&mut client, set(b"first")).await.expect("it is set");
+        let first = named().await;
+        assert_eq!(first.len(), 1);
+        faults.0.store(true, Ordering::Relaxed);
+        client.submit(1, set(b"second"));
+        client.pump(&mut Vec::new()).await.expect("the session lives");
+        world.clock().sleep(SOME_BEATS).await;
+        assert!(named().await.contains(&first[0]), "nobody can say what is durable");
+        faults.0.store(false, Ordering::Relaxed);
+        world.clock().sleep(SOME_BEATS).await;
+        let second = named().await;
+        assert!(second.len() == 1 && second != first, "{second:?}");
     });
 }

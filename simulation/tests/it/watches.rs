@@ -13,12 +13,12 @@ use std::{
 use coordination::{
     Config,
     broken::Broken,
-    model::{Acl, EventKind, Lifetime, Naming, Output, Request},
+    model::{EventKind, Lifetime, Output, Request},
 };
 use ports::faults::{Fault, FaultSchedule};
 use simulated::World;
 
-use crate::alone::{connect, follow, is_answered, shown, started};
+use crate::alone::{connect, create, follow, is_answered, set, shown, started};
 
 /// How long each look at a znode takes.
 const LOOK: Duration = Duration::from_millis(100);
@@ -50,16 +50,6 @@ impl SlowReads {
     }
 }
 
-fn create(path: &str) -> Request {
-    let acl = vec![Acl { permissions: 31, scheme: "world".into(), id: "anyone".into() }];
-    let (lifetime, naming) = (Lifetime::Persistent, Naming::Given);
-    Request::Create { path: path.into(), data: None, acl, lifetime, naming }
-}
-
-fn set(path: &str) -> Request {
-    Request::SetData { path: path.into(), data: None, version: -1 }
-}
-
 /// A client sets its watches of `/a` and `/b` again. `/b` changes when only `/a` has been looked at, and `/a`
 /// when both are looked at anew. Returns what it was told of, sorted.
 async fn told_of(broken: Option<Broken>) -> Vec<(String, EventKind)> {
@@ -68,8 +58,8 @@ async fn told_of(broken: Option<Broken>) -> Vec<(String, EventKind)> {
     follow(&service);
     let (gateway, clock) = (service.gateway(), world.clock());
     let mut other = connect(&gateway).await.expect("a session");
-    for request in [create("/a"), create("/b")] {
-        assert!(is_answered(&mut other, request).await);
+    for path in ["/a", "/b"] {
+        assert!(is_answered(&mut other, create(path, Lifetime::Persistent)).await);
     }
     let relative = gateway.applied();
     let mut client = connect(&gateway).await.expect("a session");

@@ -1,0 +1,72 @@
+//! C5, P3, P5: what a process that starts says and finishes of what an earlier one has left.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use coordination::{
+    Config, Parts,
+    model::{Lifetime, Request, Watching},
+    session::Sessions,
+};
+use ports::faults::{Calm, Fault, FaultyQueue, Script};
+use simulated::World;
+
+use crate::alone::{NothingDurable, TIMEOUT, connect, create, follow, parts, result, started, started_with};
+
+/// Far shorter than any session lives: what happens in it, no end of a session has brought about.
+const SOON: Duration = Duration::from_secs(1);
+
+/// P5: a place in the log that a crash takes back was never one, whoever asks which it is.
+#[test]
+fn what_a_starting_process_calls_durable_is_there_after_a_crash() {
+    simulated::run(async {
+        let (world, faults) = (World::new(1), Arc::new(NothingDurable::default()));
+        let service = started(&world, faults.clone(), Config::default()).await;
+        follow(&service);
+        let mut client = connect(&service.gateway()).await.expect("a calm world");
+        let before = service.gateway().applied();
+        faults.0.store(true, Ordering::Relaxed);
+        client.submit(1, create("/applied", Lifetime::Persistent));
+        client.pump(&mut Vec::new()).await.expect("the session lives");
+        world.clock().sleep(SOON).await;
+        let other = started(&world, Arc::new(Calm), Config::default()).await;
+        let durable = other.gateway().applied();
+        assert!(durable > before, "the other process starts behind what is applied");
+        world.crash();
+        let after = started(&world, Arc::new(Calm), Config::default()).await;
+        assert!(after.gateway().applied() >= durable, "{durable:?} is gone");
+    });
+}
+
+/// C5: nobody else knows of it, and its session may be silent for long.
+#[test]
+fn what_was_decided_and_not_pushed_before_a_crash_is_applied_without_another_request() {
+    simulated::run(async {
+        let world = World::new(1);
+        // The client sends its attach, and the writer pushes it; then the same for the create.
+        let faults = Script::of("queue.send", [Fault::None, Fault::None, Fault::None, Fault::Hang]);
+        let queue = Arc::new(FaultyQueue::new(world.queue(), Arc::new(faults), world.clock()));
+        let service = started_with(&world, Parts { queue, ..parts(&world) }, Config::default()).await;
+        follow(&service);
+        let mut client = connect(&service.gateway()).await.expect("a calm world");
+        client.submit(1, create("/decided", Lifetime::Persistent));
+        client.pump(&mut Vec::new()).await.expect("the session lives");
+        world.clock().sleep(SOON).await;
+        let row = Sessions::new(world.key_value()).get(client.session()).await.expect("a calm world");
+        assert_eq!(row.expect("the session lives").outbox().len(), 1, "decided and not pushed");
+        let store = world.key_value();
+        store.externalize(store.point()).await.expect("a calm world");
+        drop(client);
+        world.crash();
+
+        let service = started(&world, Arc::new(Calm), Config::default()).await;
+        follow(&service);
+        let mut reader = connect(&service.gateway()).await.expect("a calm world");
+        world.clock().sleep(TIMEOUT / 4).await;
+        let exists = Request::Exists { path: "/decided".into(), watching: Watching::No };
+        let found = result(&mut reader, exists).await;
+        assert!(found.is_ok(), "{found:?}");
+    });
+}
