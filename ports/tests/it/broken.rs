@@ -1,18 +1,40 @@
 //! Each suite notices every way in which its port is broken on purpose.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{
+    collections::BTreeSet,
+    fs,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+};
 
 use ports::contract::{self, Case, broken, broken::Broken};
 use simulated::World;
 
 use crate::subjects;
 
-/// Runs the cases of each broken promise until one fails.
-fn suite_catches<S>(broken: &[Broken<S>], cases: &[Case<S>], promises: &[&str], open: fn(&World) -> S) {
-    for case in cases {
-        assert!(promises.contains(&case.promise), "{case:?} checks a promise that nobody made");
+/// Where the ports state their promises.
+fn sources() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+}
+
+/// The numbers of the promises that a port's documentation lists.
+fn promised(source: &Path) -> BTreeSet<String> {
+    let text = fs::read_to_string(source).expect("a port's source reads");
+    let listed = |line: &str| {
+        let item = line.trim_start().trim_start_matches(['/', '!']).trim_start().strip_prefix("- **")?;
+        Some(item.split_once("**")?.0.to_owned())
+    };
+    text.lines().filter_map(listed).collect()
+}
+
+/// Runs the cases of each promise that `port` makes on each store that breaks it, until one fails.
+fn suite_catches<S>(port: &str, broken: &[Broken<S>], cases: &[Case<S>], open: fn(&World) -> S) {
+    let promises = promised(&sources().join(port).with_extension("rs"));
+    assert!(!promises.is_empty(), "{port} promises nothing");
+    for promise in broken.iter().map(|broken| broken.promise).chain(cases.iter().map(|case| case.promise)) {
+        assert!(promises.contains(promise), "{port} does not promise {promise}");
     }
-    for promise in promises {
+    for promise in &promises {
         assert!(broken.iter().any(|broken| broken.promise == *promise), "nothing breaks {promise}");
         let cases: Vec<_> = cases.iter().filter(|case| case.promise == *promise).collect();
         for case in &cases {
@@ -31,41 +53,54 @@ fn suite_catches<S>(broken: &[Broken<S>], cases: &[Case<S>], promises: &[&str], 
 /// K1 to K9.
 #[test]
 fn the_key_value_suite_catches_every_broken_store() {
-    let promises = ["K1", "K2", "K3", "K4", "K5", "K6", "K7", "K8", "K9"];
-    suite_catches(broken::key_value::BROKEN, contract::key_value::CASES, &promises, subjects::key_value);
+    suite_catches("key_value", broken::key_value::BROKEN, contract::key_value::CASES, subjects::key_value);
 }
 
 /// Q1 to Q7.
 #[test]
 fn the_queue_suite_catches_every_broken_queue() {
-    let promises = ["Q1", "Q2", "Q3", "Q4", "Q5", "Q6", "Q7"];
-    suite_catches(broken::queue::BROKEN, contract::queue::CASES, &promises, subjects::queue);
+    suite_catches("queue", broken::queue::BROKEN, contract::queue::CASES, subjects::queue);
 }
 
 /// N1 to N5.
 #[test]
 fn the_functions_suite_catches_every_broken_provider_of_functions() {
-    let promises = ["N1", "N2", "N3", "N4", "N5"];
-    suite_catches(broken::functions::BROKEN, contract::functions::CASES, &promises, subjects::functions);
+    suite_catches("functions", broken::functions::BROKEN, contract::functions::CASES, subjects::functions);
 }
 
 /// L1 to L3.
 #[test]
 fn the_clock_suite_catches_every_broken_clock() {
-    let promises = ["L1", "L2", "L3"];
-    suite_catches(broken::clock::BROKEN, contract::clock::CASES, &promises, subjects::clock);
+    suite_catches("clock", broken::clock::BROKEN, contract::clock::CASES, subjects::clock);
 }
 
 /// O1 to O4.
 #[test]
 fn the_objects_suite_catches_every_broken_object_store() {
-    let promises = ["O1", "O2", "O3", "O4"];
-    suite_catches(broken::objects::BROKEN, contract::objects::CASES, &promises, subjects::objects);
+    suite_catches("objects", broken::objects::BROKEN, contract::objects::CASES, subjects::objects);
 }
 
 /// D1 to D4.
 #[test]
 fn the_durability_suite_catches_every_store_that_breaks_in_a_crash() {
-    let promises = ["D1", "D2", "D3", "D4"];
-    suite_catches(broken::durability::BROKEN, contract::durability::CASES, &promises, subjects::durability);
+    suite_catches(
+        "durability",
+        broken::durability::BROKEN,
+        contract::durability::CASES,
+        subjects::durability,
+    );
+}
+
+#[test]
+fn every_port_that_promises_something_has_a_suite() {
+    let suites = ["clock", "durability", "functions", "key_value", "objects", "queue"];
+    let mut promising = Vec::new();
+    for entry in fs::read_dir(sources()).expect("the sources list") {
+        let path = entry.expect("an entry reads").path();
+        if path.extension().is_some_and(|extension| extension == "rs") && !promised(&path).is_empty() {
+            promising.push(path.file_stem().expect("a file has a name").to_string_lossy().into_owned());
+        }
+    }
+    promising.sort_unstable();
+    assert_eq!(promising, suites);
 }

@@ -25,7 +25,12 @@ pub const BROKEN: &[Broken<Subject>] = &[
     Broken::new("K2", "ChecksThenWrites", |subject| twisted(subject, single::ChecksThenWrites::around)),
     Broken::new("K2", "HidesTheWinner", |subject| twisted(subject, single::HidesTheWinner::around)),
     Broken::new("K3", "AppliesHalfOnError", |subject| twisted(subject, single::AppliesHalfOnError::around)),
-    Broken::new("K4", "LosesAdditions", |subject| twisted(subject, single::LosesAdditions::around)),
+    Broken::new("K4", "LosesAdditions", |subject| twisted(subject, single::SetsLater::for_additions)),
+    Broken::new("K4", "LosesAppends", |subject| twisted(subject, single::SetsLater::for_appends)),
+    Broken::new("K4", "LosesRemovals", |subject| twisted(subject, single::SetsLater::for_removals)),
+    Broken::new("K4", "RemovesTheSameFirst", |subject| {
+        twisted(subject, single::SetsLater::for_removals_of_the_first)
+    }),
     Broken::new("K5", "HalfTransacts", |subject| twisted(subject, transactions::HalfTransacts::around)),
     Broken::new("K6", "UnorderedScan", |subject| twisted(subject, scans::UnorderedScan::around)),
     Broken::new("K6", "IgnoresBounds", |subject| twisted(subject, scans::IgnoresBounds::around)),

@@ -6,12 +6,13 @@ use std::{
 };
 
 use async_trait::async_trait;
+use bytes::Bytes;
 
 use super::Twist;
 use crate::{
     Condition, Item, Key, Result, Update,
     contract::pause,
-    key_value::{Action, Change, Outcome, Read, SharedKeyValue, Updated, evaluate::holds},
+    key_value::{Action, Change, Name, Outcome, Read, SharedKeyValue, Updated, Value, evaluate::holds},
 };
 
 /// Answers every get as the first one of its key (K1).
@@ -137,32 +138,72 @@ impl Twist for AppliesHalfOnError {
     }
 }
 
-/// Adds by reading first and setting the sum later (K4).
+/// Reads first and sets later what one kind of action would come to, so that others come between (K4).
 #[derive(Debug)]
-pub(super) struct LosesAdditions(SharedKeyValue);
+pub(super) struct SetsLater {
+    honest: SharedKeyValue,
+    comes_to: ComesTo,
+}
 
-impl LosesAdditions {
-    pub(super) fn around(honest: SharedKeyValue) -> Self {
-        Self(honest)
+/// What an action of some kind would set its attribute to.
+type ComesTo = fn(&Action, Option<&Item>) -> Option<(Name, Value)>;
+
+impl SetsLater {
+    pub(super) fn for_additions(honest: SharedKeyValue) -> Self {
+        let comes_to: ComesTo = |action, item| {
+            let Action::Add(name, amount) = action else { return None };
+            let present = item.and_then(|item| item.integer(name.as_str())).unwrap_or(0);
+            Some((name.clone(), Value::Integer(present.saturating_add(*amount))))
+        };
+        Self { honest, comes_to }
+    }
+
+    pub(super) fn for_appends(honest: SharedKeyValue) -> Self {
+        let comes_to: ComesTo = |action, item| {
+            let Action::Append(name, elements) = action else { return None };
+            Some((name.clone(), Value::List([list(item, name), elements].concat())))
+        };
+        Self { honest, comes_to }
+    }
+
+    pub(super) fn for_removals(honest: SharedKeyValue) -> Self {
+        let comes_to: ComesTo = |action, item| {
+            let Action::RemoveElements(name, elements) = action else { return None };
+            let left = list(item, name).iter().filter(|element| !elements.contains(element));
+            Some((name.clone(), Value::List(left.cloned().collect())))
+        };
+        Self { honest, comes_to }
+    }
+
+    pub(super) fn for_removals_of_the_first(honest: SharedKeyValue) -> Self {
+        let comes_to: ComesTo = |action, item| {
+            let Action::RemoveFirst(name, count) = action else { return None };
+            let left = list(item, name).iter().skip(*count);
+            Some((name.clone(), Value::List(left.cloned().collect())))
+        };
+        Self { honest, comes_to }
     }
 }
 
+fn list<'item>(item: Option<&'item Item>, name: &Name) -> &'item [Bytes] {
+    item.map_or(&[], |item| item.list(name.as_str()))
+}
+
 #[async_trait]
-impl Twist for LosesAdditions {
+impl Twist for SetsLater {
     fn honest(&self) -> &SharedKeyValue {
-        &self.0
+        &self.honest
     }
     async fn update(&self, mut update: Update) -> Result<Updated> {
-        let read = self.0.get(&update.key).await?.value;
+        let read = self.honest.get(&update.key).await?.value;
         if let Change::Modify(actions) = &mut update.change {
             for action in actions {
-                if let Action::Add(name, amount) = action {
-                    let present = read.as_ref().and_then(|item| item.integer(name.as_str())).unwrap_or(0);
-                    *action = Action::set_integer(name.clone(), present.saturating_add(*amount));
+                if let Some((name, value)) = (self.comes_to)(action, read.as_deref()) {
+                    *action = Action::Set(name, value);
                 }
             }
         }
         pause().await;
-        self.0.update(update).await
+        self.honest.update(update).await
     }
 }
