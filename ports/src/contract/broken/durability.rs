@@ -21,37 +21,70 @@ use crate::{
 
 /// Every broken store, at least one per promise.
 pub const BROKEN: &[Broken<Subject>] = &[
-    Broken::new("D1", "AcknowledgesBeforeFlushing", |honest| Box::new(AcknowledgesBeforeFlushing(honest))),
+    Broken::new("D1", "AcknowledgesBeforeFlushing", |honest| around(honest, DurableAtOnce)),
     Broken::new("D2", "LosesOneInTheMiddle", |honest| {
-        Box::new(LosesOneInTheMiddle { honest, written: Arc::default() })
+        Box::new(Crashed(LosesOneInTheMiddle { honest, written: Arc::default() }))
     }),
-    Broken::new("D3", "ForgetsIncarnations", |honest| Box::new(ForgetsIncarnations(honest))),
-    Broken::new("D4", "IgnoresTheBasis", |honest| Box::new(IgnoresTheBasis(honest))),
+    Broken::new("D3", "ForgetsIncarnations", |honest| around(honest, PositionsAlone)),
+    Broken::new("D4", "IgnoresTheBasis", |honest| around(honest, Baseless)),
 ];
 
-/// Says that everything is durable at once (D1).
+/// A provider whose store differs from an honest one's, or what a crash makes of it.
+#[async_trait]
+trait Twisting: Debug + Send + Sync + Sized + 'static {
+    fn honest(&self) -> &Subject;
+    fn key_value(&self) -> SharedKeyValue;
+    async fn crash_and_reopen(self) -> Self;
+}
+
+/// Makes a [`Twisting`] a subject.
 #[derive(Debug)]
-struct AcknowledgesBeforeFlushing(Subject);
+struct Crashed<T>(T);
 
 #[async_trait]
-impl Crashable for AcknowledgesBeforeFlushing {
+impl<T: Twisting> Crashable for Crashed<T> {
     fn key_value(&self) -> SharedKeyValue {
-        Arc::new(Twisted(DurableAtOnce(self.0.key_value())))
+        self.0.key_value()
     }
     fn queue(&self) -> Option<SharedQueue> {
-        self.0.queue()
+        self.0.honest().queue()
     }
     fn objects(&self) -> Option<Arc<dyn ObjectStore>> {
-        self.0.objects()
+        self.0.honest().objects()
     }
     fn clock(&self) -> Arc<dyn Clock> {
-        self.0.clock()
+        self.0.honest().clock()
     }
     async fn crash_and_reopen(self: Box<Self>) -> Subject {
         Box::new(Self(self.0.crash_and_reopen().await))
     }
 }
 
+/// A store that is broken in the same way before and after each crash.
+#[derive(Debug)]
+struct Around<T> {
+    honest: Subject,
+    twist: fn(SharedKeyValue) -> T,
+}
+
+fn around<T: Twist>(honest: Subject, twist: fn(SharedKeyValue) -> T) -> Subject {
+    Box::new(Crashed(Around { honest, twist }))
+}
+
+#[async_trait]
+impl<T: Twist> Twisting for Around<T> {
+    fn honest(&self) -> &Subject {
+        &self.honest
+    }
+    fn key_value(&self) -> SharedKeyValue {
+        Arc::new(Twisted((self.twist)(self.honest.key_value())))
+    }
+    async fn crash_and_reopen(self) -> Self {
+        Self { honest: self.honest.crash_and_reopen().await, ..self }
+    }
+}
+
+/// Says that everything is durable at once (D1).
 #[derive(Debug)]
 struct DurableAtOnce(SharedKeyValue);
 
@@ -76,20 +109,14 @@ struct LosesOneInTheMiddle {
 }
 
 #[async_trait]
-impl Crashable for LosesOneInTheMiddle {
+impl Twisting for LosesOneInTheMiddle {
+    fn honest(&self) -> &Subject {
+        &self.honest
+    }
     fn key_value(&self) -> SharedKeyValue {
         Arc::new(Twisted(Noting { honest: self.honest.key_value(), written: Arc::clone(&self.written) }))
     }
-    fn queue(&self) -> Option<SharedQueue> {
-        self.honest.queue()
-    }
-    fn objects(&self) -> Option<Arc<dyn ObjectStore>> {
-        self.honest.objects()
-    }
-    fn clock(&self) -> Arc<dyn Clock> {
-        self.honest.clock()
-    }
-    async fn crash_and_reopen(self: Box<Self>) -> Subject {
+    async fn crash_and_reopen(self) -> Self {
         let store = self.honest.key_value();
         store.externalize(store.point()).await.expect("an honest store externalizes");
         drop(store);
@@ -100,7 +127,7 @@ impl Crashable for LosesOneInTheMiddle {
             store.update(Update::delete(key.clone())).await.expect("an honest store deletes");
             store.externalize(store.point()).await.expect("an honest store externalizes");
         }
-        Box::new(Self { honest, written: self.written })
+        Self { honest, ..self }
     }
 }
 
@@ -123,28 +150,6 @@ impl Twist for Noting {
 
 /// Compares positions of different starts as if they were one (D3).
 #[derive(Debug)]
-struct ForgetsIncarnations(Subject);
-
-#[async_trait]
-impl Crashable for ForgetsIncarnations {
-    fn key_value(&self) -> SharedKeyValue {
-        Arc::new(Twisted(PositionsAlone(self.0.key_value())))
-    }
-    fn queue(&self) -> Option<SharedQueue> {
-        self.0.queue()
-    }
-    fn objects(&self) -> Option<Arc<dyn ObjectStore>> {
-        self.0.objects()
-    }
-    fn clock(&self) -> Arc<dyn Clock> {
-        self.0.clock()
-    }
-    async fn crash_and_reopen(self: Box<Self>) -> Subject {
-        Box::new(Self(self.0.crash_and_reopen().await))
-    }
-}
-
-#[derive(Debug)]
 struct PositionsAlone(SharedKeyValue);
 
 #[async_trait]
@@ -159,28 +164,6 @@ impl Twist for PositionsAlone {
 }
 
 /// Changes what it is asked to change, whatever has become of what that rests on (D4).
-#[derive(Debug)]
-struct IgnoresTheBasis(Subject);
-
-#[async_trait]
-impl Crashable for IgnoresTheBasis {
-    fn key_value(&self) -> SharedKeyValue {
-        Arc::new(Twisted(Baseless(self.0.key_value())))
-    }
-    fn queue(&self) -> Option<SharedQueue> {
-        self.0.queue()
-    }
-    fn objects(&self) -> Option<Arc<dyn ObjectStore>> {
-        self.0.objects()
-    }
-    fn clock(&self) -> Arc<dyn Clock> {
-        self.0.clock()
-    }
-    async fn crash_and_reopen(self: Box<Self>) -> Subject {
-        Box::new(Self(self.0.crash_and_reopen().await))
-    }
-}
-
 #[derive(Debug)]
 struct Baseless(SharedKeyValue);
 
