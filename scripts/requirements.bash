@@ -6,6 +6,10 @@
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 cd "$root"
 
+# Where cargo puts what it builds. What these scripts make besides stays under target/.
+built="${CARGO_TARGET_DIR:-target}"
+case "$built" in /*) ;; *) built="$root/$built" ;; esac
+
 say() { printf '\n==> %s\n' "$*"; }
 
 fail() {

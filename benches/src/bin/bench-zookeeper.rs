@@ -21,7 +21,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 /// Puts the same load on Landfast and on Apache ZooKeeper and prints both, side by side.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(version, args_override_self = true)]
 struct Arguments {
     /// The program under test.
     #[arg(long, default_value = "target/release/landfast")]
