@@ -7,7 +7,11 @@
 //!
 //! redb refuses everything after a failed operation until it is opened again; [`Base::reopen`] does that.
 
-use std::{io, path::PathBuf, sync::Arc};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -18,6 +22,7 @@ use redb::{
 
 use crate::{
     codec::{Reader, Write},
+    error::OpenError,
     overlay::Generation,
     record::{Record, RecordKey, Table},
     storage::{Storage, StorageFile},
@@ -52,6 +57,11 @@ fn boxed(error: impl Into<redb::Error>) -> BaseError {
     Box::new(error.into())
 }
 
+/// Where the store of a data directory is.
+pub(crate) fn file(data_dir: &Path) -> PathBuf {
+    data_dir.join("state.redb")
+}
+
 /// The store; writing is for the checkpoint alone.
 #[derive(Debug)]
 pub(crate) struct Base {
@@ -63,14 +73,19 @@ pub(crate) struct Base {
 
 impl Base {
     pub(crate) fn open(
-        path: PathBuf,
+        data_dir: &Path,
         storage: Arc<dyn Storage>,
         cache_bytes: u64,
-    ) -> Result<Self, BaseError> {
+    ) -> Result<Self, OpenError> {
+        let path = file(data_dir);
         let base = Self { path, storage, cache_bytes: cache_bytes as usize, database: Mutex::new(None) };
-        base.create()?;
-        base.reopen()?;
+        base.create().and_then(|()| base.reopen()).map_err(OpenError::checkpoint(&base.path))?;
         Ok(base)
+    }
+
+    /// The file it is in.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Makes the store under another name first, if there is none: a half-made one would not open.

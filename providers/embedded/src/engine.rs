@@ -10,14 +10,19 @@
 //! - Locks are taken in the order state, spare or durability; nothing is locked while the disk is written,
 //!   except by a mutation that needs another segment.
 
-use std::{path::PathBuf, sync::Arc, thread::JoinHandle, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread::JoinHandle,
+    time::Duration,
+};
 
 use parking_lot::{Mutex, MutexGuard};
 use ports::{Error, ErrorKind, Result, key_value};
 use tokio::time::Instant;
 
 use crate::{
-    base::{Base, Place, View},
+    base::{self, Base, Place, View},
     checkpoint::{self, Checkpoints},
     config::Config,
     durability::{Durability, INCARNATIONS_MAX, Work},
@@ -87,9 +92,8 @@ impl Engine {
             .map_err(OpenError::io(format!("make {}", journal_directory.display())))?;
         let lock = DirectoryLock::take(&config.data_dir)?;
         let format = format::open(&*storage, &config.data_dir)?;
-        let base = Base::open(config.data_dir.join("state.redb"), Arc::clone(&storage), config.cache_bytes)
-            .map_err(OpenError::Checkpoint)?;
-        let view = base.view().map_err(OpenError::Checkpoint)?;
+        let base = Base::open(&config.data_dir, Arc::clone(&storage), config.cache_bytes)?;
+        let view = base.view().map_err(OpenError::checkpoint(base.path()))?;
         let facts = Arc::new(JournalFacts::default());
         let spare = Arc::new(Spare::new(storage, journal_directory, config.segment_bytes()));
         let durability = Arc::new(Durability::default());
@@ -167,8 +171,9 @@ impl Engine {
         self.checkpoints.quiesce();
         // No view may be open while the store is opened again, and none is used: the health forbids it.
         self.state.lock().store.view = None;
-        self.base.reopen().map_err(OpenError::Checkpoint)?;
-        let view = self.base.view().map_err(OpenError::Checkpoint)?;
+        let checkpoint = || OpenError::checkpoint(self.base.path());
+        self.base.reopen().map_err(checkpoint())?;
+        let view = self.base.view().map_err(checkpoint())?;
         let parts = Parts {
             config: &self.config,
             format: self.format,
@@ -269,7 +274,7 @@ impl Parts<'_> {
         self.spare.clean().map_err(OpenError::io(format!("remove a spare segment from {directory}")))?;
         let mut recovered = recover(storage, self.spare.directory(), self.format, place, trusted)?;
         let report = std::mem::take(&mut recovered.report);
-        let ends = Arc::new(ends(&recovered, view.as_ref())?);
+        let ends = Arc::new(ends(&recovered, view.as_ref(), &self.config.data_dir)?);
         let incarnation = recovered.incarnation + 1;
         let position = recovered.position;
         let overlay = Overlay::recovered(std::mem::take(&mut recovered.generation));
@@ -373,13 +378,13 @@ impl Parts<'_> {
 }
 
 /// Where all earlier incarnations ended, the last one included.
-fn ends(recovered: &Recovered, view: Option<&View>) -> Result<Vec<(u64, u64)>, OpenError> {
+fn ends(recovered: &Recovered, view: Option<&View>, data_dir: &Path) -> Result<Vec<(u64, u64)>, OpenError> {
     let mut ends = recovered.ends.to_vec();
     if ends.is_empty()
         && let Some(view) = view
     {
         let key = [Table::Incarnations as u8];
-        let stored = view.get(&key).map_err(OpenError::Checkpoint)?;
+        let stored = view.get(&key).map_err(OpenError::checkpoint(&base::file(data_dir)))?;
         if let Some(Record::Incarnations(stored)) =
             stored.and_then(|bytes| Record::decode(Table::Incarnations, bytes))
         {

@@ -55,8 +55,16 @@ pub enum OpenError {
         source: io::Error,
     },
     /// The checkpoint store could not be opened.
-    #[error("open the checkpoint store: {0}")]
-    Checkpoint(#[source] Box<redb::Error>),
+    #[error(
+        "read the checkpoint store {}: {source}; if it is damaged, restore the whole data directory from a copy, since the journal no longer has what the checkpoint store holds",
+        file.display()
+    )]
+    Checkpoint {
+        /// Its file.
+        file: PathBuf,
+        /// What went wrong.
+        source: Box<redb::Error>,
+    },
 }
 
 impl OpenError {
@@ -66,14 +74,14 @@ impl OpenError {
         move |source| Self::Io { attempted, source }
     }
 
+    /// Says that the checkpoint store in `file` could not be read.
+    pub(crate) fn checkpoint(file: &Path) -> impl FnOnce(Box<redb::Error>) -> Self {
+        let file = file.to_owned();
+        move |source| Self::Checkpoint { file, source }
+    }
+
     /// Says that segment `number` of the journal in `directory` is not there.
     pub(crate) fn missing(directory: &Path, number: u64) -> Self {
         Self::Missing { file: directory.join(segment::file_name(number)) }
-    }
-}
-
-impl<E: Into<redb::Error>> From<E> for OpenError {
-    fn from(error: E) -> Self {
-        Self::Checkpoint(Box::new(error.into()))
     }
 }

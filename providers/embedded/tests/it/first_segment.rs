@@ -135,7 +135,7 @@ fn a_first_start_that_dies_in_any_change_to_the_disk_leaves_a_directory_that_ope
                 assert!(dies_in > CHANGES_MIN, "the start was over after {dies_in} changes");
                 return;
             };
-            assert!(matches!(error, OpenError::Io { .. } | OpenError::Checkpoint(_)), "{error}");
+            assert!(matches!(error, OpenError::Io { .. } | OpenError::Checkpoint { .. }), "{error}");
             // The start after it may die as well.
             drop(open_and_die(path, random.u64(1..=dies_in)).await);
             let reopened = Embedded::open(config(path)).await;

@@ -296,3 +296,21 @@ fn a_store_closed_in_order_opens_with_everything_and_no_journal_to_read() {
         assert_eq!(store.status().overlay_records, 1, "the incarnations' record alone");
     });
 }
+
+/// D1: whoever has to put things right is told which file it is, and that it alone would not do.
+#[test]
+fn a_checkpoint_store_that_is_garbage_refuses_to_start_naming_it() {
+    let directory = directory();
+    let path = directory.path();
+    block_on(async {
+        fill_segments(path).await;
+        let store = path.join("state.redb");
+        let whole = fs::read(&store).expect("the store reads");
+        for garbage in [vec![0x5a; 4096], vec![0; whole.len()], whole[..whole.len() / 2].to_vec()] {
+            fs::write(&store, &garbage).expect("the store is written");
+            let refused = Embedded::open(small(path)).await.expect_err("nobody can read it").to_string();
+            assert!(refused.contains(&*store.to_string_lossy()), "{refused}");
+            assert!(refused.contains("restore the whole data directory from a copy"), "{refused}");
+        }
+    });
+}
