@@ -48,6 +48,9 @@ pub struct Config {
     /// What the queues cannot exceed; a test that waits for the deduplication window shortens it here.
     #[doc(hidden)]
     pub queue_limits: QueueLimits,
+    /// How long a consumer waits for a hint before it looks by itself; a test of hints makes it longer than itself.
+    #[doc(hidden)]
+    pub hint_patience: Duration,
 }
 
 impl Config {
@@ -83,6 +86,7 @@ impl Default for Config {
             connection_timeout: Duration::from_secs(2),
             durability_timeout: Duration::from_secs(5),
             queue_limits: queue::LIMITS,
+            hint_patience: Duration::from_secs(2),
         }
     }
 }

@@ -32,7 +32,7 @@ impl Store {
             names,
             turns: Turns::default(),
             stamps: Stamps::default(),
-            wake_ups: WakeUps::default(),
+            wake_ups: WakeUps::new(config.hint_patience),
             key_value_limits: config.key_value_limits(),
             queue_limits: config.queue_limits(),
         })

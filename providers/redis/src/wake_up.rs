@@ -19,18 +19,17 @@ use tokio::{sync::Notify, task::JoinHandle};
 
 use crate::servers::Servers;
 
-/// How long a consumer waits without a hint while somebody listens.
-const PATIENCE: Duration = Duration::from_secs(2);
-
-/// The same while nobody does.
+/// How long a consumer waits without a hint while nobody listens.
 const PATIENCE_WITHOUT_EARS: Duration = Duration::from_millis(20);
 
 /// How long to wait before listening is tried again.
 const LISTEN_AGAIN: Duration = Duration::from_millis(50);
 
 /// The consumers of this process that wait.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct WakeUps {
+    /// How long a consumer waits without a hint while somebody listens.
+    patience: Duration,
     ears: Arc<Ears>,
     listening: Mutex<Option<JoinHandle<()>>>,
 }
@@ -42,6 +41,10 @@ struct Ears {
 }
 
 impl WakeUps {
+    pub(crate) fn new(patience: Duration) -> Self {
+        Self { patience, ears: Arc::default(), listening: Mutex::default() }
+    }
+
     /// What wakes those who wait for `queue`; listening on `channel` begins with the first.
     pub(crate) fn of(&self, queue: &str, servers: &Arc<Servers>, channel: &str) -> Arc<Notify> {
         let mut listening = self.listening.lock();
@@ -56,7 +59,7 @@ impl WakeUps {
 
     /// The longest wait between two looks.
     pub(crate) fn patience(&self) -> Duration {
-        if self.ears.are_open.load(Ordering::SeqCst) { PATIENCE } else { PATIENCE_WITHOUT_EARS }
+        if self.ears.are_open.load(Ordering::SeqCst) { self.patience } else { PATIENCE_WITHOUT_EARS }
     }
 }
 
