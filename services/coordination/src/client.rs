@@ -38,6 +38,11 @@ use crate::{
 /// How many requests may wait for their answers before the front end stops reading from its peer.
 const PENDING_MAX: usize = 1000;
 
+/// How often a read is put back because changes overtake it, before its client is disconnected. A read of one znode
+/// comes nowhere near; one that sets many watches again looks at all their znodes in each turn, and would keep its
+/// client waiting, and its process busy, for as long as they change.
+const READ_TURNS_MAX: u32 = 200;
+
 /// Renewals per timeout while the peer is active.
 const RENEWALS_PER_TIMEOUT: u32 = 4;
 
@@ -61,6 +66,8 @@ pub struct Client {
     incarnation: Incarnation,
     /// The head of `pending` is a read that must not run before the view is here.
     blocked_until: Option<Zxid>,
+    /// How often that read was put back.
+    turns: u32,
     /// Outputs that wait for their zxid to be durable, in order.
     held: VecDeque<(Zxid, Output)>,
     /// The zxid of the last output.
@@ -108,6 +115,7 @@ impl Client {
             last_request: 0,
             incarnation,
             blocked_until: None,
+            turns: 0,
             held: VecDeque::new(),
             last_shown: Zxid(0),
             end: None,
@@ -375,7 +383,7 @@ impl Client {
             let found = read::look(&self.shared, &request).await?;
             let may_wait = self.shared.config.broken != Some(Broken::ReadsAheadOfTheView);
             if may_wait && found.zxid > self.shared.tail.applied() {
-                return Ok(self.block(tag, request, found.zxid));
+                return self.block(tag, request, found.zxid);
             }
             // Before the mailbox is opened: what is handed out from now on is shown after this read.
             let durable = self.shared.tail.durable();
@@ -385,19 +393,25 @@ impl Client {
                 for output in found.outputs(tag, zxid) {
                     self.show(zxid, output);
                 }
+                self.turns = 0;
                 return Ok(true);
             }
         }
         // Overtaken again and again: the rest of the process gets a turn.
         let zxid = self.shared.tail.applied();
-        Ok(self.block(tag, request, zxid))
+        self.block(tag, request, zxid)
     }
 
-    /// Puts a read back until the view has reached `zxid`: it has not run.
-    fn block(&mut self, tag: i32, request: Request, zxid: Zxid) -> bool {
+    /// Puts a read back until the view has reached `zxid`: it has not run. One that was put back too often ends the
+    /// connection.
+    fn block(&mut self, tag: i32, request: Request, zxid: Zxid) -> Result<bool, Ended> {
+        self.turns += 1;
+        if self.turns > READ_TURNS_MAX {
+            return Err(ports::Error::unavailable("read znodes that change faster than they are read").into());
+        }
         self.blocked_until = Some(zxid);
         self.pending.push_front(Pending::Read { tag, request });
-        false
+        Ok(false)
     }
 }
 

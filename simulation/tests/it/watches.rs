@@ -97,3 +97,46 @@ fn watches_that_are_set_again_amid_changes_fire_once() {
 fn arming_watches_one_by_one_is_caught() {
     assert_eq!(simulated::run(told_of(Some(Broken::ArmsWatchesOneByOne))).len(), 3);
 }
+
+/// C4: watches that are set again on znodes that change all the time cannot all be armed in one moment. Whoever asks is
+/// told to come again instead of waiting for ever, however often it says that it is there.
+#[test]
+fn setting_watches_again_amid_endless_changes_ends() {
+    /// Longer than any number of looks that could be called bounded.
+    const FOR_EVER: Duration = Duration::from_hours(1);
+    simulated::run(async {
+        let (world, slow) = (World::new(1), Arc::new(SlowReads::default()));
+        let service = started(&world, slow.clone(), Config::default()).await;
+        follow(&service);
+        let (gateway, clock) = (service.gateway(), world.clock());
+        let mut other = connect(&gateway).await.expect("a session");
+        for path in ["/a", "/b"] {
+            assert!(is_answered(&mut other, create(path, Lifetime::Persistent)).await);
+        }
+        let relative = gateway.applied();
+        let mut client = connect(&gateway).await.expect("a session");
+        let data = vec!["/a".into(), "/b".into()];
+        client.submit(1, Request::SetWatches { relative, data, exists: vec![], children: vec![] });
+        let setting = slow.during(async {
+            let mut outputs = Vec::new();
+            while client.pump(&mut outputs).await.is_ok() {
+                assert!(outputs.is_empty(), "{outputs:?} came of changes that never pause");
+                client.wait().await;
+                client.submit(2, Request::Ping);
+            }
+        });
+        let changing = async {
+            loop {
+                clock.sleep(LOOK / 2).await;
+                assert!(is_answered(&mut other, set("/a")).await);
+                assert!(is_answered(&mut other, set("/b")).await);
+            }
+        };
+        tokio::select! {
+            biased;
+            () = setting => {}
+            () = changing => unreachable!("it goes on for ever"),
+            () = clock.sleep(FOR_EVER) => panic!("it waits for ever"),
+        }
+    });
+}

@@ -10,7 +10,7 @@
 //!   path order.
 //! - A batch is decided whole or not at all.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use ports::Result;
@@ -18,6 +18,7 @@ use ports::Result;
 use crate::{
     Error,
     ephemerals::Ephemerals,
+    model::SessionId,
     node::{Holder, Nodes},
     path,
     records::{Decided, Effect, NodeState, Submitted, Touched, UpdateId, encode_sized},
@@ -55,6 +56,8 @@ struct Held {
     /// As the batch makes it.
     becomes: Option<NodeState>,
     is_touched: bool,
+    /// The last request that was planned by it, as its place in the batch.
+    seen_by: Option<usize>,
 }
 
 /// Requests on their way to one decision.
@@ -65,8 +68,6 @@ pub(super) struct Batch<'writer> {
     attach: u64,
     state: State,
     held: BTreeMap<String, Held>,
-    /// The znodes that the next request was planned by.
-    looked_at: Vec<String>,
     outcomes: Vec<Bytes>,
     bytes_len: usize,
     /// The number of the last request of the attach, decided or in here.
@@ -78,7 +79,7 @@ pub(super) struct Batch<'writer> {
 
 impl<'writer> Batch<'writer> {
     /// An empty batch of requests behind those that `row` has decided.
-    pub(super) fn new(nodes: &'writer Nodes, session: crate::model::SessionId, row: &Row) -> Self {
+    pub(super) fn new(nodes: &'writer Nodes, session: SessionId, row: &Row) -> Self {
         let request = UpdateId { session, sequence: row.sequence + 1 };
         Self {
             nodes,
@@ -86,7 +87,6 @@ impl<'writer> Batch<'writer> {
             attach: row.attach,
             state: row.state,
             held: BTreeMap::new(),
-            looked_at: Vec::new(),
             outcomes: Vec::new(),
             bytes_len: 0,
             request: row.request,
@@ -121,8 +121,9 @@ impl<'writer> Batch<'writer> {
 
     /// Locks a znode, once for all of the batch; answers its state as the batch has made it so far.
     pub(super) async fn lock(&mut self, path: &str) -> Result<Option<NodeState>, Unplanned> {
-        if let Some(held) = self.held.get(path) {
-            self.looked_at.push(path.to_owned());
+        let next = Some(self.len());
+        if let Some(held) = self.held.get_mut(path) {
+            held.seen_by = next;
             return Ok(held.becomes);
         }
         let found = if self.is_empty() {
@@ -130,8 +131,7 @@ impl<'writer> Batch<'writer> {
         } else {
             self.nodes.try_lock(path, self.holder).await?.ok_or(Unplanned::Contended)?
         };
-        hold(&mut self.held, path, found);
-        self.looked_at.push(path.to_owned());
+        hold(&mut self.held, path, found, next);
         Ok(found)
     }
 
@@ -149,54 +149,52 @@ impl<'writer> Batch<'writer> {
     ///
     /// False: that ancestor had to be waited for, with all locks given back; the request is to be planned again.
     pub(super) async fn anchor(&mut self) -> Result<bool, Unplanned> {
-        let mut anchors = Vec::new();
-        for path in &self.looked_at {
+        let next = Some(self.len());
+        let is_missing = |held: &Held| held.seen_by == next && held.becomes.is_none();
+        let missing = self.held.iter().filter(|(_, held)| is_missing(held));
+        for path in missing.map(|(path, _)| path.clone()).collect::<Vec<_>>() {
             let mut path = path.as_str();
             while self.held.get(path).is_some_and(|held| held.becomes.is_none()) {
                 let Some((parent, _)) = path::split(path) else { break };
-                if !self.held.contains_key(parent) {
+                if let Some(held) = self.held.get_mut(parent) {
+                    held.seen_by = next;
+                } else {
                     match self.nodes.try_lock(parent, self.holder).await? {
-                        Some(found) => hold(&mut self.held, parent, found),
-                        None if self.is_empty() => {
-                            let parent = parent.to_owned();
-                            return self.wait_for(&parent).await.map(|()| false);
-                        }
+                        Some(found) => hold(&mut self.held, parent, found, next),
+                        None if self.is_empty() => return self.wait_for(parent).await.map(|()| false),
                         None => return Err(Unplanned::Contended),
                     }
                 }
-                anchors.push(parent.to_owned());
                 path = parent;
             }
         }
-        self.looked_at.append(&mut anchors);
         Ok(true)
     }
 
     /// Gives everything back and waits for one lock, so that locks are taken in path order.
     async fn wait_for(&mut self, path: &str) -> Result<(), Unplanned> {
-        self.looked_at.clear();
         for (path, held) in std::mem::take(&mut self.held) {
             self.nodes.unlock(&path, self.holder, held.found).await?;
         }
         let found = self.nodes.lock(path, self.holder).await?;
-        hold(&mut self.held, path, found);
+        hold(&mut self.held, path, found, None);
         Ok(())
     }
 
     /// What a refusal with this id touches: it leaves its name there and nothing else.
     fn marks(&self, id: UpdateId) -> Vec<Touched> {
-        let paths: BTreeSet<&String> = self.looked_at.iter().collect();
-        let mark = |path: &String| {
-            let state = self.held.get(path)?.becomes?;
+        let seen = self.held.iter().filter(|(_, held)| held.seen_by == Some(self.len()));
+        let mark = |(path, held): (&String, &Held)| {
+            let state = held.becomes?;
             let becomes = Some(NodeState { last: id, ..state });
             Some(Touched { path: path.clone(), follows: Some(state.last), becomes })
         };
-        paths.into_iter().filter_map(mark).collect()
+        seen.filter_map(mark).collect()
     }
 
     /// The next request is refused without a place of its own. A broken variant.
     pub(super) fn forget_what_was_seen(&mut self) {
-        self.looked_at.clear();
+        self.held.values_mut().for_each(|held| held.seen_by = None);
     }
 
     /// Adds a request with its outcome.
@@ -211,7 +209,6 @@ impl<'writer> Batch<'writer> {
             Ok((effect, touched)) => (Ok(effect), touched),
             Err(error) => (Err(error), self.marks(id)),
         };
-        self.looked_at.clear();
         if let Ok(Effect::Delete { paths }) = &outcome {
             self.note_vanishing(paths);
         }
@@ -286,8 +283,8 @@ impl<'writer> Batch<'writer> {
     }
 }
 
-fn hold(held: &mut BTreeMap<String, Held>, path: &str, found: Option<NodeState>) {
-    held.insert(path.to_owned(), Held { found, becomes: found, is_touched: false });
+fn hold(held: &mut BTreeMap<String, Held>, path: &str, found: Option<NodeState>, seen_by: Option<usize>) {
+    held.insert(path.to_owned(), Held { found, becomes: found, is_touched: false, seen_by });
 }
 
 /// Installs requests that were decided together and whose writer may have died before it did; what is
