@@ -12,8 +12,9 @@
 //!   run began: what is called silence has lasted at least as long.
 //! - Time in which no heartbeat ran does not count, however long it was, beyond what notes may be old.
 //! - A sighting keeps the time of its wall clock for as long as it is carried on, by whomever: what is taken
-//!   off for the difference of two clocks is taken off once, not once in each run. A wall clock that is set
-//!   forward takes the sightings of its instance with it.
+//!   off for the difference of two clocks is taken off once, not once in each run. A wall clock that is set,
+//!   forward or back, takes the sightings of its instance with it; where notes are taken up by a wall clock that
+//!   was set back by more than two may differ, they are taken back with it.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -60,8 +61,8 @@ struct Sighting {
 pub struct Notes {
     /// When the run began.
     begun: Moment,
-    /// By how much the wall clock was set forward since the run before.
-    set_forward_ms: i64,
+    /// By how much the wall clock was set since the run before; less than zero: back.
+    set_ms: i64,
     /// When the notes in the store were written by this instance, by its own clock; none: by another.
     stored_ms: Option<i64>,
     /// When temporary objects were swept last, by some wall clock.
@@ -88,7 +89,8 @@ impl Notes {
     pub fn taken_up(stored: Stored, now: Moment, pace: Pace) -> Self {
         let apart = ms(pace.clocks_apart_max);
         let age_max = ms(pace.period) * i64::from(STORED_PERIODS_MAX) + apart;
-        let missed = (now.wall_ms - stored.begun_ms - age_max).max(0);
+        let passed = now.wall_ms - stored.begun_ms;
+        let missed = (passed - age_max).max(0) + (passed + apart).min(0);
         let taken_up = |(session, renewals, seen_ms): (SessionId, i64, i64)| {
             let wall_ms = seen_ms + missed;
             let own_ms = now.own_ms - (now.wall_ms - wall_ms) + apart;
@@ -106,21 +108,15 @@ impl Notes {
     /// Empty notes of a run that begins now and goes on with these.
     pub fn next(&self, now: Moment) -> Self {
         let (by_own, by_wall) = (now.own_ms - self.begun.own_ms, now.wall_ms - self.begun.wall_ms);
-        let set_forward_ms = (by_wall - by_own).max(0);
-        Self {
-            begun: now,
-            set_forward_ms,
-            stored_ms: self.stored_ms,
-            swept_ms: self.swept_ms,
-            ..Self::default()
-        }
+        let set_ms = by_wall - by_own;
+        Self { begun: now, set_ms, stored_ms: self.stored_ms, swept_ms: self.swept_ms, ..Self::default() }
     }
 
     /// How long `session` had as many renewals when the run of `next` began. `next` notes it, as seen now.
     pub fn silence(&self, session: SessionId, renewals: i64, next: &mut Self, now: Moment) -> Duration {
         let sighting = match self.seen.get(&session) {
             Some(before) if before.renewals == renewals => {
-                Sighting { wall_ms: before.wall_ms + next.set_forward_ms, ..*before }
+                Sighting { wall_ms: before.wall_ms + next.set_ms, ..*before }
             }
             _ => Sighting { renewals, own_ms: now.own_ms, wall_ms: now.wall_ms },
         };

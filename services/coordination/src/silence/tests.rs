@@ -79,6 +79,21 @@ fn a_clock_that_is_set_forward_takes_what_it_saw_with_it() {
     assert!(silence <= Duration::from_secs(2), "{silence:?}");
 }
 
+/// Set back by an hour, whether an instance lives through that or the next one finds it.
+#[test]
+fn a_clock_that_is_set_back_does_not_keep_silent_sessions_alive() {
+    let (second, hour) = (1000, 3_600_000);
+    let found_later = cold_run(&first_stored(read(0, 0)), 1, read(20 * second, -hour)).1;
+    let (_, notes) = run(&Notes::first(read(0, 0)), 1, read(0, 0));
+    let (_, mut notes) = run(&notes, 1, read(second, -hour));
+    let lived_through = notes.to_store(PACE, 10).expect("nobody has written any");
+    for (stored, since) in [(found_later, 20 * second), (lived_through, 0)] {
+        let silence = cold_run(&stored, 1, read(since + 9 * second, -hour)).0;
+        assert!(silence <= Duration::from_millis((since + 9 * second) as u64), "{silence:?}");
+        assert!(silence > Duration::ZERO, "what passed since has to count");
+    }
+}
+
 #[test]
 fn notes_are_stored_by_who_took_them_up_and_then_now_and_then() {
     let mut notes = Notes::taken_up(first_stored(read(0, 0)), read(1_000, 0), PACE);
