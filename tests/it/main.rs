@@ -2,6 +2,7 @@
 
 #![allow(clippy::disallowed_methods)] // Why: tests run the real program in real time.
 
+mod client;
 mod commands;
 mod configuration;
 mod process;

@@ -1,0 +1,217 @@
+//! One attempt of a transaction, without I/O: what may be asked when, and what an answer does to it.
+//!
+//! Invariants
+//! - Nothing is sent for an attempt that has ended; the error says how it did.
+//! - A write that may still be on its way is never followed by another write of the same key in this attempt: the
+//!   late copy would undo it. The attempt is given up instead, and its body may run again.
+//! - An attempt one of whose writes may or may not have arrived never commits, whatever its body does with the
+//!   error.
+
+use std::collections::BTreeSet;
+
+use crate::{
+    call::Call,
+    error::{Error, ErrorKind, Outcome, Result},
+};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Open,
+    /// A commit is under way, or its outcome is unknown.
+    Committing,
+    Committed,
+    Aborted,
+}
+
+/// What `transact` does with a body that failed, by the last error that its transaction gave it.
+#[derive(Debug, Clone)]
+pub(crate) enum Verdict {
+    /// Its own error stands.
+    Failed,
+    /// The attempt had no effect; run the body again.
+    Again(Error),
+    /// The id had committed before.
+    Skip,
+}
+
+/// The state of one attempt that has begun.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    id: String,
+    pub(crate) phase: Phase,
+    pub(crate) verdict: Verdict,
+    /// A copy of its begin may come late, and begin the id anew.
+    is_begin_doubled: bool,
+    /// Keys of which a copy of a write may come late.
+    doubled: BTreeSet<Vec<u8>>,
+    is_torn: bool,
+    /// What the server ended it with.
+    ended: Option<Error>,
+}
+
+impl Attempt {
+    pub(crate) fn begun(id: &str, is_begin_doubled: bool) -> Self {
+        Self {
+            id: id.to_owned(),
+            phase: Phase::Open,
+            verdict: Verdict::Failed,
+            is_begin_doubled,
+            doubled: BTreeSet::new(),
+            is_torn: false,
+            ended: None,
+        }
+    }
+
+    /// Whether `call` may be sent now.
+    pub(crate) fn may_call(&mut self, call: &Call) -> Result<()> {
+        if self.phase != Phase::Open {
+            return Err(self.noted(self.over(call)));
+        }
+        self.may_be_whole(call)
+    }
+
+    /// Whether `call`, which writes `key`, may be sent now.
+    pub(crate) fn may_write(&mut self, call: &Call, key: &[u8]) -> Result<()> {
+        self.is_torn |= self.phase == Phase::Open && self.doubled.contains(key);
+        self.may_call(call)
+    }
+
+    /// Whether a commit may be sent now: the first one, or again as long as its outcome is unknown.
+    pub(crate) fn may_commit(&mut self, call: &Call) -> Result<()> {
+        if !matches!(self.phase, Phase::Open | Phase::Committing) {
+            return Err(self.noted(self.over(call)));
+        }
+        self.may_be_whole(call)?;
+        self.phase = Phase::Committing;
+        Ok(())
+    }
+
+    /// Whether an abort has to be sent: not if the attempt is over already and did not commit.
+    pub(crate) fn may_abort(&mut self, call: &Call) -> Result<bool> {
+        match self.phase {
+            Phase::Aborted => Ok(false),
+            Phase::Committed => Err(self.noted(self.over(call))),
+            Phase::Open | Phase::Committing => Ok(true),
+        }
+    }
+
+    /// A write of `key` was answered.
+    pub(crate) fn wrote(&mut self, key: &[u8], is_doubled: bool) {
+        if is_doubled {
+            self.doubled.insert(key.to_vec());
+        }
+    }
+
+    /// Nobody waits any more for the answer to a write.
+    pub(crate) fn tear(&mut self) {
+        self.is_torn = true;
+    }
+
+    /// A read failed.
+    pub(crate) fn failed(&mut self, call: &Call, error: Error) -> Error {
+        self.judged(call, error)
+    }
+
+    /// A write failed.
+    pub(crate) fn write_failed(&mut self, call: &Call, error: Error) -> Error {
+        self.is_torn |= error.may_have_happened();
+        self.judged(call, error)
+    }
+
+    /// A commit failed; it may be asked for again where its outcome is unknown.
+    pub(crate) fn commit_failed(&mut self, call: &Call, error: Error) -> Error {
+        if !error.kind().ends_attempt() && !error.may_have_happened() {
+            self.phase = Phase::Open;
+        }
+        self.judged(call, error)
+    }
+
+    /// An abort was answered with `error`, if any. It is over, unless that says that it has committed.
+    pub(crate) fn aborted(&mut self, error: Option<Error>) -> Result<()> {
+        let kind = error.as_ref().map(Error::kind);
+        if kind == Some(ErrorKind::TransactionFinished(Outcome::Committed)) {
+            self.phase = Phase::Committed;
+        } else {
+            self.phase = Phase::Aborted;
+        }
+        match (kind, error) {
+            (Some(ErrorKind::TransactionFinished(Outcome::Committed)), Some(error)) => Err(error),
+            (Some(ErrorKind::TransactionFinished(_) | ErrorKind::NoSuchTransaction), _) | (_, None) => Ok(()),
+            (_, Some(error)) => Err(error),
+        }
+    }
+
+    /// Whether its body ended it without a commit, by an abort of its own.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.phase == Phase::Aborted && self.ended.is_none()
+    }
+
+    fn judged(&mut self, call: &Call, error: Error) -> Error {
+        let mut error = error;
+        match error.kind() {
+            ErrorKind::TransactionFinished(Outcome::Committed) => {
+                self.phase = Phase::Committed;
+                let detail = "its id has committed meanwhile";
+                error = Error::new(ErrorKind::AlreadyCommitted, call.what.clone(), detail)
+                    .of_transaction(Some(&self.id));
+            }
+            // Perhaps by nobody else: a copy of this attempt's own begin may have come late.
+            ErrorKind::TransactionFinished(Outcome::BegunAnew) if self.is_begin_doubled => {
+                error = error.with_body_again(true);
+            }
+            _ => {}
+        }
+        let is_over = error.kind().ends_attempt() && error.kind() != ErrorKind::Expired;
+        if is_over && self.phase != Phase::Committed {
+            self.phase = Phase::Aborted;
+            self.ended = Some(error.clone());
+        }
+        self.noted(error)
+    }
+
+    fn may_be_whole(&mut self, call: &Call) -> Result<()> {
+        if !self.is_torn {
+            return Ok(());
+        }
+        let detail =
+            "an earlier write of this attempt was sent more than once and a copy may still arrive, or not";
+        let error = Error::new(ErrorKind::Unavailable, call.what.clone(), detail);
+        Err(self.noted(error.of_transaction(Some(&self.id))))
+    }
+
+    fn over(&self, call: &Call) -> Error {
+        let new = |kind, detail| Error::new(kind, call.what.clone(), detail).of_transaction(Some(&self.id));
+        // As the server said it first, where it did: a body may have taken no notice.
+        match (&self.ended, self.phase) {
+            (Some(ended), _) => {
+                let outcome = match ended.kind() {
+                    ErrorKind::TransactionFinished(outcome) => outcome,
+                    _ => Outcome::Aborted,
+                };
+                let error = new(ErrorKind::TransactionFinished(outcome), "it has ended");
+                error.with_body_again(ended.body_may_run_again())
+            }
+            (None, Phase::Open | Phase::Committing) => {
+                new(ErrorKind::InvalidRequest, "its commit has been asked for; it takes no more calls")
+            }
+            (None, Phase::Committed) => {
+                new(ErrorKind::TransactionFinished(Outcome::Committed), "it has ended")
+            }
+            (None, Phase::Aborted) => {
+                new(ErrorKind::TransactionFinished(Outcome::Aborted), "it has ended").with_body_again(false)
+            }
+        }
+    }
+
+    fn noted(&mut self, error: Error) -> Error {
+        self.verdict = match error.kind() {
+            ErrorKind::AlreadyCommitted => Verdict::Skip,
+            _ if error.body_may_run_again() => Verdict::Again(error.clone()),
+            _ => Verdict::Failed,
+        };
+        error
+    }
+}
+
+#[cfg(test)]
+mod tests;

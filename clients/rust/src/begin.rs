@@ -1,0 +1,194 @@
+//! Beginning a transaction, and running a body until its transaction has committed.
+//!
+//! The body runs again only where its attempt is known to have ended without effect, always under the same id. So
+//! even a commit whose answer never came cannot be applied twice: the next begin under that id says so.
+
+use std::{fmt::Write as _, pin::Pin, sync::Arc};
+
+use serde::Deserialize;
+use tokio::time::sleep;
+
+use crate::{
+    after::After,
+    attempt::Verdict,
+    call::{AttemptName, Call},
+    client::Core,
+    error::{Error, ErrorKind, Result},
+    exchange::full_jitter,
+    transaction::Transaction,
+};
+
+/// How often a body runs before the last error is returned; it takes up to about 10 s.
+pub const RUNS_MAX: u32 = 16;
+/// Bytes of a generated id, before they are written as hexadecimal digits.
+const GENERATED_ID_BYTES: usize = 16;
+
+/// What concurrent transactions may do to each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Isolation {
+    /// Nobody sees half of a transaction, but two that change the same key at a time may overwrite each other.
+    ReadAtomic,
+    /// As if one after the other, in an order that fits real time.
+    Serializable,
+}
+
+impl Isolation {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::ReadAtomic => "read-atomic",
+            Self::Serializable => "serializable",
+        }
+    }
+}
+
+/// A transaction that is to begin. Await it for one attempt, or give it a body with [`Begin::transact`].
+#[derive(Debug)]
+#[must_use = "nothing begins until it is awaited"]
+pub struct Begin {
+    core: Core,
+    carried: Arc<After>,
+    id: Option<String>,
+    isolation: Option<Isolation>,
+    after: Option<String>,
+    runs_max: u32,
+}
+
+/// The answer to a begin.
+#[derive(Deserialize)]
+struct Begun {
+    status: Option<String>,
+    attempt: Option<String>,
+    after: Option<String>,
+}
+
+impl Begin {
+    pub(crate) fn new(core: Core, carried: Arc<After>) -> Self {
+        Self { core, carried, id: None, isolation: None, after: None, runs_max: RUNS_MAX }
+    }
+
+    /// Names it after the work it does, in 1 to 128 bytes: under its id it takes effect once, whoever retries it.
+    /// Without, an id is generated.
+    pub fn id(mut self, id: impl Into<String>) -> Self {
+        self.id = Some(id.into());
+        self
+    }
+
+    /// Asks for an isolation; without, the server's default, which is read-atomic.
+    pub fn isolation(mut self, isolation: Isolation) -> Self {
+        self.isolation = Some(isolation);
+        self
+    }
+
+    /// Makes it see the commit that another client's [`Transaction::after`] tells of, instead of this one's last.
+    pub fn after(mut self, token: impl Into<String>) -> Self {
+        self.after = Some(token.into());
+        self
+    }
+
+    /// How often [`Begin::transact`] runs its body at most, instead of [`RUNS_MAX`] times; at least once.
+    pub fn runs_max(mut self, runs_max: u32) -> Self {
+        self.runs_max = runs_max;
+        self
+    }
+
+    /// Runs `body` in the transaction and commits, again if it has to be; returns what it returned, or none if the
+    /// id has committed before.
+    ///
+    /// The body runs again, under the same id, after an attempt that is known to have had no effect: what it does
+    /// outside of the transaction may then happen twice, so let it do little. A body whose transaction failed in
+    /// such a way is run again whatever error of its own it made of that; any other error of its own aborts the
+    /// transaction and is returned.
+    // Not `AsyncFnMut`: futures over bodies that borrow would not be `Send`, and so could not be spawned.
+    pub async fn transact<T, E, F>(
+        mut self,
+        mut body: impl FnMut(Transaction) -> F,
+    ) -> std::result::Result<Option<T>, E>
+    where
+        F: Future<Output = std::result::Result<T, E>>,
+        E: From<Error>,
+    {
+        let id = self.take_id()?;
+        let mut runs = 0;
+        loop {
+            let transaction = match self.begin(&id).await {
+                Err(error) if error.kind() == ErrorKind::AlreadyCommitted => return Ok(None),
+                begun => begun?,
+            };
+            let (verdict, error) = match body(transaction.clone()).await {
+                Ok(value) if transaction.is_given_up() => return Ok(Some(value)),
+                Ok(value) => match transaction.commit().await {
+                    Ok(()) => return Ok(Some(value)),
+                    Err(error) => (transaction.verdict(), error.into()),
+                },
+                Err(error) => (transaction.verdict(), error),
+            };
+            transaction.give_up().await;
+            runs += 1;
+            match verdict {
+                Verdict::Skip => return Ok(None),
+                Verdict::Again(reason) if runs < self.runs_max => {
+                    sleep(full_jitter(runs).max(reason.retry_after().unwrap_or_default())).await;
+                }
+                Verdict::Again(_) | Verdict::Failed => return Err(error),
+            }
+        }
+    }
+
+    fn take_id(&mut self) -> Result<String> {
+        match self.id.take() {
+            Some(id) if id.is_empty() => {
+                Err(Error::new(ErrorKind::InvalidRequest, "begin a transaction", "its id is empty"))
+            }
+            Some(id) => Ok(id),
+            None => generated_id(),
+        }
+    }
+
+    /// Begins one attempt under `id`.
+    async fn begin(&self, id: &str) -> Result<Transaction> {
+        let core = self.core.branch();
+        let after = self.after.clone().or_else(|| self.carried.token());
+        let call = Call::begin(id, self.isolation, after);
+        // Nothing of a body has run, and what a begin cannot do now it has tried for long enough.
+        let answer = core.exchange(&call).await.map_err(|error| error.with_body_again(false))?;
+        let begun: Option<Begun> = serde_json::from_slice(&answer.response.body).ok();
+        match begun {
+            Some(Begun { status: Some(status), after, .. }) if status == "committed" => {
+                self.carried.heard(after);
+                let error = Error::new(ErrorKind::AlreadyCommitted, call.what, "its id has committed before");
+                Err(error.of_transaction(Some(id)))
+            }
+            Some(Begun { attempt: Some(token), .. }) => {
+                let name = AttemptName { id: id.to_owned(), token };
+                Ok(Transaction::begun(name, core, Arc::clone(&self.carried), answer.is_doubled))
+            }
+            _ => Err(call.unexpected("no attempt in the answer")),
+        }
+    }
+}
+
+impl IntoFuture for Begin {
+    type Output = Result<Transaction>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    /// One attempt. An id that has committed before is
+    /// [`AlreadyCommitted`](crate::ErrorKind::AlreadyCommitted).
+    fn into_future(mut self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let id = self.take_id()?;
+            self.begin(&id).await
+        })
+    }
+}
+
+fn generated_id() -> Result<String> {
+    let mut bytes = [0; GENERATED_ID_BYTES];
+    getrandom::fill(&mut bytes).map_err(|error| {
+        Error::new(ErrorKind::Unavailable, "generate a transaction id", error.to_string())
+    })?;
+    Ok(bytes.iter().fold(String::new(), |mut id, byte| {
+        let _ = write!(id, "{byte:02x}");
+        id
+    }))
+}

@@ -1,0 +1,219 @@
+//! The HTTP interface as data: what is sent, and in words, what for.
+
+use bytes::Bytes;
+use http::Method;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
+use serde::Serialize;
+
+use crate::{
+    begin::Isolation,
+    error::{Error, ErrorKind, Result},
+    limits::VALUE_BYTES_MAX,
+    problem,
+};
+
+/// What stands in a segment of a path as it is.
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// A request, what it is for in words, and what it means when no answer comes. Sending it twice does what sending
+/// it once does.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) what: String,
+    pub(crate) method: Method,
+    pub(crate) path: String,
+    pub(crate) body: Bytes,
+    pub(crate) content_type: Option<&'static str>,
+    pub(crate) attempt: Option<String>,
+    pub(crate) after: Option<String>,
+    pub(crate) transaction: Option<String>,
+    /// Whether it takes effect by itself, so that a lost answer leaves its outcome unknown.
+    pub(crate) is_change: bool,
+    /// Whether `no-such-key` is an answer rather than a refusal.
+    may_be_absent: bool,
+}
+
+/// What came back, as far as a client of Landfast looks at it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Response {
+    pub(crate) status: u16,
+    pub(crate) after: Option<String>,
+    pub(crate) retry_after: Option<String>,
+    pub(crate) body: Bytes,
+}
+
+impl Response {
+    /// The value that a get answered.
+    pub(crate) fn value(self) -> Option<Bytes> {
+        (self.status != 404).then_some(self.body)
+    }
+}
+
+/// Which attempt of which transaction a call belongs to.
+#[derive(Debug, Clone)]
+pub(crate) struct AttemptName {
+    pub(crate) id: String,
+    /// What begin answered; the server tells attempts of one id apart by it.
+    pub(crate) token: String,
+}
+
+#[derive(Serialize)]
+struct BeginBody<'a> {
+    id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    isolation: Option<&'static str>,
+}
+
+impl Call {
+    fn new(what: String, method: Method, path: String) -> Self {
+        Self {
+            what,
+            method,
+            path,
+            body: Bytes::new(),
+            content_type: None,
+            attempt: None,
+            after: None,
+            transaction: None,
+            is_change: false,
+            may_be_absent: false,
+        }
+    }
+
+    pub(crate) fn begin(id: &str, isolation: Option<Isolation>, after: Option<String>) -> Self {
+        let body = BeginBody { id, isolation: isolation.map(Isolation::name) };
+        let mut call =
+            Self::new(format!("begin transaction {id:?}"), Method::POST, "/v1/transactions".to_owned());
+        call.body = serde_json::to_vec(&body).expect("strings always serialise").into();
+        call.content_type = Some("application/json");
+        call.after = after;
+        call.transaction = Some(id.to_owned());
+        call
+    }
+
+    pub(crate) fn get(of: &AttemptName, key: &[u8]) -> Self {
+        Self { may_be_absent: true, ..Self::of_key(of, "get", Method::GET, key) }
+    }
+
+    pub(crate) fn put(of: &AttemptName, key: &[u8], value: Bytes) -> Result<Self> {
+        Self::of_key(of, "put", Method::PUT, key).carrying(value)
+    }
+
+    pub(crate) fn delete(of: &AttemptName, key: &[u8]) -> Self {
+        Self::of_key(of, "delete", Method::DELETE, key)
+    }
+
+    pub(crate) fn commit(of: &AttemptName) -> Self {
+        let call = Self::of_attempt(of, "commit", Method::POST, format!("{}/commit", transaction(&of.id)));
+        Self { is_change: true, ..call }
+    }
+
+    pub(crate) fn abort(of: &AttemptName) -> Self {
+        Self::of_attempt(of, "abort", Method::DELETE, transaction(&of.id))
+    }
+
+    /// Asks what became of an id, whichever attempt.
+    pub(crate) fn status(id: &str) -> Self {
+        let what = format!("ask for the status of transaction {id:?}");
+        Self { transaction: Some(id.to_owned()), ..Self::new(what, Method::GET, transaction(id)) }
+    }
+
+    pub(crate) fn get_state(key: &[u8]) -> Self {
+        Self { may_be_absent: true, ..Self::of_state("get", Method::GET, key) }
+    }
+
+    pub(crate) fn put_state(key: &[u8], value: Bytes) -> Result<Self> {
+        Self { is_change: true, ..Self::of_state("put", Method::PUT, key) }.carrying(value)
+    }
+
+    pub(crate) fn delete_state(key: &[u8]) -> Self {
+        Self { is_change: true, ..Self::of_state("delete", Method::DELETE, key) }
+    }
+
+    fn of_key(of: &AttemptName, verb: &str, method: Method, key: &[u8]) -> Self {
+        let path = format!("{}/keys/{}", transaction(&of.id), segment(key));
+        Self::of_attempt(of, &format!("{verb} key {} in", shown(key)), method, path)
+    }
+
+    fn of_attempt(of: &AttemptName, verb: &str, method: Method, path: String) -> Self {
+        let mut call = Self::new(format!("{verb} transaction {:?}", of.id), method, path);
+        call.attempt = Some(of.token.clone());
+        call.transaction = Some(of.id.clone());
+        call
+    }
+
+    fn of_state(verb: &str, method: Method, key: &[u8]) -> Self {
+        Self::new(format!("{verb} key {}", shown(key)), method, format!("/v1/state/{}", segment(key)))
+    }
+
+    fn carrying(mut self, value: Bytes) -> Result<Self> {
+        if value.len() > VALUE_BYTES_MAX {
+            let detail = format!("{} bytes, at most {VALUE_BYTES_MAX}", value.len());
+            let error = Error::new(ErrorKind::TooLarge, self.what, detail);
+            return Err(error.of_transaction(self.transaction.as_deref()));
+        }
+        self.body = value;
+        self.content_type = Some("application/octet-stream");
+        Ok(self)
+    }
+
+    /// Whether `response` is an answer rather than a refusal.
+    pub(crate) fn accepts(&self, response: &Response) -> bool {
+        (200..300).contains(&response.status) || (self.may_be_absent && problem::is_no_such_key(response))
+    }
+
+    /// That this call cannot be answered as it was.
+    pub(crate) fn unexpected(&self, detail: &str) -> Error {
+        let error = Error::new(ErrorKind::UnexpectedAnswer, self.what.clone(), detail);
+        error.of_transaction(self.transaction.as_deref())
+    }
+}
+
+fn transaction(id: &str) -> String {
+    format!("/v1/transactions/{}", segment(id.as_bytes()))
+}
+
+/// One segment of a path. Dots alone are escaped too: `..` unescaped would be walked by proxies.
+fn segment(name: &[u8]) -> String {
+    if name.iter().all(|byte| *byte == b'.') {
+        return "%2E".repeat(name.len());
+    }
+    percent_encode(name, ENCODED).to_string()
+}
+
+fn shown(key: &[u8]) -> String {
+    format!("{:?}", String::from_utf8_lossy(key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_string_is_one_segment() {
+        for (name, encoded) in [
+            (&b"plain-._~9"[..], "plain-._~9"),
+            (b"a/b?c#d%e f+g", "a%2Fb%3Fc%23d%25e%20f%2Bg"),
+            ("ü".as_bytes(), "%C3%BC"),
+            (b"\x00\xff", "%00%FF"),
+            (b"", ""),
+            (b".", "%2E"),
+            (b"..", "%2E%2E"),
+            (b"..a", "..a"),
+        ] {
+            assert_eq!(segment(name), encoded);
+        }
+    }
+
+    #[test]
+    fn a_value_beyond_the_bound_is_refused_before_it_is_sent() {
+        let value = Bytes::from(vec![0; VALUE_BYTES_MAX + 1]);
+        let refused = Call::put_state(b"a", value.clone()).expect_err("it is too large");
+        assert_eq!(refused.kind(), ErrorKind::TooLarge);
+        assert!(
+            refused.to_string().starts_with("put key \"a\": 67108865 bytes, at most 67108864. "),
+            "{refused}"
+        );
+        Call::put_state(b"a", value.slice(1..)).expect("it is not");
+    }
+}

@@ -1,0 +1,114 @@
+//! Sockets: a pool of keep-alive connections per node, one request at a time on each.
+
+use std::{error::Error as _, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Request, header};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::{TokioExecutor, TokioTimer},
+};
+use tokio::{sync::Semaphore, time::timeout};
+
+use crate::{
+    call::{Call, Response},
+    exchange::Event,
+    limits::{ANSWER_BYTES_MAX, CONNECT_MAX, CONNECTIONS_MAX, IDLE_MAX},
+};
+
+const ATTEMPT: &str = "landfast-attempt";
+const AFTER: &str = "landfast-after";
+const USER_AGENT: &str = concat!("landfast-rust/", env!("CARGO_PKG_VERSION"));
+
+/// Every connection of one client. Clones share them.
+#[derive(Debug, Clone)]
+pub(crate) struct Connections {
+    http: Client<HttpConnector, Full<Bytes>>,
+    nodes: Arc<[Node]>,
+    /// What every request says about who sends it.
+    pub(crate) authorization: Option<HeaderValue>,
+}
+
+#[derive(Debug)]
+struct Node {
+    address: String,
+    places: Semaphore,
+}
+
+impl Connections {
+    pub(crate) fn to(nodes: &[String]) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_connect_timeout(Some(CONNECT_MAX));
+        connector.set_nodelay(true);
+        let http = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE_MAX)
+            .pool_max_idle_per_host(CONNECTIONS_MAX)
+            .build(connector);
+        let node =
+            |address: &String| Node { address: address.clone(), places: Semaphore::new(CONNECTIONS_MAX) };
+        Self { http, nodes: nodes.iter().map(node).collect(), authorization: None }
+    }
+
+    /// `HOST:PORT` of a node.
+    pub(crate) fn address(&self, node: usize) -> &str {
+        &self.nodes[node].address
+    }
+
+    /// Sends one request once.
+    pub(crate) async fn send(&self, node: usize, call: &Call, most: Duration) -> Event {
+        let node = &self.nodes[node];
+        let request = match self.request(&node.address, call) {
+            Ok(request) => request,
+            Err(error) => return Event::Lost { reason: error.to_string(), was_sent: false },
+        };
+        let Ok(place) = timeout(most, node.places.acquire()).await else {
+            let reason = format!("all {CONNECTIONS_MAX} connections were busy");
+            return Event::Lost { reason, was_sent: false };
+        };
+        let event = timeout(most, self.answer(request)).await;
+        drop(place);
+        event.unwrap_or_else(|_| Event::Lost { reason: "no answer in time".to_owned(), was_sent: true })
+    }
+
+    async fn answer(&self, request: Request<Full<Bytes>>) -> Event {
+        let (head, body) = match self.http.request(request).await {
+            Ok(response) => response.into_parts(),
+            Err(error) => {
+                let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+                return Event::Lost { reason, was_sent: !error.is_connect() };
+            }
+        };
+        match Limited::new(body, ANSWER_BYTES_MAX).collect().await {
+            Ok(whole) => Event::Response(Response {
+                status: head.status.as_u16(),
+                after: text(&head.headers, AFTER),
+                retry_after: text(&head.headers, header::RETRY_AFTER.as_str()),
+                body: whole.to_bytes(),
+            }),
+            Err(error) => Event::Lost { reason: error.to_string(), was_sent: true },
+        }
+    }
+
+    fn request(&self, address: &str, call: &Call) -> Result<Request<Full<Bytes>>, http::Error> {
+        let mut request = Request::builder()
+            .method(call.method.clone())
+            .uri(format!("http://{address}{}", call.path))
+            .header(header::USER_AGENT, USER_AGENT);
+        let named = [(ATTEMPT, call.attempt.as_deref()), (AFTER, call.after.as_deref())];
+        for (name, value) in named.into_iter().chain([(header::CONTENT_TYPE.as_str(), call.content_type)]) {
+            if let Some(value) = value {
+                request = request.header(name, value);
+            }
+        }
+        if let Some(authorization) = &self.authorization {
+            request = request.header(header::AUTHORIZATION, authorization);
+        }
+        request.body(Full::new(call.body.clone()))
+    }
+}
+
+fn text(headers: &HeaderMap, name: &str) -> Option<String> {
+    headers.get(name)?.to_str().ok().map(str::to_owned)
+}

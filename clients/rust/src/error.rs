@@ -1,0 +1,281 @@
+//! What Landfast could not do, and what the caller does next.
+
+use std::{fmt, time::Duration};
+
+/// The result of a call.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What went wrong, by what the caller does next. Most are the `type` of the server's problem document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// Another transaction committed first what this one had read. Nothing was written.
+    Conflict,
+    /// No version of the key fits what the transaction has read before. It is not the same as absent.
+    NoValidVersion,
+    /// The versions that the transaction reads at are no longer kept.
+    SnapshotTooOld,
+    /// The server knows no transaction of this id: it never began, or was given up and forgotten.
+    NoSuchTransaction,
+    /// The attempt has ended.
+    TransactionFinished(Outcome),
+    /// The id has committed before: its effects are there, and the body need not run.
+    AlreadyCommitted,
+    /// The id is older than what the server remembers: it may have committed, or not.
+    Expired,
+    /// It was not learnt in time whether the change took effect. For a transaction, ask again by its id.
+    OutcomeUnknown,
+    /// No node answered in time, or none could serve.
+    Unavailable,
+    /// The node's clock is too far ahead to give timestamps.
+    ClockAhead,
+    /// The node has as many open transactions as it takes.
+    TooManyTransactions,
+    /// The node has no room for more bytes in flight.
+    TooMuchBuffered,
+    /// The store is full.
+    NoRoom,
+    /// What is stored does not decode.
+    Corrupt,
+    /// The value is too large, or the transaction writes too many keys or bytes. Nothing changed.
+    TooLarge,
+    /// The key, the id, the address or another argument is not acceptable. Nothing changed.
+    InvalidRequest,
+    /// A serializable transaction stays within the keyspaces of one sequencer.
+    SeveralSequencers,
+    /// The server does not take this request from here: token, host, origin or path.
+    Refused,
+    /// The answer is not one that Landfast gives. Is something else listening there?
+    UnexpectedAnswer,
+}
+
+/// How an attempt ended that takes no more calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// Without effect.
+    Aborted,
+    /// After 60 s without a call, or 15 min in all; without effect.
+    Expired,
+    /// Somebody began the same id again; this attempt is without effect.
+    BegunAnew,
+    /// It took effect.
+    Committed,
+    /// In a way that this client does not know.
+    Other,
+}
+
+impl Outcome {
+    pub(crate) fn named(name: Option<&str>) -> Self {
+        match name {
+            Some("aborted") => Self::Aborted,
+            Some("expired") => Self::Expired,
+            Some("begun-anew") => Self::BegunAnew,
+            Some("committed") => Self::Committed,
+            _ => Self::Other,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Aborted => "aborted",
+            Self::Expired => "expired",
+            Self::BegunAnew => "begun-anew",
+            Self::Committed => "committed",
+            Self::Other => "not known to this client",
+        }
+    }
+}
+
+impl ErrorKind {
+    /// Whether the attempt is over once this was answered to one of its calls.
+    pub(crate) fn ends_attempt(self) -> bool {
+        matches!(
+            self,
+            Self::Conflict
+                | Self::NoSuchTransaction
+                | Self::TransactionFinished(_)
+                | Self::AlreadyCommitted
+                | Self::Expired
+        )
+    }
+
+    /// Whether the attempt ended without effect, so that its body may be run again under the same id.
+    fn lets_the_body_run_again(self) -> bool {
+        matches!(
+            self,
+            Self::Conflict
+                | Self::NoValidVersion
+                | Self::SnapshotTooOld
+                | Self::NoSuchTransaction
+                | Self::TransactionFinished(Outcome::Aborted)
+                | Self::Unavailable
+                | Self::ClockAhead
+        )
+    }
+
+    /// What the caller does next, in a sentence.
+    fn advice(self) -> &'static str {
+        match self {
+            Self::Conflict | Self::TransactionFinished(Outcome::Aborted) => {
+                "Nothing was written; run the body again, as transact does."
+            }
+            Self::NoValidVersion => {
+                "This does not mean that the key is absent; run the body again, as transact does."
+            }
+            Self::SnapshotTooOld => {
+                "Run the body again, as transact does; read what you need sooner after the begin."
+            }
+            Self::NoSuchTransaction => "Nothing of it was written; begin again.",
+            Self::TransactionFinished(Outcome::Expired) => {
+                "A transaction ends after 60 s without a call and after 15 min in all; do less in one."
+            }
+            Self::TransactionFinished(Outcome::BegunAnew) => {
+                "Somebody began the same id again, and this attempt was dropped; leave it to them."
+            }
+            Self::TransactionFinished(Outcome::Committed) => {
+                "What it wrote is there; begin another transaction."
+            }
+            Self::TransactionFinished(Outcome::Other) => "Read the keys to find out.",
+            Self::AlreadyCommitted => "Its effects are there once; skip the body, as transact does.",
+            Self::Expired => "It can no longer be said whether it committed; read the keys to find out.",
+            Self::OutcomeUnknown => {
+                "It may have taken effect; repeat it with the same id, which does no harm, or read."
+            }
+            Self::Unavailable => {
+                "Try again later; is `landfast serve` running where the client looks for it?"
+            }
+            Self::ClockAhead => "Set the clock of that node; others can serve meanwhile.",
+            Self::TooManyTransactions => "Try again later; commit or abort transactions that are not needed.",
+            Self::TooMuchBuffered => "Try again later, or write less at once.",
+            Self::NoRoom => "Free or add storage.",
+            Self::Corrupt => "Stop using this key, look into the server's log, and report it.",
+            Self::TooLarge => "Split it over several keys or transactions.",
+            Self::InvalidRequest => "Keys have at most 1,024 bytes, ids 1 to 128.",
+            Self::SeveralSequencers => "Use one transaction per group of keyspaces.",
+            Self::Refused => {
+                "Check the address and the token, and that server and client are of the same version."
+            }
+            Self::UnexpectedAnswer => "Check that the address is that of a Landfast server.",
+        }
+    }
+}
+
+/// Whatever Landfast could not do: what was tried, on what, what happened, and what to do next.
+#[derive(Debug, Clone)]
+pub struct Error {
+    kind: ErrorKind,
+    details: Box<Details>,
+}
+
+/// Apart from the kind, so that a result stays small.
+#[derive(Debug, Clone, Default)]
+struct Details {
+    what: String,
+    detail: String,
+    problem: Option<String>,
+    status: Option<u16>,
+    retry_after: Option<Duration>,
+    transaction: Option<String>,
+    may_have_happened: bool,
+    body_may_run_again: bool,
+}
+
+impl Error {
+    pub(crate) fn new(kind: ErrorKind, what: impl Into<String>, detail: impl Into<String>) -> Self {
+        let details = Details {
+            what: what.into(),
+            detail: detail.into(),
+            body_may_run_again: kind.lets_the_body_run_again(),
+            ..Details::default()
+        };
+        Self { kind, details: Box::new(details) }
+    }
+
+    pub(crate) fn of_transaction(mut self, id: Option<&str>) -> Self {
+        self.details.transaction = id.map(str::to_owned);
+        self
+    }
+
+    pub(crate) fn answered(
+        mut self,
+        status: u16,
+        problem: Option<String>,
+        retry_after: Option<Duration>,
+    ) -> Self {
+        self.details.status = Some(status);
+        self.details.problem = problem;
+        self.details.retry_after = retry_after;
+        self
+    }
+
+    pub(crate) fn that_may_have_happened(mut self, may_have_happened: bool) -> Self {
+        self.details.may_have_happened = may_have_happened;
+        self
+    }
+
+    pub(crate) fn with_body_again(mut self, may_run_again: bool) -> Self {
+        self.details.body_may_run_again = may_run_again;
+        self
+    }
+
+    /// The same, except that it does not deny what may have happened.
+    pub(crate) fn into_unknown(mut self) -> Self {
+        self.kind = ErrorKind::OutcomeUnknown;
+        self.details.body_may_run_again = false;
+        self
+    }
+
+    /// What went wrong.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// The `type` of the server's problem document, if it was the server that refused.
+    pub fn problem(&self) -> Option<&str> {
+        self.details.problem.as_deref()
+    }
+
+    /// The status of the server's answer, if there was one.
+    pub fn status(&self) -> Option<u16> {
+        self.details.status
+    }
+
+    /// How long the server asked to wait.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.details.retry_after
+    }
+
+    /// The id of the transaction that it happened to.
+    pub fn transaction(&self) -> Option<&str> {
+        self.details.transaction.as_deref()
+    }
+
+    /// Whether the call may have had its effect all the same, now or a moment later.
+    pub fn may_have_happened(&self) -> bool {
+        self.details.may_have_happened
+    }
+
+    /// Whether the attempt ended without effect, so that its body may be run again under the same id.
+    pub fn body_may_run_again(&self) -> bool {
+        self.details.body_may_run_again
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Details { what, detail, problem, .. } = &*self.details;
+        formatter.write_str(what)?;
+        for said in [problem.as_deref().unwrap_or_default(), detail.trim_end_matches('.')] {
+            if !said.is_empty() {
+                write!(formatter, ": {said}")?;
+            }
+        }
+        if let ErrorKind::TransactionFinished(outcome) = self.kind {
+            write!(formatter, " (outcome: {})", outcome.name())?;
+        }
+        write!(formatter, ". {}", self.kind.advice())
+    }
+}
+
+impl std::error::Error for Error {}

@@ -1,0 +1,164 @@
+//! Sending one request until it is answered: which node, when again, and when to give up.
+//!
+//! [`Course`] decides and knows no I/O: it is told what came of each sending, and when. [`exchange`] is the shell
+//! around it.
+//!
+//! Invariants
+//! - A request goes to the next node at the first sign that a node is gone; a pause comes only after every node
+//!   has been tried.
+//! - A change whose last answer is missing ends as `OutcomeUnknown`, never as an error that denies it.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    call::{Call, Response},
+    connections::Connections,
+    error::{Error, ErrorKind, Result},
+    limits::Limits,
+    nodes::Route,
+    problem::{Meaning, Repeat, refusal},
+};
+
+const PAUSE_FIRST: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Beyond so many doublings every pause has reached its longest.
+const DOUBLINGS_MAX: u32 = 16;
+
+/// What came of sending a request once.
+#[derive(Debug)]
+pub(crate) enum Event {
+    Response(Response),
+    /// No answer came. `was_sent` is false only if not one byte can have reached the server.
+    Lost {
+        reason: String,
+        was_sent: bool,
+    },
+}
+
+/// A response, and whether another copy of the request may still be on its way to the server.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) response: Response,
+    pub(crate) is_doubled: bool,
+}
+
+/// What to do after an event.
+#[derive(Debug)]
+enum Next {
+    End(Result<Answer>),
+    /// Send it again after the pause, to the next node if this one is left.
+    Again {
+        pause: Duration,
+        leaves_node: bool,
+    },
+}
+
+/// The course of one call.
+#[derive(Debug)]
+struct Course<'a> {
+    call: &'a Call,
+    nodes: usize,
+    limits: Limits,
+    may_have_happened: bool,
+    failures: u32,
+}
+
+/// Sends `call` until it is answered, refused for good, or out of time.
+pub(crate) async fn exchange(
+    call: &Call,
+    route: &Route,
+    connections: &Connections,
+    limits: Limits,
+) -> Result<Answer> {
+    let mut course = Course::new(call, route.nodes(), limits);
+    let began = Instant::now();
+    loop {
+        let node = route.node();
+        let event = connections.send(node, call, course.reply_max(began.elapsed())).await;
+        let next = course.judge(event, connections.address(node), began.elapsed(), &mut full_jitter);
+        match next {
+            Next::End(result) => return result,
+            Next::Again { pause, leaves_node } => {
+                if leaves_node {
+                    route.leave(node);
+                }
+                if !pause.is_zero() {
+                    sleep(pause).await;
+                }
+            }
+        }
+    }
+}
+
+/// How long to wait after so many failures, drawn between zero and a ceiling that doubles.
+pub(crate) fn full_jitter(failures: u32) -> Duration {
+    let ceiling = PAUSE_FIRST.saturating_mul(1 << failures.min(DOUBLINGS_MAX)).min(PAUSE_MAX);
+    // Without chance (which no system is ever without) all would come back at once: late, but not wrong.
+    let drawn = getrandom::u32().unwrap_or(u32::MAX);
+    ceiling.mul_f64(f64::from(drawn) / f64::from(u32::MAX))
+}
+
+impl<'a> Course<'a> {
+    fn new(call: &'a Call, nodes: usize, limits: Limits) -> Self {
+        let limits = limits.for_body(call.body.len());
+        Self { call, nodes, limits, may_have_happened: false, failures: 0 }
+    }
+
+    /// How long to wait for an answer that is asked for now.
+    fn reply_max(&self, elapsed: Duration) -> Duration {
+        let left = self.limits.call.saturating_sub(elapsed).max(Duration::from_millis(1));
+        self.limits.reply.min(left)
+    }
+
+    fn judge(
+        &mut self,
+        event: Event,
+        node: &str,
+        elapsed: Duration,
+        jitter: &mut dyn FnMut(u32) -> Duration,
+    ) -> Next {
+        let (error, meaning) = match event {
+            Event::Response(response) if self.call.accepts(&response) => {
+                return Next::End(Ok(Answer { response, is_doubled: self.may_have_happened }));
+            }
+            Event::Response(response) => refusal(self.call, node, &response),
+            Event::Lost { reason, was_sent } => self.loss(node, reason, was_sent),
+        };
+        self.may_have_happened |= !meaning.is_certain;
+        if meaning.repeat == Repeat::Never {
+            // What speaks of the attempt itself speaks for every copy of the request.
+            let is_final = error.kind().ends_attempt();
+            return Next::End(Err(if is_final { error } else { self.given_up(error) }));
+        }
+        self.failures += 1;
+        let nodes = u32::try_from(self.nodes).unwrap_or(u32::MAX);
+        let leaves_node = meaning.repeat == Repeat::Elsewhere;
+        let has_another_node = leaves_node && !self.failures.is_multiple_of(nodes);
+        let pause = if has_another_node {
+            Duration::ZERO
+        } else {
+            jitter(self.failures / nodes).max(error.retry_after().unwrap_or_default())
+        };
+        if elapsed.saturating_add(pause) >= self.limits.call {
+            return Next::End(Err(self.given_up(error)));
+        }
+        Next::Again { pause, leaves_node }
+    }
+
+    fn loss(&self, node: &str, reason: String, was_sent: bool) -> (Error, Meaning) {
+        let what = format!("{} at {node}", self.call.what);
+        let error = Error::new(ErrorKind::Unavailable, what, reason);
+        (error.of_transaction(self.call.transaction.as_deref()), Meaning::of_loss(was_sent))
+    }
+
+    fn given_up(&self, last: Error) -> Error {
+        let is_denial = self.call.is_change && self.may_have_happened;
+        let error = if is_denial { last.into_unknown() } else { last };
+        error.that_may_have_happened(self.may_have_happened)
+    }
+}
+
+#[cfg(test)]
+mod tests;

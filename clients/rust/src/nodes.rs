@@ -1,0 +1,133 @@
+//! Where the servers are, and which of them is asked next.
+//!
+//! Any node takes any call, so a client stays with one node as long as that answers and moves on at the first
+//! sign that it does not. A transaction stays with the node that began it, because every other node would have to
+//! forward its calls.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use http::{Uri, uri::Scheme};
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// Where a server listens by default.
+pub const URL_DEFAULT: &str = "http://127.0.0.1:7600";
+/// The most servers that a client is told of.
+pub const NODES_MAX: usize = 64;
+
+/// The addresses, each as `HOST:PORT`.
+pub(crate) fn parse<I>(urls: I) -> Result<Arc<[String]>>
+where
+    I: IntoIterator,
+    I::Item: AsRef<str>,
+{
+    let nodes = urls.into_iter().take(NODES_MAX + 1).map(|url| address(url.as_ref().trim()));
+    let nodes = nodes.collect::<Result<Vec<_>>>()?;
+    if nodes.is_empty() || nodes.len() > NODES_MAX {
+        let detail = format!("between 1 and {NODES_MAX} URLs are needed, such as {URL_DEFAULT}");
+        return Err(Error::new(ErrorKind::InvalidRequest, "connect", detail));
+    }
+    Ok(nodes.into())
+}
+
+fn address(url: &str) -> Result<String> {
+    let refuse = |why: &str| {
+        let detail = format!("{why}; write it like {URL_DEFAULT}");
+        Error::new(ErrorKind::InvalidRequest, format!("connect to {url:?}"), detail)
+    };
+    let uri: Uri = url.parse().map_err(|_| refuse("it is not the URL of a server"))?;
+    if uri.scheme() == Some(&Scheme::HTTPS) {
+        return Err(refuse("this client does not speak TLS"));
+    }
+    let is_plain = uri.scheme() == Some(&Scheme::HTTP) && uri.path() == "/" && uri.query().is_none();
+    let authority = uri.authority().filter(|authority| is_plain && !authority.host().is_empty());
+    let authority = authority.ok_or_else(|| refuse("it is not the URL of a server"))?;
+    match (authority.port_u16(), authority.host()) {
+        (Some(port), host) if authority.as_str() == format!("{host}:{port}") => Ok(format!("{host}:{port}")),
+        (None, host) if authority.as_str() == host => Ok(format!("{host}:80")),
+        _ => Err(refuse("it is not the URL of a server")),
+    }
+}
+
+/// Which node is asked next. Moving on is idempotent: two tasks that lose one node move one step.
+#[derive(Debug)]
+pub(crate) struct Route {
+    nodes: usize,
+    next: AtomicUsize,
+    origin: Option<Arc<Self>>,
+}
+
+impl Route {
+    pub(crate) fn over(nodes: usize) -> Arc<Self> {
+        Arc::new(Self { nodes, next: AtomicUsize::new(0), origin: None })
+    }
+
+    /// A route of its own that begins where this one stands, and takes this one along when it leaves a node.
+    pub(crate) fn branch(self: &Arc<Self>) -> Arc<Self> {
+        let next = AtomicUsize::new(self.node());
+        Arc::new(Self { nodes: self.nodes, next, origin: Some(Arc::clone(self)) })
+    }
+
+    pub(crate) fn nodes(&self) -> usize {
+        self.nodes
+    }
+
+    pub(crate) fn node(&self) -> usize {
+        self.next.load(Ordering::Relaxed)
+    }
+
+    /// Moves on, if `node` is still the one that would be asked.
+    pub(crate) fn leave(&self, node: usize) {
+        let next = (node + 1) % self.nodes;
+        // Who comes second finds that the first has moved on already.
+        let _ = self.next.compare_exchange(node, next, Ordering::Relaxed, Ordering::Relaxed);
+        if let Some(origin) = &self.origin {
+            origin.leave(node);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_a_plain_url_of_a_server() {
+        let nodes = parse(["http://127.0.0.1:7600", " http://[::1]:7601/", "http://state.example"]);
+        assert_eq!(*nodes.expect("addresses"), ["127.0.0.1:7600", "[::1]:7601", "state.example:80"]);
+        for bad in [
+            "",
+            "127.0.0.1:7600",
+            "https://a",
+            "http://",
+            "http://a/v1",
+            "http://a/?b",
+            "http://u@a",
+            "http://a:x",
+            "redis://a",
+        ] {
+            let error = parse([bad]).expect_err(bad);
+            assert_eq!(error.kind(), ErrorKind::InvalidRequest);
+            assert!(error.to_string().contains(URL_DEFAULT), "{error}");
+        }
+        parse::<[&str; 0]>([]).expect_err("there is none");
+        parse(["http://a"; NODES_MAX + 1]).expect_err("there are too many");
+    }
+
+    #[test]
+    fn who_leaves_a_node_that_was_left_moves_nobody() {
+        let client = Route::over(3);
+        let (one, other) = (client.branch(), client.branch());
+        one.leave(0);
+        other.leave(0);
+        assert_eq!((client.node(), one.node(), other.node()), (1, 1, 1));
+        one.leave(1);
+        other.leave(0);
+        assert_eq!((client.node(), one.node(), other.node()), (2, 2, 1));
+        one.leave(2);
+        assert_eq!(client.node(), 0);
+    }
+}

@@ -1,0 +1,197 @@
+//! A transaction that has begun: a handle around its attempt.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use serde::Deserialize;
+
+use crate::{
+    after::After,
+    attempt::{Attempt, Phase, Verdict},
+    call::{AttemptName, Call},
+    client::Core,
+    error::Result,
+    exchange::Answer,
+    limits::Limits,
+};
+
+/// One attempt at a transaction.
+///
+/// Its own requests are repeated when they are lost, at the next node if need be. The code that uses it is not: for
+/// that there is [`Begin::transact`](crate::Begin::transact). Clones are the same attempt; tasks may share it as
+/// long as they write different keys. When the last one is dropped before a commit was asked for, it is aborted
+/// in the background.
+#[derive(Debug, Clone)]
+pub struct Transaction(Arc<Handle>);
+
+#[derive(Debug)]
+struct Handle {
+    name: AttemptName,
+    /// With a route of its own: it stays with its node.
+    core: Core,
+    after: Arc<After>,
+    attempt: Mutex<Attempt>,
+    committed: Mutex<Option<String>>,
+}
+
+/// The answer to a commit, or to the question what became of an id.
+#[derive(Deserialize)]
+struct Status {
+    status: String,
+    after: Option<String>,
+}
+
+impl Transaction {
+    pub(crate) fn begun(name: AttemptName, core: Core, after: Arc<After>, is_begin_doubled: bool) -> Self {
+        let attempt = Mutex::new(Attempt::begun(&name.id, is_begin_doubled));
+        Self(Arc::new(Handle { name, core, after, attempt, committed: Mutex::new(None) }))
+    }
+
+    /// The name of the transaction: under it, it takes effect at most once.
+    pub fn id(&self) -> &str {
+        &self.0.name.id
+    }
+
+    /// Once committed: what to hand to [`Begin::after`](crate::Begin::after) elsewhere, for it to see this commit.
+    pub fn after(&self) -> Option<String> {
+        self.0.committed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The value of `key` as this transaction sees it; none if there is none.
+    pub async fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Bytes>> {
+        let call = Call::get(&self.0.name, key.as_ref());
+        self.attempt().may_call(&call)?;
+        let answer = self.0.core.exchange(&call).await;
+        match answer {
+            Ok(answer) => Ok(answer.response.value()),
+            Err(error) => Err(self.attempt().failed(&call, error)),
+        }
+    }
+
+    /// Sets `key`; others see it once the transaction has committed.
+    pub async fn put(&self, key: impl AsRef<[u8]>, value: impl Into<Bytes>) -> Result<()> {
+        let call = Call::put(&self.0.name, key.as_ref(), value.into())?;
+        self.write(key.as_ref(), &call).await
+    }
+
+    /// Removes `key`, whether or not it exists.
+    pub async fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
+        let call = Call::delete(&self.0.name, key.as_ref());
+        self.write(key.as_ref(), &call).await
+    }
+
+    /// Makes everything that it wrote take effect, durably, once. May be repeated after
+    /// [`OutcomeUnknown`](crate::ErrorKind::OutcomeUnknown), and after it has succeeded.
+    pub async fn commit(&self) -> Result<()> {
+        let call = Call::commit(&self.0.name);
+        if self.phase() == Phase::Committed {
+            return Ok(());
+        }
+        self.attempt().may_commit(&call)?;
+        match self.0.core.exchange(&call).await {
+            Ok(answer) => {
+                self.attempt().phase = Phase::Committed;
+                self.remember(answer);
+                Ok(())
+            }
+            Err(error) => Err(self.attempt().commit_failed(&call, error)),
+        }
+    }
+
+    /// Drops everything written so far. Nothing happens if the attempt is over already and did not commit.
+    pub async fn abort(&self) -> Result<()> {
+        let call = Call::abort(&self.0.name);
+        if !self.attempt().may_abort(&call)? {
+            return Ok(());
+        }
+        let answer = self.0.core.with_limits(Limits::of_aborts()).exchange(&call).await;
+        self.attempt().aborted(answer.err())
+    }
+
+    /// What the server knows of the id: `open`, `committing`, `committed`, `aborted` or `expired`.
+    pub async fn status(&self) -> Result<String> {
+        let call = Call::status(self.id());
+        let answer = self.0.core.exchange(&call).await?;
+        let found: Status = serde_json::from_slice(&answer.response.body)
+            .map_err(|_| call.unexpected("no status in the answer"))?;
+        Ok(found.status)
+    }
+
+    pub(crate) fn verdict(&self) -> Verdict {
+        self.attempt().verdict.clone()
+    }
+
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.attempt().is_given_up()
+    }
+
+    /// Aborts what is still open. What ended the body says more than a failed abort, and the server ends idle
+    /// attempts by itself.
+    pub(crate) async fn give_up(&self) {
+        if self.phase() == Phase::Open {
+            let _ = self.abort().await;
+        }
+    }
+
+    async fn write(&self, key: &[u8], call: &Call) -> Result<()> {
+        self.attempt().may_write(call, key)?;
+        let unanswered = Unanswered(Some(&self.0.attempt));
+        let answer = self.0.core.exchange(call).await;
+        unanswered.answered();
+        match answer {
+            Ok(answer) => {
+                self.attempt().wrote(key, answer.is_doubled);
+                Ok(())
+            }
+            Err(error) => Err(self.attempt().write_failed(call, error)),
+        }
+    }
+
+    fn remember(&self, answer: Answer) {
+        let said = serde_json::from_slice::<Status>(&answer.response.body).ok().and_then(|body| body.after);
+        let token = self.0.after.heard(said.or(answer.response.after));
+        *self.0.committed.lock().unwrap_or_else(PoisonError::into_inner) = token;
+    }
+
+    fn phase(&self) -> Phase {
+        self.attempt().phase
+    }
+
+    fn attempt(&self) -> MutexGuard<'_, Attempt> {
+        locked(&self.0.attempt)
+    }
+}
+
+/// A write that is under way. Dropped before it is answered, because its future was, it leaves a torn attempt.
+struct Unanswered<'a>(Option<&'a Mutex<Attempt>>);
+
+impl Unanswered<'_> {
+    fn answered(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if let Some(attempt) = self.0 {
+            locked(attempt).tear();
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if locked(&self.attempt).phase != Phase::Open {
+            return;
+        }
+        // Without a runtime, as when that is what ends, the server's time-out does the same later.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let (core, call) = (self.core.with_limits(Limits::of_aborts()), Call::abort(&self.name));
+            runtime.spawn(async move { core.exchange(&call).await.map(drop) });
+        }
+    }
+}
+
+fn locked(attempt: &Mutex<Attempt>) -> MutexGuard<'_, Attempt> {
+    attempt.lock().unwrap_or_else(PoisonError::into_inner)
+}
