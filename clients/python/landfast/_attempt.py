@@ -145,6 +145,11 @@ class Attempt:
             if self.phase is not Phase.COMMITTED:
                 self.phase = Phase.ABORTED
 
+    def left(self) -> None:
+        """The block has ended in order: raises what the server ended the attempt with, if it took no notice."""
+        if self.phase is Phase.ABORTED and self._ended is not None:
+            raise self._ended
+
     def status(self) -> Steps[str]:
         """What the server knows of the id: open, committing, committed, aborted or expired."""
         call = _requests.status(self.id)

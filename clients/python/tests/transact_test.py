@@ -205,6 +205,21 @@ async def a_body_that_takes_no_notice_of_its_end_is_judged_by_it(
         await client.transact(heedless)
     assert runs == 3
 
+    async def heedless_at_the_end(t: kinds.Transaction) -> None:
+        nonlocal runs
+        runs += 1
+        with contextlib.suppress(landfast.Error):
+            await t.put("a", b"1")
+
+    commits = len(servers.store.commits)
+    servers.fail("PUT", cluster.refuse(409, "transaction-finished", outcome="aborted"))
+    await client.transact(heedless_at_the_end)
+    assert (runs, len(servers.store.commits)) == (5, commits + 1)
+    servers.fail("PUT", cluster.refuse(409, "transaction-finished", outcome="expired"))
+    with pytest.raises(landfast.TransactionFinished, match="expired"):
+        await client.transact(heedless_at_the_end)
+    assert (runs, len(servers.store.commits)) == (6, commits + 1)
+
     async def ends_itself(t: kinds.Transaction) -> None:
         nonlocal runs
         runs += 1
@@ -213,7 +228,7 @@ async def a_body_that_takes_no_notice_of_its_end_is_judged_by_it(
 
     with pytest.raises(landfast.TransactionFinished):
         await client.transact(ends_itself)
-    assert runs == 4
+    assert runs == 7
 
 
 @kinds.over()

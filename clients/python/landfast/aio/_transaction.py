@@ -75,6 +75,8 @@ class Transaction:
         _ids.leave_block(self._scope)
         self._scope = None
         if self._attempt.phase is not Phase.OPEN:
+            if kind is None:
+                self._attempt.left()
             return
         if kind is None:
             try:
