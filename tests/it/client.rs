@@ -263,6 +263,8 @@ async fn a_body_that_fails_by_itself_is_aborted_and_not_run_again() {
             }
         })
         .await;
+    let aborts = house.relay.requests("DELETE /v1/transactions/poor HTTP");
+    assert_eq!(aborts.len(), 1, "it is over when transact returns");
     assert_eq!(failed.expect_err("it fails").to_string(), "not enough money");
     assert_eq!((runs, house.count().await), (1, 0));
     let t = house.client.transaction().id("poor").await.expect("it can be begun anew");

@@ -10,7 +10,10 @@ use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
     sync::Notify,
+    time::timeout,
 };
+
+use super::WAIT_MAX;
 
 const BUFFER_BYTES: usize = 64 * 1024;
 
@@ -80,7 +83,8 @@ impl Relay {
 
     /// Waits until an answer has been lost. Its connection is reset when [`Relay::connect`] is called.
     pub(super) async fn has_lost_one(&self) {
-        self.shared.lost.notified().await;
+        let lost = self.shared.lost.notified();
+        timeout(WAIT_MAX, lost).await.expect("the request that is to be lost was never sent");
     }
 
     /// Goes on with the server at `upstream`.
