@@ -16,7 +16,7 @@ use coordination::{
 };
 use ports::{
     DurabilityPoint, Externalize, Item, Key, KeyValue, Update,
-    key_value::{Action, Batch, Batched, KeyValueLimits, Page, Read, Scan, Transacted, Updated},
+    key_value::{Action, Batch, Batched, KeyValueLimits, Page, Read, Room, Scan, Transacted, Updated},
 };
 use simulated::{Options, World};
 use simulation::{house::House, scenario::seeds};
@@ -142,6 +142,9 @@ impl KeyValue for Deadly {
     }
     fn limits(&self) -> &KeyValueLimits {
         self.store.limits()
+    }
+    fn room(&self) -> Room {
+        self.store.room()
     }
 }
 
