@@ -34,6 +34,9 @@ pub struct Plan {
 /// The wait between two attempts to connect.
 const CONNECT_AGAIN_AFTER: Duration = Duration::from_millis(50);
 
+/// How often a client that hears nothing asks whether anybody is there.
+const PINGS_PER_TIMEOUT: u32 = 3;
+
 /// Works through `plan` as client number `client`.
 pub async fn act(house: House, client: usize, plan: Plan, mut rng: Rng) -> History {
     let mut actor = Actor {
@@ -168,6 +171,11 @@ impl Actor {
                     biased;
                     () = self.house.gone(generation) => return false,
                     () = client.wait() => {}
+                    // As clients do that hear nothing: what they wait for may be lost.
+                    () = tokio::time::sleep(self.plan.timeout / PINGS_PER_TIMEOUT) => {
+                        self.submit(client, Request::Ping);
+                        replies += 1;
+                    }
                 }
             }
         }

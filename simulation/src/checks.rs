@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use coordination::{
+    basis::Basis,
     model::{EventKind, Naming, Output, Request, Response, SessionId, Stat, Watching, Zxid},
     records::Answer,
     session::{SHARD_COUNT, Sessions},
@@ -312,7 +313,8 @@ pub async fn nothing_is_left(world: &World) -> Vec<String> {
     let mut left = Vec::new();
     let sessions = Sessions::new(world.key_value());
     for shard in 0..SHARD_COUNT {
-        let (rows, _) = sessions.page(shard, Bytes::new()).await.expect("the world is healed");
+        let (rows, _) =
+            sessions.page(shard, Bytes::new(), &mut Basis::default()).await.expect("the world is healed");
         left.extend(rows.iter().map(|(session, row)| format!("{session:?} is left, {:?}", row.state)));
     }
     let prefix = ObjectPath::from("temporary");

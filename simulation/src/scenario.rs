@@ -27,6 +27,9 @@ pub const PORT_CALLS_MAX: u64 = 2_000;
 /// After the clients are done and the world is healed: every session that was left has expired by then.
 const AFTERWARDS: Duration = Duration::from_mins(1);
 
+/// From one loss of the store to the next, at most: so that most of them strike while somebody is at work.
+const FALL_BACK_MS_MAX: u64 = 150;
+
 /// What is run.
 #[derive(Debug, Clone)]
 pub struct Scenario {
@@ -46,6 +49,8 @@ pub struct Scenario {
     pub instances: Instances,
     /// How often everything dies at once.
     pub crashes: usize,
+    /// How often the store loses what is not durable while everybody else lives on.
+    pub fall_backs: usize,
     /// Whether every session is used often enough that none may expire.
     pub expires_nobody: bool,
     /// What the clients ask for.
@@ -69,6 +74,7 @@ impl Default for Scenario {
             weather: Weather::Calm,
             instances: Instances::Warm,
             crashes: 0,
+            fall_backs: 0,
             expires_nobody: false,
             mix: everything,
             config: Config { locks, session_timeout_min: Duration::from_secs(12), ..Config::default() },
@@ -124,6 +130,10 @@ impl Scenario {
             for _ in 0..self.crashes {
                 tokio::time::sleep(Duration::from_millis(rng.u64(1..400))).await;
                 house.crash().await;
+            }
+            for _ in 0..self.fall_backs {
+                tokio::time::sleep(Duration::from_millis(rng.u64(1..FALL_BACK_MS_MAX))).await;
+                world.fall_back_keeping_some();
             }
             std::future::pending::<()>().await;
         };

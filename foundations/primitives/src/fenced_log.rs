@@ -10,8 +10,8 @@
 //! comes to the same answer at any later time. A reader carries the epoch it has reached in its [`Cursor`].
 //!
 //! An append returns once its slot is visible. It is acknowledged outside once its point is durable; since
-//! durable means a prefix, all slots before it are durable then. If the store restarts under a writer, the
-//! writer asks whether its last slot survived before it believes in the next one (S12).
+//! durable means a prefix, all slots before it are durable then. Each slot rests on the ones before it (promise D4): if
+//! the store restarts under a writer and takes its last slot, the next one is refused (S12).
 //!
 //! Seals stay when a log is trimmed: the next slot of a fenced writer is the seal of its successor, or a void
 //! slot before it, and were those gone, that writer would find a free slot (S13). That is one small item per
@@ -189,7 +189,11 @@ impl FencedLog {
     /// Forgets the records before `until`, which every reader must have passed. Seals stay, and so do void
     /// slots, without their payloads (S13). Safe to repeat, and to leave off halfway.
     pub async fn trim(&self, until: Cursor) -> Result<()> {
-        self.move_trim_mark(until).await?;
+        self.trim_resting_on(until, DurabilityPoint::DURABLE).await
+    }
+
+    async fn trim_resting_on(&self, until: Cursor, basis: DurabilityPoint) -> Result<()> {
+        self.move_trim_mark(until, basis).await?;
         let mut from = slot_sort(SlotIndex(0));
         let mut epoch = Epoch(0);
         loop {
@@ -207,7 +211,7 @@ impl FencedLog {
                     let void =
                         Update::modify(key.clone(), vec![Action::unset(PAYLOAD)]).when(Condition::Exists);
                     let update = if slot.epoch < epoch { void } else { Update::delete(key) };
-                    self.key_value.update(update).await?;
+                    self.key_value.update(update.resting_on(basis)).await?;
                 }
                 epoch = epoch.max(slot.epoch);
             }
@@ -219,7 +223,7 @@ impl FencedLog {
     }
 
     /// Moves the start of the log forward; a reader that finds a hole there knows why.
-    async fn move_trim_mark(&self, until: Cursor) -> Result<()> {
+    async fn move_trim_mark(&self, until: Cursor, basis: DurabilityPoint) -> Result<()> {
         let actions = vec![
             Action::set_integer(START, until.next.0 as i64),
             Action::set_integer(EPOCH, until.epoch.0 as i64),
@@ -228,16 +232,22 @@ impl FencedLog {
             Condition::Absent,
             Condition::attribute(START, Test::Below(until.next.0 as i64)),
         ]);
-        self.key_value.update(Update::modify(self.trim_mark(), actions).when(forward)).await.map(drop)
+        let update = Update::modify(self.trim_mark(), actions).when(forward).resting_on(basis);
+        self.key_value.update(update).await.map(drop)
     }
 
     /// Puts a slot if it is absent; otherwise says what is there.
-    async fn put(&self, index: SlotIndex, slot: &Stored) -> Result<(Option<Stored>, DurabilityPoint)> {
+    async fn put(
+        &self,
+        index: SlotIndex,
+        slot: &Stored,
+        basis: DurabilityPoint,
+    ) -> Result<(Option<Stored>, DurabilityPoint)> {
         let key = Key::new(&self.partition, slot_sort(index));
         let mut attributes = vec![Action::set_integer(EPOCH, slot.epoch.0 as i64)];
         attributes.extend(slot.payload.clone().map(|payload| Action::set(PAYLOAD, payload)));
         let update = Update::modify(key.clone(), attributes).when(Condition::Absent);
-        let updated = self.key_value.update(update).await?;
+        let updated = self.key_value.update(update.resting_on(basis)).await?;
         let point = updated.receipt.point;
         match updated.outcome {
             Outcome::Done(_) => Ok((None, point)),

@@ -4,7 +4,8 @@
 //! back are one conditional update each. It is free if no timestamp is there, and expired if its timestamp
 //! is older than `hold_ms_max` and [`DRIFT_MS_MAX`] by the clock of who asks. Expiry is about waiting, never
 //! about safety: clocks lie, and a holder may be paused right before its write. Safety is the token, which
-//! every write under the lock is conditional on.
+//! every write under the lock is conditional on, and that the store still has the lock (promise D4): one that has gone
+//! back gives the same token again.
 //!
 //! Invariants
 //! - The token never goes down; releasing the lock keeps it. So an item with a lock must not be deleted while
@@ -129,6 +130,8 @@ impl TimedLock {
     /// Applies `actions` to the locked item if the lock is still the caller's (S3). With an operation, a
     /// repeat is recognised as done, also under a later lock, or none.
     ///
+    /// Errors: `Lost`, and nothing changed, if the store has lost the lock; so for [`TimedLock::release`].
+    ///
     /// # Panics
     /// If an action touches the attributes of the lock.
     pub async fn update(
@@ -197,7 +200,8 @@ impl TimedLock {
         operation: Option<Operation>,
     ) -> Result<Guarded> {
         let update = Update { operation, ..Update::modify(held.key.clone(), actions).when(held.guard()) };
-        let updated = self.key_value.update(update).await?;
+        // A store that has lost the lock gives its token to somebody else: the guard alone cannot tell them apart.
+        let updated = self.key_value.update(update.resting_on(held.receipt.point)).await?;
         Ok(match updated.outcome {
             Outcome::Done(item) => Guarded::Done { item, receipt: updated.receipt },
             Outcome::Conflict(item) => Guarded::LostLock(item, updated.receipt),
@@ -206,7 +210,8 @@ impl TimedLock {
 }
 
 impl Held {
-    /// Holds while the lock is the holder's: for updates of its own making, in transactions for example.
+    /// Holds while the lock is the holder's: for updates of its own making, in transactions for example. They have to
+    /// rest on the point of [`Held::receipt`] too.
     pub fn guard(&self) -> Condition {
         Condition::All(vec![
             Condition::attribute(TOKEN, Test::is_integer(self.token.0 as i64)),

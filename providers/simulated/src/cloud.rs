@@ -105,6 +105,23 @@ impl Cloud {
 
     /// The store's process dies and starts again at once: what `kept` says of the order survives.
     pub(crate) fn crash(&self, kept: Kept) {
+        self.lose("crash", kept);
+        for invocation in lock(&self.running).values() {
+            invocation.end();
+        }
+        if !self.options.arming_survives_crash {
+            lock(&self.armed).disarm_all();
+        }
+        self.notify();
+    }
+
+    /// The store could not make everything durable and goes back to what it keeps; everybody lives on.
+    pub(crate) fn fall_back(&self, kept: Kept) {
+        self.lose("fall back", kept);
+        self.notify();
+    }
+
+    fn lose(&self, how: &'static str, kept: Kept) {
         let kept = {
             let store = self.store();
             let (durable, now) = (store.durable(), store.point().position.0);
@@ -114,13 +131,10 @@ impl Cloud {
             }
         };
         self.store().crash(kept);
-        self.record("crash", "store", format!("kept up to {kept}"));
-        for invocation in lock(&self.running).values() {
-            invocation.end();
-        }
-        if !self.options.arming_survives_crash {
-            lock(&self.armed).disarm_all();
-        }
+        self.record(how, "store", format!("kept up to {kept}"));
+    }
+
+    fn notify(&self) {
         self.durable.notify_waiters();
         self.changed.notify_waiters();
     }

@@ -28,6 +28,12 @@ pub enum Broken {
     RemembersSilenceInTheInstance,
     /// P5: temporary objects of a replaced connection are removed although what they came for is not applied.
     SweepsWhatIsNotApplied,
+    /// D4: writers decide and install by locks that the store may have lost.
+    DecidesByLostLocks,
+    /// D4, C-3: decided requests are numbered although the store may have lost the decision.
+    NumbersWhatWasLost,
+    /// C-6: a session that is too large to end at once stays open while it loses its first ephemerals.
+    EndsOpenSessions,
     /// C-6: a session is ended without watching it for a whole timeout.
     ExpiresAtFirstSilence,
 }

@@ -23,6 +23,7 @@ use ports::{ErrorKind, Incarnation, Monotonic, queue::Message};
 
 use crate::{
     Error,
+    basis::Basis,
     broken::Broken,
     error::{ConnectError, Ended},
     gateway::Shared,
@@ -62,6 +63,8 @@ pub struct Client {
     /// How many at the head of `pending` are updates that have been sent.
     sent: usize,
     last_request: u64,
+    /// What it has seen of its session's row: a store that has lost its attach gives the same number to another.
+    basis: Basis,
     /// The start of the store that the requests were sent to.
     incarnation: Incarnation,
     /// The head of `pending` is a read that must not run before the view is here.
@@ -79,6 +82,19 @@ pub struct Client {
     lease: Lease,
 }
 
+/// A session as its row was opened or taken over for one connection.
+pub(crate) struct Attached {
+    pub(crate) session: SessionId,
+    pub(crate) password: Password,
+    pub(crate) attach: u64,
+    pub(crate) timeout: Duration,
+    /// From before it was asked for.
+    pub(crate) asked_at: Monotonic,
+    pub(crate) basis: Basis,
+    /// The start of the queues' store from before it was asked for.
+    pub(crate) incarnation: Incarnation,
+}
+
 enum Pending {
     Update { tag: i32, request: u64, operation: Option<Operation> },
     Read { tag: i32, request: Request },
@@ -94,14 +110,9 @@ struct Lease {
 impl Client {
     pub(crate) fn new(
         shared: Arc<Shared>,
-        session: SessionId,
-        password: Password,
-        attach: u64,
-        timeout: Duration,
-        asked_at: Monotonic,
+        Attached { session, password, attach, timeout, asked_at, basis, incarnation }: Attached,
     ) -> Self {
         let mailbox = Arc::new(Mailbox::default());
-        let incarnation = shared.queue.point().incarnation;
         shared.tail.register(Connection { session, attach }, mailbox.clone());
         Self {
             shared,
@@ -113,6 +124,7 @@ impl Client {
             pending: VecDeque::new(),
             sent: 0,
             last_request: 0,
+            basis,
             incarnation,
             blocked_until: None,
             turns: 0,
@@ -247,6 +259,8 @@ impl Client {
             let mut outputs = Vec::new();
             self.release(&mut outputs);
             if outputs.iter().any(|output| matches!(output, Output::Reply { .. })) {
+                // The answer is durable, and the attach came before it, unless it was lost: then another has its number.
+                self.shared.sessions.externalize(&self.basis).await?;
                 return Ok(());
             }
         }
@@ -266,7 +280,7 @@ impl Client {
             // What was sent before may be lost, and only the peer can ask again.
             return Err(ports::Error::unavailable("wait for answers of a store that has restarted").into());
         }
-        match self.shared.sessions.renew(self.session, self.attach).await? {
+        match self.shared.sessions.renew(self.session, self.attach, &mut self.basis).await? {
             Moved::Done(_) => {
                 self.lease = Lease { renewed_at: now, is_peer_active: false, timer: None };
                 Ok(())

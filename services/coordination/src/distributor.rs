@@ -15,6 +15,9 @@
 //! A distributor that dies anywhere is followed by one that takes the log over, which shuts the first one
 //! out, and does steps 3 to 5 again for every slot that is not known to be done ([`Distributor::take_over`]).
 //!
+//! Each step rests on the ones before it ([`Basis`]): a store that has gone back takes nothing from a distributor that
+//! knows more than it does.
+//!
 //! The paper's timestamp adjustment (algorithm 2, step 5) is not needed: zxids are given here, in order.
 
 mod numbering;
@@ -28,12 +31,19 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::future::try_join_all;
-use ports::{Event, Functions, Handler, KeyValue, Result, functions::Failure, queue::Delivery};
+use ports::{
+    DurabilityPoint, Event, Functions, Handler, KeyValue, Result, functions::Failure, key_value::Read,
+    queue::Delivery,
+};
 use primitives::{Appended, Cursor, Epoch, FencedLog, SlotIndex};
 use tokio::sync::Mutex;
 
-use self::{numbering::Numbered, order::Applied};
+use self::{
+    numbering::Numbered,
+    order::{Applied, Ordered},
+};
 use crate::{
+    basis::Basis,
     broken::Broken,
     config::Config,
     ephemerals::Ephemerals,
@@ -57,6 +67,7 @@ const SLOTS_TRIMMED: usize = 256;
 /// The distributor function.
 #[derive(Debug)]
 pub struct Distributor {
+    system: Arc<dyn KeyValue>,
     log: FencedLog,
     regions: Vec<UserStore>,
     sessions: Sessions,
@@ -79,10 +90,19 @@ struct Settling {
     has_ended: bool,
 }
 
+/// All that a distributor has seen of each store since it took the log over.
+#[derive(Debug)]
+struct Grounds {
+    system: Basis,
+    /// Per region, in order.
+    regions: Vec<Basis>,
+}
+
 /// The state of a distributor that holds the log.
 #[derive(Debug)]
 struct Warm {
     writer: primitives::Writer,
+    grounds: Grounds,
     /// The last slot of the log.
     slot: u64,
     /// The last zxid given.
@@ -122,7 +142,8 @@ impl Distributor {
             log: FencedLog::new(system.clone(), LOG_PARTITION),
             regions,
             sessions: Sessions::new(system.clone()),
-            ephemerals: Ephemerals::new(system),
+            ephemerals: Ephemerals::new(system.clone()),
+            system,
             nodes,
             functions,
             broken: config.broken,
@@ -133,7 +154,7 @@ impl Distributor {
     async fn handle_messages(&self, deliveries: &[Delivery]) -> Result<()> {
         let mut guard = self.warm.lock().await;
         // Taken out: a failure, or the death of this invocation, leaves none, and the next one starts afresh.
-        let mut warm = match guard.take() {
+        let mut warm = match guard.take().and_then(|warm| self.standing(warm)) {
             Some(warm) => warm,
             None => self.take_over().await?,
         };
@@ -144,13 +165,13 @@ impl Distributor {
         let mut ordered = if self.broken == Some(Broken::IgnoresPredecessors) {
             order::unordered(&mut warm.applied, decided)
         } else {
-            order::ordered(&self.sessions, &self.nodes, &mut warm.applied, decided).await?
+            self.ordered(&mut warm, decided).await?
         };
         if ordered.has_foreign {
             // Whoever numbered them may have died before it told of them, and these messages are what is left
             // to say so: take over, which tells of the last slot again, before they are acknowledged.
             warm = self.take_over().await?;
-            ordered = order::ordered(&self.sessions, &self.nodes, &mut warm.applied, ordered.next).await?;
+            ordered = self.ordered(&mut warm, ordered.next).await?;
         }
         if !ordered.next.is_empty() {
             self.distribute(&mut warm, &ordered.next).await?;
@@ -159,10 +180,39 @@ impl Distributor {
         Ok(())
     }
 
+    /// Of work that begins now.
+    fn grounds(&self) -> Grounds {
+        let of_region = |region: &UserStore| Basis::now(&**region.items());
+        Grounds { system: Basis::now(&*self.system), regions: self.regions.iter().map(of_region).collect() }
+    }
+
+    /// What an earlier invocation left, unless a store has restarted since and may have lost what it knows. From here
+    /// on all that was sent so far is known to be decided, if it was planned in the same start of the store.
+    fn standing(&self, mut warm: Warm) -> Option<Warm> {
+        warm.grounds.system.look(&*self.system).ok()?;
+        for (region, basis) in self.regions.iter().zip(&mut warm.grounds.regions) {
+            basis.look(&**region.items()).ok()?;
+        }
+        Some(warm)
+    }
+
+    async fn ordered(&self, warm: &mut Warm, arrived: Vec<Decided>) -> Result<Ordered> {
+        let Warm { applied, grounds: Grounds { system: basis, .. }, .. } = warm;
+        let decided = if self.broken == Some(Broken::NumbersWhatWasLost) {
+            arrived
+        } else {
+            order::still_decided(&self.sessions, &self.nodes, arrived, basis).await?
+        };
+        order::ordered(&self.sessions, &self.nodes, applied, decided, basis).await
+    }
+
     async fn distribute(&self, warm: &mut Warm, ordered: &[Decided]) -> Result<()> {
         let first = Zxid(warm.zxid.0 + 1);
         let numbered = numbering::number(&self.regions, first, ordered).await?;
         let encoded = encode(&numbered.slot);
+        // All that the slot says is computed from: the decisions, and the regions as they were read for it.
+        warm.grounds.system.look(&*self.system)?;
+        warm.writer.rest_on(warm.grounds.system.point()).await?;
         let index = match warm.writer.append(encoded.clone()).await? {
             Appended::At(index, _) => index,
             Appended::Fenced => {
@@ -171,34 +221,34 @@ impl Distributor {
         };
         let step = warm.step(index, warm.writer.epoch(), numbered.slot.last());
         if self.broken == Some(Broken::AnswersBeforeApplying) {
-            self.tell(step, encoded.clone()).await?;
+            self.tell(step, encoded.clone(), warm.grounds.regions[0].point()).await?;
         }
-        self.apply(step, &numbered).await?;
-        self.settle(&mut warm.applied, &numbered.slot.entries).await?;
-        self.tell(step, encoded).await?;
+        self.apply(step, &numbered, &mut warm.grounds).await?;
+        self.settle(warm, &numbered.slot.entries).await?;
+        self.tell(step, encoded, warm.grounds.regions[0].point()).await?;
         warm.advance(step);
         self.trim(warm).await
     }
 
     /// Applies a slot to every region.
-    async fn apply(&self, step: Step, numbered: &Numbered) -> Result<()> {
-        let regions = self.regions.iter().zip(&numbered.changes);
-        try_join_all(regions.map(|(region, changes)| region.apply(step, changes, &numbered.garbage))).await?;
-        self.collect(&numbered.garbage).await
+    async fn apply(&self, step: Step, numbered: &Numbered, grounds: &mut Grounds) -> Result<()> {
+        let regions = self.regions.iter().zip(&numbered.changes).zip(&mut grounds.regions);
+        let applied =
+            regions.map(|((region, changes), basis)| region.apply(step, changes, &numbered.garbage, basis));
+        try_join_all(applied).await?;
+        self.collect(&numbered.garbage, grounds).await
     }
 
     /// Removes objects that nothing names once everything applied so far is durable in every region: until
     /// then whoever applies it again reads them (rule P5, for a delete in another store).
-    async fn collect(&self, garbage: &[Bytes]) -> Result<()> {
+    async fn collect(&self, garbage: &[Bytes], grounds: &mut Grounds) -> Result<()> {
         if garbage.is_empty() {
             return Ok(());
         }
-        let durable = |region: &UserStore| {
-            let items = region.items().clone();
-            async move { items.externalize(items.point()).await }
-        };
-        try_join_all(self.regions.iter().map(durable)).await?;
-        try_join_all(self.regions.iter().map(|region| region.collect(garbage))).await?;
+        let regions = self.regions.iter().zip(&mut grounds.regions);
+        try_join_all(regions.map(|(region, basis)| region.items().externalize(basis.point()))).await?;
+        let regions = self.regions.iter().zip(&mut grounds.regions);
+        try_join_all(regions.map(|(region, basis)| region.collect(garbage, basis))).await?;
         Ok(())
     }
 
@@ -209,11 +259,14 @@ impl Distributor {
         }
         warm.retained.drain(..SLOTS_TRIMMED - 1);
         let until = warm.retained.pop_front().expect("more are retained than trimmed");
-        self.log.trim(until).await
+        warm.writer.trim(until).await
     }
 
     /// Drops what is applied from the outboxes, one write per session, and removes ended sessions.
-    async fn settle(&self, applied: &mut Applied, entries: &[Entry]) -> Result<()> {
+    /// That the slot is applied is what this rests on: an outbox is the last place that has its requests.
+    async fn settle(&self, warm: &mut Warm, entries: &[Entry]) -> Result<()> {
+        let Warm { applied, grounds: Grounds { system: basis, .. }, .. } = warm;
+        basis.look(&*self.system)?;
         let mut settling: BTreeMap<SessionId, Settling> = BTreeMap::new();
         for entry in entries {
             let first = Settling { before: entry.id.sequence - 1, through: 0, has_ended: false };
@@ -223,11 +276,11 @@ impl Distributor {
         }
         for (session, settling) in settling {
             if settling.has_ended {
-                self.ephemerals.clear(session).await?;
-                self.sessions.remove(session).await?;
+                self.ephemerals.clear(session, basis).await?;
+                self.sessions.remove(session, basis).await?;
                 applied.forget(session);
             } else {
-                self.sessions.applied(session, settling.before, settling.through).await?;
+                self.sessions.applied(session, settling.before, settling.through, basis).await?;
                 applied.advance(session, settling.through);
             }
         }
@@ -235,8 +288,8 @@ impl Distributor {
     }
 
     /// Wakes the watch function; gateways that it does not reach find the slot in the log.
-    async fn tell(&self, step: Step, slot: Bytes) -> Result<()> {
-        let point = self.regions[0].items().point();
+    /// It may leave once `point` is durable, where the first region has it applied.
+    async fn tell(&self, step: Step, slot: Bytes, point: DurabilityPoint) -> Result<()> {
         let wake = Wake { previous: step.previous, index: step.slot, epoch: step.epoch, slot, point };
         self.functions.invoke(names::WATCH, encode(&wake)).await.map(|_| ())
     }
@@ -244,9 +297,11 @@ impl Distributor {
     /// Becomes the distributor: seals the log, and finishes every slot that is not known to be finished. The
     /// last one applied is among them, since its outboxes may not be settled.
     async fn take_over(&self) -> Result<Warm> {
+        let mut grounds = self.grounds();
         let (mut cursors, mut garbage) = (Vec::with_capacity(self.regions.len()), Vec::new());
-        for region in &self.regions {
-            let (cursor, of_region) = region.cursor().await?;
+        for (region, basis) in self.regions.iter().zip(&mut grounds.regions) {
+            let Read { value: (cursor, of_region), point } = region.cursor().await?;
+            basis.seen(point)?;
             garbage.extend(of_region);
             cursors.push(cursor);
         }
@@ -257,12 +312,14 @@ impl Distributor {
             slot => Cursor { next: SlotIndex(slot), epoch: Epoch(cursor.epoch) },
         };
         let (writer, standing) = self.log.take_over(from).await?;
+        grounds.system.seen(writer.point())?;
         let (zxid, retained) = (cursor.zxid, VecDeque::new());
-        let mut warm = Warm { writer, slot: cursor.slot, zxid, retained, applied: Applied::default() };
+        let applied = Applied::default();
+        let mut warm = Warm { writer, grounds, slot: cursor.slot, zxid, retained, applied };
         for slot in standing {
             self.redo(&mut warm, slot).await?;
         }
-        self.collect(&garbage).await?;
+        self.collect(&garbage, &mut warm.grounds).await?;
         Ok(warm)
     }
 
@@ -271,27 +328,29 @@ impl Distributor {
         let slot: Slot = decode(&logged.payload, "a slot of the log")?;
         let step = warm.step(logged.index, logged.epoch, slot.last());
         let mut is_applied = true;
-        for region in &self.regions {
-            is_applied &= region.cursor().await?.0.slot >= step.slot;
+        for (region, basis) in self.regions.iter().zip(&mut warm.grounds.regions) {
+            let Read { value: (cursor, _), point } = region.cursor().await?;
+            basis.seen(point)?;
+            is_applied &= cursor.slot >= step.slot;
         }
         if !is_applied {
             let mut decided = Vec::with_capacity(slot.entries.len());
             for entry in &slot.entries {
-                decided.push(self.find_in_outbox(entry).await?);
+                decided.push(self.find_in_outbox(entry, &mut warm.grounds.system).await?);
             }
             // Only the changes are computed again: what was logged is what was decided.
             let numbered = numbering::number(&self.regions, slot.first, &decided).await?;
-            self.apply(step, &numbered).await?;
+            self.apply(step, &numbered, &mut warm.grounds).await?;
         }
-        self.settle(&mut warm.applied, &slot.entries).await?;
-        self.tell(step, logged.payload).await?;
+        self.settle(warm, &slot.entries).await?;
+        self.tell(step, logged.payload, warm.grounds.regions[0].point()).await?;
         warm.advance(step);
         Ok(())
     }
 
     /// A numbered request is in its session's outbox until it is applied everywhere.
-    async fn find_in_outbox(&self, entry: &Entry) -> Result<Decided> {
-        let row = self.sessions.get(entry.id.session).await?;
+    async fn find_in_outbox(&self, entry: &Entry, basis: &mut Basis) -> Result<Decided> {
+        let row = self.sessions.get(entry.id.session, basis).await?;
         let decided = match &row {
             Some(row) => row.decided(entry.id.sequence)?,
             None => None,

@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use ports::{
     Condition, Error, Key, KeyValue, Result, Update,
-    key_value::{Scan, Test, Value},
+    key_value::{Read, Scan, Test, Value},
 };
 
-use crate::{model::SessionId, records::UpdateId};
+use crate::{basis::Basis, model::SessionId, records::UpdateId};
 
 /// Which of its session's updates made the ephemeral.
 const CREATE: &str = "create";
@@ -33,36 +33,37 @@ impl Ephemerals {
     }
 
     /// Notes that `path` may become an ephemeral, made by `create`.
-    pub async fn add(&self, create: UpdateId, path: &str) -> Result<()> {
+    pub async fn add(&self, create: UpdateId, path: &str, basis: &mut Basis) -> Result<()> {
         let attributes = vec![(CREATE.into(), Value::Integer(create.sequence as i64))];
-        self.system.update(Update::put(key(create.session, path), attributes)).await.map(|_| ())
+        self.update(Update::put(key(create.session, path), attributes), basis).await
     }
 
     /// Notes that the ephemeral made at `path` by `create` is gone.
-    pub async fn remove(&self, create: UpdateId, path: &str) -> Result<()> {
+    pub async fn remove(&self, create: UpdateId, path: &str, basis: &mut Basis) -> Result<()> {
         let is_its = Condition::attribute(CREATE, Test::is_integer(create.sequence as i64));
-        self.system.update(Update::delete(key(create.session, path)).when(is_its)).await.map(|_| ())
+        self.update(Update::delete(key(create.session, path)).when(is_its), basis).await
     }
 
     /// Removes the entry of `path`, whatever it was written for: its session is at its end and makes no more.
-    pub async fn discard(&self, session: SessionId, path: &str) -> Result<()> {
-        self.system.update(Update::delete(key(session, path))).await.map(|_| ())
+    pub async fn discard(&self, session: SessionId, path: &str, basis: &mut Basis) -> Result<()> {
+        self.update(Update::delete(key(session, path)), basis).await
     }
 
     /// Removes the whole index of a session whose end is applied.
-    pub async fn clear(&self, session: SessionId) -> Result<()> {
-        for path in self.all(session).await? {
-            self.discard(session, &path).await?;
+    pub async fn clear(&self, session: SessionId, basis: &mut Basis) -> Result<()> {
+        for path in self.all(session, basis).await? {
+            self.discard(session, &path, basis).await?;
         }
         Ok(())
     }
 
     /// All that may be ephemerals of `session`, in path order.
-    pub async fn all(&self, session: SessionId) -> Result<Vec<String>> {
+    pub async fn all(&self, session: SessionId, basis: &mut Basis) -> Result<Vec<String>> {
         let mut paths = Vec::new();
         let mut scan = Scan::partition(partition(session), PAGE_ITEMS);
         loop {
-            let page = self.system.scan(&scan).await?.value;
+            let Read { value: page, point } = self.system.scan(&scan).await?;
+            basis.seen(point)?;
             for (sort, _) in page.items {
                 let path = String::from_utf8(sort.to_vec());
                 paths.push(
@@ -74,6 +75,10 @@ impl Ephemerals {
                 None => return Ok(paths),
             }
         }
+    }
+
+    async fn update(&self, update: Update, basis: &mut Basis) -> Result<()> {
+        basis.seen(self.system.update(update.resting_on(basis.point())).await?.receipt.point)
     }
 }
 

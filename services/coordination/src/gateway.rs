@@ -9,7 +9,8 @@ use std::{sync::Arc, time::Duration};
 use ports::{Clock, Entropy, Functions, Queue, Result, objects::ObjectStore};
 
 use crate::{
-    client::Client,
+    basis::Basis,
+    client::{Attached, Client},
     config::Config,
     error::ConnectError,
     heartbeat,
@@ -65,7 +66,7 @@ impl Gateway {
     /// [`ConnectError::Store`] also while this process has no place in the log.
     pub async fn connect(&self, connect: Connect) -> Result<Client, ConnectError> {
         let shared = &self.shared;
-        let (cursor, _) = shared.region.cursor().await?;
+        let (cursor, _) = shared.region.cursor().await?.value;
         if connect.last_zxid_seen > cursor.zxid {
             return Err(ConnectError::ClientAhead {
                 client: connect.last_zxid_seen.0,
@@ -76,21 +77,26 @@ impl Gateway {
             connect.timeout.clamp(shared.config.session_timeout_min, shared.config.session_timeout_max);
         // The lease counts from before the write that grants it (rule C-6).
         let asked_at = shared.clock.monotonic();
+        let incarnation = shared.queue.point().incarnation;
+        let mut basis = Basis::default();
         let (session, password, attach) = match connect.resume {
-            None => self.open(timeout).await?,
-            Some((session, password)) => match shared.sessions.attach(session, password, timeout).await? {
-                Moved::Done(row) => (session, password, row.attach),
-                Moved::Refused(_) => return Err(ConnectError::Expired),
-            },
+            None => self.open(timeout, &mut basis).await?,
+            Some((session, password)) => {
+                match shared.sessions.attach(session, password, timeout, &mut basis).await? {
+                    Moved::Done(row) => (session, password, row.attach),
+                    Moved::Refused(_) => return Err(ConnectError::Expired),
+                }
+            }
         };
         // The row stands before the timer is armed: the heartbeat disarms itself only when it finds no row.
         shared.functions.arm_timer(crate::names::HEARTBEAT, heartbeat::period(&shared.config)).await?;
-        let mut client = Client::new(shared.clone(), session, password, attach, timeout, asked_at);
+        let attached = Attached { session, password, attach, timeout, asked_at, basis, incarnation };
+        let mut client = Client::new(shared.clone(), attached);
         client.first_request().await?;
         Ok(client)
     }
 
-    async fn open(&self, timeout: Duration) -> Result<(SessionId, Password, u64)> {
+    async fn open(&self, timeout: Duration, basis: &mut Basis) -> Result<(SessionId, Password, u64)> {
         let entropy = &self.shared.entropy;
         let mut secret = [0; 16];
         secret[..8].copy_from_slice(&entropy.next_u64().to_be_bytes());
@@ -98,7 +104,7 @@ impl Gateway {
         for _ in 0..ID_ATTEMPTS_MAX {
             // Positive, and the top byte below every value with a meaning to clients.
             let session = SessionId((entropy.next_u64() >> 2).max(1) as i64);
-            if self.shared.sessions.create(session, Password(secret), timeout).await? {
+            if self.shared.sessions.create(session, Password(secret), timeout, basis).await? {
                 return Ok((session, Password(secret), 1));
             }
         }

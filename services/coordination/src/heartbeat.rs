@@ -20,11 +20,14 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use ports::{
-    Clock, ErrorKind, Event, Functions, Handler, Key, KeyValue, Queue, Result, Update, functions::Failure,
-    key_value::Value, queue::Message,
+    Clock, ErrorKind, Event, Functions, Handler, Key, KeyValue, Queue, Result, Update,
+    functions::Failure,
+    key_value::{Read, Value},
+    queue::Message,
 };
 
 use crate::{
+    basis::Basis,
     broken::Broken,
     config::Config,
     model::SessionId,
@@ -93,14 +96,15 @@ impl Heartbeat {
 
     /// One run: judges every session; disarms if there is none.
     pub async fn beat(&self) -> Result<()> {
-        let before = self.recall(self.moment()).await?;
+        let mut basis = Basis::now(&*self.parts.system);
+        let before = self.recall(self.moment(), &mut basis).await?;
         let mut notes = before.next(self.moment());
-        self.judge_all(&before, &mut notes).await?;
+        self.judge_all(&before, &mut notes, &mut basis).await?;
         if notes.session_count() > 0 {
             if notes.sweep_is_due(self.sweep_period) {
                 self.sweep().await;
             }
-            return self.remember(notes).await;
+            return self.remember(notes, &mut basis).await;
         }
         self.sweep().await;
         self.forget().await?;
@@ -113,8 +117,9 @@ impl Heartbeat {
 
     /// Whether there is any session at all.
     pub async fn any_session(&self) -> Result<bool> {
+        let mut basis = Basis::default();
         for shard in 0..SHARD_COUNT {
-            if !self.sessions.page(shard, Bytes::new()).await?.0.is_empty() {
+            if !self.sessions.page(shard, Bytes::new(), &mut basis).await?.0.is_empty() {
                 return Ok(true);
             }
         }
@@ -127,28 +132,37 @@ impl Heartbeat {
     }
 
     /// The notes of the run before: this instance's own, if it made it, or those in the store.
-    async fn recall(&self, now: Moment) -> Result<Notes> {
+    ///
+    /// Only those of the same start of the store count: one that has gone back may have lost renewals, and counts the
+    /// next ones by the same numbers.
+    async fn recall(&self, now: Moment, basis: &mut Basis) -> Result<Notes> {
         let own = self.own.lock().expect("no panic while it is held").take();
         if self.broken == Some(Broken::RemembersSilenceInTheInstance) {
-            return Ok(own.unwrap_or_else(|| Notes::first(now)));
+            return Ok(own.unwrap_or_else(|| Notes::first(now, basis.incarnation())));
         }
-        if let Some(own) = own.filter(|own| own.are_fresh(now, self.pace)) {
+        let is_of_this_start = |own: &Notes| own.incarnation() == basis.incarnation();
+        if let Some(own) = own.filter(|own| is_of_this_start(own) && own.are_fresh(now, self.pace)) {
             return Ok(own);
         }
-        let row = self.parts.system.get(&notes_key()).await?.value;
+        let Read { value: row, point } = self.parts.system.get(&notes_key()).await?;
+        basis.seen(point)?;
+        let first = || Notes::first(now, basis.incarnation());
         let Some(stored) = row.as_ref().and_then(|row| row.bytes(NOTES)) else {
-            return Ok(Notes::first(now));
+            return Ok(first());
         };
         Ok(match decode::<Stored>(stored, "the heartbeat's notes") {
-            Ok(stored) => Notes::taken_up(stored, now, self.pace),
+            Ok(stored) if stored.incarnation == basis.incarnation() => {
+                Notes::taken_up(stored, now, self.pace)
+            }
+            Ok(_) => first(),
             Err(error) => {
                 tracing::warn!(%error, "every session's silence is counted afresh");
-                Notes::first(now)
+                first()
             }
         })
     }
 
-    async fn remember(&self, mut notes: Notes) -> Result<()> {
+    async fn remember(&self, mut notes: Notes, basis: &mut Basis) -> Result<()> {
         let sessions_max = self.parts.system.limits().item_bytes_max / NOTES_BYTES_PER_SESSION;
         let stored = notes.to_store(self.pace, sessions_max);
         *self.own.lock().expect("no panic while it is held") = Some(notes);
@@ -157,18 +171,19 @@ impl Heartbeat {
             return Ok(());
         };
         let update = Update::put(notes_key(), vec![(NOTES.into(), Value::Bytes(encode(&stored)))]);
-        self.parts.system.update(update.transient()).await.map(|_| ())
+        basis
+            .seen(self.parts.system.update(update.transient().resting_on(basis.point())).await?.receipt.point)
     }
 
-    async fn judge_all(&self, before: &Notes, notes: &mut Notes) -> Result<()> {
+    async fn judge_all(&self, before: &Notes, notes: &mut Notes, basis: &mut Basis) -> Result<()> {
         for shard in 0..SHARD_COUNT {
             let mut from = Some(Bytes::new());
             while let Some(start) = from {
-                let (rows, next) = self.sessions.page(shard, start).await?;
+                let (rows, next) = self.sessions.page(shard, start, basis).await?;
                 let seen_at = self.moment();
                 for (session, row) in rows {
                     let silence = before.silence(session, row.renewals, notes, seen_at);
-                    let is_over = match self.is_over(session, &row, silence).await {
+                    let is_over = match self.is_over(session, &row, silence, basis).await {
                         // Nor may its client have been able to resume it: it gets its time again.
                         Err(error) if error.kind() == ErrorKind::NoRoom => {
                             notes.begin_anew(session, self.moment());
@@ -188,16 +203,24 @@ impl Heartbeat {
     }
 
     /// Whether the end of a session has to be asked for: it is condemned now, or was a whole timeout ago and
-    /// whoever condemned it has died before it said so.
-    async fn is_over(&self, session: SessionId, row: &Row, silence: Duration) -> Result<bool> {
+    /// whoever condemned it has died before it said so; or its end is decided, and the store has lost the message that
+    /// would have had it applied.
+    async fn is_over(
+        &self,
+        session: SessionId,
+        row: &Row,
+        silence: Duration,
+        basis: &mut Basis,
+    ) -> Result<bool> {
         let is_rash = self.broken == Some(Broken::ExpiresAtFirstSilence);
         let is_silent = silence > row.timeout || is_rash && silence > Duration::ZERO;
         match row.state {
             State::Open if is_silent => {
-                Ok(matches!(self.sessions.condemn(session, row.renewals).await?, Moved::Done(_)))
+                let condemned = self.sessions.condemn(session, row.renewals, basis).await?;
+                Ok(matches!(condemned, Moved::Done(_)))
             }
-            State::Closing => Ok(is_silent),
-            State::Open | State::Closed => Ok(false),
+            State::Closing | State::Closed => Ok(is_silent),
+            State::Open => Ok(false),
         }
     }
 

@@ -15,12 +15,14 @@
 //! - [`writer`], [`distributor`], [`watch`] and [`heartbeat`] are the four functions. Each may die between any
 //!   two steps; whoever comes next finishes or undoes by what the rows say.
 //! - [`silence`] is what heartbeats know, [`temporary`] what travels beside the queue and who removes it.
+//! - [`basis`] is what each of them rests on where the store may lose what is not durable yet.
 //! - [`session`] and [`node`] hold every conditional write to the system store, [`user_store`] every one to
 //!   the user stores, [`tree`] the rules of the tree without any I/O.
 //!
 //! Nothing here knows a wire, a provider or a thread. The promises are numbered on the service's page,
 //! `docs/coordination.md`.
 
+pub mod basis;
 #[doc(hidden)]
 pub mod broken;
 pub mod client;

@@ -8,6 +8,9 @@
 //! Invariant: a lock that carries the fencing number under which its request was decided has not been
 //! installed yet, because installing and unlocking are one write, and a writer locks before it decides.
 //!
+//! A lock need not be durable to be held: whoever works under it rests on it, and is refused where the store has lost
+//! it ([`crate::basis`]).
+//!
 //! The timed lock is FaaSKeeper's (section 2.2), with the drift allowance of 2 s.
 
 use std::{sync::Arc, time::Duration};
@@ -15,12 +18,13 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use ports::{
     Clock, Condition, Entropy, Item, Key, KeyValue, Monotonic, Result, Timestamp, Update,
-    key_value::{Action, Outcome, Test},
+    key_value::{Action, Outcome, Read, Test},
 };
 use primitives::Backoff;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    basis::Basis,
     broken::Broken,
     config::Config,
     records::{NodeState, UpdateId, decode, encode},
@@ -103,12 +107,12 @@ impl Nodes {
     }
 
     /// Locks the row of `path` for `holder` and returns its state; waits while another holds it.
-    pub async fn lock(&self, path: &str, holder: Holder) -> Result<Option<NodeState>> {
+    pub async fn lock(&self, path: &str, holder: Holder, basis: &mut Basis) -> Result<Option<NodeState>> {
         let LockOptions { wait_min: first, wait_max: longest, .. } = self.options;
         let mut delays = Backoff { first, longest, attempts_max: u32::MAX }.delays();
         let mut watched: Option<(Holder, Monotonic)> = None;
         loop {
-            let item = match self.attempt(path, holder).await? {
+            let item = match self.attempt(path, holder, basis).await? {
                 Attempt::Locked(state) => return Ok(state),
                 Attempt::Held(item) => item,
             };
@@ -116,7 +120,7 @@ impl Nodes {
             let Some(lock) = item.bytes(LOCK) else { continue };
             let other: Holder = decode(lock, "a lock")?;
             if self.may_break(&item, other, holder) {
-                self.break_lock(path, other).await?;
+                self.break_lock(path, other, basis).await?;
                 continue;
             }
             let now = self.clock.monotonic();
@@ -130,16 +134,21 @@ impl Nodes {
     }
 
     /// The same without waiting: none if another holds it.
-    pub async fn try_lock(&self, path: &str, holder: Holder) -> Result<Option<Option<NodeState>>> {
-        match self.attempt(path, holder).await? {
+    pub async fn try_lock(
+        &self,
+        path: &str,
+        holder: Holder,
+        basis: &mut Basis,
+    ) -> Result<Option<Option<NodeState>>> {
+        match self.attempt(path, holder, basis).await? {
             Attempt::Locked(state) => Ok(Some(state)),
             Attempt::Held(_) => Ok(None),
         }
     }
 
-    async fn attempt(&self, path: &str, holder: Holder) -> Result<Attempt> {
+    async fn attempt(&self, path: &str, holder: Holder, basis: &mut Basis) -> Result<Attempt> {
         let free = Condition::attribute(LOCK, Test::Absent);
-        match self.system.update(self.locking(path, holder).when(free)).await?.outcome {
+        match self.update(self.locking(path, holder).when(free), basis).await? {
             Outcome::Done(item) => state_of(item.as_ref()).map(Attempt::Locked),
             Outcome::Conflict(Some(item)) if item.bytes(LOCK) == Some(&encode(&holder)) => {
                 state_of(Some(&item)).map(Attempt::Locked)
@@ -149,17 +158,29 @@ impl Nodes {
     }
 
     /// Gives the row of `path` back as it was.
-    pub async fn unlock(&self, path: &str, holder: Holder, state: Option<NodeState>) -> Result<()> {
+    pub async fn unlock(
+        &self,
+        path: &str,
+        holder: Holder,
+        state: Option<NodeState>,
+        basis: &mut Basis,
+    ) -> Result<()> {
         let update = match state {
             Some(_) => Update::modify(key(path), vec![Action::unset(LOCK), Action::unset(LOCKED_AT)]),
             None => Update::delete(key(path)),
         };
-        self.system.update(update.when(held_by(holder))).await.map(|_| ())
+        self.update(update.when(held_by(holder)), basis).await.map(|_| ())
     }
 
     /// Installs what was decided under the lock of `holder` for a znode, and unlocks it; nothing if it is
     /// installed already.
-    pub async fn install(&self, path: &str, holder: Holder, becomes: Option<&NodeState>) -> Result<()> {
+    pub async fn install(
+        &self,
+        path: &str,
+        holder: Holder,
+        becomes: Option<&NodeState>,
+        basis: &mut Basis,
+    ) -> Result<()> {
         let update = match becomes {
             Some(state) => {
                 let state = Action::set(STATE, encode(state));
@@ -167,7 +188,7 @@ impl Nodes {
             }
             None => Update::delete(key(path)),
         };
-        self.system.update(update.when(held_by(holder))).await.map(|_| ())
+        self.update(update.when(held_by(holder)), basis).await.map(|_| ())
     }
 
     /// Makes the row of a znode that is part of the service, if it is not there.
@@ -175,6 +196,12 @@ impl Nodes {
         let update =
             Update::modify(key(path), vec![Action::set(STATE, encode(&state))]).when(Condition::Absent);
         self.system.update(update).await.map(|_| ())
+    }
+
+    async fn update(&self, update: Update, basis: &mut Basis) -> Result<Outcome> {
+        let updated = self.system.update(update.resting_on(basis.point())).await?;
+        basis.seen(updated.receipt.point)?;
+        Ok(updated.outcome)
     }
 
     fn locking(&self, path: &str, holder: Holder) -> Update {
@@ -198,27 +225,28 @@ impl Nodes {
 
     /// Frees the row of `path` from a lock that has outlived its time: installs what its request was decided
     /// to be, or makes sure that it never will be decided under this lock.
-    async fn break_lock(&self, path: &str, holder: Holder) -> Result<()> {
+    async fn break_lock(&self, path: &str, holder: Holder, basis: &mut Basis) -> Result<()> {
         if self.broken == Some(Broken::BreaksLocksUnasked) {
-            return self.discard(path, holder).await;
+            return self.discard(path, holder, basis).await;
         }
         let session = holder.request.session;
-        let row = match self.sessions.doom(session, holder.request.sequence, holder.fence).await? {
-            Moved::Done(_) | Moved::Refused(None) => return self.discard(path, holder).await,
+        let row = match self.sessions.doom(session, holder.request.sequence, holder.fence, basis).await? {
+            Moved::Done(_) | Moved::Refused(None) => return self.discard(path, holder, basis).await,
             Moved::Refused(Some(row)) => row,
         };
         let decided = row.decided_under(holder)?;
         let touches = decided.iter().flat_map(|decided| &decided.touched);
         match touches.filter(|touched| touched.path == path).last() {
-            Some(last) => self.install(path, holder, last.becomes.as_ref()).await,
-            None => self.discard(path, holder).await,
+            Some(last) => self.install(path, holder, last.becomes.as_ref(), basis).await,
+            None => self.discard(path, holder, basis).await,
         }
     }
 
     /// Removes a lock whose request was not decided under it, leaving the state as it is.
-    async fn discard(&self, path: &str, holder: Holder) -> Result<()> {
-        let current = self.system.get(&key(path)).await?.value;
-        self.unlock(path, holder, state_of(current.as_ref())?).await
+    async fn discard(&self, path: &str, holder: Holder, basis: &mut Basis) -> Result<()> {
+        let Read { value: current, point } = self.system.get(&key(path)).await?;
+        basis.seen(point)?;
+        self.unlock(path, holder, state_of(current.as_ref())?, basis).await
     }
 }
 

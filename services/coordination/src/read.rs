@@ -78,7 +78,7 @@ pub(crate) async fn look(shared: &Shared, request: &Request) -> Result<Found> {
         Request::GetData { path, watching } => look_for_data(shared, path, *watching).await,
         Request::GetChildren { path, watching } => look_for_children(shared, path, *watching).await,
         Request::Sync { path } => {
-            let (cursor, _) = shared.region.cursor().await?;
+            let (cursor, _) = shared.region.cursor().await?.value;
             Ok(Found::of(cursor.applying, Ok(Response::Synced { path: path.clone() })))
         }
         Request::Ping => Ok(Found::of(Zxid(0), Ok(Response::Pong))),
@@ -107,7 +107,7 @@ async fn node(shared: &Shared, path: &str) -> Result<(Option<Node>, Zxid)> {
             let zxid = node.meta.zxid();
             Ok((Some(node), zxid))
         }
-        None => Ok((None, shared.region.cursor().await?.0.applying)),
+        None => Ok((None, shared.region.cursor().await?.value.0.applying)),
     }
 }
 

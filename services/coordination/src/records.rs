@@ -4,7 +4,7 @@
 //! encoding is postcard's.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use ports::{DurabilityPoint, key_value::Room};
+use ports::{DurabilityPoint, Incarnation, key_value::Room};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
 
 /// The layout of the records below. A change of any of them raises it and, once a version was released, adds a
 /// decoder for the old one.
-const RECORD_VERSION: u8 = 2;
+const RECORD_VERSION: u8 = 3;
 
 /// Encodes `record` behind its version byte.
 pub fn encode<T: Serialize>(record: &T) -> Bytes {
@@ -195,6 +195,9 @@ impl Operation {
 pub struct Decided {
     /// Names it.
     pub id: UpdateId,
+    /// The start of the store in which it was planned: who reads of it in a later one asks the row whether the decision
+    /// was lost with the start before.
+    pub incarnation: Incarnation,
     /// The writer's fencing number that decided it: locks of other numbers are not its own.
     pub fence: u64,
     /// The sequence that its locks name: the first of the requests that were decided together with it.

@@ -12,6 +12,7 @@ use ports::{
 use primitives::FencedLog;
 
 use crate::{
+    basis::Basis,
     config::Config,
     distributor::{Distributor, LOG_PARTITION},
     gateway::{Gateway, Shared},
@@ -135,12 +136,13 @@ impl Service {
     /// as by the next writer of its session. Harmless while others work.
     async fn push_outboxes(&self) -> Result<()> {
         let (sessions, nodes) = (Sessions::new(self.parts.system.clone()), self.nodes());
+        let mut basis = Basis::default();
         for shard in 0..SHARD_COUNT {
             let mut from = Some(Bytes::new());
             while let Some(start) = from {
-                let (rows, next) = sessions.page(shard, start).await?;
+                let (rows, next) = sessions.page(shard, start, &mut basis).await?;
                 for (_, row) in &rows {
-                    writer::install_outbox(&nodes, row).await?;
+                    writer::install_outbox(&nodes, row, &mut basis).await?;
                     for body in row.outbox() {
                         let group = names::distributor_group();
                         let message = Message { group, deduplication: None, body: body.clone() };

@@ -10,7 +10,10 @@
 //! - `fence` grows with each writer that takes the session up, and with each doom: a writer with an older
 //!   number decides nothing any more.
 //! - `attach` grows with each connection; requests of older attaches are refused.
-//! - `state` only moves from open to closing to closed. Nothing is decided in a closed session.
+//! - `state` only moves from open to closing to closed. Nothing is decided in a closed session, and nothing but its end
+//!   in a closing one, which takes no connection any more.
+//! - Every transition rests on what led to it ([`Basis`]): the numbers above are given out again by a store that has
+//!   gone back.
 //!
 //! From FaaSKeeper, section 4.1 (a session's item in system storage); the outbox, the numbers and the fence
 //! are ours.
@@ -20,10 +23,11 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use ports::{
     Condition, Error, ErrorKind, Item, Key, KeyValue, Result, Update,
-    key_value::{Action, Name, Outcome, Room, Scan, Test, Value},
+    key_value::{Action, Name, Outcome, Read, Room, Scan, Test, Value},
 };
 
 use crate::{
+    basis::Basis,
     model::{Password, SessionId},
     node::Holder,
     records::{Decided, UpdateId, decode},
@@ -53,7 +57,7 @@ const PAGE_ITEMS: usize = 256;
 pub enum State {
     /// Requests are decided.
     Open,
-    /// The heartbeat has judged it silent; only its end is decided.
+    /// The heartbeat has judged it silent, or its client has closed it and it ends in parts; only its end is decided.
     Closing,
     /// Its end is decided.
     Closed,
@@ -196,12 +200,20 @@ impl Sessions {
     }
 
     /// The row of `session`.
-    pub async fn get(&self, session: SessionId) -> Result<Option<Row>> {
-        self.system.get(&key(session)).await?.value.as_ref().map(Row::read).transpose()
+    pub async fn get(&self, session: SessionId, basis: &mut Basis) -> Result<Option<Row>> {
+        let Read { value: item, point } = self.system.get(&key(session)).await?;
+        basis.seen(point)?;
+        item.as_ref().map(Row::read).transpose()
     }
 
     /// Makes the row of a new session; false if the id is taken.
-    pub async fn create(&self, session: SessionId, password: Password, timeout: Duration) -> Result<bool> {
+    pub async fn create(
+        &self,
+        session: SessionId,
+        password: Password,
+        timeout: Duration,
+        basis: &mut Basis,
+    ) -> Result<bool> {
         let integer = |name: &'static str, value: i64| (Name::from(name), Value::Integer(value));
         let attributes = vec![
             integer(STATE, State::Open.number()),
@@ -215,14 +227,20 @@ impl Sessions {
             (PASSWORD.into(), Value::Bytes(Bytes::copy_from_slice(&password.0))),
         ];
         let update = Update::put(key(session), attributes).when(Condition::Absent);
-        match self.transition(update).await? {
+        match self.transition(update, basis).await? {
             Moved::Done(_) => Ok(true),
             Moved::Refused(_) => Ok(false),
         }
     }
 
     /// Takes an open session over for a new connection: its attach number grows, and its lease is renewed.
-    pub async fn attach(&self, session: SessionId, password: Password, timeout: Duration) -> Result<Moved> {
+    pub async fn attach(
+        &self,
+        session: SessionId,
+        password: Password,
+        timeout: Duration,
+        basis: &mut Basis,
+    ) -> Result<Moved> {
         let actions = vec![
             Action::Add(ATTACH.into(), 1),
             Action::set_integer(REQUEST, 0),
@@ -233,39 +251,58 @@ impl Sessions {
             is(STATE, State::Open.number()),
             Condition::attribute(PASSWORD, Test::is(Bytes::copy_from_slice(&password.0))),
         ]);
-        self.transition(Update::modify(key(session), actions).when(condition)).await
+        self.transition(Update::modify(key(session), actions).when(condition), basis).await
     }
 
     /// Renews the lease of an open session for the connection with this attach number. Transient: after a crash of the
     /// store every silence begins anew, and a full disk must not keep anybody's session from living.
-    pub async fn renew(&self, session: SessionId, attach: u64) -> Result<Moved> {
+    pub async fn renew(&self, session: SessionId, attach: u64, basis: &mut Basis) -> Result<Moved> {
         let condition = Condition::All(vec![is(STATE, State::Open.number()), is(ATTACH, attach as i64)]);
         let update = Update::modify(key(session), vec![Action::Add(RENEWALS.into(), 1)]).when(condition);
-        self.transition(update.transient()).await
+        self.transition(update.transient(), basis).await
     }
 
     /// Judges a session silent: closing, if nobody has renewed it since `renewals` was read (rule C-6).
-    pub async fn condemn(&self, session: SessionId, renewals: i64) -> Result<Moved> {
+    pub async fn condemn(&self, session: SessionId, renewals: i64, basis: &mut Basis) -> Result<Moved> {
         let condition = Condition::All(vec![is(STATE, State::Open.number()), is(RENEWALS, renewals)]);
         let actions = vec![Action::set_integer(STATE, State::Closing.number())];
-        self.transition(Update::modify(key(session), actions).when(condition)).await
+        self.transition(Update::modify(key(session), actions).when(condition), basis).await
+    }
+
+    /// Marks an open session as closing for the writer that has taken it up as `row`: its client has asked for the end,
+    /// and that takes more than one decision.
+    pub async fn begin_end(&self, session: SessionId, row: &Row, basis: &mut Basis) -> Result<Moved> {
+        let condition = Condition::All(vec![
+            is(STATE, State::Open.number()),
+            is(ATTACH, row.attach as i64),
+            is(SEQUENCE, row.sequence as i64),
+            is(FENCE, row.fence as i64),
+        ]);
+        let actions = vec![Action::set_integer(STATE, State::Closing.number())];
+        self.transition(Update::modify(key(session), actions).when(condition), basis).await
     }
 
     /// Takes a session up for writing: the row with a fencing number that shuts out earlier writers.
-    pub async fn take_up(&self, session: SessionId) -> Result<Moved> {
+    pub async fn take_up(&self, session: SessionId, basis: &mut Basis) -> Result<Moved> {
         let update = Update::modify(key(session), vec![Action::Add(FENCE.into(), 1)]).when(Condition::Exists);
-        self.transition(update).await
+        self.transition(update, basis).await
     }
 
     /// Shuts out the writer with `fence` from deciding `sequence`, so that its locks may be taken.
-    pub async fn doom(&self, session: SessionId, sequence: u64, fence: u64) -> Result<Moved> {
+    pub async fn doom(
+        &self,
+        session: SessionId,
+        sequence: u64,
+        fence: u64,
+        basis: &mut Basis,
+    ) -> Result<Moved> {
         let condition = Condition::All(vec![is(SEQUENCE, sequence as i64 - 1), is(FENCE, fence as i64)]);
-        self.transition(Update::modify(key(session), vec![Action::Add(FENCE.into(), 1)]).when(condition))
-            .await
+        let update = Update::modify(key(session), vec![Action::Add(FENCE.into(), 1)]).when(condition);
+        self.transition(update, basis).await
     }
 
     /// The commit point (rule C-1): moves the session's numbers on and puts the outcomes into its outbox.
-    pub async fn decide(&self, decision: Decision) -> Result<Moved> {
+    pub async fn decide(&self, decision: Decision, basis: &mut Basis) -> Result<Moved> {
         let Decision { first, fence, attach, expected, request, closes, outcomes } = decision;
         let last = first.sequence + outcomes.len() as u64 - 1;
         let mut actions = vec![
@@ -283,29 +320,41 @@ impl Sessions {
             is(SEQUENCE, first.sequence as i64 - 1),
             is(FENCE, fence as i64),
         ]);
-        self.transition(Update::modify(key(first.session), actions).when(condition)).await
+        self.transition(Update::modify(key(first.session), actions).when(condition), basis).await
     }
 
     /// Records that everything up to `through` is applied, and drops it from the outbox.
-    pub async fn applied(&self, session: SessionId, from: u64, through: u64) -> Result<()> {
+    pub async fn applied(
+        &self,
+        session: SessionId,
+        from: u64,
+        through: u64,
+        basis: &mut Basis,
+    ) -> Result<()> {
         let actions = vec![
             Action::set_integer(APPLIED, through as i64),
             Action::RemoveFirst(OUTBOX.into(), (through - from) as usize),
         ];
         let update = Update::modify(key(session), actions).when(is(APPLIED, from as i64));
-        self.system.update(update).await.map(|_| ())
+        basis.seen(self.system.update(update.resting_on(basis.point())).await?.receipt.point)
     }
 
     /// Removes the row of a session whose end is applied.
-    pub async fn remove(&self, session: SessionId) -> Result<()> {
+    pub async fn remove(&self, session: SessionId, basis: &mut Basis) -> Result<()> {
         let update = Update::delete(key(session)).when(is(STATE, State::Closed.number()));
-        self.system.update(update).await.map(|_| ())
+        basis.seen(self.system.update(update.resting_on(basis.point())).await?.receipt.point)
     }
 
     /// One page of the rows of a shard, and where the next one starts.
-    pub async fn page(&self, shard: u8, from: Bytes) -> Result<(Vec<(SessionId, Row)>, Option<Bytes>)> {
+    pub async fn page(
+        &self,
+        shard: u8,
+        from: Bytes,
+        basis: &mut Basis,
+    ) -> Result<(Vec<(SessionId, Row)>, Option<Bytes>)> {
         let scan = Scan { from, ..Scan::partition(partition(shard), PAGE_ITEMS) };
-        let page = self.system.scan(&scan).await?.value;
+        let Read { value: page, point } = self.system.scan(&scan).await?;
+        basis.seen(point)?;
         let mut rows = Vec::with_capacity(page.items.len());
         for (sort, item) in &page.items {
             let id: [u8; 8] =
@@ -315,8 +364,18 @@ impl Sessions {
         Ok((rows, page.next))
     }
 
-    async fn transition(&self, update: Update) -> Result<Moved> {
-        match self.system.update(update).await?.outcome {
+    /// Makes sure that what `basis` has seen of the rows is durable.
+    pub async fn externalize(&self, basis: &Basis) -> Result<()> {
+        if self.system.is_durable(basis.point()) {
+            return Ok(());
+        }
+        self.system.externalize(basis.point()).await
+    }
+
+    async fn transition(&self, update: Update, basis: &mut Basis) -> Result<Moved> {
+        let updated = self.system.update(update.resting_on(basis.point())).await?;
+        basis.seen(updated.receipt.point)?;
+        match updated.outcome {
             Outcome::Done(Some(item)) => Row::read(&item).map(Moved::Done),
             Outcome::Done(None) => {
                 Err(Error::new(ErrorKind::Corrupt, "change a session's row, which vanished"))

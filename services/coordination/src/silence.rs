@@ -10,6 +10,8 @@
 //! Invariants
 //! - A sighting was made no later than its times say, and is compared with a row that is read later than the
 //!   run began: what is called silence has lasted at least as long.
+//! - Notes are of one start of the store. One that has gone back may have lost renewals, and gives their numbers to the
+//!   next ones; so every silence begins anew then.
 //! - Time in which no heartbeat ran does not count, however long it was, beyond what notes may be old.
 //! - A sighting keeps the time of its wall clock for as long as it is carried on, by whomever: what is taken
 //!   off for the difference of two clocks is taken off once, not once in each run. A wall clock that is set,
@@ -18,6 +20,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use ports::Incarnation;
 use serde::{Deserialize, Serialize};
 
 use crate::model::SessionId;
@@ -59,6 +62,8 @@ struct Sighting {
 /// What a run of the heartbeat knows, and leaves to the next one.
 #[derive(Debug, Clone, Default)]
 pub struct Notes {
+    /// The start of the store whose sessions these are.
+    incarnation: Incarnation,
     /// When the run began.
     begun: Moment,
     /// By how much the wall clock was set since the run before; less than zero: back.
@@ -73,6 +78,8 @@ pub struct Notes {
 /// Notes in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stored {
+    /// The start of the store whose sessions these are.
+    pub incarnation: Incarnation,
     begun_ms: i64,
     swept_ms: i64,
     /// Session, renewals, and when it was seen.
@@ -80,9 +87,9 @@ pub struct Stored {
 }
 
 impl Notes {
-    /// Of a first run, which knows nothing.
-    pub fn first(now: Moment) -> Self {
-        Self { begun: now, swept_ms: now.wall_ms, ..Self::default() }
+    /// Of a first run in a start of the store, which knows nothing.
+    pub fn first(now: Moment, incarnation: Incarnation) -> Self {
+        Self { incarnation, begun: now, swept_ms: now.wall_ms, ..Self::default() }
     }
 
     /// Takes up what another instance left in the store.
@@ -97,7 +104,18 @@ impl Notes {
             (session, Sighting { renewals, own_ms, wall_ms })
         };
         let seen = stored.seen.into_iter().map(taken_up).collect();
-        Self { begun: now, swept_ms: stored.swept_ms, seen, ..Self::default() }
+        Self {
+            incarnation: stored.incarnation,
+            begun: now,
+            swept_ms: stored.swept_ms,
+            seen,
+            ..Self::default()
+        }
+    }
+
+    /// The start of the store whose sessions these are.
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
     }
 
     /// Whether the instance that took them may go on with them.
@@ -109,7 +127,14 @@ impl Notes {
     pub fn next(&self, now: Moment) -> Self {
         let (by_own, by_wall) = (now.own_ms - self.begun.own_ms, now.wall_ms - self.begun.wall_ms);
         let set_ms = by_wall - by_own;
-        Self { begun: now, set_ms, stored_ms: self.stored_ms, swept_ms: self.swept_ms, ..Self::default() }
+        Self {
+            incarnation: self.incarnation,
+            begun: now,
+            set_ms,
+            stored_ms: self.stored_ms,
+            swept_ms: self.swept_ms,
+            ..Self::default()
+        }
     }
 
     /// How long `session` had as many renewals when the run of `next` began. `next` notes it, as seen now.
@@ -158,7 +183,12 @@ impl Notes {
         let mut seen: Vec<_> = seen.map(|(session, seen)| (*session, seen.renewals, seen.wall_ms)).collect();
         seen.sort_unstable_by_key(|(session, _, seen_ms)| (*seen_ms, *session));
         seen.truncate(sessions_max);
-        Some(Stored { begun_ms: self.begun.wall_ms, swept_ms: self.swept_ms, seen })
+        Some(Stored {
+            incarnation: self.incarnation,
+            begun_ms: self.begun.wall_ms,
+            swept_ms: self.swept_ms,
+            seen,
+        })
     }
 }
 

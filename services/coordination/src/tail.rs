@@ -16,6 +16,8 @@
 //! Invariants
 //! - While the tail has no place in the log nobody is registered: whatever is applied then is handed to nobody.
 //!   So a client that is registered is handed every answer to what it sends afterwards, or is disconnected.
+//! - A place is of one start of the store. When the store has restarted, what was handed out from there may be lost:
+//!   everybody is disconnected, and the next place is looked for.
 //! - A watch is armed for the connection that asked for it, in the same moment in which nothing that its
 //!   request looked at has changed: all watches of a request together, or none.
 
@@ -28,7 +30,7 @@ use std::{
     time::Duration,
 };
 
-use ports::{Clock, DurabilityPoint, Result};
+use ports::{Clock, DurabilityPoint, Incarnation, Result, key_value::Read};
 use primitives::{Cursor, Epoch, FencedLog, SlotIndex};
 use tokio::sync::{Notify, watch};
 
@@ -118,6 +120,8 @@ struct Told {
 struct Place {
     index: u64,
     epoch: u64,
+    /// The start of the store in which it was found.
+    incarnation: Incarnation,
 }
 
 impl Tail {
@@ -254,9 +258,8 @@ impl Tail {
     }
 
     async fn start(&self) -> Result<Place> {
-        let (cursor, _) = self.region.cursor().await?;
-        let items = self.region.items();
-        items.externalize(items.point()).await?;
+        let Read { value: (cursor, _), point } = self.region.cursor().await?;
+        self.region.items().externalize(point).await?;
         let mut registry = self.registry();
         assert!(!registry.has_place, "a place is looked for only where there is none");
         self.started.store(cursor.zxid.0, Ordering::Release);
@@ -265,7 +268,7 @@ impl Tail {
         registry.forgotten = cursor.zxid;
         registry.unconfirmed = None;
         registry.has_place = true;
-        Ok(Place { index: cursor.slot, epoch: cursor.epoch })
+        Ok(Place { index: cursor.slot, epoch: cursor.epoch, incarnation: point.incarnation })
     }
 
     async fn follow(&self, mut place: Place) -> ports::Error {
@@ -279,8 +282,12 @@ impl Tail {
                 continue;
             }
             for told in slots {
+                if told.point.incarnation != place.incarnation {
+                    // What was handed out before may be lost, and its zxids given to others.
+                    return ports::Error::unavailable("follow the log in a store that has restarted");
+                }
                 self.hand_out(&told);
-                place = Place { index: told.index, epoch: told.epoch };
+                place = Place { index: told.index, epoch: told.epoch, ..place };
             }
             self.handed_out.notify_one();
         }

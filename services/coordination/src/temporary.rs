@@ -23,7 +23,10 @@ use ports::{
     objects::{ObjectError, ObjectPath, ObjectStore, ObjectStoreExt as _},
 };
 
-use crate::{broken::Broken, model::SessionId, records::Payload, session::Sessions, user_store::put_object};
+use crate::{
+    basis::Basis, broken::Broken, model::SessionId, records::Payload, session::Sessions,
+    user_store::put_object,
+};
 
 /// All of them are below.
 const PREFIX: &str = "temporary";
@@ -75,12 +78,15 @@ impl Temporaries {
 
     /// Removes those that nobody can need again, and says how many there were.
     pub async fn sweep(&self) -> Result<usize> {
+        let seen = |store: &Arc<dyn KeyValue>| Basis::now(&**store);
+        let mut seen: Vec<Basis> = self.stores.iter().map(seen).collect();
         let garbage = self.garbage().await?;
         if garbage.is_empty() {
             return Ok(0);
         }
-        for store in &self.stores {
-            store.externalize(store.point()).await?;
+        for (store, seen) in self.stores.iter().zip(&mut seen) {
+            seen.look(&**store)?;
+            store.externalize(seen.point()).await?;
         }
         for object in &garbage {
             match self.objects.delete(object).await {
@@ -117,7 +123,7 @@ impl Temporaries {
     /// The number of the first connection of `session` whose requests may still be decided or applied.
     async fn settled_until(&self, session: SessionId) -> Result<u64> {
         let is_hasty = self.broken == Some(Broken::SweepsWhatIsNotApplied);
-        Ok(match self.sessions.get(session).await? {
+        Ok(match self.sessions.get(session, &mut Basis::default()).await? {
             None => u64::MAX,
             Some(row) if row.outbox().is_empty() || is_hasty => row.attach,
             Some(_) => 0,

@@ -18,12 +18,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use ports::{
     Condition, Error, ErrorKind, Item, Key, KeyValue, Result, Update,
-    key_value::{Action, Name, Scan, Test, Transacted, Value},
+    key_value::{Action, Name, Read, Scan, Test, Transacted, Value},
     objects::{self, ObjectError, ObjectPath, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload},
 };
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    basis::Basis,
     model::{Acl, Stat, Zxid},
     path,
     records::{Payload, UpdateId, decode, encode},
@@ -269,7 +270,7 @@ impl UserStore {
     }
 
     /// Removes objects that no item names any more, and forgets them.
-    pub async fn collect(&self, garbage: &[Bytes]) -> Result<()> {
+    pub async fn collect(&self, garbage: &[Bytes], basis: &mut Basis) -> Result<()> {
         for name in garbage {
             let name = String::from_utf8_lossy(name);
             match self.objects.delete(&ObjectPath::from(name.as_ref())).await {
@@ -280,13 +281,14 @@ impl UserStore {
             }
         }
         let actions = vec![Action::RemoveElements(GARBAGE.into(), garbage.to_vec())];
-        self.items.update(Update::modify(cursor_key(), actions)).await.map(|_| ())
+        let update = Update::modify(cursor_key(), actions).resting_on(basis.point());
+        basis.seen(self.items.update(update).await?.receipt.point)
     }
 
     /// How far the store is applied, and the objects that wait for [`UserStore::collect`].
-    pub async fn cursor(&self) -> Result<(Cursor, Vec<Bytes>)> {
-        let item = self.items.get(&cursor_key()).await?.value;
-        let Some(item) = item else { return Ok((Cursor::default(), Vec::new())) };
+    pub async fn cursor(&self) -> Result<Read<(Cursor, Vec<Bytes>)>> {
+        let Read { value: item, point } = self.items.get(&cursor_key()).await?;
+        let Some(item) = item else { return Ok(Read { value: (Cursor::default(), Vec::new()), point }) };
         let number = |name| item.integer(name).unwrap_or_default();
         let zxid = Zxid(number(ZXID));
         let cursor = Cursor {
@@ -295,7 +297,7 @@ impl UserStore {
             zxid,
             applying: zxid.max(Zxid(number(APPLYING))),
         };
-        Ok((cursor, item.list(GARBAGE).to_vec()))
+        Ok(Read { value: (cursor, item.list(GARBAGE).to_vec()), point })
     }
 
     /// Makes a znode that is part of the service, if it is not there.
@@ -304,14 +306,22 @@ impl UserStore {
         self.items.update(Update::put(key, node.attributes()).when(Condition::Absent)).await.map(|_| ())
     }
 
-    /// Applies a slot: all of `changes` and the cursor, or nothing if that is done already.
-    pub async fn apply(&self, step: Step, changes: &[Change], garbage: &[Bytes]) -> Result<()> {
+    /// Applies a slot: all of `changes` and the cursor, or nothing if that is done already. What was seen of this store
+    /// before, it rests on: a cursor that has gone back may come to stand where it stood, for other slots.
+    pub async fn apply(
+        &self,
+        step: Step,
+        changes: &[Change],
+        garbage: &[Bytes],
+        basis: &mut Basis,
+    ) -> Result<()> {
+        basis.look(&*self.items)?;
         let per_part = self.items.limits().transact_items_max - 1;
         let parts = changes.len().div_ceil(per_part).max(1);
         for part in 0..parts {
             let changes = &changes[part * per_part..changes.len().min((part + 1) * per_part)];
             let mut updates = Vec::with_capacity(changes.len() + 1);
-            updates.push(move_cursor(step, part, parts, garbage));
+            updates.push(move_cursor(step, part, parts, garbage).resting_on(basis.point()));
             for (path, node) in changes {
                 let key = key(path).ok_or_else(|| Error::corrupt(format!("apply a change of {path:?}")))?;
                 updates.push(match node {
@@ -319,19 +329,25 @@ impl UserStore {
                     None => Update::delete(key),
                 });
             }
-            self.apply_part(step, part, updates).await?;
+            self.apply_part(step, part, updates, basis).await?;
         }
         Ok(())
     }
 
-    async fn apply_part(&self, step: Step, part: usize, updates: Vec<Update>) -> Result<()> {
+    async fn apply_part(
+        &self,
+        step: Step,
+        part: usize,
+        updates: Vec<Update>,
+        basis: &mut Basis,
+    ) -> Result<()> {
         match self.items.transact(updates).await? {
-            Transacted::Done { .. } => Ok(()),
+            Transacted::Done { receipt, .. } => basis.seen(receipt.point),
             Transacted::Conflict { item, .. } => {
                 let number = |name| item.as_ref().and_then(|item| item.integer(name)).unwrap_or_default();
                 let (applied, parts) = (number(SLOT) as u64, number(PART) as usize);
                 if applied >= step.slot || (applied == step.previous && parts > part) {
-                    return Ok(()); // by a predecessor that was only slow
+                    return basis.look(&*self.items); // by a predecessor that was only slow
                 }
                 Err(Error::corrupt(format!(
                     "apply slot {} part {part} where the cursor is at {applied}",

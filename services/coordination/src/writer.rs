@@ -15,6 +15,9 @@
 //! what it has applied. Installing comes before pushing, so that the outbox entry of an applied update is
 //! never needed again and the distributor may drop it.
 //!
+//! What is decided, installed and unlocked rests on the locks and rows that led to it ([`Basis`]); what is pushed says in
+//! which start of the store it was planned, since a queue takes everything.
+//!
 //! A request that fails again and again is decided as failed in its place (rule P1), so that what its client
 //! sent after it is not held up for ever; see [`PLAN_ATTEMPTS_MAX`].
 
@@ -38,6 +41,7 @@ use self::{
 };
 use crate::{
     Error,
+    basis::Basis,
     broken::Broken,
     config::Config,
     ephemerals::Ephemerals,
@@ -100,14 +104,17 @@ impl Writer {
     async fn handle_messages(&self, deliveries: &[Delivery]) -> Result<(), Failure> {
         let Some(first) = deliveries.first() else { return Ok(()) };
         let session = decode::<Submitted>(&first.body, "a request")?.session;
-        let row = match self.sessions.take_up(session).await? {
+        let is_broken = self.broken == Some(Broken::DecidesByLostLocks);
+        let mut basis = if is_broken { Basis::ignored() } else { Basis::default() };
+        let row = match self.sessions.take_up(session, &mut basis).await? {
             Moved::Done(row) => row,
             // The session has ended and all it asked for is applied; nobody waits for these.
             Moved::Refused(_) => return Ok(()),
         };
         let redelivered = deliveries.iter().any(|delivery| delivery.handle.attempt > 1);
-        let mut turn = Turn { writer: self, session, row };
-        if redelivered {
+        let mut turn = Turn { writer: self, session, row, basis };
+        // Nobody asks anything of a session that has ended, except the heartbeat, for what may be left of its end.
+        if redelivered || turn.row.state == State::Closed {
             turn.recover().await?;
         }
         let mut done = 0;
@@ -138,19 +145,21 @@ struct Turn<'writer> {
     writer: &'writer Writer,
     session: SessionId,
     row: Row,
+    /// All that the turn has seen of the system store.
+    basis: Basis,
 }
 
 impl Turn<'_> {
     /// Does again what an earlier writer may have left undone: installs and pushes all of the outbox.
     async fn recover(&mut self) -> Result<()> {
-        install_outbox(&self.writer.nodes, &self.row).await?;
+        install_outbox(&self.writer.nodes, &self.row, &mut self.basis).await?;
         self.push(self.row.outbox().to_vec()).await
     }
 
     /// Decides as many of `deliveries` together as can be, but not more than `most`. Answers how many are done
     /// with; none if the row has changed meanwhile and they must be judged by that.
     async fn decide_some(&mut self, deliveries: &[Delivery], most: usize) -> Result<usize> {
-        let mut batch = Batch::new(&self.writer.nodes, self.session, &self.row);
+        let mut batch = Batch::new(&self.writer.nodes, self.session, &self.row, self.basis);
         let mut done = 0;
         for delivery in deliveries {
             let submitted = decode::<Submitted>(&delivery.body, "a request")?;
@@ -203,11 +212,14 @@ impl Turn<'_> {
             // Of an older connection, which nobody listens to, or decided before and pushed by `recover`.
             return Ok(true);
         }
-        let expected = match submitted.operation {
-            Operation::Expire => State::Closing,
-            _ => State::Open,
+        let is_due = match (self.row.state, &submitted.operation) {
+            (State::Open, Operation::Expire) | (State::Closed, _) => false,
+            (State::Open, _) | (State::Closing, Operation::Expire) => true,
+            // The end that its client asked for and that has begun; or, where the heartbeat was faster, as good as its.
+            (State::Closing, Operation::Close) => submitted.request == batch.request() + 1,
+            (State::Closing, _) => false,
         };
-        if self.row.state != expected {
+        if !is_due {
             return Ok(true);
         }
         if is_numbered && submitted.request > batch.request() + 1 && broken.is_none() {
@@ -268,15 +280,18 @@ impl Turn<'_> {
     }
 
     /// Decides, installs and pushes a batch: false if the row refused it, and is now known as it is.
-    async fn commit(&mut self, batch: Batch<'_>) -> Result<bool> {
-        match self.writer.sessions.decide(batch.decision()).await? {
+    async fn commit(&mut self, mut batch: Batch<'_>) -> Result<bool> {
+        let decision = batch.decision();
+        match self.writer.sessions.decide(decision, batch.basis()).await? {
             Moved::Done(row) => self.row = row,
             Moved::Refused(row) => {
+                self.basis = *batch.basis();
                 batch.release().await?;
                 return self.refused(row).map(|()| false);
             }
         }
-        let outcomes = batch.install(&self.writer.ephemerals).await?;
+        let (outcomes, basis) = batch.install(&self.writer.ephemerals).await?;
+        self.basis = basis;
         self.push(outcomes).await?;
         Ok(true)
     }
@@ -300,8 +315,12 @@ impl Turn<'_> {
 
     /// A session whose ephemerals do not fit into one decision loses some of them before it ends: true if it
     /// did, or the row has changed.
+    ///
+    /// It is closing from before the first of them goes. An end that has begun is final, as in ZooKeeper, where a
+    /// session that the leader is closing takes no connection any more: else another connection could take the session
+    /// up with only part of what it owns.
     async fn end_a_part(&mut self, submitted: &Submitted) -> Result<bool> {
-        let all = self.writer.ephemerals.all(self.session).await?;
+        let all = self.writer.ephemerals.all(self.session, &mut self.basis).await?;
         let bytes_max = self.writer.item_bytes_max / CLOSE_PATHS_PART;
         let mut bytes = 0;
         let fits = |path: &&String| {
@@ -312,7 +331,10 @@ impl Turn<'_> {
         if part.len() == all.len() {
             return Ok(false);
         }
-        let mut batch = Batch::new(&self.writer.nodes, self.session, &self.row);
+        if self.row.state == State::Open && self.writer.broken != Some(Broken::EndsOpenSessions) {
+            return self.begin_end().await.map(|()| true);
+        }
+        let mut batch = Batch::new(&self.writer.nodes, self.session, &self.row, self.basis);
         let (paths, touched) = match plan::end(self.session, part.clone(), &mut batch).await {
             Ok(planned) => planned,
             Err(Unplanned::Failed(error)) => return Err(error),
@@ -323,11 +345,22 @@ impl Turn<'_> {
         batch.add(&unnumbered, time_ms, Ok((Effect::Delete { paths }, touched)));
         if self.commit(batch).await? {
             for path in &part {
-                // Entries that turned out to name nothing of this session's.
-                self.writer.ephemerals.discard(self.session, path).await?;
+                // Entries that turned out to name nothing of this session's, which makes no more: it is closing.
+                self.writer.ephemerals.discard(self.session, path, &mut self.basis).await?;
             }
         }
         Ok(true)
+    }
+
+    /// Nothing but its end is decided in the session from here on, whoever asks.
+    async fn begin_end(&mut self) -> Result<()> {
+        match self.writer.sessions.begin_end(self.session, &self.row, &mut self.basis).await? {
+            Moved::Done(row) => {
+                self.row = row;
+                Ok(())
+            }
+            Moved::Refused(row) => self.refused(row),
+        }
     }
 
     async fn push(&self, outcomes: Vec<Bytes>) -> Result<()> {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use coordination::{
     Config,
+    basis::Basis,
     ephemerals::Ephemerals,
     model::{Lifetime, Request},
 };
@@ -22,7 +23,7 @@ fn an_ephemeral_leaves_the_index_with_its_znode_whoever_deletes_it() {
         let mut owner = connect(&service.gateway()).await.expect("a calm world");
         let mut other = connect(&service.gateway()).await.expect("a calm world");
         let (index, session) = (Ephemerals::new(world.key_value()), owner.session());
-        let indexed = async || index.all(session).await.expect("a calm world");
+        let indexed = async || index.all(session, &mut Basis::default()).await.expect("a calm world");
         for path in ["/a", "/b", "/c"] {
             result(&mut owner, create(path, Lifetime::Ephemeral)).await.expect("it is made");
         }

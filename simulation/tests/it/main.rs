@@ -2,7 +2,9 @@
 
 mod alone;
 mod coordination;
+mod endings;
 mod ephemerals;
+mod fall_back;
 mod heartbeat;
 mod poison;
 mod restart;

@@ -7,6 +7,7 @@ use std::{
 
 use coordination::{
     Config, Parts,
+    basis::Basis,
     model::{Lifetime, Request, Watching},
     session::Sessions,
 };
@@ -54,7 +55,10 @@ fn what_was_decided_and_not_pushed_before_a_crash_is_applied_without_another_req
         client.submit(1, create("/decided", Lifetime::Persistent));
         client.pump(&mut Vec::new()).await.expect("the session lives");
         world.clock().sleep(SOON).await;
-        let row = Sessions::new(world.key_value()).get(client.session()).await.expect("a calm world");
+        let row = Sessions::new(world.key_value())
+            .get(client.session(), &mut Basis::default())
+            .await
+            .expect("a calm world");
         assert_eq!(row.expect("the session lives").outbox().len(), 1, "decided and not pushed");
         let store = world.key_value();
         store.externalize(store.point()).await.expect("a calm world");

@@ -28,8 +28,6 @@ pub struct Writer {
     point: DurabilityPoint,
     /// What was meant for the next slot when the answer was lost.
     unsettled: Option<Bytes>,
-    /// Whether the put for the next slot was answered, but not yet believed in.
-    is_written: bool,
     is_fenced: bool,
 }
 
@@ -58,7 +56,10 @@ impl FencedLog {
     /// restarted and may have lost what was read, or the free slot is a hole that a trim has left.
     async fn seal(&self, read: &Slots, epoch: Epoch) -> Result<Option<DurabilityPoint>> {
         let sealed = read.cursor.next;
-        let (there, point) = self.put(sealed, &Stored { epoch, payload: None }).await?;
+        let (there, point) = match self.put(sealed, &Stored { epoch, payload: None }, read.point).await {
+            Err(error) if error.kind() == ErrorKind::Lost => return Ok(None),
+            put => put?,
+        };
         if there.is_some() || point.incarnation != read.point.incarnation {
             return Ok(None);
         }
@@ -75,7 +76,7 @@ impl FencedLog {
     fn writer(&self, epoch: Epoch, sealed: SlotIndex, point: DurabilityPoint) -> Writer {
         let next = SlotIndex(sealed.0 + 1);
         let log = self.clone();
-        Writer { log, epoch, sealed, next, point, unsettled: None, is_written: false, is_fenced: false }
+        Writer { log, epoch, sealed, next, point, unsettled: None, is_fenced: false }
     }
 
     /// Takes over as nobody may: without a seal. For tests that show what the seal is for.
@@ -123,7 +124,6 @@ impl Writer {
         let appended = self.fill(payload).await;
         if let Err(error) = &appended
             && error.kind() != ErrorKind::OutcomeUnknown
-            && !self.is_written
         {
             self.unsettled = None;
         }
@@ -141,9 +141,11 @@ impl Writer {
     async fn fill(&mut self, payload: Bytes) -> Result<Appended> {
         let slot = Stored { epoch: self.epoch, payload: Some(payload) };
         while !self.is_fenced {
-            let (there, point) = self.log.put(self.next, &slot).await?;
-            self.is_written = there.is_none();
-            self.survive(point).await?;
+            // Nothing is put behind a slot that a restart of the store took (S12).
+            let put = self.log.put(self.next, &slot, self.point).await;
+            self.is_fenced |= put.as_ref().is_err_and(|error| error.kind() == ErrorKind::Lost);
+            let (there, point) = put?;
+            self.point = self.point.max(point);
             match there {
                 // Another's seal: nothing of ours comes behind it.
                 Some(there) if there.epoch > self.epoch => self.is_fenced = true,
@@ -153,7 +155,6 @@ impl Writer {
                 // Ours: written just now, or by the attempt whose answer was lost.
                 _ => {
                     self.unsettled = None;
-                    self.is_written = false;
                     let index = self.next;
                     self.next.0 += 1;
                     return Ok(Appended::At(index, point));
@@ -164,15 +165,21 @@ impl Writer {
         Ok(Appended::Fenced)
     }
 
-    /// Makes sure that a restart of the store took none of the slots before the one at `point` (S12).
-    async fn survive(&mut self, point: DurabilityPoint) -> Result<()> {
-        if point.incarnation != self.point.incarnation
-            && let Err(error) = self.log.key_value.externalize(self.point).await
-        {
-            self.is_fenced |= error.kind() == ErrorKind::Lost;
-            return Err(error);
+    /// Has the next appends rest on what the caller has seen up to `point` too: they are refused where the store has
+    /// lost that.
+    ///
+    /// Errors: `Lost` if `point` is of a later start of the store, which has lost what the writer knows.
+    pub async fn rest_on(&mut self, point: DurabilityPoint) -> Result<()> {
+        if point.incarnation != self.point.incarnation {
+            self.log.key_value.externalize(self.point.min(point)).await?;
         }
-        self.point = point;
+        self.point = self.point.max(point);
         Ok(())
+    }
+
+    /// The same as [`FencedLog::trim`], resting on what this writer knows of the log: a store that has gone back takes
+    /// new slots where the old ones are trimmed.
+    pub async fn trim(&self, until: Cursor) -> Result<()> {
+        self.log.trim_resting_on(until, self.point).await
     }
 }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use ports::{
-    Clock, Key, Update,
+    Clock, ErrorKind, Key, Update,
     key_value::{Action, Operation, OperationId, SharedKeyValue, Version},
 };
 use primitives::{Acquired, DRIFT_MS_MAX, Guarded, Held, TimedLock, Token};
@@ -220,5 +220,24 @@ fn an_expired_lock_can_be_left_alone_until_its_holder_is_decided() {
         let Acquired::Busy(holder, _) = late else { panic!("b was faster") };
         assert_eq!(holder.owner, owner("b"));
         assert!(!lock.is_expired(&holder, now));
+    });
+}
+
+/// S2, S3, D4: a store that has lost a lock gives its token to the next holder; the first one changes nothing.
+#[test]
+fn a_holder_outlives_the_loss_of_its_lock_and_changes_nothing() {
+    run(async {
+        let world = World::new(1);
+        let (lock, now) = (TimedLock::new(world.key_value(), HOLD_MS), world.clock().now());
+        let lost = held(lock.acquire(&key(), &owner("a"), now).await.expect("calm"));
+        world.crash();
+        let next = held(lock.acquire(&key(), &owner("b"), now).await.expect("calm"));
+        assert_eq!(lost.token, next.token, "nothing remembers the first");
+        let update = lock.update(&lost, vec![Action::set_integer("x", 1)], None).await;
+        assert_eq!(update.expect_err("its lock is lost").kind(), ErrorKind::Lost);
+        let release = lock.release(&lost, Vec::new()).await;
+        assert_eq!(release.expect_err("its lock is lost").kind(), ErrorKind::Lost);
+        let update = lock.update(&next, vec![Action::set_integer("x", 2)], None).await.expect("calm");
+        assert!(matches!(update, Guarded::Done { .. }));
     });
 }

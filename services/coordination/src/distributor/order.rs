@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use ports::{Error, Result};
 
 use crate::{
+    basis::Basis,
     model::SessionId,
     node::Nodes,
     records::{Decided, UpdateId},
@@ -40,11 +41,16 @@ impl Through {
 
 impl Applied {
     /// How far `session` is numbered.
-    async fn through(&mut self, sessions: &Sessions, session: SessionId) -> Result<Through> {
+    async fn through(
+        &mut self,
+        sessions: &Sessions,
+        session: SessionId,
+        basis: &mut Basis,
+    ) -> Result<Through> {
         if let Some(through) = self.through.get(&session) {
             return Ok(*through);
         }
-        match sessions.get(session).await? {
+        match sessions.get(session, basis).await? {
             Some(row) => {
                 self.through.insert(session, Through::by_others(row.applied));
                 Ok(Through::by_others(row.applied))
@@ -74,25 +80,60 @@ pub(super) struct Ordered {
     pub(super) has_foreign: bool,
 }
 
+/// `arrived`, without what the store has lost. What was planned in this start of the store, and pushed before `basis`
+/// looked, is decided and installed in it. Of the rest the rows say what became of it: a queue takes what its writer
+/// pushed also where the decision is lost, and its session's next request is decided under the same name; or where the
+/// decision is there and its installation lost, without which it must not leave its outbox (rule C-3).
+pub(super) async fn still_decided(
+    sessions: &Sessions,
+    nodes: &Nodes,
+    arrived: Vec<Decided>,
+    basis: &mut Basis,
+) -> Result<Vec<Decided>> {
+    let incarnation = basis.incarnation();
+    if arrived.iter().all(|decided| decided.incarnation == incarnation) {
+        return Ok(arrived);
+    }
+    let mut standing = Vec::with_capacity(arrived.len());
+    for decided in arrived {
+        if decided.incarnation == incarnation {
+            standing.push(decided);
+            continue;
+        }
+        match sessions.get(decided.id.session, basis).await? {
+            Some(row) if decided.id.sequence > row.applied => {
+                if let Some(decided) = row.decided(decided.id.sequence)? {
+                    writer::install(nodes, &row.decided_under(decided.holder())?, basis).await?;
+                    standing.push(decided);
+                }
+            }
+            // Numbered by somebody, who may not have told of it.
+            _ => standing.push(decided),
+        }
+    }
+    Ok(standing)
+}
+
 /// `arrived`, without what is numbered already, behind whatever it has to follow.
 pub(super) async fn ordered(
     sessions: &Sessions,
     nodes: &Nodes,
     applied: &mut Applied,
     arrived: Vec<Decided>,
+    basis: &mut Basis,
 ) -> Result<Ordered> {
     let mut ordered = Ordered::default();
     for decided in arrived {
         let mut waiting = vec![decided];
         while let Some(top) = waiting.last() {
-            let through = applied.through(sessions, top.id.session).await?;
+            let through = applied.through(sessions, top.id.session, basis).await?;
             if top.id.sequence <= through.sequence {
                 ordered.has_foreign |= top.id.sequence <= through.by_others;
                 waiting.pop();
                 continue;
             }
-            if let Some(missing) = missing(sessions, applied, top, through.sequence).await? {
-                waiting.push(fetch(sessions, nodes, missing).await?);
+            if let Some(missing) = missing(sessions, applied, top, through.sequence, basis).await? {
+                waiting.push(fetch(sessions, nodes, missing, basis).await?);
             } else {
                 let next = waiting.pop().expect("the loop holds it");
                 applied.advance(next.id.session, next.id.sequence);
@@ -120,12 +161,13 @@ async fn missing(
     applied: &mut Applied,
     decided: &Decided,
     through: u64,
+    basis: &mut Basis,
 ) -> Result<Option<UpdateId>> {
     if decided.id.sequence > through + 1 {
         return Ok(Some(UpdateId { sequence: through + 1, ..decided.id }));
     }
     for follows in decided.touched.iter().filter_map(|touched| touched.follows) {
-        if follows.sequence > applied.through(sessions, follows.session).await?.sequence {
+        if follows.sequence > applied.through(sessions, follows.session, basis).await?.sequence {
             return Ok(Some(follows));
         }
     }
@@ -133,11 +175,11 @@ async fn missing(
 }
 
 /// A decided request that the queue has not brought. Its writer may have died before installing it.
-async fn fetch(sessions: &Sessions, nodes: &Nodes, id: UpdateId) -> Result<Decided> {
+async fn fetch(sessions: &Sessions, nodes: &Nodes, id: UpdateId, basis: &mut Basis) -> Result<Decided> {
     let lost =
         || Error::unavailable(format!("find {id:?} in its outbox: another distributor has numbered it"));
-    let row = sessions.get(id.session).await?.ok_or_else(lost)?;
+    let row = sessions.get(id.session, basis).await?.ok_or_else(lost)?;
     let decided = row.decided(id.sequence)?.ok_or_else(lost)?;
-    writer::install(nodes, &row.decided_under(decided.holder())?).await?;
+    writer::install(nodes, &row.decided_under(decided.holder())?, basis).await?;
     Ok(decided)
 }

@@ -1,5 +1,7 @@
 //! C-6: what counts as silence, and what does not.
 
+use ports::Incarnation;
+
 use super::*;
 
 const SESSION: SessionId = SessionId(7);
@@ -24,13 +26,13 @@ fn cold_run(stored: &Stored, renewals: i64, now: Moment) -> (Duration, Stored) {
 }
 
 fn first_stored(now: Moment) -> Stored {
-    let (_, mut notes) = run(&Notes::first(now), 1, now);
+    let (_, mut notes) = run(&Notes::first(now, Incarnation(1)), 1, now);
     notes.to_store(PACE, 10).expect("nobody has written any")
 }
 
 #[test]
 fn an_instance_counts_by_its_own_clock_until_a_renewal() {
-    let mut notes = Notes::first(read(0, 0));
+    let mut notes = Notes::first(read(0, 0), Incarnation(1));
     for second in 0..10 {
         // Its wall clock goes wrong, which it does not look at.
         let now = read(second * 1000, second * 3_600_000);
@@ -71,7 +73,7 @@ fn time_in_which_no_heartbeat_ran_does_not_count() {
 #[test]
 fn a_clock_that_is_set_forward_takes_what_it_saw_with_it() {
     let before = read(0, 0);
-    let (_, notes) = run(&Notes::first(before), 1, before);
+    let (_, notes) = run(&Notes::first(before, Incarnation(1)), 1, before);
     let set_forward = read(1_000, 3_600_000);
     let (_, mut notes) = run(&notes, 1, set_forward);
     let stored = notes.to_store(PACE, 10).expect("nobody has written any");
@@ -84,7 +86,7 @@ fn a_clock_that_is_set_forward_takes_what_it_saw_with_it() {
 fn a_clock_that_is_set_back_does_not_keep_silent_sessions_alive() {
     let (second, hour) = (1000, 3_600_000);
     let found_later = cold_run(&first_stored(read(0, 0)), 1, read(20 * second, -hour)).1;
-    let (_, notes) = run(&Notes::first(read(0, 0)), 1, read(0, 0));
+    let (_, notes) = run(&Notes::first(read(0, 0), Incarnation(1)), 1, read(0, 0));
     let (_, mut notes) = run(&notes, 1, read(second, -hour));
     let lived_through = notes.to_store(PACE, 10).expect("nobody has written any");
     for (stored, since) in [(found_later, 20 * second), (lived_through, 0)] {
@@ -108,9 +110,9 @@ fn notes_are_stored_by_who_took_them_up_and_then_now_and_then() {
 #[test]
 fn who_has_been_silent_for_longest_is_stored_where_not_all_fit() {
     let now = read(0, 0);
-    let mut next = Notes::first(now).next(now);
+    let mut next = Notes::first(now, Incarnation(1)).next(now);
     for (session, seen_at) in [(1, 300), (2, 100), (3, 200)] {
-        Notes::first(now).silence(SessionId(session), 0, &mut next, read(seen_at, 0));
+        Notes::first(now, Incarnation(1)).silence(SessionId(session), 0, &mut next, read(seen_at, 0));
     }
     let stored = next.to_store(PACE, 2).expect("nobody has written any");
     let kept: Vec<i64> = stored.seen.iter().map(|(session, ..)| session.0).collect();
@@ -120,7 +122,7 @@ fn who_has_been_silent_for_longest_is_stored_where_not_all_fit() {
 #[test]
 fn sweeps_are_a_period_apart_whoever_makes_them() {
     let period = Duration::from_mins(10);
-    let mut notes = Notes::first(read(0, 0));
+    let mut notes = Notes::first(read(0, 0), Incarnation(1));
     assert!(!notes.sweep_is_due(period));
     let later = read(600_000, 0);
     notes = Notes::taken_up(notes.to_store(PACE, 10).expect("nobody has written any"), later, PACE);

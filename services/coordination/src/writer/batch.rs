@@ -9,6 +9,7 @@
 //!   other. A request that meets one ends the batch before itself, and waits with none but its own, taken in
 //!   path order.
 //! - A batch is decided whole or not at all.
+//! - It is decided, installed and unlocked only while the store has what it was planned by, the locks above all.
 
 use std::collections::BTreeMap;
 
@@ -17,6 +18,7 @@ use ports::Result;
 
 use crate::{
     Error,
+    basis::Basis,
     ephemerals::Ephemerals,
     model::SessionId,
     node::{Holder, Nodes},
@@ -65,6 +67,8 @@ struct Held {
 pub(super) struct Batch<'writer> {
     nodes: &'writer Nodes,
     holder: Holder,
+    /// What was seen up to now, the locks above all: what is decided rests on it.
+    basis: Basis,
     attach: u64,
     state: State,
     held: BTreeMap<String, Held>,
@@ -79,11 +83,12 @@ pub(super) struct Batch<'writer> {
 
 impl<'writer> Batch<'writer> {
     /// An empty batch of requests behind those that `row` has decided.
-    pub(super) fn new(nodes: &'writer Nodes, session: SessionId, row: &Row) -> Self {
+    pub(super) fn new(nodes: &'writer Nodes, session: SessionId, row: &Row, basis: Basis) -> Self {
         let request = UpdateId { session, sequence: row.sequence + 1 };
         Self {
             nodes,
             holder: Holder { request, fence: row.fence },
+            basis,
             attach: row.attach,
             state: row.state,
             held: BTreeMap::new(),
@@ -127,9 +132,9 @@ impl<'writer> Batch<'writer> {
             return Ok(held.becomes);
         }
         let found = if self.is_empty() {
-            self.nodes.lock(path, self.holder).await?
+            self.nodes.lock(path, self.holder, &mut self.basis).await?
         } else {
-            self.nodes.try_lock(path, self.holder).await?.ok_or(Unplanned::Contended)?
+            self.nodes.try_lock(path, self.holder, &mut self.basis).await?.ok_or(Unplanned::Contended)?
         };
         hold(&mut self.held, path, found, next);
         Ok(found)
@@ -138,7 +143,7 @@ impl<'writer> Batch<'writer> {
     /// Gives a lock back that turned out not to be needed.
     pub(super) async fn unlock(&mut self, path: &str) -> Result<()> {
         match self.held.remove(path) {
-            Some(held) => self.nodes.unlock(path, self.holder, held.found).await,
+            Some(held) => self.nodes.unlock(path, self.holder, held.found, &mut self.basis).await,
             None => Ok(()),
         }
     }
@@ -159,7 +164,7 @@ impl<'writer> Batch<'writer> {
                 if let Some(held) = self.held.get_mut(parent) {
                     held.seen_by = next;
                 } else {
-                    match self.nodes.try_lock(parent, self.holder).await? {
+                    match self.nodes.try_lock(parent, self.holder, &mut self.basis).await? {
                         Some(found) => hold(&mut self.held, parent, found, next),
                         None if self.is_empty() => return self.wait_for(parent).await.map(|()| false),
                         None => return Err(Unplanned::Contended),
@@ -174,9 +179,9 @@ impl<'writer> Batch<'writer> {
     /// Gives everything back and waits for one lock, so that locks are taken in path order.
     async fn wait_for(&mut self, path: &str) -> Result<(), Unplanned> {
         for (path, held) in std::mem::take(&mut self.held) {
-            self.nodes.unlock(&path, self.holder, held.found).await?;
+            self.nodes.unlock(&path, self.holder, held.found, &mut self.basis).await?;
         }
-        let found = self.nodes.lock(path, self.holder).await?;
+        let found = self.nodes.lock(path, self.holder, &mut self.basis).await?;
         hold(&mut self.held, path, found, None);
         Ok(())
     }
@@ -219,6 +224,7 @@ impl<'writer> Batch<'writer> {
         }
         let decided = Decided {
             id,
+            incarnation: self.basis.incarnation(),
             fence: self.holder.fence,
             locks: self.holder.request.sequence,
             attach: self.attach,
@@ -242,6 +248,11 @@ impl<'writer> Batch<'writer> {
         }
     }
 
+    /// What the batch rests on.
+    pub(super) fn basis(&mut self) -> &mut Basis {
+        &mut self.basis
+    }
+
     /// What the session's row has to be told.
     pub(super) fn decision(&self) -> Decision {
         Decision {
@@ -260,24 +271,24 @@ impl<'writer> Batch<'writer> {
     /// The index entries of vanished ephemerals go first, while their znodes are still locked: the owner may
     /// make them again right after. A crash before this leaves entries that the end of the owner's session
     /// sees through, and removes.
-    pub(super) async fn install(self, ephemerals: &Ephemerals) -> Result<Vec<Bytes>> {
+    pub(super) async fn install(mut self, ephemerals: &Ephemerals) -> Result<(Vec<Bytes>, Basis)> {
         for (owner, path) in &self.vanishing {
-            ephemerals.remove(*owner, path).await?;
+            ephemerals.remove(*owner, path, &mut self.basis).await?;
         }
         for (path, held) in &self.held {
             if held.is_touched {
-                self.nodes.install(path, self.holder, held.becomes.as_ref()).await?;
+                self.nodes.install(path, self.holder, held.becomes.as_ref(), &mut self.basis).await?;
             } else {
-                self.nodes.unlock(path, self.holder, held.found).await?;
+                self.nodes.unlock(path, self.holder, held.found, &mut self.basis).await?;
             }
         }
-        Ok(self.outcomes)
+        Ok((self.outcomes, self.basis))
     }
 
     /// Gives all locks back: nothing was decided, and nothing will be under these.
-    pub(super) async fn release(self) -> Result<()> {
+    pub(super) async fn release(mut self) -> Result<()> {
         for (path, held) in &self.held {
-            self.nodes.unlock(path, self.holder, held.found).await?;
+            self.nodes.unlock(path, self.holder, held.found, &mut self.basis).await?;
         }
         Ok(())
     }
@@ -289,22 +300,22 @@ fn hold(held: &mut BTreeMap<String, Held>, path: &str, found: Option<NodeState>,
 
 /// Installs requests that were decided together and whose writer may have died before it did; what is
 /// installed already stays.
-pub(crate) async fn install(nodes: &Nodes, together: &[Decided]) -> Result<()> {
+pub(crate) async fn install(nodes: &Nodes, together: &[Decided], basis: &mut Basis) -> Result<()> {
     let mut last: BTreeMap<&str, (&Decided, &Touched)> = BTreeMap::new();
     for decided in together {
         last.extend(decided.touched.iter().map(|touched| (touched.path.as_str(), (decided, touched))));
     }
     for (path, (decided, touched)) in last {
-        nodes.install(path, decided.holder(), touched.becomes.as_ref()).await?;
+        nodes.install(path, decided.holder(), touched.becomes.as_ref(), basis).await?;
     }
     Ok(())
 }
 
 /// The same for everything that a row's outbox holds.
-pub(crate) async fn install_outbox(nodes: &Nodes, row: &Row) -> Result<()> {
+pub(crate) async fn install_outbox(nodes: &Nodes, row: &Row, basis: &mut Basis) -> Result<()> {
     let decided = row.outbox_decoded()?;
     for together in decided.chunk_by(|one, next| one.holder() == next.holder()) {
-        install(nodes, together).await?;
+        install(nodes, together, basis).await?;
     }
     Ok(())
 }

@@ -43,7 +43,7 @@ pub(super) async fn plan(writer: &Writer, operation: &Operation, batch: &mut Bat
         Operation::Attach => Ok((Effect::Attach, Vec::new())),
         Operation::Close | Operation::Expire => {
             let session = batch.next_id().session;
-            let paths = writer.ephemerals.all(session).await?;
+            let paths = writer.ephemerals.all(session, batch.basis()).await?;
             let (paths, touched) = end(session, paths, batch).await?;
             Ok((Effect::Close { paths }, touched))
         }
@@ -66,7 +66,7 @@ async fn create(
     let touched = tree::create(batch.next_id(), parent, child, lifetime)?;
     if lifetime == Lifetime::Ephemeral {
         // Before the decision: an entry too many is seen through at the end, one too few is not.
-        writer.ephemerals.add(batch.next_id(), &whole).await?;
+        writer.ephemerals.add(batch.next_id(), &whole, batch.basis()).await?;
     }
     Ok((Effect::Create { path: whole, data: data.clone(), acl: acl.to_vec() }, touched))
 }
