@@ -14,6 +14,10 @@
 //!   passed the old number.
 //! - **D4** An update that names what it rests on ([`Update::basis`](crate::Update::basis)) is refused as
 //!   [`ErrorKind::Lost`](crate::ErrorKind::Lost), and changes nothing, where the store has lost that.
+//! - **D5** A crash, which a return to the durable state is too, may take an update that is transient
+//!   ([`Update::transient`](crate::Update::transient)), but nothing with it: its item goes back to what it was like
+//!   before it, at most to its last durable change, which took all before it along. In a transaction it is durable.
+//!   Points say nothing of it: D1, D2 and D4 are about the others.
 //!
 //! From `external-synchrony.txt`, section 3; the incarnation is ours (rule P3).
 

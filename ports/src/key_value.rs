@@ -20,10 +20,16 @@
 //!   it; if it may have been forgotten, the answer is `OutcomeUnknown` and nothing changes (rule P2).
 //! - **K9** An item's version grows with every change, and does not go back when the item is deleted and
 //!   made again while the deleted one's operations are remembered.
+//! - **K10** An [`Update::transient`] is like any other for as long as this start of the store lasts: seen, judged and
+//!   counted. What a crash may take of it is rule D5.
+//! - **K11** [`KeyValue::room`] says that there is room while there is. Where [`KeyValueLimits::tells_room`], it says
+//!   that there is not once an update was refused with [`NoRoom`](crate::ErrorKind::NoRoom), until there is again;
+//!   meanwhile items are read, and changed by transient updates that make them no larger.
 //!
-//! Not promised: an order between partitions, durability before
-//! [`Externalize::externalize`](crate::Externalize::externalize), or that an [`Update::transient`] survives a crash,
-//! also where what was ordered after it does.
+//! Not promised: an order between partitions, or durability before
+//! [`Externalize::externalize`](crate::Externalize::externalize). Nor does a point say anything of transient updates
+//! (D1, D2, D4): after a crash, versions and values that they gave may be given again to other states of the item, so
+//! that whoever remembers one, in a condition or in another item, must not take it for the same.
 //!
 //! The shape follows `faaskeeper.txt`, section 2.2 (synchronisation primitives in one write each).
 
@@ -162,14 +168,18 @@ pub struct KeyValueLimits {
     pub operations_remembered: usize,
     /// How long a deleted item's operations are remembered.
     pub operation_retention_ms: u64,
+    /// Whether [`KeyValue::room`] knows when the store is full (K11).
+    pub tells_room: bool,
 }
 
 /// What a store still takes (rule P6). Least first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Room {
-    /// The last of its reserve, which is for what keeps sessions and leases going.
+    /// The very last of its reserve, which is for ending and finishing what has begun.
+    Exhausted,
+    /// Less than half of its reserve, which is for what keeps going what is there, such as sessions and leases.
     Critical,
-    /// Its reserve alone: changes that add nothing for good, such as deleting.
+    /// Its reserve alone: changes that add little or nothing for good, such as deleting.
     Scarce,
     /// Everything.
     #[default]
@@ -200,7 +210,7 @@ pub trait KeyValue: Externalize {
     /// What this provider cannot exceed.
     fn limits(&self) -> &KeyValueLimits;
 
-    /// What it still takes. A store that knows when it will be full keeps a reserve, which services may have been
+    /// What it still takes (K11). A store that knows when it will be full keeps a reserve, which services may have been
     /// given for what must go on; they ask before they begin what would use it up. It costs no round trip: a store
     /// that cannot tell says that there is room, and refuses with `NoRoom`.
     fn room(&self) -> Room;

@@ -6,6 +6,7 @@
 
 mod points;
 mod survival;
+mod transient;
 
 use std::{fmt::Debug, sync::Arc};
 
@@ -65,6 +66,13 @@ macro_rules! durability_contract {
                 "D3" an_old_point_is_lost_exactly_if_what_it_stood_for_is,
                 "D3" points_of_a_later_start_are_greater,
                 "D4" an_update_that_rests_on_what_is_lost_changes_nothing,
+            }
+            transient {
+                "D5" a_crash_takes_nothing_but_transient_updates,
+                "D5" a_durable_change_takes_transient_ones_before_it_along,
+                "D5" an_item_made_by_a_transient_update_is_whole_or_gone,
+                "D5" a_transient_update_in_a_transaction_survives_with_it,
+                "D5" a_transient_operation_is_forgotten_with_what_it_did,
             }
         } }
     };

@@ -2,17 +2,28 @@
 
 mod batches;
 mod operations;
+mod room;
 mod scans;
 mod single;
 mod transactions;
+mod transient;
 
-use std::sync::Arc;
+use std::{fmt::Debug, sync::Arc};
 
 use super::{Case, Spawn, in_place, together};
 use crate::{
     Clock, ErrorKind, Item, Key, Update,
     key_value::{Outcome, Scan, SharedKeyValue, Transacted},
 };
+
+/// What a store is kept on, where a test can fill it.
+pub trait Disk: Debug + Send + Sync {
+    /// Leaves no more to the store than it has taken already.
+    fn fill(&self);
+
+    /// Gives it as much as it wants again.
+    fn empty(&self);
+}
 
 /// A fresh store, and what the cases need beside it.
 #[derive(Debug, Clone)]
@@ -23,17 +34,25 @@ pub struct Subject {
     pub clock: Arc<dyn Clock>,
     /// How they run writers beside each other.
     pub spawn: Spawn,
+    /// Its disk, where the provider's tests can fill that.
+    pub disk: Option<Arc<dyn Disk>>,
 }
 
 impl Subject {
     /// A subject whose concurrent writers run on one thread.
     pub fn new(store: SharedKeyValue, clock: Arc<dyn Clock>) -> Self {
-        Self { store, clock, spawn: in_place }
+        Self { store, clock, spawn: in_place, disk: None }
     }
 
     /// The same with concurrent writers run by `spawn`.
     pub fn spawning(mut self, spawn: Spawn) -> Self {
         self.spawn = spawn;
+        self
+    }
+
+    /// The same on a disk that the cases may fill.
+    pub fn on(mut self, disk: Arc<dyn Disk>) -> Self {
+        self.disk = Some(disk);
         self
     }
 
@@ -165,6 +184,16 @@ macro_rules! key_value_contract {
                 "K8" a_repeated_transaction_is_recognised_as_done,
                 "K9" a_version_grows_with_every_change,
                 "K9" a_version_does_not_go_back_when_the_item_is_made_again,
+            }
+            transient {
+                "K10" a_transient_update_is_seen_judged_and_counted_like_any_other,
+                "K10" a_repeated_transient_operation_is_recognised_as_done,
+                "K10" transient_and_durable_updates_of_concurrent_writers_all_count,
+                "K10" whoever_waits_for_a_transient_update_waits_for_what_came_before_it,
+            }
+            room {
+                "K11" there_is_room_while_nothing_is_refused,
+                "K11" a_full_store_says_so_and_takes_what_needs_no_room,
             }
         } }
     };

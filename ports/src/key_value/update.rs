@@ -51,7 +51,7 @@ impl Update {
         Self { key, change, condition, operation, basis, retention: Retention::Durable }
     }
 
-    /// The same update, which a crash of the store may take, also where what was ordered after it survives. A
+    /// The same update, which a crash of the store may take, also where what was ordered after it survives (D5, K10). A
     /// store with a journal of its own saves writing it, and so takes it when its disk is full; others keep it.
     pub fn transient(mut self) -> Self {
         self.retention = Retention::Transient;

@@ -50,7 +50,7 @@ fn suite_catches<S>(port: &str, broken: &[Broken<S>], cases: &[Case<S>], open: f
     }
 }
 
-/// K1 to K9.
+/// K1 to K11.
 #[test]
 fn the_key_value_suite_catches_every_broken_store() {
     suite_catches("key_value", broken::key_value::BROKEN, contract::key_value::CASES, subjects::key_value);
@@ -80,7 +80,7 @@ fn the_objects_suite_catches_every_broken_object_store() {
     suite_catches("objects", broken::objects::BROKEN, contract::objects::CASES, subjects::objects);
 }
 
-/// D1 to D4.
+/// D1 to D5.
 #[test]
 fn the_durability_suite_catches_every_store_that_breaks_in_a_crash() {
     suite_catches(

@@ -23,7 +23,20 @@ pub(crate) fn run<S>(case: Case<S>, open: impl FnOnce(&World) -> S) {
 }
 
 pub(crate) fn key_value(world: &World) -> key_value::Subject {
-    key_value::Subject::new(world.key_value(), world.clock())
+    key_value::Subject::new(world.key_value(), world.clock()).on(Arc::new(WorldsDisk(world.clone())))
+}
+
+/// The disk of a world's store.
+#[derive(Debug)]
+struct WorldsDisk(World);
+
+impl key_value::Disk for WorldsDisk {
+    fn fill(&self) {
+        self.0.fill_disk();
+    }
+    fn empty(&self) {
+        self.0.empty_disk();
+    }
 }
 
 pub(crate) fn queue(world: &World) -> queue::Subject {

@@ -40,6 +40,7 @@ pub(crate) const LIMITS: KeyValueLimits = KeyValueLimits {
     page_is_snapshot: true,
     operations_remembered: 64,
     operation_retention_ms: 10 * 60 * 1000,
+    tells_room: true,
 };
 
 /// A page ends early once it holds this much, so that a scan of large items stays bounded.

@@ -10,6 +10,8 @@
 //!   generations.
 //! - A frozen generation holds no dirty record: it is exactly the state at the end of one group.
 //! - `pending_bytes` bounds what the dirty records take in the journal (rule P6).
+//! - What no group has taken nor will take, since it need not survive a crash, is bounded too
+//!   ([`UNJOURNALED_BYTES_MAX`]): no growth of the journal asks for the checkpoint that would let it go.
 
 use std::{
     collections::{BTreeSet, HashMap, hash_map::Entry},
@@ -32,7 +34,7 @@ pub(crate) struct Slot {
     known: bool,
     /// What lies below holds, or may hold, a value: a deletion must stay here to hide it.
     shadows: bool,
-    /// What it counts for in `pending_bytes` while dirty.
+    /// What it counts for, in `pending_bytes` while dirty.
     estimate: u32,
 }
 
@@ -108,6 +110,9 @@ pub(crate) enum Known<'overlay> {
 /// What an entry takes in a frame beside key and record: kinds and two lengths.
 pub(crate) const ENTRY_BYTES: usize = 16;
 
+/// How much records may grow between two checkpoints without being journaled.
+const UNJOURNALED_BYTES_MAX: u64 = 16 << 20;
+
 /// The two generations and the dirty keys.
 #[derive(Debug, Default)]
 pub(crate) struct Overlay {
@@ -115,6 +120,8 @@ pub(crate) struct Overlay {
     frozen: Option<Arc<Generation>>,
     dirty: Vec<RecordKey>,
     pending_bytes: u64,
+    /// By how much the active generation has grown without being journaled, at most.
+    unjournaled_bytes: u64,
 }
 
 impl Overlay {
@@ -171,23 +178,30 @@ impl Overlay {
     }
 
     /// Sets a record that need not be journaled, so that it takes no room; false if it would, being larger than an
-    /// earlier state of it that is yet to be journaled.
+    /// earlier state of it that is yet to be journaled, or if too much was not journaled already.
     pub(crate) fn set_unjournaled(&mut self, key: &RecordKey, record: &Record, below: bool) -> bool {
+        let bytes = entry_bound(key, Some(record)) as u32;
+        let counted = self.active.get(key).map_or(0, |slot| slot.estimate);
+        let growth = u64::from(bytes.saturating_sub(counted));
+        if growth > 0 && self.unjournaled_bytes + growth > UNJOURNALED_BYTES_MAX {
+            return false;
+        }
         match self.active.slots.entry(key.clone()) {
-            Entry::Occupied(entry)
-                if entry.get().dirty && entry_bound(key, Some(record)) > entry.get().estimate as usize =>
-            {
-                return false;
+            Entry::Occupied(entry) if entry.get().dirty && growth > 0 => return false,
+            Entry::Occupied(mut entry) => {
+                let slot = entry.get_mut();
+                slot.record = Some(record.clone());
+                slot.estimate = slot.estimate.max(bytes);
             }
-            Entry::Occupied(mut entry) => entry.get_mut().record = Some(record.clone()),
             Entry::Vacant(entry) => {
                 if is_read_in_order(entry.key()) {
                     self.active.order.insert(entry.key().clone());
                 }
                 let (known, shadows, record) = (below, below, Some(record.clone()));
-                entry.insert(Slot { record, dirty: false, known, shadows, estimate: 0 });
+                entry.insert(Slot { record, dirty: false, known, shadows, estimate: bytes });
             }
         }
+        self.unjournaled_bytes += growth;
         true
     }
 
@@ -227,6 +241,7 @@ impl Overlay {
     pub(crate) fn freeze(&mut self) -> Arc<Generation> {
         assert!(self.frozen.is_none(), "one checkpoint at a time");
         assert!(self.dirty.is_empty(), "a frozen generation is the end of a group");
+        self.unjournaled_bytes = 0;
         let frozen = Arc::new(std::mem::take(&mut self.active));
         self.frozen = Some(Arc::clone(&frozen));
         frozen

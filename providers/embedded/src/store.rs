@@ -207,7 +207,14 @@ impl Store {
             self.find_room(Room::Free);
             return Ok(());
         }
-        self.find_room(if self.leaves(kept / 2, needed) { Room::Scarce } else { Room::Critical });
+        let room = if self.leaves(kept / 2, needed) {
+            Room::Scarce
+        } else if self.leaves(kept / 8, needed) {
+            Room::Critical
+        } else {
+            Room::Exhausted
+        };
+        self.find_room(room);
         self.want_early_checkpoint();
         if claim == Claim::Reserve && self.leaves(0, needed) {
             return Ok(());

@@ -43,6 +43,7 @@ pub(crate) const LIMITS: KeyValueLimits = KeyValueLimits {
     page_is_snapshot: true,
     operations_remembered: 64,
     operation_retention_ms: 10 * 60 * 1000,
+    tells_room: false,
 };
 
 /// A page ends early once it holds this much: a script keeps everybody waiting while it runs.

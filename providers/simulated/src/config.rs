@@ -38,6 +38,7 @@ impl Default for Options {
                 page_is_snapshot: true,
                 operations_remembered: 64,
                 operation_retention_ms: 600_000,
+                tells_room: true,
             },
             queue: QueueLimits {
                 message_bytes_max: 256 * 1_024,

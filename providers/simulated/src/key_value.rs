@@ -10,6 +10,7 @@ use ports::{
         Batch, Batched, KeyValueLimits, Outcome, Page, Read, Room, Scan, Transacted, Updated,
         evaluate::{Evaluated, Stored, check_key, check_limits, evaluate},
     },
+    queue::Retention,
 };
 
 use crate::{
@@ -72,9 +73,10 @@ impl KeyValue for SimulatedStore {
         &self.0.options.key_value
     }
 
-    /// It is never full.
+    /// It has no reserve.
     fn room(&self) -> Room {
-        Room::Free
+        let is_full = self.0.options.key_value.tells_room && self.0.store().is_full;
+        if is_full { Room::Exhausted } else { Room::Free }
     }
 }
 
@@ -148,7 +150,14 @@ impl Store {
         let outcome = match evaluate(stored, &update, &self.limits)? {
             Evaluated::Refused => Outcome::Conflict(stored.item.clone()),
             Evaluated::Unchanged => Outcome::Done(stored.item.clone()),
+            Evaluated::Changed(next)
+                if update.retention == Retention::Transient
+                    && self.put_transient(&update.key, &next, now) =>
+            {
+                Outcome::Done(next.item)
+            }
             Evaluated::Changed(next) => {
+                self.check_room()?;
                 let item = next.item.clone();
                 let undo = self.put(update.key, next, now);
                 self.order(vec![undo]);
@@ -177,6 +186,9 @@ impl Store {
                     changed.push((update.key.clone(), next));
                 }
             }
+        }
+        if !changed.is_empty() {
+            self.check_room()?;
         }
         self.put_all(changed, None, now);
         Ok(Transacted::Done { items, receipt: self.receipt(cost) })
@@ -207,6 +219,7 @@ impl Store {
                 overlay.insert(update.key, next);
             }
         }
+        self.check_room()?;
         self.put_all(overlay, Some((batch.lane, batch.sequence)), now);
         Ok(Batched::Done(self.receipt(Cost { writes, ..Cost::default() })))
     }

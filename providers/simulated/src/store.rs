@@ -13,7 +13,7 @@ use std::{
 
 use bytes::Bytes;
 use ports::{
-    Cost, DurabilityPoint, Incarnation, Key, Position, Receipt,
+    Cost, DurabilityPoint, Error, ErrorKind, Incarnation, Key, Position, Receipt, Result,
     key_value::{KeyValueLimits, evaluate::Stored},
     queue::QueueLimits,
 };
@@ -41,6 +41,10 @@ pub(crate) struct Store {
     ends: BTreeMap<Incarnation, u64>,
     undo: VecDeque<(u64, Undo)>,
     flushing: bool,
+    /// Whether its disk is.
+    pub(crate) is_full: bool,
+    /// What items go back to in a crash that were changed by transient updates since.
+    transient: BTreeMap<Key, Option<Slot>>,
     nothing: Stored,
 }
 
@@ -84,6 +88,8 @@ impl Store {
             ends: BTreeMap::new(),
             undo: VecDeque::new(),
             flushing: false,
+            is_full: false,
+            transient: BTreeMap::new(),
             nothing: Stored::default(),
         }
     }
@@ -124,16 +130,38 @@ impl Store {
         }
     }
 
-    /// Stores `stored` under `key`; returns how to undo it.
+    /// Refuses what would take room where there is none (K11).
+    pub(crate) fn check_room(&self) -> Result<()> {
+        if self.is_full { Err(Error::new(ErrorKind::NoRoom, "write on a full disk")) } else { Ok(()) }
+    }
+
+    /// Stores `stored` under `key`; returns how to undo it, with the transient updates before it.
     pub(crate) fn put(&mut self, key: Key, stored: Stored, now: Duration) -> Undo {
+        let before = self.replace(key.clone(), stored, now);
+        let durable = self.transient.remove(&key).unwrap_or(before);
+        Undo::Item(key, durable)
+    }
+
+    /// Stores `stored` under `key` until the next crash (K10), and takes no position; false if everything is durable
+    /// at once, here.
+    pub(crate) fn put_transient(&mut self, key: &Key, stored: &Stored, now: Duration) -> bool {
+        if self.durable_at_once {
+            return false;
+        }
+        let before = self.replace(key.clone(), stored.clone(), now);
+        self.transient.entry(key.clone()).or_insert(before);
+        true
+    }
+
+    /// Stores `stored` under `key`; returns what was there.
+    fn replace(&mut self, key: Key, stored: Stored, now: Duration) -> Option<Slot> {
         let remembers = stored.memory.as_deref().is_some_and(|memory| !memory.is_empty());
-        let before = if stored.item.is_none() && !remembers {
+        if stored.item.is_none() && !remembers {
             self.items.remove(&key)
         } else {
             let deleted_at = stored.item.is_none().then_some(now);
-            self.items.insert(key.clone(), Slot { stored, deleted_at })
-        };
-        Undo::Item(key, before)
+            self.items.insert(key, Slot { stored, deleted_at })
+        }
     }
 
     /// Moves a lane's cursor; returns how to undo it.
@@ -193,6 +221,10 @@ impl Store {
     /// Undoes everything behind `kept` and begins the next incarnation there.
     pub(crate) fn crash(&mut self, kept: u64) {
         assert!((self.durable..=self.position).contains(&kept), "a crash keeps what is durable");
+        // Each lies above the last durable change of its item, so it goes first.
+        for (key, slot) in std::mem::take(&mut self.transient) {
+            self.take_back(Undo::Item(key, slot));
+        }
         while self.undo.back().is_some_and(|(of, _)| *of > kept) {
             if let Some((_, undo)) = self.undo.pop_back() {
                 self.take_back(undo);

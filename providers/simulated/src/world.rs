@@ -131,6 +131,17 @@ impl World {
         &self.0.cloud.faults
     }
 
+    /// The store's disk is full from now on: it has no reserve, and takes what needs no room. What is on its way to
+    /// queues and objects is not refused.
+    pub fn fill_disk(&self) {
+        self.0.cloud.store().is_full = true;
+    }
+
+    /// There is room again.
+    pub fn empty_disk(&self) {
+        self.0.cloud.store().is_full = false;
+    }
+
     /// The store's process dies and starts again: everything not externalized is lost, deliveries become
     /// visible again, running invocations are ended, the incarnation grows.
     pub fn crash(&self) {

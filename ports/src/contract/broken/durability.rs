@@ -1,6 +1,7 @@
-//! Stores that break D1 to D4 when they crash.
+//! Stores that break D1 to D5 when they crash.
 
 use std::{
+    collections::BTreeMap,
     fmt::Debug,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -14,9 +15,9 @@ use super::{
 use crate::{
     Clock, DurabilityPoint, Key, Result, Update,
     contract::durability::{Crashable, Subject},
-    key_value::{SharedKeyValue, Transacted, Updated},
+    key_value::{Change, SharedKeyValue, Transacted, Updated},
     objects::ObjectStore,
-    queue::SharedQueue,
+    queue::{Retention, SharedQueue},
 };
 
 /// Every broken store, at least one per promise.
@@ -27,6 +28,9 @@ pub const BROKEN: &[Broken<Subject>] = &[
     }),
     Broken::new("D3", "ForgetsIncarnations", |honest| around(honest, PositionsAlone)),
     Broken::new("D4", "IgnoresTheBasis", |honest| around(honest, Baseless)),
+    Broken::new("D5", "LeavesTransientsBehind", |honest| {
+        Box::new(Crashed(LeavesTransientsBehind { honest, before: Arc::default() }))
+    }),
 ];
 
 /// A provider whose store differs from an honest one's, or what a crash makes of it.
@@ -144,6 +148,57 @@ impl Twist for Noting {
     }
     async fn update(&self, update: Update) -> Result<Updated> {
         self.written.lock().unwrap_or_else(PoisonError::into_inner).push(update.key.clone());
+        self.honest.update(update).await
+    }
+}
+
+/// Goes back in a crash to what items were like before their first transient update, whatever changed them since (D5).
+#[derive(Debug)]
+struct LeavesTransientsBehind {
+    honest: Subject,
+    before: Arc<Mutex<BTreeMap<Key, Change>>>,
+}
+
+#[async_trait]
+impl Twisting for LeavesTransientsBehind {
+    fn honest(&self) -> &Subject {
+        &self.honest
+    }
+    fn key_value(&self) -> SharedKeyValue {
+        Arc::new(Twisted(BeforeTransients {
+            honest: self.honest.key_value(),
+            before: Arc::clone(&self.before),
+        }))
+    }
+    async fn crash_and_reopen(self) -> Self {
+        let honest = self.honest.crash_and_reopen().await;
+        let before = std::mem::take(&mut *self.before.lock().unwrap_or_else(PoisonError::into_inner));
+        let store = honest.key_value();
+        for (key, change) in before {
+            store.update(Update::of(key, change)).await.expect("an honest store updates");
+        }
+        Self { honest, before: self.before }
+    }
+}
+
+#[derive(Debug)]
+struct BeforeTransients {
+    honest: SharedKeyValue,
+    before: Arc<Mutex<BTreeMap<Key, Change>>>,
+}
+
+#[async_trait]
+impl Twist for BeforeTransients {
+    fn honest(&self) -> &SharedKeyValue {
+        &self.honest
+    }
+    async fn update(&self, update: Update) -> Result<Updated> {
+        if update.retention == Retention::Transient {
+            let present = self.honest.get(&update.key).await?.value;
+            let change = present.map_or(Change::Delete, |item| Change::Put(item.attributes().to_vec()));
+            let mut before = self.before.lock().unwrap_or_else(PoisonError::into_inner);
+            before.entry(update.key.clone()).or_insert(change);
+        }
         self.honest.update(update).await
     }
 }

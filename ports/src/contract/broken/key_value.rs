@@ -1,9 +1,10 @@
-//! Key-value stores that break K1 to K9.
+//! Key-value stores that break K1 to K11. What a crash does to transient updates is in [`super::durability`].
 
 mod repeats;
 mod scans;
 mod single;
 mod transactions;
+mod transient;
 
 use std::{fmt::Debug, sync::Arc};
 
@@ -40,6 +41,14 @@ pub const BROKEN: &[Broken<Subject>] = &[
     Broken::new("K8", "ForgetsOperations", |subject| twisted(subject, repeats::ForgetsOperations::around)),
     Broken::new("K8", "GuessesForgotten", |subject| twisted(subject, repeats::GuessesForgotten::around)),
     Broken::new("K9", "RestartsVersions", |subject| twisted(subject, repeats::RestartsVersions::around)),
+    Broken::new("K10", "KeepsTransientsToItself", |subject| {
+        twisted(subject, transient::KeepsTransientsToItself::around)
+    }),
+    Broken::new("K10", "PutsTransientsAhead", |subject| {
+        twisted(subject, transient::PutsTransientsAhead::around)
+    }),
+    Broken::new("K11", "SaysThereIsRoom", |subject| twisted(subject, transient::SaysThereIsRoom::around)),
+    Broken::new("K11", "SaysThereIsNone", |subject| twisted(subject, transient::SaysThereIsNone::around)),
 ];
 
 /// A store that differs from an honest one in what it overrides.
@@ -67,6 +76,9 @@ pub(super) trait Twist: Debug + Send + Sync + 'static {
     }
     fn is_durable(&self, point: DurabilityPoint) -> bool {
         self.honest().is_durable(point)
+    }
+    fn room(&self) -> Room {
+        self.honest().room()
     }
 }
 
@@ -108,7 +120,7 @@ impl<T: Twist> KeyValue for Twisted<T> {
         self.0.honest().limits()
     }
     fn room(&self) -> Room {
-        self.0.honest().room()
+        self.0.room()
     }
 }
 

@@ -1,6 +1,6 @@
 //! The ports' contracts, on the embedded provider.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
 use async_trait::async_trait;
 use embedded::{Config, Embedded};
@@ -14,7 +14,10 @@ use ports::{
 };
 use tempfile::TempDir;
 
-use crate::world::{block_on, config, directory, open};
+use crate::{
+    faulty::{Faults, FaultyStorage},
+    world::{block_on, config, directory, open},
+};
 
 fn spawn(task: BoxFuture<'static, ()>) -> BoxFuture<'static, ()> {
     let task = tokio::spawn(task);
@@ -34,9 +37,27 @@ fn with_configured_store<F: Future<Output = ()>>(config: Config, run: impl FnOnc
     });
 }
 
+/// The disk that a case may fill.
+#[derive(Debug)]
+struct Disk(Arc<Faults>);
+
+impl contract::key_value::Disk for Disk {
+    fn fill(&self) {
+        self.0.capacity.store(self.0.used(), Ordering::SeqCst);
+    }
+
+    fn empty(&self) {
+        self.0.capacity.store(0, Ordering::SeqCst);
+    }
+}
+
 fn key_value(case: Case<contract::key_value::Subject>) {
-    with_store(|store| async move {
-        case.run(contract::key_value::Subject::new(store.key_value(), store.clock()).spawning(spawn)).await;
+    let directory = directory();
+    let faults = Arc::new(Faults::default());
+    let storage = Arc::new(FaultyStorage(Arc::clone(&faults)));
+    with_configured_store(Config { storage, ..config(directory.path()) }, |store| async move {
+        let subject = contract::key_value::Subject::new(store.key_value(), store.clock());
+        case.run(subject.spawning(spawn).on(Arc::new(Disk(faults)))).await;
     });
 }
 

@@ -14,4 +14,5 @@ mod page_cache;
 mod power_loss;
 mod recovery;
 mod room;
+mod transient;
 mod world;

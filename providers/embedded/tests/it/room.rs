@@ -124,7 +124,7 @@ fn who_may_use_the_reserve_goes_on_when_others_are_refused_until_it_is_used_up()
         assert_eq!(refused.kind(), ErrorKind::NoRoom);
 
         let used_up = fill(&reserved).await;
-        assert_eq!(reserved.room(), key_value::Room::Critical);
+        assert_eq!(reserved.room(), key_value::Room::Exhausted);
         assert_eq!(value(&kv, "session-6").await, Some(1));
         faults.capacity.store(0, Ordering::SeqCst);
         found("the store asks the disk again", async || {

@@ -30,6 +30,7 @@ fn frugal() -> Options {
     let mut options = Options { durable_at_once: true, ..distant() };
     options.key_value.transact_across_partitions = false;
     options.key_value.page_is_snapshot = false;
+    options.key_value.tells_room = false;
     options.key_value.page_items_max = 50;
     options.key_value.transact_items_max = 10;
     options
@@ -49,7 +50,22 @@ fn spawn(task: BoxFuture<'static, ()>) -> BoxFuture<'static, ()> {
 }
 
 fn key_value(world: &World) -> key_value::Subject {
-    key_value::Subject::new(world.key_value(), world.clock()).spawning(spawn)
+    key_value::Subject::new(world.key_value(), world.clock())
+        .spawning(spawn)
+        .on(Arc::new(Disk(world.clone())))
+}
+
+/// The disk of a world's store.
+#[derive(Debug)]
+struct Disk(World);
+
+impl key_value::Disk for Disk {
+    fn fill(&self) {
+        self.0.fill_disk();
+    }
+    fn empty(&self) {
+        self.0.empty_disk();
+    }
 }
 
 fn queue(world: &World) -> queue::Subject {

@@ -1,0 +1,71 @@
+//! A store that is full: K11.
+
+use super::{Subject, key};
+use crate::{
+    ErrorKind, Update,
+    contract::eventually,
+    key_value::{Action, Room},
+};
+
+/// Enough to fill any disk that a test provides.
+const FILLERS_MAX: usize = 10_000;
+
+const FILLER_BYTES: usize = 20_000;
+
+fn filler(number: usize) -> Update {
+    let place = key("fillers", &format!("{number:05}"));
+    Update::modify(place, vec![Action::set("data", vec![1; FILLER_BYTES])])
+}
+
+/// K11.
+pub(super) async fn there_is_room_while_nothing_is_refused(subject: Subject) {
+    for number in 0..20 {
+        assert_eq!(subject.store.room(), Room::Free, "before filler {number}");
+        subject.done(filler(number)).await;
+    }
+    assert_eq!(subject.store.room(), Room::Free);
+}
+
+/// Fills the store until it refuses a filler, and says which.
+async fn fill(subject: &Subject) -> usize {
+    for number in 0..FILLERS_MAX {
+        match subject.store.update(filler(number)).await {
+            Ok(_) => subject.store.externalize(subject.store.point()).await.expect("externalize answers"),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::NoRoom, "{error}");
+                return number;
+            }
+        }
+    }
+    panic!("the disk is never full");
+}
+
+/// K11, K3, K10.
+pub(super) async fn a_full_store_says_so_and_takes_what_needs_no_room(subject: Subject) {
+    let store = &subject.store;
+    let Some(disk) = subject.disk.as_ref().filter(|_| store.limits().tells_room) else { return };
+    let place = key("kept", "item");
+    let add = || Update::modify(place.clone(), vec![Action::Add("n".into(), 1)]);
+    subject.done(add()).await;
+    store.externalize(store.point()).await.expect("externalize answers");
+    disk.fill();
+    let refused = fill(&subject).await;
+    assert!(store.room() < Room::Free, "{refused} fillers were taken and one was refused");
+    for number in 0..=refused {
+        let is_there = subject.get(&filler(number).key).await.is_some();
+        assert_eq!(is_there, number < refused, "filler {number}; {refused} was refused");
+    }
+    for n in 2..100 {
+        assert_eq!(subject.kept(add().transient()).await.integer("n"), Some(n));
+    }
+    assert!(store.room() < Room::Free, "as it was");
+    disk.empty();
+    eventually(&*subject.clock, "the store to notice that there is room", async || {
+        (store.room() == Room::Free).then_some(())
+    })
+    .await;
+    subject.done(filler(refused)).await;
+    subject.done(add()).await;
+    store.externalize(store.point()).await.expect("externalize answers");
+    assert_eq!(subject.integer(&place, "n").await, Some(100));
+}
