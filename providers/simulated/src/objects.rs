@@ -1,6 +1,13 @@
 //! Objects in memory. A put that returned is durable: a crash of the store leaves objects alone.
 
-use std::{fmt, ops::Range, sync::Arc};
+use std::{
+    fmt, io,
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -18,11 +25,25 @@ use crate::{call::Kind, cloud::Cloud};
 pub struct SimulatedObjects {
     cloud: Arc<Cloud>,
     objects: Arc<InMemory>,
+    is_full: Arc<AtomicBool>,
 }
 
 impl SimulatedObjects {
     pub(crate) fn new(cloud: Arc<Cloud>) -> Self {
-        Self { cloud, objects: Arc::default() }
+        Self { cloud, objects: Arc::default(), is_full: Arc::default() }
+    }
+
+    pub(crate) fn set_full(&self, is_full: bool) {
+        self.is_full.store(is_full, Ordering::Relaxed);
+    }
+
+    /// As a disk does, which is too full to notice that an object is there.
+    fn check_room(&self) -> Result<()> {
+        if self.is_full.load(Ordering::Relaxed) {
+            let source = io::Error::from(io::ErrorKind::StorageFull);
+            return Err(Error::Generic { store: "simulated", source: Box::new(source) });
+        }
+        Ok(())
     }
 
     /// Performs `call` on its way through the faults.
@@ -72,7 +93,10 @@ impl fmt::Display for SimulatedObjects {
 #[async_trait]
 impl ObjectStore for SimulatedObjects {
     async fn put_opts(&self, location: &Path, payload: PutPayload, opts: PutOptions) -> Result<PutResult> {
-        let call = self.objects.put_opts(location, payload, opts);
+        let call = async {
+            self.check_room()?;
+            self.objects.put_opts(location, payload, opts).await
+        };
         self.pass("put_object", location.to_string(), Kind::Changes, call).await
     }
 

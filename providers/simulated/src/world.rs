@@ -131,8 +131,8 @@ impl World {
         &self.0.cloud.faults
     }
 
-    /// The store's disk is full from now on: it has no reserve, and takes what needs no room. What is on its way to
-    /// queues and objects is not refused.
+    /// The store's disk is full from now on: it has no reserve, and takes what needs no room. Queues and objects
+    /// have disks of their own.
     pub fn fill_disk(&self) {
         self.0.cloud.store().is_full = true;
     }
@@ -140,6 +140,16 @@ impl World {
     /// There is room again.
     pub fn empty_disk(&self) {
         self.0.cloud.store().is_full = false;
+    }
+
+    /// The disk of the objects is full from now on: none is put.
+    pub fn fill_disk_of_objects(&self) {
+        self.0.objects.set_full(true);
+    }
+
+    /// There is room again.
+    pub fn empty_disk_of_objects(&self) {
+        self.0.objects.set_full(false);
     }
 
     /// The store's process dies and starts again: everything not externalized is lost, deliveries become

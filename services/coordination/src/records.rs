@@ -171,12 +171,13 @@ impl Operation {
         64 + path + data
     }
 
-    /// The least room in which it is taken: the last of the room is for sessions.
+    /// The least room in which it is taken: the last of the room is for sessions. Whether they may be opened, resumed and
+    /// condemned is asked before their rows are changed ([`crate::session`]); what follows from that is finished.
     pub fn room_min(&self) -> Room {
         match self {
             Self::Create { .. } | Self::SetData { .. } | Self::Refuse(_) => Room::Free,
             Self::Delete { .. } => Room::Scarce,
-            Self::Attach | Self::Close | Self::Expire => Room::Critical,
+            Self::Attach | Self::Close | Self::Expire => Room::Exhausted,
         }
     }
 

@@ -206,7 +206,13 @@ impl Sessions {
         item.as_ref().map(Row::read).transpose()
     }
 
-    /// Makes the row of a new session; false if the id is taken.
+    /// Refuses with `NoRoom` what is done only while there is as much room as `least`.
+    fn check_room(&self, least: Room, attempted: &'static str) -> Result<()> {
+        if self.room() < least { Err(Error::new(ErrorKind::NoRoom, attempted)) } else { Ok(()) }
+    }
+
+    /// Makes the row of a new session; false if the id is taken. `NoRoom` once half of the reserve is used up: each
+    /// session takes of it, and the rest is for those that are there.
     pub async fn create(
         &self,
         session: SessionId,
@@ -214,6 +220,7 @@ impl Sessions {
         timeout: Duration,
         basis: &mut Basis,
     ) -> Result<bool> {
+        self.check_room(Room::Scarce, "open a session")?;
         let integer = |name: &'static str, value: i64| (Name::from(name), Value::Integer(value));
         let attributes = vec![
             integer(STATE, State::Open.number()),
@@ -233,7 +240,8 @@ impl Sessions {
         }
     }
 
-    /// Takes an open session over for a new connection: its attach number grows, and its lease is renewed.
+    /// Takes an open session over for a new connection: its attach number grows, and its lease is renewed. `NoRoom` at
+    /// the very end of the reserve, which a client that connects again and again would else use up.
     pub async fn attach(
         &self,
         session: SessionId,
@@ -241,6 +249,7 @@ impl Sessions {
         timeout: Duration,
         basis: &mut Basis,
     ) -> Result<Moved> {
+        self.check_room(Room::Critical, "resume a session")?;
         let actions = vec![
             Action::Add(ATTACH.into(), 1),
             Action::set_integer(REQUEST, 0),
@@ -262,8 +271,10 @@ impl Sessions {
         self.transition(update.transient(), basis).await
     }
 
-    /// Judges a session silent: closing, if nobody has renewed it since `renewals` was read (rule C-6).
+    /// Judges a session silent: closing, if nobody has renewed it since `renewals` was read (rule C-6). `NoRoom` where
+    /// its client could not have resumed it.
     pub async fn condemn(&self, session: SessionId, renewals: i64, basis: &mut Basis) -> Result<Moved> {
+        self.check_room(Room::Critical, "condemn a session")?;
         let condition = Condition::All(vec![is(STATE, State::Open.number()), is(RENEWALS, renewals)]);
         let actions = vec![Action::set_integer(STATE, State::Closing.number())];
         self.transition(Update::modify(key(session), actions).when(condition), basis).await

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::{TryStreamExt, stream};
-use ports::DurabilityPoint;
+use ports::{DurabilityPoint, key_value::Room};
 
 use crate::{
     Error, Result,
@@ -178,6 +178,9 @@ impl<'a> Commit<'a> {
     }
 
     async fn run(self) -> Answer {
+        if let Err(error) = self.core.check_room(Room::Scarce) {
+            return self.give_up(None, error);
+        }
         let store = &self.transaction.node.store;
         let is_data_late = self.core.config.is_broken(Broken::RecordBeforeData);
         let data = async { if is_data_late { Ok(()) } else { self.write_data().await } };

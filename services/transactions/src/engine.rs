@@ -100,7 +100,7 @@ impl Engine {
     pub async fn begin(&self, begin: Begin) -> Result<Shown<Begun>> {
         if begin.id.is_some() {
             // A name is written down; without one a transaction may read on a full disk.
-            self.core.has_room()?;
+            self.core.check_room(Room::Free)?;
         }
         self.core.begin(begin).await
     }
@@ -116,12 +116,13 @@ impl Engine {
     ///
     /// Errors: `NoRoom`, `TooLarge`, `TooMuchBuffered`, `TransactionFinished`, `NoSuchTransaction`, `Unavailable`.
     pub async fn put(&self, call: &Call, key: Key, value: Bytes) -> Result<()> {
-        self.core.has_room()?;
+        self.core.check_room(Room::Free)?;
         self.core.write(call, key, Some(value)).await
     }
 
-    /// Deletes `key` once the transaction commits. Errors: as [`Engine::put`], without `NoRoom`.
+    /// Deletes `key` once the transaction commits. Errors: as [`Engine::put`].
     pub async fn delete(&self, call: &Call, key: Key) -> Result<()> {
+        self.core.check_room(Room::Scarce)?;
         self.core.write(call, key, None).await
     }
 
@@ -151,9 +152,7 @@ impl Engine {
 
     /// Plain state: a transaction of one write (none: a deletion); durable when it returns.
     pub async fn put_now(&self, key: Key, value: Option<Bytes>) -> Result<Committed> {
-        if value.is_some() {
-            self.core.has_room()?;
-        }
+        self.core.check_room(if value.is_some() { Room::Free } else { Room::Scarce })?;
         self.core.put_now(key, value).await
     }
 
@@ -182,9 +181,10 @@ impl Engine {
 }
 
 impl Core {
-    /// Asked before a value is taken in: what is begun may then be finished from the store's reserve (rule P6).
-    fn has_room(&self) -> Result<()> {
-        if self.key_value.room() < Room::Free { Err(Error::NoRoom) } else { Ok(()) }
+    /// Asked before a value is taken in (it needs all the room there is), and before a deletion or a commit, which may
+    /// use half of the store's reserve (rule P6): nothing gives back what they take, and the rest is for others.
+    pub(crate) fn check_room(&self, least: Room) -> Result<()> {
+        if self.key_value.room() < least { Err(Error::NoRoom) } else { Ok(()) }
     }
 
     pub(crate) fn view(&self) -> MutexGuard<'_, View> {

@@ -1,19 +1,28 @@
 //! P6: a full store refuses what adds to it, and nothing else.
 
 use std::{
+    pin::pin,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
+use bytes::Bytes;
 use coordination::{
     Client, Config, ConnectError, Ended, Error, Gateway,
-    model::{Acl, Connect, Lifetime, Naming, Output, Request, Response, Watching, Zxid},
+    model::{Acl, Connect, Lifetime, Naming, Output, Password, Request, Response, SessionId, Watching, Zxid},
+    user_store::{DataPlacement, put_object},
+};
+use futures_util::{
+    StreamExt as _,
+    future::{Either, select},
 };
 use ports::{
+    ErrorKind,
     faults::{Fault, FaultSchedule},
     key_value::Room,
+    objects::{ObjectPath, ObjectStore as _},
 };
-use simulated::World;
+use simulated::{Options, World};
 
 use crate::alone::{TIMEOUT, connect, follow, shown, started};
 
@@ -76,9 +85,25 @@ async fn end(client: &mut Client) -> Ended {
 }
 
 async fn resume(gateway: &Gateway, client: Client) -> Result<Client, ConnectError> {
-    let resume = Some((client.session(), client.password()));
+    let session = (client.session(), client.password());
     drop(client);
-    gateway.connect(Connect { last_zxid_seen: Zxid(0), timeout: TIMEOUT, resume }).await
+    resume_as(gateway, session).await
+}
+
+async fn resume_as(gateway: &Gateway, session: (SessionId, Password)) -> Result<Client, ConnectError> {
+    gateway.connect(Connect { last_zxid_seen: Zxid(0), timeout: TIMEOUT, resume: Some(session) }).await
+}
+
+fn is_for_want_of_room(connected: Result<Client, ConnectError>) -> bool {
+    matches!(connected, Err(ConnectError::Store(error)) if error.kind() == ErrorKind::NoRoom)
+}
+
+/// What `answering` comes to, before a session would be long over.
+async fn in_time<T>(world: &World, answering: impl Future<Output = T>) -> T {
+    match select(pin!(answering), world.clock().sleep(TIMEOUT * 2)).await {
+        Either::Left((answer, _)) => answer,
+        Either::Right(_) => panic!("it is not answered"),
+    }
 }
 
 /// P6, C6, C8.
@@ -99,13 +124,15 @@ fn a_full_store_refuses_what_adds_to_it_and_keeps_sessions_and_reads() {
         assert_eq!(answer(&mut client, set("/kept")).await, Err(Error::NoRoom));
         assert_eq!(gateway.applied(), applied, "refusing takes no room itself");
         assert!(answer(&mut client, exists("/kept")).await.is_ok());
-        let mut client = resume(&gateway, client).await.expect("it is resumed");
+        let client = resume(&gateway, client).await.expect("it is resumed");
         let mut newcomer = connect(&gateway).await.expect("a new session");
         assert_eq!(answer(&mut newcomer, exists("/more")).await, Err(Error::NoNode));
         assert_eq!(answer(&mut newcomer, delete("/kept")).await, Ok(Response::Deleted));
 
         disk.leave(Room::Critical);
         assert_eq!(answer(&mut newcomer, delete("/gone")).await, Err(Error::NoRoom));
+        assert!(is_for_want_of_room(connect(&gateway).await), "half of the reserve is for who is there");
+        let mut client = resume(&gateway, client).await.expect("it is resumed");
         for _ in 0..20 {
             world.clock().sleep(TIMEOUT / 5).await;
             answer(&mut client, Request::Ping).await.expect("who pings lives");
@@ -116,6 +143,135 @@ fn a_full_store_refuses_what_adds_to_it_and_keeps_sessions_and_reads() {
         disk.leave(Room::Free);
         let mut client = connect(&gateway).await.expect("a session");
         answer(&mut client, create("/more")).await.expect("there is room again");
+    });
+}
+
+/// P6, C8: else clients that connect again and again would use up what sessions are ended from.
+#[test]
+fn at_the_end_of_the_reserve_nobody_connects_nor_expires_and_who_is_connected_reads_on() {
+    simulated::run(async {
+        let world = World::new(1);
+        let disk = Arc::new(Disk::default());
+        let service = started(&world, disk.clone(), Config::default()).await;
+        follow(&service);
+        let gateway = service.gateway();
+        let mut client = connect(&gateway).await.expect("a session");
+        answer(&mut client, create("/kept")).await.expect("there is room");
+        let absent = connect(&gateway).await.expect("a session");
+        let resumed = (absent.session(), absent.password());
+        drop(absent);
+
+        disk.leave(Room::Exhausted);
+        let before = (gateway.applied(), world.key_value().point());
+        for _ in 0..100 {
+            assert!(is_for_want_of_room(connect(&gateway).await));
+            assert!(is_for_want_of_room(resume_as(&gateway, resumed).await));
+        }
+        assert_eq!((gateway.applied(), world.key_value().point()), before, "nothing was written");
+        for _ in 0..20 {
+            world.clock().sleep(TIMEOUT / 5).await;
+            assert!(answer(&mut client, exists("/kept")).await.is_ok(), "who pings lives");
+        }
+        disk.leave(Room::Critical);
+        resume_as(&gateway, resumed).await.expect("it could not be resumed, and so was not ended");
+        disk.leave(Room::Exhausted);
+        assert!(matches!(end(&mut client).await, Ended::Closed));
+    });
+}
+
+/// P6, C6: a store that cannot tell what room it has refuses when it comes to it.
+#[test]
+fn a_session_that_cannot_be_condemned_for_want_of_room_gets_its_time_again() {
+    simulated::run(async {
+        let mut options = Options::default();
+        options.key_value.tells_room = false;
+        let world = World::with_options(1, options);
+        let service = started(&world, Arc::new(Disk::default()), Config::default()).await;
+        follow(&service);
+        let gateway = service.gateway();
+        let client = connect(&gateway).await.expect("a session");
+        let resumed = (client.session(), client.password());
+        drop(client);
+        world.clock().sleep(TIMEOUT * 19 / 20).await;
+        world.fill_disk();
+        world.clock().sleep(Duration::from_secs(6)).await;
+        assert!(is_for_want_of_room(resume_as(&gateway, resumed).await), "its client tries");
+        world.empty_disk();
+        world.clock().sleep(TIMEOUT / 2).await;
+        let client = resume_as(&gateway, resumed).await.expect("its silence did not count");
+        drop(client);
+        world.clock().sleep(TIMEOUT * 2).await;
+        let ended = resume_as(&gateway, resumed).await;
+        assert!(matches!(ended, Err(ConnectError::Expired)), "there is room to end it: {ended:?}");
+    });
+}
+
+/// What the user store keeps in objects.
+const IN_OBJECTS_BYTES: usize = 1_000;
+
+/// P6, C8: what is decided is applied, wherever there is room for it.
+#[test]
+fn data_that_finds_no_room_as_an_object_stays_in_its_item() {
+    simulated::run(async {
+        let world = World::new(1);
+        let placement = DataPlacement::Hybrid { inline_bytes_max: IN_OBJECTS_BYTES - 1 };
+        let config = Config { placement, ..Config::default() };
+        let service = started(&world, Arc::new(Disk::default()), config).await;
+        follow(&service);
+        let mut client = connect(&service.gateway()).await.expect("a session");
+        answer(&mut client, create("/item")).await.expect("there is room");
+        let objects = async || {
+            let listed = world.objects().list(Some(&ObjectPath::from("znodes"))).collect::<Vec<_>>().await;
+            listed.len()
+        };
+        for (is_full, expected) in [(true, 0), (false, 1)] {
+            if is_full {
+                world.fill_disk_of_objects();
+            } else {
+                world.empty_disk_of_objects();
+            }
+            let data = Bytes::from(vec![u8::from(is_full); IN_OBJECTS_BYTES]);
+            let set = Request::SetData { path: "/item".to_owned(), data: Some(data.clone()), version: -1 };
+            in_time(&world, answer(&mut client, set)).await.expect("it is applied");
+            let get = Request::GetData { path: "/item".to_owned(), watching: Watching::No };
+            match answer(&mut client, get).await {
+                Ok(Response::Data { data: found, .. }) => assert_eq!(found, Some(data)),
+                other => panic!("{other:?}"),
+            }
+            assert_eq!(objects().await, expected);
+        }
+    });
+}
+
+/// P6, C8.
+#[test]
+fn data_too_large_for_a_message_is_refused_where_there_is_no_room_for_its_object() {
+    simulated::run(async {
+        let world = World::new(1);
+        let config = Config { message_payload_bytes_max: 100, ..Config::default() };
+        let service = started(&world, Arc::new(Disk::default()), config).await;
+        follow(&service);
+        let mut client = connect(&service.gateway()).await.expect("a session");
+        answer(&mut client, create("/item")).await.expect("there is room");
+        let set =
+            || Request::SetData { path: "/item".to_owned(), data: Some(vec![1; 101].into()), version: -1 };
+        world.fill_disk_of_objects();
+        assert_eq!(in_time(&world, answer(&mut client, set())).await, Err(Error::NoRoom));
+        world.empty_disk_of_objects();
+        assert!(in_time(&world, answer(&mut client, set())).await.is_ok());
+    });
+}
+
+/// P6.
+#[test]
+fn an_object_that_is_there_is_found_on_a_full_disk() {
+    simulated::run(async {
+        let world = World::new(1);
+        let put = async |name| put_object(&*world.objects(), name, Bytes::from_static(b"data")).await;
+        put("there").await.expect("there is room");
+        world.fill_disk_of_objects();
+        put("there").await.expect("it is there");
+        assert_eq!(put("not there").await.expect_err("there is no room").kind(), ErrorKind::NoRoom);
     });
 }
 

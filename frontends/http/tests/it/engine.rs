@@ -7,6 +7,7 @@ use embedded::{
     storage::{DiskStorage, Storage},
 };
 use http_frontend::{Config, Limits, Services, Status};
+use ports::faults::{Calm, FaultSchedule, FaultyKeyValue};
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 use transactions::{Parts, Service};
@@ -32,11 +33,20 @@ impl Engine {
 
     /// On a disk of the test's own.
     pub(crate) async fn on(disk: Arc<dyn Storage>, config: transactions::Config) -> Self {
+        Self::amid(Arc::new(Calm), disk, config).await
+    }
+
+    /// The same, with faults of the test's own in its store.
+    pub(crate) async fn amid(
+        faults: Arc<dyn FaultSchedule>,
+        disk: Arc<dyn Storage>,
+        config: transactions::Config,
+    ) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let store = embedded::Config { storage: disk, ..embedded::Config::new(directory.path()) };
         let provider = Embedded::open(store).await.expect("a store");
-        let parts =
-            Parts { key_value: provider.key_value(), clock: provider.clock(), entropy: provider.entropy() };
+        let key_value = Arc::new(FaultyKeyValue::new(provider.key_value(), faults, provider.clock()));
+        let parts = Parts { key_value, clock: provider.clock(), entropy: provider.entropy() };
         let service = Service::new(parts, config);
         service.start().await.expect("the service starts");
         let engine = service.engine();

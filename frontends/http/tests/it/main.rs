@@ -8,6 +8,7 @@ mod durability;
 mod engine;
 mod limits;
 mod origins;
+mod room;
 mod routes;
 mod state;
 mod transactions;

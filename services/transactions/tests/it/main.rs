@@ -9,4 +9,5 @@ mod gate;
 mod house;
 mod limits;
 mod restarts;
+mod room;
 mod storm;
