@@ -5,6 +5,7 @@ import socket
 import pytest
 from kazoo.client import KazooState
 
+import http_api
 import server as servers
 import small_disk
 import waiting
@@ -22,6 +23,7 @@ def running(tmp_path):
     server = small_disk.OnSmallDisk(tmp_path)
     yield server.start()
     server.stop()
+    server.unmount()
 
 
 def a_full_disk_refuses_writes_and_nothing_else(clients, sessions, running):
@@ -65,3 +67,28 @@ def a_full_disk_refuses_writes_and_nothing_else(clients, sessions, running):
     assert newcomer.get("/mine")[0] == LARGER_THAN_A_MESSAGE
     assert not running.says_full()
     assert client.client_id[0] == owner
+
+
+def a_server_starts_on_a_full_disk_and_goes_on_as_before(clients, running):
+    client, states = clients(running, timeout=30), []
+    client.create("/mine", b"before", ephemeral=True)
+    client.create("/filler")
+    client.add_listener(states.append)
+    http_api.Api(running).put_state("kept", b"before")
+    ballast = running.fill()
+    small_disk.fill_the_journal(client, lambda: None)
+    owner = client.client_id[0]
+    for end in (running.kill, running.stop):
+        end()
+        running.start()
+        waiting.until(lambda: states[-2:] == [KazooState.SUSPENDED, KazooState.CONNECTED], "the client to resume")
+        states.clear()
+        assert client.exists("/mine").ephemeralOwner == owner == client.client_id[0]
+        assert small_disk.is_refused(client.set_async, "/mine", small_disk.FILLER)
+        assert running.says_full()
+        api = http_api.Api(running)
+        assert api.state("kept") == b"before"
+        assert api.ask("PUT", "/v1/state/kept", b"refused").problem == (507, "no-room")
+    ballast.unlink()
+    waiting.until(lambda: not small_disk.is_refused(client.set_async, "/mine", b"after"), "a write to be taken again")
+    assert client.get("/mine")[0] == b"after"

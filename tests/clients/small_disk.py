@@ -19,22 +19,33 @@ PIECE = bytes(1 << 20)
 REFUSED_SECONDS = 3
 
 USER = [] if os.geteuid() == 0 else ["--map-root-user"]
+ENTER_USER = ["--user", "--preserve-credentials"] if USER else []
 MOUNT = f'mount -t tmpfs -o size={DISK} tmpfs "$0"'
 
 
 def can_be_mounted(directory):
     """Whether this machine lets a test have a file system of its own."""
     trial = ["unshare", *USER, "--mount", "sh", "-c", MOUNT, str(directory)]
-    return shutil.which("unshare") is not None and subprocess.run(trial, capture_output=True).returncode == 0
+    has_tools = shutil.which("unshare") is not None and shutil.which("nsenter") is not None
+    return has_tools and subprocess.run(trial, capture_output=True).returncode == 0
 
 
 class OnSmallDisk(servers.Landfast):
-    """`landfast serve` with its data on a file system in memory, which it alone sees."""
+    """`landfast serve` with its data on a file system in memory, which it alone sees and which outlives it."""
+
+    def __init__(self, directory):
+        super().__init__(directory)
+        data = self.directory / "data"
+        data.mkdir()
+        keep = ["unshare", *USER, "--mount", "sh", "-c", f'{MOUNT} && echo mounted && exec cat', str(data)]
+        self.keeper = subprocess.Popen(keep, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self.keeper.stdout.readline() == b"mounted\n"
 
     def run(self, command):
-        data = self.directory / "data"
-        data.mkdir(exist_ok=True)
-        super().run(["unshare", *USER, "--mount", "sh", "-c", f'{MOUNT} && exec "$@"', str(data), *command])
+        super().run(["nsenter", f"--target={self.keeper.pid}", "--mount", *ENTER_USER, *command])
+
+    def unmount(self):
+        self.keeper.communicate()
 
     def ready_line(self):
         line = super().ready_line()
@@ -45,7 +56,7 @@ class OnSmallDisk(servers.Landfast):
     @property
     def disk(self):
         """Its file system, as it is reached from here."""
-        return pathlib.Path(f"/proc/{self.process.pid}/root{self.directory}/data")
+        return pathlib.Path(f"/proc/{self.keeper.pid}/root{self.directory}/data")
 
     def says_full(self):
         with urllib.request.urlopen(f"http://{self.http}/metrics") as answer:
