@@ -1,4 +1,4 @@
-//! Configuration to a running house: the embedded provider, the services on it, the front ends before them.
+//! Configuration to a running house: the provider, the services on it, the front ends before them.
 //! One function per box of the picture; the only place that opens a provider.
 
 use std::{env, future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
@@ -7,6 +7,7 @@ use anyhow::{Context as _, anyhow};
 use coordination::{Gateway, Parts, Region, Service, user_store::DataPlacement};
 use embedded::Embedded;
 use http_frontend::{Limits, Services};
+use in_process::{Functions, SystemClock, SystemEntropy};
 use ports::metering::{Meter, MeteredFunctions, MeteredKeyValue, MeteredObjects, MeteredQueue};
 use tokio::{sync::watch, task::JoinSet};
 
@@ -24,6 +25,7 @@ const ZOOKEEPER_STOP_MAX: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct House {
     provider: Arc<Embedded>,
+    functions: Arc<Functions>,
     /// What services do for ever beside the front ends.
     background: JoinSet<()>,
     front_ends: FrontEnds,
@@ -50,7 +52,8 @@ impl House {
         let provider = Arc::new(open_provider(settings).await?);
         let meter = Arc::new(Meter::default());
         let mut background = JoinSet::new();
-        let coordination = start_coordination(&provider, &meter, settings).await?;
+        let functions = Arc::new(Functions::new(provider.queue()));
+        let coordination = start_coordination(&provider, &functions, &meter, settings).await?;
         let gateway = coordination.gateway();
         background.spawn(async move { coordination.run().await });
         let transactions = start_transactions(&provider, &meter).await?;
@@ -61,7 +64,7 @@ impl House {
             front_ends.start_zookeeper(address, gateway.clone(), overview).await?;
         }
         overview.knows(Sources { provider: Arc::clone(&provider), gateway, engine, meter });
-        Ok(Self { provider, background, front_ends })
+        Ok(Self { provider, functions, background, front_ends })
     }
 
     /// The line that says where to connect, with its line end.
@@ -90,6 +93,7 @@ impl House {
         self.front_ends.stop.send_replace(true);
         while self.front_ends.running.join_next().await.is_some() {}
         self.background.abort_all();
+        self.functions.stop();
         self.provider.close().await;
     }
 }
@@ -112,6 +116,7 @@ async fn open_provider(settings: &Settings) -> anyhow::Result<Embedded> {
 /// Coordination on metered ports, with its functions registered and its triggers armed.
 async fn start_coordination(
     provider: &Embedded,
+    functions: &Arc<Functions>,
     meter: &Arc<Meter>,
     settings: &Settings,
 ) -> anyhow::Result<Service> {
@@ -126,16 +131,16 @@ async fn start_coordination(
         system: items,
         regions: vec![region],
         queue: Arc::new(MeteredQueue::new(provider.queue(), metered())),
-        functions: Arc::new(MeteredFunctions::new(provider.functions(), metered())),
-        clock: provider.clock(),
-        entropy: provider.entropy(),
+        functions: Arc::new(MeteredFunctions::new(Arc::clone(functions) as Arc<_>, metered())),
+        clock: Arc::new(SystemClock::new()),
+        entropy: Arc::new(SystemEntropy::default()),
     };
     let service =
         Service::new(parts, coordination::Config { placement: placement(settings), ..Default::default() });
     for definition in service.functions() {
-        let clock = provider.clock();
+        let clock = Arc::new(SystemClock::new());
         let counted = MeteredFunctions::metered(definition, FUNCTION_MEMORY_MB, metered(), clock);
-        provider.functions().register(counted);
+        functions.register(counted);
     }
     service.start().await.context("the coordination service could not start")?;
     Ok(service)
@@ -149,8 +154,8 @@ async fn start_transactions(
     let parts = transactions::Parts {
         // It asks for room too, and a start finishes what earlier ones began, also when the disk is full.
         key_value: Arc::new(MeteredKeyValue::new(provider.key_value_with_reserve(), Arc::clone(meter))),
-        clock: provider.clock(),
-        entropy: provider.entropy(),
+        clock: Arc::new(SystemClock::new()),
+        entropy: Arc::new(SystemEntropy::default()),
     };
     let service = transactions::Service::new(parts, transactions::Config::default());
     service.start().await.context("the transactions service could not start")?;

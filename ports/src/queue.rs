@@ -45,8 +45,19 @@ pub struct Handle {
     pub group: Bytes,
     /// The message's place.
     pub sequence: Sequence,
-    /// Which delivery of it, counted from one.
+    /// Which delivery of it, counted from one; a store that went back to its durable state adds
+    /// [`Handle::ATTEMPTS_APART`] to what it cannot remember, so that handles of before are told apart.
     pub attempt: u32,
+}
+
+impl Handle {
+    /// More deliveries than one message has between two returns of its store.
+    pub const ATTEMPTS_APART: u32 = 1 << 20;
+
+    /// How often the message has been delivered, this delivery included, as far as the store remembers.
+    pub fn deliveries(&self) -> u32 {
+        self.attempt % Self::ATTEMPTS_APART
+    }
 }
 
 /// A message given to a consumer.
@@ -143,7 +154,18 @@ pub trait Queue: Externalize {
 
     /// Takes up to `messages_max` visible messages of one group, in order, or none if there are none now.
     /// Groups are served in turn.
-    async fn receive(&self, queue: &str, messages_max: usize) -> Result<Vec<Delivery>>;
+    async fn receive(&self, queue: &str, messages_max: usize) -> Result<Vec<Delivery>> {
+        self.receive_hidden(queue, messages_max, None).await
+    }
+
+    /// The same, hidden for `hidden_ms` instead of the queue's visibility timeout where that is given: the
+    /// consumer knows how long it may take.
+    async fn receive_hidden(
+        &self,
+        queue: &str,
+        messages_max: usize,
+        hidden_ms: Option<u64>,
+    ) -> Result<Vec<Delivery>>;
 
     /// Returns once [`Queue::receive`] may have something to give: the continuous poll of the paper's
     /// requirement 4. Spurious returns are allowed, missed ones are not.

@@ -199,6 +199,7 @@ macro_rules! queue_contract {
                 "Q3" what_is_released_is_delivered_again_with_all_behind_it,
                 "Q3" a_release_with_a_delay_hides_the_group_for_so_long,
                 "Q3" an_extended_delivery_stays_hidden_with_its_batch,
+                "Q3" a_consumer_may_hide_its_batch_for_a_time_of_its_own,
                 "Q3" what_was_acknowledged_never_comes_back,
                 "Q3" ready_wakes_for_a_send_a_release_and_a_timeout,
                 "Q6" a_stale_handle_acknowledges_nothing,

@@ -51,8 +51,13 @@ impl Queue for FaultyQueue {
     }
 
     /// Messages whose delivery is lost come again after the visibility timeout (Q3).
-    async fn receive(&self, queue: &str, messages_max: usize) -> Result<Vec<Delivery>> {
-        let call = self.inner.receive(queue, messages_max);
+    async fn receive_hidden(
+        &self,
+        queue: &str,
+        messages_max: usize,
+        hidden_ms: Option<u64>,
+    ) -> Result<Vec<Delivery>> {
+        let call = self.inner.receive_hidden(queue, messages_max, hidden_ms);
         self.trouble.with("queue.receive", Lost::TryAgain, call).await
     }
 

@@ -65,9 +65,14 @@ impl Queue for MeteredQueue {
         result
     }
 
-    async fn receive(&self, queue: &str, messages_max: usize) -> Result<Vec<Delivery>> {
+    async fn receive_hidden(
+        &self,
+        queue: &str,
+        messages_max: usize,
+        hidden_ms: Option<u64>,
+    ) -> Result<Vec<Delivery>> {
         self.meter.call(Operation::QueueReceive);
-        let result = self.inner.receive(queue, messages_max).await;
+        let result = self.inner.receive_hidden(queue, messages_max, hidden_ms).await;
         let deliveries = result.as_deref().unwrap_or_default();
         let bytes = deliveries.iter().map(|delivery| delivery.body.len()).sum();
         self.ended(Operation::QueueReceive, &result, deliveries.len(), bytes);

@@ -1,4 +1,4 @@
-//! Every port in one process over one data directory.
+//! Key-value items, queues and objects in one process over one data directory.
 //!
 //! Key-value items and queue messages are records of one engine: a journal with group commit, an overlay of
 //! what changed since the last checkpoint, and a checkpoint store below. A mutation changes memory and
@@ -12,22 +12,16 @@
 //! `objects/`, and now and then `objects-trial` ([`mod@objects`]).
 
 #![allow(rustdoc::private_intra_doc_links)]
-#![allow(
-    clippy::disallowed_methods,
-    reason = "clocks, threads and the system's randomness live in providers"
-)]
+#![allow(clippy::disallowed_methods, reason = "clocks and threads live in providers")]
 
 mod base;
 mod checkpoint;
-mod clock;
 mod codec;
 mod config;
 mod durability;
 mod engine;
-mod entropy;
 mod error;
 mod format;
-mod functions;
 mod journal;
 mod key_value;
 mod objects;
@@ -43,22 +37,18 @@ mod store;
 use std::sync::Arc;
 
 use object_store::ObjectStore;
-use ports::{Clock, Entropy, KeyValue, Queue};
+use ports::{KeyValue, Queue};
 
 pub use config::Config;
 pub use error::OpenError;
-pub use functions::Functions;
 pub use status::{Cut, Health, RecoveryReport, Room, Status};
 
-use crate::{clock::SystemClock, engine::Engine, entropy::SystemEntropy};
+use crate::engine::Engine;
 
 /// An open store. Dropping it without [`Embedded::close`] loses what was not externalized, as a crash would.
 #[derive(Debug)]
 pub struct Embedded {
     engine: Arc<Engine>,
-    functions: Arc<Functions>,
-    clock: Arc<SystemClock>,
-    entropy: Arc<SystemEntropy>,
     objects: Arc<objects::Objects>,
 }
 
@@ -78,13 +68,7 @@ impl Embedded {
         let (engine, objects) = opened
             .await
             .map_err(|error| OpenError::io("open the data directory")(std::io::Error::other(error)))??;
-        Ok(Self {
-            functions: Arc::new(Functions::new(Arc::clone(&engine))),
-            clock: Arc::new(SystemClock { engine: Arc::clone(&engine) }),
-            entropy: Arc::default(),
-            objects,
-            engine,
-        })
+        Ok(Self { engine, objects })
     }
 
     /// The key-value port.
@@ -103,21 +87,6 @@ impl Embedded {
         Arc::clone(&self.engine) as Arc<dyn Queue>
     }
 
-    /// The functions port, with [`Functions::register`].
-    pub fn functions(&self) -> Arc<Functions> {
-        Arc::clone(&self.functions)
-    }
-
-    /// The machine's clocks.
-    pub fn clock(&self) -> Arc<dyn Clock> {
-        Arc::clone(&self.clock) as Arc<dyn Clock>
-    }
-
-    /// The system's randomness.
-    pub fn entropy(&self) -> Arc<dyn Entropy> {
-        Arc::clone(&self.entropy) as Arc<dyn Entropy>
-    }
-
     /// Objects as files in the data directory.
     pub fn objects(&self) -> Arc<dyn ObjectStore> {
         Arc::clone(&self.objects) as Arc<dyn ObjectStore>
@@ -132,10 +101,9 @@ impl Embedded {
         status
     }
 
-    /// Stops triggers and timers, makes everything durable, checkpoints and gives the directory back. Every
+    /// Makes everything durable, checkpoints and gives the directory back. Every
     /// later call is `Unavailable`.
     pub async fn close(&self) {
-        self.functions.stop();
         let engine = Arc::clone(&self.engine);
         if let Err(error) = tokio::task::spawn_blocking(move || engine.shut_down(true)).await {
             tracing::error!(%error, "the store was not closed in order; its journal has everything");
@@ -145,7 +113,6 @@ impl Embedded {
 
 impl Drop for Embedded {
     fn drop(&mut self) {
-        self.functions.stop();
         self.engine.shut_down(false);
     }
 }

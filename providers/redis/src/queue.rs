@@ -85,9 +85,16 @@ impl Queue for Store {
         Ok(Receipt { cost: Cost { reads: 0, writes, bytes }, ..receipt })
     }
 
-    async fn receive(&self, queue: &str, messages_max: usize) -> Result<Vec<Delivery>> {
+    async fn receive_hidden(
+        &self,
+        queue: &str,
+        messages_max: usize,
+        hidden_ms: Option<u64>,
+    ) -> Result<Vec<Delivery>> {
         let messages_max = messages_max.min(self.queue_limits.batch_messages_max);
-        let arguments = [decimal(messages_max), decimal(BATCH_BYTES_MAX), microseconds(DELIVERY_MS_MAX)];
+        let hidden = hidden_ms.map(microseconds).unwrap_or_default();
+        let arguments =
+            [decimal(messages_max), decimal(BATCH_BYTES_MAX), microseconds(DELIVERY_MS_MAX), hidden];
         let (_, batch) = self.about(queue, Script::QueueReceive, &arguments, Effect::Changes).await?;
         deliveries(batch).map_err(failed(Effect::Changes, &format!("receive from {queue:?}")))
     }

@@ -39,8 +39,14 @@ impl Queue for SimulatedStore {
         self.0.leave(passage, Kind::Changes, result, say_done).await
     }
 
-    async fn receive(&self, queue: &str, messages_max: usize) -> Result<Vec<Delivery>> {
-        let perform = |store: &mut Store, now| store.receive(queue, messages_max, None, now);
+    async fn receive_hidden(
+        &self,
+        queue: &str,
+        messages_max: usize,
+        hidden_ms: Option<u64>,
+    ) -> Result<Vec<Delivery>> {
+        let hidden_for = hidden_ms.map(Duration::from_millis);
+        let perform = |store: &mut Store, now| store.receive(queue, messages_max, hidden_for, now);
         let say = |deliveries: &Vec<Delivery>| say_deliveries(deliveries);
         self.0.call("receive", queue.to_owned(), Kind::Changes, perform, say).await
     }

@@ -7,6 +7,7 @@ use embedded::{
     storage::{DiskStorage, Storage},
 };
 use http_frontend::{Config, Limits, Services, Status};
+use in_process::{SystemClock, SystemEntropy};
 use ports::faults::{Calm, FaultSchedule, FaultyKeyValue};
 use tempfile::TempDir;
 use tokio::task::JoinSet;
@@ -45,8 +46,9 @@ impl Engine {
         let directory = tempfile::tempdir().expect("a directory");
         let store = embedded::Config { storage: disk, ..embedded::Config::new(directory.path()) };
         let provider = Embedded::open(store).await.expect("a store");
-        let key_value = Arc::new(FaultyKeyValue::new(provider.key_value(), faults, provider.clock()));
-        let parts = Parts { key_value, clock: provider.clock(), entropy: provider.entropy() };
+        let clock = Arc::new(SystemClock::new());
+        let key_value = Arc::new(FaultyKeyValue::new(provider.key_value(), faults, clock.clone()));
+        let parts = Parts { key_value, clock, entropy: Arc::new(SystemEntropy::default()) };
         let service = Service::new(parts, config);
         service.start().await.expect("the service starts");
         let engine = service.engine();

@@ -20,6 +20,7 @@ pub const BROKEN: &[Broken<Subject>] = &[
     Broken::new("Q1", "SplitsGroups", |subject| twisted(subject, sending::SplitsGroups::around)),
     Broken::new("Q2", "MergesGroups", |subject| twisted(subject, sending::MergesGroups)),
     Broken::new("Q3", "NeverRedelivers", |subject| twisted(subject, delivering::NeverRedelivers)),
+    Broken::new("Q3", "HidesAsItPleases", |subject| twisted(subject, delivering::HidesAsItPleases)),
     Broken::new("Q3", "ForgetsDelays", |subject| twisted(subject, delivering::ForgetsDelays)),
     Broken::new("Q3", "NeverReady", |subject| twisted(subject, delivering::NeverReady)),
     Broken::new("Q3", "SendsHalf", |subject| twisted(subject, sending::SendsHalf)),
@@ -44,8 +45,13 @@ trait Twist: Debug + Send + Sync + 'static {
     async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
         self.honest().send(queue, messages).await
     }
-    async fn receive(&self, queue: &str, messages_max: usize) -> Result<Vec<Delivery>> {
-        self.honest().receive(queue, messages_max).await
+    async fn receive_hidden(
+        &self,
+        queue: &str,
+        messages_max: usize,
+        hidden_ms: Option<u64>,
+    ) -> Result<Vec<Delivery>> {
+        self.honest().receive_hidden(queue, messages_max, hidden_ms).await
     }
     async fn ready(&self, queue: &str) -> Result<()> {
         self.honest().ready(queue).await
@@ -89,8 +95,13 @@ impl<T: Twist> Queue for Twisted<T> {
     async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
         self.0.send(queue, messages).await
     }
-    async fn receive(&self, queue: &str, messages_max: usize) -> Result<Vec<Delivery>> {
-        self.0.receive(queue, messages_max).await
+    async fn receive_hidden(
+        &self,
+        queue: &str,
+        messages_max: usize,
+        hidden_ms: Option<u64>,
+    ) -> Result<Vec<Delivery>> {
+        self.0.receive_hidden(queue, messages_max, hidden_ms).await
     }
     async fn ready(&self, queue: &str) -> Result<()> {
         self.0.ready(queue).await

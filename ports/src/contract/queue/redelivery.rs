@@ -89,6 +89,21 @@ pub(super) async fn an_extended_delivery_stays_hidden_with_its_batch(subject: Su
     assert_eq!(attempts(&batch), [4; 3]);
 }
 
+/// Q3: longer and shorter than the queue says.
+pub(super) async fn a_consumer_may_hide_its_batch_for_a_time_of_its_own(subject: Subject) {
+    const OWN_MS: u64 = 4 * SHORT_MS;
+    for (name, visibility_timeout_ms) in [("hidden longer", SHORT_MS), ("hidden shorter", LONG_MS)] {
+        let line = subject.patient(name, visibility_timeout_ms).await;
+        line.send("group", &["1", "2"]).await;
+        let started = subject.clock.monotonic();
+        let batch = subject.queue.receive_hidden(name, 2, Some(OWN_MS)).await.expect("receive answers");
+        assert_eq!(bodies(&batch), ["1", "2"]);
+        let again = line.next(2).await;
+        subject.assert_passed(started, OWN_MS, "delivered again");
+        assert_eq!(attempts(&again), [2; 2], "{name}");
+    }
+}
+
 /// Q3.
 pub(super) async fn what_was_acknowledged_never_comes_back(subject: Subject) {
     let line = subject.patient("done", 2 * SHORT_MS).await;

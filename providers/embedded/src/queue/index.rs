@@ -23,9 +23,6 @@ use crate::{
     store::{Claim, Store, now_ms},
 };
 
-/// How far apart the attempt numbers of a message lie that two returns to the durable state brought back.
-pub(crate) const ATTEMPT_FLOOR: u32 = 1 << 20;
-
 /// The incarnation is the part of a sequence above these bits: messages enough for years at full speed.
 const SEQUENCE_BITS: u32 = 44;
 
@@ -89,7 +86,7 @@ impl QueueState {
                         group.entries.binary_search_by_key(&entry.sequence, |entry| entry.sequence).ok()?;
                     Some(group.entries[place].deliveries)
                 });
-                let unseen = entry.deliveries.wrapping_add(returns.wrapping_mul(ATTEMPT_FLOOR));
+                let unseen = entry.deliveries.wrapping_add(returns.wrapping_mul(Handle::ATTEMPTS_APART));
                 entry.deliveries = known.map_or(unseen, |known| known.max(entry.deliveries));
             }
         }
@@ -155,10 +152,6 @@ impl Queues {
     pub(crate) fn blocked_count(&self) -> usize {
         let blocking = |queue: &&QueueState| queue.options.on_failure == OnFailure::Block;
         self.by_name.values().filter(blocking).map(|queue| queue.blocked().count()).sum()
-    }
-
-    pub(crate) fn contains(&self, queue: &str) -> bool {
-        self.by_name.contains_key(queue)
     }
 
     pub(crate) fn get(&self, queue: &str) -> Result<&QueueState> {

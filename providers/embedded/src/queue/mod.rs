@@ -11,12 +11,12 @@
 //! - Deliveries are not records: after a crash every message that was not acknowledged is visible again.
 //!   Failures are records, so a message that fails for good also does so across restarts (rule P1).
 //! - Handles of a delivery from before a return to the durable state are stale: attempts of the messages that came
-//!   back count on from there, or from where nobody has been ([`ATTEMPT_FLOOR`]).
+//!   back count on from there, or from where nobody has been ([`ports::queue::Handle::ATTEMPTS_APART`]).
 
 mod group;
 mod index;
 mod port;
 mod rebuild;
 
-pub(crate) use index::{ATTEMPT_FLOOR, Queues};
+pub(crate) use index::Queues;
 pub(crate) use port::LIMITS;

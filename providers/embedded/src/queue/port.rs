@@ -29,25 +29,6 @@ const ID_BYTES_MAX: usize = 128;
 const NAME_BYTES_MAX: usize = 512;
 
 impl Engine {
-    /// Receives with a visibility timeout of the caller's own.
-    pub(crate) fn receive_hidden(
-        &self,
-        queue: &str,
-        messages_max: usize,
-        hidden_ms: Option<u64>,
-    ) -> Result<Vec<Delivery>> {
-        let mut state = self.serving()?;
-        let state = &mut *state;
-        let take =
-            Take { messages_max: messages_max.min(self.config.queue_limits.batch_messages_max), hidden_ms };
-        state.queues.receive(&mut state.store, queue, take, self.now())
-    }
-
-    /// Whether the queue was created.
-    pub(crate) fn has_queue(&self, queue: &str) -> bool {
-        self.state().queues.contains(queue)
-    }
-
     fn change_queues<T>(
         &self,
         change: impl FnOnce(&mut crate::engine::State, Duration) -> Result<(T, u32)>,
@@ -84,8 +65,17 @@ impl Queue for Engine {
         Ok(receipt)
     }
 
-    async fn receive(&self, queue: &str, messages_max: usize) -> Result<Vec<Delivery>> {
-        self.receive_hidden(queue, messages_max, None)
+    async fn receive_hidden(
+        &self,
+        queue: &str,
+        messages_max: usize,
+        hidden_ms: Option<u64>,
+    ) -> Result<Vec<Delivery>> {
+        let mut state = self.serving()?;
+        let state = &mut *state;
+        let take =
+            Take { messages_max: messages_max.min(self.config.queue_limits.batch_messages_max), hidden_ms };
+        state.queues.receive(&mut state.store, queue, take, self.now())
     }
 
     async fn ready(&self, queue: &str) -> Result<()> {

@@ -13,6 +13,7 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use embedded::{Config, Embedded};
+
 use ports::{
     Event, Functions, Handler, KeyValue, Queue, Update,
     functions::{Definition, Failure, FunctionOptions, QueueTrigger},
@@ -126,7 +127,7 @@ async fn idle(store: &Embedded) {
     }
     let definition =
         Definition { name: "takes", options: FunctionOptions::default(), handler: Arc::new(Takes) };
-    let functions = store.functions();
+    let functions = in_process::Functions::new(store.queue());
     functions.register(definition);
     let trigger =
         QueueTrigger { queue: QUEUE.to_owned(), function: "takes".to_owned(), batch_messages_max: 10 };

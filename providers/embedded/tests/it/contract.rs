@@ -5,6 +5,7 @@ use std::sync::{Arc, atomic::Ordering};
 use async_trait::async_trait;
 use embedded::{Config, Embedded};
 use futures_util::future::BoxFuture;
+use in_process::SystemClock;
 use ports::{
     Clock,
     contract::{self, Case},
@@ -56,7 +57,7 @@ fn key_value(case: Case<contract::key_value::Subject>) {
     let faults = Arc::new(Faults::default());
     let storage = Arc::new(FaultyStorage(Arc::clone(&faults)));
     with_configured_store(Config { storage, ..config(directory.path()) }, |store| async move {
-        let subject = contract::key_value::Subject::new(store.key_value(), store.clock());
+        let subject = contract::key_value::Subject::new(store.key_value(), Arc::new(SystemClock::new()));
         case.run(subject.spawning(spawn).on(Arc::new(Disk(faults)))).await;
     });
 }
@@ -76,31 +77,13 @@ fn queue(case: Case<contract::queue::Subject>) {
         config.queue_limits.deduplication_window_ms = WINDOW_MS;
     }
     with_configured_store(config, |store| async move {
-        let subject = contract::queue::Subject::new(store.queue(), store.clock());
+        let subject = contract::queue::Subject::new(store.queue(), Arc::new(SystemClock::new()));
         case.run(subject.spawning(spawn).beside(store.key_value())).await;
     });
 }
 
 mod queue {
     ports::queue_contract!(super::queue);
-}
-
-fn functions(case: Case<contract::functions::Subject>) {
-    with_store(|store| async move {
-        let functions = store.functions();
-        let registry = store.functions();
-        case.run(contract::functions::Subject {
-            functions,
-            register: Arc::new(move |definition| registry.register(definition)),
-            queue: store.queue(),
-            clock: store.clock(),
-        })
-        .await;
-    });
-}
-
-mod functions {
-    ports::functions_contract!(super::functions);
 }
 
 fn objects(case: Case<contract::objects::Subject>) {
@@ -111,17 +94,6 @@ fn objects(case: Case<contract::objects::Subject>) {
 
 mod objects {
     ports::objects_contract!(super::objects);
-}
-
-/// L1, L2. The system's randomness has no seed, so L3 asks nothing of it.
-#[test]
-fn the_clock_keeps_its_promises() {
-    for case in contract::clock::CASES.iter().filter(|case| case.promise != "L3") {
-        with_store(|store| async move {
-            let no_seed = |_| unreachable!("these cases draw nothing");
-            case.run(contract::clock::Subject::new(store.clock(), no_seed).spawning(spawn)).await;
-        });
-    }
 }
 
 /// A store that crashes by being dropped: what was not written yet goes with it.
@@ -146,7 +118,7 @@ impl contract::durability::Crashable for Crashing {
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
-        self.store.clock()
+        Arc::new(SystemClock::new())
     }
 
     async fn crash_and_reopen(self: Box<Self>) -> contract::durability::Subject {

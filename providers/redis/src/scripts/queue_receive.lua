@@ -1,5 +1,5 @@
--- ARGV from 3: the most messages, the bytes after which a batch ends, and how many microseconds longer than its
--- visibility timeout the batch stays hidden.
+-- ARGV from 3: the most messages, the bytes after which a batch ends, how many microseconds longer than its
+-- visibility timeout the batch stays hidden, and that timeout, empty where it is the queue's.
 if not options() then
   return NO_QUEUE
 end
@@ -24,7 +24,7 @@ for _, sequence in ipairs(sequences(group, count)) do
   batch[#batch + 1] = { group, sequence, redis.call('HINCRBY', MESSAGES, 'a' .. sequence, 1), body }
 end
 redis.call('HSET', TAKEN, group, last .. ':0')
-redis.call('ZADD', WITH, now + visibility + ARGV[5], group)
+redis.call('ZADD', WITH, now + (tonumber(ARGV[6]) or visibility) + ARGV[5], group)
 redis.call('ZREM', IDLE, group)
 is_changed = true
 return answer(batch)

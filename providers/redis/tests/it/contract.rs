@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use in_process::SystemClock;
 use ports::{
     Clock,
     contract::{self, Case, Spawn},
@@ -13,7 +14,7 @@ use redis_provider::{Acknowledged, Config, Redis};
 
 use crate::{
     server::{Keeps, Server, shared},
-    world::{SystemClock, block_on, namespace, open},
+    world::{block_on, namespace, open},
 };
 
 const SPAWN: Spawn = |task| {
@@ -39,8 +40,11 @@ fn run_key_value(case: Case<contract::key_value::Subject>, config: Config) {
     let config = config_for(case.name, config);
     block_on(async {
         let store = open(&config).await;
-        case.run(contract::key_value::Subject::new(store.key_value(), Arc::new(SystemClock)).spawning(SPAWN))
-            .await;
+        case.run(
+            contract::key_value::Subject::new(store.key_value(), Arc::new(SystemClock::new()))
+                .spawning(SPAWN),
+        )
+        .await;
     });
 }
 
@@ -49,7 +53,7 @@ fn run_queue(case: Case<contract::queue::Subject>, config: Config) {
     let config = config_for(case.name, config);
     block_on(async {
         let store = open(&config).await;
-        let subject = contract::queue::Subject::new(store.queue(), Arc::new(SystemClock));
+        let subject = contract::queue::Subject::new(store.queue(), Arc::new(SystemClock::new()));
         case.run(subject.spawning(SPAWN).beside(store.key_value())).await;
     });
 }
@@ -94,7 +98,7 @@ mod single {
         }
 
         fn clock(&self) -> Arc<dyn Clock> {
-            Arc::new(SystemClock)
+            Arc::new(SystemClock::new())
         }
 
         async fn crash_and_reopen(self: Box<Self>) -> contract::durability::Subject {
@@ -166,7 +170,7 @@ mod cluster {
         }
 
         fn clock(&self) -> Arc<dyn Clock> {
-            Arc::new(SystemClock)
+            Arc::new(SystemClock::new())
         }
 
         async fn crash_and_reopen(self: Box<Self>) -> contract::durability::Subject {

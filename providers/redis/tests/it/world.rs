@@ -1,38 +1,15 @@
-//! A runtime, a clock and a store, and short words for what the tests do to it.
+//! A runtime and a store, and short words for what the tests do to it.
 
 use std::{
     future::Future,
     sync::{
-        Arc, OnceLock,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, Instant, SystemTime},
 };
 
-use async_trait::async_trait;
-use ports::{Clock, Key, KeyValue, Monotonic, Timestamp};
+use ports::{Key, KeyValue};
 use redis_provider::{Config, Redis};
-
-/// The machine's clocks.
-#[derive(Debug, Default)]
-pub(crate) struct SystemClock;
-
-#[async_trait]
-impl Clock for SystemClock {
-    fn now(&self) -> Timestamp {
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        Timestamp(since.expect("it is later than 1970").as_millis() as u64)
-    }
-
-    fn monotonic(&self) -> Monotonic {
-        static STARTED: OnceLock<Instant> = OnceLock::new();
-        Monotonic(STARTED.get_or_init(Instant::now).elapsed())
-    }
-
-    async fn sleep(&self, duration: Duration) {
-        tokio::time::sleep(duration).await;
-    }
-}
 
 /// Runs a test with threads of its own.
 pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {

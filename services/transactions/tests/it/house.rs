@@ -4,6 +4,7 @@ use std::{path::Path, sync::Arc};
 
 use bytes::Bytes;
 use embedded::Embedded;
+use in_process::{SystemClock, SystemEntropy};
 use ports::{KeyValue, key_value::Scan};
 use simulated::World;
 use tokio::task::JoinHandle;
@@ -119,7 +120,11 @@ pub(crate) async fn items_at_rest(key_value: &dyn KeyValue, partition: Vec<u8>) 
 }
 
 pub(crate) fn parts(store: &Embedded) -> Parts {
-    Parts { key_value: store.key_value(), clock: store.clock(), entropy: store.entropy() }
+    Parts {
+        key_value: store.key_value(),
+        clock: Arc::new(SystemClock::new()),
+        entropy: Arc::new(SystemEntropy::default()),
+    }
 }
 
 pub(crate) async fn open(directory: &Path) -> Embedded {

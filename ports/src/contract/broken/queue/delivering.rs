@@ -18,11 +18,35 @@ impl Twist for NeverRedelivers {
     fn honest(&self) -> &SharedQueue {
         &self.0
     }
-    async fn receive(&self, queue: &str, messages_max: usize) -> Result<Vec<Delivery>> {
-        let deliveries = self.0.receive(queue, messages_max).await?;
+    async fn receive_hidden(
+        &self,
+        queue: &str,
+        messages_max: usize,
+        hidden_ms: Option<u64>,
+    ) -> Result<Vec<Delivery>> {
+        let deliveries = self.0.receive_hidden(queue, messages_max, hidden_ms).await?;
         let handles: Vec<Handle> = deliveries.iter().map(|delivery| delivery.handle.clone()).collect();
         self.0.acknowledge(queue, &handles).await?;
         Ok(deliveries)
+    }
+}
+
+/// Hides a batch for the queue's time, whatever the consumer asks for (Q3).
+#[derive(Debug)]
+pub(super) struct HidesAsItPleases(pub(super) SharedQueue);
+
+#[async_trait]
+impl Twist for HidesAsItPleases {
+    fn honest(&self) -> &SharedQueue {
+        &self.0
+    }
+    async fn receive_hidden(
+        &self,
+        queue: &str,
+        messages_max: usize,
+        _: Option<u64>,
+    ) -> Result<Vec<Delivery>> {
+        self.0.receive(queue, messages_max).await
     }
 }
 

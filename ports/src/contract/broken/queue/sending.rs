@@ -28,8 +28,13 @@ impl Twist for ReordersGroup {
     fn honest(&self) -> &SharedQueue {
         &self.0
     }
-    async fn receive(&self, queue: &str, messages_max: usize) -> Result<Vec<Delivery>> {
-        let mut deliveries = self.0.receive(queue, messages_max).await?;
+    async fn receive_hidden(
+        &self,
+        queue: &str,
+        messages_max: usize,
+        hidden_ms: Option<u64>,
+    ) -> Result<Vec<Delivery>> {
+        let mut deliveries = self.0.receive_hidden(queue, messages_max, hidden_ms).await?;
         deliveries.reverse();
         Ok(deliveries)
     }

@@ -11,12 +11,13 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    task::{Context, Poll},
     time::Duration,
 };
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use ports::{
-    Queue,
+    Result,
     functions::{Definition, Event, Failure, QueueTrigger},
     queue::Delivery,
 };
@@ -34,7 +35,7 @@ const HIDDEN_MARGIN: Duration = Duration::from_secs(5);
 const BACKOFF_MS: (u64, u64) = (50, 30_000);
 
 /// How long the task waits when the queue itself is out of service.
-const QUEUE_PAUSE: Duration = Duration::from_millis(100);
+pub(super) const QUEUE_PAUSE: Duration = Duration::from_millis(100);
 
 /// What a trigger's messages are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,29 +70,51 @@ type Run<'task> = Pin<Box<dyn Future<Output = ()> + Send + 'task>>;
 pub(super) async fn run(functions: Arc<Inner>, trigger: QueueTrigger, work: Work, stop: Arc<Stop>) {
     let mut running: FuturesUnordered<Run<'_>> = FuturesUnordered::new();
     let task = Task { functions: &functions, trigger: &trigger, work };
-    let mut waiting = wait(&functions, &trigger.queue);
+    let mut next = task.wait();
     while !stop.is_stopped() {
         tokio::select! {
             biased;
             Some(()) = running.next(), if !running.is_empty() => {}
             () = stop.notify.notified() => {}
-            () = &mut waiting, if running.len() < INVOCATIONS_MAX => {
-                task.take(&mut running);
-                waiting = wait(&functions, &trigger.queue);
+            came = &mut next, if running.len() < INVOCATIONS_MAX => {
+                next = task.after(came, &mut running);
             }
         }
+    }
+    // What was asked for before the stop counts as running: given to nobody, it would be hidden for long.
+    if next.is_asked_for {
+        let came = next.await;
+        drop(task.after(came, &mut running));
     }
     while running.next().await.is_some() {}
 }
 
-/// Ends once the queue may have something, or may be asked again.
-fn wait<'task>(functions: &'task Inner, queue: &'task str) -> Run<'task> {
-    Box::pin(async move {
-        if let Err(error) = functions.engine.ready(queue).await {
-            tracing::debug!(%error, queue, "a triggered queue is out of service");
-            tokio::time::sleep(QUEUE_PAUSE).await;
-        }
-    })
+/// What a trigger waits for beside its invocations.
+struct Next<'task> {
+    /// Whether it takes messages, which are then nobody else's.
+    receives: bool,
+    /// Whether it may have taken some already.
+    is_asked_for: bool,
+    step: Pin<Box<dyn Future<Output = Came> + Send + 'task>>,
+}
+
+/// What came of it.
+enum Came {
+    /// The queue may have something.
+    Ready,
+    /// This, or nothing.
+    Batch(Vec<Delivery>),
+    /// The queue did not answer; some time has passed.
+    Failed,
+}
+
+impl Future for Next<'_> {
+    type Output = Came;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Came> {
+        self.is_asked_for = self.receives;
+        self.step.as_mut().poll(context)
+    }
 }
 
 /// What one trigger's runs share.
@@ -103,27 +126,63 @@ struct Task<'task> {
 }
 
 impl<'task> Task<'task> {
-    /// Starts a run for every group in line.
-    fn take(self, running: &mut FuturesUnordered<Run<'task>>) {
-        let Some(definition) = self.functions.definition(&self.trigger.function) else { return };
-        let hidden = (definition.options.timeout + HIDDEN_MARGIN).as_millis() as u64;
-        while running.len() < INVOCATIONS_MAX {
+    /// Starts a run of what came, and says what to wait for then: groups are taken one by one until none is in line.
+    fn after(self, came: Came, running: &mut FuturesUnordered<Run<'task>>) -> Next<'task> {
+        match came {
+            Came::Ready => self.receive(),
+            Came::Batch(deliveries) if deliveries.is_empty() => self.wait(),
+            Came::Batch(deliveries) => {
+                running.push(self.start(deliveries));
+                self.receive()
+            }
+            Came::Failed => self.wait(),
+        }
+    }
+
+    /// Ends once the queue may have something, or may be asked again.
+    fn wait(self) -> Next<'task> {
+        let step = async move {
+            let ready = self.functions.queue.ready(&self.trigger.queue).await;
+            self.or_pause(ready.map(|()| Came::Ready)).await
+        };
+        Next { receives: false, is_asked_for: false, step: Box::pin(step) }
+    }
+
+    /// Ends with the messages of one group, if one is in line.
+    fn receive(self) -> Next<'task> {
+        let step = async move {
+            let hidden_ms = (self.definition().options.timeout + HIDDEN_MARGIN).as_millis() as u64;
             let batch = self.trigger.batch_messages_max.max(1);
-            match self.functions.engine.receive_hidden(&self.trigger.queue, batch, Some(hidden)) {
-                Ok(deliveries) if deliveries.is_empty() => return,
-                Ok(deliveries) => {
-                    let definition = Arc::clone(&definition);
-                    running.push(match self.work {
-                        Work::Messages => Box::pin(self.run_messages(definition, deliveries)),
-                        Work::Events => Box::pin(self.run_event(definition, deliveries)),
-                    });
-                }
-                Err(error) => {
-                    tracing::warn!(%error, queue = self.trigger.queue, "a triggered queue gave nothing");
-                    return;
-                }
+            let received =
+                self.functions.queue.receive_hidden(&self.trigger.queue, batch, Some(hidden_ms)).await;
+            self.or_pause(received.map(Came::Batch)).await
+        };
+        Next { receives: true, is_asked_for: false, step: Box::pin(step) }
+    }
+
+    async fn or_pause(self, came: Result<Came>) -> Came {
+        match came {
+            Ok(came) => came,
+            Err(error) => {
+                tracing::debug!(%error, queue = self.trigger.queue, "a triggered queue is out of service");
+                tokio::time::sleep(QUEUE_PAUSE).await;
+                Came::Failed
             }
         }
+    }
+
+    fn start(self, deliveries: Vec<Delivery>) -> Run<'task> {
+        let definition = self.definition();
+        match self.work {
+            Work::Messages => Box::pin(self.run_messages(definition, deliveries)),
+            Work::Events => Box::pin(self.run_event(definition, deliveries)),
+        }
+    }
+
+    fn definition(self) -> Arc<Definition> {
+        self.functions
+            .definition(&self.trigger.function)
+            .expect("only what is registered is armed, and stays so")
     }
 
     /// One invocation with messages of one group.
@@ -135,7 +194,7 @@ impl<'task> Task<'task> {
         };
         let queue = &self.trigger.queue;
         if completed > 0
-            && let Err(error) = self.functions.engine.acknowledge(queue, &handles[..completed]).await
+            && let Err(error) = self.functions.queue.acknowledge(queue, &handles[..completed]).await
         {
             tracing::warn!(%error, queue, "handled messages will be delivered again");
         }
@@ -160,7 +219,7 @@ impl<'task> Task<'task> {
             let done = match outcome {
                 Ok(()) => true,
                 Err((failure, envelope)) => {
-                    let is_last = attempt_of(handle.attempt) >= definition.options.attempts_max;
+                    let is_last = handle.deliveries() >= definition.options.attempts_max;
                     let handed_on = is_last && self.hand_on(&definition, envelope, &failure).await;
                     if !handed_on {
                         self.give_back(&handle, &failure).await;
@@ -168,7 +227,7 @@ impl<'task> Task<'task> {
                     handed_on
                 }
             };
-            if done && let Err(error) = self.functions.engine.acknowledge(queue, &[handle]).await {
+            if done && let Err(error) = self.functions.queue.acknowledge(queue, &[handle]).await {
                 tracing::warn!(%error, queue, "a handled event will be delivered again");
             }
         }
@@ -196,16 +255,16 @@ impl<'task> Task<'task> {
 
     async fn give_back(self, handle: &ports::queue::Handle, failure: &Failure) {
         let (first, longest) = BACKOFF_MS;
-        let doublings = attempt_of(handle.attempt).saturating_sub(1).min(16);
+        let doublings = handle.deliveries().saturating_sub(1).min(16);
         let delay_ms = (first << doublings).min(longest);
         let queue = &self.trigger.queue;
-        let (reason, attempt) = (&failure.reason, attempt_of(handle.attempt));
+        let (reason, attempt) = (&failure.reason, handle.deliveries());
         if attempt < ALARM_ATTEMPT {
             tracing::debug!(queue, reason, attempt, delay_ms, "an invocation failed");
         } else {
             tracing::warn!(queue, reason, attempt, delay_ms, "an invocation fails again and again");
         }
-        if let Err(error) = self.functions.engine.release(queue, handle, delay_ms, &failure.reason).await {
+        if let Err(error) = self.functions.queue.release(queue, handle, delay_ms, &failure.reason).await {
             tracing::warn!(%error, queue, "messages stay hidden until their timeout");
         }
     }
@@ -213,8 +272,3 @@ impl<'task> Task<'task> {
 
 /// From this attempt of one message on, failures are worth somebody's attention.
 const ALARM_ATTEMPT: u32 = 4;
-
-/// The attempt a handle stands for, without what tells apart returns to the durable state.
-fn attempt_of(attempt: u32) -> u32 {
-    attempt % crate::queue::ATTEMPT_FLOOR
-}

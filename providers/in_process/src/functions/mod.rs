@@ -10,6 +10,7 @@
 //!   ([`invocation`]).
 //! - A handler that panics has failed; nobody else notices.
 //! - Triggers and timers are not remembered over a restart: who wants them arms them after opening.
+//! - Nothing that a trigger waits for holds up the invocations it has started: queues may be far away.
 
 mod event;
 mod invocation;

@@ -10,13 +10,14 @@ use std::{
 };
 
 use async_trait::async_trait;
-use bytes::Bytes;
+use bytes::{BufMut, Bytes, BytesMut};
 use parking_lot::Mutex;
 use ports::{
-    Error, Externalize, Queue, Receipt, Result,
+    Entropy, Error, ErrorKind, Receipt, Result,
     functions::{Definition, Event, FunctionLimits, QueueTrigger},
-    queue::{Message, OnFailure, QueueOptions},
+    queue::{Message, OnFailure, QueueOptions, SharedQueue},
 };
+use tokio::task::JoinSet;
 
 use super::{
     event::Envelope,
@@ -24,7 +25,7 @@ use super::{
     timer::{self, Timer},
     trigger::{self, Stop, Work},
 };
-use crate::engine::Engine;
+use crate::SystemEntropy;
 
 /// What this provider cannot exceed.
 const LIMITS: FunctionLimits =
@@ -42,25 +43,29 @@ pub struct Functions {
 /// What tasks share with the port.
 #[derive(Debug)]
 pub(super) struct Inner {
-    pub(super) engine: Arc<Engine>,
+    pub(super) queue: SharedQueue,
     definitions: Mutex<HashMap<String, Arc<Definition>>>,
     triggers: Mutex<HashMap<String, (QueueTrigger, Arc<Stop>)>>,
     timers: Mutex<HashMap<String, Arc<Timer>>>,
-    /// Makes each event a message group of its own: events have no order.
+    /// Who looks whether a function has events from before, once for each function.
+    looking: Mutex<JoinSet<()>>,
+    /// With the number, makes each event a message group of its own, whoever else sends: events have no order.
+    origin: u64,
     events: AtomicU64,
 }
 
 impl Functions {
-    pub(crate) fn new(engine: Arc<Engine>) -> Self {
-        // Events of an earlier start may still be there, in groups of their own.
-        let events = AtomicU64::new(engine.point().incarnation.0 << 40);
+    /// Functions whose triggers and events are queues of `queue`.
+    pub fn new(queue: SharedQueue) -> Self {
         Self {
             inner: Arc::new(Inner {
-                engine,
+                queue,
                 definitions: Mutex::default(),
                 triggers: Mutex::default(),
                 timers: Mutex::default(),
-                events,
+                looking: Mutex::default(),
+                origin: SystemEntropy::default().next_u64(),
+                events: AtomicU64::new(0),
             }),
         }
     }
@@ -70,13 +75,13 @@ impl Functions {
     pub fn register(&self, definition: Definition) {
         let name = definition.name;
         self.inner.definitions.lock().insert(name.to_owned(), Arc::new(definition));
-        if self.inner.engine.has_queue(&event_queue(name)) {
-            self.inner.arm_events(name);
-        }
+        let inner = Arc::clone(&self.inner);
+        self.inner.looking.lock().spawn(async move { inner.arm_earlier_events(name).await });
     }
 
     /// Stops all triggers and timers; running invocations finish by themselves.
-    pub(crate) fn stop(&self) {
+    pub fn stop(&self) {
+        self.inner.looking.lock().abort_all();
         self.inner.triggers.lock().drain().for_each(|(_, (_, stop))| stop.stop());
         self.inner.timers.lock().drain().for_each(|(_, timer)| timer.disarm());
     }
@@ -107,11 +112,13 @@ impl Inner {
             on_failure: OnFailure::DeadLetter,
             ..QueueOptions::default()
         };
-        self.engine.create(&queue, options).await?;
+        self.queue.create(&queue, options).await?;
         let number = self.events.fetch_add(1, Ordering::Relaxed);
-        let group = Bytes::copy_from_slice(&number.to_be_bytes());
-        let receipt = self.engine.send(&queue, vec![Message { group, deduplication: None, body }]).await?;
-        Ok(receipt)
+        let mut group = BytesMut::with_capacity(16);
+        group.put_u64(self.origin);
+        group.put_u64(number);
+        let group = group.freeze();
+        self.queue.send(&queue, vec![Message { group, deduplication: None, body }]).await
     }
 
     fn arm(self: &Arc<Self>, trigger: QueueTrigger, work: Work) {
@@ -135,6 +142,23 @@ impl Inner {
             batch_messages_max: 1,
         };
         self.arm(trigger, Work::Events);
+    }
+
+    /// Arms the queue of events that an earlier start may have left for `function`.
+    async fn arm_earlier_events(self: Arc<Self>, function: &str) {
+        loop {
+            match self.check_queue(&event_queue(function)).await {
+                Ok(()) => return self.arm_events(function),
+                Err(error) if error.kind() == ErrorKind::Invalid => return,
+                Err(error) => tracing::debug!(%error, function, "its events cannot be looked for yet"),
+            }
+            tokio::time::sleep(trigger::QUEUE_PAUSE).await;
+        }
+    }
+
+    /// Fails as `Invalid` where there is no such queue.
+    async fn check_queue(&self, queue: &str) -> Result<()> {
+        self.queue.dead_letters(queue, 0).await.map(drop)
     }
 
     /// Sends an event and makes sure that somebody takes it.
@@ -162,9 +186,7 @@ impl ports::Functions for Functions {
 
     async fn arm_queue(&self, trigger: QueueTrigger) -> Result<()> {
         self.inner.known(&trigger.function)?;
-        if !self.inner.engine.has_queue(&trigger.queue) {
-            return Err(Error::invalid(format!("arm queue {:?}, which does not exist", trigger.queue)));
-        }
+        self.inner.check_queue(&trigger.queue).await?;
         self.inner.arm(trigger, Work::Messages);
         Ok(())
     }

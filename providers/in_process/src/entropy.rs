@@ -8,9 +8,9 @@ use ports::Entropy;
 
 const PAGE_BYTES: usize = 4096;
 
-/// The port.
+/// The port, as the system's generator.
 #[derive(Debug)]
-pub(crate) struct SystemEntropy {
+pub struct SystemEntropy {
     page: Mutex<Page>,
 }
 

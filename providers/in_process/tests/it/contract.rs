@@ -1,0 +1,78 @@
+//! The ports' contracts: functions over each provider's queues, and the clocks.
+
+use std::{future::Future, sync::Arc};
+
+use embedded::Embedded;
+use in_process::{Functions, SystemClock};
+use ports::{
+    contract::{self, Case, Spawn},
+    queue::SharedQueue,
+};
+use redis_provider::{Config, Redis};
+
+use crate::server;
+
+const SPAWN: Spawn = |task| {
+    let task = tokio::spawn(task);
+    Box::pin(async move { task.await.expect("the task ends well") })
+};
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.expect("a runtime starts").block_on(future)
+}
+
+/// A case of the functions contract on a fresh `queue`.
+async fn run(case: Case<contract::functions::Subject>, queue: SharedQueue) {
+    let functions = Arc::new(Functions::new(Arc::clone(&queue)));
+    let registry = Arc::clone(&functions);
+    case.run(contract::functions::Subject {
+        functions: Arc::clone(&functions) as Arc<_>,
+        register: Arc::new(move |definition| registry.register(definition)),
+        queue,
+        clock: Arc::new(SystemClock::new()),
+    })
+    .await;
+    functions.stop();
+}
+
+fn over_embedded(case: Case<contract::functions::Subject>) {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    block_on(async {
+        let opened = Embedded::open(embedded::Config::new(directory.path())).await;
+        let store = opened.expect("the store opens");
+        run(case, store.queue()).await;
+        store.close().await;
+    });
+}
+
+mod over_embedded {
+    ports::functions_contract!(super::over_embedded);
+}
+
+fn over_redis(case: Case<contract::functions::Subject>) {
+    let server = server::shared();
+    // A store of its own for each case, by a name that is not too long.
+    let namespace = format!("{:.60}", case.name);
+    let config = Config { namespace, ..Config::single(server.url()) };
+    block_on(async {
+        let store = Redis::open(&config).await.expect("the store opens");
+        run(case, store.queue()).await;
+    });
+}
+
+mod over_redis {
+    ports::functions_contract!(super::over_redis);
+}
+
+/// L1, L2. The system's randomness has no seed, so L3 asks nothing of it.
+#[test]
+fn the_clock_keeps_its_promises() {
+    for case in contract::clock::CASES.iter().filter(|case| case.promise != "L3") {
+        block_on(async {
+            let no_seed = |_| unreachable!("these cases draw nothing");
+            let clock = Arc::new(SystemClock::new());
+            case.run(contract::clock::Subject::new(clock, no_seed).spawning(SPAWN)).await;
+        });
+    }
+}

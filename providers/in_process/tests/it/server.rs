@@ -1,0 +1,81 @@
+//! A real redis-server on loopback, shared by the tests that run at one time.
+
+use std::{
+    net::{TcpListener, TcpStream},
+    process::{Child, Command, Stdio},
+    sync::{Arc, Mutex, PoisonError, Weak},
+    time::{Duration, Instant},
+};
+
+use tempfile::TempDir;
+
+/// How long a server may take to accept.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long to wait between two looks at it.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// A running server; it ends when dropped.
+#[derive(Debug)]
+pub(crate) struct Server {
+    child: Child,
+    port: u16,
+    _directory: TempDir,
+}
+
+impl Server {
+    fn start() -> Self {
+        for _ in 0..20 {
+            let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+            let port = listener.local_addr().expect("a listener has an address").port();
+            drop(listener);
+            let directory = tempfile::tempdir().expect("a temporary directory");
+            let mut child = Command::new("redis-server")
+                .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--logfile", "log"])
+                .args(["--appendonly", "yes", "--appendfsync", "always", "--dir"])
+                .arg(directory.path())
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .spawn()
+                .expect("redis-server is installed");
+            if accepts(port, &mut child) {
+                return Self { child, port, _directory: directory };
+            }
+        }
+        panic!("no redis-server starts");
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// Whether it comes to accept; if not, somebody else took the port and it has ended.
+fn accepts(port: u16, child: &mut Child) -> bool {
+    let started = Instant::now();
+    while child.try_wait().expect("a child can be waited for").is_none() {
+        if TcpStream::connect(("127.0.0.1", port)).is_ok() {
+            return true;
+        }
+        assert!(started.elapsed() < PATIENCE, "a server that never accepts");
+        std::thread::sleep(LOOK_AGAIN);
+    }
+    false
+}
+
+/// A server that tests share while any of them uses it.
+pub(crate) fn shared() -> Arc<Server> {
+    static SHARED: Mutex<Weak<Server>> = Mutex::new(Weak::new());
+    let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    shared.upgrade().unwrap_or_else(|| {
+        let server = Arc::new(Server::start());
+        *shared = Arc::downgrade(&server);
+        server
+    })
+}
