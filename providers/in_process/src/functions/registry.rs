@@ -23,7 +23,7 @@ use super::{
     event::Envelope,
     invocation::Invocation,
     timer::{self, Timer},
-    trigger::{self, Stop, Work},
+    trigger::{self, Hiding, Stop, Work},
 };
 use crate::SystemEntropy;
 
@@ -44,6 +44,7 @@ pub struct Functions {
 #[derive(Debug)]
 pub(super) struct Inner {
     pub(super) queue: SharedQueue,
+    pub(super) hiding: Hiding,
     definitions: Mutex<HashMap<String, Arc<Definition>>>,
     triggers: Mutex<HashMap<String, (QueueTrigger, Arc<Stop>)>>,
     timers: Mutex<HashMap<String, Arc<Timer>>>,
@@ -55,11 +56,23 @@ pub(super) struct Inner {
 }
 
 impl Functions {
-    /// Functions whose triggers and events are queues of `queue`.
+    /// Functions whose triggers and events are queues of `queue`, which ends with this process: who takes a
+    /// message has it for as long as its function may run.
     pub fn new(queue: SharedQueue) -> Self {
+        Self::hiding(queue, Hiding::ForTheTimeout)
+    }
+
+    /// Functions over queues that other processes take from too, after this one has died at the latest: a
+    /// message is somebody else's `hidden` after this process was last heard of, and not before while it lives.
+    pub fn beside_others(queue: SharedQueue, hidden: Duration) -> Self {
+        Self::hiding(queue, Hiding::WhileRunning(hidden))
+    }
+
+    fn hiding(queue: SharedQueue, hiding: Hiding) -> Self {
         Self {
             inner: Arc::new(Inner {
                 queue,
+                hiding,
                 definitions: Mutex::default(),
                 triggers: Mutex::default(),
                 timers: Mutex::default(),

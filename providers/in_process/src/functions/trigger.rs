@@ -1,8 +1,8 @@
 //! Queue triggers: one task that takes messages and drives the invocations they start (N3).
 //!
 //! Invocations of different groups run side by side within the task; the queue gives no second batch of a
-//! group while the first is with us. Messages are hidden for a little longer than the function may run, so
-//! that none is given again while its run lasts.
+//! group while the first is with us: messages are hidden for a little longer than the function may run or,
+//! where another process is to have them soon after this one's death, for a short time again and again.
 
 use std::{
     future::Future,
@@ -15,11 +15,12 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use ports::{
     Result,
     functions::{Definition, Event, Failure, QueueTrigger},
-    queue::Delivery,
+    queue::{Delivery, Handle},
 };
 use tokio::sync::Notify;
 
@@ -45,6 +46,18 @@ pub(super) enum Work {
     /// Events sent to the function.
     Events,
 }
+
+/// How messages are kept from others while a function has them.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Hiding {
+    /// For longer than the function may run.
+    ForTheTimeout,
+    /// For this long, and again before it is over.
+    WhileRunning(Duration),
+}
+
+/// How often a message is hidden again before it would be given to somebody else.
+const HIDDEN_AGAIN: u32 = 3;
 
 /// Tells a trigger's task to end.
 #[derive(Debug, Default)]
@@ -151,7 +164,11 @@ impl<'task> Task<'task> {
     /// Ends with the messages of one group, if one is in line.
     fn receive(self) -> Next<'task> {
         let step = async move {
-            let hidden_ms = (self.definition().options.timeout + HIDDEN_MARGIN).as_millis() as u64;
+            let hidden = match self.functions.hiding {
+                Hiding::ForTheTimeout => self.definition().options.timeout + HIDDEN_MARGIN,
+                Hiding::WhileRunning(hidden) => hidden,
+            };
+            let hidden_ms = hidden.as_millis() as u64;
             let batch = self.trigger.batch_messages_max.max(1);
             let received =
                 self.functions.queue.receive_hidden(&self.trigger.queue, batch, Some(hidden_ms)).await;
@@ -188,7 +205,9 @@ impl<'task> Task<'task> {
     /// One invocation with messages of one group.
     async fn run_messages(self, definition: Arc<Definition>, deliveries: Vec<Delivery>) {
         let handles: Vec<_> = deliveries.iter().map(|delivery| delivery.handle.clone()).collect();
-        let (completed, failure) = match Invocation::new(definition, Event::Messages(deliveries)).await {
+        let Some(handle) = handles.first() else { return };
+        let invocation = Invocation::new(definition, Event::Messages(deliveries));
+        let (completed, failure) = match self.kept(handle, invocation).await {
             Ok(_) => (handles.len(), None),
             Err(failure) => (failure.completed.min(handles.len()), Some(failure)),
         };
@@ -210,7 +229,8 @@ impl<'task> Task<'task> {
             let outcome = match Envelope::decode(&delivery.body) {
                 Ok(envelope) => {
                     let event = envelope.clone().into_event();
-                    let ran = Invocation::new(Arc::clone(&definition), event).await;
+                    let invocation = Invocation::new(Arc::clone(&definition), event);
+                    let ran = self.kept(&handle, invocation).await;
                     ran.map(drop).map_err(|failure| (failure, Some(envelope)))
                 }
                 Err(error) => Err((Failure::from(error), None)),
@@ -230,6 +250,26 @@ impl<'task> Task<'task> {
             if done && let Err(error) = self.functions.queue.acknowledge(queue, &[handle]).await {
                 tracing::warn!(%error, queue, "a handled event will be delivered again");
             }
+        }
+    }
+
+    /// Runs to the end, with the batch of `handle` hidden from others.
+    async fn kept(self, handle: &Handle, invocation: Invocation) -> Result<Bytes, Failure> {
+        let Hiding::WhileRunning(hidden) = self.functions.hiding else { return invocation.await };
+        let hide_again = async {
+            loop {
+                tokio::time::sleep(hidden / HIDDEN_AGAIN).await;
+                let queue = &self.trigger.queue;
+                let hidden_ms = hidden.as_millis() as u64;
+                if let Err(error) = self.functions.queue.extend(queue, handle, hidden_ms).await {
+                    tracing::debug!(%error, queue, "messages may be given to another while a function has them");
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            ran = invocation => ran,
+            () = hide_again => unreachable!("it has no end"),
         }
     }
 
@@ -253,7 +293,7 @@ impl<'task> Task<'task> {
         }
     }
 
-    async fn give_back(self, handle: &ports::queue::Handle, failure: &Failure) {
+    async fn give_back(self, handle: &Handle, failure: &Failure) {
         let (first, longest) = BACKOFF_MS;
         let doublings = handle.deliveries().saturating_sub(1).min(16);
         let delay_ms = (first << doublings).min(longest);

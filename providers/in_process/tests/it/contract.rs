@@ -1,6 +1,6 @@
 //! The ports' contracts: functions over each provider's queues, and the clocks.
 
-use std::{future::Future, sync::Arc};
+use std::{sync::Arc, time::Duration};
 
 use embedded::Embedded;
 use in_process::{Functions, SystemClock};
@@ -10,21 +10,16 @@ use ports::{
 };
 use redis_provider::{Config, Redis};
 
-use crate::server;
+use crate::{block_on, server};
 
 const SPAWN: Spawn = |task| {
     let task = tokio::spawn(task);
     Box::pin(async move { task.await.expect("the task ends well") })
 };
 
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    runtime.expect("a runtime starts").block_on(future)
-}
-
-/// A case of the functions contract on a fresh `queue`.
-async fn run(case: Case<contract::functions::Subject>, queue: SharedQueue) {
-    let functions = Arc::new(Functions::new(Arc::clone(&queue)));
+/// A case of the functions contract with fresh `functions` over `queue`.
+async fn run(case: Case<contract::functions::Subject>, functions: Functions, queue: SharedQueue) {
+    let functions = Arc::new(functions);
     let registry = Arc::clone(&functions);
     case.run(contract::functions::Subject {
         functions: Arc::clone(&functions) as Arc<_>,
@@ -41,7 +36,7 @@ fn over_embedded(case: Case<contract::functions::Subject>) {
     block_on(async {
         let opened = Embedded::open(embedded::Config::new(directory.path())).await;
         let store = opened.expect("the store opens");
-        run(case, store.queue()).await;
+        run(case, Functions::new(store.queue()), store.queue()).await;
         store.close().await;
     });
 }
@@ -57,7 +52,8 @@ fn over_redis(case: Case<contract::functions::Subject>) {
     let config = Config { namespace, ..Config::single(server.url()) };
     block_on(async {
         let store = Redis::open(&config).await.expect("the store opens");
-        run(case, store.queue()).await;
+        let functions = Functions::beside_others(store.queue(), Duration::from_secs(5));
+        run(case, functions, store.queue()).await;
     });
 }
 
