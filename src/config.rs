@@ -36,7 +36,8 @@ pub(crate) struct Options {
     /// Who keeps items and queues [default: embedded]
     #[arg(long, env = "LANDFAST_PROVIDER")]
     provider: Option<Provider>,
-    /// The address of a shared provider
+    /// The address of a shared provider: redis://HOST:PORT, redis+cluster://HOST:PORT,HOST:PORT, each with
+    /// ?acknowledged=append-only-file|replicas-N|memory and &namespace=NAME
     #[arg(long, env = "LANDFAST_STORE", value_name = "URL", hide_env_values = true)]
     store: Option<String>,
     /// The object store [default: within the data directory]
@@ -91,7 +92,7 @@ pub(crate) enum Provider {
     Embedded,
     /// PostgreSQL (not in this build)
     Postgres,
-    /// Redis or Valkey (not in this build)
+    /// Redis or Valkey, one server or a cluster, at --store
     Redis,
     /// Amazon's services (not in this build)
     Aws,
@@ -107,10 +108,30 @@ pub(crate) enum Listen {
     At(SocketAddr),
 }
 
+/// Where items and queues are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum StoreSettings {
+    /// In the data directory.
+    Embedded,
+    /// In these servers.
+    Redis(redis_provider::Config),
+}
+
+impl StoreSettings {
+    /// As `--provider` calls it.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Embedded => "embedded",
+            Self::Redis(_) => "redis",
+        }
+    }
+}
+
 /// What the server does: every option decided, and only what this build can do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) data_dir: PathBuf,
+    pub(crate) store: StoreSettings,
     pub(crate) zookeeper: Listen,
     pub(crate) http: Listen,
     pub(crate) threads: usize,
@@ -131,6 +152,7 @@ impl Options {
         options.refuse_what_is_not_here()?;
         let settings = Settings {
             data_dir: options.data_dir.clone().unwrap_or_else(|| PathBuf::from("landfast-data")),
+            store: options.store_settings()?,
             zookeeper: options.zookeeper.unwrap_or(Listen::loopback(2181)),
             http: options.http.unwrap_or(Listen::loopback(7600)),
             threads: options.threads.unwrap_or_else(cores),
@@ -179,20 +201,37 @@ impl Options {
 
     fn refuse_what_is_not_here(&self) -> anyhow::Result<()> {
         let provider = self.provider.unwrap_or_default();
-        if provider != Provider::Embedded {
+        if matches!(provider, Provider::Postgres | Provider::Aws) {
             let name = format!("{provider:?}").to_lowercase();
-            bail!("provider {name:?} is not in this build, which offers embedded");
-        }
-        if self.store.is_some() {
-            bail!("--store is the address of a shared provider; embedded keeps everything in --data-dir");
+            bail!("provider {name:?} is not in this build, which offers embedded and redis");
         }
         if self.objects.is_some() {
-            bail!("--objects is not in this build: objects are kept in --data-dir");
+            bail!("--objects is not in this build: objects are kept with everything else");
         }
         if self.tls_cert.is_some() || self.tls_key.is_some() {
             bail!("--tls-cert and --tls-key: TLS is not in this build; put a TLS proxy in front");
         }
         Ok(())
+    }
+
+    fn store_settings(&self) -> anyhow::Result<StoreSettings> {
+        match (self.provider.unwrap_or_default(), &self.store) {
+            (Provider::Redis, None) => {
+                bail!("--provider redis takes its address from --store redis://HOST:PORT")
+            }
+            (Provider::Redis, Some(url)) => {
+                ensure!(
+                    self.user_store.unwrap_or_default() == UserStore::Kv,
+                    "--user-store: with redis the data of znodes is kept in items, kv"
+                );
+                let config = redis_provider::Config::from_url(url).context("--store")?;
+                Ok(StoreSettings::Redis(config))
+            }
+            (_, None) => Ok(StoreSettings::Embedded),
+            (_, Some(_)) => {
+                bail!("--store is the address of a shared provider; embedded keeps everything in --data-dir")
+            }
+        }
     }
 
     fn warnings(&self) -> Vec<String> {
@@ -201,6 +240,16 @@ impl Options {
                 vec![format!("--s3 {address}: the S3 front end is not in this build and is left out")]
             }
             _ => Vec::new(),
+        }
+    }
+}
+
+impl Settings {
+    /// Where everything is kept, for people; without passwords.
+    pub(crate) fn place(&self) -> String {
+        match &self.store {
+            StoreSettings::Embedded => self.data_dir.display().to_string(),
+            StoreSettings::Redis(config) => config.to_string(),
         }
     }
 }
@@ -278,7 +327,10 @@ mod tests {
     #[test]
     fn what_this_build_lacks_is_refused_by_name() {
         for (file, complaint) in [
-            ("provider = \"redis\"", "provider \"redis\" is not in this build"),
+            ("provider = \"postgres\"", "provider \"postgres\" is not in this build"),
+            ("provider = \"redis\"", "--store redis://HOST:PORT"),
+            ("provider = \"redis\"\nstore = \"http://h\"", "--store"),
+            ("provider = \"redis\"\nstore = \"redis://h\"\nuser_store = \"objects\"", "--user-store"),
             ("store = \"redis://h\"", "--store"),
             ("objects = \"s3://b\"", "--objects is not in this build"),
             ("tls_cert = \"c\"", "TLS is not in this build"),
@@ -290,6 +342,15 @@ mod tests {
             let refused = written(file).settle().expect_err(file).to_string();
             assert!(refused.contains(complaint), "{file}: {refused}");
         }
+    }
+
+    #[test]
+    fn a_shared_store_is_named_without_its_password() {
+        let file = "provider = \"redis\"\nstore = \"redis://:hunter2@h:1?namespace=shop\"";
+        let settings = written(file).settle().expect("settings");
+        assert_eq!(settings.store.name(), "redis");
+        assert_eq!(settings.place(), "redis h:1, namespace shop");
+        assert!(!format!("{settings:?}").contains("hunter2"));
     }
 
     #[test]

@@ -8,7 +8,9 @@
 
 mod commands;
 mod config;
+mod lease;
 mod overview;
+mod provider;
 mod wiring;
 
 use std::process::ExitCode;

@@ -5,24 +5,29 @@
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, OnceLock},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Instant,
 };
 
 use coordination::Gateway;
-use embedded::{Embedded, Health, Room};
 use http_frontend::{
     Snapshot,
-    status::{Coordination, Journal, Phase, Status, Transactions, Usage},
+    status::{Coordination, Phase, Status, Transactions, Usage},
 };
 use ports::metering::Meter;
 use transactions::{Engine, Figures};
 use zookeeper_frontend::Statistics;
 
+use crate::provider::Provider;
+
 /// The server as `/v1/status` and `/metrics` show it.
 #[derive(Debug)]
 pub(crate) struct Overview {
     started: Instant,
+    provider: &'static str,
     progress: Mutex<Progress>,
     house: OnceLock<Sources>,
     zookeeper: OnceLock<Arc<Statistics>>,
@@ -37,17 +42,20 @@ struct Progress {
 /// Who knows the figures, once there is a house.
 #[derive(Debug)]
 pub(crate) struct Sources {
-    pub(crate) provider: Arc<Embedded>,
+    pub(crate) provider: Arc<Provider>,
+    /// Queue groups that are blocked, where somebody looks now and then.
+    pub(crate) blocked_groups: Arc<AtomicU64>,
     pub(crate) gateway: Gateway,
     pub(crate) engine: Engine,
     pub(crate) meter: Arc<Meter>,
 }
 
 impl Overview {
-    /// A server that has just begun to start.
-    pub(crate) fn new() -> Self {
+    /// A server that has just begun to start, on a provider of this name.
+    pub(crate) fn new(provider: &'static str) -> Self {
         Self {
             started: Instant::now(),
+            provider,
             progress: Mutex::default(),
             house: OnceLock::new(),
             zookeeper: OnceLock::new(),
@@ -100,17 +108,19 @@ impl Snapshot for Overview {
             (progress.phase, progress.listeners.clone())
         };
         let house = self.house.get();
-        let provider = house.map(|sources| sources.provider.status());
+        let provider = house.map(|sources| &sources.provider);
+        let looked = || house.map_or(0, |sources| sources.blocked_groups.load(Ordering::Relaxed));
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             phase,
             uptime_ms: self.started.elapsed().as_millis() as u64,
-            provider: "embedded".to_owned(),
+            provider: self.provider.to_owned(),
             listeners,
             coordination: house.map(|sources| self.coordination(&sources.gateway)),
             transactions: house.map(|sources| transactions(sources.engine.figures())),
-            blocked_groups: provider.as_ref().map_or(0, |provider| provider.blocked_groups as u64),
-            journal: provider.map(journal),
+            blocked_groups: provider.and_then(|provider| provider.blocked_groups()).unwrap_or_else(looked),
+            journal: provider.and_then(|provider| provider.journal()),
+            store: provider.and_then(|provider| provider.store()),
             usage: house.map(|sources| usage(&sources.meter)).unwrap_or_default(),
         }
     }
@@ -129,23 +139,6 @@ fn transactions(figures: Figures) -> Transactions {
         index_bytes: figures.index_bytes,
         data_cache_bytes: figures.data_cache_bytes,
         buffered_bytes: figures.buffered_bytes,
-    }
-}
-
-fn journal(status: embedded::Status) -> Journal {
-    let failed = match &status.health {
-        Health::FallingBack(reason) => Some(reason.clone()),
-        Health::Serving | Health::Closed => None,
-    };
-    Journal {
-        serving: status.health == Health::Serving,
-        full: status.room == Room::Refusing,
-        trouble: failed.or(status.checkpoint_error),
-        bytes: status.journal_bytes,
-        position: status.ordered.position.0,
-        durable: status.durable.position.0,
-        syncs: status.fsyncs,
-        checkpoints: status.checkpoints,
     }
 }
 

@@ -1,19 +1,33 @@
 //! Configuration to a running house: the provider, the services on it, the front ends before them.
 //! One function per box of the picture; the only place that opens a provider.
 
-use std::{env, future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    env,
+    future::Future,
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use anyhow::{Context as _, anyhow};
 use coordination::{Gateway, Parts, Region, Service, user_store::DataPlacement};
-use embedded::Embedded;
 use http_frontend::{Limits, Services};
 use in_process::{Functions, SystemClock, SystemEntropy};
-use ports::metering::{Meter, MeteredFunctions, MeteredKeyValue, MeteredObjects, MeteredQueue};
+use ports::{
+    Queue,
+    metering::{Meter, MeteredFunctions, MeteredKeyValue, MeteredObjects, MeteredQueue},
+};
 use tokio::{sync::watch, task::JoinSet};
 
 use crate::{
     config::{Listen, Settings, UserStore},
+    lease::Lease,
     overview::{Overview, Sources},
+    provider::Provider,
 };
 
 /// What a function would be given on a cloud; in one process it decides only what the usage would cost.
@@ -21,11 +35,16 @@ const FUNCTION_MEMORY_MB: u32 = 512;
 /// How long ZooKeeper connections may take to finish what they do when the server stops.
 const ZOOKEEPER_STOP_MAX: Duration = Duration::from_secs(2);
 
+/// How often a shared store is asked for blocked queue groups.
+const LOOK_FOR_BLOCKED: Duration = Duration::from_secs(10);
+
 /// Everything that runs.
 #[derive(Debug)]
 pub(crate) struct House {
-    provider: Arc<Embedded>,
+    provider: Arc<Provider>,
     functions: Arc<Functions>,
+    /// The right to use a store that others reach too.
+    lease: Option<Lease>,
     /// What services do for ever beside the front ends.
     background: JoinSet<()>,
     front_ends: FrontEnds,
@@ -49,10 +68,11 @@ impl House {
         if let Listen::At(address) = settings.http {
             front_ends.start_http(address, overview, &services).await?;
         }
-        let provider = Arc::new(open_provider(settings).await?);
+        let provider = Arc::new(Provider::open(settings).await?);
+        let lease = if provider.is_shared() { Some(take_lease(&provider).await?) } else { None };
         let meter = Arc::new(Meter::default());
         let mut background = JoinSet::new();
-        let functions = Arc::new(Functions::new(provider.queue()));
+        let functions = Arc::new(provider.functions());
         let coordination = start_coordination(&provider, &functions, &meter, settings).await?;
         let gateway = coordination.gateway();
         background.spawn(async move { coordination.run().await });
@@ -63,8 +83,12 @@ impl House {
         if let Listen::At(address) = settings.zookeeper {
             front_ends.start_zookeeper(address, gateway.clone(), overview).await?;
         }
-        overview.knows(Sources { provider: Arc::clone(&provider), gateway, engine, meter });
-        Ok(Self { provider, functions, background, front_ends })
+        let blocked_groups = Arc::<AtomicU64>::default();
+        if provider.blocked_groups().is_none() {
+            background.spawn(count_blocked_groups(provider.queue(), Arc::clone(&blocked_groups)));
+        }
+        overview.knows(Sources { provider: Arc::clone(&provider), blocked_groups, gateway, engine, meter });
+        Ok(Self { provider, functions, lease, background, front_ends })
     }
 
     /// The line that says where to connect, with its line end.
@@ -76,15 +100,18 @@ impl House {
         format!("ready{words}\n")
     }
 
-    /// Returns when a front end ended by itself, which it should not; never, if there is none.
-    pub(crate) async fn front_end_ended(&mut self) -> anyhow::Result<()> {
-        match self.front_ends.running.join_next().await {
-            Some(Ok((name, ended))) => {
-                ended.with_context(|| format!("{name} failed"))?;
-                Err(anyhow!("{name} ended by itself"))
+    /// Returns when something ended by itself that should not: a front end, or the right to use the store.
+    pub(crate) async fn ended(&mut self) -> anyhow::Result<()> {
+        let lease = async {
+            match &self.lease {
+                Some(lease) => lease.keep().await,
+                None => std::future::pending().await,
             }
-            Some(Err(error)) => Err(error).context("a front end failed"),
-            None => std::future::pending().await,
+        };
+        tokio::select! {
+            biased;
+            ended = self.front_ends.ended() => ended,
+            lost = lease => Err(lost),
         }
     }
 
@@ -94,35 +121,42 @@ impl House {
         while self.front_ends.running.join_next().await.is_some() {}
         self.background.abort_all();
         self.functions.stop();
+        if let Some(lease) = &self.lease {
+            lease.give_back().await;
+        }
         self.provider.close().await;
     }
 }
 
-async fn open_provider(settings: &Settings) -> anyhow::Result<Embedded> {
-    let opened = Embedded::open(embedded::Config::new(&settings.data_dir)).await;
-    let provider = opened.with_context(|| format!("--data-dir {}", settings.data_dir.display()))?;
-    let recovery = provider.status().recovery;
-    if let Some(cut) = recovery.cut {
-        tracing::warn!(
-            file = %cut.file.display(),
-            offset = cut.offset,
-            bytes = cut.bytes,
-            "the journal ended in the middle of a record, which was cut off: a crash tore it before it was acknowledged, or the disk has damaged it since"
-        );
+/// The right to use a store that other processes reach too.
+async fn take_lease(provider: &Provider) -> anyhow::Result<Lease> {
+    Lease::take(provider.key_value(), Arc::new(SystemClock::new()), &SystemEntropy::default()).await
+}
+
+/// Looks now and then how many groups of coordination's queues are blocked (rule P1), where only the store knows.
+async fn count_blocked_groups(queue: Arc<dyn Queue>, count: Arc<AtomicU64>) {
+    let queues = [coordination::names::REQUEST_QUEUE, coordination::names::DISTRIBUTOR_QUEUE];
+    loop {
+        let mut blocked = 0;
+        for name in queues {
+            // While the store does not answer, that is the trouble that is shown.
+            blocked += queue.blocked(name).await.map_or(0, |groups| groups.len() as u64);
+        }
+        count.store(blocked, Ordering::Relaxed);
+        tokio::time::sleep(LOOK_FOR_BLOCKED).await;
     }
-    Ok(provider)
 }
 
 /// Coordination on metered ports, with its functions registered and its triggers armed.
 async fn start_coordination(
-    provider: &Embedded,
+    provider: &Provider,
     functions: &Arc<Functions>,
     meter: &Arc<Meter>,
     settings: &Settings,
 ) -> anyhow::Result<Service> {
     let metered = || Arc::clone(meter);
     // It asks for room before it takes what stays, so that sessions go on when the disk is full (rule P6).
-    let items = Arc::new(MeteredKeyValue::new(provider.key_value_with_reserve(), metered()));
+    let items = Arc::new(MeteredKeyValue::new(provider.key_value_that_transacts(), metered()));
     let region = Region {
         items: items.clone(),
         objects: Arc::new(MeteredObjects::new(provider.objects(), metered())),
@@ -148,12 +182,12 @@ async fn start_coordination(
 
 /// Transactions on metered ports; what earlier starts left is finished when this returns.
 async fn start_transactions(
-    provider: &Embedded,
+    provider: &Provider,
     meter: &Arc<Meter>,
 ) -> anyhow::Result<transactions::Service> {
     let parts = transactions::Parts {
         // It asks for room too, and a start finishes what earlier ones began, also when the disk is full.
-        key_value: Arc::new(MeteredKeyValue::new(provider.key_value_with_reserve(), Arc::clone(meter))),
+        key_value: Arc::new(MeteredKeyValue::new(provider.key_value(), Arc::clone(meter))),
         clock: Arc::new(SystemClock::new()),
         entropy: Arc::new(SystemEntropy::default()),
     };
@@ -170,6 +204,18 @@ fn http_limits() -> Limits {
 impl FrontEnds {
     fn new() -> Self {
         Self { running: JoinSet::new(), bound: Vec::new(), stop: watch::Sender::new(false) }
+    }
+
+    /// Returns when one ended by itself; never, if there is none.
+    async fn ended(&mut self) -> anyhow::Result<()> {
+        match self.running.join_next().await {
+            Some(Ok((name, ended))) => {
+                ended.with_context(|| format!("{name} failed"))?;
+                Err(anyhow!("{name} ended by itself"))
+            }
+            Some(Err(error)) => Err(error).context("a front end failed"),
+            None => std::future::pending().await,
+        }
     }
 
     async fn start_http(

@@ -25,7 +25,7 @@ use crate::{
     wiring::House,
 };
 
-/// How long an orderly stop may take; what is acknowledged is on disk in any case.
+/// How long an orderly stop may take; what is acknowledged is kept in any case.
 const STOP_MAX: Duration = Duration::from_secs(4);
 /// How long threads may take to end after that.
 const THREADS_STOP_MAX: Duration = Duration::from_millis(500);
@@ -50,7 +50,7 @@ pub(crate) fn run(options: Options) -> anyhow::Result<ExitCode> {
 
 async fn serve(settings: &Settings) -> anyhow::Result<()> {
     let mut stop = Stop::listen()?;
-    let overview = Arc::new(Overview::new());
+    let overview = Arc::new(Overview::new(settings.store.name()));
     let mut house = tokio::select! {
         biased;
         () = stop.asked() => return Ok(()),
@@ -58,11 +58,11 @@ async fn serve(settings: &Settings) -> anyhow::Result<()> {
     };
     overview.enter(Phase::Ready);
     super::print(&house.ready_line())?;
-    tracing::info!(data_dir = %settings.data_dir.display(), "{}", house.ready_line().trim_end());
+    tracing::info!(store = %settings.place(), "{}", house.ready_line().trim_end());
     let ended = tokio::select! {
         biased;
         () = stop.asked() => Ok(()),
-        ended = house.front_end_ended() => ended,
+        ended = house.ended() => ended,
     };
     tracing::info!("stopping");
     overview.enter(Phase::Stopping);
@@ -70,7 +70,7 @@ async fn serve(settings: &Settings) -> anyhow::Result<()> {
         biased;
         () = stop.asked() => tracing::warn!("asked twice: stopping at once"),
         closed = tokio::time::timeout(STOP_MAX, house.close()) => closed
-            .with_context(|| format!("stopping took longer than {STOP_MAX:?}; what was acknowledged is on disk"))?,
+            .with_context(|| format!("stopping took longer than {STOP_MAX:?}; what was acknowledged is kept"))?,
     }
     tracing::info!("stopped");
     ended

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use clap::Args;
 use http_frontend::{
     Status,
-    status::{Coordination, Journal, Transactions, Usage},
+    status::{Coordination, Journal, Store, Transactions, Usage},
 };
 
 use super::request::Target;
@@ -64,6 +64,12 @@ fn table(status: &Status) -> Result<String, std::fmt::Error> {
             writeln!(text, "disk          FULL: writes fail until room is made, reads go on")?;
         }
         if let Some(trouble) = &numbers.trouble {
+            writeln!(text, "trouble       {trouble}")?;
+        }
+    }
+    if let Some(Store { servers, acknowledged, trouble, .. }) = &status.store {
+        writeln!(text, "store         {} (acknowledged: {acknowledged})", servers.join(", "))?;
+        if let Some(trouble) = trouble {
             writeln!(text, "trouble       {trouble}")?;
         }
     }

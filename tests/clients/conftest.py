@@ -20,7 +20,7 @@ def server(tmp_path_factory):
     """One server for all tests that do not stop it; each works below a path of its own."""
     running = servers.new(tmp_path_factory.mktemp("server")).start()
     yield running
-    running.stop()
+    running.shut_down()
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def own_server(tmp_path):
     if not running.can_restart:
         pytest.skip("a server that somebody else runs cannot be restarted")
     yield running.start()
-    running.stop()
+    running.shut_down()
 
 
 @pytest.fixture

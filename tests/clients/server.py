@@ -2,7 +2,8 @@
 
 LANDFAST_BIN names the program (default: target/debug/landfast). LANDFAST_TEST_ZOOKEEPER set to `start` runs
 every test against a ZooKeeper from target/peers/zookeeper instead; set to HOST:PORT, against one that runs
-already (tests that restart the server are then skipped).
+already (tests that restart the server are then skipped). LANDFAST_TEST_PROVIDER set to `redis` runs every test on
+Landfast over a redis-server of its own.
 """
 
 import os
@@ -13,6 +14,7 @@ import socket
 import subprocess
 import tempfile
 
+import redis_server
 import waiting
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
@@ -27,6 +29,8 @@ def new(directory):
         return ZooKeeper(directory)
     if chosen:
         return Existing(chosen)
+    if os.environ.get("LANDFAST_TEST_PROVIDER") == "redis":
+        return LandfastOnRedis(directory)
     return Landfast(directory)
 
 
@@ -60,6 +64,10 @@ class Server:
         self.output.close()
         return status
 
+    def shut_down(self):
+        """The end of the test."""
+        self.stop()
+
     def kill(self):
         """Ends it as a power cut of the process would: no clean-up of any kind."""
         self.stop(signal.SIGKILL)
@@ -75,9 +83,12 @@ class Landfast(Server):
 
     program = os.environ.get("LANDFAST_BIN", str(REPOSITORY / "target/debug/landfast"))
 
+    def options(self):
+        return ["--data-dir", str(self.directory / "data")]
+
     def start(self):
-        data = ["--data-dir", str(self.directory / "data")]
-        self.run([self.program, "serve", *data, "--zookeeper", f"127.0.0.1:{self.port}", "--http", "127.0.0.1:0"])
+        listeners = ["--zookeeper", f"127.0.0.1:{self.port}", "--http", "127.0.0.1:0"]
+        self.run([self.program, "serve", *self.options(), *listeners])
         line = waiting.until(self.ready_line, "the ready line", START_SECONDS)
         self.port = int(re.search(r"zookeeper=127\.0\.0\.1:(\d+)", line).group(1))
         return self
@@ -87,6 +98,26 @@ class Landfast(Server):
         self.output.seek(0)
         line = self.output.readline().decode()
         return line if line.startswith("ready ") and line.endswith("\n") else None
+
+
+class LandfastOnRedis(Landfast):
+    """`landfast serve` on a Redis server of its own, which goes with it."""
+
+    def __init__(self, directory, **options):
+        super().__init__(directory)
+        self.redis = redis_server.Redis(self.directory / "redis", **options)
+
+    def options(self):
+        return ["--provider", "redis", "--store", self.redis.url]
+
+    def start(self):
+        if not self.redis.is_running():
+            self.redis.start()
+        return super().start()
+
+    def shut_down(self):
+        super().shut_down()
+        self.redis.stop()
 
 
 class ZooKeeper(Server):

@@ -43,7 +43,8 @@ fn the_default_directory_is_created_where_it_is_started() {
 fn what_this_build_lacks_is_refused_before_anything_is_touched() {
     let directory = tempfile::tempdir().expect("a directory");
     for (arguments, complaint) in [
-        (["--provider", "redis"], "provider \"redis\" is not in this build"),
+        (["--provider", "postgres"], "provider \"postgres\" is not in this build"),
+        (["--provider", "redis"], "--store redis://HOST:PORT"),
         (["--tls-cert", "cert.pem"], "TLS is not in this build"),
         (["--objects", "s3://bucket"], "--objects is not in this build"),
         (["--http", "0.0.0.0:0"], "--insecure"),

@@ -40,6 +40,10 @@ impl Collector for Scrape {
         if let Some(numbers) = &status.journal {
             journal(&mut encoder, numbers)?;
         }
+        if let Some(store) = &status.store {
+            let help = "1 if every server of the shared store could be used when it was last needed";
+            gauge(&mut encoder, "store_serving", help, i64::from(store.serving))?;
+        }
         usage(&mut encoder, &status.usage)
     }
 }

@@ -61,6 +61,9 @@ async fn is_ready(State(snapshot): State<Shared>) -> Response {
         Phase::Ready if status.journal.is_some_and(|journal| !journal.serving) => {
             Problem::new(Kind::NotReady, "the store is recovering from a failed write").into_response()
         }
+        Phase::Ready if status.store.is_some_and(|store| !store.serving) => {
+            Problem::new(Kind::NotReady, "the store cannot be reached").into_response()
+        }
         Phase::Ready => json(r#"{"status":"ready"}"#),
         Phase::Starting => Problem::new(Kind::NotReady, "the server is starting").into_response(),
         Phase::Stopping => Problem::new(Kind::NotReady, "the server is stopping").into_response(),

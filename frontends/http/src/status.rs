@@ -46,6 +46,8 @@ pub struct Status {
     pub transactions: Option<Transactions>,
     /// The provider's journal, if it keeps one.
     pub journal: Option<Journal>,
+    /// The shared store, if the provider is one.
+    pub store: Option<Store>,
     /// Queue groups whose first message has failed for good and blocks those behind it (rule P1): somebody has
     /// to look.
     pub blocked_groups: u64,
@@ -119,6 +121,20 @@ pub struct Journal {
     pub syncs: u64,
     /// How often it was folded into the checkpoint store since the start.
     pub checkpoints: u64,
+}
+
+/// A shared store: servers that other processes reach too.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Store {
+    /// The servers that take writes, as host and port.
+    pub servers: Vec<String>,
+    /// What an acknowledged write has survived: `append-only-file`, `replicas-N` or `memory`.
+    pub acknowledged: String,
+    /// Whether every server could be used when it was last needed.
+    pub serving: bool,
+    /// Why not, if not.
+    pub trouble: Option<String>,
 }
 
 /// One operation of one port.

@@ -33,7 +33,7 @@ use redis::{Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ServerError
 
 use crate::{
     answer::{self, Answer},
-    config::Config,
+    config::{Acknowledged, Config},
     error::{Effect, Failure, OpenError},
     fitness::{self, Waits},
     names::{SLOTS, fence_beside, slot},
@@ -58,6 +58,7 @@ pub(crate) struct Cluster {
     routes: RwLock<Arc<Routes>>,
     refreshing: tokio::sync::Mutex<()>,
     waits: Waits,
+    warnings: Vec<String>,
     scripts: Scripts,
 }
 
@@ -109,9 +110,11 @@ impl Cluster {
             let reason = "some slots belong to nobody".to_owned();
             return Err(OpenError::Unfit { server: config.urls.len().to_string() + " addresses", reason });
         }
-        let (mut waits, mut scripts) = (Waits::Never, None);
+        let (mut waits, mut warnings, mut scripts) = (Waits::Never, Vec::new(), None);
         for member in routes.members.values() {
-            waits = fitness::judge(&member.node, config).await?;
+            let fit = fitness::judge(&member.node, config).await?;
+            waits = fit.waits;
+            warnings.extend(fit.warnings);
             let loading = OpenError::unreachable(format!("load scripts into {}", member.node.address()));
             scripts = Some(Scripts::load(&member.node, 0).await.map_err(loading)?);
         }
@@ -121,8 +124,22 @@ impl Cluster {
             routes: RwLock::new(Arc::new(routes)),
             refreshing: tokio::sync::Mutex::default(),
             waits,
+            warnings,
             scripts: scripts.expect("somebody has the slots"),
         })
+    }
+
+    pub(crate) fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    pub(crate) fn acknowledged(&self) -> Acknowledged {
+        self.config.acknowledged
+    }
+
+    /// Each server that takes writes, and why it could not be used when it was last needed, if so.
+    pub(crate) fn health(&self) -> Vec<(String, Option<String>)> {
+        self.routes.read().members.values().map(|member| member.node.health()).collect()
     }
 
     /// Runs a script over `keys`, which lie in one slot.

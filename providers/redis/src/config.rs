@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use ports::{key_value::KeyValueLimits, queue::QueueLimits};
 
-use crate::{key_value, queue};
+use crate::{error::OpenError, key_value, names::Names, queue};
 
 /// How many servers there are, and who places the keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub enum Acknowledged {
 }
 
 /// How the store is reached and what it promises.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Config {
     /// `redis://[user:password@]host:port[/database]`; in a cluster any servers of it, the rest is found out.
     pub urls: Vec<String>,
@@ -65,6 +65,11 @@ impl Config {
         Self { urls, topology: Topology::Cluster, ..Self::default() }
     }
 
+    pub(crate) fn names(&self) -> Result<Names, OpenError> {
+        let named = Names::new(&self.namespace);
+        named.ok_or_else(|| OpenError::Configuration(format!("{:?} cannot be a namespace", self.namespace)))
+    }
+
     pub(crate) fn key_value_limits(&self) -> KeyValueLimits {
         let transact_across_partitions = self.topology == Topology::Single;
         KeyValueLimits { transact_across_partitions, ..key_value::LIMITS }
@@ -88,6 +93,19 @@ impl Default for Config {
             queue_limits: queue::LIMITS,
             hint_patience: Duration::from_secs(2),
         }
+    }
+}
+
+impl fmt::Display for Config {
+    /// Where the store is, for people: servers and namespace.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("redis ")?;
+        for (number, url) in self.urls.iter().enumerate() {
+            let place = url.rsplit_once('@').or_else(|| url.rsplit_once('/')).map_or("", |(_, place)| place);
+            let place = url.strip_prefix("redis://").filter(|_| !url.contains('@')).unwrap_or(place);
+            write!(f, "{}{place}", if number > 0 { "," } else { "" })?;
+        }
+        write!(f, ", namespace {}", self.namespace)
     }
 }
 

@@ -34,13 +34,20 @@ pub(crate) enum Waits {
     Replicas(u32),
 }
 
+/// How a server keeps what is asked for, and what an operator should know about that.
+#[derive(Debug, Clone)]
+pub(crate) struct Fit {
+    pub(crate) waits: Waits,
+    pub(crate) warnings: Vec<String>,
+}
+
 /// How `node` keeps what `config` asks for.
-pub(crate) async fn judge(node: &Node, config: &Config) -> Result<Waits, OpenError> {
+pub(crate) async fn judge(node: &Node, config: &Config) -> Result<Fit, OpenError> {
     let unreachable = || OpenError::unreachable(format!("ask the server at {} about itself", node.address()));
     let info = loaded(node).await.map_err(unreachable())?;
     let unfit = |reason: String| OpenError::Unfit { server: node.address().to_owned(), reason };
     info.refusal().map_or(Ok(()), |reason| Err(unfit(reason)))?;
-    match config.acknowledged {
+    let waits = match config.acknowledged {
         Acknowledged::InMemory => Ok(Waits::Never),
         Acknowledged::Replicas(0) => Err(unfit("a write held by 0 replicas is not replicated".to_owned())),
         Acknowledged::Replicas(count) if info.number("connected_slaves") >= u64::from(count) => {
@@ -55,17 +62,24 @@ pub(crate) async fn judge(node: &Node, config: &Config) -> Result<Waits, OpenErr
         }
         Acknowledged::AppendOnlyFile if info.has_waitaof() => Ok(Waits::AppendOnlyFile),
         Acknowledged::AppendOnlyFile => {
-            let policy = append_policy(node).await.map_err(unreachable())?;
-            if policy == "always" {
-                return Ok(Waits::Synced);
-            }
-            Err(unfit(format!(
+            let policy = setting(node, "appendfsync").await.map_err(unreachable())?;
+            let pauses = setting(node, "no-appendfsync-on-rewrite").await.map_err(unreachable())?;
+            match (policy.as_str(), pauses.as_str()) {
+                ("always", "yes") => Err(unfit(
+                    "it syncs nothing while it rewrites its append-only file; set `no-appendfsync-on-rewrite no`"
+                        .to_owned(),
+                )),
+                ("always", _) => Ok(Waits::Synced),
+                _ => Err(unfit(format!(
                 "its `appendfsync` is `{policy}`, so a write that was answered may not be on disk, and release {} \
                  cannot wait for one (Redis 7.2 can); set `appendfsync always`",
                 info.text("redis_version")
-            )))
+                ))),
+            }
         }
-    }
+    };
+    let policy = setting(node, "appendfsync").await.unwrap_or_default();
+    waits.map(|waits| Fit { waits, warnings: info.warnings(node.address(), config.acknowledged, &policy) })
 }
 
 /// What the server says about itself once it has read its files: until then it says that it keeps none.
@@ -80,8 +94,8 @@ async fn loaded(node: &Node) -> Result<Info, Failure> {
     }
 }
 
-async fn append_policy(node: &Node) -> Result<String, Failure> {
-    let pair = answer::array(resp2(node.command(cmd("CONFIG").arg("GET").arg("appendfsync")).await?))?;
+async fn setting(node: &Node, name: &str) -> Result<String, Failure> {
+    let pair = answer::array(resp2(node.command(cmd("CONFIG").arg("GET").arg(name)).await?))?;
     pair.into_iter().nth(1).map_or_else(|| Ok("unknown".to_owned()), answer::text)
 }
 
@@ -119,6 +133,41 @@ impl Info {
     /// Valkey calls itself Redis 7.2.4 here, and knows it too.
     fn has_waitaof(&self) -> bool {
         self.release() >= (7, 2)
+    }
+
+    /// What an operator should know who asked for `acknowledged`.
+    fn warnings(&self, server: &str, acknowledged: Acknowledged, append_policy: &str) -> Vec<String> {
+        let (has_file, replicas) = (self.number("aof_enabled") == 1, self.number("connected_slaves"));
+        let mut warnings = Vec::new();
+        match acknowledged {
+            Acknowledged::InMemory => warnings.push(
+                "an acknowledged write is in its memory alone: what a crash of it takes, clients have been told is \
+                 kept; for caches and trials"
+                    .to_owned(),
+            ),
+            Acknowledged::AppendOnlyFile => {
+                if replicas > 0 {
+                    warnings.push(format!(
+                        "{replicas} replicas follow it, and none is waited for: a failover may lose acknowledged \
+                         writes; acknowledged=replicas-1 waits for one"
+                    ));
+                }
+                // A server that keeps its settings to itself is taken at its word.
+                if !matches!(append_policy, "always" | "") {
+                    warnings.push(format!(
+                        "it syncs by `appendfsync {append_policy}`, so each acknowledgement waits for that, up to a \
+                         second; `appendfsync always` is faster"
+                    ));
+                }
+            }
+            Acknowledged::Replicas(_) if !has_file => warnings.push(
+                "neither it nor a write that replicas hold is on any disk: if all of them crash, acknowledged \
+                 writes are lost; set `appendonly yes`"
+                    .to_owned(),
+            ),
+            Acknowledged::Replicas(_) => {}
+        }
+        warnings.into_iter().map(|warning| format!("the redis server at {server}: {warning}")).collect()
     }
 
     /// Why no store of ours may live there, whatever is asked of it.
@@ -160,6 +209,20 @@ mod tests {
             assert!(info(change).refusal().is_some(), "{change:?}");
         }
         assert_eq!(info(&[("maxmemory", "1000000"), ("maxmemory_policy", "noeviction")]).refusal(), None);
+    }
+
+    #[test]
+    fn what_may_be_lost_is_told_before_it_is() {
+        let told = |acknowledged, changes: &[_], policy| {
+            info(changes).warnings("h:1", acknowledged, policy).join("\n")
+        };
+        let (file, replicas) = (Acknowledged::AppendOnlyFile, Acknowledged::Replicas(1));
+        assert_eq!(told(file, &[("aof_enabled", "1")], "always"), "");
+        assert_eq!(told(replicas, &[("aof_enabled", "1"), ("connected_slaves", "1")], "always"), "");
+        assert!(told(file, &[("connected_slaves", "2")], "always").contains("a failover may lose"));
+        assert!(told(file, &[], "everysec").contains("up to a second"));
+        assert!(told(replicas, &[], "always").contains("on any disk"));
+        assert!(told(Acknowledged::InMemory, &[], "always").contains("memory alone"));
     }
 
     #[test]

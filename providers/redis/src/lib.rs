@@ -47,7 +47,9 @@ mod queue;
 mod scripts;
 mod servers;
 mod single;
+mod status;
 mod store;
+mod url;
 mod waiting;
 mod wake_up;
 
@@ -57,6 +59,7 @@ use ports::{KeyValue, Queue};
 
 pub use config::{Acknowledged, Config, Topology};
 pub use error::OpenError;
+pub use status::Status;
 
 use crate::store::Store;
 
@@ -67,14 +70,36 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// Connects, judges the servers, and begins an incarnation.
+    /// Connects, judges the servers, and joins their incarnation or begins one.
     pub async fn open(config: &Config) -> Result<Self, OpenError> {
         Ok(Self { store: Arc::new(Store::open(config).await?) })
+    }
+
+    /// Connects and judges the servers, and changes nothing. Answers what an operator should know.
+    pub async fn inspect(config: &Config) -> Result<Vec<String>, OpenError> {
+        servers::Servers::inspect(config).await
+    }
+
+    /// What an operator should know about how the servers keep what is acknowledged, as found at open.
+    pub fn warnings(&self) -> &[String] {
+        self.store.servers.warnings()
+    }
+
+    /// What the store says about itself.
+    pub fn status(&self) -> Status {
+        self.store.servers.status()
     }
 
     /// The key-value port.
     pub fn key_value(&self) -> Arc<dyn KeyValue> {
         Arc::clone(&self.store) as Arc<dyn KeyValue>
+    }
+
+    /// The key-value port with all its partitions in one slot: what has to change items of several partitions
+    /// together can do so in a cluster too, on the one server that has this slot. Its items are others than
+    /// [`Redis::key_value`]'s; `tag` tells stores of this kind apart.
+    pub fn key_value_in_one_slot(&self, tag: &'static str) -> Arc<dyn KeyValue> {
+        Arc::new(self.store.in_one_slot(tag))
     }
 
     /// The queue port.

@@ -14,6 +14,8 @@ pub(crate) const SLOTS: u16 = 16_384;
 #[derive(Debug, Clone)]
 pub(crate) struct Names {
     namespace: String,
+    /// The one tag of everything, where everything is to lie in one slot.
+    tag: Option<&'static str>,
 }
 
 impl Names {
@@ -21,11 +23,27 @@ impl Names {
     pub(crate) fn new(namespace: &str) -> Option<Self> {
         let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
         (!namespace.is_empty() && namespace.len() <= 64 && namespace.chars().all(is_plain))
-            .then(|| Self { namespace: namespace.to_owned() })
+            .then(|| Self { namespace: namespace.to_owned(), tag: None })
+    }
+
+    /// Names that all have this tag; what else would be their tag follows it.
+    pub(crate) fn in_one_slot(&self, tag: &'static str) -> Self {
+        Self { namespace: self.namespace.clone(), tag: Some(tag) }
     }
 
     fn name(&self, family: u8, tag: &[u8], kind: u8, rest: &[u8]) -> Bytes {
-        let mut name = BytesMut::with_capacity(self.namespace.len() + tag.len() + rest.len() + 8);
+        match self.tag {
+            None => self.tagged(family, tag, kind, &[rest]),
+            Some(one) => {
+                let length = (tag.len() as u32).to_be_bytes();
+                self.tagged(b'o', one.as_bytes(), family, &[&[kind], &length, tag, rest])
+            }
+        }
+    }
+
+    fn tagged(&self, family: u8, tag: &[u8], kind: u8, rest: &[&[u8]]) -> Bytes {
+        let bytes: usize = rest.iter().map(|part| part.len()).sum();
+        let mut name = BytesMut::with_capacity(self.namespace.len() + tag.len() + bytes + 8);
         name.put_slice(self.namespace.as_bytes());
         name.put_u8(b'{');
         name.put_u8(family);
@@ -38,7 +56,9 @@ impl Names {
         }
         name.put_u8(b'}');
         name.put_u8(kind);
-        name.put_slice(rest);
+        for part in rest {
+            name.put_slice(part);
+        }
         name.freeze()
     }
 
@@ -139,6 +159,17 @@ mod tests {
             assert!(slots.iter().all(|other| *other == slots[0]), "{partition:?}: {slots:?}");
         }
         assert_ne!(names.index(b"}"), names.index(b"%7D"));
+    }
+
+    #[test]
+    fn in_one_slot_partitions_still_have_names_of_their_own() {
+        let names = Names::new("test").expect("a plain namespace").in_one_slot("x");
+        let partitions = [&b""[..], b"a", b"ab", b"}", b"\xff\x00"];
+        let sorts = [&b""[..], b"b", b"bc"];
+        let items = |partition: &[u8]| sorts.map(|sort| names.item(&Key::new(partition, sort)));
+        let all: Vec<Bytes> = partitions.iter().flat_map(|partition| items(partition)).collect();
+        assert!(all.iter().all(|name| slot(name) == slot(&names.index(b"any"))));
+        assert_eq!(all.iter().collect::<std::collections::BTreeSet<_>>().len(), all.len());
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use std::{
     fmt,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::Duration,
 };
 
@@ -24,6 +24,34 @@ pub(crate) struct Node {
     client: Client,
     commands: Link,
     fences: Link,
+    trouble: Trouble,
+}
+
+/// Why the server could not be used when it was last needed.
+#[derive(Default)]
+struct Trouble {
+    is_there: AtomicBool,
+    reason: Mutex<String>,
+}
+
+impl Trouble {
+    fn told<T>(&self, answered: Result<T, Failure>) -> Result<T, Failure> {
+        match &answered {
+            Err(Failure::NotSent(error) | Failure::Unanswered(error)) => {
+                if !self.is_there.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(%error, "a redis server cannot be used; trying again");
+                }
+                *self.reason.lock() = error.to_string();
+            }
+            // A refusal is an answer too.
+            _ if self.is_there.load(Ordering::Relaxed) => {
+                self.is_there.store(false, Ordering::Relaxed);
+                tracing::info!("the redis server can be used again");
+            }
+            _ => {}
+        }
+        answered
+    }
 }
 
 impl fmt::Debug for Node {
@@ -45,7 +73,8 @@ impl Node {
             response_timeout,
         };
         let fences = link(config.response_timeout + config.durability_timeout);
-        Ok(Self { address, client, commands: link(config.response_timeout), fences })
+        let trouble = Trouble::default();
+        Ok(Self { address, client, commands: link(config.response_timeout), fences, trouble })
     }
 
     /// Host and port.
@@ -53,19 +82,25 @@ impl Node {
         &self.address
     }
 
+    /// Host and port, and why it could not be used when it was last needed, if so.
+    pub(crate) fn health(&self) -> (String, Option<String>) {
+        let is_troubled = self.trouble.is_there.load(Ordering::Relaxed);
+        (self.address.clone(), is_troubled.then(|| self.trouble.reason.lock().clone()))
+    }
+
     /// Runs one command.
     pub(crate) async fn command(&self, command: &Cmd) -> Result<Value, Failure> {
-        self.commands.command(&self.client, command).await
+        self.trouble.told(self.commands.command(&self.client, command).await)
     }
 
     /// Runs commands one right behind the other on one connection; an error of one is the error of all.
     pub(crate) async fn pipeline(&self, pipeline: &Pipeline, answers: usize) -> Result<Vec<Value>, Failure> {
-        self.commands.pipeline(&self.client, pipeline, answers).await
+        self.trouble.told(self.commands.pipeline(&self.client, pipeline, answers).await)
     }
 
     /// The same on the connection that may be blocked.
     pub(crate) async fn waiting(&self, pipeline: &Pipeline, answers: usize) -> Result<Vec<Value>, Failure> {
-        self.fences.pipeline(&self.client, pipeline, answers).await
+        self.trouble.told(self.fences.pipeline(&self.client, pipeline, answers).await)
     }
 
     /// Messages published on `channel`, on a connection of their own.

@@ -102,6 +102,16 @@ impl Scripts {
         Ok(Self { started, digests })
     }
 
+    /// The scripts of incarnation `started`, if `node` still knows all of them: then it is in the life in which they
+    /// were loaded, and this release has the same ones.
+    pub(crate) async fn known(node: &Node, started: u64) -> Result<Option<Self>, Failure> {
+        let digests: Vec<String> =
+            texts(started).iter().map(|text| redis::Script::new(text).get_hash().to_owned()).collect();
+        let there = node.command(cmd("SCRIPT").arg("EXISTS").arg(&digests)).await?;
+        let there: Result<Vec<u64>, Failure> = answer::array(there)?.iter().map(answer::number).collect();
+        Ok(there?.iter().all(|is_there| *is_there == 1).then_some(Self { started, digests }))
+    }
+
     /// The command that runs `script`.
     pub(crate) fn command(
         &self,

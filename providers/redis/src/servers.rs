@@ -35,20 +35,34 @@ impl Servers {
             servers.check_format(names).await?;
             return Ok(servers);
         }
-        let [url] = &config.urls[..] else {
-            return Err(OpenError::Configuration("one server has one URL".to_owned()));
-        };
-        let info = url.as_str().into_connection_info();
-        let info = info.map_err(|error| OpenError::Configuration(format!("read the URL: {error}")))?;
-        let reading = OpenError::unreachable("connect");
-        let node = Node::new(info, config).map_err(reading)?;
-        let waits = fitness::judge(&node, config).await?;
+        let node = the_node(config)?;
+        let fit = fitness::judge(&node, config).await?;
         check_format_of(node.command(cmd("GET").arg(&names.format()[..])).await)?;
         let beginning = OpenError::unreachable(format!("begin on the server at {}", node.address()));
-        let single = Single::open(node, names, waits, config.durability_timeout).await.map_err(beginning)?;
+        let single = Single::open(node, names, fit, config).await.map_err(beginning)?;
         let set = single.node.command(cmd("SET").arg(&names.format()[..]).arg(codec::FORMAT)).await;
         set.map_err(OpenError::unreachable("write the format"))?;
         Ok(Self::Single(Box::new(single)))
+    }
+
+    /// Connects, judges and checks the stored format, and begins nothing.
+    pub(crate) async fn inspect(config: &Config) -> Result<Vec<String>, OpenError> {
+        let names = config.names()?;
+        if config.topology == Topology::Cluster {
+            return Ok(Self::open(config, &names).await?.warnings().to_vec());
+        }
+        let node = the_node(config)?;
+        let fit = fitness::judge(&node, config).await?;
+        check_format_of(node.command(cmd("GET").arg(&names.format()[..])).await)?;
+        Ok(fit.warnings)
+    }
+
+    /// What an operator should know about how the servers keep what is acknowledged.
+    pub(crate) fn warnings(&self) -> &[String] {
+        match self {
+            Self::Single(single) => single.warnings(),
+            Self::Cluster(cluster) => cluster.warnings(),
+        }
     }
 
     async fn check_format(&self, names: &Names) -> Result<(), OpenError> {
@@ -112,6 +126,16 @@ impl Servers {
             Self::Cluster(cluster) => cluster.any_node(turn)?.subscribe(channel).await.ok(),
         }
     }
+}
+
+/// The one server.
+fn the_node(config: &Config) -> Result<Node, OpenError> {
+    let [url] = &config.urls[..] else {
+        return Err(OpenError::Configuration("one server has one URL".to_owned()));
+    };
+    let info = url.as_str().into_connection_info();
+    let info = info.map_err(|error| OpenError::Configuration(format!("read the URL: {error}")))?;
+    Node::new(info, config).map_err(OpenError::unreachable("connect"))
 }
 
 fn check_format_of(found: Result<Value, Failure>) -> Result<(), OpenError> {

@@ -4,14 +4,15 @@
 //! moves on by one, in the same atomic step. What survives a crash of the server is a prefix of its scripts, so the
 //! position says exactly how much of them survived (D2).
 //!
-//! An incarnation begins at each open, and whenever the server turns out to have begun anew. It is numbered by the
+//! An incarnation begins whenever the server turns out to have begun anew, at the first open after that or under a
+//! store that is open; others join it. It is numbered by the
 //! server's time, so that a number is not used twice even where its beginning was lost, and it records where the
 //! one before it ended: a point of an older incarnation is there exactly if it lies at or before that end (D3).
 //! Nobody changes anything between a restart and a beginning, because the restart took everybody's scripts away
 //! (see [`crate::scripts`]): that is what keeps new positions from passing lost ones unseen (rule P3).
 //!
-//! Several processes may have the store open; each begins incarnations of its own, and the points that a script
-//! answers are of the latest one.
+//! Several processes may have the store open; those that noticed a new beginning at one time begin one each, and
+//! the points that a script answers are of the latest one.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -22,8 +23,9 @@ use redis::{Cmd, Value, cmd, pipe};
 
 use crate::{
     answer::{self, Answer},
+    config::{Acknowledged, Config},
     error::{Effect, Failure},
-    fitness::Waits,
+    fitness::{Fit, Waits},
     names::Names,
     node::Node,
     scripts::{Script, Scripts},
@@ -45,6 +47,8 @@ pub(crate) struct Single {
     clock: Bytes,
     ends: Bytes,
     waits: Waits,
+    warnings: Vec<String>,
+    acknowledged: Acknowledged,
     timeout: Duration,
     scripts: RwLock<Arc<Scripts>>,
     beginning: tokio::sync::Mutex<()>,
@@ -85,27 +89,40 @@ impl Progress {
 }
 
 impl Single {
-    /// Begins an incarnation on `node`.
-    pub(crate) async fn open(
-        node: Node,
-        names: &Names,
-        waits: Waits,
-        timeout: Duration,
-    ) -> Result<Self, Failure> {
+    /// Joins the incarnation that `node` is in, or begins one.
+    pub(crate) async fn open(node: Node, names: &Names, fit: Fit, config: &Config) -> Result<Self, Failure> {
         let (clock, ends) = (names.clock(), names.ends());
-        let (scripts, began) = begin(&node, &clock, &ends, waits, timeout).await?;
+        let (Fit { waits, warnings }, timeout) = (fit, config.durability_timeout);
+        let (scripts, began) = match join(&node, &clock, &ends, waits, timeout).await? {
+            Some(joined) => joined,
+            None => begin(&node, &clock, &ends, waits, timeout).await?,
+        };
         let progress = Progress { seen: began, durable: began, ends: BTreeMap::new() };
         Ok(Self {
             node,
             clock,
             ends,
             waits,
+            warnings,
+            acknowledged: config.acknowledged,
             timeout,
             scripts: RwLock::new(Arc::new(scripts)),
             beginning: tokio::sync::Mutex::default(),
             fencing: tokio::sync::Mutex::default(),
             progress: Mutex::new(progress),
         })
+    }
+
+    pub(crate) fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    pub(crate) fn acknowledged(&self) -> Acknowledged {
+        self.acknowledged
+    }
+
+    pub(crate) fn health(&self) -> (String, Option<String>) {
+        self.node.health()
     }
 
     /// Runs a script over `keys`.
@@ -260,6 +277,31 @@ impl Single {
 
 fn point(incarnation: u64, position: u64) -> DurabilityPoint {
     DurabilityPoint { incarnation: Incarnation(incarnation), position: Position(position) }
+}
+
+/// The present incarnation and what is durable of it, if the server is still in the life that began it: who opens the
+/// store beside others disturbs nobody.
+async fn join(
+    node: &Node,
+    clock: &Bytes,
+    ends: &Bytes,
+    waits: Waits,
+    timeout: Duration,
+) -> Result<Option<(Scripts, DurabilityPoint)>, Failure> {
+    let present = node.command(cmd("HGET").arg(&clock[..]).arg("incarnation")).await?;
+    let started = if present == Value::Nil { return Ok(None) } else { answer::number(&present)? };
+    let Some(scripts) = Scripts::known(node, started).await? else { return Ok(None) };
+    let writes = if waits.needs_write() { "w" } else { "" };
+    let fence = scripts.command(Script::Fence, &[clock, ends], &["0", writes]);
+    match waits.run(node, fence, timeout).await {
+        Ok(fenced) => {
+            let answer = Answer::of(fenced)?;
+            Ok(Some((scripts, point(answer.incarnation, answer.position))))
+        }
+        // It has begun a new life since.
+        Err(failure) if failure.is_no_script() || failure.code() == Some("LANDFASTSTALE") => Ok(None),
+        Err(failure) => Err(failure),
+    }
 }
 
 /// Begins an incarnation, durably. Its scripts are loaded first and its beginning is itself one of them: a server

@@ -24,9 +24,7 @@ pub(crate) struct Store {
 
 impl Store {
     pub(crate) async fn open(config: &Config) -> Result<Self, OpenError> {
-        let names = Names::new(&config.namespace).ok_or_else(|| {
-            OpenError::Configuration(format!("{:?} cannot be a namespace", config.namespace))
-        })?;
+        let names = config.names()?;
         Ok(Self {
             servers: Arc::new(Servers::open(config, &names).await?),
             names,
@@ -36,6 +34,21 @@ impl Store {
             key_value_limits: config.key_value_limits(),
             queue_limits: config.queue_limits(),
         })
+    }
+}
+
+impl Store {
+    /// The same store with every item in one slot, so that any of them change together.
+    pub(crate) fn in_one_slot(&self, tag: &'static str) -> Self {
+        Self {
+            servers: Arc::clone(&self.servers),
+            names: self.names.in_one_slot(tag),
+            turns: Turns::default(),
+            stamps: Stamps::default(),
+            wake_ups: self.wake_ups.another(),
+            key_value_limits: KeyValueLimits { transact_across_partitions: true, ..self.key_value_limits },
+            queue_limits: self.queue_limits,
+        }
     }
 }
 

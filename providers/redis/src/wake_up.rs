@@ -45,6 +45,11 @@ impl WakeUps {
         Self { patience, ears: Arc::default(), listening: Mutex::default() }
     }
 
+    /// The same for other queues.
+    pub(crate) fn another(&self) -> Self {
+        Self::new(self.patience)
+    }
+
     /// What wakes those who wait for `queue`; listening on `channel` begins with the first.
     pub(crate) fn of(&self, queue: &str, servers: &Arc<Servers>, channel: &str) -> Arc<Notify> {
         let mut listening = self.listening.lock();

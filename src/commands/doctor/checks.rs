@@ -10,11 +10,12 @@ use std::{
 };
 
 use http_frontend::Status;
+use redis_provider::{OpenError, Redis};
 
 use super::Finding;
 use crate::{
     commands::{request::Target, status},
-    config::{Listen, Settings},
+    config::{Listen, Settings, StoreSettings},
 };
 
 const FREE_BYTES_FAIL: u64 = 64 * 1024 * 1024;
@@ -38,14 +39,19 @@ pub(super) fn all(settings: &Settings, target: &Target) -> Vec<Finding> {
     let place = existing(&settings.data_dir);
     let mut findings = vec![Finding::ok(
         "configuration",
-        format!("{} worker threads, data in {}", settings.threads, settings.data_dir.display()),
+        format!("{} worker threads, data in {}", settings.threads, settings.place()),
     )];
-    findings.push(writable(&settings.data_dir, &place));
-    findings.push(lock(&settings.data_dir, running.as_ref()));
-    findings.push(free_space(&place));
+    match &settings.store {
+        StoreSettings::Embedded => {
+            findings.push(writable(&settings.data_dir, &place));
+            findings.push(lock(&settings.data_dir, running.as_ref()));
+            findings.push(free_space(&place));
+            findings.push(sync_latency(&place));
+        }
+        StoreSettings::Redis(config) => findings.push(redis(config)),
+    }
     findings.push(port("port zookeeper", "--zookeeper", settings.zookeeper, running.as_ref()));
     findings.push(port("port http", "--http", settings.http, running.as_ref()));
-    findings.push(sync_latency(&place));
     findings.push(open_files());
     findings.push(clock(&settings.data_dir));
     findings.push(match running {
@@ -53,6 +59,36 @@ pub(super) fn all(settings: &Settings, target: &Target) -> Vec<Finding> {
         None => Finding::ok("server", format!("none answers at {}", target.url())),
     });
     findings
+}
+
+/// Whether the store is there, and keeps what is asked of it.
+fn redis(config: &redis_provider::Config) -> Finding {
+    const NAME: &str = "store";
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let inspected = match runtime {
+        Ok(runtime) => runtime.block_on(Redis::inspect(config)),
+        Err(error) => return Finding::fail(NAME, error.to_string(), "look at the limits of this user"),
+    };
+    let acknowledged = config.acknowledged.name();
+    match inspected {
+        Ok(warnings) if warnings.is_empty() => {
+            Finding::ok(NAME, format!("{config} keeps what is acknowledged as {acknowledged}"))
+        }
+        Ok(warnings) => Finding::warn(
+            NAME,
+            format!("{config}, acknowledged as {acknowledged}"),
+            format!("{}; see docs/redis.md", warnings.join("; ")),
+        ),
+        Err(error @ OpenError::Unreachable { .. }) => {
+            Finding::fail(NAME, error.to_string(), "start the server, or correct --store")
+        }
+        Err(error @ OpenError::Unfit { .. }) => Finding::fail(
+            NAME,
+            error.to_string(),
+            "change that setting, or ask for less with ?acknowledged=; see docs/redis.md",
+        ),
+        Err(error) => Finding::fail(NAME, error.to_string(), "correct --store"),
+    }
 }
 
 /// The nearest directory above `data_dir` that is there, itself included.

@@ -1,6 +1,6 @@
 use http_frontend::{
     Status,
-    status::{Coordination, Journal, Phase, Transactions, Usage},
+    status::{Coordination, Journal, Phase, Store, Transactions, Usage},
 };
 
 use crate::{Fixture, body, code, status_line};
@@ -36,6 +36,12 @@ fn busy() -> Status {
             syncs: 5,
             checkpoints: 1,
         }),
+        store: Some(Store {
+            servers: vec!["127.0.0.1:6379".into()],
+            acknowledged: "append-only-file".into(),
+            serving: true,
+            trouble: None,
+        }),
         blocked_groups: 2,
         usage: vec![Usage {
             operation: "key_value.update".into(),
@@ -64,6 +70,12 @@ async fn a_store_that_does_not_serve_is_not_ready() {
     let server = Fixture::showing(Status { journal, ..busy() }).await;
     let answer = server.get("/health/ready").await;
     assert!(answer.contains(r#""type":"not-ready""#), "{answer}");
+
+    let store = Some(Store { serving: false, ..Store::default() });
+    let server = Fixture::showing(Status { store, ..busy() }).await;
+    let answer = server.get("/health/ready").await;
+    assert!(answer.contains("cannot be reached"), "{answer}");
+    assert!(server.get("/metrics").await.contains("landfast_store_serving 0"));
 }
 
 #[tokio::test]

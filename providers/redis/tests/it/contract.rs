@@ -142,6 +142,22 @@ mod cluster {
         ports::key_value_contract!(super::key_value);
     }
 
+    /// The items of a cluster that change together over partitions.
+    fn in_one_slot(case: Case<contract::key_value::Subject>) {
+        let cluster = shared();
+        let config = config_for(case.name, replicated(&cluster));
+        block_on(async {
+            let store = open(&config).await.key_value_in_one_slot("together");
+            assert!(store.limits().transact_across_partitions);
+            case.run(contract::key_value::Subject::new(store, Arc::new(SystemClock::new())).spawning(SPAWN))
+                .await;
+        });
+    }
+
+    mod in_one_slot {
+        ports::key_value_contract!(super::in_one_slot);
+    }
+
     fn queue(case: Case<contract::queue::Subject>) {
         let cluster = shared();
         run_queue(case, replicated(&cluster));

@@ -1,4 +1,4 @@
-//! Several processes on one store: each with connections, turns and incarnations of its own.
+//! Several processes on one store: each with connections and turns of its own.
 
 use std::{
     sync::Arc,
@@ -19,7 +19,7 @@ use tokio::{
 
 use crate::{
     cluster,
-    server::{PATIENCE, Server, shared},
+    server::{Keeps, PATIENCE, Server, shared},
     world::{block_on, count, key, namespace, open},
 };
 
@@ -162,5 +162,24 @@ fn an_item_made_again_by_another_process_is_not_taken_for_the_old_one() {
         other.update(add(100)).await.expect("update answers");
         store.update(add(1)).await.expect("update answers");
         assert_eq!(count(&other, "n").await, 101);
+    });
+}
+
+/// P3: who comes later disturbs nobody, unless the server has begun anew.
+#[test]
+fn who_opens_beside_others_joins_their_incarnation() {
+    let server = Server::start(Keeps::Always);
+    block_on(async {
+        let config = Config::single(server.url());
+        let (one, other) = (open(&config).await.key_value(), open(&config).await.key_value());
+        assert_eq!(one.point().incarnation, other.point().incarnation);
+        let receipt = one.update(Update::put(key("n"), vec![])).await.expect("update answers").receipt;
+        assert_eq!(receipt.point.incarnation, other.point().incarnation);
+        other.externalize(receipt.point).await.expect("the other knows it too");
+        server.kill();
+        server.restart();
+        let third = open(&config).await.key_value();
+        assert!(third.point().incarnation > receipt.point.incarnation);
+        third.externalize(receipt.point).await.expect("it survived");
     });
 }

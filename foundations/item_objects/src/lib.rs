@@ -1,0 +1,207 @@
+//! Objects kept as items, for stores that have no object store beside them.
+//!
+//! One object is one item, so what the port promises of objects (O1 to O4) is what it promises of items: a create is
+//! one conditional write, a get one read, and a crash leaves nothing half done. An object is therefore no larger than
+//! an item; what has more to keep takes a real object store. Objects lie in one partition of their own, in order of
+//! their paths, so a list is a scan.
+
+#![allow(
+    clippy::default_trait_access,
+    reason = "the defaults are of types that object_store does not pass on"
+)]
+
+use std::{collections::BTreeSet, fmt, sync::Arc};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt, stream, stream::BoxStream};
+use object_store::{
+    CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta,
+    ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, path::Path,
+};
+use ports::{
+    Condition, Item, Key, KeyValue, Update,
+    key_value::{Outcome, Scan, Value},
+};
+
+const PARTITION: &[u8] = b"objects";
+/// The attribute that holds an object.
+const CONTENT: &str = "content";
+/// Objects in a page of a list: their content comes along.
+const PAGE_ITEMS: usize = 16;
+/// What the store is called in errors.
+const STORE: &str = "items";
+
+/// Objects in the items of one store.
+#[derive(Debug, Clone)]
+pub struct ItemObjects {
+    items: Arc<dyn KeyValue>,
+}
+
+impl ItemObjects {
+    /// Objects in `items`.
+    pub fn new(items: Arc<dyn KeyValue>) -> Self {
+        Self { items }
+    }
+
+    async fn read(&self, location: &Path) -> Result<Bytes> {
+        let read = self.items.get(&key(location)).await.map_err(failed)?;
+        let content = read.value.as_deref().and_then(content_of);
+        content.ok_or_else(|| Error::NotFound {
+            path: location.to_string(),
+            source: "no item has this name".into(),
+        })
+    }
+
+    async fn write(&self, location: &Path, content: Bytes, is_new: bool) -> Result<()> {
+        let update = Update::put(key(location), vec![(CONTENT.into(), Value::Bytes(content))]);
+        let update = if is_new { update.when(Condition::Absent) } else { update };
+        let updated = self.items.update(update).await.map_err(failed)?;
+        match updated.outcome {
+            Outcome::Done(_) => self.items.externalize(updated.receipt.point).await.map_err(failed),
+            Outcome::Conflict(_) => Err(Error::AlreadyExists {
+                path: location.to_string(),
+                source: "an item has this name".into(),
+            }),
+        }
+    }
+
+    async fn delete_one(&self, location: Path) -> Result<Path> {
+        let updated = self.items.update(Update::delete(key(&location))).await.map_err(failed)?;
+        self.items.externalize(updated.receipt.point).await.map_err(failed)?;
+        Ok(location)
+    }
+
+    /// The objects from sort key `from` on whose paths begin with `prefix`, and where the next page starts.
+    async fn page(&self, prefix: &str, from: Bytes) -> Result<(Vec<ObjectMeta>, Option<Bytes>)> {
+        let scan = Scan { from, ..Scan::partition(PARTITION, PAGE_ITEMS) };
+        let page = self.items.scan(&scan).await.map_err(failed)?.value;
+        let mut objects = Vec::with_capacity(page.items.len());
+        for (sort, item) in &page.items {
+            if !sort.starts_with(prefix.as_bytes()) {
+                return Ok((objects, None));
+            }
+            let path = String::from_utf8_lossy(sort);
+            let location =
+                Path::parse(&path).map_err(|error| Error::Generic { store: STORE, source: error.into() })?;
+            objects.push(meta(location, content_of(item).map_or(0, |content| content.len())));
+        }
+        Ok((objects, page.next))
+    }
+}
+
+fn key(location: &Path) -> Key {
+    Key::new(PARTITION, location.as_ref().as_bytes())
+}
+
+fn content_of(item: &Item) -> Option<Bytes> {
+    item.bytes(CONTENT).cloned()
+}
+
+fn meta(location: Path, bytes: usize) -> ObjectMeta {
+    // Nobody reads when it was modified (see the port).
+    ObjectMeta { location, last_modified: Default::default(), size: bytes as u64, e_tag: None, version: None }
+}
+
+fn failed(error: ports::Error) -> Error {
+    Error::Generic { store: STORE, source: Box::new(error) }
+}
+
+fn not_offered(what: &str) -> Error {
+    Error::NotSupported {
+        source: format!("{what}: objects kept as items are created, read, listed and deleted").into(),
+    }
+}
+
+impl fmt::Display for ItemObjects {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("objects kept as items")
+    }
+}
+
+#[async_trait]
+impl ObjectStore for ItemObjects {
+    async fn put_opts(&self, location: &Path, payload: PutPayload, opts: PutOptions) -> Result<PutResult> {
+        let is_new = match opts.mode {
+            PutMode::Create => true,
+            PutMode::Overwrite => false,
+            PutMode::Update(_) => return Err(not_offered("conditional replacement")),
+        };
+        self.write(location, payload.into(), is_new).await?;
+        Ok(PutResult { e_tag: None, version: None, extensions: Default::default() })
+    }
+
+    async fn put_multipart_opts(&self, _: &Path, _: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
+        Err(not_offered("an upload in parts"))
+    }
+
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        let content = self.read(location).await?;
+        let meta = meta(location.clone(), content.len());
+        options.check_preconditions(&meta)?;
+        let range = match options.range {
+            Some(range) => range
+                .as_range(meta.size)
+                .map_err(|error| Error::Generic { store: STORE, source: Box::new(error) })?,
+            None => 0..meta.size,
+        };
+        let part = content.slice(range.start as usize..range.end as usize);
+        Ok(GetResult {
+            payload: GetResultPayload::Stream(stream::iter([Ok(part)]).boxed()),
+            meta,
+            range,
+            attributes: Default::default(),
+            extensions: Default::default(),
+        })
+    }
+
+    fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+        let this = self.clone();
+        let delete = move |location| {
+            let this = this.clone();
+            async move { this.delete_one(location).await }
+        };
+        locations.and_then(delete).boxed()
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        let prefix =
+            prefix.map(|prefix| format!("{prefix}/")).filter(|prefix| prefix != "/").unwrap_or_default();
+        let start = Some(Bytes::copy_from_slice(prefix.as_bytes()));
+        let this = self.clone();
+        let pages = stream::try_unfold(start, move |from| {
+            let (this, prefix) = (this.clone(), prefix.clone());
+            async move {
+                let Some(from) = from else { return Ok::<_, Error>(None) };
+                let (objects, next) = this.page(&prefix, from).await?;
+                Ok(Some((stream::iter(objects.into_iter().map(Ok)), next)))
+            }
+        });
+        pages.try_flatten().boxed()
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        let root = Path::default();
+        let prefix = prefix.unwrap_or(&root);
+        let (mut objects, mut folders) = (Vec::new(), BTreeSet::new());
+        for object in self.list(Some(prefix)).try_collect::<Vec<_>>().await? {
+            let mut below = object.location.prefix_match(prefix).into_iter().flatten();
+            let first = below.next();
+            let is_deeper = below.next().is_some();
+            drop(below);
+            match first {
+                Some(folder) if is_deeper => drop(folders.insert(prefix.clone().join(folder))),
+                _ => objects.push(object),
+            }
+        }
+        Ok(ListResult {
+            objects,
+            common_prefixes: folders.into_iter().collect(),
+            extensions: Default::default(),
+        })
+    }
+
+    async fn copy_opts(&self, _: &Path, _: &Path, _: CopyOptions) -> Result<()> {
+        Err(not_offered("a copy"))
+    }
+}

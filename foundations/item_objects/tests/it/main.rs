@@ -1,0 +1,108 @@
+//! The objects' contract, on the items of a real store.
+
+#![allow(clippy::disallowed_methods, reason = "these tests run on real threads, in real time")]
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use embedded::{Config, Embedded};
+use in_process::SystemClock;
+use item_objects::ItemObjects;
+use ports::{
+    Clock,
+    contract::{self, Case, Spawn},
+    key_value::SharedKeyValue,
+    objects::{ObjectPath, ObjectStore, ObjectStoreExt as _},
+    queue::SharedQueue,
+};
+use tempfile::TempDir;
+
+const SPAWN: Spawn = |task| {
+    let task = tokio::spawn(task);
+    Box::pin(async move { task.await.expect("the task ends well") })
+};
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.expect("a runtime starts").block_on(future)
+}
+
+async fn open(directory: &TempDir) -> Embedded {
+    Embedded::open(Config::new(directory.path())).await.expect("the store opens")
+}
+
+fn objects(case: Case<contract::objects::Subject>) {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    block_on(async {
+        let store = open(&directory).await;
+        let objects = Arc::new(ItemObjects::new(store.key_value()));
+        case.run(contract::objects::Subject::new(objects).spawning(SPAWN)).await;
+        store.close().await;
+    });
+}
+
+mod objects {
+    ports::objects_contract!(super::objects);
+}
+
+/// A store that crashes by being dropped: what was not made durable goes with it.
+#[derive(Debug)]
+struct Crashing {
+    store: Embedded,
+    directory: TempDir,
+}
+
+#[async_trait]
+impl contract::durability::Crashable for Crashing {
+    fn key_value(&self) -> SharedKeyValue {
+        self.store.key_value()
+    }
+
+    fn queue(&self) -> Option<SharedQueue> {
+        None
+    }
+
+    fn objects(&self) -> Option<Arc<dyn ObjectStore>> {
+        Some(Arc::new(ItemObjects::new(self.store.key_value())))
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(SystemClock::new())
+    }
+
+    async fn crash_and_reopen(self: Box<Self>) -> contract::durability::Subject {
+        let Self { store, directory } = *self;
+        drop(store);
+        let store = open(&directory).await;
+        Box::new(Self { store, directory })
+    }
+}
+
+fn durability(case: Case<contract::durability::Subject>) {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    block_on(async {
+        let store = open(&directory).await;
+        case.run(Box::new(Crashing { store, directory })).await;
+    });
+}
+
+mod durability {
+    ports::durability_contract!(super::durability);
+}
+
+#[test]
+fn folders_are_told_from_objects() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    block_on(async {
+        let store = open(&directory).await;
+        let objects = ItemObjects::new(store.key_value());
+        for name in ["a/1", "a/b/2", "a/b/3", "c"] {
+            objects.put(&ObjectPath::from(name), name.into()).await.expect("put answers");
+        }
+        let listed = objects.list_with_delimiter(Some(&ObjectPath::from("a"))).await.expect("a list");
+        assert_eq!(listed.common_prefixes, [ObjectPath::from("a/b")]);
+        assert_eq!(listed.objects.len(), 1);
+        assert_eq!(listed.objects[0].location, ObjectPath::from("a/1"));
+        store.close().await;
+    });
+}

@@ -1,0 +1,182 @@
+//! The provider that the user chose, as the rest of the program sees it: the ports, and what to tell about it.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::Context as _;
+use embedded::{Embedded, Health, Room};
+use http_frontend::status::{Journal, Store};
+use in_process::Functions;
+use item_objects::ItemObjects;
+use ports::{KeyValue, Queue, objects::ObjectStore};
+use redis_provider::{OpenError, Redis};
+use tokio::time::Instant;
+
+use crate::config::{Settings, StoreSettings};
+
+/// How long a shared store may take to answer at a start: it is often started beside us.
+const OPEN_MAX: Duration = Duration::from_secs(10);
+/// How long to wait between two attempts.
+const OPEN_AGAIN: Duration = Duration::from_millis(250);
+/// How long a message that a process has taken stays its own after it was last heard of: what it had is done by
+/// the next one after this time.
+const MESSAGES_HIDDEN: Duration = Duration::from_secs(5);
+/// What the items of coordination lie under in a cluster, where they share a slot: they change together.
+const COORDINATION_SLOT: &str = "coordination";
+
+/// Where everything is kept.
+#[derive(Debug)]
+pub(crate) enum Provider {
+    /// One process, one data directory.
+    Embedded(Embedded),
+    /// Redis or Valkey.
+    Redis(Redis),
+}
+
+impl Provider {
+    /// Opens what the settings name.
+    pub(crate) async fn open(settings: &Settings) -> anyhow::Result<Self> {
+        match &settings.store {
+            StoreSettings::Embedded => open_embedded(settings).await.map(Self::Embedded),
+            StoreSettings::Redis(config) => open_redis(config).await.map(Self::Redis),
+        }
+    }
+
+    /// Whether other processes reach the store too.
+    pub(crate) fn is_shared(&self) -> bool {
+        matches!(self, Self::Redis(_))
+    }
+
+    /// Items, spread over whatever servers there are. On the embedded store with the room that it keeps back: the
+    /// services ask for room themselves before they take what stays (rule P6).
+    pub(crate) fn key_value(&self) -> Arc<dyn KeyValue> {
+        match self {
+            Self::Embedded(store) => store.key_value_with_reserve(),
+            Self::Redis(store) => store.key_value(),
+        }
+    }
+
+    /// Items that change together whatever their partitions, which coordination needs.
+    pub(crate) fn key_value_that_transacts(&self) -> Arc<dyn KeyValue> {
+        match self {
+            Self::Redis(store) if store.status().is_cluster => store.key_value_in_one_slot(COORDINATION_SLOT),
+            _ => self.key_value(),
+        }
+    }
+
+    /// Queues.
+    pub(crate) fn queue(&self) -> Arc<dyn Queue> {
+        match self {
+            Self::Embedded(store) => store.queue(),
+            Self::Redis(store) => store.queue(),
+        }
+    }
+
+    /// Objects: files beside the embedded store, items in a shared one.
+    pub(crate) fn objects(&self) -> Arc<dyn ObjectStore> {
+        match self {
+            Self::Embedded(store) => store.objects(),
+            Self::Redis(_) => Arc::new(ItemObjects::new(self.key_value())),
+        }
+    }
+
+    /// Functions over the queues.
+    pub(crate) fn functions(&self) -> Functions {
+        match self {
+            Self::Embedded(store) => Functions::new(store.queue()),
+            Self::Redis(store) => Functions::beside_others(store.queue(), MESSAGES_HIDDEN),
+        }
+    }
+
+    /// Queue groups whose first message has failed for good, where that is known without asking.
+    pub(crate) fn blocked_groups(&self) -> Option<u64> {
+        match self {
+            Self::Embedded(store) => Some(store.status().blocked_groups as u64),
+            Self::Redis(_) => None,
+        }
+    }
+
+    /// The journal's figures, if there is one.
+    pub(crate) fn journal(&self) -> Option<Journal> {
+        match self {
+            Self::Embedded(store) => Some(journal(store.status())),
+            Self::Redis(_) => None,
+        }
+    }
+
+    /// The shared store's figures, if there is one.
+    pub(crate) fn store(&self) -> Option<Store> {
+        match self {
+            Self::Embedded(_) => None,
+            Self::Redis(store) => {
+                let status = store.status();
+                Some(Store {
+                    servers: status.servers,
+                    acknowledged: status.acknowledged.name(),
+                    serving: status.trouble.is_none(),
+                    trouble: status.trouble,
+                })
+            }
+        }
+    }
+
+    /// Makes everything durable and gives the store back.
+    pub(crate) async fn close(&self) {
+        match self {
+            Self::Embedded(store) => store.close().await,
+            // Everything that was answered is as durable as it will be.
+            Self::Redis(_) => {}
+        }
+    }
+}
+
+async fn open_embedded(settings: &Settings) -> anyhow::Result<Embedded> {
+    let opened = Embedded::open(embedded::Config::new(&settings.data_dir)).await;
+    let store = opened.with_context(|| format!("--data-dir {}", settings.data_dir.display()))?;
+    if let Some(cut) = store.status().recovery.cut {
+        tracing::warn!(
+            file = %cut.file.display(),
+            offset = cut.offset,
+            bytes = cut.bytes,
+            "the journal ended in the middle of a record, which was cut off: a crash tore it before it was acknowledged, or the disk has damaged it since"
+        );
+    }
+    Ok(store)
+}
+
+async fn open_redis(config: &redis_provider::Config) -> anyhow::Result<Redis> {
+    let started = Instant::now();
+    let mut is_told = false;
+    let store = loop {
+        match Redis::open(config).await {
+            Err(error @ OpenError::Unreachable { .. }) if started.elapsed() < OPEN_MAX => {
+                if !is_told {
+                    tracing::warn!(%error, "--store cannot be reached yet; trying for {OPEN_MAX:?}");
+                    is_told = true;
+                }
+                tokio::time::sleep(OPEN_AGAIN).await;
+            }
+            opened => break opened.context("--store")?,
+        }
+    };
+    for warning in store.warnings() {
+        tracing::warn!("{warning}");
+    }
+    Ok(store)
+}
+
+fn journal(status: embedded::Status) -> Journal {
+    let failed = match &status.health {
+        Health::FallingBack(reason) => Some(reason.clone()),
+        Health::Serving | Health::Closed => None,
+    };
+    Journal {
+        serving: status.health == Health::Serving,
+        full: status.room == Room::Refusing,
+        trouble: failed.or(status.checkpoint_error),
+        bytes: status.journal_bytes,
+        position: status.ordered.position.0,
+        durable: status.durable.position.0,
+        syncs: status.fsyncs,
+        checkpoints: status.checkpoints,
+    }
+}
