@@ -1,7 +1,7 @@
 # Each target installs what it needs by itself; see scripts/requirements.bash.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test simulate test-oracle test-curator bench-zookeeper bench-primitives
+.PHONY: help run test simulate test-oracle test-curator bench-zookeeper bench-primitives bench-transactions
 
 help: ## Lists these targets
 	@grep -E '^[a-z-]+:.* ## ' Makefile | sed 's/:.* ## /\t/' | expand -t 20
@@ -26,3 +26,6 @@ bench-zookeeper: ## Measures Landfast beside Apache ZooKeeper (ARGUMENTS="--help
 
 bench-primitives: ## Measures the synchronisation primitives on each provider
 	@scripts/bench-primitives $(ARGUMENTS)
+
+bench-transactions: ## Measures transactions beside plain Redis, and on the embedded store
+	@scripts/bench-transactions $(ARGUMENTS)

@@ -8,7 +8,7 @@
 //!
 //! Reading order: [`wire`] (requests as bytes), [`load`] (connections and what they measure), [`server`] (the
 //! processes under test), [`figures`] (results), then [`table`] and [`chart`] (how they are shown); apart from
-//! them [`latency`], which measures inside one process.
+//! them [`latency`], which measures inside one process, and [`transactions`].
 
 #![allow(clippy::disallowed_methods)] // a benchmark is about real time; no seed replays it
 
@@ -18,4 +18,5 @@ pub mod latency;
 pub mod load;
 pub mod server;
 pub mod table;
+pub mod transactions;
 pub mod wire;

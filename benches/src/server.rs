@@ -28,10 +28,10 @@ const STOP_WAIT: Duration = Duration::from_secs(10);
 /// How long a started server is left alone before its idle memory is read.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// A server that answers the ZooKeeper protocol.
+/// A server.
 #[derive(Debug)]
 pub struct Process {
-    /// Where it listens for ZooKeeper clients.
+    /// Where it listens: Landfast for ZooKeeper clients.
     pub address: SocketAddr,
     name: String,
     child: Child,
@@ -43,13 +43,32 @@ impl Process {
     /// Starts `landfast serve` with an empty data directory under `directory`.
     pub async fn landfast(program: &Path, directory: &Path) -> Result<Self> {
         let data = fresh(&directory.join("landfast"))?;
+        let provider = ["--data-dir".to_owned(), data.display().to_string()];
+        Ok(Self::landfast_with(program, directory, &provider).await?.0)
+    }
+
+    /// Starts `landfast serve` where `provider` says, emptied if it is a data directory; also where it serves HTTP.
+    pub async fn landfast_on(
+        program: &Path,
+        directory: &Path,
+        provider: &[String],
+    ) -> Result<(Self, SocketAddr)> {
+        if let [flag, data] = provider
+            && flag == "--data-dir"
+        {
+            fresh(Path::new(data))?;
+        }
+        let (process, ready_line) = Self::landfast_with(program, directory, provider).await?;
+        Ok((process, address_of("http", &ready_line)?))
+    }
+
+    async fn landfast_with(program: &Path, directory: &Path, provider: &[String]) -> Result<(Self, String)> {
         let output = directory.join("landfast.out");
         let name = version(program)?;
         let started = Instant::now();
         let child = Command::new(program)
             .arg("serve")
-            .arg("--data-dir")
-            .arg(&data)
+            .args(provider)
             .args(["--zookeeper", "127.0.0.1:0", "--http", "127.0.0.1:0"])
             .stdin(Stdio::null())
             .stdout(File::create(&output)?)
@@ -58,14 +77,42 @@ impl Process {
             .with_context(|| format!("starting {}", program.display()))?;
         let address = "0.0.0.0:0".parse()?;
         let mut process = Self { address, name, child, ready: Duration::ZERO, idle_rss_bytes: 0 };
-        process.address = loop {
-            let line = fs::read_to_string(&output)?;
-            if let Some(line) = line.lines().find(|line| line.starts_with("ready ")) {
-                break zookeeper_address(line)?;
+        let ready_line = loop {
+            let text = fs::read_to_string(&output)?;
+            if let Some(line) = text.lines().find(|line| line.starts_with("ready ")) {
+                break line.to_owned();
             }
             process.still_starting(started)?;
             tokio::time::sleep(READY_POLL).await;
         };
+        process.address = address_of("zookeeper", &ready_line)?;
+        Ok((process.settle(started.elapsed()).await?, ready_line))
+    }
+
+    /// Starts redis-server with an empty directory under `directory`; `fsync` is `always`, or `none` for no file.
+    pub async fn redis(directory: &Path, fsync: &str) -> Result<Self> {
+        let data = fresh(&directory.join("redis"))?;
+        let address = free_address()?;
+        let keeping: &[&str] = match fsync {
+            "none" => &["--appendonly", "no"],
+            fsync => &["--appendonly", "yes", "--appendfsync", fsync],
+        };
+        let started = Instant::now();
+        let child = Command::new("redis-server")
+            .args(["--port", &address.port().to_string(), "--bind", "127.0.0.1", "--save", "", "--dir"])
+            .arg(&data)
+            .args(keeping)
+            .stdin(Stdio::null())
+            .stdout(File::create(directory.join("redis.log"))?)
+            .stderr(Stdio::null())
+            .spawn()
+            .context("starting redis-server")?;
+        let name = "Redis".to_owned();
+        let mut process = Self { address, name, child, ready: Duration::ZERO, idle_rss_bytes: 0 };
+        while TcpStream::connect(address).await.is_err() {
+            process.still_starting(started)?;
+            tokio::time::sleep(READY_POLL).await;
+        }
         process.settle(started.elapsed()).await
     }
 
@@ -103,9 +150,7 @@ impl Process {
 
     /// CPU time it has taken so far, user and system, all threads.
     pub fn cpu(&self) -> Result<Duration> {
-        let stat = fs::read_to_string(self.proc("stat")).context("the server is gone")?;
-        let ticks = cpu_ticks(&stat).context("an unreadable /proc/PID/stat")?;
-        Ok(Duration::from_millis(ticks * 1000 / CLOCK_TICKS_PER_SECOND))
+        cpu_of(&self.proc("stat"))
     }
 
     /// What it took beside its loads, up to now.
@@ -185,6 +230,17 @@ impl Machine {
     }
 }
 
+/// CPU time that this process has taken so far.
+pub fn own_cpu() -> Result<Duration> {
+    cpu_of(Path::new("/proc/self/stat"))
+}
+
+fn cpu_of(stat: &Path) -> Result<Duration> {
+    let stat = fs::read_to_string(stat).context("the server is gone")?;
+    let ticks = cpu_ticks(&stat).context("an unreadable /proc/PID/stat")?;
+    Ok(Duration::from_millis(ticks * 1000 / CLOCK_TICKS_PER_SECOND))
+}
+
 /// An empty directory at `path`, whatever was there.
 fn fresh(path: &Path) -> Result<PathBuf> {
     match fs::remove_dir_all(path) {
@@ -205,9 +261,10 @@ fn version(program: &Path) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().replacen("landfast", "Landfast", 1))
 }
 
-fn zookeeper_address(ready_line: &str) -> Result<SocketAddr> {
-    let address = ready_line.split_whitespace().find_map(|word| word.strip_prefix("zookeeper="));
-    Ok(address.with_context(|| format!("no zookeeper= in {ready_line:?}"))?.parse()?)
+fn address_of(front_end: &str, ready_line: &str) -> Result<SocketAddr> {
+    let named = |word: &'_ str| Some(word.strip_prefix(front_end)?.strip_prefix('=')?.to_owned());
+    let address = ready_line.split_whitespace().find_map(named);
+    Ok(address.with_context(|| format!("no {front_end}= in {ready_line:?}"))?.parse()?)
 }
 
 /// Whether it takes sessions; `ruok` is answered some time before that.
@@ -252,8 +309,8 @@ mod tests {
 
     #[test]
     fn the_ready_line_names_the_address() {
-        let address =
-            zookeeper_address("ready zookeeper=127.0.0.1:2181 http=127.0.0.1:7600").expect("an address");
+        let address = address_of("zookeeper", "ready zookeeper=127.0.0.1:2181 http=127.0.0.1:7600")
+            .expect("an address");
         assert_eq!(address.port(), 2181);
     }
 }

@@ -1,0 +1,138 @@
+//! What one run found, as tables.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use super::run::Figures;
+use crate::{
+    figures::Machine,
+    table::{grid, strings, thousands},
+};
+
+/// A store under a load.
+#[derive(Debug, Clone, Serialize)]
+pub struct Cell {
+    /// The store, and the way to it.
+    pub store: &'static str,
+    /// The exponent of the keys' heat.
+    pub zipf: f64,
+    /// Clients at once.
+    pub clients: usize,
+    /// Length of a value.
+    pub value_bytes: usize,
+    /// What came of it.
+    pub figures: Figures,
+    /// CPU time per transaction, in microseconds, of each process that took part.
+    pub cpu_us: Vec<(String, f64)>,
+}
+
+/// Everything one run found out.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// What was called.
+    pub command: String,
+    /// Where.
+    pub machine: Machine,
+    /// How the Redis server keeps what it answers.
+    pub redis: String,
+    /// Plain Redis beside Landfast on the same server.
+    pub beside_redis: Vec<Cell>,
+    /// The embedded store.
+    pub embedded: Vec<Cell>,
+    /// What the engine in this process asked of Redis for one transaction, at the first heat.
+    pub port_calls: Vec<(String, f64)>,
+    /// Commits for each slot of the engine's log in that run.
+    pub commits_per_slot: f64,
+}
+
+/// The report in Markdown.
+pub fn markdown(report: &Report) -> String {
+    let machine = &report.machine;
+    let mut text = format!(
+        "`{}`, {}\n\n{} x {}, Linux {}, load average {} before the run. {}.\n\n",
+        report.command,
+        machine.date,
+        machine.processors,
+        machine.processor,
+        machine.kernel,
+        machine.load_average,
+        report.redis
+    );
+    if !report.beside_redis.is_empty() {
+        text.push_str(
+            "Transactions that saw something which read atomic isolation excludes, and how long they took: two \
+             functions of two reads and a write each (6 IOs).\n\n",
+        );
+        grid(&mut text, &beside_redis(&report.beside_redis));
+        let _ = writeln!(
+            text,
+            "\nOne transaction in process asks Redis for (Zipf {}, the writing of the keys before the run included):\n",
+            report.beside_redis[0].zipf
+        );
+        let mut calls = vec![strings(["operation", "calls per transaction"])];
+        calls.extend(report.port_calls.iter().map(|(name, calls)| vec![name.clone(), format!("{calls:.2}")]));
+        grid(&mut text, &calls);
+        let _ = writeln!(text, "\n{:.2} commits share a slot of the log.\n", report.commits_per_slot);
+    }
+    if !report.embedded.is_empty() {
+        text.push_str("Throughput on the embedded store, every commit durable, 6 IOs each:\n\n");
+        grid(&mut text, &embedded(&report.embedded));
+    }
+    text
+}
+
+fn beside_redis(cells: &[Cell]) -> Vec<Vec<String>> {
+    let mut rows = vec![strings([
+        "store",
+        "Zipf",
+        "transactions",
+        "own write not read",
+        "fractured reads",
+        "no valid version",
+        "p50 ms",
+        "p99 ms",
+        "p50 to plain",
+        "per second",
+        "CPU us each",
+    ])];
+    rows.extend(cells.iter().map(|cell| {
+        let plain = cells.iter().find(|other| other.zipf.total_cmp(&cell.zipf).is_eq()).unwrap_or(cell);
+        let anomalies = cell.figures.anomalies.unwrap_or_default();
+        vec![
+            cell.store.to_owned(),
+            format!("{:.1}", cell.zipf),
+            cell.figures.transactions.to_string(),
+            anomalies.own_write_not_read.to_string(),
+            anomalies.fractured.to_string(),
+            cell.figures.no_valid_version.to_string(),
+            format!("{:.2}", cell.figures.p50_ms),
+            format!("{:.2}", cell.figures.p99_ms),
+            format!("{:.2}x", cell.figures.p50_ms / plain.figures.p50_ms),
+            thousands(cell.figures.per_second),
+            cpu(cell),
+        ]
+    }));
+    rows
+}
+
+fn embedded(cells: &[Cell]) -> Vec<Vec<String>> {
+    let mut rows =
+        vec![strings(["way", "value", "clients", "per second", "p50 ms", "p99 ms", "CPU us each"])];
+    rows.extend(cells.iter().map(|cell| {
+        vec![
+            cell.store.to_owned(),
+            format!("{} B", cell.value_bytes),
+            cell.clients.to_string(),
+            thousands(cell.figures.per_second),
+            format!("{:.2}", cell.figures.p50_ms),
+            format!("{:.2}", cell.figures.p99_ms),
+            cpu(cell),
+        ]
+    }));
+    rows
+}
+
+fn cpu(cell: &Cell) -> String {
+    cell.cpu_us.iter().map(|(name, us)| format!("{name} {us:.0}")).collect::<Vec<_>>().join(", ")
+}
