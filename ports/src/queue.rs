@@ -13,6 +13,8 @@
 //! - **Q6** An acknowledgement with a handle of an earlier delivery changes nothing.
 //! - **Q7** Sending and acknowledging are ordered with the key-value store of the same provider, where
 //!   [`QueueLimits::shares_journal`] says so: one durability point covers both.
+//! - **Q8** Every delivery carries the deduplication id its message was sent with, so that a receiver who keeps the ids of
+//!   what he has done knows a message that was sent again after the window (Q4) or delivered again (Q3).
 //!
 //! Not promised: an order between groups, or exactly one delivery.
 
@@ -23,12 +25,18 @@ use bytes::Bytes;
 
 use crate::{Externalize, Receipt, Result};
 
+/// The longest message group.
+pub const GROUP_BYTES_MAX: usize = 128;
+
+/// The longest deduplication id.
+pub const DEDUPLICATION_BYTES_MAX: usize = 160;
+
 /// What to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// The message group: order is kept within it. At most 128 bytes.
+    /// The message group: order is kept within it. At most [`GROUP_BYTES_MAX`].
     pub group: Bytes,
-    /// Messages with the same id within the deduplication window are one (Q4).
+    /// Messages with the same id within the deduplication window are one (Q4). At most [`DEDUPLICATION_BYTES_MAX`].
     pub deduplication: Option<Bytes>,
     /// The payload, up to [`QueueLimits::message_bytes_max`].
     pub body: Bytes,
@@ -65,6 +73,8 @@ impl Handle {
 pub struct Delivery {
     /// Names this delivery to [`Queue::acknowledge`] and [`Queue::release`].
     pub handle: Handle,
+    /// What its sender called it (Q8).
+    pub deduplication: Option<Bytes>,
     /// The payload.
     pub body: Bytes,
 }
@@ -147,7 +157,7 @@ pub trait Queue: Externalize {
     /// Makes `queue` with `options`; a queue that exists keeps its messages and takes the new options.
     async fn create(&self, queue: &str, options: QueueOptions) -> Result<Receipt>;
 
-    /// Appends `messages` in order, all or none.
+    /// Appends `messages` in order, all or none. None at all change nothing: the answer says whether the queue is there.
     ///
     /// Errors: `Invalid` if the queue does not exist or a limit is exceeded; `NoRoom`.
     async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt>;

@@ -211,6 +211,7 @@ macro_rules! queue_contract {
                 "Q4" a_deduplication_id_is_remembered_after_its_message_is_done,
                 "Q4" a_deduplication_id_is_forgotten_when_its_window_is_over,
                 "Q7" one_point_covers_queue_and_store_where_they_share_a_journal,
+                "Q8" every_delivery_carries_the_id_its_message_was_sent_with,
             }
             failures {
                 "Q5" a_message_that_fails_too_often_is_a_dead_letter_with_its_reason,

@@ -90,7 +90,7 @@ impl Generation {
 
 /// Whether records like this are read in order while the store runs.
 fn is_read_in_order(key: &RecordKey) -> bool {
-    key.table != Table::Message
+    !matches!(key.table, Table::Message | Table::MessageId)
 }
 
 /// A group to be written: absolute states, none for a deletion.

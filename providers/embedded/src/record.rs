@@ -42,6 +42,8 @@ pub(crate) enum Table {
     Deduplication = 6,
     /// Dead letters by queue and order of death.
     DeadLetter = 7,
+    /// The deduplication id of a message that has one, under the message's key.
+    MessageId = 8,
 }
 
 impl Table {
@@ -55,6 +57,7 @@ impl Table {
             5 => Self::Attempts,
             6 => Self::Deduplication,
             7 => Self::DeadLetter,
+            8 => Self::MessageId,
             _ => return None,
         })
     }
@@ -139,6 +142,7 @@ pub(crate) enum Record {
     Attempts(Arc<Attempts>),
     Deduplication(u64),
     DeadLetter(Arc<DeadLetterRecord>),
+    MessageId(Bytes),
 }
 
 /// More than an item's memory of operations can take encoded: 64 ids with their versions.
@@ -156,7 +160,7 @@ impl Record {
             }
             Self::Lane(_) | Self::Deduplication(_) => 10,
             Self::Queue(_) => 40,
-            Self::Message(body) => body.len(),
+            Self::Message(bytes) | Self::MessageId(bytes) => bytes.len(),
             Self::Attempts(attempts) => 20 + attempts.reason.len(),
             Self::DeadLetter(letter) => 40 + letter.group.len() + letter.body.len() + letter.reason.len(),
         }
@@ -187,7 +191,7 @@ impl Record {
                     buffer.push(1);
                 }
             }
-            Self::Message(body) => buffer.extend_from_slice(body),
+            Self::Message(bytes) | Self::MessageId(bytes) => buffer.extend_from_slice(bytes),
             Self::Attempts(attempts) => {
                 buffer.put_varint(u64::from(attempts.deliveries));
                 buffer.put_varint(u64::from(attempts.failures));
@@ -220,6 +224,7 @@ impl Record {
             Table::Deduplication => Self::Deduplication(reader.varint()?),
             Table::Queue => Self::Queue(Arc::new(decode_queue(&mut reader)?)),
             Table::Message => return Some(Self::Message(reader.rest())),
+            Table::MessageId => return Some(Self::MessageId(reader.rest())),
             Table::Attempts => Self::Attempts(Arc::new(Attempts {
                 deliveries: u32::try_from(reader.varint()?).ok()?,
                 failures: u32::try_from(reader.varint()?).ok()?,

@@ -17,7 +17,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use ports::{
     Cost, Error, Queue, Receipt, Result,
-    queue::{DeadLetter, Delivery, Handle, Message, OnFailure, QueueLimits, QueueOptions, Sequence},
+    queue::{
+        DEDUPLICATION_BYTES_MAX, DeadLetter, Delivery, GROUP_BYTES_MAX, Handle, Message, OnFailure,
+        QueueLimits, QueueOptions, Sequence,
+    },
 };
 use redis::Value;
 
@@ -36,9 +39,7 @@ pub(crate) const LIMITS: QueueLimits = QueueLimits {
     shares_journal: true,
 };
 
-/// The longest group and deduplication id, and the longest name of a queue.
-const GROUP_BYTES_MAX: usize = 128;
-const ID_BYTES_MAX: usize = 128;
+/// The longest name of a queue.
 const NAME_BYTES_MAX: usize = 512;
 
 /// How long a delivery may take from the script to its consumer without shortening his timeout.
@@ -200,7 +201,7 @@ fn check_messages(queue: &str, messages: &[Message], limits: &QueueLimits) -> Re
     for message in messages {
         let (group, body) = (message.group.len(), message.body.len());
         let id = message.deduplication.as_ref().map_or(0, Bytes::len);
-        if group > GROUP_BYTES_MAX || id > ID_BYTES_MAX || body > limits.message_bytes_max {
+        if group > GROUP_BYTES_MAX || id > DEDUPLICATION_BYTES_MAX || body > limits.message_bytes_max {
             return Err(Error::invalid(format!(
                 "send {body} bytes with an id of {id} in a group named by {group} to {queue:?}"
             )));
@@ -211,11 +212,15 @@ fn check_messages(queue: &str, messages: &[Message], limits: &QueueLimits) -> Re
 
 fn deliveries(batch: Value) -> Result<Vec<Delivery>, Failure> {
     let delivery = |value| {
-        let [group, sequence, attempt, body] = parts(value)?;
+        let [group, sequence, attempt, body, id] = parts(value)?;
         let attempt = answer::number(&attempt)? as u32;
+        let deduplication = match id {
+            Value::Nil => None,
+            id => Some(answer::bytes(id)?),
+        };
         let handle =
             Handle { group: answer::bytes(group)?, sequence: Sequence(answer::number(&sequence)?), attempt };
-        Ok(Delivery { handle, body: answer::bytes(body)? })
+        Ok(Delivery { handle, deduplication, body: answer::bytes(body)? })
     };
     answer::array(batch)?.into_iter().map(delivery).collect()
 }

@@ -5,9 +5,13 @@ mod state;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use ports::{
     Cost, Error, Queue, Receipt, Result,
-    queue::{DeadLetter, Delivery, Handle, Message, QueueLimits, QueueOptions},
+    queue::{
+        DEDUPLICATION_BYTES_MAX, DeadLetter, Delivery, GROUP_BYTES_MAX, Handle, Message, QueueLimits,
+        QueueOptions,
+    },
 };
 
 pub(crate) use state::{Forward, QueueState, QueueUndo};
@@ -18,9 +22,6 @@ use crate::{
     durability::SimulatedStore,
     store::{Store, Undo},
 };
-
-/// The longest message group, as the port says.
-const GROUP_BYTES_MAX: usize = 128;
 
 #[async_trait]
 impl Queue for SimulatedStore {
@@ -222,9 +223,10 @@ impl Store {
         }
         for message in &messages {
             let (group, body) = (message.group.len(), message.body.len());
-            if group > GROUP_BYTES_MAX || body > limits.message_bytes_max {
+            let id = message.deduplication.as_ref().map_or(0, Bytes::len);
+            if group > GROUP_BYTES_MAX || id > DEDUPLICATION_BYTES_MAX || body > limits.message_bytes_max {
                 return Err(Error::invalid(format!(
-                    "send {body} bytes in a group named by {group} bytes to {queue:?}"
+                    "send {body} bytes with an id of {id} in a group named by {group} to {queue:?}"
                 )));
             }
         }

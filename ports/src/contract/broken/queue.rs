@@ -1,4 +1,4 @@
-//! Queues that break Q1 to Q7.
+//! Queues that break Q1 to Q8.
 
 mod delivering;
 mod sending;
@@ -35,6 +35,8 @@ pub const BROKEN: &[Broken<Subject>] = &[
     Broken::new("Q5", "RaisesNoAlarm", |subject| twisted(subject, delivering::RaisesNoAlarm)),
     Broken::new("Q6", "TakesStaleHandles", |subject| twisted(subject, delivering::TakesStaleHandles)),
     Broken::new("Q7", "KeepsItsOwnOrder", |subject| twisted(subject, sending::KeepsItsOwnOrder::around)),
+    Broken::new("Q8", "KeepsIdsToItself", |subject| twisted(subject, delivering::KeepsIdsToItself)),
+    Broken::new("Q8", "CarriesIdsOnce", |subject| twisted(subject, delivering::CarriesIdsOnce)),
 ];
 
 /// Queues that differ from honest ones in what they override.

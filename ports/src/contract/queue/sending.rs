@@ -1,4 +1,4 @@
-//! What is sent, once and whole: limits, Q4 and Q7.
+//! What is sent, once and whole: limits, Q4, Q7 and Q8.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::{GRAIN_MS, LONG_MS, Subject, bodies, message, text};
 use crate::{
     ErrorKind, Key, Update,
-    queue::{Message, OnFailure, QueueOptions},
+    queue::{DEDUPLICATION_BYTES_MAX, GROUP_BYTES_MAX, Message, OnFailure, QueueOptions},
 };
 
 fn with_id(group: &str, body: &str, id: &str) -> Message {
@@ -21,13 +21,19 @@ pub(super) async fn a_send_beyond_the_limits_is_refused_and_nothing_of_it_sent(s
     let mut large = message("group", "");
     large.body = Bytes::from(vec![b'x'; limits.message_bytes_max + 1]);
     let many = vec![message("group", "one too many"); limits.batch_messages_max + 1];
-    for messages in [vec![message("group", "small"), large], many] {
+    let long_group = message(&"g".repeat(GROUP_BYTES_MAX + 1), "small");
+    let long_id = with_id("group", "small", &"i".repeat(DEDUPLICATION_BYTES_MAX + 1));
+    for messages in [vec![message("group", "small"), large], many, vec![long_group], vec![long_id]] {
         let answer = subject.queue.send("limits", messages).await;
         assert_eq!(answer.expect_err("beyond a limit").kind(), ErrorKind::Invalid);
     }
     line.nothing("nothing was sent").await;
-    let nowhere = subject.queue.send("no such queue", vec![message("group", "1")]).await;
-    assert_eq!(nowhere.expect_err("there is no such queue").kind(), ErrorKind::Invalid);
+    for messages in [vec![message("group", "1")], Vec::new()] {
+        let nowhere = subject.queue.send("no such queue", messages).await;
+        assert_eq!(nowhere.expect_err("there is no such queue").kind(), ErrorKind::Invalid);
+    }
+    subject.queue.send("limits", Vec::new()).await.expect("the queue is there");
+    line.nothing("nothing was sent").await;
 
     let most: Vec<String> = (0..limits.batch_messages_max.min(100)).map(|n| n.to_string()).collect();
     line.send("group", &most.iter().map(String::as_str).collect::<Vec<_>>()).await;
@@ -113,6 +119,31 @@ pub(super) async fn a_deduplication_id_is_forgotten_when_its_window_is_over(subj
     subject.clock.sleep(window + Duration::from_millis(GRAIN_MS)).await;
     send().await;
     assert_eq!(text(&line.one().await.body), "1", "the window is over");
+}
+
+/// Q8: also in the longest groups and the shortest, and under the longest ids.
+pub(super) async fn every_delivery_carries_the_id_its_message_was_sent_with(subject: Subject) {
+    let line = subject.patient("carried", LONG_MS).await;
+    let longest = ("g".repeat(GROUP_BYTES_MAX), "i".repeat(DEDUPLICATION_BYTES_MAX));
+    for (group, id) in [("", "1"), ("group", ""), (&*longest.0, &*longest.1)] {
+        let messages = vec![with_id(group, "named", id), message(group, "nameless")];
+        subject.queue.send("carried", messages).await.expect("send answers");
+        for attempt in 1..=3 {
+            let batch = line.next(10).await;
+            let ids: Vec<_> = batch.iter().map(|delivery| delivery.deduplication.as_deref()).collect();
+            assert_eq!(ids, [Some(id.as_bytes()), None], "attempt {attempt} in group {group:?}");
+            assert_eq!(
+                (&*batch[0].handle.group, bodies(&batch)),
+                (group.as_bytes(), vec!["named", "nameless"])
+            );
+            if attempt < 3 {
+                line.release(&batch[0], 0, "once more").await;
+            } else {
+                line.acknowledge(&batch).await;
+            }
+        }
+    }
+    line.nothing("all is done").await;
 }
 
 /// Q7.

@@ -18,9 +18,18 @@ pub(crate) struct Entry {
     pub(crate) key: Bytes,
     /// The body of a message that has no record: its queue is transient.
     pub(crate) body: Option<Bytes>,
+    /// What its sender called it (Q8).
+    pub(crate) id: Option<Bytes>,
     pub(crate) deliveries: u32,
     pub(crate) failures: u32,
     pub(crate) reason: Option<Arc<str>>,
+}
+
+impl Entry {
+    /// A message that was never delivered.
+    pub(crate) fn new(sequence: u64, key: Bytes, id: Option<Bytes>) -> Self {
+        Self { sequence, key, body: None, id, deliveries: 0, failures: 0, reason: None }
+    }
 }
 
 /// What a group is doing.

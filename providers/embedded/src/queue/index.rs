@@ -190,8 +190,9 @@ impl Queues {
         let bytes: usize = messages
             .iter()
             .map(|message| {
-                let id = message.deduplication.as_ref().map_or(0, |id| id.len() + 80);
-                message.body.len() + message.group.len() + 80 + id
+                let group = message.group.len() + 80;
+                let id = message.deduplication.as_ref().map_or(0, |id| 2 * id.len() + 80 + group);
+                message.body.len() + group + id
             })
             .sum();
         let is_transient = queue.options.retention == Retention::Transient;
@@ -204,24 +205,23 @@ impl Queues {
         forget_expired(queue, store, expired);
         let mut sent = 0;
         for message in messages {
-            if let Some(id) = message.deduplication {
-                let known = queue.deduplication.get(&id).is_some_and(|expires| *expires > now);
+            if let Some(id) = &message.deduplication {
+                let known = queue.deduplication.get(id).is_some_and(|expires| *expires > now);
                 if known {
                     continue;
                 }
                 let expires = now + window_ms;
-                store.set(id_key(queue.id, &id), Some(Record::Deduplication(expires)), false);
+                store.set(id_key(queue.id, id), Some(Record::Deduplication(expires)), false);
                 queue.deduplication.insert(id.clone(), expires);
-                queue.expiring.push_back((expires, id));
+                queue.expiring.push_back((expires, id.clone()));
             }
             let sequence = bump(&mut self.next_sequence);
             let key = message_key(queue.id, &message.group, sequence);
-            let mut entry = Entry { sequence, key, body: None, deliveries: 0, failures: 0, reason: None };
+            let mut entry = Entry::new(sequence, key, message.deduplication);
             if is_transient {
                 entry.body = Some(message.body);
             } else {
-                let key = RecordKey::new(Table::Message, entry.key.clone());
-                store.set(key, Some(Record::Message(message.body)), false);
+                set_records(store, &entry, message.body);
             }
             append(queue, message.group, entry);
             sent += 1;
@@ -259,8 +259,8 @@ impl Queues {
             };
             let attempt = entry.deliveries + 1;
             let sequence = Sequence(entry.sequence);
-            deliveries
-                .push(Delivery { handle: Handle { group: group_name.clone(), sequence, attempt }, body });
+            let handle = Handle { group: group_name.clone(), sequence, attempt };
+            deliveries.push(Delivery { handle, deduplication: entry.id.clone(), body });
         }
         group.entries.iter_mut().take(count).for_each(|entry| entry.deliveries += 1);
         let hidden = Duration::from_millis(take.hidden_ms.unwrap_or(queue.options.visibility_timeout_ms));
@@ -284,7 +284,7 @@ impl Queues {
     ) -> Result<u32> {
         let queue = self.by_name.get_mut(name).ok_or_else(|| unknown(name))?;
         if queue.options.retention == Retention::Durable {
-            let reserved: usize = handles.iter().map(|handle| 2 * (handle.group.len() + 40)).sum();
+            let reserved: usize = handles.iter().map(|handle| 3 * (handle.group.len() + 40)).sum();
             // Nothing else takes messages out.
             store.reserve(reserved as u64, Claim::Reserve)?;
         }
@@ -462,7 +462,7 @@ fn fail(
         reason: reason.to_owned(),
     }));
     let letter_key = dead_letter_key(queue.id, store.incarnation, store.position);
-    let reserved = entry_bound(&letter_key, Some(&letter)) + 2 * entry_bound(&message, None);
+    let reserved = entry_bound(&letter_key, Some(&letter)) + 3 * entry_bound(&message, None);
     if store.reserve(reserved as u64, Claim::Ordinary).is_err() {
         // It stays and is tried again; it leaves when there is room.
         return Ok(Failed::Forgotten);
@@ -486,9 +486,21 @@ pub(super) fn body_of(store: &mut Store, entry: &Entry) -> Result<Bytes> {
     }
 }
 
+/// What is kept of a message that is not transient.
+fn set_records(store: &mut Store, entry: &Entry, body: Bytes) {
+    if let Some(id) = &entry.id {
+        let key = RecordKey::new(Table::MessageId, entry.key.clone());
+        store.set(key, Some(Record::MessageId(id.clone())), false);
+    }
+    store.set(RecordKey::new(Table::Message, entry.key.clone()), Some(Record::Message(body)), false);
+}
+
 fn remove_records(store: &mut Store, entry: Entry) {
     if entry.body.is_some() {
         return;
+    }
+    if entry.id.is_some() {
+        store.set(RecordKey::new(Table::MessageId, entry.key.clone()), None, true);
     }
     if entry.failures > 0 {
         store.set(RecordKey::new(Table::Attempts, entry.key.clone()), None, true);

@@ -6,7 +6,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use ports::{
     Cost, Error, Queue, Receipt, Result,
-    queue::{DeadLetter, Delivery, Handle, Message, QueueLimits, QueueOptions, Sequence},
+    queue::{
+        DEDUPLICATION_BYTES_MAX, DeadLetter, Delivery, GROUP_BYTES_MAX, Handle, Message, QueueLimits,
+        QueueOptions, Sequence,
+    },
 };
 
 use super::index::{Take, body_of};
@@ -23,9 +26,7 @@ pub(crate) const LIMITS: QueueLimits = QueueLimits {
     shares_journal: true,
 };
 
-/// The longest group, deduplication id and queue name.
-const GROUP_BYTES_MAX: usize = 128;
-const ID_BYTES_MAX: usize = 128;
+/// The longest queue name.
 const NAME_BYTES_MAX: usize = 512;
 
 impl Engine {
@@ -181,7 +182,7 @@ fn check_messages(queue: &str, messages: &[Message], limits: &QueueLimits) -> Re
     for message in messages {
         let too_long = message.body.len() > limits.message_bytes_max
             || message.group.len() > GROUP_BYTES_MAX
-            || message.deduplication.as_ref().is_some_and(|id| id.len() > ID_BYTES_MAX);
+            || message.deduplication.as_ref().is_some_and(|id| id.len() > DEDUPLICATION_BYTES_MAX);
         if too_long {
             let bytes = message.body.len();
             return Err(Error::invalid(format!(

@@ -1,6 +1,6 @@
 //! The index, from the records, at open.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
 use ports::{Error, Result};
@@ -18,8 +18,8 @@ impl Queues {
     /// The index of what `store` holds.
     pub(crate) fn rebuild(store: &mut Store) -> Result<Self> {
         let mut queues = Self { next_sequence: Self::first_sequence(store.incarnation), ..Self::default() };
-        let mut names: std::collections::HashMap<u32, Arc<str>> = std::collections::HashMap::new();
-        visit(store, Table::Queue, Table::Message, |key, record| {
+        let mut names: HashMap<u32, Arc<str>> = HashMap::new();
+        visit(store, Table::Queue, &first(Table::Message), |key, record| {
             let Record::Queue(queue) = record else { return None };
             let name: Arc<str> = Arc::from(std::str::from_utf8(&key.key).ok()?);
             names.insert(queue.id, Arc::clone(&name));
@@ -27,29 +27,27 @@ impl Queues {
             queues.by_name.insert(name, QueueState::new(queue.id, queue.options.clone()));
             Some(())
         })?;
-        visit(store, Table::Message, Table::Attempts, |key, _| {
+        visit(store, Table::Message, &first(Table::Attempts), |key, _| {
             let (queue, group, sequence) = parse_message_key(&key.key)?;
             let queue = queues.by_name.get_mut(names.get(&queue)?)?;
-            let key = key.key.clone();
-            append(
-                queue,
-                group,
-                Entry { sequence, key, body: None, deliveries: 0, failures: 0, reason: None },
-            );
+            append(queue, group, Entry::new(sequence, key.key.clone(), None));
             Some(())
         })?;
-        visit(store, Table::Attempts, Table::Deduplication, |key, record| {
+        visit(store, Table::MessageId, &RecordKey::new(Table::MessageId, BEHIND_ALL), |key, record| {
+            let Record::MessageId(id) = record else { return None };
+            queues.entry(&names, &key.key)?.id = Some(Bytes::copy_from_slice(id));
+            Some(())
+        })?;
+        visit(store, Table::Attempts, &first(Table::Deduplication), |key, record| {
             let Record::Attempts(attempts) = record else { return None };
-            let (queue, group, sequence) = parse_message_key(&key.key)?;
-            let group = queues.by_name.get_mut(names.get(&queue)?)?.groups.get_mut(&group)?;
-            let entry = group.entries.iter_mut().find(|entry| entry.sequence == sequence)?;
+            let entry = queues.entry(&names, &key.key)?;
             entry.deliveries = attempts.deliveries;
             entry.failures = attempts.failures;
             entry.reason = Some(Arc::from(&*attempts.reason));
             Some(())
         })?;
         let mut expiring = Vec::new();
-        visit(store, Table::Deduplication, Table::DeadLetter, |key, record| {
+        visit(store, Table::Deduplication, &first(Table::DeadLetter), |key, record| {
             let Record::Deduplication(expires) = record else { return None };
             let queue = u32::from_be_bytes(key.key.get(..4)?.try_into().ok()?);
             expiring.push((*expires, queue, key.key.slice(4..)));
@@ -65,17 +63,32 @@ impl Queues {
         }
         Ok(queues)
     }
+
+    /// The message whose records lie under `key`.
+    fn entry(&mut self, names: &HashMap<u32, Arc<str>>, key: &Bytes) -> Option<&mut Entry> {
+        let (queue, group, sequence) = parse_message_key(key)?;
+        let entries = &mut self.by_name.get_mut(names.get(&queue)?)?.groups.get_mut(&group)?.entries;
+        let place = entries.binary_search_by_key(&sequence, |entry| entry.sequence).ok()?;
+        Some(&mut entries[place])
+    }
+}
+
+/// No message has this key: queues are numbered from zero.
+const BEHIND_ALL: Bytes = Bytes::from_static(&[0xff; 5]);
+
+/// Where `table` begins.
+fn first(table: Table) -> RecordKey {
+    RecordKey::new(table, Bytes::new())
 }
 
 /// Hands every record of `table` to `take`, which answers none for one that does not fit.
 fn visit(
     store: &Store,
     table: Table,
-    until: Table,
+    until: &RecordKey,
     mut take: impl FnMut(&RecordKey, &Record) -> Option<()>,
 ) -> Result<()> {
-    let (from, until) = (RecordKey::new(table, Bytes::new()), RecordKey::new(until, Bytes::new()));
-    store.range(&from, &until, |key, entry| {
+    store.range(&first(table), until, |key, entry| {
         let record = entry.record(&key)?;
         take(&key, &record).ok_or_else(|| Error::corrupt(format!("rebuild the queues: {key:?}")))?;
         Ok(true)

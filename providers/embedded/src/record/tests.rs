@@ -30,6 +30,7 @@ fn any(table: Table, random: &mut fastrand::Rng) -> Record {
             },
         })),
         Table::Message => Record::Message(bytes(random)),
+        Table::MessageId => Record::MessageId(bytes(random)),
         Table::Attempts => Record::Attempts(Arc::new(Attempts {
             deliveries: random.u32(..),
             failures: random.u32(..),

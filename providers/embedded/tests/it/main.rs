@@ -10,6 +10,7 @@ mod faulty;
 mod first_segment;
 mod format;
 mod group_commit;
+mod message_ids;
 mod page_cache;
 mod power_loss;
 mod recovery;

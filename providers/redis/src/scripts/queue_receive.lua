@@ -15,13 +15,14 @@ if failures_of(head_of(group)) >= math.max(attempts_max - 1, 1) then
 end
 local batch, bytes, last = {}, 0, nil
 for _, sequence in ipairs(sequences(group, count)) do
-  local body = redis.call('HGET', MESSAGES, 'b' .. sequence)
+  local message = redis.call('HMGET', MESSAGES, 'b' .. sequence, 'i' .. sequence)
+  local body, id = message[1], message[2]
   bytes = bytes + #body
   if last and bytes > tonumber(ARGV[4]) then
     break
   end
   last = sequence
-  batch[#batch + 1] = { group, sequence, redis.call('HINCRBY', MESSAGES, 'a' .. sequence, 1), body }
+  batch[#batch + 1] = { group, sequence, redis.call('HINCRBY', MESSAGES, 'a' .. sequence, 1), body, id }
 end
 redis.call('HSET', TAKEN, group, last .. ':0')
 redis.call('ZADD', WITH, now + (tonumber(ARGV[6]) or visibility) + ARGV[5], group)

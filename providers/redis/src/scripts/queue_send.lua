@@ -14,6 +14,9 @@ for argument = 4, #ARGV - 1, 4 do
     local sequence = string.format('%016d', last)
     redis.call('ZADD', ORDER, 0, prefix(group) .. sequence)
     redis.call('HSET', MESSAGES, 'b' .. sequence, body, 'g' .. sequence, group)
+    if has_id == '1' then
+      redis.call('HSET', MESSAGES, 'i' .. sequence, id)
+    end
     if redis.call('HEXISTS', TAKEN, group) == 0 and redis.call('ZADD', IDLE, 'NX', now, group) == 1 then
       redis.call('PUBLISH', ARGV[1], ARGV[2])
     end

@@ -54,6 +54,7 @@ struct Taken {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Waiting {
+    deduplication: Option<Bytes>,
     body: Bytes,
     attempts: u32,
     failures: u32,
@@ -115,6 +116,7 @@ impl QueueState {
         let sequence = Sequence(self.next_sequence);
         self.next_sequence += 1;
         let waiting = Waiting {
+            deduplication: message.deduplication.clone(),
             body: message.body,
             attempts: 0,
             failures: 0,
@@ -145,7 +147,8 @@ impl QueueState {
             waiting.attempts += 1;
             let (group, sequence, attempt) = (name.clone(), *sequence, waiting.attempts);
             let handle = Handle { group, sequence, attempt };
-            deliveries.push(Delivery { handle, body: waiting.body.clone() });
+            let (deduplication, body) = (waiting.deduplication.clone(), waiting.body.clone());
+            deliveries.push(Delivery { handle, deduplication, body });
             taken = Some(Taken { last: sequence, until });
         }
         group.taken = taken;

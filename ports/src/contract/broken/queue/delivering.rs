@@ -1,4 +1,4 @@
-//! Q3, Q5 and Q6, broken at the consumer's side.
+//! Q3, Q5, Q6 and Q8, broken at the consumer's side.
 
 use async_trait::async_trait;
 use futures_util::future::pending;
@@ -140,5 +140,38 @@ impl Twist for TakesStaleHandles {
             })
             .collect();
         self.0.acknowledge(queue, &any).await
+    }
+}
+
+/// Gives nobody the ids of messages (Q8).
+#[derive(Debug)]
+pub(super) struct KeepsIdsToItself(pub(super) SharedQueue);
+
+#[async_trait]
+impl Twist for KeepsIdsToItself {
+    fn honest(&self) -> &SharedQueue {
+        &self.0
+    }
+    async fn receive(&self, queue: &str, messages_max: usize) -> Result<Vec<Delivery>> {
+        let deliveries = self.0.receive(queue, messages_max).await?;
+        Ok(deliveries.into_iter().map(|delivery| Delivery { deduplication: None, ..delivery }).collect())
+    }
+}
+
+/// Gives the id of a message with its first delivery alone (Q8).
+#[derive(Debug)]
+pub(super) struct CarriesIdsOnce(pub(super) SharedQueue);
+
+#[async_trait]
+impl Twist for CarriesIdsOnce {
+    fn honest(&self) -> &SharedQueue {
+        &self.0
+    }
+    async fn receive(&self, queue: &str, messages_max: usize) -> Result<Vec<Delivery>> {
+        let mut deliveries = self.0.receive(queue, messages_max).await?;
+        for delivery in deliveries.iter_mut().filter(|delivery| delivery.handle.attempt > 1) {
+            delivery.deduplication = None;
+        }
+        Ok(deliveries)
     }
 }
