@@ -14,6 +14,9 @@
 //! - **N4** An armed timer fires about once per period until disarmed; after [`Functions::disarm_timer`]
 //!   returned no new invocation starts. Arming an armed timer changes nothing but its period.
 //! - **N5** An invocation that runs past its timeout is dropped and counts as failed.
+//! - **N6** An event that was sent with an id shows it in every run, and to its exception handler: so a function that keeps
+//!   the ids of what it has done knows an event that was sent again or runs again. A provider may, and need not, take
+//!   two events of one function with one id for one.
 
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
@@ -25,8 +28,13 @@ use crate::{Receipt, Result, queue::Delivery};
 /// Why a function runs.
 #[derive(Debug, Clone)]
 pub enum Event {
-    /// Called by [`Functions::invoke`] or [`Functions::send`] with this payload.
-    Call(Bytes),
+    /// Called by [`Functions::invoke`] or [`Functions::send`].
+    Call {
+        /// What its sender called it (N6); none: it was invoked, or sent without one.
+        id: Option<Bytes>,
+        /// What the caller passes.
+        payload: Bytes,
+    },
     /// Messages of one group, in order.
     Messages(Vec<Delivery>),
     /// Its timer fired.
@@ -35,6 +43,8 @@ pub enum Event {
     Failed {
         /// The function that failed.
         function: String,
+        /// What the sender called the event (N6).
+        id: Option<Bytes>,
         /// What it had been sent.
         payload: Bytes,
         /// What it said last.
@@ -133,8 +143,12 @@ pub trait Functions: Debug + Send + Sync {
     /// Errors: `Invalid` if there is no such function or it failed by itself; `Unavailable` if it could not be run.
     async fn invoke(&self, function: &str, payload: Bytes) -> Result<Bytes>;
 
-    /// Has `function` run with `payload` some time soon, at least once (N2).
-    async fn send(&self, function: &str, payload: Bytes) -> Result<Receipt>;
+    /// Has `function` run with `payload` some time soon, at least once (N2). Who may have to send it again gives it an
+    /// `id` (N6), of at most [`DEDUPLICATION_BYTES_MAX`](crate::queue::DEDUPLICATION_BYTES_MAX).
+    async fn send(&self, function: &str, id: Option<Bytes>, payload: Bytes) -> Result<Receipt>;
+
+    /// Whether there is a function of this name now.
+    async fn knows(&self, function: &str) -> Result<bool>;
 
     /// Starts `trigger.function` whenever `trigger.queue` has messages (N3). Arming twice changes nothing.
     async fn arm_queue(&self, trigger: QueueTrigger) -> Result<()>;

@@ -146,7 +146,7 @@ fn text(bytes: &Bytes) -> String {
 
 fn payload(event: &Event) -> String {
     match event {
-        Event::Call(payload) => text(payload),
+        Event::Call { payload, .. } => text(payload),
         other => panic!("a call is expected, not {other:?}"),
     }
 }
@@ -170,6 +170,7 @@ macro_rules! functions_contract {
                 "N2" an_event_that_fails_for_good_goes_to_the_exception_handler_with_its_reason,
                 "N5" an_invocation_past_its_timeout_is_dropped,
                 "N5" an_event_that_times_out_counts_as_failed,
+                "N6" an_event_shows_its_id_in_every_run_and_to_its_exception_handler,
             }
             triggers {
                 "N3" a_trigger_runs_one_invocation_per_group_at_a_time_in_order,

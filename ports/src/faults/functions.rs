@@ -32,9 +32,13 @@ impl Functions for FaultyFunctions {
         self.trouble.with("functions.invoke", Lost::Unknown, call).await
     }
 
-    async fn send(&self, function: &str, payload: Bytes) -> Result<Receipt> {
-        let call = self.inner.send(function, payload);
+    async fn send(&self, function: &str, id: Option<Bytes>, payload: Bytes) -> Result<Receipt> {
+        let call = self.inner.send(function, id, payload);
         self.trouble.with("functions.send", Lost::Unknown, call).await
+    }
+
+    async fn knows(&self, function: &str) -> Result<bool> {
+        self.trouble.with("functions.knows", Lost::TryAgain, self.inner.knows(function)).await
     }
 
     async fn arm_queue(&self, trigger: QueueTrigger) -> Result<()> {

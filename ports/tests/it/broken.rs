@@ -62,7 +62,7 @@ fn the_queue_suite_catches_every_broken_queue() {
     suite_catches("queue", broken::queue::BROKEN, contract::queue::CASES, subjects::queue);
 }
 
-/// N1 to N5.
+/// N1 to N6.
 #[test]
 fn the_functions_suite_catches_every_broken_provider_of_functions() {
     suite_catches("functions", broken::functions::BROKEN, contract::functions::CASES, subjects::functions);

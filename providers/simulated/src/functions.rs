@@ -14,7 +14,7 @@ use bytes::Bytes;
 use ports::{
     Error, ErrorKind, Event, Receipt, Result,
     functions::{Definition, FunctionLimits, QueueTrigger},
-    queue::{Delivery, Message, OnFailure, QueueOptions},
+    queue::{DEDUPLICATION_BYTES_MAX, Delivery, Message, OnFailure, QueueOptions},
 };
 use tokio::{sync::oneshot, task::AbortHandle};
 
@@ -140,7 +140,7 @@ impl ports::Functions for Functions {
             Err(error) => Err(error),
             Ok(definition) => {
                 let unknown = || Error::new(ErrorKind::OutcomeUnknown, format!("invoke {function:?}"));
-                match self.0.run_apart(definition, Event::Call(payload)).await {
+                match self.0.run_apart(definition, Event::Call { id: None, payload }).await {
                     Ended::Done(result) => Ok(result),
                     Ended::Failed(failure) => {
                         Err(Error::invalid(format!("invoke {function:?}")).caused_by(failure))
@@ -153,17 +153,27 @@ impl ports::Functions for Functions {
         cloud.leave(passage, Kind::Changes, result, |_| "done".into()).await
     }
 
-    async fn send(&self, function: &str, payload: Bytes) -> Result<Receipt> {
+    async fn send(&self, function: &str, id: Option<Bytes>, payload: Bytes) -> Result<Receipt> {
         let cloud = &self.0.cloud;
         let passage = cloud.arrive("send_event", function.to_owned()).await?;
         let result = self.0.require("send an event to", function, &payload).and_then(|_| {
+            let id_bytes = id.as_ref().map_or(0, Bytes::len);
+            if id_bytes > DEDUPLICATION_BYTES_MAX {
+                return Err(Error::invalid(format!("send {function:?} an event with an id of {id_bytes}")));
+            }
             let mut store = cloud.store();
             let group = Bytes::from(format!("event {}", store.point().position.0));
-            let message = Message { group, deduplication: None, body: encode_call(&payload) };
+            let message = Message { group, deduplication: None, body: encode_call(id.as_deref(), &payload) };
             store.send_event(&event_queue(function), message, cloud.elapsed())
         });
         cloud.changed.notify_waiters();
         cloud.leave(passage, Kind::Changes, result, |_| "done".into()).await
+    }
+
+    async fn knows(&self, function: &str) -> Result<bool> {
+        let passage = self.0.cloud.arrive("knows", function.to_owned()).await?;
+        let known = self.0.definition(function).is_some();
+        self.0.cloud.leave(passage, Kind::Reads, Ok(known), |known| known.to_string().into()).await
     }
 
     async fn arm_queue(&self, trigger: QueueTrigger) -> Result<()> {
@@ -197,38 +207,63 @@ impl ports::Functions for Functions {
     }
 }
 
-/// First byte of a waiting event: a payload follows.
+/// First byte of a waiting event: its id, if it has one, and a payload follow.
 const CALL: u8 = 0;
-/// First byte of a waiting event: what another function gave up follows.
+/// First byte of a waiting event: what another function gave up follows, then the same.
 const FAILED: u8 = 1;
 
-fn encode_call(payload: &[u8]) -> Bytes {
-    [&[CALL], payload].concat().into()
-}
-
-fn encode_failed(function: &str, body: &[u8], reason: &str) -> Bytes {
-    // What failed may itself be a failure that an exception handler was told of: its bytes stay as they are.
-    let payload = body.strip_prefix(&[CALL]).unwrap_or(body);
-    let mut bytes = vec![FAILED];
-    for part in [function.as_bytes(), reason.as_bytes()] {
-        bytes.extend_from_slice(&(part.len() as u32).to_be_bytes());
-        bytes.extend_from_slice(part);
-    }
+/// Ids travel inside, not as the message's: two events with one id run twice here, as a provider may.
+fn encode_call(id: Option<&[u8]>, payload: &[u8]) -> Bytes {
+    let mut bytes = vec![CALL];
+    put_id(&mut bytes, id);
     bytes.extend_from_slice(payload);
     bytes.into()
 }
 
+fn encode_failed(function: &str, body: &[u8], reason: &str) -> Bytes {
+    let mut bytes = vec![FAILED];
+    put(&mut bytes, function.as_bytes());
+    put(&mut bytes, reason.as_bytes());
+    // What failed may itself be a failure that an exception handler was told of: its bytes stay as they are.
+    if let Some(call) = body.strip_prefix(&[CALL]) {
+        bytes.extend_from_slice(call);
+    } else {
+        put_id(&mut bytes, None);
+        bytes.extend_from_slice(body);
+    }
+    bytes.into()
+}
+
+fn put(bytes: &mut Vec<u8>, part: &[u8]) {
+    bytes.extend_from_slice(&(part.len() as u32).to_be_bytes());
+    bytes.extend_from_slice(part);
+}
+
+fn put_id(bytes: &mut Vec<u8>, id: Option<&[u8]>) {
+    bytes.push(u8::from(id.is_some()));
+    if let Some(id) = id {
+        put(bytes, id);
+    }
+}
+
+fn take(body: &mut Bytes) -> Bytes {
+    let length = u32::from_be_bytes(body.split_to(4)[..].try_into().expect("four bytes were split off"));
+    body.split_to(length as usize)
+}
+
+fn take_id(body: &mut Bytes) -> Option<Bytes> {
+    let has_id = body.split_to(1)[0] == 1;
+    has_id.then(|| take(body))
+}
+
 fn decode_event(delivery: &Delivery) -> Event {
     let mut body = delivery.body.clone();
-    let kind = body.split_to(1);
-    if kind[0] == CALL {
-        return Event::Call(body);
+    if body.split_to(1)[0] == CALL {
+        let id = take_id(&mut body);
+        return Event::Call { id, payload: body };
     }
-    let mut text = || {
-        let length = body.split_to(4);
-        let length = u32::from_be_bytes(length[..].try_into().expect("four bytes were split off"));
-        String::from_utf8_lossy(&body.split_to(length as usize)).into_owned()
-    };
+    let mut text = || String::from_utf8_lossy(&take(&mut body)).into_owned();
     let (function, reason) = (text(), text());
-    Event::Failed { function, payload: body, reason }
+    let id = take_id(&mut body);
+    Event::Failed { function, id, payload: body, reason }
 }

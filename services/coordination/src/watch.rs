@@ -114,7 +114,7 @@ impl Watch {
 #[async_trait]
 impl Handler for Watch {
     async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
-        let Event::Call(payload) = event else {
+        let Event::Call { payload, .. } = event else {
             return Err(Failure::new("the watch function is called only"));
         };
         let wake: Wake = decode(&payload, "a wake-up")?;

@@ -1,4 +1,4 @@
-//! Functions that break N1 to N5.
+//! Functions that break N1 to N6.
 
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
@@ -31,6 +31,11 @@ pub const BROKEN: &[Broken<Subject>] = &[
     Broken::new("N4", "NeverDisarms", |subject| twisted(subject, NeverDisarms)),
     Broken::new("N4", "FiresTooOften", |subject| twisted(subject, FiresTooOften)),
     Broken::new("N5", "NeverTimesOut", |subject| registering(subject, never_times_out)),
+    Broken::new("N1", "KnowsEverything", |subject| twisted(subject, KnowsEverything)),
+    Broken::new("N6", "ForgetsIds", |subject| twisted(subject, ForgetsIds)),
+    Broken::new("N6", "HidesIdsOfFailures", |subject| {
+        registering(subject, |definition| handling(definition, |honest| Arc::new(HidesIdsOfFailures(honest))))
+    }),
 ];
 
 /// Functions that differ from honest ones in what they override.
@@ -41,8 +46,11 @@ trait Twist: Debug + Send + Sync + 'static {
     async fn invoke(&self, function: &str, payload: Bytes) -> Result<Bytes> {
         self.honest().invoke(function, payload).await
     }
-    async fn send(&self, function: &str, payload: Bytes) -> Result<Receipt> {
-        self.honest().send(function, payload).await
+    async fn send(&self, function: &str, id: Option<Bytes>, payload: Bytes) -> Result<Receipt> {
+        self.honest().send(function, id, payload).await
+    }
+    async fn knows(&self, function: &str) -> Result<bool> {
+        self.honest().knows(function).await
     }
     async fn arm_timer(&self, function: &str, period: Duration) -> Result<()> {
         self.honest().arm_timer(function, period).await
@@ -61,8 +69,11 @@ impl<T: Twist> Functions for Twisted<T> {
     async fn invoke(&self, function: &str, payload: Bytes) -> Result<Bytes> {
         self.0.invoke(function, payload).await
     }
-    async fn send(&self, function: &str, payload: Bytes) -> Result<Receipt> {
-        self.0.send(function, payload).await
+    async fn send(&self, function: &str, id: Option<Bytes>, payload: Bytes) -> Result<Receipt> {
+        self.0.send(function, id, payload).await
+    }
+    async fn knows(&self, function: &str) -> Result<bool> {
+        self.0.knows(function).await
     }
     async fn arm_queue(&self, trigger: QueueTrigger) -> Result<()> {
         self.0.honest().arm_queue(trigger).await
@@ -122,7 +133,7 @@ impl Twist for LosesEvents {
     fn honest(&self) -> &Arc<dyn Functions> {
         &self.0
     }
-    async fn send(&self, _: &str, _: Bytes) -> Result<Receipt> {
+    async fn send(&self, _: &str, _: Option<Bytes>, _: Bytes) -> Result<Receipt> {
         Ok(Receipt::default())
     }
 }
@@ -206,5 +217,50 @@ impl Twist for FiresTooOften {
     }
     async fn arm_timer(&self, function: &str, period: Duration) -> Result<()> {
         self.0.arm_timer(function, period / 4).await
+    }
+}
+
+/// Says of every name that there is a function (N1).
+#[derive(Debug)]
+struct KnowsEverything(Arc<dyn Functions>);
+
+#[async_trait]
+impl Twist for KnowsEverything {
+    fn honest(&self) -> &Arc<dyn Functions> {
+        &self.0
+    }
+    async fn knows(&self, _: &str) -> Result<bool> {
+        Ok(true)
+    }
+}
+
+/// Takes events without their ids (N6).
+#[derive(Debug)]
+struct ForgetsIds(Arc<dyn Functions>);
+
+#[async_trait]
+impl Twist for ForgetsIds {
+    fn honest(&self) -> &Arc<dyn Functions> {
+        &self.0
+    }
+    async fn send(&self, function: &str, _: Option<Bytes>, payload: Bytes) -> Result<Receipt> {
+        self.0.send(function, None, payload).await
+    }
+}
+
+/// Tells exception handlers of events without ids (N6).
+#[derive(Debug)]
+struct HidesIdsOfFailures(Arc<dyn Handler>);
+
+#[async_trait]
+impl Handler for HidesIdsOfFailures {
+    async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
+        let event = match event {
+            Event::Failed { function, payload, reason, .. } => {
+                Event::Failed { function, id: None, payload, reason }
+            }
+            event => event,
+        };
+        self.0.handle(event).await
     }
 }

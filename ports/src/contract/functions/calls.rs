@@ -1,4 +1,4 @@
-//! Free and event functions: N1, N2 and N5.
+//! Free and event functions: N1, N2, N5 and N6.
 
 use std::{
     sync::{
@@ -16,6 +16,7 @@ use crate::{
     ErrorKind, Event,
     contract::{eventually, pause},
     functions::{Failure, FunctionOptions},
+    queue::DEDUPLICATION_BYTES_MAX,
 };
 
 /// Beyond this, a payload is too large for a test to make.
@@ -74,8 +75,11 @@ pub(super) async fn a_failed_invocation_is_not_repeated_and_says_why(subject: Su
 pub(super) async fn what_cannot_be_run_is_refused(subject: Subject) {
     let unknown = subject.functions.invoke("no such function", Bytes::new()).await;
     assert_eq!(unknown.expect_err("there is no such function").kind(), ErrorKind::Invalid);
-    let unknown = subject.functions.send("no such function", Bytes::new()).await;
+    let unknown = subject.functions.send("no such function", None, Bytes::new()).await;
     assert_eq!(unknown.expect_err("there is no such function").kind(), ErrorKind::Invalid);
+    assert!(!subject.functions.knows("no such function").await.expect("knows answers"));
+    subject.define("there", FunctionOptions::default(), |_| async { Ok(Bytes::new()) });
+    assert!(subject.functions.knows("there").await.expect("knows answers"));
     let limit = subject.functions.limits().payload_bytes_max;
     if limit > PAYLOAD_TO_TRY_MAX {
         return;
@@ -89,7 +93,7 @@ pub(super) async fn what_cannot_be_run_is_refused(subject: Subject) {
     let large = Bytes::from(vec![b'x'; limit + 1]);
     let invoked = subject.functions.invoke("noting", large.clone()).await;
     assert_eq!(invoked.expect_err("it is too large").kind(), ErrorKind::Invalid);
-    let sent = subject.functions.send("noting", large).await;
+    let sent = subject.functions.send("noting", None, large).await;
     assert_eq!(sent.expect_err("it is too large").kind(), ErrorKind::Invalid);
     subject.a_while().await;
     assert!(notes.all().is_empty());
@@ -125,7 +129,7 @@ pub(super) async fn a_sent_event_runs_and_its_sender_does_not_wait(subject: Subj
             Ok(Bytes::new())
         }
     });
-    subject.functions.send("slow", Bytes::from("event")).await.expect("send answers");
+    subject.functions.send("slow", None, Bytes::from("event")).await.expect("send answers");
     assert!(ended.all().is_empty(), "the sender does not wait for the end");
     subject.noted("the event to be handled", &ended, 1).await;
     assert_eq!(started.all()[0], "event");
@@ -150,7 +154,7 @@ pub(super) async fn a_failed_event_is_tried_again_until_it_succeeds(subject: Sub
         noted.add(());
         async { Ok(Bytes::new()) }
     });
-    subject.functions.send("third time", Bytes::from("event")).await.expect("send answers");
+    subject.functions.send("third time", None, Bytes::from("event")).await.expect("send answers");
     let attempts = subject.noted("three attempts", &notes, 3).await;
     subject.a_while().await;
     assert_eq!(attempts, ["event", "event", "event"]);
@@ -173,13 +177,13 @@ pub(super) async fn an_event_that_fails_for_good_goes_to_the_exception_handler_w
         async move { Err(Failure::new(format!("failure {attempt}"))) }
     });
     subject.define("handler", FunctionOptions::default(), move |event| {
-        let Event::Failed { function, payload, reason } = event else {
+        let Event::Failed { function, payload, reason, .. } = event else {
             panic!("an exception handler gets failures, not {event:?}");
         };
         noted_failure.add((function, text(&payload), reason));
         async { Ok(Bytes::new()) }
     });
-    subject.functions.send("failing", Bytes::from("event")).await.expect("send answers");
+    subject.functions.send("failing", None, Bytes::from("event")).await.expect("send answers");
     let (function, payload, reason) = subject.noted("the failure", &handled, 1).await.remove(0);
     assert_eq!((function.as_str(), payload.as_str()), ("failing", "event"));
     assert!(reason.contains("failure"), "what the function said: {reason}");
@@ -239,8 +243,43 @@ pub(super) async fn an_event_that_times_out_counts_as_failed(subject: Subject) {
         }
         async { Ok(Bytes::new()) }
     });
-    subject.functions.send("endless", Bytes::new()).await.expect("send answers");
+    subject.functions.send("endless", None, Bytes::new()).await.expect("send answers");
     let reasons = subject.noted("the failure", &handled, 1).await;
     assert_eq!(attempts.all().len(), 2);
     assert!(!reasons[0].is_empty(), "the reason says that it ran too long");
+}
+
+/// N6.
+pub(super) async fn an_event_shows_its_id_in_every_run_and_to_its_exception_handler(subject: Subject) {
+    let (runs, handled) = (Notes::new(), Notes::new());
+    let (noted, noted_failure) = (runs.clone(), handled.clone());
+    let options = FunctionOptions {
+        attempts_max: 2,
+        exception_handler: Some("handler".to_owned()),
+        ..Default::default()
+    };
+    subject.define("failing", options, move |event| {
+        let Event::Call { id, payload } = event else { panic!("a call is expected, not {event:?}") };
+        noted.add((text(&payload), id));
+        async { Err(Failure::new("always")) }
+    });
+    subject.define("handler", FunctionOptions::default(), move |event| {
+        let Event::Failed { id, payload, .. } = event else {
+            panic!("an exception handler gets failures, not {event:?}");
+        };
+        noted_failure.add((text(&payload), id));
+        async { Ok(Bytes::new()) }
+    });
+    let longest = Bytes::from(vec![b'i'; DEDUPLICATION_BYTES_MAX]);
+    for id in [Some(Bytes::from("order-17/0")), Some(longest), None] {
+        subject.functions.send("failing", id.clone(), Bytes::from("event")).await.expect("send answers");
+        let sent = ("event".to_owned(), id);
+        let count = handled.all().len() + 1;
+        assert_eq!(subject.noted("the failure", &handled, count).await.last(), Some(&sent));
+        let runs = runs.all();
+        assert!(runs.len() == 2 * count && runs.ends_with(&[sent.clone(), sent]), "{runs:?}");
+    }
+    let too_long = Some(Bytes::from(vec![b'i'; DEDUPLICATION_BYTES_MAX + 1]));
+    let refused = subject.functions.send("failing", too_long, Bytes::new()).await;
+    assert_eq!(refused.expect_err("its id is too long").kind(), ErrorKind::Invalid);
 }

@@ -135,7 +135,7 @@ async fn idle(store: &Embedded) {
     for number in 0..10 {
         store.queue().send(QUEUE, vec![message("group", number.to_string())]).await.expect("send answers");
     }
-    functions.send("takes", Bytes::new()).await.expect("an event is sent");
+    functions.send("takes", None, Bytes::new()).await.expect("an event is sent");
     say(&"ready");
     std::future::pending::<()>().await;
 }

@@ -1,4 +1,6 @@
-//! Events on their way to a function, as its event queue carries them.
+//! Events on their way to a function, as its event queue carries them. The id of a call travels as its message's
+//! deduplication id: so a repeat within the window is no second event. A failure carries it inside, since events of two
+//! functions may have one id and fail to one handler.
 
 use bytes::Bytes;
 use ports::{Error, Result, functions::Event};
@@ -9,8 +11,10 @@ use serde::{Deserialize, Serialize};
 pub(super) enum Envelope {
     /// An event sent by somebody.
     Call(Bytes),
-    /// An event that another function gave up on.
+    /// An event without an id that another function gave up on.
     Failed { function: String, payload: Bytes, reason: String },
+    /// The same with one.
+    NamedFailed { function: String, id: Bytes, payload: Bytes, reason: String },
 }
 
 impl Envelope {
@@ -24,17 +28,30 @@ impl Envelope {
         postcard::from_bytes(bytes).map_err(|error| Error::corrupt("decode an event").caused_by(error))
     }
 
-    /// What its last recipient could not handle.
-    pub(super) fn payload(&self) -> &Bytes {
-        match self {
-            Self::Call(payload) | Self::Failed { payload, .. } => payload,
+    /// What tells an exception handler that `function` gave up on this, which came with `id`.
+    pub(super) fn failed(self, function: &str, id: Option<Bytes>, reason: &str) -> Self {
+        // A handler that fails in its turn hands on what it was told about, as before ids.
+        let (inner, payload) = match self {
+            Self::Call(payload) | Self::Failed { payload, .. } => (None, payload),
+            Self::NamedFailed { id, payload, .. } => (Some(id), payload),
+        };
+        let (function, reason) = (function.to_owned(), reason.to_owned());
+        match id.or(inner) {
+            None => Self::Failed { function, payload, reason },
+            Some(id) => Self::NamedFailed { function, id, payload, reason },
         }
     }
 
-    pub(super) fn into_event(self) -> Event {
+    /// The event as its function sees it; `id` is its message's.
+    pub(super) fn into_event(self, id: Option<Bytes>) -> Event {
         match self {
-            Self::Call(payload) => Event::Call(payload),
-            Self::Failed { function, payload, reason } => Event::Failed { function, payload, reason },
+            Self::Call(payload) => Event::Call { id, payload },
+            Self::Failed { function, payload, reason } => {
+                Event::Failed { function, id: None, payload, reason }
+            }
+            Self::NamedFailed { function, id, payload, reason } => {
+                Event::Failed { function, id: Some(id), payload, reason }
+            }
         }
     }
 }

@@ -115,7 +115,12 @@ impl Inner {
     }
 
     /// Queues an event for `function`.
-    pub(super) async fn queue_event(&self, function: &str, envelope: &Envelope) -> Result<Receipt> {
+    pub(super) async fn queue_event(
+        &self,
+        function: &str,
+        id: Option<Bytes>,
+        envelope: &Envelope,
+    ) -> Result<Receipt> {
         let definition = self.known(function)?;
         let body = envelope.encode()?;
         let queue = event_queue(function);
@@ -131,7 +136,7 @@ impl Inner {
         group.put_u64(self.origin);
         group.put_u64(number);
         let group = group.freeze();
-        self.queue.send(&queue, vec![Message { group, deduplication: None, body }]).await
+        self.queue.send(&queue, vec![Message { group, deduplication: id, body }]).await
     }
 
     fn arm(self: &Arc<Self>, trigger: QueueTrigger, work: Work) {
@@ -175,8 +180,13 @@ impl Inner {
     }
 
     /// Sends an event and makes sure that somebody takes it.
-    pub(super) async fn send_event(self: &Arc<Self>, function: &str, envelope: &Envelope) -> Result<Receipt> {
-        let receipt = self.queue_event(function, envelope).await?;
+    pub(super) async fn send_event(
+        self: &Arc<Self>,
+        function: &str,
+        id: Option<Bytes>,
+        envelope: &Envelope,
+    ) -> Result<Receipt> {
+        let receipt = self.queue_event(function, id, envelope).await?;
         self.arm_events(function);
         Ok(receipt)
     }
@@ -187,14 +197,18 @@ impl ports::Functions for Functions {
     async fn invoke(&self, function: &str, payload: Bytes) -> Result<Bytes> {
         check_payload(function, &payload)?;
         let definition = self.inner.known(function)?;
-        Invocation::new(definition, Event::Call(payload))
+        Invocation::new(definition, Event::Call { id: None, payload })
             .await
             .map_err(|failure| Error::invalid(format!("invoke {function:?}")).caused_by(failure))
     }
 
-    async fn send(&self, function: &str, payload: Bytes) -> Result<Receipt> {
+    async fn send(&self, function: &str, id: Option<Bytes>, payload: Bytes) -> Result<Receipt> {
         check_payload(function, &payload)?;
-        self.inner.send_event(function, &Envelope::Call(payload)).await
+        self.inner.send_event(function, id, &Envelope::Call(payload)).await
+    }
+
+    async fn knows(&self, function: &str) -> Result<bool> {
+        Ok(self.inner.definition(function).is_some())
     }
 
     async fn arm_queue(&self, trigger: QueueTrigger) -> Result<()> {

@@ -225,10 +225,10 @@ impl<'task> Task<'task> {
     /// One invocation with one event.
     async fn run_event(self, definition: Arc<Definition>, deliveries: Vec<Delivery>) {
         for delivery in deliveries {
-            let handle = delivery.handle;
-            let outcome = match Envelope::decode(&delivery.body) {
+            let Delivery { handle, deduplication: id, body } = delivery;
+            let outcome = match Envelope::decode(&body) {
                 Ok(envelope) => {
-                    let event = envelope.clone().into_event();
+                    let event = envelope.clone().into_event(id.clone());
                     let invocation = Invocation::new(Arc::clone(&definition), event);
                     let ran = self.kept(&handle, invocation).await;
                     ran.map(drop).map_err(|failure| (failure, Some(envelope)))
@@ -240,7 +240,7 @@ impl<'task> Task<'task> {
                 Ok(()) => true,
                 Err((failure, envelope)) => {
                     let is_last = handle.deliveries() >= definition.options.attempts_max;
-                    let handed_on = is_last && self.hand_on(&definition, envelope, &failure).await;
+                    let handed_on = is_last && self.hand_on(&definition, id, envelope, &failure).await;
                     if !handed_on {
                         self.give_back(&handle, &failure).await;
                     }
@@ -274,17 +274,19 @@ impl<'task> Task<'task> {
     }
 
     /// Gives an event that failed for good to the exception handler; answers whether there is one.
-    async fn hand_on(self, definition: &Definition, envelope: Option<Envelope>, failure: &Failure) -> bool {
+    async fn hand_on(
+        self,
+        definition: &Definition,
+        id: Option<Bytes>,
+        envelope: Option<Envelope>,
+        failure: &Failure,
+    ) -> bool {
         let (Some(handler), Some(envelope)) = (&definition.options.exception_handler, envelope) else {
             return false;
         };
-        let failed = Envelope::Failed {
-            function: definition.name.to_owned(),
-            payload: envelope.payload().clone(),
-            reason: failure.reason.clone(),
-        };
+        let failed = envelope.failed(definition.name, id, &failure.reason);
         // Its own queue first, then ours is acknowledged: a crash in between hands it on twice, never not.
-        match self.functions.send_event(handler, &failed).await {
+        match self.functions.send_event(handler, None, &failed).await {
             Ok(_) => true,
             Err(error) => {
                 tracing::warn!(%error, handler, "an exception handler could not be given an event");

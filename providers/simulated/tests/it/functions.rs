@@ -141,9 +141,9 @@ fn an_event_that_fails_for_good_reaches_the_exception_handler() {
             note(&told, format!("{event:?}"));
             async { Ok(Bytes::new()) }
         });
-        world.functions().send("f", "event".into()).await.expect("calm");
+        world.functions().send("f", None, "event".into()).await.expect("calm");
         world.clock().sleep(Duration::from_mins(10)).await;
-        let expected = "Failed { function: \"f\", payload: b\"event\", reason: \"no\" }";
+        let expected = "Failed { function: \"f\", id: None, payload: b\"event\", reason: \"no\" }";
         assert_eq!(read(&log), ["try", "try", "try", expected]);
     });
 }
@@ -158,7 +158,7 @@ fn an_invocation_answers_or_says_why_not() {
         register(&world, "f", options, move |event| {
             let clock = Arc::clone(&clock);
             async move {
-                let Event::Call(payload) = event else { panic!("only calls come") };
+                let Event::Call { payload, .. } = event else { panic!("only calls come") };
                 match &payload[..] {
                     b"fail" => Err(Failure::new("as told")),
                     b"linger" => {

@@ -152,8 +152,13 @@ impl Twist for KeepsIdsToItself {
     fn honest(&self) -> &SharedQueue {
         &self.0
     }
-    async fn receive(&self, queue: &str, messages_max: usize) -> Result<Vec<Delivery>> {
-        let deliveries = self.0.receive(queue, messages_max).await?;
+    async fn receive_hidden(
+        &self,
+        queue: &str,
+        messages_max: usize,
+        hidden_ms: Option<u64>,
+    ) -> Result<Vec<Delivery>> {
+        let deliveries = self.0.receive_hidden(queue, messages_max, hidden_ms).await?;
         Ok(deliveries.into_iter().map(|delivery| Delivery { deduplication: None, ..delivery }).collect())
     }
 }
@@ -167,8 +172,13 @@ impl Twist for CarriesIdsOnce {
     fn honest(&self) -> &SharedQueue {
         &self.0
     }
-    async fn receive(&self, queue: &str, messages_max: usize) -> Result<Vec<Delivery>> {
-        let mut deliveries = self.0.receive(queue, messages_max).await?;
+    async fn receive_hidden(
+        &self,
+        queue: &str,
+        messages_max: usize,
+        hidden_ms: Option<u64>,
+    ) -> Result<Vec<Delivery>> {
+        let mut deliveries = self.0.receive_hidden(queue, messages_max, hidden_ms).await?;
         for delivery in deliveries.iter_mut().filter(|delivery| delivery.handle.attempt > 1) {
             delivery.deduplication = None;
         }
