@@ -28,4 +28,10 @@ pub enum Broken {
     KeepsEarlierBuffer,
     /// T-5: a commit does not ask whether its attempt is the latest.
     CommitsAnyAttempt,
+    /// T13: effects leave before the commit that they belong to is durable.
+    SendsBeforeDurable,
+    /// T13: what an earlier node had not sent is not asked for.
+    ForgetsUnsent,
+    /// T13: the id of an effect is drawn when it is sent.
+    NamesEffectsAnew,
 }

@@ -23,6 +23,7 @@ use ports::{DurabilityPoint, key_value::Room};
 use crate::{
     Error, Result,
     broken::Broken,
+    effects::Effect,
     engine::Core,
     model::{Call, Committed, Key, NodeId, Outcome, Position, Timestamp, TransactionId, Version},
     node::Node,
@@ -43,6 +44,7 @@ struct Commit<'a> {
     core: &'a Arc<Core>,
     transaction: &'a Arc<Transaction>,
     buffer: WriteBuffer,
+    effects: Vec<Effect>,
     writes: Vec<Write>,
     set: WriteSet,
     floor: Timestamp,
@@ -98,15 +100,16 @@ impl Core {
         }
         state.phase = Phase::Committing;
         let buffer = std::mem::take(&mut state.buffer);
+        let effects = std::mem::take(&mut state.effects);
         let read = state.reads.newest().timestamp;
         drop(state);
         let (core, transaction) = (Arc::clone(self), Arc::clone(transaction));
         self.spawn(async move {
-            let bytes = buffer.bytes();
-            let answer = if buffer.is_empty() {
+            let bytes = buffer.bytes() + effects.bytes();
+            let answer = if buffer.is_empty() && effects.is_empty() {
                 commit_nothing(&transaction).await
             } else {
-                Commit::new(&core, &transaction, buffer, read).run().await
+                Commit::new(&core, &transaction, buffer, effects.into_effects(), read).run().await
             };
             core.counters.unbuffer(bytes);
             core.end(&transaction, &mut transaction.state(), &answer);
@@ -164,6 +167,7 @@ impl<'a> Commit<'a> {
         core: &'a Arc<Core>,
         transaction: &'a Arc<Transaction>,
         buffer: WriteBuffer,
+        effects: Vec<Effect>,
         read: Timestamp,
     ) -> Self {
         let writes = buffer.write_set();
@@ -174,7 +178,7 @@ impl<'a> Commit<'a> {
             newest.map(|record| record.version.timestamp).max().unwrap_or_default()
         };
         let floor = read.max(known).max(transaction.after);
-        Self { core, transaction, buffer, writes, set, floor }
+        Self { core, transaction, buffer, effects, writes, set, floor }
     }
 
     async fn run(self) -> Answer {
@@ -220,6 +224,8 @@ impl<'a> Commit<'a> {
         }
         let record = self.install(self.record(placed, point));
         self.core.hear_own(&self.transaction.node, placed.slot);
+        let Transaction { node, attempt, .. } = &**self.transaction;
+        self.core.dispatch(node, *attempt, self.effects.len(), point);
         self.transaction.settle(Some(placed.slot));
         self.publish();
         if self.core.config.is_broken(Broken::AnswersBeforeDurable) {
@@ -239,6 +245,11 @@ impl<'a> Commit<'a> {
     }
 
     async fn write_data(&self) -> Result<()> {
+        let (versions, effects) = futures_util::join!(self.write_versions(), self.write_effects());
+        versions.and(effects)
+    }
+
+    async fn write_versions(&self) -> Result<()> {
         let Transaction { id, attempt, node, .. } = &**self.transaction;
         let items = self.writes.iter().zip(self.buffer.iter()).map(Ok);
         stream::iter(items)
@@ -248,12 +259,19 @@ impl<'a> Commit<'a> {
             .await
     }
 
+    async fn write_effects(&self) -> Result<()> {
+        let Transaction { id, attempt, node, .. } = &**self.transaction;
+        let inline_bytes_max = self.core.config.effects_inline_bytes_max;
+        node.store.put_effects(id, *attempt, &self.effects, inline_bytes_max).await
+    }
+
     /// Step 3.
     async fn decide(&self, placed: Placed) -> Result<Decided> {
         let Transaction { id, attempt, node, .. } = &**self.transaction;
         let record = self.record(placed, DurabilityPoint::DURABLE);
         let (version, position) = (record.version, record.position);
-        let stored = StoredRecord { version, position, writes: self.set.clone(), effects: 0 };
+        let effects = self.effects.len() as u32;
+        let stored = StoredRecord { version, position, writes: self.set.clone(), effects };
         if self.core.config.is_broken(Broken::CommitsAnyAttempt) {
             return node.store.commit_any_attempt(id, *attempt, &stored).await;
         }
@@ -308,9 +326,9 @@ impl<'a> Commit<'a> {
     /// being done keeps its entry unsettled, so that the log's resolver does it.
     fn give_up(&self, slot: Option<u64>, error: Error) -> Answer {
         let (core, transaction) = (Arc::clone(self.core), Arc::clone(self.transaction));
-        let (writes, set) = (self.writes.clone(), self.set.clone());
+        let (writes, set, effects) = (self.writes.clone(), self.set.clone(), self.effects.clone());
         self.core.spawn(async move {
-            if let Err(error) = core.clean_up(&transaction, slot, &writes, &set).await {
+            if let Err(error) = core.clean_up(&transaction, slot, &writes, &set, &effects).await {
                 tracing::debug!(%error, "what was not committed is left to the log's resolver");
             }
         });

@@ -41,6 +41,14 @@ pub struct Config {
     pub ended_lately_max: usize,
     /// How many slots of a node's log may follow the last one it has told a successor to begin at.
     pub slots_unpublished_max: u64,
+    /// The most effects one transaction has.
+    pub effects_max: usize,
+    /// The most bytes one effect carries; at most half of what the store allows an item.
+    pub effect_bytes_max: usize,
+    /// Effects of one transaction beyond this are kept in parts of their own beside the outbox row.
+    pub effects_inline_bytes_max: usize,
+    /// The most transactions whose effects are not sent yet; beyond it no further effect is taken.
+    pub unsent_max: usize,
     /// A rule to drop, for tests alone.
     #[doc(hidden)]
     pub broken: Option<Broken>,
@@ -65,6 +73,10 @@ impl Default for Config {
             retry_window: Duration::from_mins(2),
             ended_lately_max: 100_000,
             slots_unpublished_max: 1_000,
+            effects_max: 100,
+            effect_bytes_max: 256 << 10,
+            effects_inline_bytes_max: 64 << 10,
+            unsent_max: 10_000,
             broken: None,
         }
     }

@@ -9,9 +9,11 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     Error, Result,
+    effects::Effect,
     engine::Core,
     model::{Call, Outcome},
     open::Found,
+    outbox,
     records::{Write, WriteSet},
     transaction::{Answer, Phase, State, Transaction, outcome},
 };
@@ -76,6 +78,7 @@ impl Core {
         slot: Option<u64>,
         writes: &[Write],
         set: &WriteSet,
+        effects: &[Effect],
     ) -> Result<()> {
         let Transaction { id, attempt, node, .. } = transaction;
         let closed = if transaction.is_named() {
@@ -91,6 +94,10 @@ impl Core {
             node.store.delete_version(&write.key, *attempt).await?;
         }
         node.store.delete_write_set(*attempt, set).await?;
+        if !effects.is_empty() {
+            let parts = outbox::parts(effects, self.config.effects_inline_bytes_max);
+            node.store.delete_effects(*attempt, parts).await?;
+        }
         transaction.settle(slot);
         Ok(())
     }

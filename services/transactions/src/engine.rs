@@ -23,12 +23,14 @@ use tokio::{
 use crate::{
     Config, Error, Result,
     data_cache::DataCache,
+    effects::{Destinations, Effect, Known},
     figures::{Counters, Figures},
     heard::Heard,
     index::Index,
     model::{Begin, Begun, Call, Committed, Key, Outcome, Shown, TransactionId},
     node::Node,
     open::Open,
+    outbox::Outbox,
     service::Parts,
 };
 
@@ -47,6 +49,9 @@ pub(crate) struct Core {
     pub(crate) entropy: Arc<dyn Entropy>,
     pub(crate) config: Config,
     pub(crate) counters: Counters,
+    pub(crate) destinations: Destinations,
+    pub(crate) known: Known,
+    pub(crate) outbox: Outbox,
     /// Woken when the node cannot go on.
     pub(crate) fell: Arc<Notify>,
     view: Mutex<View>,
@@ -66,12 +71,12 @@ pub(crate) struct View {
     pub(crate) is_timer_armed: bool,
 }
 
-/// What runs for the engine; bounded by the attempts open.
+/// What runs for the engine; bounded by the attempts that are open and those that have effects to send.
 #[derive(Debug, Default)]
 struct Tasks(Mutex<JoinSet<()>>);
 
 impl Engine {
-    pub(crate) fn new(parts: Parts, config: Config) -> Self {
+    pub(crate) fn new(parts: Parts, destinations: Destinations, config: Config) -> Self {
         let tasks = Arc::<Tasks>::default();
         let view = View {
             node: None,
@@ -87,6 +92,9 @@ impl Engine {
             entropy: parts.entropy,
             config,
             counters: Counters::default(),
+            destinations,
+            known: Known::default(),
+            outbox: Outbox::default(),
             fell: Arc::default(),
             view: Mutex::new(view),
             tasks: Arc::downgrade(&tasks),
@@ -124,6 +132,15 @@ impl Engine {
     pub async fn delete(&self, call: &Call, key: Key) -> Result<()> {
         self.core.check_room(Room::Scarce)?;
         self.core.write(call, key, None).await
+    }
+
+    /// Has `effect` happen once the transaction has committed, durably: at least once, under an id of the transaction's.
+    /// `place` says which of its effects it is, from zero, so that a repeat is known for one; none: one more.
+    ///
+    /// Errors: `NoSuchQueue`, `NoSuchFunction`, `TooLarge`, `TooMuchBuffered`, `Invalid`, `TransactionFinished`,
+    /// `NoSuchTransaction`, `Unavailable`.
+    pub async fn send(&self, call: &Call, effect: Effect, place: Option<u32>) -> Result<()> {
+        self.core.send(call, effect, place).await
     }
 
     /// Makes all writes count, all at once; durable when it returns. A repeat is answered alike.
@@ -170,11 +187,14 @@ impl Engine {
     pub fn figures(&self) -> Figures {
         let view = self.core.view();
         let figures = self.core.counters.figures();
+        let (effects_unsent, effects_failing) = self.core.outbox.counts();
         Figures {
             open: view.open.len() as u64,
             slots: view.node.as_ref().map_or(0, |node| node.log.slots()),
             index_bytes: view.index.bytes(),
             data_cache_bytes: view.data.bytes(),
+            effects_unsent,
+            effects_failing,
             ..figures
         }
     }

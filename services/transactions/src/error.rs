@@ -29,6 +29,12 @@ pub enum Error {
     /// It was never begun.
     #[error("no such transaction")]
     NoSuchTransaction,
+    /// There is no queue of this name that clients may send to.
+    #[error("no such queue")]
+    NoSuchQueue,
+    /// There is no function of this name that clients may have run.
+    #[error("no such function")]
+    NoSuchFunction,
     /// It has ended, or this attempt of it has.
     #[error("the transaction is finished: {0}")]
     TransactionFinished(Outcome),

@@ -27,8 +27,14 @@ pub struct Figures {
     pub index_bytes: u64,
     /// Bytes that the data cache holds.
     pub data_cache_bytes: u64,
-    /// Bytes of values not written yet.
+    /// Bytes of values and effects not written yet.
     pub buffered_bytes: u64,
+    /// Effects sent, repeats of those whose answers were lost included.
+    pub effects_sent: u64,
+    /// Effects of commits that are not sent yet.
+    pub effects_unsent: u64,
+    /// Transactions whose next effect was refused when it was last tried: somebody has to look.
+    pub effects_failing: u64,
 }
 
 /// What is counted as it happens.
@@ -41,6 +47,7 @@ pub(crate) struct Counters {
     no_valid_version: AtomicU64,
     loads: AtomicU64,
     buffered_bytes: AtomicUsize,
+    effects_sent: AtomicU64,
 }
 
 impl Counters {
@@ -66,6 +73,10 @@ impl Counters {
         self.loads.fetch_add(1, Ordering::Relaxed);
     }
 
+    pub(crate) fn sent(&self) {
+        self.effects_sent.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Takes room for what is buffered; false: there is not as much within `bytes_max`.
     pub(crate) fn buffer(&self, bytes: usize, bytes_max: usize) -> bool {
         let fits = |taken: usize| taken.checked_add(bytes).filter(|sum| *sum <= bytes_max);
@@ -86,6 +97,7 @@ impl Counters {
             expired: count(&self.expired),
             no_valid_version: count(&self.no_valid_version),
             loads: count(&self.loads),
+            effects_sent: count(&self.effects_sent),
             buffered_bytes: self.buffered_bytes.load(Ordering::Relaxed) as u64,
             ..Figures::default()
         }

@@ -28,6 +28,10 @@ pub const DECISIONS: &[u8] = b"t/d/";
 pub const VERSIONS: &[u8] = b"t/v/";
 /// What partitions of nodes' logs begin with.
 pub const LOGS: &[u8] = b"t/l/";
+/// What partitions of outbox rows begin with.
+pub const OUTBOXES: &[u8] = b"t/o/";
+/// What partitions of large effects begin with.
+pub const EFFECTS: &[u8] = b"t/e/";
 /// What partitions of write sets' parts begin with.
 pub const WRITE_SETS: &[u8] = b"t/w/";
 
@@ -73,6 +77,26 @@ pub fn decision(id: &TransactionId) -> ItemKey {
 /// A part of a write set too large for its row.
 pub fn write_set_part(attempt: Attempt, part: u32) -> ItemKey {
     ItemKey::new([WRITE_SETS, &attempt.to_bytes()].concat(), part.to_be_bytes())
+}
+
+/// What the attempts of a node are to send.
+pub fn outbox(node: NodeId) -> Bytes {
+    [OUTBOXES, &node.0.to_be_bytes()].concat().into()
+}
+
+/// What an attempt is to send.
+pub fn outbox_row(attempt: Attempt) -> ItemKey {
+    ItemKey::new(outbox(attempt.node), attempt.sequence.to_be_bytes())
+}
+
+/// The sequence of the attempt whose outbox row has this sort key.
+pub fn outbox_sequence(sort: &[u8]) -> Option<u64> {
+    Some(u64::from_be_bytes(sort.try_into().ok()?))
+}
+
+/// An effect that does not fit the outbox row of its attempt.
+pub fn effect(attempt: Attempt, place: u32) -> ItemKey {
+    ItemKey::new([EFFECTS, &attempt.to_bytes()].concat(), place.to_be_bytes())
 }
 
 /// The version of `key` that `attempt` wrote.

@@ -5,14 +5,15 @@
 //! ```text
 //!            begin ──▶ [named: entry in the log + row taken]              what has been heard so far is visible
 //!  get ──▶ own writes ──▶ version index ──▶ Algorithm 1 ──▶ value         load: one scan, and a row for each version
-//!  put, delete ──▶ write buffer
-//!  commit ──▶ together: entry in this node's log, version items
+//!  put, delete ──▶ write buffer        send ──▶ effect buffer
+//!  commit ──▶ together: entry in this node's log, version items, outbox row
 //!        ──▶ the decision row: one conditional write decides
-//!        ──▶ index, cache ──▶ wait until durable ──▶ answer
+//!        ──▶ index, cache ──▶ wait until durable ──▶ answer, and the effects leave
 //! ```
 //!
 //! - [`begin`], [`read`], [`write`], [`commit`], [`ending`] and [`outcome`] are the calls, step by step; [`engine`] is
-//!   their public face. [`resolve`] finishes what earlier starts left.
+//!   their public face. [`resolve`] finishes what earlier starts left. [`effects`] are gathered like writes and leave
+//!   through the [`outbox`].
 //! - [`store`] holds every conditional write, [`registry`] the rows of nodes, [`node_log`] the one log of this one.
 //! - [`read_set`], [`index`], [`heard`], [`hybrid_clock`], [`layout`], [`records`] and [`write_buffer`] do no I/O.
 //!
@@ -31,6 +32,7 @@ pub mod broken;
 mod commit;
 pub mod config;
 pub mod data_cache;
+pub mod effects;
 mod ending;
 pub mod engine;
 pub mod error;
@@ -43,6 +45,7 @@ pub mod model;
 mod node;
 mod node_log;
 mod open;
+mod outbox;
 mod outcome;
 mod read;
 pub mod read_set;
@@ -57,6 +60,7 @@ mod write;
 pub mod write_buffer;
 
 pub use config::Config;
+pub use effects::{Destinations, Effect};
 pub use engine::Engine;
 pub use error::{Error, Result};
 pub use figures::Figures;

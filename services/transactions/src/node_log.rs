@@ -179,7 +179,7 @@ impl NodeLog {
         }
         state.published = through;
         let done = Cursor { next: SlotIndex(through + 1), epoch: self.epoch };
-        Some(NodeRow { node, is_resolved: false, done, timestamp: state.clock.last() })
+        Some(NodeRow { node, is_resolved: false, is_sent: false, done, timestamp: state.clock.last() })
     }
 
     /// Writes what waits, up to the bound of a slot, and tells those who wait.

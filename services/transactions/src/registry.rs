@@ -23,6 +23,7 @@ const STARTED: &str = "started";
 const SLOT: &str = "slot";
 const EPOCH: &str = "epoch";
 const TIMESTAMP: &str = "timestamp";
+const SENT: &str = "sent";
 
 const LIVE: i64 = 1;
 const RESOLVED: i64 = 4;
@@ -36,6 +37,8 @@ pub(crate) struct NodeRow {
     pub(crate) node: NodeId,
     /// Whether nothing is left to do for its log.
     pub(crate) is_resolved: bool,
+    /// Whether nothing is left of its outbox.
+    pub(crate) is_sent: bool,
     /// Everything before it in the log is done.
     pub(crate) done: Cursor,
     /// The highest timestamp given up to there; for a resolved log, of all.
@@ -85,6 +88,12 @@ pub(crate) async fn mark_resolved(store: &Store, row: NodeRow) -> Result<()> {
     store.finish(&Update::modify(layout::node(row.node), actions).when(Condition::Exists)).await.map(drop)
 }
 
+/// Nothing is left of a node's outbox, and nothing will be added to it.
+pub(crate) async fn mark_sent(store: &Store, node: NodeId) -> Result<()> {
+    let actions = vec![Action::set_integer(SENT, 1)];
+    store.finish(&Update::modify(layout::node(node), actions).when(Condition::Exists)).await.map(drop)
+}
+
 fn progress(row: NodeRow) -> Vec<Action> {
     vec![
         Action::set_integer(SLOT, row.done.next.0 as i64),
@@ -101,6 +110,7 @@ impl NodeRow {
             _ => Cursor::START,
         };
         let is_resolved = item.integer(STATE) == Some(RESOLVED);
-        Self { node, is_resolved, done, timestamp: Timestamp(natural(TIMESTAMP).unwrap_or(0)) }
+        let is_sent = item.integer(SENT).is_some();
+        Self { node, is_resolved, is_sent, done, timestamp: Timestamp(natural(TIMESTAMP).unwrap_or(0)) }
     }
 }

@@ -38,7 +38,7 @@ const BEHIND_MS_MAX: u64 = 10_000;
 impl Core {
     /// Ends what the present node holds, and starts another. Errors: what the store answers; nothing is served then, and
     /// the next try begins from the start.
-    pub(crate) async fn start_over(&self) -> Result<()> {
+    pub(crate) async fn start_over(self: &Arc<Self>) -> Result<()> {
         self.stop_serving();
         let (clock, entropy) = (Arc::clone(&self.clock), Arc::clone(&self.entropy));
         let fell = Arc::clone(&self.fell);
@@ -49,14 +49,17 @@ impl Core {
         let (writer, _) = store.again(|| log.take_over(Cursor::START)).await?;
         store.seen(writer.point())?;
         let highest = self.resolve_all(&store, id).await?;
+        let unsent = self.find_unsent(&store, id).await?;
         let clock = Arc::clone(&self.clock);
         let log = NodeLog::new(Arc::clone(&store), writer, clock, highest, self.slot_bytes_max());
         let mut heard = Heard::default();
         heard.finish(NodeId(1), NodeId(id.0 - 1));
         store.look()?;
+        let node = Arc::new(Node::new(id, store, log));
+        self.hand_over(&node, unsent);
         let mut view = self.view();
         view.heard = Arc::new(heard);
-        view.node = Some(Arc::new(Node::new(id, store, log)));
+        view.node = Some(node);
         tracing::info!(node = id.0, "transactions are served");
         Ok(())
     }
@@ -74,6 +77,7 @@ impl Core {
             if let Some(node) = view.node.take() {
                 node.store.fall();
             }
+            self.outbox.clear();
             view.index.clear(&why);
             view.data.clear();
             view.open.clear()

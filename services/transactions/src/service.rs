@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ports::{Clock, Entropy, KeyValue};
 
-use crate::{Result, config::Config, engine::Engine, store::Store};
+use crate::{Result, config::Config, effects::Destinations, engine::Engine, store::Store};
 
 /// What the service is made of.
 #[derive(Debug, Clone)]
@@ -24,9 +24,14 @@ pub struct Service {
 }
 
 impl Service {
-    /// The service on `parts`. Nothing happens before [`Service::start`].
+    /// The service on `parts`, without effects. Nothing happens before [`Service::start`].
     pub fn new(parts: Parts, config: Config) -> Self {
-        Self { engine: Engine::new(parts, config) }
+        Self::with_destinations(parts, Destinations::default(), config)
+    }
+
+    /// The same with effects, which go to `destinations`.
+    pub fn with_destinations(parts: Parts, destinations: Destinations, config: Config) -> Self {
+        Self { engine: Engine::new(parts, destinations, config) }
     }
 
     /// Takes a node id, finishes what earlier starts left, and begins to serve. After an error it can be tried again.

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 
 use crate::{
     Error, Result,
+    effects::EffectBuffer,
     heard::Heard,
     model::{Attempt, Committed, Outcome, Timestamp, TransactionId},
     node::Node,
@@ -47,6 +48,7 @@ pub(crate) struct State {
     pub(crate) phase: Phase,
     pub(crate) reads: ReadSet,
     pub(crate) buffer: WriteBuffer,
+    pub(crate) effects: EffectBuffer,
     pub(crate) last_call: Monotonic,
 }
 
@@ -72,6 +74,7 @@ impl Transaction {
             phase: Phase::Open,
             reads: ReadSet::default(),
             buffer: WriteBuffer::default(),
+            effects: EffectBuffer::default(),
             last_call: now,
         };
         let (begun, state, ended) = (now, Mutex::new(state), watch::Sender::new(None));
@@ -95,9 +98,9 @@ impl Transaction {
     pub(crate) fn end(&self, state: &mut State, answer: &Answer) -> usize {
         state.phase = Phase::Ended(answer.clone());
         state.reads = ReadSet::default();
-        let buffered = std::mem::take(&mut state.buffer).bytes();
+        let (buffer, effects) = (std::mem::take(&mut state.buffer), std::mem::take(&mut state.effects));
         self.ended.send_replace(Some(answer.clone()));
-        buffered
+        buffer.bytes() + effects.bytes()
     }
 
     /// Nothing is left to do for its entries in the log; `slot` is its commit's.

@@ -9,7 +9,7 @@ use ports::{KeyValue, key_value::Scan};
 use simulated::World;
 use tokio::task::JoinHandle;
 use transactions::{
-    Config, Engine, Error, Parts, Service, layout,
+    Config, Destinations, Engine, Error, Parts, Service, layout,
     model::{Begin, Begun, Call, Committed, Key, Outcome, TransactionId},
 };
 
@@ -28,7 +28,11 @@ impl Drop for Node {
 
 impl Node {
     pub(crate) async fn start(parts: Parts, config: Config) -> Self {
-        let service = Service::new(parts, config);
+        Self::sending(parts, Destinations::default(), config).await
+    }
+
+    pub(crate) async fn sending(parts: Parts, destinations: Destinations, config: Config) -> Self {
+        let service = Service::with_destinations(parts, destinations, config);
         service.start().await.expect("the node starts");
         let engine = service.engine();
         Self { engine, running: tokio::spawn(async move { service.run().await }) }

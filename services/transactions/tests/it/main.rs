@@ -5,6 +5,7 @@
 mod atomicity;
 mod attempts;
 mod calls;
+mod effects;
 mod gate;
 mod house;
 mod limits;

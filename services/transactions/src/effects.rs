@@ -1,0 +1,299 @@
+//! Effects: queue messages and invocations that leave once their transaction has committed.
+//!
+//! A transaction gathers them like writes; they are at rest before its decision row is, so they are decided with the
+//! writes. What becomes of them then is [`outbox`](crate::outbox)'s.
+//!
+//! Invariants
+//! - Each has a place within its transaction, in the order of the calls, and a call that is repeated under its place
+//!   changes nothing: clients repeat requests whose answers were lost.
+//! - The id that its receiver sees is derived from the transaction's id and that place alone, so whoever sends it, and
+//!   however often, it is the same (T13).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use ports::{
+    Functions,
+    queue::{GROUP_BYTES_MAX, SharedQueue},
+};
+use serde::{Deserialize, Serialize};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::{
+    Error, Result,
+    engine::Core,
+    model::{Call, TransactionId},
+    transaction::Transaction,
+};
+
+/// What names of clients' queues begin with at their provider: the house has queues of its own there.
+const QUEUE_PREFIX: &str = "user/";
+
+/// The longest name of a queue or a function.
+const NAME_BYTES_MAX: usize = 256;
+
+/// How many destinations are known without asking their providers.
+const KNOWN_MAX: usize = 1_024;
+
+/// What an effect takes beside its bytes.
+const EFFECT_BYTES: usize = 96;
+
+/// Something that happens outside once its transaction has committed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Effect {
+    /// A message is sent.
+    Message {
+        /// To this queue, as clients call it: at its provider it is [`queue_name`].
+        queue: String,
+        /// In this message group, of at most 128 bytes.
+        group: Bytes,
+        /// What it says.
+        body: Bytes,
+    },
+    /// A function is run, and nobody waits for it.
+    Invocation {
+        /// Which.
+        function: String,
+        /// What it is passed.
+        payload: Bytes,
+    },
+}
+
+/// Where effects go. None: there is no queue, or no function, that clients may name.
+#[derive(Debug, Clone, Default)]
+pub struct Destinations {
+    /// Whose queues with the prefix of [`queue_name`] clients may send to.
+    pub queue: Option<SharedQueue>,
+    /// Whose functions clients may have run: all of them. What it accepts is ordered with the key-value store, or
+    /// durable when it answers.
+    pub functions: Option<Arc<dyn Functions>>,
+}
+
+/// What a client's queue is called at its provider.
+pub fn queue_name(queue: &str) -> String {
+    [QUEUE_PREFIX, queue].concat()
+}
+
+/// What the receiver of an effect is given to tell it by: `ID/PLACE`.
+pub fn effect_id(id: &TransactionId, place: u32) -> Bytes {
+    [id.as_bytes(), format!("/{place}").as_bytes()].concat().into()
+}
+
+impl Effect {
+    /// What it carries.
+    pub fn content(&self) -> &Bytes {
+        match self {
+            Self::Message { body: content, .. } | Self::Invocation { payload: content, .. } => content,
+        }
+    }
+
+    /// Whom it goes to.
+    pub fn destination(&self) -> &str {
+        match self {
+            Self::Message { queue: name, .. } | Self::Invocation { function: name, .. } => name,
+        }
+    }
+
+    fn group(&self) -> &[u8] {
+        match self {
+            Self::Message { group, .. } => group,
+            Self::Invocation { .. } => &[],
+        }
+    }
+
+    /// About how long it is encoded, and how much memory it takes.
+    pub fn bytes_len(&self) -> usize {
+        EFFECT_BYTES + self.destination().len() + self.group().len() + self.content().len()
+    }
+}
+
+/// The effects of one attempt, by the places their calls gave them.
+#[derive(Debug, Default)]
+pub(crate) struct EffectBuffer {
+    effects: BTreeMap<u32, Effect>,
+    bytes: usize,
+}
+
+impl EffectBuffer {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.effects.is_empty()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Takes `effect` at `place`, or behind the last. False: the very same stands there already.
+    ///
+    /// Errors: `Invalid` if another stands there, `TooLarge` if there are `effects_max`.
+    pub(crate) fn add(&mut self, effect: &Effect, place: Option<u32>, effects_max: usize) -> Result<bool> {
+        let next = || self.effects.keys().next_back().map_or(0, |last| last + 1);
+        let place = place.unwrap_or_else(next);
+        match self.effects.get(&place) {
+            Some(earlier) if earlier == effect => return Ok(false),
+            Some(_) => return Err(Error::Invalid("another effect has this place")),
+            None => {}
+        }
+        if self.effects.len() >= effects_max || place as usize >= effects_max {
+            return Err(Error::TooLarge("the transaction has too many effects"));
+        }
+        self.bytes += effect.bytes_len();
+        self.effects.insert(place, effect.clone());
+        Ok(true)
+    }
+
+    /// All of them, in order. Where a place was left out, those behind it move up.
+    pub(crate) fn into_effects(self) -> Vec<Effect> {
+        self.effects.into_values().collect()
+    }
+}
+
+/// Destinations that were there when somebody asked.
+#[derive(Debug, Default)]
+pub(crate) struct Known(Mutex<BTreeSet<(bool, String)>>);
+
+impl Known {
+    fn key(effect: &Effect) -> (bool, String) {
+        (matches!(effect, Effect::Message { .. }), effect.destination().to_owned())
+    }
+
+    fn contains(&self, effect: &Effect) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(&Self::key(effect))
+    }
+
+    fn insert(&self, effect: &Effect) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= KNOWN_MAX {
+            known.clear();
+        }
+        known.insert(Self::key(effect));
+    }
+}
+
+impl Core {
+    /// Has `effect` happen once `call`'s transaction has committed.
+    pub(crate) async fn send(
+        self: &Arc<Self>,
+        call: &Call,
+        effect: Effect,
+        place: Option<u32>,
+    ) -> Result<()> {
+        self.check_effect(&effect)?;
+        let transaction = self.here(call).await?;
+        self.check_destination(&effect).await?;
+        self.buffer_effect(&transaction, &effect, place)
+    }
+
+    /// Errors: `Invalid` and `TooLarge`, as its destination would say when it is too late.
+    fn check_effect(&self, effect: &Effect) -> Result<()> {
+        let name = effect.destination();
+        if name.is_empty() || name.len() > NAME_BYTES_MAX {
+            return Err(Error::Invalid("the name of a queue or function has 1 to 256 bytes"));
+        }
+        if effect.group().len() > GROUP_BYTES_MAX {
+            return Err(Error::Invalid("a message group has at most 128 bytes"));
+        }
+        let destinations = &self.destinations;
+        let carried_max = match effect {
+            Effect::Message { .. } => {
+                destinations.queue.as_ref().map(|queue| queue.limits().message_bytes_max)
+            }
+            Effect::Invocation { .. } => {
+                destinations.functions.as_ref().map(|functions| functions.limits().payload_bytes_max)
+            }
+        };
+        if effect.content().len() > self.effect_bytes_max().min(carried_max.unwrap_or(usize::MAX)) {
+            return Err(Error::TooLarge("the message or payload is beyond the limit of one effect"));
+        }
+        Ok(())
+    }
+
+    /// An effect has to fit an item of its own.
+    fn effect_bytes_max(&self) -> usize {
+        let item_bytes_max = self.key_value.limits().item_bytes_max;
+        self.config.effect_bytes_max.min(item_bytes_max / 2)
+    }
+
+    /// Errors: `NoSuchQueue`, `NoSuchFunction`: an effect that cannot leave must not be promised.
+    async fn check_destination(&self, effect: &Effect) -> Result<()> {
+        if self.known.contains(effect) {
+            return Ok(());
+        }
+        match effect {
+            Effect::Message { queue: name, .. } => {
+                let queue = self.destinations.queue.as_ref().ok_or(Error::NoSuchQueue)?;
+                queue.send(&queue_name(name), Vec::new()).await.map_err(|error| match error.kind() {
+                    ports::ErrorKind::Invalid => Error::NoSuchQueue,
+                    _ => error.into(),
+                })?;
+            }
+            Effect::Invocation { function, .. } => {
+                let functions = self.destinations.functions.as_ref().ok_or(Error::NoSuchFunction)?;
+                if !functions.knows(function).await? {
+                    return Err(Error::NoSuchFunction);
+                }
+            }
+        }
+        self.known.insert(effect);
+        Ok(())
+    }
+
+    fn buffer_effect(&self, transaction: &Transaction, effect: &Effect, place: Option<u32>) -> Result<()> {
+        if self.outbox.is_full(self.config.unsent_max) {
+            return Err(Error::TooMuchBuffered);
+        }
+        let mut state = transaction.state();
+        state.touch(self.clock.monotonic())?;
+        transaction.node.store.standing()?;
+        let bytes = effect.bytes_len();
+        if !self.counters.buffer(bytes, self.config.node_buffer_bytes_max) {
+            return Err(Error::TooMuchBuffered);
+        }
+        let added = state.effects.add(effect, place, self.config.effects_max);
+        if !matches!(added, Ok(true)) {
+            self.counters.unbuffer(bytes);
+        }
+        added.map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(body: &'static str) -> Effect {
+        Effect::Message {
+            queue: "q".to_owned(),
+            group: Bytes::new(),
+            body: Bytes::from_static(body.as_bytes()),
+        }
+    }
+
+    /// T13.
+    #[test]
+    fn a_repeated_call_changes_nothing_and_another_in_its_place_is_refused() {
+        let mut buffer = EffectBuffer::default();
+        assert_eq!(buffer.add(&message("b"), Some(1), 5), Ok(true));
+        assert_eq!(buffer.add(&message("a"), Some(0), 5), Ok(true));
+        let bytes = buffer.bytes();
+        assert_eq!(buffer.add(&message("b"), Some(1), 5), Ok(false));
+        assert!(matches!(buffer.add(&message("x"), Some(1), 5), Err(Error::Invalid(_))));
+        assert_eq!(buffer.bytes(), bytes);
+        assert_eq!(buffer.add(&message("c"), None, 5), Ok(true));
+        assert_eq!(buffer.add(&message("c"), None, 5), Ok(true), "without a place each call is its own");
+        assert!(matches!(buffer.add(&message("d"), Some(5), 5), Err(Error::TooLarge(_))));
+        assert_eq!(buffer.add(&message("d"), None, 5), Ok(true));
+        assert!(matches!(buffer.add(&message("e"), None, 5), Err(Error::TooLarge(_))));
+        assert_eq!(buffer.bytes(), 5 * message("a").bytes_len());
+        assert_eq!(buffer.into_effects(), ["a", "b", "c", "c", "d"].map(message));
+    }
+
+    #[test]
+    fn ids_of_effects_tell_transactions_apart_also_by_names_with_slashes() {
+        let id = |name: &'static str| TransactionId::new(name).expect("a name");
+        assert_eq!(effect_id(&id("order-17"), 3), "order-17/3");
+        assert_ne!(effect_id(&id("a/1"), 0), effect_id(&id("a"), 10));
+        let longest = TransactionId::new(vec![b'x'; crate::transaction_id::ID_BYTES_MAX]).expect("a name");
+        assert!(effect_id(&longest, u32::MAX).len() <= ports::queue::DEDUPLICATION_BYTES_MAX);
+    }
+}
