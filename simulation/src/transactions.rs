@@ -4,10 +4,13 @@
 //! [`workload`] draws what functions do, [`client`] runs them on a [`house`] whose nodes are [`mortal`], and
 //! writes a [`history`]; the world is healed and what is [`at_rest`] is read; [`fractures`], [`outcomes`] and
 //! [`leftovers`] compare the two; [`scenario`] goes through the seeds. The checks know no engine: a history and
-//! an order of commits are enough for them, so that other stores can be held against the same promises.
+//! an order of commits are enough for them, so that other stores can be held against the same promises. [`effects`] go to
+//! [`destinations`] of a node, and their receivers say what came.
 
 pub mod at_rest;
 pub mod client;
+pub mod destinations;
+pub mod effects;
 pub mod fractures;
 pub mod history;
 pub mod house;

@@ -182,7 +182,7 @@ impl Row {
 }
 
 impl Store {
-    /// Writes what `attempt` is to send, should it commit. Parts come first: the row says that they are there (P6).
+    /// Writes what `attempt` is to send, should it commit. The row is there before its parts: none is without an owner.
     pub(crate) async fn put_effects(
         &self,
         id: &TransactionId,
@@ -195,18 +195,18 @@ impl Store {
         }
         let parts = parts(effects, inline_bytes_max);
         let stored = if parts == 0 { Stored::Inline(effects.to_vec()) } else { Stored::Parts(parts) };
-        let updates = (0..parts).zip(effects).map(|(place, effect)| {
-            let held = vec![(Name::from(EFFECTS), Value::Bytes(encode(effect)))];
-            Ok(Update::put(layout::effect(attempt, place), held))
-        });
-        let put = |update| async move { self.update(update).await.map(drop) };
-        stream::iter(updates).try_for_each_concurrent(WRITES_AT_ONCE, put).await?;
         let attributes = vec![
             (Name::from(ID), Value::Bytes(id.as_bytes().clone())),
             (Name::from(EFFECTS), Value::Bytes(encode(&stored))),
             (Name::from(SENT), Value::Integer(0)),
         ];
-        self.update(Update::put(layout::outbox_row(attempt), attributes)).await.map(drop)
+        self.update(Update::put(layout::outbox_row(attempt), attributes)).await?;
+        let updates = (0..parts).zip(effects).map(|(place, effect)| {
+            let held = vec![(Name::from(EFFECTS), Value::Bytes(encode(effect)))];
+            Ok(Update::put(layout::effect(attempt, place), held))
+        });
+        let put = |update| async move { self.update(update).await.map(drop) };
+        stream::iter(updates).try_for_each_concurrent(WRITES_AT_ONCE, put).await
     }
 
     /// Deletes the outbox row of `attempt`, and the parts it names: they are sent, or do not count.

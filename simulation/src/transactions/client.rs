@@ -17,6 +17,7 @@ use transactions::{
 };
 
 use super::{
+    effects::Sent,
     history::{Answer, Commit, Execution, Shown, Span, Step, Writer},
     house::{Connection, Failure, House},
     workload::{Mix, Planned, Script, Tag, Work, Zipf},
@@ -68,9 +69,15 @@ pub async fn work(house: House, number: usize, mix: Mix, habits: Habits, record:
     }
 }
 
-/// Runs one transaction until it has come through.
-pub async fn transact(house: House, script: &Script, name: Option<&TransactionId>, record: Record) {
-    let mix = Mix { value_bytes: 0, ..Mix::default() };
+/// Runs one transaction with so many effects until it has come through.
+pub async fn transact(
+    house: House,
+    script: &Script,
+    name: Option<&TransactionId>,
+    effects: u32,
+    record: Record,
+) {
+    let mix = Mix { value_bytes: 0, effects, ..Mix::default() };
     let client = Client::new(house, 0, mix, Habits::default(), record, Rng::with_seed(0));
     client.platform(script, name, None).await;
 }
@@ -246,6 +253,9 @@ impl Attempt<'_> {
                 return Ended::Again;
             }
         }
+        if self.send().await.is_err() {
+            return Ended::Again;
+        }
         self.stall(stall, script.work.len()).await;
         if dies == Some(script.work.len()) {
             return Ended::Done;
@@ -290,6 +300,15 @@ impl Attempt<'_> {
         let value = tag.to_value(self.client.mix.value_bytes);
         self.note(Step::Wrote { key: key.clone(), value: Some(value.clone()) });
         self.connection.call(engine.put(&call, key, value)).await
+    }
+
+    async fn send(&self) -> Result<(), Failure> {
+        for place in 0..self.client.mix.effects {
+            let sent = Sent { writer: self.writer.clone(), place };
+            let (call, effect) = (self.call(), sent.effect(self.client.number));
+            self.connection.call(self.connection.engine.send(&call, effect, Some(place))).await?;
+        }
+        Ok(())
     }
 
     /// Asks until it is told, on whichever node there is.

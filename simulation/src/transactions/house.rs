@@ -15,7 +15,10 @@ use simulated::World;
 use tokio::{sync::watch, task::JoinHandle};
 use transactions::{Config, Engine, Error, Parts, Service, model::Shown};
 
-use super::mortal::{Life, MortalKeyValue};
+use super::{
+    destinations,
+    mortal::{Life, MortalKeyValue},
+};
 
 /// How long a start that a fault has stopped waits before it is tried again.
 const START_AGAIN_AFTER: Duration = Duration::from_millis(100);
@@ -117,7 +120,8 @@ impl House {
             clock: self.world.clock_off_by(skew_ms),
             entropy: self.world.entropy(),
         };
-        let service = Arc::new(Service::new(parts, self.config.clone()));
+        let destinations = destinations::mortal(&self.world, &life);
+        let service = Arc::new(Service::with_destinations(parts, destinations, self.config.clone()));
         let starting = async {
             while service.start().await.is_err() {
                 tokio::time::sleep(START_AGAIN_AFTER).await;

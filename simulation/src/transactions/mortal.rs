@@ -88,7 +88,7 @@ impl Life {
     }
 
     /// One call of this process: made and answered if it lives through it.
-    async fn live_through<T>(&self, call: impl Future<Output = T>) -> T {
+    pub(super) async fn live_through<T>(&self, call: impl Future<Output = T>) -> T {
         let side = self.arrive();
         if side == Some(Side::Before) {
             self.end();

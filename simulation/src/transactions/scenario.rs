@@ -11,6 +11,7 @@ use transactions::{Config, Figures, broken::Broken, model::Call};
 use super::{
     at_rest::AtRest,
     client::{self, Habits, Record},
+    effects::{self, Receipt, Receipts},
     fractures,
     history::{Answer, Execution, Writer},
     house::House,
@@ -82,6 +83,7 @@ impl Default for Scenario {
                 clients: 3,
                 transactions: 30,
                 reads_together: false,
+                effects: 0,
             },
             habits: Habits { one_named_in: 2, pause: Duration::from_millis(10), ..Habits::default() },
             weather: Weather::Calm,
@@ -127,6 +129,11 @@ impl Scenario {
         let house = House::new(&world, self.config.clone());
         let mut rng = Rng::with_seed(seed);
         house.boot(Life::default(), 0).await;
+        let receipts = if self.mix.effects > 0 {
+            effects::receive(&world, rng.fork()).await
+        } else {
+            Receipts::default()
+        };
         self.weather.strike(&world);
         let record = Record::default();
         let clients = (0..self.mix.clients).map(|number| {
@@ -142,6 +149,7 @@ impl Scenario {
             () = tokio::time::sleep(Duration::from_hours(1)) => false,
         };
         fate.heal().await;
+        receipts.calm();
         let executions = record.take();
         if std::env::var_os("LANDFAST_HISTORY").is_some() {
             println!("{executions:#?}\n{}", world.trace());
@@ -152,11 +160,11 @@ impl Scenario {
                 ..Outcome::default()
             };
         }
-        self.judge(&house, &executions).await
+        self.judge(&house, &executions, &receipts).await
     }
 
     /// Lets what is left come to its end, and compares what stands there with what was told.
-    pub async fn judge(&self, house: &House, executions: &[Execution]) -> Outcome {
+    pub async fn judge(&self, house: &House, executions: &[Execution], receipts: &Receipts) -> Outcome {
         let world = house.world();
         tokio::time::sleep(AFTERWARDS).await;
         let port_calls = world.port_calls();
@@ -165,6 +173,7 @@ impl Scenario {
         let at_rest = at_rest(house, self.mix.keys).await;
         let figures = house.serving().map(|connection| connection.engine.figures()).unwrap_or_default();
         let mut violations = self.violations(executions, &at_rest, &figures);
+        violations.extend(self.effect_violations(house, &receipts.all(), &at_rest).await);
         violations.extend(answered_otherwise(house, executions, &at_rest).await);
         let acknowledged = |execution: &&Execution| execution.answer() == Some(Answer::Committed);
         Outcome {
@@ -197,9 +206,20 @@ impl Scenario {
         if self.leaves_nothing {
             violations.push(("leftover", leftovers::leftovers(at_rest)));
         }
-        let said = |(check, found): (&str, Vec<String>)| {
-            found.into_iter().map(|violation| format!("{check}: {violation}")).collect::<Vec<_>>()
-        };
+        violations.into_iter().flat_map(said).collect()
+    }
+
+    async fn effect_violations(&self, house: &House, receipts: &[Receipt], at_rest: &AtRest) -> Vec<String> {
+        let mut violations = vec![
+            ("uncommitted", effects::uncommitted(receipts, at_rest)),
+            ("unsent", effects::unsent(receipts, at_rest)),
+            ("miscounted", effects::miscounted(receipts)),
+            ("misnamed", effects::misnamed(receipts)),
+            ("reordered", effects::reordered(receipts)),
+        ];
+        if self.leaves_nothing {
+            violations.push(("effect left", effects::left(&house.world().key_value(), at_rest).await));
+        }
         violations.into_iter().flat_map(said).collect()
     }
 
@@ -242,6 +262,10 @@ impl Scenario {
             None => panic!("{:?} was not caught by {seeds_max} seeds", self.config.broken),
         }
     }
+}
+
+fn said((check, found): (&str, Vec<String>)) -> Vec<String> {
+    found.into_iter().map(|violation| format!("{check}: {violation}")).collect()
 }
 
 /// What the store holds, and what a node shows of all keys.

@@ -36,6 +36,8 @@ pub struct Mix {
     pub transactions: usize,
     /// Whether a function asks for all it reads at once.
     pub reads_together: bool,
+    /// How many effects a transaction has.
+    pub effects: u32,
 }
 
 /// The paper's: two functions of two reads and a write each.
@@ -52,6 +54,7 @@ impl Default for Mix {
             clients: 10,
             transactions: 1_000,
             reads_together: false,
+            effects: 0,
         }
     }
 }

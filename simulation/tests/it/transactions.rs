@@ -2,6 +2,7 @@
 //! the rule.
 
 mod deaths;
+mod effects;
 
 use std::time::Duration;
 

@@ -1,0 +1,62 @@
+//! T13: effects follow their commit, over seeds of deaths and faults; each rule with the variant that drops it.
+
+use simulation::transactions::scenario::Disaster;
+
+use super::*;
+
+/// Three effects for each transaction: messages and an invocation, on a node that dies anywhere.
+fn sending(weather: Weather) -> Scenario {
+    let dying = dying(weather);
+    let mix = Mix { effects: 3, transactions: 15, ..dying.mix };
+    Scenario { mix, ..dying }
+}
+
+/// The store goes back to what was durable, with or without its node.
+fn losing() -> Scenario {
+    use Disaster::{Everything, Store};
+    Scenario { disasters: vec![Store, Everything, Store], ..sending(Weather::Slow) }
+}
+
+/// T13.
+#[test]
+fn effects_follow_their_commit() {
+    for weather in [Weather::Calm, Weather::Slow, Weather::Stormy] {
+        sending(weather).holds("effects_follow_their_commit");
+    }
+    losing().holds("effects_follow_their_commit");
+}
+
+/// T13: large effects travel in parts, and a transaction may have nothing else.
+#[test]
+fn large_effects_follow_their_commit_too() {
+    let mut scenario = sending(Weather::Slow);
+    scenario.config.effects_inline_bytes_max = 0;
+    scenario.mix.writes = 0;
+    scenario.holds("large_effects_follow_their_commit_too");
+}
+
+/// T13: also of a node that was taken for dead and goes on beside its successor.
+#[test]
+fn two_nodes_that_send_the_same_effect_send_it_under_one_id() {
+    let replaced = replaced();
+    let mix = Mix { effects: 3, clients: 3, transactions: 24, ..replaced.mix };
+    Scenario { mix, ..replaced }.holds("two_nodes_that_send_the_same_effect_send_it_under_one_id");
+}
+
+/// T13, broken.
+#[test]
+fn sending_before_the_commit_is_durable_is_caught() {
+    losing().without(Broken::SendsBeforeDurable).is_caught("uncommitted", SEEDS_UNTIL_CAUGHT);
+}
+
+/// T13, broken.
+#[test]
+fn forgetting_what_a_dead_node_had_not_sent_is_caught() {
+    sending(Weather::Slow).without(Broken::ForgetsUnsent).is_caught("unsent", SEEDS_UNTIL_CAUGHT);
+}
+
+/// T13, broken.
+#[test]
+fn naming_effects_anew_is_caught() {
+    sending(Weather::Slow).without(Broken::NamesEffectsAnew).is_caught("miscounted", SEEDS_UNTIL_CAUGHT);
+}
