@@ -191,7 +191,11 @@ async fn start_transactions(
         clock: Arc::new(SystemClock::new()),
         entropy: Arc::new(SystemEntropy::default()),
     };
-    let service = transactions::Service::new(parts, transactions::Config::default());
+    // No functions: those there are belong to the house, and no client may have them run.
+    let queue = Arc::new(MeteredQueue::new(provider.queue(), Arc::clone(meter)));
+    let destinations = transactions::Destinations { queue: Some(queue), functions: None };
+    let config = transactions::Config::default();
+    let service = transactions::Service::with_destinations(parts, destinations, config);
     service.start().await.context("the transactions service could not start")?;
     Ok(service)
 }

@@ -5,6 +5,7 @@
 mod client;
 mod commands;
 mod configuration;
+mod effects;
 mod process;
 mod serve;
 mod tidy;

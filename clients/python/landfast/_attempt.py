@@ -60,6 +60,7 @@ class Attempt:
         self._is_torn = False
         self._ended: Optional[Error] = None
         self._is_begin_doubled = False
+        self._effects = 0
 
     def begin(self) -> Steps[None]:
         if self.phase is Phase.OPEN:
@@ -68,6 +69,7 @@ class Attempt:
         self._doubled = set()
         self._is_torn = False
         self._ended = None
+        self._effects = 0
         self.committed_token = None
         call = _requests.begin(self.id, self._isolation, self._after_token or self._after.token)
         try:
@@ -99,10 +101,11 @@ class Attempt:
         yield from self._write(key, _requests.delete(self.id, self._token, key))
 
     def send(self, queue: str, body: Value, group: Optional[str]) -> Steps[None]:
-        yield from self._call(_requests.send(self.id, self._token, queue, body, group), is_write=True)
+        call = _requests.send(self.id, self._token, self._effects, queue, body, group)
+        yield from self._effect(call)
 
     def invoke(self, function: str, payload: Value) -> Steps[None]:
-        yield from self._call(_requests.invoke(self.id, self._token, function, payload), is_write=True)
+        yield from self._effect(_requests.invoke(self.id, self._token, self._effects, function, payload))
 
     def commit(self) -> Steps[None]:
         """May be called again after `OutcomeUnknown`, and after it has succeeded."""
@@ -166,6 +169,11 @@ class Attempt:
         answer = yield from self._call(call, is_write=True)
         if answer.is_doubled:
             self._doubled.add(name)
+
+    def _effect(self, call: Call) -> Steps[None]:
+        # Its place is taken before its answer comes, and not given again if it is refused: others may be under way.
+        self._effects += 1
+        yield from self._call(call, is_write=True)
 
     def _call(self, call: Call, is_write: bool = False) -> Steps[Answer]:
         if self.phase is not Phase.OPEN:

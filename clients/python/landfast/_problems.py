@@ -191,6 +191,18 @@ class InvalidRequest(Error):
     advice = "Keys have at most 1,024 bytes, ids 1 to 128."
 
 
+class NoSuchQueue(Error):
+    """There is no queue of this name to send to. Nothing changed."""
+
+    advice = "Check the name; queues are made before they are sent to."
+
+
+class NoSuchFunction(Error):
+    """There is no function of this name to run. Nothing changed."""
+
+    advice = "Check the name; functions are deployed before they are invoked."
+
+
 class SeveralSequencers(Error):
     """A serializable transaction stays within the keyspaces of one sequencer."""
 
@@ -234,6 +246,8 @@ MEANINGS: Mapping[str, Meaning] = {
     "too-many-transactions": Meaning(TooManyTransactions, Repeat.HERE),
     "too-much-buffered": Meaning(TooMuchBuffered, Repeat.HERE),
     "no-such-transaction": Meaning(NoSuchTransaction),
+    "no-such-queue": Meaning(NoSuchQueue),
+    "no-such-function": Meaning(NoSuchFunction),
     "expired": Meaning(Expired),
     "several-sequencers": Meaning(SeveralSequencers),
     "clock-ahead": Meaning(ClockAhead, Repeat.ELSEWHERE),

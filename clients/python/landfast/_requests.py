@@ -21,6 +21,7 @@ ANSWER_BYTES_MAX = VALUE_BYTES_MAX + 64 * 1024
 
 ATTEMPT_HEADER = "Landfast-Attempt"
 AFTER_HEADER = "Landfast-After"
+EFFECT_HEADER = "Landfast-Effect"
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,6 @@ class Call:
     what: str
     request: Request
     transaction: Optional[str] = None
-    is_repeatable: bool = True
-    """Whether sending it twice does what sending it once does."""
     is_change: bool = False
     """Whether it takes effect by itself, so that a lost answer leaves its outcome unknown."""
     may_be_absent: bool = False
@@ -101,18 +100,19 @@ def delete(id: str, attempt: str, key: Key) -> Call:
     return Call(what, Request("DELETE", _key(id, key, what), _of(attempt)), id)
 
 
-def send(id: str, attempt: str, queue: str, body: Value, group: Optional[str]) -> Call:
+def send(id: str, attempt: str, place: int, queue: str, body: Value, group: Optional[str]) -> Call:
+    """`place` says which effect of the attempt it is, so that the server knows a repeat for one."""
     what = f"send to queue {queue!r} in transaction {id!r}"
     path = f"{_transaction(id)}/messages/{_segment(queue, what)}"
     if group is not None:
         path += f"?group={quote(group, safe='')}"
-    return Call(what, Request("POST", path, _raw(attempt), _bytes(body, what, id)), id, is_repeatable=False)
+    return Call(what, Request("POST", path, _effect(attempt, place), _bytes(body, what, id)), id)
 
 
-def invoke(id: str, attempt: str, function: str, payload: Value) -> Call:
+def invoke(id: str, attempt: str, place: int, function: str, payload: Value) -> Call:
     what = f"invoke function {function!r} in transaction {id!r}"
     path = f"{_transaction(id)}/invocations/{_segment(function, what)}"
-    return Call(what, Request("POST", path, _raw(attempt), _bytes(payload, what, id)), id, is_repeatable=False)
+    return Call(what, Request("POST", path, _effect(attempt, place), _bytes(payload, what, id)), id)
 
 
 def commit(id: str, attempt: str) -> Call:
@@ -156,6 +156,10 @@ def _of(attempt: str) -> Dict[str, str]:
 
 def _raw(attempt: str) -> Dict[str, str]:
     return {ATTEMPT_HEADER: attempt, "Content-Type": "application/octet-stream"}
+
+
+def _effect(attempt: str, place: int) -> Dict[str, str]:
+    return {**_raw(attempt), EFFECT_HEADER: str(place)}
 
 
 def _transaction(id: str) -> str:

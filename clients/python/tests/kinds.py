@@ -40,6 +40,9 @@ class BlockingTransaction:
     async def send(self, queue: str, body: bytes) -> None:
         self._transaction.send(queue, body)
 
+    async def invoke(self, function: str, payload: bytes) -> None:
+        self._transaction.invoke(function, payload)
+
     async def commit(self) -> None:
         self._transaction.commit()
 

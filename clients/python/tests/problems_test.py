@@ -15,6 +15,8 @@ TABLE = [
     ("too-many-transactions", 429, landfast.TooManyTransactions, Repeat.HERE, False),
     ("too-much-buffered", 429, landfast.TooMuchBuffered, Repeat.HERE, False),
     ("no-such-transaction", 404, landfast.NoSuchTransaction, Repeat.NEVER, True),
+    ("no-such-queue", 404, landfast.NoSuchQueue, Repeat.NEVER, False),
+    ("no-such-function", 404, landfast.NoSuchFunction, Repeat.NEVER, False),
     ("expired", 409, landfast.Expired, Repeat.NEVER, False),
     ("several-sequencers", 400, landfast.SeveralSequencers, Repeat.NEVER, False),
     ("clock-ahead", 503, landfast.ClockAhead, Repeat.ELSEWHERE, True),

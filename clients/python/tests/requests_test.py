@@ -210,13 +210,20 @@ async def an_attempt_does_not_commit_after_a_write_that_may_be_missing(
 
 
 @kinds.over()
-async def an_effect_is_not_sent_twice(client: kinds.Client, servers: cluster.Cluster) -> None:
-    servers.fail("POST .*/messages/", cluster.reset_unheard)
-    with pytest.raises(landfast.Unavailable):
-        async with client.transaction() as t:
-            await t.send("mail", b"hello")
-    assert len(servers.requests("messages")) == 1
-    assert servers.store.commits == []
+async def an_effect_whose_answer_is_lost_is_repeated_under_its_place(
+    client: kinds.Client, servers: cluster.Cluster
+) -> None:
+    """T13. The server knows a repeat by its place, which the next attempt counts from zero again."""
+    servers.fail("POST .*/messages/", cluster.reset_unheard, cluster.reset_after)
+    async with client.transaction() as t:
+        await t.send("mail", b"hello")
+        await t.send("mail", b"again")
+        await t.invoke("notify", b"both")
+    async with client.transaction() as t:
+        await t.send("mail", b"other")
+    places = [seen.headers.get("landfast-effect") for seen in servers.requests("POST .*/(messages|invocations)/")]
+    assert places == ["0", "0", "0", "1", "2", "0"]
+    assert len(servers.store.commits) == 2
 
 
 @kinds.over()

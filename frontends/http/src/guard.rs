@@ -29,6 +29,9 @@ use crate::{
 
 /// The longest body where no value is carried; one that says it is longer is refused before any route sees it.
 pub(crate) const BODY_BYTES_MAX: usize = 64 * 1024;
+
+/// The longest body of a message or an invocation: as the service's limit.
+pub(crate) const EFFECT_BYTES_MAX: usize = 256 << 10;
 /// What a browser says about the page that sent a request.
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
@@ -72,7 +75,7 @@ impl Rules {
         if !request.uri().path().starts_with("/health/") {
             self.check_token(headers)?;
         }
-        self.check_length(request.method(), headers)
+        self.check_length(request, headers)
     }
 
     fn check_host(&self, request: &Request) -> Result<Option<Authority>, Problem> {
@@ -102,9 +105,14 @@ impl Rules {
         if right { Ok(()) } else { Err(refuse()) }
     }
 
-    fn check_length(&self, method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
+    fn check_length(&self, request: &Request, headers: &HeaderMap) -> Result<(), Problem> {
         let Ok(Some(length)) = single(headers, &header::CONTENT_LENGTH) else { return Ok(()) };
-        let bytes_max = if method == Method::PUT { self.value_bytes_max } else { BODY_BYTES_MAX };
+        let path = request.uri().path();
+        let bytes_max = match *request.method() {
+            Method::PUT => self.value_bytes_max,
+            Method::POST if path.contains("/messages/") || path.contains("/invocations/") => EFFECT_BYTES_MAX,
+            _ => BODY_BYTES_MAX,
+        };
         match length.parse::<usize>() {
             Ok(bytes) if bytes <= bytes_max => Ok(()),
             _ => Err(body::too_large(bytes_max)),

@@ -15,6 +15,9 @@ pub(crate) const ATTEMPT: HeaderName = HeaderName::from_static("landfast-attempt
 /// The client's last commit, which a transaction must see.
 pub(crate) const AFTER: HeaderName = HeaderName::from_static("landfast-after");
 
+/// Which of the transaction's effects a call is, from zero: a repeat of it changes nothing.
+pub(crate) const EFFECT: HeaderName = HeaderName::from_static("landfast-effect");
+
 /// The attempt that a call carries.
 pub(crate) fn attempt(headers: &HeaderMap) -> Result<Option<Attempt>, Problem> {
     parsed(headers, &ATTEMPT, "send Landfast-Attempt once, as the begin answered it")
@@ -23,6 +26,15 @@ pub(crate) fn attempt(headers: &HeaderMap) -> Result<Option<Attempt>, Problem> {
 /// The commit that a begin carries.
 pub(crate) fn after(headers: &HeaderMap) -> Result<Option<After>, Problem> {
     parsed(headers, &AFTER, "send Landfast-After once, as the commit answered it")
+}
+
+/// The place of the effect that a call carries.
+pub(crate) fn effect(headers: &HeaderMap) -> Result<Option<u32>, Problem> {
+    parsed(
+        headers,
+        &EFFECT,
+        "send Landfast-Effect once: the number of the transaction's effects before this one",
+    )
 }
 
 /// `response` with the commit that the client may carry on.

@@ -21,6 +21,7 @@
 mod backend;
 mod body;
 mod connection;
+mod effects;
 mod guard;
 mod headers;
 mod metrics;

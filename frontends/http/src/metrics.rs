@@ -71,6 +71,14 @@ fn transactions(encoder: &mut DescriptorEncoder<'_>, numbers: &Transactions) -> 
     gauge(encoder, "transactions_index_size_bytes", "Bytes of the index of versions", numbers.index_bytes)?;
     gauge(encoder, "transactions_cache_size_bytes", "Bytes of values cached", numbers.data_cache_bytes)?;
     gauge(encoder, "transactions_buffered_bytes", "Bytes of values not written yet", numbers.buffered_bytes)?;
+    gauge(encoder, "transactions_effects_unsent", "Effects of commits not sent yet", numbers.effects_unsent)?;
+    gauge(
+        encoder,
+        "transactions_effects_failing",
+        "Transactions whose next effect was refused when it was last tried",
+        numbers.effects_failing,
+    )?;
+    counter(encoder, "transactions_effects_sent", "Effects sent", numbers.effects_sent)?;
     counter(encoder, "transactions_begun", "Transactions begun", numbers.begun)?;
     counter(encoder, "transactions_committed", "Transactions committed", numbers.committed)?;
     counter(encoder, "transactions_aborted", "Transactions aborted or begun anew", numbers.aborted)?;

@@ -34,6 +34,10 @@ pub enum Kind {
     NoSuchKey,
     /// The transaction was never begun.
     NoSuchTransaction,
+    /// There is no queue of this name to send to.
+    NoSuchQueue,
+    /// There is no function of this name to run.
+    NoSuchFunction,
     /// The transaction, or this attempt of it, has ended.
     TransactionFinished,
     /// The transaction began so long ago that its outcome is no longer known.
@@ -73,6 +77,8 @@ impl Kind {
             Self::NoSuchTransaction => {
                 (S::NOT_FOUND, "no-such-transaction", "The transaction was never begun")
             }
+            Self::NoSuchQueue => (S::NOT_FOUND, "no-such-queue", "There is no queue of this name"),
+            Self::NoSuchFunction => (S::NOT_FOUND, "no-such-function", "There is no function of this name"),
             Self::TransactionFinished => (S::CONFLICT, "transaction-finished", "The transaction has ended"),
             Self::Expired => (S::CONFLICT, "expired", "The transaction's outcome is no longer known"),
             Self::NoValidVersion => {
@@ -120,6 +126,8 @@ impl From<Error> for Problem {
             Error::TooManyOpen => Kind::TooManyTransactions,
             Error::TooMuchBuffered => Kind::TooMuchBuffered,
             Error::NoSuchTransaction => Kind::NoSuchTransaction,
+            Error::NoSuchQueue => Kind::NoSuchQueue,
+            Error::NoSuchFunction => Kind::NoSuchFunction,
             Error::TransactionFinished(_) => Kind::TransactionFinished,
             Error::NoValidVersion => Kind::NoValidVersion,
             Error::Expired => Kind::Expired,
@@ -183,6 +191,8 @@ mod tests {
             (Error::TooManyOpen, 429, "too-many-transactions"),
             (Error::TooMuchBuffered, 429, "too-much-buffered"),
             (Error::NoSuchTransaction, 404, "no-such-transaction"),
+            (Error::NoSuchQueue, 404, "no-such-queue"),
+            (Error::NoSuchFunction, 404, "no-such-function"),
             (Error::TransactionFinished(Outcome::Aborted), 409, "transaction-finished"),
             (Error::NoValidVersion, 409, "no-valid-version"),
             (Error::Expired, 409, "expired"),

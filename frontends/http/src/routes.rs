@@ -13,6 +13,7 @@ use axum::{
 
 use crate::{
     backend::Backend,
+    effects,
     guard::{Rules, guard},
     metrics,
     problem::{Kind, Problem},
@@ -28,7 +29,8 @@ const PAGE_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script
                            connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
 
 pub(crate) fn router(snapshot: Shared, backend: Backend, rules: Rules) -> Router {
-    let services = transactions::routes().merge(state::routes()).with_state(Arc::new(backend));
+    let services =
+        transactions::routes().merge(effects::routes()).merge(state::routes()).with_state(Arc::new(backend));
     Router::new()
         .route("/", get(page))
         .route("/health/live", get(live))

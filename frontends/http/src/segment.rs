@@ -18,7 +18,8 @@ pub(crate) fn bytes(uri: &Uri, place: usize) -> Result<Vec<u8>, Problem> {
     })
 }
 
-fn decode(segment: &str) -> Option<Vec<u8>> {
+/// The bytes that `segment` stands for; none: it is malformed.
+pub(crate) fn decode(segment: &str) -> Option<Vec<u8>> {
     let mut encoded = segment.bytes();
     let mut decoded = Vec::with_capacity(segment.len());
     while let Some(byte) = encoded.next() {

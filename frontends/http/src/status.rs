@@ -97,8 +97,14 @@ pub struct Transactions {
     pub index_bytes: u64,
     /// Bytes of values in the cache.
     pub data_cache_bytes: u64,
-    /// Bytes of values not written yet.
+    /// Bytes of values and effects not written yet.
     pub buffered_bytes: u64,
+    /// Effects sent since the start.
+    pub effects_sent: u64,
+    /// Effects of commits that are not sent yet.
+    pub effects_unsent: u64,
+    /// Transactions whose next effect was refused when it was last tried: somebody has to look.
+    pub effects_failing: u64,
 }
 
 /// The journal in numbers.

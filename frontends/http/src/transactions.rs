@@ -26,7 +26,7 @@ use crate::{
     segment,
 };
 
-type Answer = Result<Response, Problem>;
+pub(crate) type Answer = Result<Response, Problem>;
 
 /// Where the id and the key stand in a path.
 const ID: usize = 2;
@@ -156,7 +156,8 @@ async fn abort(State(backend): State<Arc<Backend>>, uri: Uri, headers: HeaderMap
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-fn call(uri: &Uri, headers: &HeaderMap) -> Result<Call, Problem> {
+/// Which transaction, and which attempt of it, a call is for.
+pub(crate) fn call(uri: &Uri, headers: &HeaderMap) -> Result<Call, Problem> {
     let id = TransactionId::new(segment::bytes(uri, ID)?)?;
     Ok(Call { id, attempt: headers::attempt(headers)? })
 }

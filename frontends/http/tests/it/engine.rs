@@ -8,10 +8,13 @@ use embedded::{
 };
 use http_frontend::{Config, Limits, Services, Status};
 use in_process::{SystemClock, SystemEntropy};
-use ports::faults::{Calm, FaultSchedule, FaultyKeyValue};
+use ports::{
+    faults::{Calm, FaultSchedule, FaultyKeyValue},
+    queue::{Delivery, QueueOptions},
+};
 use tempfile::TempDir;
 use tokio::task::JoinSet;
-use transactions::{Parts, Service};
+use transactions::{Destinations, Parts, Service, effects::queue_name};
 
 use crate::Fixture;
 
@@ -49,12 +52,47 @@ impl Engine {
         let clock = Arc::new(SystemClock::new());
         let key_value = Arc::new(FaultyKeyValue::new(provider.key_value(), faults, clock.clone()));
         let parts = Parts { key_value, clock, entropy: Arc::new(SystemEntropy::default()) };
-        let service = Service::new(parts, config);
+        let destinations = Destinations { queue: Some(provider.queue()), functions: None };
+        let service = Service::with_destinations(parts, destinations, config);
         service.start().await.expect("the service starts");
         let engine = service.engine();
         let mut background = JoinSet::new();
         background.spawn(async move { service.run().await });
         Self { inner: engine, _background: background, provider, _directory: directory }
+    }
+
+    /// A queue that clients may send to.
+    pub(crate) async fn create_queue(&self, name: &str) {
+        let created = self.provider.queue().create(&queue_name(name), QueueOptions::default()).await;
+        created.expect("a queue is made");
+    }
+
+    /// What lies in a queue now: group, id and body of each message, which are gone then.
+    pub(crate) async fn receive(&self, name: &str) -> Vec<[String; 3]> {
+        let (queue, name) = (self.provider.queue(), queue_name(name));
+        let mut received = Vec::new();
+        loop {
+            let batch = queue.receive(&name, 100).await.expect("the queue answers");
+            if batch.is_empty() {
+                return received;
+            }
+            for Delivery { handle, deduplication, body } in batch {
+                let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("text");
+                let id = deduplication.expect("every effect has an id");
+                received.push([text(&handle.group), text(&id), text(&body)]);
+                queue.acknowledge(&name, &[handle]).await.expect("the queue answers");
+            }
+        }
+    }
+
+    /// The next `count` messages of a queue, waited for as consumers wait.
+    pub(crate) async fn wait_for(&self, name: &str, count: usize) -> Vec<[String; 3]> {
+        let mut received = Vec::new();
+        while received.len() < count {
+            self.provider.queue().ready(&queue_name(name)).await.expect("the queue answers");
+            received.extend(self.receive(name).await);
+        }
+        received
     }
 
     /// From now on the store answers nothing.

@@ -5,6 +5,7 @@
 mod bodies;
 mod connections;
 mod durability;
+mod effects;
 mod engine;
 mod limits;
 mod origins;
