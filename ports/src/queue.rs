@@ -23,7 +23,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use crate::{Externalize, Receipt, Result};
+use crate::{Externalize, Incarnation, Receipt, Result};
 
 /// The longest message group.
 pub const GROUP_BYTES_MAX: usize = 128;
@@ -53,19 +53,10 @@ pub struct Handle {
     pub group: Bytes,
     /// The message's place.
     pub sequence: Sequence,
-    /// Which delivery of it, counted from one; a store that went back to its durable state adds
-    /// [`Handle::ATTEMPTS_APART`] to what it cannot remember, so that handles of before are told apart.
+    /// Which delivery of it, counted from one.
     pub attempt: u32,
-}
-
-impl Handle {
-    /// More deliveries than one message has between two returns of its store.
-    pub const ATTEMPTS_APART: u32 = 1 << 20;
-
-    /// How often the message has been delivered, this delivery included, as far as the store remembers.
-    pub fn deliveries(&self) -> u32 {
-        self.attempt % Self::ATTEMPTS_APART
-    }
+    /// The start of the store that gave it: one that has gone back may count the same attempts again.
+    pub incarnation: Incarnation,
 }
 
 /// A message given to a consumer.

@@ -16,7 +16,7 @@ use std::{fmt::Display, time::Duration};
 use async_trait::async_trait;
 use bytes::Bytes;
 use ports::{
-    Cost, Error, Queue, Receipt, Result,
+    Cost, Error, Incarnation, Queue, Receipt, Result,
     queue::{
         DEDUPLICATION_BYTES_MAX, DeadLetter, Delivery, GROUP_BYTES_MAX, Handle, Message, OnFailure,
         QueueLimits, QueueOptions, Sequence,
@@ -96,8 +96,9 @@ impl Queue for Store {
         let hidden = hidden_ms.map(microseconds).unwrap_or_default();
         let arguments =
             [decimal(messages_max), decimal(BATCH_BYTES_MAX), microseconds(DELIVERY_MS_MAX), hidden];
-        let (_, batch) = self.about(queue, Script::QueueReceive, &arguments, Effect::Changes).await?;
-        deliveries(batch).map_err(failed(Effect::Changes, &format!("receive from {queue:?}")))
+        let (receipt, batch) = self.about(queue, Script::QueueReceive, &arguments, Effect::Changes).await?;
+        deliveries(batch, receipt.point.incarnation)
+            .map_err(failed(Effect::Changes, &format!("receive from {queue:?}")))
     }
 
     async fn ready(&self, queue: &str) -> Result<()> {
@@ -210,7 +211,7 @@ fn check_messages(queue: &str, messages: &[Message], limits: &QueueLimits) -> Re
     Ok(())
 }
 
-fn deliveries(batch: Value) -> Result<Vec<Delivery>, Failure> {
+fn deliveries(batch: Value, incarnation: Incarnation) -> Result<Vec<Delivery>, Failure> {
     let delivery = |value| {
         let [group, sequence, attempt, body, id] = parts(value)?;
         let attempt = answer::number(&attempt)? as u32;
@@ -218,8 +219,8 @@ fn deliveries(batch: Value) -> Result<Vec<Delivery>, Failure> {
             Value::Nil => None,
             id => Some(answer::bytes(id)?),
         };
-        let handle =
-            Handle { group: answer::bytes(group)?, sequence: Sequence(answer::number(&sequence)?), attempt };
+        let (group, sequence) = (answer::bytes(group)?, Sequence(answer::number(&sequence)?));
+        let handle = Handle { group, sequence, attempt, incarnation };
         Ok(Delivery { handle, deduplication, body: answer::bytes(body)? })
     };
     answer::array(batch)?.into_iter().map(delivery).collect()

@@ -255,7 +255,8 @@ impl Store {
     ) -> Result<Vec<Delivery>> {
         let messages_max = messages_max.min(self.queue_limits.batch_messages_max);
         self.settle_queue(queue, now)?;
-        Ok(self.queue(queue)?.receive(messages_max, hidden_for, now))
+        let incarnation = self.point().incarnation;
+        Ok(self.queue(queue)?.receive(messages_max, hidden_for, now, incarnation))
     }
 
     fn acknowledge(&mut self, queue: &str, handles: &[Handle], twice: bool) -> Result<Receipt> {

@@ -6,6 +6,7 @@
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use ports::{Incarnation, queue::Handle};
 
 /// When a group changes by itself: the time, and a number that makes it unique.
 pub(crate) type Deadline = (Duration, u64);
@@ -62,11 +63,15 @@ impl Group {
         Self { entries: VecDeque::new(), phase: Phase::Ready, not_before: Duration::ZERO }
     }
 
-    /// The place of the message that is with a consumer by this very delivery, if there is one (Q6).
-    pub(crate) fn delivered(&self, sequence: u64, deliveries: u32) -> Option<usize> {
+    /// The place of the message that is with a consumer by this very delivery, in this `incarnation` of the store, if
+    /// there is one (Q6).
+    pub(crate) fn delivered(&self, handle: &Handle, incarnation: Incarnation) -> Option<usize> {
         let Phase::InFlight { count, .. } = self.phase else { return None };
-        let entry =
-            |(_, entry): &(usize, &Entry)| entry.sequence == sequence && entry.deliveries == deliveries;
-        self.entries.iter().take(count).enumerate().find(entry).map(|(index, _)| index)
+        let is_it = |entry: &Entry| {
+            entry.sequence == handle.sequence.0
+                && entry.deliveries == handle.attempt
+                && incarnation == handle.incarnation
+        };
+        self.entries.iter().take(count).position(is_it)
     }
 }

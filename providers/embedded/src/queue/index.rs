@@ -11,7 +11,7 @@ use std::{
 
 use bytes::{BufMut, Bytes, BytesMut};
 use ports::{
-    Error, Result,
+    Error, Incarnation, Result,
     queue::{Delivery, Handle, Message, OnFailure, QueueOptions, Retention, Sequence},
 };
 use tokio::sync::Notify;
@@ -35,8 +35,8 @@ pub(crate) struct Queues {
     pub(super) next_id: u32,
     pub(super) next_sequence: u64,
     pub(super) next_deadline: u64,
-    /// Returns to the durable state so far, in this process.
-    pub(super) returns: u32,
+    /// The start of the store that gives messages now.
+    pub(super) incarnation: Incarnation,
 }
 
 /// One queue.
@@ -73,23 +73,6 @@ impl QueueState {
         let (blocks, attempts_max) = (self.options.on_failure == OnFailure::Block, self.options.attempts_max);
         let heads = self.groups.iter().filter_map(|(name, group)| Some((name, group.entries.front()?)));
         heads.filter(move |(_, head)| blocks && head.failures >= attempts_max)
-    }
-
-    /// Has the attempts of messages that came back go on behind those whose handles are still about (Q6). One that
-    /// had been removed comes back with attempts that nobody can have seen.
-    fn outlive_handles(&mut self, earlier: &HashMap<Bytes, Group>, returns: u32) {
-        for (name, group) in &mut self.groups {
-            let before = earlier.get(name);
-            for entry in &mut group.entries {
-                let known = before.and_then(|group| {
-                    let place =
-                        group.entries.binary_search_by_key(&entry.sequence, |entry| entry.sequence).ok()?;
-                    Some(group.entries[place].deliveries)
-                });
-                let unseen = entry.deliveries.wrapping_add(returns.wrapping_mul(Handle::ATTEMPTS_APART));
-                entry.deliveries = known.map_or(unseen, |known| known.max(entry.deliveries));
-            }
-        }
     }
 
     /// Puts a group in line, or lets it wait for `not_before`.
@@ -129,12 +112,10 @@ impl Queues {
         incarnation << SEQUENCE_BITS
     }
 
-    /// Continues the waiters and attempt numbers of the state before a return to the durable one.
+    /// Continues the waiters of the state before a return to the durable one.
     pub(crate) fn take_over(&mut self, earlier: Self) {
-        self.returns = earlier.returns + 1;
         for (name, queue) in earlier.by_name {
             if let Some(mine) = self.by_name.get_mut(&name) {
-                mine.outlive_handles(&queue.groups, self.returns);
                 mine.notify = queue.notify;
             } else {
                 // Its creation was lost: who waits hears that it is not there.
@@ -257,9 +238,9 @@ impl Queues {
                     return Err(error);
                 }
             };
-            let attempt = entry.deliveries + 1;
-            let sequence = Sequence(entry.sequence);
-            let handle = Handle { group: group_name.clone(), sequence, attempt };
+            let (group, incarnation) = (group_name.clone(), self.incarnation);
+            let (sequence, attempt) = (Sequence(entry.sequence), entry.deliveries + 1);
+            let handle = Handle { group, sequence, attempt, incarnation };
             deliveries.push(Delivery { handle, deduplication: entry.id.clone(), body });
         }
         group.entries.iter_mut().take(count).for_each(|entry| entry.deliveries += 1);
@@ -291,7 +272,7 @@ impl Queues {
         let (mut removed, mut recorded) = (0, 0);
         for handle in handles {
             let Some(group) = queue.groups.get_mut(&handle.group) else { continue };
-            let Some(place) = group.delivered(handle.sequence.0, handle.attempt) else { continue };
+            let Some(place) = group.delivered(handle, self.incarnation) else { continue };
             let entry = group.entries.remove(place).expect("it was found there");
             recorded += u32::from(entry.body.is_none());
             remove_records(store, entry);
@@ -316,7 +297,7 @@ impl Queues {
     ) -> Result<bool> {
         let queue = self.by_name.get_mut(name).ok_or_else(|| unknown(name))?;
         let Some(group) = queue.groups.get_mut(&handle.group) else { return Ok(false) };
-        let Some(place) = group.delivered(handle.sequence.0, handle.attempt) else { return Ok(false) };
+        let Some(place) = group.delivered(handle, self.incarnation) else { return Ok(false) };
         let Phase::InFlight { count, .. } = group.phase else { return Ok(false) };
         let failed = fail(queue, store, &handle.group, place, reason)?;
         let group = queue.groups.get_mut(&handle.group).expect("the flight is over no sooner than below");
@@ -342,7 +323,7 @@ impl Queues {
     ) -> Result<()> {
         let queue = self.by_name.get_mut(name).ok_or_else(|| unknown(name))?;
         let Some(group) = queue.groups.get_mut(&handle.group) else { return Ok(()) };
-        if group.delivered(handle.sequence.0, handle.attempt).is_none() {
+        if group.delivered(handle, self.incarnation).is_none() {
             return Ok(());
         }
         if let Phase::InFlight { deadline, .. } = &mut group.phase {

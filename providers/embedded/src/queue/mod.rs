@@ -10,8 +10,8 @@
 //!   that was given and lost is never given again.
 //! - Deliveries are not records: after a crash every message that was not acknowledged is visible again.
 //!   Failures are records, so a message that fails for good also does so across restarts (rule P1).
-//! - Handles of a delivery from before a return to the durable state are stale: attempts of the messages that came
-//!   back count on from there, or from where nobody has been ([`ports::queue::Handle::ATTEMPTS_APART`]).
+//! - Handles of a delivery from before a return to the durable state are stale: a message that came back may be given
+//!   under the same attempt again, but never in the same incarnation.
 
 mod group;
 mod index;

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
-use ports::{Error, Result};
+use ports::{Error, Incarnation, Result};
 
 use super::{
     group::Entry,
@@ -17,7 +17,11 @@ use crate::{
 impl Queues {
     /// The index of what `store` holds.
     pub(crate) fn rebuild(store: &mut Store) -> Result<Self> {
-        let mut queues = Self { next_sequence: Self::first_sequence(store.incarnation), ..Self::default() };
+        let mut queues = Self {
+            next_sequence: Self::first_sequence(store.incarnation),
+            incarnation: Incarnation(store.incarnation),
+            ..Self::default()
+        };
         let mut names: HashMap<u32, Arc<str>> = HashMap::new();
         visit(store, Table::Queue, &first(Table::Message), |key, record| {
             let Record::Queue(queue) = record else { return None };

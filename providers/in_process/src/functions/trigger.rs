@@ -239,7 +239,7 @@ impl<'task> Task<'task> {
             let done = match outcome {
                 Ok(()) => true,
                 Err((failure, envelope)) => {
-                    let is_last = handle.deliveries() >= definition.options.attempts_max;
+                    let is_last = handle.attempt >= definition.options.attempts_max;
                     let handed_on = is_last && self.hand_on(&definition, id, envelope, &failure).await;
                     if !handed_on {
                         self.give_back(&handle, &failure).await;
@@ -297,10 +297,10 @@ impl<'task> Task<'task> {
 
     async fn give_back(self, handle: &Handle, failure: &Failure) {
         let (first, longest) = BACKOFF_MS;
-        let doublings = handle.deliveries().saturating_sub(1).min(16);
+        let doublings = handle.attempt.saturating_sub(1).min(16);
         let delay_ms = (first << doublings).min(longest);
         let queue = &self.trigger.queue;
-        let (reason, attempt) = (&failure.reason, handle.deliveries());
+        let (reason, attempt) = (&failure.reason, handle.attempt);
         if attempt < ALARM_ATTEMPT {
             tracing::debug!(queue, reason, attempt, delay_ms, "an invocation failed");
         } else {

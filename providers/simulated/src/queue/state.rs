@@ -14,7 +14,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use ports::queue::{DeadLetter, Delivery, Handle, Message, OnFailure, QueueOptions, Retention, Sequence};
+use ports::{
+    Incarnation,
+    queue::{DeadLetter, Delivery, Handle, Message, OnFailure, QueueOptions, Retention, Sequence},
+};
 
 /// Where an event goes that failed for good, if there is an exception handler: another queue, in whose
 /// messages it is wrapped.
@@ -50,6 +53,8 @@ struct Group {
 struct Taken {
     last: Sequence,
     until: Duration,
+    /// The start of the store in which they were.
+    incarnation: Incarnation,
 }
 
 #[derive(Debug, Clone)]
@@ -133,6 +138,7 @@ impl QueueState {
         messages_max: usize,
         hidden_for: Option<Duration>,
         now: Duration,
+        incarnation: Incarnation,
     ) -> Vec<Delivery> {
         let Some(name) = self.next_group(now).filter(|_| messages_max > 0) else { return Vec::new() };
         self.served = name.clone();
@@ -146,10 +152,10 @@ impl QueueState {
         for (sequence, waiting) in group.messages.iter_mut().take(count) {
             waiting.attempts += 1;
             let (group, sequence, attempt) = (name.clone(), *sequence, waiting.attempts);
-            let handle = Handle { group, sequence, attempt };
+            let handle = Handle { group, sequence, attempt, incarnation };
             let (deduplication, body) = (waiting.deduplication.clone(), waiting.body.clone());
             deliveries.push(Delivery { handle, deduplication, body });
-            taken = Some(Taken { last: sequence, until });
+            taken = Some(Taken { last: sequence, until, incarnation });
         }
         group.taken = taken;
         deliveries
@@ -229,7 +235,7 @@ impl QueueState {
         group.fail(handle.sequence, reason);
         group.visible = visible;
         let before = group.messages.range(..handle.sequence).next_back().map(|(sequence, _)| *sequence);
-        group.taken = group.taken.and_then(|taken| before.map(|last| Taken { last, until: taken.until }));
+        group.taken = group.taken.and_then(|taken| before.map(|last| Taken { last, ..taken }));
     }
 
     pub(crate) fn extend(&mut self, handle: &Handle, until: Duration) {
@@ -332,7 +338,9 @@ impl Group {
 
     /// Whether `handle` is the present delivery of a message that is with a consumer.
     fn holds(&self, handle: &Handle) -> bool {
-        self.taken.is_some_and(|taken| handle.sequence <= taken.last)
+        let is_taken =
+            |taken: Taken| handle.sequence <= taken.last && handle.incarnation == taken.incarnation;
+        self.taken.is_some_and(is_taken)
             && self.messages.get(&handle.sequence).is_some_and(|waiting| waiting.attempts == handle.attempt)
     }
 
