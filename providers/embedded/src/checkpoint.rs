@@ -193,16 +193,101 @@ fn recover_store(engine: &Engine) {
     state.store.view = None;
     match engine.base.reopen().and_then(|()| engine.base.view()) {
         Ok(view) => state.store.view = view,
-        Err(error) => {
-            drop(state);
-            engine.fail(format!("open the checkpoint store: {error}"));
-        }
+        // Without its view the store would say of everything in it that it is not there.
+        Err(error) => engine.fail_from(state, &format!("open the checkpoint store: {error}")),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        io,
+        path::Path,
+        sync::atomic::{AtomicBool, Ordering},
+    };
+
+    use tracing::{
+        Event, Metadata, Subscriber,
+        span::{Attributes, Id, Record},
+    };
+
     use super::*;
+    use crate::{
+        config::Config,
+        storage::{DiskStorage, Storage, StorageFile},
+    };
+
+    /// Does something at the first thing that is logged.
+    struct AtFirstEvent(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+    impl Subscriber for AtFirstEvent {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+        fn event(&self, _: &Event<'_>) {
+            let act = self.0.lock().take();
+            if let Some(act) = act {
+                act();
+            }
+        }
+        fn enter(&self, _: &Id) {}
+        fn exit(&self, _: &Id) {}
+    }
+
+    /// A disk on which nothing can be opened any more, once told so.
+    #[derive(Debug)]
+    struct Closing(Arc<AtomicBool>);
+
+    impl Storage for Closing {
+        fn open(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
+            if self.0.load(Ordering::Relaxed) {
+                return Err(io::ErrorKind::Other.into());
+            }
+            DiskStorage.open(path)
+        }
+        fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
+            DiskStorage.list(directory)
+        }
+        fn create_directory(&self, directory: &Path) -> io::Result<()> {
+            DiskStorage.create_directory(directory)
+        }
+        fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+            DiskStorage.rename(from, to)
+        }
+        fn remove(&self, path: &Path) -> io::Result<()> {
+            DiskStorage.remove(path)
+        }
+        fn sync_directory(&self, directory: &Path) -> io::Result<()> {
+            DiskStorage.sync_directory(directory)
+        }
+    }
+
+    /// P6: without its view the store has nothing to say about what is in its checkpoint, least of all that it is not
+    /// there.
+    #[test]
+    fn a_store_that_has_lost_its_view_serves_nothing() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let is_closing = Arc::new(AtomicBool::new(false));
+        let storage = Arc::new(Closing(Arc::clone(&is_closing)));
+        let config = Config { storage, journal_segment_bytes: 256 << 10, ..Config::new(directory.path()) };
+        let engine = Engine::open(config).expect("the store opens");
+        let is_served = Arc::new(Mutex::new(None));
+        let look = {
+            let (engine, is_served) = (Arc::clone(&engine), Arc::clone(&is_served));
+            move || *is_served.lock() = Some(engine.serving().is_ok())
+        };
+        is_closing.store(true, Ordering::Relaxed);
+        let watching = AtFirstEvent(Mutex::new(Some(Box::new(look))));
+        tracing::subscriber::with_default(watching, || recover_store(&engine));
+        assert_eq!(*is_served.lock(), Some(false), "served before the failure was told");
+        is_closing.store(false, Ordering::Relaxed);
+        engine.shut_down(false);
+    }
 
     fn job(sequence: u64) -> Job {
         let place = Place { position: 0, sequence, incarnation: 1 };

@@ -160,9 +160,15 @@ impl Engine {
     }
 
     /// Stops serving until the durable state is back; the journal thread sees to it.
-    pub(crate) fn fail(&self, reason: String) {
-        tracing::error!(%reason, "going back to the durable state");
-        self.state.lock().health = Health::FallingBack(reason);
+    pub(crate) fn fail(&self, reason: &str) {
+        self.fail_from(self.state.lock(), reason);
+    }
+
+    /// The same for a caller that has the state already: nobody may see what it has found there.
+    pub(crate) fn fail_from(&self, mut state: MutexGuard<'_, State>, reason: &str) {
+        state.health = Health::FallingBack(reason.to_owned());
+        drop(state);
+        tracing::error!(reason, "going back to the durable state");
         self.durability.force();
     }
 

@@ -133,7 +133,7 @@ fn take(engine: &Engine, journal: &mut Journal) -> io::Result<Taken> {
 
 /// Returns to the durable state, however long it takes; none if told to stop meanwhile.
 fn fall_back(engine: &Engine, journal: &Journal, error: &io::Error) -> Option<Journal> {
-    engine.fail(format!("write the journal: {error}"));
+    engine.fail(&format!("write the journal: {error}"));
     let trusted = TrustedEnd { segment: journal.current.number, offset: journal.current.end };
     let (mut pause, longest) = FALL_BACK_RETRY;
     loop {
