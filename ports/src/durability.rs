@@ -13,7 +13,8 @@
 //!   behind, and [`ErrorKind::Lost`](crate::ErrorKind::Lost) otherwise; never `Ok` because new positions
 //!   passed the old number.
 //! - **D4** An update that names what it rests on ([`Update::basis`](crate::Update::basis)) is refused as
-//!   [`ErrorKind::Lost`](crate::ErrorKind::Lost), and changes nothing, where the store has lost that.
+//!   [`ErrorKind::Lost`](crate::ErrorKind::Lost), and changes nothing, where the store has lost that. So is one that
+//!   names a start which the store has never made, or no longer remembers: it may stand there by a copy of older data.
 //! - **D5** A crash, which a return to the durable state is too, may take an update that is transient
 //!   ([`Update::transient`](crate::Update::transient)), but nothing with it: its item goes back to what it was like
 //!   before it, at most to its last durable change, which took all before it along. In a transaction it is durable.

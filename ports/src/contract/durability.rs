@@ -66,6 +66,7 @@ macro_rules! durability_contract {
                 "D3" an_old_point_is_lost_exactly_if_what_it_stood_for_is,
                 "D3" points_of_a_later_start_are_greater,
                 "D4" an_update_that_rests_on_what_is_lost_changes_nothing,
+                "D4" an_update_that_rests_on_a_start_that_never_was_changes_nothing,
             }
             transient {
                 "D5" a_crash_takes_nothing_but_transient_updates,

@@ -69,7 +69,7 @@ pub(crate) enum Durability {
     Durable,
     Pending,
     Lost,
-    /// No mutation has had it yet: not a point of this store.
+    /// No mutation of this start has had it yet.
     Unheard,
 }
 
@@ -189,8 +189,8 @@ impl Store {
         }
         match self.ends.get(&point.incarnation) {
             Some(end) if position <= *end => Durability::Durable,
-            Some(_) => Durability::Lost,
-            None => Durability::Unheard,
+            // Of a start that this store never made, too: it has lost that start (D4).
+            _ => Durability::Lost,
         }
     }
 

@@ -1,11 +1,11 @@
-//! Points and prefixes: D1 to D3.
+//! Points and prefixes: D1 to D4.
 
 use super::{
     Subject,
     survival::{create, drain, message, nth, read, write},
 };
 use crate::{
-    DurabilityPoint, ErrorKind, Update,
+    DurabilityPoint, ErrorKind, Incarnation, Position, Update,
     key_value::{Action, SharedKeyValue},
     queue::OnFailure,
 };
@@ -179,4 +179,19 @@ pub(super) async fn an_update_that_rests_on_what_is_lost_changes_nothing(subject
         assert_eq!(read(&store, &nth("alone", n)).await.is_some(), is_there, "{basis:?}");
         assert_eq!(read(&store, &nth("together", n)).await.is_some(), is_there, "{basis:?}");
     }
+}
+
+/// D4.
+pub(super) async fn an_update_that_rests_on_a_start_that_never_was_changes_nothing(subject: Subject) {
+    let store = subject.key_value();
+    let now = write(&store, nth("never", 0), 0).await;
+    if now == DurabilityPoint::DURABLE {
+        return;
+    }
+    let basis =
+        DurabilityPoint { incarnation: Incarnation(now.incarnation.0 + 1_000), position: Position(0) };
+    let set = Update::modify(nth("never", 1), vec![Action::set_integer("n", 1)]).resting_on(basis);
+    let error = store.update(set).await.expect_err("nobody has seen anything in a start that never was");
+    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    assert_eq!(read(&store, &nth("never", 1)).await, None);
 }
