@@ -349,7 +349,7 @@ impl Client {
     /// Answers come in the order of the updates, and no read stands before an update that was sent.
     fn answered(&mut self, zxid: Zxid, answered: u64, answer: Result<Answer, crate::Error>) {
         let Some(Pending::Update { tag, request, .. }) = self.pending.pop_front() else {
-            panic!("request {answered} was answered, which is not the next one")
+            panic!("request {answered}: a session's updates are answered in order, and none is due")
         };
         assert_eq!(
             request, answered,

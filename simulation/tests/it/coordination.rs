@@ -135,7 +135,8 @@ fn an_old_connection_writes_nothing_after_the_new_one_is_attached() {
 /// C-6, broken.
 #[test]
 fn accepting_requests_of_old_connections_is_caught() {
-    reconnecting().without(Broken::AcceptsOldAttaches).is_caught(SEEDS_UNTIL_CAUGHT);
+    let broken = reconnecting().without(Broken::AcceptsOldAttaches);
+    broken.is_caught_by("updates are answered in order", SEEDS_UNTIL_CAUGHT);
 }
 
 /// A failing seed reproduces exactly.
