@@ -163,9 +163,14 @@ impl World {
         self.0.cloud.crash(Kept::SomeMore);
     }
 
-    /// The store fails to make something durable and goes back, in process, to as much of what was not externalized
-    /// as chance has it: a prefix (D2). The incarnation grows and deliveries become visible again, but whoever was at
-    /// work goes on with what it has seen (D4).
+    /// The store fails to make something durable and goes back to its durable state, in process: the incarnation grows,
+    /// transient messages are lost and other deliveries become visible again, but whoever was at work goes on with what
+    /// it has seen (D4).
+    pub fn fall_back(&self) {
+        self.0.cloud.fall_back(Kept::Durable);
+    }
+
+    /// The same, but as much of what was not externalized survives as chance has it: a prefix (D2).
     pub fn fall_back_keeping_some(&self) {
         self.0.cloud.fall_back(Kept::SomeMore);
     }

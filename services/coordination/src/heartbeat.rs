@@ -1,9 +1,13 @@
 //! The heartbeat: ends sessions that nobody renews, and itself when there are none.
 //!
-//! A scheduled function, armed by every connect and disarmed by itself alone (rule C-6): it finds no row,
-//! disarms, and looks again, so that a session which counted itself in between arms it anew or is found.
+//! A scheduled function, armed by every connect and disarmed by itself alone (rule C-6): where it finds no row it sends
+//! itself an event, and that run disarms and looks again, so that a session which counted itself in between arms it
+//! anew or is found. An event that dies between the two is delivered again; the timer would never fire again.
 //! Each run compares every row's renewal count with what was seen before ([`crate::silence`]). Silence counts
 //! only as far as a heartbeat was there to witness it: after a stall or a restart, sessions get their time.
+//!
+//! An end that is decided and not applied for a whole timeout is asked for again, so that its writer pushes it again: no
+//! request and no other end comes after it, and the message that told of it may be lost.
 //!
 //! What was seen is kept twice. An instance that stays warm goes on with what it knows and writes it down now and
 //! then; one that was not there before reads what others have written. So sessions end on platforms that keep no
@@ -34,7 +38,7 @@ use crate::{
     names,
     records::{Operation, Submitted, decode, encode},
     session::{Moved, Row, SHARD_COUNT, Sessions, State},
-    silence::{Moment, Notes, Pace, Stored},
+    silence::{self, Moment, Notes, Pace, Stored},
     temporary::Temporaries,
 };
 
@@ -46,6 +50,15 @@ const NOTES: &str = "notes";
 
 /// What one session takes in the notes, at most; what is beyond the largest item is left out.
 const NOTES_BYTES_PER_SESSION: usize = 32;
+
+// Whoever was silent for one renewal when a stall began has a part of its timeout left after it.
+const _: () = assert!(silence::UNWITNESSED_PERIODS_MAX + 2 <= BEATS_PER_TIMEOUT_MIN);
+
+/// What it sends itself where it finds no session.
+const RETIRE: &[u8] = b"retire";
+
+/// What it sends itself where temporary objects have to be swept.
+const SWEEP: &[u8] = b"sweep";
 
 /// How often the heartbeat runs while there are sessions.
 pub fn period(config: &Config) -> Duration {
@@ -74,8 +87,8 @@ pub struct Heartbeat {
     pace: Pace,
     sweep_period: Duration,
     broken: Option<Broken>,
-    /// What a warm instance knows; none before its first run and while one is under way.
-    own: Mutex<Option<Notes>>,
+    /// What a warm instance knows of its last run that came to its end; none before the first.
+    own: Mutex<Option<Arc<Notes>>>,
 }
 
 impl Heartbeat {
@@ -94,24 +107,38 @@ impl Heartbeat {
         }
     }
 
-    /// One run: judges every session; disarms if there is none.
-    pub async fn beat(&self) -> Result<()> {
+    /// One run: judges every session; retires if there is none.
+    async fn beat(&self) -> Result<()> {
         let mut basis = Basis::now(&*self.parts.system);
         let before = self.recall(self.moment(), &mut basis).await?;
         let mut notes = before.next(self.moment());
         self.judge_all(&before, &mut notes, &mut basis).await?;
-        if notes.session_count() > 0 {
-            if notes.sweep_is_due(self.sweep_period) {
-                self.sweep().await;
-            }
-            return self.remember(notes, &mut basis).await;
+        if notes.session_count() == 0 {
+            return self.ask(RETIRE).await;
         }
-        self.sweep().await;
+        let sweep_is_due = notes.sweep_is_due(self.sweep_period);
+        self.remember(notes, &mut basis).await?;
+        // Apart from this run: nobody's silence waits for objects, however long they take.
+        if sweep_is_due && self.ask(SWEEP).await.is_err() {
+            // A full disk has no room for the errand, and gets some by it.
+            self.sweep().await;
+        }
+        Ok(())
+    }
+
+    /// Has itself run with an errand, at least once.
+    async fn ask(&self, errand: &'static [u8]) -> Result<()> {
+        self.parts.functions.send(names::HEARTBEAT, Bytes::from_static(errand)).await.map(|_| ())
+    }
+
+    /// The last run, when there is no session; or not the last, if there is one.
+    async fn retire(&self) -> Result<()> {
         self.forget().await?;
         self.parts.functions.disarm_timer(names::HEARTBEAT).await?;
         if self.any_session().await? {
-            self.parts.functions.arm_timer(names::HEARTBEAT, self.pace.period).await?;
+            return self.parts.functions.arm_timer(names::HEARTBEAT, self.pace.period).await;
         }
+        self.sweep().await;
         Ok(())
     }
 
@@ -119,8 +146,13 @@ impl Heartbeat {
     pub async fn any_session(&self) -> Result<bool> {
         let mut basis = Basis::default();
         for shard in 0..SHARD_COUNT {
-            if !self.sessions.page(shard, Bytes::new(), &mut basis).await?.0.is_empty() {
-                return Ok(true);
+            let mut from = Some(Bytes::new());
+            while let Some(start) = from {
+                let (rows, next) = self.sessions.page(shard, start, &mut basis).await?;
+                if !rows.is_empty() {
+                    return Ok(true);
+                }
+                from = next;
             }
         }
         Ok(false)
@@ -135,24 +167,25 @@ impl Heartbeat {
     ///
     /// Only those of the same start of the store count: one that has gone back may have lost renewals, and counts the
     /// next ones by the same numbers.
-    async fn recall(&self, now: Moment, basis: &mut Basis) -> Result<Notes> {
-        let own = self.own.lock().expect("no panic while it is held").take();
+    async fn recall(&self, now: Moment, basis: &mut Basis) -> Result<Arc<Notes>> {
+        let own = self.own.lock().expect("no panic while it is held").clone();
+        let first = || Arc::new(Notes::first(now, basis.incarnation()));
         if self.broken == Some(Broken::RemembersSilenceInTheInstance) {
-            return Ok(own.unwrap_or_else(|| Notes::first(now, basis.incarnation())));
+            return Ok(own.unwrap_or_else(first));
         }
-        let is_of_this_start = |own: &Notes| own.incarnation() == basis.incarnation();
+        let is_of_this_start = |own: &Arc<Notes>| own.incarnation() == basis.incarnation();
         if let Some(own) = own.filter(|own| is_of_this_start(own) && own.are_fresh(now, self.pace)) {
             return Ok(own);
         }
         let Read { value: row, point } = self.parts.system.get(&notes_key()).await?;
         basis.seen(point)?;
-        let first = || Notes::first(now, basis.incarnation());
+        let first = || Arc::new(Notes::first(now, basis.incarnation()));
         let Some(stored) = row.as_ref().and_then(|row| row.bytes(NOTES)) else {
             return Ok(first());
         };
         Ok(match decode::<Stored>(stored, "the heartbeat's notes") {
             Ok(stored) if stored.incarnation == basis.incarnation() => {
-                Notes::taken_up(stored, now, self.pace)
+                Arc::new(Notes::taken_up(stored, now, self.pace))
             }
             Ok(_) => first(),
             Err(error) => {
@@ -165,14 +198,16 @@ impl Heartbeat {
     async fn remember(&self, mut notes: Notes, basis: &mut Basis) -> Result<()> {
         let sessions_max = self.parts.system.limits().item_bytes_max / NOTES_BYTES_PER_SESSION;
         let stored = notes.to_store(self.pace, sessions_max);
-        *self.own.lock().expect("no panic while it is held") = Some(notes);
-        let Some(stored) = stored.filter(|_| self.broken != Some(Broken::RemembersSilenceInTheInstance))
-        else {
-            return Ok(());
-        };
-        let update = Update::put(notes_key(), vec![(NOTES.into(), Value::Bytes(encode(&stored)))]);
-        basis
-            .seen(self.parts.system.update(update.transient().resting_on(basis.point())).await?.receipt.point)
+        if let Some(stored) = stored
+            && self.broken != Some(Broken::RemembersSilenceInTheInstance)
+        {
+            let update = Update::put(notes_key(), vec![(NOTES.into(), Value::Bytes(encode(&stored)))]);
+            basis.seen(
+                self.parts.system.update(update.transient().resting_on(basis.point())).await?.receipt.point,
+            )?;
+        }
+        *self.own.lock().expect("no panic while it is held") = Some(Arc::new(notes));
+        Ok(())
     }
 
     async fn judge_all(&self, before: &Notes, notes: &mut Notes, basis: &mut Basis) -> Result<()> {
@@ -219,6 +254,7 @@ impl Heartbeat {
                 let condemned = self.sessions.condemn(session, row.renewals, basis).await?;
                 Ok(matches!(condemned, Moved::Done(_)))
             }
+            State::Closed if self.broken == Some(Broken::PushesEndsOnce) => Ok(false),
             State::Closing | State::Closed => Ok(is_silent),
             State::Open => Ok(false),
         }
@@ -253,8 +289,13 @@ fn notes_key() -> Key {
 
 #[async_trait]
 impl Handler for Heartbeat {
-    async fn handle(&self, _event: Event) -> Result<Bytes, Failure> {
-        self.beat().await?;
+    async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
+        match event {
+            Event::Timer => self.beat().await?,
+            Event::Call(errand) if errand == RETIRE => self.retire().await?,
+            Event::Call(errand) if errand == SWEEP => self.sweep().await,
+            _ => return Err(Failure::new("the heartbeat takes its timer and its own errands only")),
+        }
         Ok(Bytes::new())
     }
 }

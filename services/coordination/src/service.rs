@@ -7,7 +7,7 @@ use ports::{
     Clock, Entropy, Functions, KeyValue, Queue, Result,
     functions::{Definition, FunctionOptions, QueueTrigger},
     objects::ObjectStore,
-    queue::{Message, OnFailure, QueueOptions, Retention},
+    queue::{OnFailure, QueueOptions, Retention},
 };
 use primitives::FencedLog;
 
@@ -141,13 +141,9 @@ impl Service {
             let mut from = Some(Bytes::new());
             while let Some(start) = from {
                 let (rows, next) = sessions.page(shard, start, &mut basis).await?;
-                for (_, row) in &rows {
-                    writer::install_outbox(&nodes, row, &mut basis).await?;
-                    for body in row.outbox() {
-                        let group = names::distributor_group();
-                        let message = Message { group, deduplication: None, body: body.clone() };
-                        self.parts.queue.send(names::DISTRIBUTOR_QUEUE, vec![message]).await?;
-                    }
+                for (session, row) in &rows {
+                    writer::finish_one_of_many(&nodes, &*self.parts.queue, (*session, row), &mut basis)
+                        .await?;
                 }
                 from = next;
             }

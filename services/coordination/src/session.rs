@@ -356,7 +356,8 @@ impl Sessions {
         basis.seen(self.system.update(update.resting_on(basis.point())).await?.receipt.point)
     }
 
-    /// One page of the rows of a shard, and where the next one starts.
+    /// One page of the rows of a shard, and where the next one starts. A row that cannot be read is left out, and said to
+    /// be: whoever goes through all sessions has the others to see to.
     pub async fn page(
         &self,
         shard: u8,
@@ -368,9 +369,12 @@ impl Sessions {
         basis.seen(point)?;
         let mut rows = Vec::with_capacity(page.items.len());
         for (sort, item) in &page.items {
-            let id: [u8; 8] =
-                sort.as_ref().try_into().map_err(|_| Error::corrupt("read the key of a session's row"))?;
-            rows.push((SessionId(i64::from_be_bytes(id)), Row::read(item)?));
+            let id = <[u8; 8]>::try_from(sort.as_ref())
+                .map_err(|_| Error::corrupt("read the key of a session's row"));
+            match id.and_then(|id| Ok((SessionId(i64::from_be_bytes(id)), Row::read(item)?))) {
+                Ok(row) => rows.push(row),
+                Err(error) => tracing::error!(%error, key = ?sort, "a session stays as it is"),
+            }
         }
         Ok((rows, page.next))
     }

@@ -12,7 +12,7 @@
 //!   run began: what is called silence has lasted at least as long.
 //! - Notes are of one start of the store. One that has gone back may have lost renewals, and gives their numbers to the
 //!   next ones; so every silence begins anew then.
-//! - Time in which no heartbeat ran does not count, however long it was, beyond what notes may be old.
+//! - Time in which no heartbeat ran does not count, however long it was, beyond the period or two that a run may be late.
 //! - A sighting keeps the time of its wall clock for as long as it is carried on, by whomever: what is taken
 //!   off for the difference of two clocks is taken off once, not once in each run. A wall clock that is set,
 //!   forward or back, takes the sightings of its instance with it; where notes are taken up by a wall clock that
@@ -28,8 +28,12 @@ use crate::model::SessionId;
 /// An instance whose last run began at most so many periods ago goes on with its own notes.
 const OWN_PERIODS_MAX: u32 = 2;
 
-/// Notes in the store are written anew before they are so many periods old, and older ones count as so old.
-const STORED_PERIODS_MAX: u32 = 6;
+/// An instance writes its notes into the store once in so many periods.
+const STORED_ONCE_IN_PERIODS: u32 = 4;
+
+/// Between the notes in the store and the run that takes them up at most so many periods count: whether heartbeats
+/// ran in the rest nobody can say. One that did not is a stall, in which nobody could renew anything.
+pub(crate) const UNWITNESSED_PERIODS_MAX: u32 = 1;
 
 /// A moment as an instance reads it, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -95,7 +99,7 @@ impl Notes {
     /// Takes up what another instance left in the store.
     pub fn taken_up(stored: Stored, now: Moment, pace: Pace) -> Self {
         let apart = ms(pace.clocks_apart_max);
-        let age_max = ms(pace.period) * i64::from(STORED_PERIODS_MAX) + apart;
+        let age_max = ms(pace.period) * i64::from(UNWITNESSED_PERIODS_MAX) + apart;
         let passed = now.wall_ms - stored.begun_ms;
         let missed = (passed - age_max).max(0) + (passed + apart).min(0);
         let taken_up = |(session, renewals, seen_ms): (SessionId, i64, i64)| {
@@ -173,8 +177,7 @@ impl Notes {
     /// What to leave in the store, if that is due: the sessions that have been silent for longest, at most
     /// `sessions_max`. The others lose nothing but time.
     pub fn to_store(&mut self, pace: Pace, sessions_max: usize) -> Option<Stored> {
-        // One period before they would be too old, and one for the run that may be late.
-        let lasting = ms(pace.period) * i64::from(STORED_PERIODS_MAX - 2);
+        let lasting = ms(pace.period) * i64::from(STORED_ONCE_IN_PERIODS);
         if self.stored_ms.is_some_and(|stored| self.begun.own_ms - stored < lasting) {
             return None;
         }

@@ -19,7 +19,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use ports::{
-    Error, KeyValue, Result,
+    Error, ErrorKind, KeyValue, Result,
     objects::{ObjectError, ObjectPath, ObjectStore, ObjectStoreExt as _},
 };
 
@@ -31,7 +31,8 @@ use crate::{
 /// All of them are below.
 const PREFIX: &str = "temporary";
 
-/// How many one sweep looks at; the next one goes on with what is left then.
+/// How many one sweep removes; the next one goes on with what is left then. All are looked at, which costs one read per
+/// session: those that are needed stand in nobody's way.
 const SWEEP_OBJECTS_MAX: usize = 10_000;
 
 /// Makes `bytes` the temporary object of a request, and says where they are.
@@ -101,21 +102,24 @@ impl Temporaries {
 
     async fn garbage(&self) -> Result<Vec<ObjectPath>> {
         let prefix = ObjectPath::from(PREFIX);
-        let mut listed = self.objects.list(Some(&prefix)).take(SWEEP_OBJECTS_MAX);
-        // The rows are read after the list: what is there had its row before.
-        let mut by_session: BTreeMap<SessionId, Vec<(u64, ObjectPath)>> = BTreeMap::new();
-        while let Some(object) = listed.next().await {
+        let mut listed = self.objects.list(Some(&prefix));
+        let mut settled_until: BTreeMap<SessionId, u64> = BTreeMap::new();
+        let mut garbage = Vec::new();
+        while let Some(object) = listed.next().await
+            && garbage.len() < SWEEP_OBJECTS_MAX
+        {
             let object =
                 object.map_err(|cause| Error::unavailable("list objects").caused_by(cause))?.location;
-            if let Some((session, attach)) = owner(&object) {
-                by_session.entry(session).or_default().push((attach, object));
+            let Some((session, attach)) = owner(&object) else { continue };
+            // The row is read behind the list: what is there had its row before. If it was read for another object, a
+            // connection made since then has none that it settles.
+            let until = match settled_until.get(&session) {
+                Some(until) => *until,
+                None => *settled_until.entry(session).or_insert(self.settled_until(session).await?),
+            };
+            if attach < until {
+                garbage.push(object);
             }
-        }
-        let mut garbage = Vec::new();
-        for (session, objects) in by_session {
-            let until = self.settled_until(session).await?;
-            garbage
-                .extend(objects.into_iter().filter(|(attach, _)| *attach < until).map(|(_, object)| object));
         }
         Ok(garbage)
     }
@@ -123,11 +127,16 @@ impl Temporaries {
     /// The number of the first connection of `session` whose requests may still be decided or applied.
     async fn settled_until(&self, session: SessionId) -> Result<u64> {
         let is_hasty = self.broken == Some(Broken::SweepsWhatIsNotApplied);
-        Ok(match self.sessions.get(session, &mut Basis::default()).await? {
-            None => u64::MAX,
-            Some(row) if row.outbox().is_empty() || is_hasty => row.attach,
-            Some(_) => 0,
-        })
+        match self.sessions.get(session, &mut Basis::default()).await {
+            Ok(None) => Ok(u64::MAX),
+            Ok(Some(row)) if row.outbox().is_empty() || is_hasty => Ok(row.attach),
+            Ok(Some(_)) => Ok(0),
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                tracing::error!(?session, %error, "its temporary objects stay");
+                Ok(0)
+            }
+            Err(error) => Err(error),
+        }
     }
 }
 

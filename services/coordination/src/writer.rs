@@ -22,22 +22,22 @@
 //! sent after it is not held up for ever; see [`PLAN_ATTEMPTS_MAX`].
 
 mod batch;
+mod outbox;
 mod plan;
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use ports::{
-    Clock, Event, Handler, KeyValue, Queue, Result,
-    functions::Failure,
-    queue::{Delivery, Message},
-};
+use ports::{Clock, Event, Handler, KeyValue, Queue, Result, functions::Failure, queue::Delivery};
 
-pub(crate) use self::batch::{install, install_outbox};
 use self::{
     batch::{Batch, Unplanned},
     plan::{Plan, Planned},
+};
+pub(crate) use self::{
+    batch::{install, install_outbox},
+    outbox::{finish, finish_one_of_many},
 };
 use crate::{
     Error,
@@ -46,7 +46,6 @@ use crate::{
     config::Config,
     ephemerals::Ephemerals,
     model::SessionId,
-    names,
     node::Nodes,
     records::{Effect, Operation, Submitted, decode},
     session::{Moved, Row, Sessions, State},
@@ -152,8 +151,7 @@ struct Turn<'writer> {
 impl Turn<'_> {
     /// Does again what an earlier writer may have left undone: installs and pushes all of the outbox.
     async fn recover(&mut self) -> Result<()> {
-        install_outbox(&self.writer.nodes, &self.row, &mut self.basis).await?;
-        self.push(self.row.outbox().to_vec()).await
+        finish(&self.writer.nodes, &*self.writer.queue, &self.row, &mut self.basis).await
     }
 
     /// Decides as many of `deliveries` together as can be, but not more than `most`. Answers how many are done
@@ -292,7 +290,7 @@ impl Turn<'_> {
         }
         let (outcomes, basis) = batch.install(&self.writer.ephemerals).await?;
         self.basis = basis;
-        self.push(outcomes).await?;
+        outbox::push(&*self.writer.queue, outcomes).await?;
         Ok(true)
     }
 
@@ -361,14 +359,5 @@ impl Turn<'_> {
             }
             Moved::Refused(row) => self.refused(row),
         }
-    }
-
-    async fn push(&self, outcomes: Vec<Bytes>) -> Result<()> {
-        if outcomes.is_empty() {
-            return Ok(());
-        }
-        let message = |body| Message { group: names::distributor_group(), deduplication: None, body };
-        let messages = outcomes.into_iter().map(message).collect();
-        self.writer.queue.send(names::DISTRIBUTOR_QUEUE, messages).await.map(|_| ())
     }
 }

@@ -1,14 +1,32 @@
 //! C6, C-6: what the heartbeat remembers, where, and what that costs.
 
-use std::time::Duration;
-
-use coordination::{
-    Client, Config, ConnectError,
-    model::{Connect, Password, SessionId, Zxid},
-    names,
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
-use simulated::{Options, World};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use coordination::{
+    Client, Config, ConnectError, Gateway, Parts,
+    basis::Basis,
+    model::{Connect, Password, Request, SessionId, Zxid},
+    names,
+    session::Sessions,
+};
+use ports::{
+    Functions, Key, Receipt, Update,
+    faults::{Calm, Fault, FaultSchedule, FaultyKeyValue, Script},
+    functions::{FunctionLimits, QueueTrigger},
+    objects::{ObjectPath, ObjectStoreExt as _, PutPayload},
+};
+use simulated::{Options, World, percent};
 use simulation::house::{House, Instances};
+
+use crate::alone::{self, follow, parts, started, started_with};
 
 /// Of every session.
 const TIMEOUT: Duration = Duration::from_secs(12);
@@ -73,5 +91,189 @@ fn a_warm_heartbeat_makes_hardly_a_call_beside_its_scan() {
         assert!(calls("scan") >= 4 * (beats as usize - 1), "it runs");
         assert_eq!(calls("get"), 1, "its first run looks for what others have left");
         assert!(calls("update") <= beats as usize / 4 + 1, "{} updates", calls("update"));
+    });
+}
+
+/// Whether a session that was used for a while lives, whose client comes back soon after the store was `away`.
+async fn survives(away: Duration, used_for: Duration, timeout: Duration) -> bool {
+    const BACK_AFTER: Duration = Duration::from_millis(1_500);
+    let world = World::new(1);
+    let house = House::start(&world, Config::default(), 1).await;
+    let (gateway, _) = house.gateway(0).await;
+    let connect = |resume| gateway.connect(Connect { last_zxid_seen: Zxid(0), timeout, resume });
+    let mut client = connect(None).await.expect("a new session");
+    let resume = Some((client.session(), client.password()));
+    let (clock, begun) = (world.clock(), world.clock().monotonic());
+    while clock.monotonic() < begun + used_for {
+        client.submit(1, Request::Ping);
+        client.pump(&mut Vec::new()).await.expect("it is kept alive");
+        clock.sleep(Duration::from_millis(100)).await;
+    }
+    world.faults().refuse(percent(100));
+    drop(client);
+    clock.sleep(away).await;
+    world.faults().calm();
+    clock.sleep(BACK_AFTER).await;
+    connect(resume).await.is_ok()
+}
+
+/// C6, C-6: while the store is away nobody can renew anything, so that is not silence, however long it was.
+#[test]
+fn sessions_get_their_time_after_a_stall_of_any_length() {
+    for away in [3, 60, 3_600].map(Duration::from_secs) {
+        for timeout in [4, 5, 8].map(Duration::from_secs) {
+            for used_for in (0..20).map(|quarters| Duration::from_millis(10_000 + quarters * 250)) {
+                let survives = simulated::run(survives(away, used_for, timeout));
+                assert!(survives, "away {away:?}, timeout {timeout:?}, used for {used_for:?}");
+            }
+        }
+    }
+}
+
+/// C7: a run that fails has seen nothing, and takes nothing from what the one before it knew.
+#[test]
+fn a_run_that_fails_leaves_its_instance_what_it_knew() {
+    simulated::run(async {
+        let world = World::new(1);
+        let faults = Arc::new(Script::of(
+            "key_value.scan",
+            [Fault::None; 40].into_iter().chain([Fault::RefuseBefore]),
+        ));
+        let system = Arc::new(FaultyKeyValue::new(world.key_value(), faults, world.clock()));
+        let service = started_with(&world, Parts { system, ..parts(&world) }, Config::default()).await;
+        follow(&service);
+        let client = alone::connect(&service.gateway()).await.expect("a calm world");
+        world.clock().sleep(alone::TIMEOUT / 2).await;
+        drop(client);
+        let trace = world.trace();
+        let by_heartbeat = |entry: &&simulated::Entry| entry.caller.starts_with(names::HEARTBEAT);
+        let count = |operation| {
+            trace.entries().filter(by_heartbeat).filter(|entry| entry.operation == operation).count()
+        };
+        assert!(count("scan") > 60, "a run has failed, and others came after it: {}", count("scan"));
+        assert_eq!(count("get"), 1, "only its first run looks for what others have left");
+    });
+}
+
+/// Whether the row of `session` is gone.
+async fn has_ended(world: &World, session: SessionId) -> bool {
+    let sessions = Sessions::new(world.key_value());
+    sessions.get(session, &mut Basis::default()).await.expect("it can be read").is_none()
+}
+
+/// C6: a row that cannot be read keeps nobody else alive, nor the heartbeat.
+#[test]
+fn sessions_end_beside_one_that_cannot_be_read() {
+    simulated::run(async {
+        let world = World::new(1);
+        let service = started(&world, Arc::new(Calm), Config::default()).await;
+        follow(&service);
+        // As `coordination::session` lays rows out; a later build, or a damaged store, may leave such a thing.
+        for shard in 0..4u8 {
+            let key = Key::new(format!("session/{shard:x}"), i64::from(shard).to_be_bytes());
+            world.key_value().update(Update::put(key, vec![])).await.expect("a calm world");
+        }
+        let client = alone::connect(&service.gateway()).await.expect("a calm world");
+        let session = client.session();
+        drop(client);
+        world.clock().sleep(alone::TIMEOUT * 2).await;
+        assert!(has_ended(&world, session).await);
+        let calls = world.port_calls();
+        world.clock().sleep(alone::TIMEOUT).await;
+        assert_eq!(world.port_calls(), calls, "nobody is left to be watched");
+    });
+}
+
+/// Never answers who waits for durability while it is switched on.
+#[derive(Debug, Default)]
+struct NeverDurable(AtomicBool);
+
+impl FaultSchedule for NeverDurable {
+    fn next(&self, operation: &'static str) -> Fault {
+        match operation {
+            "key_value.externalize" if self.0.load(Ordering::Relaxed) => Fault::Hang,
+            _ => Fault::None,
+        }
+    }
+}
+
+/// C6, P5: objects that take for ever to be swept take nobody's end with them.
+#[test]
+fn sessions_end_while_a_sweep_hangs() {
+    simulated::run(async {
+        let (world, faults) = (World::new(1), Arc::new(NeverDurable::default()));
+        let config = Config { temporary_sweep_period: Duration::ZERO, ..Config::default() };
+        let service = started(&world, faults.clone(), config).await;
+        follow(&service);
+        let client = alone::connect(&service.gateway()).await.expect("a calm world");
+        let session = client.session();
+        drop(client);
+        let object = ObjectPath::from("temporary/0b7e34c2bf79cfbb-1-1");
+        world
+            .objects()
+            .put(&object, PutPayload::from_static(b"of an ended session"))
+            .await
+            .expect("it is put");
+        faults.0.store(true, Ordering::Relaxed);
+        world.clock().sleep(alone::TIMEOUT * 2).await;
+        assert!(has_ended(&world, session).await);
+    });
+}
+
+/// Functions that a session is opened behind when the timer is about to be disarmed, and whose caller dies then.
+#[derive(Debug)]
+struct DiesDisarming {
+    functions: Arc<dyn Functions>,
+    gateway: Mutex<Option<Gateway>>,
+    opened: Mutex<Option<SessionId>>,
+}
+
+#[async_trait]
+impl Functions for DiesDisarming {
+    async fn invoke(&self, function: &str, payload: Bytes) -> ports::Result<Bytes> {
+        self.functions.invoke(function, payload).await
+    }
+    async fn send(&self, function: &str, payload: Bytes) -> ports::Result<Receipt> {
+        self.functions.send(function, payload).await
+    }
+    async fn arm_queue(&self, trigger: QueueTrigger) -> ports::Result<()> {
+        self.functions.arm_queue(trigger).await
+    }
+    async fn disarm_queue(&self, queue: &str) -> ports::Result<()> {
+        self.functions.disarm_queue(queue).await
+    }
+    async fn arm_timer(&self, function: &str, period: Duration) -> ports::Result<()> {
+        self.functions.arm_timer(function, period).await
+    }
+    async fn disarm_timer(&self, function: &str) -> ports::Result<()> {
+        let gateway = self.gateway.lock().expect("one at a time").take();
+        let Some(gateway) = gateway else { return self.functions.disarm_timer(function).await };
+        let client = alone::connect(&gateway).await.expect("a calm world");
+        *self.opened.lock().expect("one at a time") = Some(client.session());
+        drop(client);
+        self.functions.disarm_timer(function).await?;
+        std::future::pending().await
+    }
+    fn limits(&self) -> &FunctionLimits {
+        self.functions.limits()
+    }
+}
+
+/// C6, C-6: the timer is armed, and disarmed behind that by who had found nobody, and who dies before it looks again.
+#[test]
+fn a_session_opened_while_a_heartbeat_retires_and_dies_ends_in_time() {
+    simulated::run(async {
+        let world = World::new(1);
+        let (gateway, opened) = (Mutex::default(), Mutex::default());
+        let functions = Arc::new(DiesDisarming { functions: world.functions(), gateway, opened });
+        let parts = Parts { functions: functions.clone(), ..parts(&world) };
+        let service = started_with(&world, parts, Config::default()).await;
+        follow(&service);
+        let mut client = alone::connect(&service.gateway()).await.expect("a calm world");
+        *functions.gateway.lock().expect("one at a time") = Some(service.gateway());
+        assert!(alone::is_answered(&mut client, Request::Close).await);
+        world.clock().sleep(alone::TIMEOUT * 3).await;
+        let opened = functions.opened.lock().expect("one at a time").expect("the heartbeat has found nobody");
+        assert!(has_ended(&world, opened).await);
     });
 }

@@ -76,3 +76,26 @@ fn an_object_that_a_distributor_has_left_is_removed_by_the_next_one() {
         assert!(second.len() == 1 && second != first, "{second:?}");
     });
 }
+
+/// P5: objects that are needed stand in the way of none that is not, however many they are.
+#[test]
+fn garbage_is_found_behind_many_objects_that_are_needed() {
+    simulated::run(async {
+        let (world, faults) = (World::new(1), Arc::new(NothingDurable::default()));
+        let config = Config { temporary_sweep_period: Duration::ZERO, ..Config::default() };
+        let service = started(&world, faults, config).await;
+        follow(&service);
+        let client = connect(&service.gateway()).await.expect("a session");
+        let put = async |name: String| {
+            let (object, data) = (ObjectPath::from(name), PutPayload::from_static(b"data"));
+            world.objects().put(&object, data).await.expect("it is put");
+            object
+        };
+        for request in 0..10_001 {
+            put(format!("temporary/{:016x}-1-{request:x}", client.session().0)).await;
+        }
+        let garbage = put(format!("temporary/{:016x}-1-1", i64::MAX)).await;
+        world.clock().sleep(SOME_BEATS).await;
+        assert!(world.objects().head(&garbage).await.is_err(), "its session is not there");
+    });
+}

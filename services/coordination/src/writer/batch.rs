@@ -177,6 +177,9 @@ impl<'writer> Batch<'writer> {
     }
 
     /// Gives everything back and waits for one lock, so that locks are taken in path order.
+    ///
+    /// What is held then is not looked at: whether or not the next plan touches it, [`Batch::install`] and
+    /// [`Batch::release`] give back all that is held.
     async fn wait_for(&mut self, path: &str) -> Result<(), Unplanned> {
         for (path, held) in std::mem::take(&mut self.held) {
             self.nodes.unlock(&path, self.holder, held.found, &mut self.basis).await?;

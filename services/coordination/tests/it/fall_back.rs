@@ -1,0 +1,148 @@
+//! C5, P6: a sync fails, the store goes back to what is durable, and everybody who has seen more lives on.
+
+use std::{future::Future, path::Path, sync::Arc, time::Duration};
+
+use coordination::{
+    Client, Config, Parts, Region, Service,
+    basis::Basis,
+    model::{Acl, Connect, Lifetime, Naming, Output, Request, Response, Watching, Zxid},
+    session::Sessions,
+};
+use embedded::{Embedded, Health};
+use ports::Externalize as _;
+
+use crate::disk::{Faults, FaultyDisk};
+
+/// Nothing that is waited for takes longer, unless it is broken; shorter than a session lives.
+const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(40);
+
+/// How long a client waits that was sent away.
+const AGAIN_AFTER: Duration = Duration::from_millis(100);
+
+/// How many updates are lost at a time: more than a client needs attempts to connect again.
+const LOST: i32 = 20;
+
+fn create(path: &str, lifetime: Lifetime) -> Request {
+    let acl = vec![Acl { permissions: 31, scheme: "world".into(), id: "anyone".into() }];
+    Request::Create { path: path.into(), data: None, acl, lifetime, naming: Naming::Given }
+}
+
+fn set(path: &str, data: &'static str) -> Request {
+    Request::SetData { path: path.into(), data: Some(data.into()), version: -1 }
+}
+
+async fn result(client: &mut Client, request: Request) -> Result<Response, coordination::Error> {
+    client.submit(1, request);
+    let mut outputs = Vec::new();
+    loop {
+        let pumped = client.pump(&mut outputs).await;
+        if let Some(Output::Reply { result, .. }) = outputs.pop() {
+            return result;
+        }
+        pumped.expect("the session lives");
+        client.wait().await;
+    }
+}
+
+/// Does not wait for what does not come.
+async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(PATIENCE, future).await {
+        Ok(value) => value,
+        Err(_) => panic!("waited in vain: {what}"),
+    }
+}
+
+/// The service on a store in `directory`, over a disk that can fail.
+async fn house(directory: &Path, faults: &Arc<Faults>) -> (Embedded, Arc<Service>) {
+    let storage = Arc::new(FaultyDisk(Arc::clone(faults)));
+    let config =
+        embedded::Config { storage, journal_segment_bytes: 256 << 10, ..embedded::Config::new(directory) };
+    let store = Embedded::open(config).await.expect("the store opens");
+    let regions = vec![Region { items: store.key_value(), objects: store.objects() }];
+    let parts = Parts {
+        system: store.key_value(),
+        regions,
+        queue: store.queue(),
+        functions: store.functions(),
+        clock: store.clock(),
+        entropy: store.entropy(),
+    };
+    let service = Arc::new(Service::new(parts, Config::default()));
+    for definition in service.functions() {
+        store.functions().register(definition);
+    }
+    service.start().await.expect("the service starts");
+    let follower = Arc::clone(&service);
+    tokio::spawn(async move { follower.run().await });
+    (store, service)
+}
+
+/// A client sets `/a` a few times, which is decided and applied, and lost. Returns its session, connected again.
+async fn lose_updates(store: &Embedded, service: &Service, faults: &Faults, mut client: Client) -> Client {
+    let sessions = Sessions::new(store.key_value());
+    let (session, resume) = (client.session(), Some((client.session(), client.password())));
+    let applied = async || {
+        let row = sessions.get(session, &mut Basis::default()).await.expect("the store serves");
+        row.expect("the session lives").applied
+    };
+    let (before, incarnation) = (applied().await, store.status().incarnation);
+    faults.hold();
+    (0..LOST).for_each(|tag| client.submit(tag, set("/a", "lost")));
+    client.pump(&mut Vec::new()).await.expect("the session lives");
+    in_time("all are applied", async {
+        while applied().await < before + LOST as u64 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    faults.fail_once();
+    in_time("the store serves what is durable", async {
+        while store.status().incarnation == incarnation || store.status().health != Health::Serving {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert!(applied().await < before + LOST as u64, "not all were durable");
+    drop(client);
+    in_time("the session connects again", async {
+        loop {
+            let connect = Connect { last_zxid_seen: Zxid(0), timeout: TIMEOUT, resume };
+            match service.gateway().connect(connect).await {
+                Ok(client) => return client,
+                Err(_) => tokio::time::sleep(AGAIN_AFTER).await,
+            }
+        }
+    })
+    .await
+}
+
+/// C5, C-3.
+#[test]
+fn a_failed_sync_costs_a_session_what_was_not_answered_and_nothing_else() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(2).thread_keep_alive(Duration::ZERO).enable_all().build();
+    runtime.expect("a runtime starts").block_on(async {
+        let faults = Arc::new(Faults::default());
+        let (store, service) = house(directory.path(), &faults).await;
+        let connect = Connect { last_zxid_seen: Zxid(0), timeout: TIMEOUT, resume: None };
+        let mut client = service.gateway().connect(connect).await.expect("a new session");
+        for request in
+            [create("/a", Lifetime::Persistent), create("/e", Lifetime::Ephemeral), set("/a", "kept")]
+        {
+            result(&mut client, request).await.expect("it is done");
+        }
+        for _ in 0..3 {
+            client = lose_updates(&store, &service, &faults, client).await;
+            for path in ["/a", "/e"] {
+                let read = Request::GetData { path: path.into(), watching: Watching::No };
+                let found = in_time("a read", result(&mut client, read)).await;
+                let Ok(Response::Data { data, .. }) = found else { panic!("{path}: {found:?}") };
+                assert!(path == "/e" || data.as_deref() == Some(b"kept"), "{data:?}");
+            }
+            in_time("an update", result(&mut client, set("/a", "kept"))).await.expect("it is set");
+        }
+        store.key_value().externalize(store.key_value().point()).await.expect("the store serves");
+    });
+}

@@ -1,0 +1,6 @@
+//! The service on the embedded provider, in a directory of its own. All else is tried in `simulation`.
+
+#![allow(clippy::disallowed_methods)] // Why: a real disk takes real time.
+
+mod disk;
+mod fall_back;

@@ -1,0 +1,162 @@
+//! C5, C6: what a store loses that goes back to its durable state, while everybody else lives on.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use coordination::{
+    Client, Config, Gateway, Parts, Region,
+    basis::Basis,
+    broken::Broken,
+    model::{Connect, Lifetime, Request, Zxid},
+    session::{Row, Sessions, State},
+    user_store::DataPlacement,
+};
+use ports::faults::{Calm, Fault, FaultSchedule, FaultyKeyValue};
+use simulated::{Options, World};
+use simulation::{
+    faults::Weather,
+    house::Instances,
+    scenario::{Scenario, configuration, ephemerals, everything, watched},
+};
+
+use crate::alone::{TIMEOUT, connect, create, follow, parts, result, set, started, started_with};
+
+/// How long an fsync takes, where one is to fail.
+const FSYNC: Duration = Duration::from_secs(1);
+
+/// Long enough for whatever needs no fsync.
+const SOON: Duration = Duration::from_millis(100);
+
+/// Longer than anybody should wait who can be served.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Connects `client`'s session again, as often as it is sent away; none if it hears nothing.
+async fn again(world: &World, gateway: &Gateway, client: Client) -> Option<Client> {
+    let (clock, resume) = (world.clock(), Some((client.session(), client.password())));
+    drop(client);
+    let connected = async {
+        loop {
+            match gateway.connect(Connect { last_zxid_seen: Zxid(0), timeout: TIMEOUT, resume }).await {
+                Ok(client) => return client,
+                Err(_) => clock.sleep(SOON).await,
+            }
+        }
+    };
+    tokio::select! {
+        biased;
+        client = connected => Some(client),
+        () = clock.sleep(PATIENCE) => None,
+    }
+}
+
+/// C5, C-3: the names of what was lost are given again, and a distributor that was there before knows them as applied.
+#[test]
+fn a_session_whose_updates_were_lost_goes_on_at_once() {
+    simulated::run(async {
+        let world = World::with_options(1, Options { fsync: FSYNC..=FSYNC, ..Options::default() });
+        let service = started(&world, Arc::new(Calm), Config::default()).await;
+        follow(&service);
+        let (gateway, clock) = (service.gateway(), world.clock());
+        let mut client = connect(&gateway).await.expect("a calm world");
+        result(&mut client, create("/a", Lifetime::Persistent)).await.expect("it is made");
+        // More than it takes attempts to connect again, each of which is decided under the next name.
+        for lost in [1, 10, 30] {
+            (0..lost).for_each(|tag| client.submit(tag, set("/a")));
+            client.pump(&mut Vec::new()).await.expect("the session lives");
+            clock.sleep(SOON).await;
+            world.fall_back();
+            client =
+                again(&world, &gateway, client).await.unwrap_or_else(|| panic!("{lost} lost, nothing heard"));
+            result(&mut client, set("/a")).await.expect("it is set");
+        }
+    });
+}
+
+/// Refuses every call while it is switched on.
+#[derive(Debug, Default)]
+struct Away(AtomicBool);
+
+impl FaultSchedule for Away {
+    fn next(&self, _: &'static str) -> Fault {
+        if self.0.load(Ordering::Relaxed) { Fault::RefuseBefore } else { Fault::None }
+    }
+}
+
+/// A session has closed, and the store has lost the message that says so before it was applied. Its row, long after.
+async fn end_that_was_lost(broken: Option<Broken>) -> Option<Row> {
+    let (world, away) = (World::new(1), Arc::new(Away::default()));
+    let config = Config { broken, ..Config::default() };
+    let items = Arc::new(FaultyKeyValue::new(world.key_value(), away.clone(), world.clock()));
+    let regions = vec![Region { items, objects: world.objects() }];
+    let service = started_with(&world, Parts { regions, ..parts(&world) }, config).await;
+    follow(&service);
+    let (store, clock) = (world.key_value(), world.clock());
+    let mut client = connect(&service.gateway()).await.expect("a calm world");
+    result(&mut client, create("/e", Lifetime::Ephemeral)).await.expect("it is made");
+    away.0.store(true, Ordering::Relaxed);
+    client.submit(1, Request::Close);
+    client.pump(&mut Vec::new()).await.expect("the session lives");
+    clock.sleep(SOON).await;
+    let (sessions, session) = (Sessions::new(store.clone()), client.session());
+    let row = async || sessions.get(session, &mut Basis::default()).await.expect("the world is healed");
+    let decided = row().await.expect("its end is not applied");
+    assert_eq!((decided.state, decided.outbox().len()), (State::Closed, 1));
+    store.externalize(store.point()).await.expect("a calm world");
+    world.fall_back();
+    away.0.store(false, Ordering::Relaxed);
+    drop(client);
+    clock.sleep(TIMEOUT * 2).await;
+    row().await
+}
+
+/// C6, C-3: nothing comes after the end of a session that could bring it to mind.
+#[test]
+fn an_end_whose_message_was_lost_is_applied_all_the_same() {
+    assert!(simulated::run(end_that_was_lost(None)).is_none());
+}
+
+/// C6, C-3, broken.
+#[test]
+fn pushing_the_end_of_a_session_once_is_caught() {
+    assert!(simulated::run(end_that_was_lost(Some(Broken::PushesEndsOnce))).is_some());
+}
+
+fn falling_back() -> Scenario {
+    Scenario { weather: Weather::Slow, fall_backs: 3, requests: 8, machines: 3, ..Scenario::default() }
+}
+
+/// C4, C-5: notifications and watches, whoever of those that look has seen what is lost.
+#[test]
+fn watches_fire_once_and_in_order_while_the_store_falls_back() {
+    for mix in [configuration, watched] {
+        let scenario = Scenario { mix, one_break_in: 4, ..falling_back() };
+        scenario.holds("watches_fire_once_and_in_order_while_the_store_falls_back");
+    }
+}
+
+/// C6, C-6: silence is counted anew in each start of the store, also by who reads of it in the store.
+#[test]
+fn silent_sessions_end_while_the_store_falls_back() {
+    for instances in [Instances::Warm, Instances::ColdHeartbeats] {
+        for weather in [Weather::Slow, Weather::Stormy] {
+            let scenario =
+                Scenario { weather, instances, mix: ephemerals, one_break_in: 2, ..falling_back() };
+            scenario.holds("silent_sessions_end_while_the_store_falls_back");
+        }
+    }
+}
+
+/// C1, C3, P5: objects are in a store that loses nothing and knows nothing of what the other one loses.
+#[test]
+fn data_in_objects_is_neither_lost_nor_mixed_up_while_the_store_falls_back() {
+    let mut scenario = Scenario { mix: everything, one_break_in: 4, ..falling_back() };
+    scenario.config.placement = DataPlacement::Objects;
+    scenario.config.message_payload_bytes_max = 2;
+    scenario.config.temporary_sweep_period = Duration::ZERO;
+    scenario.holds("data_in_objects_is_neither_lost_nor_mixed_up_while_the_store_falls_back");
+}
