@@ -128,7 +128,7 @@ impl Heartbeat {
 
     /// Has itself run with an errand, at least once.
     async fn ask(&self, errand: &'static [u8]) -> Result<()> {
-        self.parts.functions.send(names::HEARTBEAT, Bytes::from_static(errand)).await.map(|_| ())
+        self.parts.functions.send(names::HEARTBEAT, None, Bytes::from_static(errand)).await.map(|_| ())
     }
 
     /// The last run, when there is no session; or not the last, if there is one.
@@ -292,8 +292,8 @@ impl Handler for Heartbeat {
     async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
         match event {
             Event::Timer => self.beat().await?,
-            Event::Call(errand) if errand == RETIRE => self.retire().await?,
-            Event::Call(errand) if errand == SWEEP => self.sweep().await,
+            Event::Call { payload, .. } if payload == RETIRE => self.retire().await?,
+            Event::Call { payload, .. } if payload == SWEEP => self.sweep().await,
             _ => return Err(Failure::new("the heartbeat takes its timer and its own errands only")),
         }
         Ok(Bytes::new())

@@ -51,8 +51,13 @@ impl Queue for MortalQueue {
     async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
         self.life.live_through(self.inner.send(queue, messages)).await
     }
-    async fn receive(&self, queue: &str, messages_max: usize) -> Result<Vec<Delivery>> {
-        self.inner.receive(queue, messages_max).await
+    async fn receive_hidden(
+        &self,
+        queue: &str,
+        messages_max: usize,
+        hidden_ms: Option<u64>,
+    ) -> Result<Vec<Delivery>> {
+        self.inner.receive_hidden(queue, messages_max, hidden_ms).await
     }
     async fn ready(&self, queue: &str) -> Result<()> {
         self.inner.ready(queue).await
