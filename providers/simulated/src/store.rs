@@ -142,7 +142,7 @@ impl Store {
         Undo::Item(key, durable)
     }
 
-    /// Stores `stored` under `key` until the next crash (K10), and takes no position; false if everything is durable
+    /// Stores `stored` under `key` until the next crash (D5), and takes no position; false if everything is durable
     /// at once, here.
     pub(crate) fn put_transient(&mut self, key: &Key, stored: &Stored, now: Duration) -> bool {
         if self.durable_at_once {

@@ -46,7 +46,9 @@ impl Ordeal {
         let config = Config { storage, checkpoint_bytes: 300, ..config(directory) };
         let store = Embedded::open(config.clone()).await.expect("the store opens");
         let mut allowed = <[Allowed; ITEMS.len()]>::default();
-        allowed.iter_mut().for_each(|allowed| allowed.durably(None));
+        for allowed in &mut allowed {
+            allowed.durably(None);
+        }
         let (kv, random) = (store.key_value(), fastrand::Rng::with_seed(seed));
         Self { faults, config, kv, store, allowed, random, checkpoints: 0 }
     }
