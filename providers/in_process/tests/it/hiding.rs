@@ -1,4 +1,4 @@
-//! N3 where several processes take from one queue: who runs has the messages, who died gives them up.
+//! N3 where several processes take from one queue: who runs has the messages, who died gives them up. In virtual time.
 
 use std::{
     sync::{
@@ -12,128 +12,98 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use in_process::Functions;
 use ports::{
-    Event, Functions as _, Handler,
+    Event, Functions as _, Handler, Queue,
     functions::{Definition, Failure, FunctionOptions, QueueTrigger},
-    queue::{Message, OnFailure, QueueOptions, SharedQueue},
+    queue::{Message, OnFailure, QueueOptions},
 };
-use redis_provider::{Config, Redis};
+use simulated::World;
 use tokio::sync::Notify;
 
-use crate::{block_on, server};
+/// How long messages stay hidden after their process was last heard of.
+const HIDDEN: Duration = Duration::from_secs(5);
 
-/// How long messages stay hidden: short, since the tests wait for its end.
-const HIDDEN: Duration = Duration::from_millis(300);
-/// No test comes near this.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Says when it begins, and ends when it is told to.
+/// Counts its runs, and ends them when it is told to.
 #[derive(Debug, Default)]
-struct Worker {
+struct Work {
     begun: AtomicUsize,
-    begins: Notify,
     may_end: Notify,
 }
 
 #[derive(Debug)]
-struct Shared(Arc<Worker>);
+struct Worker(Arc<Work>);
 
 #[async_trait]
-impl Handler for Shared {
+impl Handler for Worker {
     async fn handle(&self, _: Event) -> Result<Bytes, Failure> {
         self.0.begun.fetch_add(1, Ordering::SeqCst);
-        self.0.begins.notify_one();
         self.0.may_end.notified().await;
         Ok(Bytes::new())
     }
 }
 
-/// A process that takes from the queue.
-async fn process(queue: &SharedQueue, worker: &Arc<Worker>) -> Functions {
-    let functions = Functions::beside_others(Arc::clone(queue), HIDDEN);
-    let options = FunctionOptions::default();
-    functions.register(Definition { name: "works", options, handler: Arc::new(Shared(Arc::clone(worker))) });
+/// A process that takes from the queue, and what it does.
+async fn process(queue: &Arc<dyn Queue>) -> (Functions, Arc<Work>) {
+    let (functions, work) = (Functions::beside_others(Arc::clone(queue), HIDDEN), Arc::<Work>::default());
+    // Longer than any of these tests, so that nothing but the hiding decides.
+    let options = FunctionOptions { timeout: Duration::from_hours(1), ..FunctionOptions::default() };
+    let handler = Arc::new(Worker(Arc::clone(&work)));
+    functions.register(Definition { name: "works", options, handler });
     let trigger = QueueTrigger { queue: "work".into(), function: "works".into(), batch_messages_max: 1 };
     functions.arm_queue(trigger).await.expect("the trigger is armed");
-    functions
+    (functions, work)
 }
 
-async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("waited in vain: {what}"))
-}
-
-async fn open(namespace: &str, url: String) -> Redis {
-    let config = Config { namespace: namespace.to_owned(), ..Config::single(url) };
-    let store = Redis::open(&config).await.expect("the store opens");
+async fn one_message(queue: &Arc<dyn Queue>) {
     let options = QueueOptions { on_failure: OnFailure::Block, ..QueueOptions::default() };
-    store.queue().create("work", options).await.expect("the queue is made");
-    store
-}
-
-async fn send(queue: &SharedQueue, group: &'static str) {
-    let message = Message { group: group.into(), deduplication: None, body: Bytes::new() };
+    queue.create("work", options).await.expect("the queue is made");
+    let message = Message { group: "group".into(), deduplication: None, body: Bytes::new() };
     queue.send("work", vec![message]).await.expect("send answers");
 }
 
-/// Takes the next message, which has to be the forgotten one, for as long as functions do, and forgets it.
-async fn forget_one(queue: &SharedQueue) {
-    loop {
-        let hidden_ms = HIDDEN.as_millis() as u64;
-        let taken = queue.receive_hidden("work", 1, Some(hidden_ms)).await.expect("receive answers");
-        if let Some(delivery) = taken.first() {
-            assert_eq!(delivery.handle.group, "forgotten", "nothing else may be given");
-            return;
-        }
-        queue.ready("work").await.expect("ready answers");
-    }
+fn begun(work: &Work) -> usize {
+    work.begun.load(Ordering::SeqCst)
 }
 
 /// N3.
 #[test]
 fn a_message_is_nobody_elses_while_its_function_runs() {
-    let server = server::shared();
-    block_on(async {
-        let store = open("hiding-live", server.url()).await;
-        let queue = store.queue();
-        let (one, other) = (Arc::new(Worker::default()), Arc::new(Worker::default()));
-        let first = process(&queue, &one).await;
-        send(&queue, "slow").await;
-        in_time("the first process to begin", one.begins.notified()).await;
-        first.disarm_queue("work").await.expect("disarm answers");
-        // A message that somebody took right after it and forgot comes back when its time is over: three times
-        // in a row, and the slow one, were it hidden once only, would have come back too.
-        send(&queue, "forgotten").await;
-        for _ in 0..4 {
-            in_time("the forgotten message", forget_one(&queue)).await;
-        }
-        let second = process(&queue, &other).await;
-        in_time("the forgotten message", other.begins.notified()).await;
-        assert_eq!(one.begun.load(Ordering::SeqCst) + other.begun.load(Ordering::SeqCst), 2);
-        other.may_end.notify_one();
-        one.may_end.notify_one();
-        second.stop();
+    simulated::run(async {
+        let world = World::new(1);
+        let queue: Arc<dyn Queue> = world.queue();
+        let (_one, first) = process_with_a_message(&queue).await;
+        let (_other, second) = process(&queue).await;
+        world.clock().sleep(HIDDEN * 10).await;
+        assert_eq!((begun(&first), begun(&second)), (1, 0), "it runs once, for as long as it takes");
+        first.may_end.notify_one();
+        world.clock().sleep(HIDDEN * 2).await;
+        assert_eq!((begun(&first), begun(&second)), (1, 0), "and is done then");
     });
+}
+
+async fn process_with_a_message(queue: &Arc<dyn Queue>) -> (Functions, Arc<Work>) {
+    one_message(queue).await;
+    let (functions, work) = process(queue).await;
+    while begun(&work) == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    (functions, work)
 }
 
 /// N3, Q3.
 #[test]
 fn a_message_of_a_process_that_died_is_given_to_another() {
-    let server = server::shared();
-    let (one, other) = (Arc::new(Worker::default()), Arc::new(Worker::default()));
-    let dying = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-    let dying = dying.expect("a runtime starts");
-    dying.block_on(async {
-        let store = open("hiding-dead", server.url()).await;
-        let functions = process(&store.queue(), &one).await;
-        send(&store.queue(), "group").await;
-        in_time("the first process to begin", one.begins.notified()).await;
-        std::mem::forget(functions);
-    });
-    dying.shutdown_background();
-    block_on(async {
-        let store = open("hiding-dead", server.url()).await;
-        let functions = process(&store.queue(), &other).await;
-        in_time("the second process to begin", other.begins.notified()).await;
-        other.may_end.notify_one();
-        functions.stop();
+    simulated::run(async {
+        let world = World::new(2);
+        let queue: Arc<dyn Queue> = world.queue();
+        one_message(&queue).await;
+        // Who dies with a message in his hands: he took it as functions take theirs.
+        let hidden_ms = HIDDEN.as_millis() as u64;
+        let taken = queue.receive_hidden("work", 1, Some(hidden_ms)).await.expect("receive answers");
+        assert_eq!(taken.len(), 1);
+        let (_functions, work) = process(&queue).await;
+        world.clock().sleep(HIDDEN * 4 / 5).await;
+        assert_eq!(begun(&work), 0, "he may still live");
+        world.clock().sleep(HIDDEN * 2 / 5).await;
+        assert_eq!(begun(&work), 1);
     });
 }
