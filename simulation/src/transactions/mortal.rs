@@ -45,6 +45,8 @@ struct Shared {
 struct State {
     calls: u64,
     ordered: Option<(u64, Side)>,
+    /// How often an order was taken back.
+    pardons: u64,
     is_over: bool,
 }
 
@@ -55,9 +57,11 @@ impl Life {
         state.ordered = Some((state.calls + calls, side));
     }
 
-    /// Takes an order back that has not struck.
+    /// Takes an order back that has not struck, also one for the end of a call that is under way.
     pub fn goes_on(&self) {
-        self.state().ordered = None;
+        let mut state = self.state();
+        state.ordered = None;
+        state.pardons += 1;
     }
 
     /// Ends it now.
@@ -89,7 +93,7 @@ impl Life {
 
     /// One call of this process: made and answered if it lives through it.
     pub(super) async fn live_through<T>(&self, call: impl Future<Output = T>) -> T {
-        let side = self.arrive();
+        let (side, pardons) = self.arrive();
         if side == Some(Side::Before) {
             self.end();
         }
@@ -98,7 +102,7 @@ impl Life {
             () = self.over() => pending().await,
             answer = call => answer,
         };
-        if side == Some(Side::After) {
+        if side == Some(Side::After) && self.state().pardons == pardons {
             self.end();
         }
         if self.is_over() {
@@ -107,8 +111,8 @@ impl Life {
         answer
     }
 
-    /// Counts a call, and says which death was ordered for it.
-    fn arrive(&self) -> Option<Side> {
+    /// Counts a call, and says which death was ordered for it, and how many orders were taken back before.
+    fn arrive(&self) -> (Option<Side>, u64) {
         let mut state = self.state();
         let call = state.calls;
         state.calls += 1;
@@ -116,7 +120,7 @@ impl Life {
         if side.is_some() {
             state.ordered = None;
         }
-        side
+        (side, state.pardons)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -219,6 +223,25 @@ mod tests {
             assert_eq!(dies(2, Side::After, 5).await, (2, 3));
             assert_eq!(dies(5, Side::Before, 5).await, (5, 5));
             assert_eq!(dies(0, Side::Before, 5).await, (0, 0));
+        });
+    }
+
+    #[test]
+    fn an_order_is_taken_back_also_while_its_call_is_under_way() {
+        simulated::run(async {
+            let (world, life) = (World::new(1), Life::default());
+            let clock = world.clock();
+            let second = std::time::Duration::from_secs(1);
+            world.faults().delay(simulated::Chance::ALWAYS, second..=second);
+            let mortal = MortalKeyValue::new(world.key_value(), life.clone());
+            let key = Key::new("p", "k");
+            life.ends_after(0, Side::After);
+            let pardon = async {
+                clock.sleep(second / 2).await;
+                life.goes_on();
+            };
+            let (got, ()) = futures_util::join!(mortal.get(&key), pardon);
+            assert!(got.is_ok() && !life.is_over());
         });
     }
 
