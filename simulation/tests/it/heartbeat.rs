@@ -233,8 +233,11 @@ impl Functions for DiesDisarming {
     async fn invoke(&self, function: &str, payload: Bytes) -> ports::Result<Bytes> {
         self.functions.invoke(function, payload).await
     }
-    async fn send(&self, function: &str, payload: Bytes) -> ports::Result<Receipt> {
-        self.functions.send(function, payload).await
+    async fn send(&self, function: &str, id: Option<Bytes>, payload: Bytes) -> ports::Result<Receipt> {
+        self.functions.send(function, id, payload).await
+    }
+    async fn knows(&self, function: &str) -> ports::Result<bool> {
+        self.functions.knows(function).await
     }
     async fn arm_queue(&self, trigger: QueueTrigger) -> ports::Result<()> {
         self.functions.arm_queue(trigger).await

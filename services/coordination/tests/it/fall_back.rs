@@ -9,7 +9,7 @@ use coordination::{
     session::Sessions,
 };
 use embedded::{Embedded, Health};
-use ports::Externalize as _;
+use in_process::{Functions, SystemClock, SystemEntropy};
 
 use crate::disk::{Faults, FaultyDisk};
 
@@ -60,17 +60,18 @@ async fn house(directory: &Path, faults: &Arc<Faults>) -> (Embedded, Arc<Service
         embedded::Config { storage, journal_segment_bytes: 256 << 10, ..embedded::Config::new(directory) };
     let store = Embedded::open(config).await.expect("the store opens");
     let regions = vec![Region { items: store.key_value(), objects: store.objects() }];
+    let functions = Arc::new(Functions::new(store.queue()));
     let parts = Parts {
         system: store.key_value(),
         regions,
         queue: store.queue(),
-        functions: store.functions(),
-        clock: store.clock(),
-        entropy: store.entropy(),
+        functions: Arc::clone(&functions) as Arc<_>,
+        clock: Arc::new(SystemClock::new()),
+        entropy: Arc::new(SystemEntropy::default()),
     };
     let service = Arc::new(Service::new(parts, Config::default()));
     for definition in service.functions() {
-        store.functions().register(definition);
+        functions.register(definition);
     }
     service.start().await.expect("the service starts");
     let follower = Arc::clone(&service);

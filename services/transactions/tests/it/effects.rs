@@ -7,6 +7,7 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use in_process::{Functions, SystemClock};
 use ports::{
     Clock, Event, Handler, Queue,
     faults::{Fault, FaultyQueue, Script},
@@ -138,12 +139,15 @@ fn effects_leave_after_their_commit_and_those_of_aborted_ones_never() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let store = open(directory.path()).await;
         let (definition, runs) = notes();
-        store.functions().register(definition);
+        let functions = Arc::new(Functions::new(store.queue()));
+        functions.register(definition);
         store.queue().create(&queue_name("orders"), QueueOptions::default()).await.expect("calm");
-        let destinations = Destinations { queue: Some(store.queue()), functions: Some(store.functions()) };
+        let destinations =
+            Destinations { queue: Some(store.queue()), functions: Some(Arc::clone(&functions) as Arc<_>) };
         let node = Node::sending(parts(&store), destinations, Config::default()).await;
-        effects_leave(&node, &*store.queue(), &runs, &*store.clock()).await;
+        effects_leave(&node, &*store.queue(), &runs, &SystemClock::new()).await;
         drop(node);
+        functions.stop();
         store.close().await;
     });
 }
