@@ -208,6 +208,7 @@ impl Distributor {
 
     async fn distribute(&self, warm: &mut Warm, ordered: &[Decided]) -> Result<()> {
         let first = Zxid(warm.zxid.0 + 1);
+        self.settle_names(warm, ordered).await?;
         let numbered = numbering::number(&self.regions, first, ordered).await?;
         let encoded = encode(&numbered.slot);
         // All that the slot says is computed from: the decisions, and the regions as they were read for it.
@@ -228,6 +229,18 @@ impl Distributor {
         self.tell(step, encoded, warm.grounds.regions[0].point()).await?;
         warm.advance(step);
         self.trim(warm).await
+    }
+
+    /// Waits until the decisions are durable that objects are to be named by: those stay where a decision is lost, and
+    /// the next one of its session would find its own name taken (rule P5).
+    async fn settle_names(&self, warm: &mut Warm, ordered: &[Decided]) -> Result<()> {
+        let is_placed = |data| self.regions.iter().any(|region: &UserStore| region.belongs_in_object(data));
+        let names_object = ordered.iter().filter_map(Decided::data).any(is_placed);
+        if !names_object || self.broken == Some(Broken::PlacesBeforeDurable) {
+            return Ok(());
+        }
+        warm.grounds.system.look(&*self.system)?;
+        self.system.externalize(warm.grounds.system.point()).await
     }
 
     /// Applies a slot to every region.

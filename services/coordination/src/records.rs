@@ -223,6 +223,14 @@ impl Decided {
     pub fn holder(&self) -> Holder {
         Holder { request: UpdateId { sequence: self.locks, ..self.id }, fence: self.fence }
     }
+
+    /// The data that it puts into a znode.
+    pub fn data(&self) -> Option<&Payload> {
+        match &self.outcome {
+            Ok(Effect::Create { data, .. } | Effect::SetData { data, .. }) => Some(data),
+            _ => None,
+        }
+    }
 }
 
 /// A znode touched by a decided update.

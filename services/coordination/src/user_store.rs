@@ -241,16 +241,23 @@ impl UserStore {
         }
     }
 
-    /// Puts data where it belongs before the item that names it: into the item, or into an object. The object
-    /// is named by the update, which alone decides what is in it, so that placing it twice is harmless.
-    pub async fn place(&self, update: UpdateId, data: Payload) -> Result<Payload> {
+    /// Whether data belongs in an object rather than in its znode's item.
+    pub fn belongs_in_object(&self, data: &Payload) -> bool {
         let inline_bytes_max = match self.placement {
             DataPlacement::KeyValue => usize::MAX,
             DataPlacement::Objects => 0,
             DataPlacement::Hybrid { inline_bytes_max } => inline_bytes_max,
         };
+        let bytes_len = data.bytes_len() as usize;
+        bytes_len > 0 && bytes_len > inline_bytes_max
+    }
+
+    /// Puts data where it belongs before the item that names it: into the item, or into an object. The object
+    /// is named by the update, which alone decides what is in it, so that placing it twice is harmless. The update's
+    /// decision must be durable: an object stays where that is lost, and the next decision has its name.
+    pub async fn place(&self, update: UpdateId, data: Payload) -> Result<Payload> {
+        let belongs_in_object = self.belongs_in_object(&data);
         let bytes_len = data.bytes_len();
-        let belongs_in_object = bytes_len > 0 && bytes_len as usize > inline_bytes_max;
         match data {
             Payload::Inline(bytes) if belongs_in_object => {
                 let name = format!("znodes/{:016x}/{:016x}", update.session.0, update.sequence);

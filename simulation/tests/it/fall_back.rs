@@ -1,6 +1,6 @@
 //! D4: the store loses what was not durable, and everybody who has seen it lives on.
 
-use coordination::broken::Broken;
+use coordination::{broken::Broken, user_store::DataPlacement};
 use simulation::{
     faults::Weather,
     scenario::{Scenario, contended, ephemerals, everything},
@@ -42,6 +42,24 @@ fn clients_see_one_order_while_the_store_falls_back() {
 fn sessions_end_whole_while_the_store_falls_back() {
     let scenario = Scenario { mix: ephemerals, one_break_in: 4, ..falling_back() };
     scenario.holds("sessions_end_whole_while_the_store_falls_back");
+}
+
+fn falling_back_in_objects() -> Scenario {
+    let mut scenario = falling_back();
+    scenario.config.placement = DataPlacement::Objects;
+    scenario
+}
+
+/// P5: an object that a lost decision has left is not taken for the next one's.
+#[test]
+fn data_in_objects_is_that_of_its_decision_while_the_store_falls_back() {
+    falling_back_in_objects().holds("data_in_objects_is_that_of_its_decision_while_the_store_falls_back");
+}
+
+/// P5, broken.
+#[test]
+fn placing_objects_before_their_decision_is_durable_is_caught() {
+    falling_back_in_objects().without(Broken::PlacesBeforeDurable).is_caught(SEEDS_UNTIL_CAUGHT);
 }
 
 /// D4, broken.
