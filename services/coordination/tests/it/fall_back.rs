@@ -47,10 +47,8 @@ async fn result(client: &mut Client, request: Request) -> Result<Response, coord
 
 /// Does not wait for what does not come.
 async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(PATIENCE, future).await {
-        Ok(value) => value,
-        Err(_) => panic!("waited in vain: {what}"),
-    }
+    let Ok(value) = tokio::time::timeout(PATIENCE, future).await else { panic!("waited in vain: {what}") };
+    value
 }
 
 /// The service on a store in `directory`, over a disk that can fail.
