@@ -17,6 +17,10 @@ pub enum ErrorKind {
     SnapshotTooOld,
     /// The server knows no transaction of this id: it never began, or was given up and forgotten.
     NoSuchTransaction,
+    /// There is no queue of this name, so nothing can be sent to it.
+    NoSuchQueue,
+    /// There is no function of this name, so it cannot be invoked.
+    NoSuchFunction,
     /// The attempt has ended.
     TransactionFinished(Outcome),
     /// The id has committed before: its effects are there, and the body need not run.
@@ -127,6 +131,7 @@ impl ErrorKind {
                 "Run the body again, as transact does; read what you need sooner after the begin."
             }
             Self::NoSuchTransaction => "Nothing of it was written; begin again.",
+            Self::NoSuchQueue | Self::NoSuchFunction => "Make it first, or correct its name.",
             Self::TransactionFinished(Outcome::Expired) => {
                 "A transaction ends after 60 s without a call and after 15 min in all; do less in one."
             }

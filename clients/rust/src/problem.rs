@@ -70,6 +70,8 @@ impl Meaning {
             "too-many-transactions" => Self::certain(K::TooManyTransactions, Here),
             "too-much-buffered" => Self::certain(K::TooMuchBuffered, Here),
             "no-such-transaction" => Self::certain(K::NoSuchTransaction, Never),
+            "no-such-queue" => Self::certain(K::NoSuchQueue, Never),
+            "no-such-function" => Self::certain(K::NoSuchFunction, Never),
             "expired" => Self::certain(K::Expired, Never),
             "several-sequencers" => Self::certain(K::SeveralSequencers, Never),
             "clock-ahead" => Self::certain(K::ClockAhead, Elsewhere),

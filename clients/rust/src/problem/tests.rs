@@ -7,7 +7,7 @@ use crate::error::Outcome;
 /// whether the body may run again.
 type Line = (&'static str, u16, ErrorKind, Repeat, bool, bool);
 
-const TABLE: [Line; 21] = {
+const TABLE: [Line; 23] = {
     use ErrorKind as K;
     use Repeat::{Elsewhere, Here, Never};
     [
@@ -16,6 +16,8 @@ const TABLE: [Line; 21] = {
         ("too-many-transactions", 429, K::TooManyTransactions, Here, true, false),
         ("too-much-buffered", 429, K::TooMuchBuffered, Here, true, false),
         ("no-such-transaction", 404, K::NoSuchTransaction, Never, true, true),
+        ("no-such-queue", 404, K::NoSuchQueue, Never, true, false),
+        ("no-such-function", 404, K::NoSuchFunction, Never, true, false),
         ("expired", 409, K::Expired, Never, true, false),
         ("several-sequencers", 400, K::SeveralSequencers, Never, true, false),
         ("clock-ahead", 503, K::ClockAhead, Elsewhere, true, true),

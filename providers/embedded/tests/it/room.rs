@@ -181,7 +181,8 @@ fn a_disk_without_room_for_a_whole_segment_gives_the_journal_pieces_and_leaves_s
         faults.capacity.store(room + 2 * written as u64 * 20_000, Ordering::SeqCst);
         space_returns(&kv, written).await;
         found("a checkpoint gives segments back", async || {
-            durably(&kv, put("nudge", 1)).await;
+            // Until then there may be no room again: whatever came back is small.
+            let _ = kv.update(put("nudge", 1)).await;
             (store.status().checkpoints > 0).then_some(())
         })
         .await;
@@ -212,7 +213,8 @@ fn a_checkpoint_that_meets_a_full_disk_keeps_everything_and_is_tried_again() {
         reads_go_on(&kv, written).await;
         Faults::set(&faults.no_room_for_checkpoints, false);
         found("the checkpoint is tried again by a later commit", async || {
-            durably(&kv, put("nudge", 1)).await;
+            // Until then there may be no room again: whatever came back is small.
+            let _ = kv.update(put("nudge", 1)).await;
             (store.status().checkpoints > made).then_some(())
         })
         .await;
