@@ -21,7 +21,7 @@ use crate::{
     open::BeginLock,
     records::StoredRecord,
     store::{Decided, Decision, State},
-    transaction::{Phase, Transaction},
+    transaction::{Phase, Start, Transaction},
 };
 
 /// By how much a client's token may lie beyond the clock.
@@ -99,7 +99,7 @@ impl Core {
                 node.store.forget(id, attempt).await?;
             }
             if let Ok(placed) = placed {
-                node.log.settled(placed.slot);
+                node.settled(placed.slot);
             }
         }
         opened
@@ -113,15 +113,15 @@ impl Core {
         decision: Option<&Decision>,
         point: DurabilityPoint,
     ) -> Result<Shown<Begun>> {
-        let Some(Decision { attempt, state: State::Committed(stored) }) = decision else {
-            return Err(Error::Expired);
+        let Some(Decision { attempt, state: State::Committed(stored), .. }) = decision else {
+            return Err(Error::Corrupt("a name was refused by a row that is not committed".into()));
         };
         self.hear_committed(node, id, *attempt, stored, point).await?;
         Ok(Shown { value: Begun::Committed { id: id.clone(), after: stored.after() }, point })
     }
 
     /// Whoever is told that something is committed sees it from then on (T5), also while the commit itself still waits
-    /// for its answer from the store.
+    /// for its answer from the store. What is heard already is not news: its versions may be collected.
     pub(crate) async fn hear_committed(
         &self,
         node: &Arc<Node>,
@@ -130,6 +130,9 @@ impl Core {
         stored: &StoredRecord,
         point: DurabilityPoint,
     ) -> Result<()> {
+        if self.view().heard.contains(stored.position) {
+            return Ok(());
+        }
         let record = Arc::new(node.store.record(id, attempt, stored, point).await?);
         let mut view = self.view();
         if view.is_served_by(node) {
@@ -154,9 +157,13 @@ impl Core {
                 return Err(Error::unavailable("the node starts over"));
             }
             view.open.check_room(&self.config)?;
-            let heard = Arc::clone(&view.heard);
-            let node = Arc::clone(node);
-            let transaction = Transaction::new(id.clone(), attempt, began, node, heard, after, now);
+            let start = Start {
+                place: view.open.next_place(),
+                heard: Arc::clone(&view.heard),
+                superseded_bytes: view.superseded_bytes,
+                at: now,
+            };
+            let transaction = Transaction::new(id.clone(), attempt, began, Arc::clone(node), start, after);
             let transaction = Arc::new(transaction);
             let earlier = view.open.insert(&transaction);
             (transaction, earlier)
@@ -181,7 +188,7 @@ impl Core {
         self.end(earlier, &mut state, &Err(Error::TransactionFinished(Outcome::BegunAnew)));
         if let Some(slot) = earlier.began {
             // The row is the later attempt's, and nothing of this one was written.
-            earlier.node.log.settled(slot);
+            earlier.node.settled(slot);
         }
     }
 }

@@ -34,4 +34,22 @@ pub enum Broken {
     ForgetsUnsent,
     /// T13: the id of an effect is drawn when it is sent.
     NamesEffectsAnew,
+    /// Versions are collected as if no transaction were running.
+    CollectsAboveHorizon,
+    /// A version is collected only with all that its transaction wrote, as the paper's Algorithm 2 does.
+    CollectsWholeTransactions,
+    /// A deletion's version is dropped as soon as it is decided.
+    DropsTombstonesAtOnce,
+    /// Absent counts as version zero, not as a position.
+    AbsenceIsVersionZero,
+    /// What a record that was read wrote to another key is taken to be there, also if its deletion is collected.
+    RevivesCollected,
+    /// T-2: rows and entries go by the clock alone, whether or not their owner has heard the decision.
+    DropsUnheardDecisions,
+    /// A dropped row is taken for one that never was.
+    ForgetsWhatItDropped,
+    /// What no log names stays.
+    SweepsNothing,
+    /// A row goes with its window, whether or not versions are left that it decides about.
+    DropsRowsOfLiveVersions,
 }

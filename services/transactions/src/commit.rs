@@ -1,8 +1,8 @@
 //! The commit, step by step.
 //!
 //! ```text
-//!  1  together, in this order of issue: the parts of a large write set; the entry of the log, where the timestamp is
-//!     given; the data
+//!  1  together, in this order of issue: the entry of the log, where the timestamp is given; the data. One after the
+//!     other if the write set is large: the entry, the parts of the write set, the data
 //!  2  all of that is confirmed
 //!  3  the decision row, with the record: the one write that decides
 //!  4  install: index, data cache, what is heard of the own log
@@ -23,15 +23,16 @@ use ports::{DurabilityPoint, key_value::Room};
 use crate::{
     Error, Result,
     broken::Broken,
+    collector::Superseded,
     effects::Effect,
     engine::Core,
     model::{Call, Committed, Key, NodeId, Outcome, Position, Timestamp, TransactionId, Version},
     node::Node,
     node_log::{Draft, Placed},
     open::Found,
-    records::{CommitRecord, StoredRecord, Write, WriteSet},
+    records::{CommitRecord, Place, StoredRecord, Write, WriteSet},
     registry,
-    store::{Decided, Decision, State},
+    store::{Decided, Decision},
     transaction::{Answer, Phase, Transaction},
     write_buffer::WriteBuffer,
 };
@@ -142,7 +143,7 @@ async fn commit_nothing(transaction: &Transaction) -> Answer {
             Err(error)
         }
     };
-    node.log.settled(*slot);
+    node.settled(*slot);
     answer
 }
 
@@ -157,7 +158,6 @@ async fn answer_durable(node: &Node, point: DurabilityPoint, record: Option<&Com
 fn refused(decision: Option<&Decision>, transaction: &Transaction) -> Error {
     Error::TransactionFinished(match decision {
         Some(decision) if decision.attempt != transaction.attempt => Outcome::BegunAnew,
-        Some(Decision { state: State::Expired, .. }) => Outcome::Expired,
         _ => Outcome::Aborted,
     })
 }
@@ -189,15 +189,18 @@ impl<'a> Commit<'a> {
         let is_data_late = self.core.config.is_broken(Broken::RecordBeforeData);
         let data = async { if is_data_late { Ok(()) } else { self.write_data().await } };
         // Joined in the order of issue: an owner at rest comes before what it owns. Where the entry only names the
-        // parts of its write set, these say what is owned, and the data waits for them.
+        // parts of its write set, these say what is owned, and each waits for the one before: no sweep finds parts.
         let (_, parts) = WriteSet::split(&self.writes, self.core.config.write_set_inline_bytes_max);
         let (placed, data) = if parts.is_empty() {
             futures_util::join!(self.announce(), data)
         } else {
-            match futures_util::join!(self.announce(), self.write_parts(&parts)) {
-                (Ok(placed), Ok(())) => (Ok(placed), data.await),
-                answers => answers,
-            }
+            let placed = self.announce().await;
+            let data = async {
+                self.write_parts(&parts).await?;
+                data.await
+            };
+            let data = if placed.is_ok() { data.await } else { Ok(()) };
+            (placed, data)
         };
         let placed = match (data, placed) {
             (Ok(()), Ok(placed)) => placed,
@@ -226,12 +229,22 @@ impl<'a> Commit<'a> {
         self.core.hear_own(&self.transaction.node, placed.slot);
         let Transaction { node, attempt, .. } = &**self.transaction;
         self.core.dispatch(node, *attempt, self.effects.len(), point);
+        if self.core.config.is_broken(Broken::DropsTombstonesAtOnce) {
+            self.drop_tombstones(&record).await?;
+        }
         self.transaction.settle(Some(placed.slot));
         self.publish();
         if self.core.config.is_broken(Broken::AnswersBeforeDurable) {
             return Ok(Committed { after: record.after() });
         }
         answer_durable(&self.transaction.node, point, Some(&record)).await
+    }
+
+    /// As nobody may: while older versions of the keys may be there, or still come.
+    async fn drop_tombstones(&self, record: &Arc<CommitRecord>) -> Result<()> {
+        let deletes = record.writes.iter().filter(|write| write.place == Place::Gone);
+        let gone = deletes.map(|write| Superseded { key: write.key.clone(), record: Arc::clone(record) });
+        self.core.delete_versions(&self.transaction.node, &gone.collect::<Vec<_>>()).await
     }
 
     async fn write_parts(&self, parts: &[Vec<Write>]) -> Result<()> {
@@ -290,6 +303,7 @@ impl<'a> Commit<'a> {
             version: Version { timestamp: placed.timestamp, node: node.id },
             position: Position { log: node.id, slot: placed.slot },
             writes: self.writes.clone(),
+            parts: self.set.parts(),
             point,
         }
     }
@@ -299,6 +313,7 @@ impl<'a> Commit<'a> {
         let record = Arc::new(record);
         let mut view = self.core.view();
         if view.is_served_by(&self.transaction.node) {
+            view.superseded_bytes += view.index.superseded_by(&record);
             view.index.hear(&record);
             for (_, buffered) in self.buffer.iter() {
                 if let Some(value) = &buffered.value {

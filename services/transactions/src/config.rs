@@ -37,6 +37,13 @@ pub struct Config {
     /// How long the outcome of an ended transaction is known without asking the store, and how long the client of
     /// a generated id may repeat its commit.
     pub retry_window: Duration,
+    /// How long the outcome of a name is kept.
+    pub named_window: Duration,
+    /// The most names kept; beyond it the oldest go early.
+    pub names_max: u64,
+    /// The most bytes that superseded versions take while a transaction may need them; beyond it the oldest no
+    /// longer keeps them.
+    pub superseded_bytes_max: u64,
     /// The most outcomes known without asking the store.
     pub ended_lately_max: usize,
     /// How many slots of a node's log may follow the last one it has told a successor to begin at.
@@ -71,6 +78,9 @@ impl Default for Config {
             write_set_inline_bytes_max: 64 << 10,
             commit_answer_timeout: Duration::from_secs(5),
             retry_window: Duration::from_mins(2),
+            named_window: Duration::from_hours(7 * 24),
+            names_max: 10_000_000,
+            superseded_bytes_max: 8 << 30,
             ended_lately_max: 100_000,
             slots_unpublished_max: 1_000,
             effects_max: 100,

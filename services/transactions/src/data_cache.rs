@@ -53,6 +53,11 @@ impl DataCache {
         }
     }
 
+    /// The version is collected.
+    pub fn remove(&mut self, attempt: Attempt, write: u32) {
+        self.0.remove(&(attempt, write));
+    }
+
     /// Forgets everything.
     pub fn clear(&mut self) {
         self.0.clear();

@@ -56,6 +56,7 @@ impl Core {
         self.counters.ended(outcome(answer));
         self.counters.unbuffer(transaction.end(state, answer));
         self.view().open.end(transaction, answer, self.clock.monotonic(), &self.config);
+        transaction.node.work.notify_one();
     }
 
     /// Gives back the row that a named begin took, if it left nothing else.
@@ -66,7 +67,7 @@ impl Core {
             let node = &transaction.node;
             // Not if the node cannot go on: then its log is resolved, and the row with it.
             if node.store.forget(&transaction.id, transaction.attempt).await.is_ok() {
-                node.log.settled(slot);
+                node.settled(slot);
             }
         });
     }

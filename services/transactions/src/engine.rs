@@ -28,6 +28,7 @@ use crate::{
     heard::Heard,
     index::Index,
     model::{Begin, Begun, Call, Committed, Key, Outcome, Shown, TransactionId},
+    names::Periods,
     node::Node,
     open::Open,
     outbox::Outbox,
@@ -66,7 +67,15 @@ pub(crate) struct View {
     pub(crate) index: Index,
     pub(crate) data: DataCache,
     pub(crate) heard: Arc<Heard>,
+    /// Up to where logs are retained no longer.
+    pub(crate) dropped: Arc<Heard>,
     pub(crate) open: Open,
+    /// About how many bytes commits of this process have superseded.
+    pub(crate) superseded_bytes: u64,
+    /// How many of those were, when the collector was last done.
+    pub(crate) collected_bytes: u64,
+    /// Names kept for days.
+    pub(crate) names: Periods,
     /// Whether somebody waits for attempts to run out of time.
     pub(crate) is_timer_armed: bool,
 }
@@ -83,7 +92,11 @@ impl Engine {
             index: Index::new(config.index_bytes_max),
             data: DataCache::new(config.data_cache_bytes_max),
             heard: Arc::default(),
+            dropped: Arc::default(),
             open: Open::default(),
+            superseded_bytes: 0,
+            collected_bytes: 0,
+            names: Periods::new(),
             is_timer_armed: false,
         };
         let core = Core {
@@ -195,6 +208,8 @@ impl Engine {
             data_cache_bytes: view.data.bytes(),
             effects_unsent,
             effects_failing,
+            superseded_bytes: view.superseded_bytes - view.collected_bytes,
+            kept_names: view.names.values().sum(),
             ..figures
         }
     }

@@ -35,6 +35,20 @@ pub struct Figures {
     pub effects_unsent: u64,
     /// Transactions whose next effect was refused when it was last tried: somebody has to look.
     pub effects_failing: u64,
+    /// Versions collected.
+    pub collected_versions: u64,
+    /// Bytes of values that went with them.
+    pub collected_bytes: u64,
+    /// About how many bytes are superseded and not collected yet: running transactions may need them.
+    pub superseded_bytes: u64,
+    /// Old transactions that no longer keep what they may need.
+    pub overtaken: u64,
+    /// Slots of logs that are within their window.
+    pub log_slots: u64,
+    /// Names whose outcome is kept although their slots are not.
+    pub kept_names: u64,
+    /// Versions and rows found that no log named.
+    pub swept: u64,
 }
 
 /// What is counted as it happens.
@@ -48,6 +62,11 @@ pub(crate) struct Counters {
     loads: AtomicU64,
     buffered_bytes: AtomicUsize,
     effects_sent: AtomicU64,
+    collected_versions: AtomicU64,
+    collected_bytes: AtomicU64,
+    overtaken: AtomicU64,
+    log_slots: AtomicU64,
+    swept: AtomicU64,
 }
 
 impl Counters {
@@ -77,6 +96,23 @@ impl Counters {
         self.effects_sent.fetch_add(1, Ordering::Relaxed);
     }
 
+    pub(crate) fn collected(&self, bytes: u64) {
+        self.collected_versions.fetch_add(1, Ordering::Relaxed);
+        self.collected_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn overtaken(&self) {
+        self.overtaken.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn log_slots(&self, slots: u64) {
+        self.log_slots.store(slots, Ordering::Relaxed);
+    }
+
+    pub(crate) fn swept(&self) {
+        self.swept.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Takes room for what is buffered; false: there is not as much within `bytes_max`.
     pub(crate) fn buffer(&self, bytes: usize, bytes_max: usize) -> bool {
         let fits = |taken: usize| taken.checked_add(bytes).filter(|sum| *sum <= bytes_max);
@@ -99,6 +135,11 @@ impl Counters {
             loads: count(&self.loads),
             effects_sent: count(&self.effects_sent),
             buffered_bytes: self.buffered_bytes.load(Ordering::Relaxed) as u64,
+            collected_versions: count(&self.collected_versions),
+            collected_bytes: count(&self.collected_bytes),
+            overtaken: count(&self.overtaken),
+            log_slots: count(&self.log_slots),
+            swept: count(&self.swept),
             ..Figures::default()
         }
     }

@@ -25,7 +25,11 @@ use quick_cache::{
 };
 use tokio::sync::watch;
 
-use crate::{Error, model::Key, records::CommitRecord};
+use crate::{
+    Error,
+    model::{Attempt, Key},
+    records::CommitRecord,
+};
 
 /// What an entry costs beside its versions.
 const ENTRY_BYTES: usize = 160;
@@ -51,10 +55,28 @@ impl Entry {
         self.point = self.point.max(record.point);
         if let Err(place) = self.versions.binary_search_by_key(&record.version, |other| other.version) {
             self.versions.insert(place, Arc::clone(record));
-            // Records are shared by the entries of all they wrote: each bears its part.
-            self.bytes += size_of::<Arc<CommitRecord>>() + record.bytes_len() / record.writes.len().max(1);
+            self.bytes += version_bytes(record);
         }
     }
+
+    /// Whether the version that `attempt` wrote is in it.
+    pub fn holds(&self, attempt: Attempt) -> bool {
+        self.versions.iter().any(|record| record.attempt == attempt)
+    }
+
+    fn drop_versions(&mut self, attempts: &[Attempt]) {
+        let bytes = &mut self.bytes;
+        self.versions.retain(|record| {
+            let stays = !attempts.contains(&record.attempt);
+            *bytes -= if stays { 0 } else { version_bytes(record) };
+            stays
+        });
+    }
+}
+
+/// Records are shared by the entries of all they wrote: each bears its part.
+fn version_bytes(record: &CommitRecord) -> usize {
+    size_of::<Arc<CommitRecord>>() + record.bytes_len() / record.writes.len().max(1)
 }
 
 #[derive(Debug, Clone)]
@@ -121,8 +143,7 @@ impl Index {
         Loading::ByCaller(waiter)
     }
 
-    /// Ends a load that found `records`, as of `point`. Also what they wrote to other keys is news here (I2).
-    /// Nothing happens if the index was cleared meanwhile.
+    /// Ends a load that found `records`, as of `point`. Nothing happens if the index was cleared meanwhile.
     pub fn finish_load(&mut self, key: &Key, records: &[Arc<CommitRecord>], point: DurabilityPoint) {
         let Some(load) = self.loads.remove(key) else { return };
         let mut entry = Entry::new(key, point);
@@ -133,9 +154,6 @@ impl Index {
         self.entries.insert(key.clone(), Arc::clone(&entry));
         // Even if the entry is too large to be kept, those who wait are answered by it.
         load.done.send_replace(Some(Ok(entry)));
-        for record in records {
-            self.hear(record);
-        }
     }
 
     /// Ends a load that failed.
@@ -167,6 +185,27 @@ impl Index {
                 self.entries.insert(key, entry);
             }
         }
+    }
+
+    /// About how many bytes `record`, which is news, supersedes: of a key that is not known, as many as it has now.
+    pub fn superseded_by(&self, record: &CommitRecord) -> u64 {
+        let superseded = record.writes.iter().map(|write| match self.entries.peek(&write.key) {
+            Some(entry) => entry.versions.last().map_or(0, |newest| newest.value_bytes(&write.key)),
+            None => write.value_bytes(),
+        });
+        superseded.sum()
+    }
+
+    /// Versions of `key` are collected.
+    pub fn drop_versions(&mut self, key: &Key, attempts: &[Attempt]) {
+        if let Some(mut entry) = self.entries.get_mut(key) {
+            Arc::make_mut(&mut entry).drop_versions(attempts);
+        }
+    }
+
+    /// What is known of `key`, for whom a look does not warm it.
+    pub fn peek(&self, key: &Key) -> Option<&Arc<Entry>> {
+        self.entries.peek(key)
     }
 
     /// Forgets the entry of `key`: it named a version that is gone.

@@ -32,6 +32,10 @@ pub const LOGS: &[u8] = b"t/l/";
 pub const OUTBOXES: &[u8] = b"t/o/";
 /// What partitions of large effects begin with.
 pub const EFFECTS: &[u8] = b"t/e/";
+/// The partition of the periods in which names were kept.
+pub const PERIODS: &[u8] = b"t/r";
+/// What partitions of kept names begin with.
+pub const KEPT_NAMES: &[u8] = b"t/r/";
 /// What partitions of write sets' parts begin with.
 pub const WRITE_SETS: &[u8] = b"t/w/";
 
@@ -72,6 +76,41 @@ pub fn log(node: NodeId) -> Bytes {
 /// The row that decides a transaction.
 pub fn decision(id: &TransactionId) -> ItemKey {
     ItemKey::new([DECISIONS, &[bucket(id.as_bytes())]].concat(), id.as_bytes())
+}
+
+/// The rows of one bucket.
+pub fn decision_bucket(bucket: u8) -> Bytes {
+    [DECISIONS, &[bucket]].concat().into()
+}
+
+/// A period in which names were kept, by its end in milliseconds.
+pub fn period(end: u64) -> ItemKey {
+    ItemKey::new(PERIODS, end.to_be_bytes())
+}
+
+/// The period whose row has this sort key.
+pub fn period_of(sort: &[u8]) -> Option<u64> {
+    Some(u64::from_be_bytes(sort.try_into().ok()?))
+}
+
+/// The names kept in a period, oldest first.
+pub fn kept_names(end: u64) -> Bytes {
+    [KEPT_NAMES, &end.to_be_bytes()].concat().into()
+}
+
+/// A name that was kept at a time in milliseconds.
+pub fn kept_name(end: u64, kept: u64, id: &TransactionId) -> ItemKey {
+    kept_name_at(end, [&kept.to_be_bytes(), &id.as_bytes()[..]].concat())
+}
+
+/// A kept name by its sort key.
+pub fn kept_name_at(end: u64, sort: impl AsRef<[u8]>) -> ItemKey {
+    ItemKey::new(kept_names(end), sort)
+}
+
+/// The name that was kept under this sort key.
+pub fn kept_name_of(sort: &Bytes) -> Option<TransactionId> {
+    (sort.len() > 8).then(|| TransactionId::new(sort.slice(8..)).ok())?
 }
 
 /// A part of a write set too large for its row.
@@ -138,13 +177,17 @@ pub fn version_of(item: &ItemKey) -> Option<(Key, Attempt)> {
     Some((Key::in_keyspace(keyspace, unescape(escaped)?).ok()?, Attempt::from_bytes(attempt)?))
 }
 
+/// The versions of one bucket.
+pub fn version_bucket(keyspace: KeyspaceId, bucket: u8) -> Bytes {
+    [VERSIONS, &keyspace.0.to_be_bytes(), &[bucket]].concat().into()
+}
+
 fn bucket(bytes: &[u8]) -> u8 {
     (crc32fast::hash(bytes) % BUCKET_COUNT) as u8
 }
 
 fn version_partition(key: &Key) -> Bytes {
-    let keyspace = key.keyspace().0.to_be_bytes();
-    [VERSIONS, &keyspace, &[bucket(key.name())]].concat().into()
+    version_bucket(key.keyspace(), bucket(key.name()))
 }
 
 fn version_prefix(key: &Key, end: [u8; 2]) -> BytesMut {

@@ -14,21 +14,25 @@
 //! - [`begin`], [`read`], [`write`], [`commit`], [`ending`] and [`outcome`] are the calls, step by step; [`engine`] is
 //!   their public face. [`resolve`] finishes what earlier starts left. [`effects`] are gathered like writes and leave
 //!   through the [`outbox`].
+//! - [`housekeeping`] keeps the store small behind them: [`collector`] follows what is superseded, [`retention`] what is past
+//!   its window, [`names`] what is kept for days, [`sweep`] what a death left that no log names.
 //! - [`store`] holds every conditional write, [`registry`] the rows of nodes, [`node_log`] the one log of this one.
-//! - [`read_set`], [`index`], [`heard`], [`hybrid_clock`], [`layout`], [`records`] and [`write_buffer`] do no I/O.
+//! - [`read_set`], [`index`], [`heard`], [`hybrid_clock`], [`slot_ages`], [`layout`], [`records`] and [`write_buffer`] do no
+//!   I/O.
 //!
 //! Data before its decision row is invisible; everything after it is repair that anybody may do. Whatever may leave
 //! something in the store stands in a log first, so that to take over from a node is to seal its log. The index is a cache
 //! of the store: evicting from it never changes an answer.
 //!
-//! Nothing here knows a wire, a provider or a thread. Deliberately absent as yet: values that do not fit an item, the
-//! collection of old versions, and more than one node.
+//! Nothing here knows a wire, a provider or a thread. Deliberately absent as yet: values that do not fit an item, and
+//! more than one node.
 
 #![allow(rustdoc::private_intra_doc_links)]
 
 mod begin;
 #[doc(hidden)]
 pub mod broken;
+mod collector;
 mod commit;
 pub mod config;
 pub mod data_cache;
@@ -38,10 +42,12 @@ pub mod engine;
 pub mod error;
 mod figures;
 pub mod heard;
+mod housekeeping;
 pub mod hybrid_clock;
 pub mod index;
 pub mod layout;
 pub mod model;
+mod names;
 mod node;
 mod node_log;
 mod open;
@@ -52,8 +58,11 @@ pub mod read_set;
 pub mod records;
 mod registry;
 mod resolve;
+mod retention;
 pub mod service;
+mod slot_ages;
 mod store;
+mod sweep;
 mod transaction;
 pub mod transaction_id;
 mod write;

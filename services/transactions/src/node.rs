@@ -5,6 +5,9 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
+use ports::Monotonic;
+use tokio::sync::Notify;
+
 use crate::{
     model::{Attempt, NodeId},
     node_log::NodeLog,
@@ -17,12 +20,22 @@ pub(crate) struct Node {
     pub(crate) id: NodeId,
     pub(crate) store: Arc<Store>,
     pub(crate) log: NodeLog,
+    /// Woken when there may be something to tidy.
+    pub(crate) work: Notify,
+    /// When it began to serve.
+    pub(crate) started: Monotonic,
     begun: AtomicU64,
 }
 
 impl Node {
-    pub(crate) fn new(id: NodeId, store: Arc<Store>, log: NodeLog) -> Self {
-        Self { id, store, log, begun: AtomicU64::new(0) }
+    pub(crate) fn new(id: NodeId, store: Arc<Store>, log: NodeLog, started: Monotonic) -> Self {
+        Self { id, store, log, work: Notify::new(), started, begun: AtomicU64::new(0) }
+    }
+
+    /// Nothing is left to do or to clean for an entry in `slot`.
+    pub(crate) fn settled(&self, slot: u64) {
+        self.log.settled(slot);
+        self.work.notify_one();
     }
 
     /// A new attempt.

@@ -14,6 +14,7 @@
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -28,8 +29,12 @@ use crate::{
     model::{Attempt, NodeId, Timestamp, TransactionId},
     records::{Entry, StoredSlot, WriteSet, encode},
     registry::NodeRow,
+    slot_ages::SlotAges,
     store::Store,
 };
+
+/// How exactly slots know their age.
+const AGE_GRAIN: Duration = Duration::from_secs(1);
 
 /// What is to be announced.
 #[derive(Debug)]
@@ -90,6 +95,8 @@ struct State {
     settled: Progress,
     /// The last slot that was told to a successor.
     published: u64,
+    ages: SlotAges,
+    last: u64,
     slots: u64,
 }
 
@@ -108,6 +115,8 @@ impl NodeLog {
             decided: progress.clone(),
             settled: progress,
             published: sealed,
+            ages: SlotAges::from(sealed, AGE_GRAIN),
+            last: sealed,
             slots: 0,
         };
         Self {
@@ -165,6 +174,33 @@ impl NodeLog {
         self.state().settled.finish(slot);
     }
 
+    /// Up to where nothing is left to do or to clean.
+    pub(crate) fn settled_through(&self) -> u64 {
+        self.state().settled.through()
+    }
+
+    /// Up to where commits are decided.
+    pub(crate) fn decided_through(&self) -> u64 {
+        self.state().decided.through()
+    }
+
+    /// Up to where slots are at least `age` old.
+    pub(crate) fn aged_through(&self, age: Duration) -> u64 {
+        let now = self.clock.monotonic();
+        self.state().ages.through(now, age)
+    }
+
+    /// When more slots will be that old; none: all are.
+    pub(crate) fn next_due(&self, age: Duration) -> Option<Duration> {
+        let now = self.clock.monotonic();
+        self.state().ages.next_due(now, age)
+    }
+
+    /// The last slot.
+    pub(crate) fn last(&self) -> u64 {
+        self.state().last
+    }
+
     /// How many slots it has written.
     pub(crate) fn slots(&self) -> u64 {
         self.state().slots
@@ -179,7 +215,7 @@ impl NodeLog {
         }
         state.published = through;
         let done = Cursor { next: SlotIndex(through + 1), epoch: self.epoch };
-        Some(NodeRow { node, is_resolved: false, is_sent: false, done, timestamp: state.clock.last() })
+        Some(NodeRow::new(node, done, state.clock.last()))
     }
 
     /// Writes what waits, up to the bound of a slot, and tells those who wait.
@@ -187,11 +223,14 @@ impl NodeLog {
         let (drafts, told): (Vec<Draft>, Vec<_>) = self.next_batch().into_iter().unzip();
         let (slot, given) = self.put_together(drafts);
         let written = self.write(writer, encode(&slot)).await;
+        let now = self.clock.monotonic();
         if let Ok(index) = written {
             let committing = slot.entries.iter().filter(|entry| matches!(entry, Entry::Committing { .. }));
             let mut state = self.state();
             state.decided.start(index, committing.count());
             state.settled.start(index, slot.entries.len());
+            state.ages.note(index, now);
+            state.last = index;
             state.slots += 1;
         }
         for (told, timestamp) in told.into_iter().zip(given) {

@@ -2,7 +2,9 @@
 //!
 //! Invariants
 //! - An id has one latest attempt here. Earlier ones may still be committing: their rows refuse them.
-//! - Attempts that have not ended stand in the order of their begins, so the first has heard least.
+//! - Attempts that have not ended stand in the order in which they noted what was heard, so the first has heard least.
+//! - The horizon is what the first reader has heard: attempts, but for those that were overtaken, and plain reads that
+//!   had to be repeated. It only grows, since what is heard does.
 //!
 //! Bounds: `open_max` attempts, then a begin is refused; `ended_lately_max` outcomes, of which those
 //! older than `retry_window` go as others come, and beyond that the row is asked.
@@ -17,6 +19,7 @@ use tokio::sync;
 
 use crate::{
     Config, Error, Result,
+    heard::Heard,
     model::{Attempt, Call, Outcome, TransactionId},
     transaction::{Answer, Transaction, outcome},
 };
@@ -29,7 +32,10 @@ pub(crate) type BeginLock = Arc<sync::Mutex<()>>;
 pub(crate) struct Open {
     latest: BTreeMap<TransactionId, Arc<Transaction>>,
     /// Attempts that have not ended.
-    order: BTreeMap<Attempt, Arc<Transaction>>,
+    order: BTreeMap<u64, Arc<Transaction>>,
+    /// Who keeps versions from being collected, what it had heard, and how many bytes had been superseded then.
+    readers: BTreeMap<u64, (Arc<Heard>, u64)>,
+    places: u64,
     lately: BTreeMap<TransactionId, (Attempt, Answer)>,
     lately_order: VecDeque<(Monotonic, TransactionId, Attempt)>,
     beginning: BTreeMap<TransactionId, BeginLock>,
@@ -59,10 +65,46 @@ impl Open {
         self.order.len()
     }
 
+    /// The place of the next begin.
+    pub(crate) fn next_place(&mut self) -> u64 {
+        self.places += 1;
+        self.places
+    }
+
+    /// What the oldest reader has heard, and what had been superseded then; none: nobody reads.
+    pub(crate) fn horizon(&self) -> Option<&(Arc<Heard>, u64)> {
+        self.readers.values().next()
+    }
+
+    /// The oldest attempt that keeps versions from being collected.
+    pub(crate) fn oldest_reader(&self) -> Option<&Arc<Transaction>> {
+        self.readers.keys().find_map(|place| self.order.get(place))
+    }
+
+    /// `transaction` keeps nothing from being collected any more.
+    pub(crate) fn overtake(&mut self, transaction: &Transaction) {
+        transaction.overtake();
+        self.readers.remove(&transaction.start.place);
+    }
+
+    /// Keeps the versions that whoever has heard `heard` may need, until [`Open::unpin`].
+    pub(crate) fn pin(&mut self, heard: Arc<Heard>, superseded_bytes: u64) -> u64 {
+        let place = self.next_place();
+        self.readers.insert(place, (heard, superseded_bytes));
+        place
+    }
+
+    /// Gives up what [`Open::pin`] kept.
+    pub(crate) fn unpin(&mut self, place: u64) {
+        self.readers.remove(&place);
+    }
+
     /// Opens `transaction`. Returns the earlier attempt of its id, if one was here.
     pub(crate) fn insert(&mut self, transaction: &Arc<Transaction>) -> Option<Arc<Transaction>> {
         self.lately.remove(&transaction.id);
-        self.order.insert(transaction.attempt, Arc::clone(transaction));
+        self.order.insert(transaction.start.place, Arc::clone(transaction));
+        let start = &transaction.start;
+        self.readers.insert(start.place, (Arc::clone(&start.heard), start.superseded_bytes));
         self.latest.insert(transaction.id.clone(), Arc::clone(transaction))
     }
 
@@ -82,9 +124,12 @@ impl Open {
 
     /// The attempt that a call names, whether it is the latest or not: as nobody may ask.
     pub(crate) fn find_any(&self, call: &Call) -> Found {
-        match call.attempt.and_then(|attempt| self.order.get(&attempt)) {
-            Some(transaction) if transaction.id == call.id => Found::Here(Arc::clone(transaction)),
-            _ => self.find(call),
+        let is_asked = |transaction: &&Arc<Transaction>| {
+            call.attempt == Some(transaction.attempt) && transaction.id == call.id
+        };
+        match self.order.values().find(is_asked) {
+            Some(transaction) => Found::Here(Arc::clone(transaction)),
+            None => self.find(call),
         }
     }
 
@@ -96,7 +141,8 @@ impl Open {
         now: Monotonic,
         config: &Config,
     ) {
-        self.order.remove(&transaction.attempt);
+        self.order.remove(&transaction.start.place);
+        self.readers.remove(&transaction.start.place);
         let is_latest =
             self.latest.get(&transaction.id).is_some_and(|latest| latest.attempt == transaction.attempt);
         if !is_latest {
@@ -147,6 +193,7 @@ impl Open {
         self.latest.clear();
         self.lately.clear();
         self.lately_order.clear();
+        self.readers.clear();
         std::mem::take(&mut self.order).into_values().collect()
     }
 }

@@ -217,6 +217,19 @@ impl Store {
         self.finish(&Update::delete(layout::outbox_row(attempt))).await.map(drop)
     }
 
+    /// Whether effects of `attempt` are not sent yet, should it have committed.
+    pub(crate) async fn has_unsent(&self, attempt: Attempt) -> Result<bool> {
+        Ok(self.outbox_row(attempt).await?.is_some())
+    }
+
+    /// Deletes what `attempt`, which did not commit, was to send.
+    pub(crate) async fn delete_outbox(&self, attempt: Attempt) -> Result<()> {
+        match self.outbox_row(attempt).await? {
+            Some(row) => self.delete_effects(attempt, row.parts()).await,
+            None => Ok(()),
+        }
+    }
+
     async fn outbox_row(&self, attempt: Attempt) -> Result<Option<Row>> {
         let read = self.get(&layout::outbox_row(attempt)).await?;
         read.value.map(|item| Row::decode(&item)).transpose()

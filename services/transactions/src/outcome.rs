@@ -2,7 +2,12 @@
 //!
 //! A row that is decided is the answer. One that is not, and whose owner is gone, is closed first, and what then stands
 //! is the answer: so "aborted" is never told of something that commits later (T-2). Closing is safe however alive the
-//! owner is. Past the window the answer is *expired*, never *aborted*, and nothing commits under that id any more.
+//! owner is.
+//!
+//! Of a generated id there may be no row. Its owner is this node, which does not hold it, or an earlier start, whose log
+//! is sealed and resolved; neither can commit it any more, so nothing has to be written. Where its row may have been
+//! dropped the answer is *expired*, never *aborted*: past the window, and for all that began no later than the last whose
+//! row was dropped, since a clock that was set back makes old ids look young.
 //!
 //! Every answer that leaves here is durable (P4): errors carry no point.
 
@@ -12,10 +17,12 @@ use ports::DurabilityPoint;
 
 use crate::{
     Error, Result,
+    broken::Broken,
     engine::Core,
-    model::{Attempt, Call, Committed, Outcome, Shown, TransactionId},
+    model::{Call, Committed, Outcome, Shown, TransactionId},
     node::Node,
     open::Found,
+    registry,
     store::{Decided, Decision, State},
     transaction::{Answer, outcome},
 };
@@ -62,15 +69,11 @@ impl Core {
             return Err(Error::unavailable("the transaction is just being begun"));
         }
         let (decision, point) = node.store.decision(&call.id).await?;
-        let (decision, point) = match decision {
-            Some(decision) => (decision, point),
-            None => self.close_unknown(node, &call.id).await?,
-        };
+        let Some(decision) = decision else { return self.answer_without_row(node, &call.id, point).await };
         let (decision, point) = close_undecided(node, &call.id, decision, point).await?;
         node.store.externalize(point).await?;
         let is_asked = call.attempt.is_none_or(|asked| asked == decision.attempt);
         match decision.state {
-            State::Expired => Err(Error::Expired),
             _ if !is_asked => Err(Error::TransactionFinished(Outcome::BegunAnew)),
             State::Committed(stored) => {
                 self.hear_committed(node, &call.id, decision.attempt, &stored, point).await?;
@@ -80,22 +83,22 @@ impl Core {
         }
     }
 
-    /// There is no row: a generated id is closed by what it says of itself. Its owner is this node, which does not hold
-    /// it, or an earlier start, since a node of its own has the store to itself.
-    async fn close_unknown(&self, node: &Node, id: &TransactionId) -> Result<(Decision, DurabilityPoint)> {
+    /// There is no row: of a generated id that says that it never committed, or that its row was dropped.
+    async fn answer_without_row(&self, node: &Node, id: &TransactionId, point: DurabilityPoint) -> Answer {
         let generated = id.generated().ok_or(Error::NoSuchTransaction)?;
         let attempt = generated.attempt;
         let was_given = attempt.node.0 > 0 && (attempt.node < node.id || node.has_begun(attempt));
         if !was_given {
             return Err(Error::NoSuchTransaction);
         }
+        let dropped = registry::dropped_through(&node.store, attempt.node).await?;
+        let is_dropped = attempt.sequence <= dropped && !self.config.is_broken(Broken::ForgetsWhatItDropped);
+        node.store.externalize(point).await?;
         let age_ms = u128::from(self.clock.now().ms_since(generated.start));
-        let (closed, state) = if age_ms > self.config.retry_window.as_millis() {
-            (node.store.expire(id, attempt).await?, State::Expired)
-        } else {
-            (node.store.close_generated(id, attempt).await?, State::Aborted)
-        };
-        standing(closed, attempt, state)
+        if is_dropped || age_ms > self.config.retry_window.as_millis() {
+            return Err(Error::Expired);
+        }
+        Err(Error::TransactionFinished(Outcome::Aborted))
     }
 }
 
@@ -109,14 +112,8 @@ async fn close_undecided(
     if decision.state != State::Undecided {
         return Ok((decision, point));
     }
-    let closed = node.store.close_named(id, decision.attempt).await?;
-    standing(closed, decision.attempt, State::Aborted)
-}
-
-/// What stands after a row was closed as `state` for `attempt`, or was not because something else stood there.
-fn standing(closed: Decided, attempt: Attempt, state: State) -> Result<(Decision, DurabilityPoint)> {
-    match closed {
-        Decided::Done(point) => Ok((Decision { attempt, state }, point)),
+    match node.store.close_named(id, decision.attempt).await? {
+        Decided::Done(point) => Ok((Decision { state: State::Aborted, ..decision }, point)),
         Decided::Refused(Some(decision), point) => Ok((decision, point)),
         Decided::Refused(None, _) => Err(Error::NoSuchTransaction),
     }

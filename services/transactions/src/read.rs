@@ -21,10 +21,10 @@ use crate::{
     index::{Entry, Loaded, Loading},
     model::{Attempt, Call, Key, Shown},
     node::Node,
-    read_set::{Choice, Read},
+    read_set::{Choice, Read, Seen},
     records::{CommitRecord, Place},
     store::{Decision, State, VersionItem},
-    transaction::Transaction,
+    transaction::{Phase, Transaction},
 };
 
 /// Decision rows read at a time.
@@ -62,6 +62,28 @@ struct Versions {
     point: DurabilityPoint,
 }
 
+/// Keeps from being collected whatever is heard now, for a read without a transaction.
+struct Pin<'a> {
+    core: &'a Core,
+    place: u64,
+}
+
+impl<'a> Pin<'a> {
+    fn new(core: &'a Core) -> Self {
+        let mut view = core.view();
+        let (heard, superseded_bytes) = (Arc::clone(&view.heard), view.superseded_bytes);
+        let place = view.open.pin(heard, superseded_bytes);
+        drop(view);
+        Self { core, place }
+    }
+}
+
+impl Drop for Pin<'_> {
+    fn drop(&mut self) {
+        self.core.view().open.unpin(self.place);
+    }
+}
+
 impl Core {
     pub(crate) async fn get(self: &Arc<Self>, call: &Call, key: &Key) -> Result<Shown<Option<Bytes>>> {
         let transaction = self.here(call).await?;
@@ -84,6 +106,11 @@ impl Core {
                     transaction.node.store.standing()?;
                     return Ok(Shown { value, point: read.point });
                 }
+                // Whoever has ended keeps nothing, and hears that.
+                Found::Missing if transaction.state().phase != Phase::Open => {
+                    transaction.state().touch(self.clock.monotonic())?;
+                }
+                Found::Missing if transaction.is_overtaken() => return Err(self.no_valid_version()),
                 Found::Missing if age == Age::New && stale < STALE_MAX => {
                     transaction.state().reads.take_back(key);
                     self.view().index.forget(key);
@@ -96,6 +123,7 @@ impl Core {
 
     pub(crate) async fn get_now(self: &Arc<Self>, key: &Key) -> Result<Shown<Option<Bytes>>> {
         let node = self.serving()?;
+        let mut pin = None;
         for _ in 0..STALE_MAX {
             let known = self.view().index.entry(key).cloned();
             let entry = match known {
@@ -109,6 +137,8 @@ impl Core {
                 return Ok(Shown { value, point: entry.point });
             }
             self.view().index.forget(key);
+            // It was superseded and collected meanwhile: what is newest from here on stays until it is read.
+            pin = pin.or_else(|| Some(Pin::new(self)));
         }
         Err(self.no_valid_version())
     }
@@ -133,12 +163,21 @@ impl Core {
         if state.reads.len() >= self.config.keys_read_max {
             return Err(Error::TooLarge("the transaction reads too many keys"));
         }
-        let known = self.view().index.entry(key).cloned();
+        let (known, dropped) = {
+            let view = self.view();
+            (view.index.entry(key).cloned(), Arc::clone(&view.dropped))
+        };
         let Some(entry) = known.or(loaded) else {
             return Ok(Looked::Unknown(self.load(&transaction.node, key)));
         };
-        let chosen = state.reads.choose(key, &entry.versions, &transaction.begin_heard, self.config.broken);
+        let dropped = if self.config.is_broken(Broken::RevivesCollected) { Arc::default() } else { dropped };
+        let seen = Seen { begin_heard: &transaction.start.heard, dropped: &dropped };
+        let chosen = state.reads.choose(key, &entry.versions, &seen, self.config.broken);
         let choice = chosen.map_err(|_| self.no_valid_version())?;
+        // Asked after the entry was looked at: what was absent before the attempt was overtaken is absent.
+        if choice == Choice::Absent && transaction.is_overtaken() {
+            return Err(self.no_valid_version());
+        }
         let is_recorded = match &choice {
             Choice::Absent => !self.config.is_broken(Broken::ForgetsAbsence),
             Choice::Version(_) => true,
@@ -180,7 +219,7 @@ impl Core {
     }
 
     /// Loads the versions of `key`, or joins who does.
-    fn load(self: &Arc<Self>, node: &Arc<Node>, key: &Key) -> watch::Receiver<Loaded> {
+    pub(crate) fn load(self: &Arc<Self>, node: &Arc<Node>, key: &Key) -> watch::Receiver<Loaded> {
         let waiter = {
             let mut view = self.view();
             if !view.is_served_by(node) {
@@ -209,6 +248,12 @@ impl Core {
                         view.data.insert(attempt, write, value);
                     }
                     view.index.finish_load(&key, &records, point);
+                    // What they wrote to other keys may be news, too.
+                    for record in &records {
+                        if !view.heard.contains(record.position) {
+                            view.index.hear(record);
+                        }
+                    }
                 }
                 Err(error) => view.index.fail_load(&key, error),
             }
@@ -217,7 +262,7 @@ impl Core {
     }
 }
 
-async fn wait_for_load(mut waiter: watch::Receiver<Loaded>) -> Result<Arc<Entry>> {
+pub(crate) async fn wait_for_load(mut waiter: watch::Receiver<Loaded>) -> Result<Arc<Entry>> {
     match waiter.wait_for(Option::is_some).await {
         Ok(loaded) => loaded.clone().expect("waited for"),
         Err(_) => Err(Error::unavailable("the engine stops")),
@@ -247,7 +292,7 @@ async fn committed_version(
     item: VersionItem,
 ) -> Result<(Option<CommitRecord>, VersionItem, DurabilityPoint)> {
     let (decision, point) = node.store.decision(&item.id).await?;
-    let Some(Decision { attempt: decided, state: State::Committed(stored) }) = decision else {
+    let Some(Decision { attempt: decided, state: State::Committed(stored), .. }) = decision else {
         return Ok((None, item, point));
     };
     if decided != attempt {

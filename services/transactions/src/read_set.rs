@@ -8,7 +8,8 @@
 //! - The choice is the newest version that keeps it atomic, if there is one at all.
 //! - A key read as absent is in it, judged by position instead of version: once a deletion is collected, absent no
 //!   longer means version zero, and a record that was overwritten by it must stay readable.
-//! - What the index has lost is still there if a record of the set wrote it: that version always goes with the set.
+//! - What a record of the set wrote is still there, unless a deletion that was heard before the begin was collected with
+//!   it: then the key is absent. The index may have lost the rest, and that version always goes with the set.
 //!
 //! Pure: records in, a choice out. From AFT, section 3.4; the design note 0003 has the proofs, section 6.4.
 
@@ -25,7 +26,7 @@ use ports::DurabilityPoint;
 use crate::{
     broken::Broken,
     heard::Heard,
-    model::{Attempt, Key, Version},
+    model::{Attempt, Key, Position, Version},
     records::CommitRecord,
 };
 
@@ -45,6 +46,22 @@ pub struct Read {
     pub choice: Choice,
     /// The choice rests on nothing beyond this point.
     pub point: DurabilityPoint,
+}
+
+/// What choices are judged by beside versions.
+#[derive(Debug, Clone, Copy)]
+pub struct Seen<'a> {
+    /// What was heard when the attempt began.
+    pub begin_heard: &'a Heard,
+    /// Up to where logs are retained no longer: deletions announced there may be dropped.
+    pub dropped: &'a Heard,
+}
+
+impl Seen<'_> {
+    /// Whether what was announced at `position` may be gone together with a deletion that superseded it.
+    fn is_gone(&self, position: Position) -> bool {
+        self.begin_heard.contains(position) && self.dropped.contains(position)
+    }
 }
 
 /// There are versions, and every one would fracture what was read.
@@ -92,7 +109,7 @@ impl ReadSet {
         &self,
         key: &Key,
         versions: &[Arc<CommitRecord>],
-        begin_heard: &Heard,
+        seen: &Seen<'_>,
         broken: Option<Broken>,
     ) -> Result<Choice, NoValidVersion> {
         let lower = self.lower.get(key).filter(|_| broken != Some(Broken::SkipsLowerBound));
@@ -100,11 +117,14 @@ impl ReadSet {
         let newest_first = versions.iter().rev().take_while(|record| record.version >= at_least);
         for candidate in newest_first {
             let is_valid = broken == Some(Broken::SkipsCowrittenOfCandidate);
-            if is_valid || self.admits(candidate, begin_heard) {
+            if is_valid || self.admits(candidate, seen.begin_heard, broken) {
                 return Ok(Choice::Version(Arc::clone(candidate)));
             }
         }
         match lower {
+            // Nothing is left of the key, not even a deletion, which is dropped only where its log is retained no longer: it
+            // was deleted, and all of that is collected.
+            Some(record) if versions.is_empty() && seen.is_gone(record.position) => Ok(Choice::Absent),
             Some(record) => Ok(Choice::Version(Arc::clone(record))),
             None if versions.is_empty() => Ok(Choice::Absent),
             None => Err(NoValidVersion),
@@ -113,9 +133,10 @@ impl ReadSet {
 
     /// Case 2: nothing that was read is older than what `candidate` wrote beside it. The smaller of the two sets is
     /// walked.
-    fn admits(&self, candidate: &CommitRecord, begin_heard: &Heard) -> bool {
+    fn admits(&self, candidate: &CommitRecord, begin_heard: &Heard, broken: Option<Broken>) -> bool {
         let admits = |read: &Read| match &read.choice {
             Choice::Version(record) => record.version >= candidate.version,
+            Choice::Absent if broken == Some(Broken::AbsenceIsVersionZero) => false,
             Choice::Absent => begin_heard.contains(candidate.position),
         };
         if candidate.writes.len() <= self.reads.len() {

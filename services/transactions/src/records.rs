@@ -49,7 +49,15 @@ pub struct Write {
 impl Write {
     /// About how long it is encoded.
     pub fn bytes_len(&self) -> usize {
-        16 + self.key.name().len()
+        32 + self.key.name().len()
+    }
+
+    /// How long its value is.
+    pub fn value_bytes(&self) -> u64 {
+        match self.place {
+            Place::Inline { bytes } => u64::from(bytes),
+            Place::Gone => 0,
+        }
     }
 }
 
@@ -57,7 +65,10 @@ impl Write {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Place {
     /// In the version item.
-    Inline,
+    Inline {
+        /// How long it is.
+        bytes: u32,
+    },
     /// Nowhere: the key is deleted.
     Gone,
 }
@@ -69,6 +80,16 @@ pub enum WriteSet {
     Inline(Vec<Write>),
     /// Too large for that: so many parts of their own.
     Parts(u32),
+}
+
+impl WriteSet {
+    /// In how many parts it is.
+    pub fn parts(&self) -> u32 {
+        match self {
+            Self::Inline(_) => 0,
+            Self::Parts(parts) => *parts,
+        }
+    }
 }
 
 /// What a decision row holds beside id and attempt once it is committed.
@@ -155,6 +176,8 @@ pub struct CommitRecord {
     pub position: Position,
     /// What it wrote, in the order of the keys; each key once.
     pub writes: Vec<Write>,
+    /// In how many parts that is kept beside its row.
+    pub parts: u32,
     /// It is durable once this point is.
     pub point: DurabilityPoint,
 }
@@ -169,6 +192,11 @@ impl CommitRecord {
     /// What its client carries; none if it wrote nothing.
     pub fn after(&self) -> Option<After> {
         (!self.writes.is_empty()).then_some(After { version: self.version, position: self.position })
+    }
+
+    /// How long what it wrote to `key` is.
+    pub fn value_bytes(&self, key: &Key) -> u64 {
+        self.write_of(key).map_or(0, Write::value_bytes)
     }
 
     /// About how much memory it takes.

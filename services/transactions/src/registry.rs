@@ -1,10 +1,11 @@
-//! The rows of nodes: who there was, whose log is resolved, and where a log's resolver may begin.
+//! The rows of nodes: who there was, whose log is resolved, where a log's resolver may begin, and how far it is tidied.
 //!
 //! Invariants
 //! - An id is given once: the counter stands durably above it before it is used.
 //! - A node's row is there before its log is written to, so that whoever lists the rows knows every log.
-//! - A row's state only grows. Between *live* and *resolved* there is room for nodes that leave and for logs that
-//!   are only sealed.
+//! - A row's state only grows: *live*, *resolved*, *trimmed*. There is room for nodes that leave and for logs that are
+//!   only sealed.
+//! - What a row says was dropped was said before it was dropped.
 
 use ports::{
     Condition, Item, Update,
@@ -24,9 +25,14 @@ const SLOT: &str = "slot";
 const EPOCH: &str = "epoch";
 const TIMESTAMP: &str = "timestamp";
 const SENT: &str = "sent";
+const COLLECTED: &str = "collected";
+const COLLECTED_EPOCH: &str = "collected-epoch";
+const DROPPED: &str = "dropped";
+const SWEPT: &str = "swept";
 
 const LIVE: i64 = 1;
 const RESOLVED: i64 = 4;
+const TRIMMED: i64 = 5;
 
 /// Rows read in one page.
 const PAGE_ROWS: usize = 1_000;
@@ -35,10 +41,16 @@ const PAGE_ROWS: usize = 1_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NodeRow {
     pub(crate) node: NodeId,
-    /// Whether nothing is left to do for its log.
+    /// Whether everything in its log is decided.
     pub(crate) is_resolved: bool,
     /// Whether nothing is left of its outbox.
     pub(crate) is_sent: bool,
+    /// Whether nothing is left of its log.
+    pub(crate) is_trimmed: bool,
+    /// Whether the store was searched for what its log does not name.
+    pub(crate) is_swept: bool,
+    /// The collector has passed everything before it; none: nothing was noted.
+    pub(crate) collected: Option<Cursor>,
     /// Everything before it in the log is done.
     pub(crate) done: Cursor,
     /// The highest timestamp given up to there; for a resolved log, of all.
@@ -90,8 +102,51 @@ pub(crate) async fn mark_resolved(store: &Store, row: NodeRow) -> Result<()> {
 
 /// Nothing is left of a node's outbox, and nothing will be added to it.
 pub(crate) async fn mark_sent(store: &Store, node: NodeId) -> Result<()> {
-    let actions = vec![Action::set_integer(SENT, 1)];
+    note(store, node, vec![Action::set_integer(SENT, 1)]).await
+}
+
+/// The collector has passed everything before `collected` in a node's log.
+pub(crate) async fn note_collected(store: &Store, node: NodeId, collected: Cursor) -> Result<()> {
+    let actions = vec![
+        Action::set_integer(COLLECTED, collected.next.0 as i64),
+        Action::set_integer(COLLECTED_EPOCH, collected.epoch.0 as i64),
+    ];
+    note(store, node, actions).await
+}
+
+/// The rows of a node's generated ids, up to this attempt, may be dropped from now on.
+pub(crate) async fn note_dropped(store: &Store, node: NodeId, sequence: u64) -> Result<()> {
+    note(store, node, vec![Action::set_integer(DROPPED, sequence as i64)]).await
+}
+
+/// Up to which attempt the rows of a node's generated ids may have been dropped.
+pub(crate) async fn dropped_through(store: &Store, node: NodeId) -> Result<u64> {
+    let row = store.get(&layout::node(node)).await?.value;
+    Ok(row.and_then(|item| natural(&item, DROPPED)).unwrap_or(0))
+}
+
+/// Whether nobody has taken a node's place.
+pub(crate) async fn is_live(store: &Store, node: NodeId) -> Result<bool> {
+    let row = store.get(&layout::node(node)).await?.value;
+    Ok(row.is_some_and(|item| item.integer(STATE) == Some(LIVE)))
+}
+
+/// Nothing is left of a node's log.
+pub(crate) async fn mark_trimmed(store: &Store, node: NodeId) -> Result<()> {
+    note(store, node, vec![Action::set_integer(STATE, TRIMMED)]).await
+}
+
+/// The store was searched for what a node's log does not name.
+pub(crate) async fn mark_swept(store: &Store, node: NodeId) -> Result<()> {
+    note(store, node, vec![Action::set_integer(SWEPT, 1)]).await
+}
+
+async fn note(store: &Store, node: NodeId, actions: Vec<Action>) -> Result<()> {
     store.finish(&Update::modify(layout::node(node), actions).when(Condition::Exists)).await.map(drop)
+}
+
+fn natural(item: &Item, name: &str) -> Option<u64> {
+    item.integer(name).and_then(|value| u64::try_from(value).ok())
 }
 
 fn progress(row: NodeRow) -> Vec<Action> {
@@ -103,14 +158,27 @@ fn progress(row: NodeRow) -> Vec<Action> {
 }
 
 impl NodeRow {
+    /// A node whose log is done up to a point.
+    pub(crate) fn new(node: NodeId, done: Cursor, timestamp: Timestamp) -> Self {
+        let (is_resolved, is_sent, is_trimmed, is_swept) = (false, false, false, false);
+        Self { node, is_resolved, is_sent, is_trimmed, is_swept, collected: None, done, timestamp }
+    }
+
     fn decode(node: NodeId, item: &Item) -> Self {
-        let natural = |name| item.integer(name).and_then(|value| u64::try_from(value).ok());
-        let done = match (natural(SLOT), natural(EPOCH)) {
-            (Some(next), Some(epoch)) => Cursor { next: SlotIndex(next), epoch: Epoch(epoch) },
-            _ => Cursor::START,
+        let cursor = |slot, epoch| {
+            let (next, epoch) = (natural(item, slot)?, natural(item, epoch)?);
+            Some(Cursor { next: SlotIndex(next), epoch: Epoch(epoch) })
         };
-        let is_resolved = item.integer(STATE) == Some(RESOLVED);
-        let is_sent = item.integer(SENT).is_some();
-        Self { node, is_resolved, is_sent, done, timestamp: Timestamp(natural(TIMESTAMP).unwrap_or(0)) }
+        let state = item.integer(STATE).unwrap_or(LIVE);
+        Self {
+            node,
+            is_resolved: state >= RESOLVED,
+            is_trimmed: state >= TRIMMED,
+            is_sent: item.integer(SENT).is_some(),
+            is_swept: item.integer(SWEPT).is_some(),
+            collected: cursor(COLLECTED, COLLECTED_EPOCH),
+            done: cursor(SLOT, EPOCH).unwrap_or(Cursor::START),
+            timestamp: Timestamp(natural(item, TIMESTAMP).unwrap_or(0)),
+        }
     }
 }

@@ -21,7 +21,7 @@ use crate::{
     heard::Heard,
     hybrid_clock::HybridClock,
     layout,
-    model::{Attempt, NodeId, Timestamp, TransactionId},
+    model::{Attempt, NodeId, TransactionId},
     node::Node,
     node_log::NodeLog,
     records::{Entry, StoredSlot, WriteSet, decode},
@@ -48,19 +48,26 @@ impl Core {
         let log = FencedLog::new(Arc::clone(&self.key_value), layout::log(id));
         let (writer, _) = store.again(|| log.take_over(Cursor::START)).await?;
         store.seen(writer.point())?;
-        let highest = self.resolve_all(&store, id).await?;
+        let (highest, rows) = self.resolve_all(&store, id).await?;
         let unsent = self.find_unsent(&store, id).await?;
         let clock = Arc::clone(&self.clock);
         let log = NodeLog::new(Arc::clone(&store), writer, clock, highest, self.slot_bytes_max());
         let mut heard = Heard::default();
         heard.finish(NodeId(1), NodeId(id.0 - 1));
         store.look()?;
-        let node = Arc::new(Node::new(id, store, log));
+        let node = Arc::new(Node::new(id, store, log, self.clock.monotonic()));
         self.hand_over(&node, unsent);
         let mut view = self.view();
         view.heard = Arc::new(heard);
-        view.node = Some(node);
+        let mut dropped = Heard::default();
+        for row in rows.iter().filter(|row| row.is_trimmed) {
+            dropped.finish(row.node, row.node);
+        }
+        view.dropped = Arc::new(dropped);
+        view.node = Some(Arc::clone(&node));
+        drop(view);
         tracing::info!(node = id.0, "transactions are served");
+        self.keep_house(node, rows);
         Ok(())
     }
 
@@ -76,10 +83,13 @@ impl Core {
             let mut view = self.view();
             if let Some(node) = view.node.take() {
                 node.store.fall();
+                node.work.notify_one();
             }
             self.outbox.clear();
             view.index.clear(&why);
             view.data.clear();
+            view.names.clear();
+            view.collected_bytes = view.superseded_bytes;
             view.open.clear()
         };
         for transaction in open {
@@ -91,16 +101,17 @@ impl Core {
         }
     }
 
-    /// Resolves the logs of all nodes before `own`; the clock goes on above what they gave.
-    async fn resolve_all(&self, store: &Store, own: NodeId) -> Result<HybridClock> {
+    /// Resolves the logs of all nodes before `own`; the clock goes on above what they gave. Also returns their rows.
+    async fn resolve_all(&self, store: &Store, own: NodeId) -> Result<(HybridClock, Vec<NodeRow>)> {
         let mut highest = HybridClock::default();
-        for row in registry::list(store).await? {
-            if row.node == own {
-                continue;
+        let mut rows = registry::list(store).await?;
+        rows.retain(|row| row.node != own);
+        for row in &mut rows {
+            if !row.is_resolved {
+                *row = self.resolve(store, *row).await?;
             }
-            let timestamp = if row.is_resolved { row.timestamp } else { self.resolve(store, row).await? };
             if !self.config.is_broken(Broken::ForgetsItsClock) {
-                highest.observe(timestamp);
+                highest.observe(row.timestamp);
             }
         }
         let ahead_ms = highest.ahead_ms(self.clock.now());
@@ -110,11 +121,11 @@ impl Core {
                 "the last commit is ahead of this machine's clock: its time was set back"
             );
         }
-        Ok(highest)
+        Ok((highest, rows))
     }
 
-    /// Resolves one log. Returns the highest timestamp it gave.
-    async fn resolve(&self, store: &Store, row: NodeRow) -> Result<Timestamp> {
+    /// Resolves one log. Returns the row as it is then.
+    async fn resolve(&self, store: &Store, row: NodeRow) -> Result<NodeRow> {
         let log = FencedLog::new(Arc::clone(&self.key_value), layout::log(row.node));
         let slots = if self.config.is_broken(Broken::ResolvesWithoutSeal) {
             store.again(|| log.take_over_without_seal(row.done)).await?.1
@@ -146,8 +157,9 @@ impl Core {
             count,
             "the log of an earlier start is resolved"
         );
-        registry::mark_resolved(store, NodeRow { done, timestamp, is_resolved: true, ..row }).await?;
-        Ok(timestamp)
+        let row = NodeRow { done, timestamp, is_resolved: true, ..row };
+        registry::mark_resolved(store, row).await?;
+        Ok(row)
     }
 }
 

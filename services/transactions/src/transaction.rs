@@ -7,7 +7,10 @@
 //!
 //! Locks: the attempt's before the view's.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicBool, Ordering},
+};
 
 use ports::Monotonic;
 use tokio::sync::watch;
@@ -33,13 +36,26 @@ pub(crate) struct Transaction {
     /// Whether the client chose the id: then its row was taken by the begin, which stands in this slot.
     pub(crate) began: Option<u64>,
     pub(crate) node: Arc<Node>,
-    /// What was heard when it began: all of that is visible to it.
-    pub(crate) begin_heard: Arc<Heard>,
+    pub(crate) start: Start,
     /// Its commit is above this.
     pub(crate) after: Timestamp,
-    begun: Monotonic,
+    /// It no longer keeps the versions it may need from being collected.
+    overtaken: AtomicBool,
     state: Mutex<State>,
     ended: watch::Sender<Option<Answer>>,
+}
+
+/// Where the begin of an attempt stands among everything else.
+#[derive(Debug)]
+pub(crate) struct Start {
+    /// Its place among the begins of this node.
+    pub(crate) place: u64,
+    /// What was heard: all of that is visible to it.
+    pub(crate) heard: Arc<Heard>,
+    /// How many bytes had been superseded on this node.
+    pub(crate) superseded_bytes: u64,
+    /// When.
+    pub(crate) at: Monotonic,
 }
 
 /// What changes about an attempt.
@@ -66,19 +82,36 @@ impl Transaction {
         attempt: Attempt,
         began: Option<u64>,
         node: Arc<Node>,
-        begin_heard: Arc<Heard>,
+        start: Start,
         after: Timestamp,
-        now: Monotonic,
     ) -> Self {
         let state = State {
             phase: Phase::Open,
             reads: ReadSet::default(),
             buffer: WriteBuffer::default(),
             effects: EffectBuffer::default(),
-            last_call: now,
+            last_call: start.at,
         };
-        let (begun, state, ended) = (now, Mutex::new(state), watch::Sender::new(None));
-        Self { id, attempt, began, node, begin_heard, after, begun, state, ended }
+        Self {
+            id,
+            attempt,
+            began,
+            node,
+            start,
+            after,
+            overtaken: AtomicBool::new(false),
+            state: Mutex::new(state),
+            ended: watch::Sender::new(None),
+        }
+    }
+
+    /// From now on versions go that it may need: what it finds missing is no absence.
+    pub(crate) fn overtake(&self) {
+        self.overtaken.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_overtaken(&self) -> bool {
+        self.overtaken.load(Ordering::SeqCst)
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
@@ -91,7 +124,7 @@ impl Transaction {
 
     /// When it runs out of time if nobody calls.
     pub(crate) fn deadline(&self, state: &State, config: &crate::Config) -> Monotonic {
-        (state.last_call + config.idle_timeout).min(self.begun + config.life_max)
+        (state.last_call + config.idle_timeout).min(self.start.at + config.life_max)
     }
 
     /// Says what it ended as; what it had read and buffered goes. Returns how many bytes were buffered.
@@ -106,7 +139,7 @@ impl Transaction {
     /// Nothing is left to do for its entries in the log; `slot` is its commit's.
     pub(crate) fn settle(&self, slot: Option<u64>) {
         for slot in self.began.into_iter().chain(slot) {
-            self.node.log.settled(slot);
+            self.node.settled(slot);
         }
     }
 

@@ -77,7 +77,10 @@ impl WriteBuffer {
     /// What its record will say.
     pub fn write_set(&self) -> Vec<Write> {
         let writes = self.writes.iter().map(|(key, buffered)| {
-            let place = if buffered.value.is_some() { Place::Inline } else { Place::Gone };
+            let place = match &buffered.value {
+                Some(value) => Place::Inline { bytes: value.len() as u32 },
+                None => Place::Gone,
+            };
             Write { key: key.clone(), write: buffered.write, place }
         });
         writes.collect()
@@ -108,7 +111,7 @@ mod tests {
         let set = buffer.write_set();
         let set: Vec<_> =
             set.iter().map(|write| (write.key.name().as_ref(), write.write, write.place)).collect();
-        assert_eq!(set, [(&b"a"[..], 3, Place::Gone), (b"b", 2, Place::Inline)]);
+        assert_eq!(set, [(&b"a"[..], 3, Place::Gone), (b"b", 2, Place::Inline { bytes: 1 })]);
     }
 
     #[test]

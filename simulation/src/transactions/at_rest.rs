@@ -12,11 +12,14 @@ use ports::{
 use primitives::{Cursor, FencedLog};
 use transactions::{
     layout,
-    model::{Attempt, Key, KeyspaceId, NodeId, TransactionId},
+    model::{Attempt, Key, KeyspaceId, NodeId, TransactionId, Version},
     records::{Entry, Place, StoredRecord, StoredSlot, Write, WriteSet, decode},
 };
 
-use super::history::{Order, Writer};
+use super::{
+    history::{Order, Writer},
+    witness::{Seen, Witness},
+};
 
 /// Items read in one page.
 const PAGE_ITEMS: usize = 1_000;
@@ -61,14 +64,29 @@ pub struct AtRest {
     pub announced: BTreeMap<Attempt, TransactionId>,
     /// The attempts whose named begins were announced in a log.
     pub began: BTreeSet<Attempt>,
+    /// The names whose rows are kept for days.
+    pub kept: BTreeSet<TransactionId>,
+    /// The attempts with parts of write sets.
+    pub with_parts: BTreeSet<Attempt>,
+    /// Every commit there ever was, also those whose rows are gone.
+    pub seen: BTreeMap<Writer, Seen>,
+    /// The attempts that ever put effects in partitions of their own.
+    pub had_large_effects: BTreeSet<Attempt>,
+    /// Records that were written before what they decide about.
+    pub too_early: Vec<String>,
     /// The newest committed value of each key, as a node shows it after all is over.
     pub shown: BTreeMap<Key, Option<Bytes>>,
 }
 
 impl AtRest {
-    /// Reads all of it from a store that is calm; what a node shows is not in it yet.
-    pub async fn read(store: &SharedKeyValue) -> Self {
-        let mut at_rest = Self::default();
+    /// Reads all of it from a store that is calm and was watched; what a node shows is not in it yet.
+    pub async fn read(store: &SharedKeyValue, witness: &Witness) -> Self {
+        let mut at_rest = Self {
+            seen: witness.commits(store),
+            had_large_effects: witness.had_large_effects(),
+            too_early: witness.too_early(),
+            ..Self::default()
+        };
         for bucket in (0..layout::BUCKET_COUNT).map(|bucket| bucket as u8) {
             for (sort, item) in partition(store, [layout::DECISIONS, &[bucket]].concat()).await {
                 let id = TransactionId::new(sort).expect("a row's id");
@@ -82,6 +100,17 @@ impl AtRest {
                 let id = item.bytes("id").cloned().and_then(|id| TransactionId::new(id).ok());
                 let id = id.expect("a version's transaction");
                 at_rest.versions.insert(place, VersionAtRest { id, value: item.bytes("value").cloned() });
+            }
+        }
+        for (sort, _) in partition(store, layout::PERIODS.to_vec()).await {
+            let period = layout::period_of(&sort).expect("a period");
+            let names = partition(store, layout::kept_names(period).to_vec()).await;
+            at_rest.kept.extend(names.iter().filter_map(|(sort, _)| layout::kept_name_of(sort)));
+        }
+        for attempt in witness.attempts_with_parts() {
+            let part = layout::write_set_part(attempt, 0);
+            if !partition(store, part.partition().to_vec()).await.is_empty() {
+                at_rest.with_parts.insert(attempt);
             }
         }
         for (sort, _) in partition(store, layout::NODES.to_vec()).await {
@@ -113,15 +142,20 @@ impl AtRest {
         }
     }
 
-    /// The commits and their order, as the rows say.
+    /// The commits and their order, as the rows say and said.
     pub fn order(&self) -> Order {
-        let mut order = Order::default();
-        for (id, row) in &self.rows {
-            if let Decision::Committed(record, _) = &row.decision {
-                order.committed.insert(Writer { id: id.clone(), attempt: row.attempt }, record.version);
-            }
-        }
-        order
+        let versions = self.records().into_iter().map(|(writer, record)| (writer, record.version));
+        Order { committed: versions.collect() }
+    }
+
+    /// The commits and their records, as the rows say and said.
+    pub fn records(&self) -> BTreeMap<Writer, &StoredRecord> {
+        let seen = self.seen.iter().map(|(writer, seen)| (writer.clone(), &seen.record));
+        let rows = self.rows.iter().filter_map(|(id, row)| match &row.decision {
+            Decision::Committed(record, _) => Some((Writer { id: id.clone(), attempt: row.attempt }, record)),
+            _ => None,
+        });
+        seen.chain(rows).collect()
     }
 
     /// Whether this attempt committed.
@@ -135,8 +169,15 @@ impl AtRest {
             Some(Row { attempt, decision: Decision::Committed(_, writes) }) if *attempt == writer.attempt => {
                 Some(writes)
             }
-            _ => None,
+            _ => self.seen.get(writer).map(|seen| &seen.writes[..]),
         }
+    }
+
+    /// Whether a commit that is newer than that of `version` wrote `key`.
+    pub fn is_superseded(&self, key: &Key, version: Version) -> bool {
+        let newer = self.order().committed.into_iter().filter(|(_, other)| *other > version);
+        let mut writes = newer.filter_map(|(writer, _)| self.committed(&writer));
+        writes.any(|writes| writes.iter().any(|write| write.key == *key))
     }
 }
 

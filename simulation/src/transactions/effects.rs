@@ -29,10 +29,7 @@ use transactions::{
     model::{Attempt, TransactionId},
 };
 
-use super::{
-    at_rest::{AtRest, Decision},
-    history::Writer,
-};
+use super::{at_rest::AtRest, history::Writer};
 
 /// The queue of effects, and the function.
 const QUEUE: &str = "orders";
@@ -192,7 +189,7 @@ pub async fn left(store: &SharedKeyValue, at_rest: &AtRest) -> Vec<String> {
     for node in &mut partitions {
         *node = layout::outbox(layout::node_of(node).expect("a node's row"));
     }
-    let attempts = at_rest.announced.keys();
+    let attempts = at_rest.had_large_effects.iter();
     partitions
         .extend(attempts.map(|attempt| Bytes::copy_from_slice(layout::effect(*attempt, 0).partition())));
     let mut violations = Vec::new();
@@ -220,9 +217,7 @@ pub fn uncommitted(receipts: &[Receipt], at_rest: &AtRest) -> Vec<String> {
 pub fn unsent(receipts: &[Receipt], at_rest: &AtRest) -> Vec<String> {
     let received: BTreeSet<&Sent> = receipts.iter().map(|receipt| &receipt.sent).collect();
     let mut violations = Vec::new();
-    for (id, row) in &at_rest.rows {
-        let Decision::Committed(record, _) = &row.decision else { continue };
-        let writer = Writer { id: id.clone(), attempt: row.attempt };
+    for (writer, record) in at_rest.records() {
         for sent in (0..record.effects).map(|place| Sent { writer: writer.clone(), place }) {
             if !received.contains(&sent) {
                 violations.push(format!("{sent:?} was never received"));
@@ -274,7 +269,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::transactions::at_rest::Row;
+    use crate::transactions::at_rest::{Decision, Row};
 
     fn receipt(name: &'static str, place: u32) -> Receipt {
         let id = TransactionId::new(name).expect("a name");

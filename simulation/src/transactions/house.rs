@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use ports::key_value::SharedKeyValue;
 use simulated::World;
 use tokio::{sync::watch, task::JoinHandle};
 use transactions::{Config, Engine, Error, Parts, Service, model::Shown};
@@ -18,6 +19,7 @@ use transactions::{Config, Engine, Error, Parts, Service, model::Shown};
 use super::{
     destinations,
     mortal::{Life, MortalKeyValue},
+    witness::Witness,
 };
 
 /// How long a start that a fault has stopped waits before it is tried again.
@@ -29,6 +31,7 @@ pub struct House {
     world: World,
     config: Config,
     nodes: Rc<RefCell<Nodes>>,
+    witness: Witness,
     moments: Rc<Cell<u32>>,
     starts: watch::Sender<u64>,
 }
@@ -97,12 +100,23 @@ impl House {
     /// A house on `world` in which nobody serves yet.
     pub fn new(world: &World, config: Config) -> Self {
         let (nodes, moments, starts) = (Rc::default(), Rc::default(), watch::Sender::new(0));
-        Self { world: world.clone(), config, nodes, moments, starts }
+        let (world, witness) = (world.clone(), Witness::default());
+        Self { world, config, nodes, witness, moments, starts }
     }
 
     /// The cloud below.
     pub fn world(&self) -> &World {
         &self.world
+    }
+
+    /// The store, watched.
+    fn store(&self) -> SharedKeyValue {
+        self.witness.watch(self.world.key_value())
+    }
+
+    /// Who watches it.
+    pub fn witness(&self) -> &Witness {
+        &self.witness
     }
 
     /// The next moment: virtual time stands still while anything can run, so what happens meanwhile is told apart
@@ -116,7 +130,7 @@ impl House {
     /// died before it served.
     pub async fn boot(&self, life: Life, skew_ms: i64) -> bool {
         let parts = Parts {
-            key_value: Arc::new(MortalKeyValue::new(self.world.key_value(), life.clone())),
+            key_value: Arc::new(MortalKeyValue::new(self.store(), life.clone())),
             clock: self.world.clock_off_by(skew_ms),
             entropy: self.world.entropy(),
         };

@@ -1,39 +1,62 @@
-//! T7: attempts that did not commit leave nothing that a log announces.
-//!
-//! Two things may stay until there is a sweep, and are not counted: versions that no slot announces, because a death
-//! cut their round one in two, and the row of a named begin whose slot was lost so.
+//! T7, T9: when all is over and every window but that of names is, nothing stands there but what is needed.
 
-use transactions::Figures;
+use std::collections::BTreeMap;
+
+use transactions::{
+    Figures,
+    model::{Key, Version},
+};
 
 use super::{
-    at_rest::{AtRest, Decision},
+    at_rest::{AtRest, Decision, is_deletion},
     history::Writer,
 };
 
-/// Versions of attempts that were announced and did not commit; announced attempts of which nothing was decided;
-/// rows of announced begins that nobody gave back.
+/// Versions that are not the newest of their keys, or do not count, or delete; rows that decide about nothing and are no
+/// kept names; slots; parts of write sets without a row.
 pub fn leftovers(at_rest: &AtRest) -> Vec<String> {
+    let mut violations = versions(at_rest);
+    for (id, row) in &at_rest.rows {
+        let has_versions = at_rest.versions.iter().any(|((_, attempt), item)| {
+            *attempt == row.attempt && item.id == *id && matches!(row.decision, Decision::Committed(..))
+        });
+        let is_kept = row.decision != Decision::Undecided && at_rest.kept.contains(id);
+        if !has_versions && !is_kept {
+            violations.push(format!("the row of {id:?} is left, and nothing needs it: {row:?}"));
+        }
+    }
+    let slots = at_rest.announced.iter().map(|(attempt, id)| (id, attempt));
+    violations.extend(slots.map(|(id, attempt)| format!("the slot of {id:?} as {attempt} is left")));
+    violations
+        .extend(at_rest.began.iter().map(|attempt| format!("the slot of a begin as {attempt} is left")));
+    for attempt in &at_rest.with_parts {
+        if !at_rest.rows.values().any(|row| row.attempt == *attempt) {
+            violations.push(format!("parts of the write set of {attempt} are left"));
+        }
+    }
+    violations
+}
+
+fn versions(at_rest: &AtRest) -> Vec<String> {
+    let mut newest: BTreeMap<&Key, Version> = BTreeMap::new();
+    let order = at_rest.order();
+    for (writer, version) in &order.committed {
+        for write in at_rest.committed(writer).into_iter().flatten() {
+            let newest = newest.entry(&write.key).or_insert(*version);
+            *newest = (*newest).max(*version);
+        }
+    }
     let mut violations = Vec::new();
     for ((key, attempt), item) in &at_rest.versions {
         let writer = Writer { id: item.id.clone(), attempt: *attempt };
-        if at_rest.announced.contains_key(attempt) && !at_rest.is_committed(&writer) {
-            violations.push(format!("{writer:?} did not commit and left a version of {key:?}"));
-        }
-    }
-    for (attempt, id) in &at_rest.announced {
-        let is_undecided = match at_rest.rows.get(id) {
-            Some(row) => row.attempt == *attempt && row.decision == Decision::Undecided,
-            // Of a name, the row may have been given back.
-            None => id.generated().is_some(),
+        let writes = at_rest.committed(&writer).unwrap_or_default();
+        let why = match writes.iter().find(|write| write.key == *key) {
+            None => "did not commit",
+            Some(write) if is_deletion(write) => "deleted it long ago",
+            Some(_) if newest.get(key) != order.committed.get(&writer) => "was superseded long ago",
+            Some(_) => continue,
         };
-        if is_undecided {
-            violations.push(format!("{id:?} was announced as {attempt} and never decided"));
-        }
-    }
-    for (id, row) in &at_rest.rows {
-        if row.decision == Decision::Undecided && at_rest.began.contains(&row.attempt) {
-            violations.push(format!("{id:?} has ended, and left the row that its begin took"));
-        }
+        violations.push(format!("{writer:?} {why} and left a version of {key:?}"));
     }
     violations
 }
@@ -48,38 +71,60 @@ pub fn held(figures: &Figures) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use transactions::model::{Attempt, Key, NodeId, TransactionId};
+    use transactions::{
+        model::{Attempt, NodeId, Position, Timestamp, TransactionId},
+        records::{Place, StoredRecord, Write, WriteSet},
+    };
 
     use super::*;
     use crate::transactions::at_rest::{Row, VersionAtRest};
 
-    const ATTEMPT: Attempt = Attempt { node: NodeId(1), sequence: 1 };
-
-    fn one_version(row: Option<Decision>, is_announced: bool) -> AtRest {
-        let (attempt, id) = (ATTEMPT, TransactionId::new("t").expect("a name"));
-        let mut at_rest = AtRest::default();
-        let version = VersionAtRest { id: id.clone(), value: None };
-        at_rest.versions.insert((Key::new("k").expect("short"), attempt), version);
-        at_rest.rows.extend(row.map(|decision| (id.clone(), Row { attempt, decision })));
-        at_rest.announced.extend(is_announced.then_some((attempt, id.clone())));
-        at_rest
+    fn key() -> Key {
+        Key::new("k").expect("short")
     }
 
-    /// T7.
+    /// An attempt that wrote a key, and all of it at rest.
+    fn written(at_rest: &mut AtRest, sequence: u64, place: Place) -> Writer {
+        let attempt = Attempt { node: NodeId(1), sequence };
+        let id = TransactionId::new(format!("t{sequence}")).expect("a name");
+        let version = Version { timestamp: Timestamp(sequence), node: NodeId(1) };
+        let writes = vec![Write { key: key(), write: 1, place }];
+        let position = Position { log: NodeId(1), slot: sequence };
+        let record = StoredRecord { version, position, writes: WriteSet::Inline(writes.clone()), effects: 0 };
+        at_rest.versions.insert((key(), attempt), VersionAtRest { id: id.clone(), value: None });
+        let decision = Decision::Committed(record, writes);
+        at_rest.rows.insert(id.clone(), Row { attempt, decision });
+        Writer { id, attempt }
+    }
+
+    /// T7, T9.
     #[test]
-    fn what_a_closed_attempt_left_is_found() {
-        assert_eq!(leftovers(&one_version(Some(Decision::Closed), true)).len(), 1);
-        assert_eq!(leftovers(&one_version(None, true)).len(), 1);
-        assert_eq!(leftovers(&one_version(Some(Decision::Undecided), true)).len(), 2);
-        for row in [None, Some(Decision::Closed)] {
-            assert_eq!(leftovers(&one_version(row, false)).len(), 0, "it waits for the sweep");
-        }
-        let mut at_rest = one_version(Some(Decision::Undecided), false);
-        at_rest.began.insert(ATTEMPT);
-        assert_eq!(leftovers(&at_rest).len(), 1, "nobody gave the row back");
+    fn what_nothing_needs_is_found() {
+        let inline = Place::Inline { bytes: 1 };
         let mut at_rest = AtRest::default();
-        at_rest.announced.insert(ATTEMPT, TransactionId::generate(ports::Timestamp(1), ATTEMPT, 1));
-        assert_eq!(leftovers(&at_rest).len(), 1, "nobody has closed it");
+        written(&mut at_rest, 1, inline);
+        let newer = written(&mut at_rest, 2, inline);
+        assert_eq!(leftovers(&at_rest).len(), 1, "superseded");
+        at_rest.rows.get_mut(&newer.id).expect("there").decision = Decision::Closed;
+        assert_eq!(leftovers(&at_rest).len(), 2, "a version that does not count, and its row");
+        let mut at_rest = AtRest::default();
+        let writer = written(&mut at_rest, 1, inline);
+        assert_eq!(leftovers(&at_rest), [""; 0]);
+        at_rest.announced.insert(writer.attempt, writer.id.clone());
+        at_rest.began.insert(writer.attempt);
+        assert_eq!(leftovers(&at_rest).len(), 2, "slots");
+        let mut at_rest = AtRest::default();
+        let writer = written(&mut at_rest, 1, Place::Gone);
+        assert_eq!(leftovers(&at_rest).len(), 1, "a deletion");
+        at_rest.versions.clear();
+        assert_eq!(leftovers(&at_rest).len(), 1, "a row that decides about nothing");
+        at_rest.kept.insert(writer.id.clone());
+        assert_eq!(leftovers(&at_rest), [""; 0], "the name is kept");
+        at_rest.rows.get_mut(&writer.id).expect("there").decision = Decision::Undecided;
+        assert_eq!(leftovers(&at_rest).len(), 1, "undecided");
+        at_rest.rows.clear();
+        at_rest.with_parts.insert(writer.attempt);
+        assert_eq!(leftovers(&at_rest).len(), 1, "parts");
         assert_eq!(held(&Figures { open: 1, ..Figures::default() }).len(), 1);
         assert!(held(&Figures::default()).is_empty());
     }

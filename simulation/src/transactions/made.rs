@@ -86,7 +86,7 @@ impl Story {
         let execution = &self.executions[self.find(name)];
         let Writer { id, attempt } = execution.writer.clone();
         let writes = execution.writes().into_iter().map(|(key, value)| {
-            let place = if value.is_some() { Place::Inline } else { Place::Gone };
+            let place = if value.is_some() { Place::Inline { bytes: 1 } } else { Place::Gone };
             Write { key: key.clone(), write: 0, place }
         });
         let writes: Vec<Write> = writes.collect();

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use transactions::model::{Attempt, Key, TransactionId};
+use transactions::model::{Attempt, Key, TransactionId, Version};
 
 use super::{
     at_rest::{AtRest, is_deletion},
@@ -62,12 +62,18 @@ pub fn lost(histories: &[Execution], at_rest: &AtRest) -> Vec<String> {
         let named: BTreeMap<&Key, bool> =
             writes.iter().map(|write| (&write.key, is_deletion(write))).collect();
         let planned = execution.writes();
+        let version = at_rest.order().committed[writer];
         if named != planned.iter().map(|(key, value)| (*key, value.is_none())).collect() {
             violations.push(format!("{writer:?} committed {named:?}, which is not what it wrote"));
         }
         for (key, value) in planned {
             let item = at_rest.versions.get(&(key.clone(), writer.attempt));
-            if item.is_none_or(|item| item.value.as_ref() != value) {
+            let is_right = match item {
+                Some(item) => item.value.as_ref() == value,
+                // Collected, or a deletion that everybody has heard of.
+                None => value.is_none() || at_rest.is_superseded(key, version),
+            };
+            if !is_right {
                 violations.push(format!("{writer:?} committed, and what it wrote to {key:?} is not there"));
             }
         }
@@ -167,14 +173,25 @@ pub fn not_seen_in_time(histories: &[Execution], at_rest: &AtRest, within: Durat
     violations
 }
 
-/// T6: reads that found no valid version of a key that had one when their transaction began.
+/// T6: reads that found no valid version of a key that had one when their transaction began. A key that was deleted by
+/// then has none: its deletion may be collected.
 pub fn no_valid_version(histories: &[Execution], at_rest: &AtRest, within: Duration) -> Vec<String> {
     let writers = Writers::of(histories, at_rest);
     let mut violations = Vec::new();
     for execution in histories {
-        for (key, shown, _) in execution.reads() {
-            let had_one = writers.acknowledged(key, execution.begun.asked, within).next().is_some();
-            if *shown == Shown::NoValidVersion && had_one {
+        for (key, shown, span) in execution.reads() {
+            if *shown != Shown::NoValidVersion {
+                continue;
+            }
+            let known = writers.acknowledged(key, execution.begun.asked, within);
+            let newest = known.max_by_key(|written| written.version);
+            let is_gone = |newest: &Written<'_>| {
+                newest.deletes
+                    || writers.of_key(key).any(|other| {
+                        other.deletes && other.version > newest.version && other.asked < span.answered
+                    })
+            };
+            if newest.is_some_and(|newest| !is_gone(newest)) {
                 violations.push(format!("{:?} found no valid version of {key:?}", execution.writer));
             }
         }
@@ -185,6 +202,7 @@ pub fn no_valid_version(histories: &[Execution], at_rest: &AtRest, within: Durat
 /// A committed write of a key.
 struct Written<'history> {
     writer: &'history Writer,
+    version: Version,
     deletes: bool,
     asked: Duration,
     /// Never, if its client was not told.
@@ -197,14 +215,14 @@ struct Writers<'history>(BTreeMap<&'history Key, Vec<Written<'history>>>);
 impl<'history> Writers<'history> {
     fn of(histories: &'history [Execution], at_rest: &AtRest) -> Self {
         let mut writers: BTreeMap<&Key, Vec<Written<'_>>> = BTreeMap::new();
+        let order = at_rest.order().committed;
         for execution in histories {
             let Some(commit) = execution.commit else { continue };
-            if !at_rest.is_committed(&execution.writer) {
-                continue;
-            }
+            let Some(version) = order.get(&execution.writer).copied() else { continue };
             for (key, value) in execution.writes() {
                 writers.entry(key).or_default().push(Written {
                     writer: &execution.writer,
+                    version,
                     deletes: value.is_none(),
                     asked: commit.span.asked,
                     acknowledged: execution.acknowledged().unwrap_or(Duration::MAX),

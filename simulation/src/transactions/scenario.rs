@@ -14,17 +14,24 @@ use super::{
     effects::{self, Receipt, Receipts},
     fractures,
     history::{Answer, Execution, Writer},
-    house::House,
+    house::{Failure, House},
     leftovers,
     mortal::{Life, Side},
     outcomes,
     workload::{Mix, key},
 };
 use crate::faults::Weather;
-pub use crate::scenario::{PORT_CALLS_MAX, seeds};
+pub use crate::scenario::seeds;
 
-/// After the clients are done and the world is healed: every attempt that was left open has timed out by then.
-const AFTERWARDS: Duration = Duration::from_mins(3);
+/// After the clients are done and the world is healed: every attempt that was left open has timed out by then, every
+/// window but that of names is over, and the store was swept.
+const AFTERWARDS: Duration = Duration::from_mins(30);
+
+/// The most port calls one seed may make, so that a thousand seeds stay quick. A sweep makes 512 alone.
+pub const PORT_CALLS_MAX: u64 = 5_000;
+
+/// What is asked again while it is certain was answered at most so long ago before the window ends.
+const WINDOW_SLACK: Duration = Duration::from_secs(20);
 
 /// The most port calls that a process makes before a death ordered for it strikes.
 const CALLS_UNTIL_DEATH_MAX: u64 = 60;
@@ -169,15 +176,24 @@ impl Scenario {
         // A store that went back when all was done is noticed by the next call, and then the node starts over.
         let connection = house.connect().await;
         drop(connection.shown(connection.engine.get_now(&key(0))).await);
+        let certain = house.moment().saturating_sub(self.config.retry_window.saturating_sub(WINDOW_SLACK));
+        let lately = |execution: &&Execution| {
+            execution
+                .commit
+                .is_some_and(|commit| commit.answer != Answer::Unknown && commit.span.answered > certain)
+        };
+        let lately: Vec<_> = executions.iter().filter(lately).cloned().collect();
+        let early = AtRest::read(&world.key_value(), house.witness()).await;
+        let mut violations = answered_otherwise(house, &lately, &early, Asked::Lately).await;
         tokio::time::sleep(AFTERWARDS).await;
         let port_calls = world.port_calls();
         tokio::time::sleep(Duration::from_hours(1)).await;
         let idle_port_calls = world.port_calls() - port_calls;
-        let at_rest = at_rest(house, self.mix.keys).await;
         let figures = house.serving().map(|connection| connection.engine.figures()).unwrap_or_default();
-        let mut violations = self.violations(executions, &at_rest, &figures);
+        let at_rest = at_rest(house, self.mix.keys).await;
+        violations.extend(self.violations(executions, &at_rest, &figures));
         violations.extend(self.effect_violations(house, &receipts.all(), &at_rest).await);
-        violations.extend(answered_otherwise(house, executions, &at_rest).await);
+        violations.extend(answered_otherwise(house, executions, &at_rest, Asked::LongAfterwards).await);
         let acknowledged = |execution: &&Execution| execution.answer() == Some(Answer::Committed);
         Outcome {
             violations,
@@ -197,6 +213,7 @@ impl Scenario {
             ("not repeatable", fractures::not_repeatable(executions)),
             ("own write not read", fractures::own_write_not_read(executions)),
             ("lost", outcomes::lost(executions, at_rest)),
+            ("record before data", at_rest.too_early.clone()),
             ("refused and committed", outcomes::refused_and_committed(executions, at_rest)),
             ("doubled", outcomes::doubled(executions, at_rest)),
             ("mixed", outcomes::mixed(at_rest)),
@@ -271,9 +288,11 @@ fn said((check, found): (&str, Vec<String>)) -> Vec<String> {
     found.into_iter().map(|violation| format!("{check}: {violation}")).collect()
 }
 
-/// What the store holds, and what a node shows of all keys.
+/// What the store holds, and what a node shows of all keys that has it from there alone.
 pub async fn at_rest(house: &House, keys: usize) -> AtRest {
-    let mut at_rest = AtRest::read(&house.world().key_value()).await;
+    let mut at_rest = AtRest::read(&house.world().key_value(), house.witness()).await;
+    house.kill();
+    house.boot(Life::default(), 0).await;
     let connection = house.connect().await;
     for key in (0..keys).map(key) {
         let shown = connection.shown(connection.engine.get_now(&key)).await.expect("a calm world");
@@ -282,21 +301,41 @@ pub async fn at_rest(house: &House, keys: usize) -> AtRest {
     at_rest
 }
 
-/// T4: commits that are asked for again, long afterwards, and are answered otherwise than before or than the rows say.
-async fn answered_otherwise(house: &House, executions: &[Execution], at_rest: &AtRest) -> Vec<String> {
+/// When an outcome is asked for again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    /// Within its window.
+    Lately,
+    /// When only names are known.
+    LongAfterwards,
+}
+
+/// T4: commits that are asked for again, and are answered otherwise than before or than the rows say. Past its window a
+/// generated id may have expired.
+async fn answered_otherwise(
+    house: &House,
+    executions: &[Execution],
+    at_rest: &AtRest,
+    asked: Asked,
+) -> Vec<String> {
     let connection = house.connect().await;
     let mut violations = Vec::new();
+    let committed = at_rest.order().committed;
     // What wrote nothing may have left nothing to answer from.
     for execution in executions.iter().filter(|execution| !execution.writes().is_empty()) {
         let Writer { id, attempt } = execution.writer.clone();
+        let may_expire = asked == Asked::LongAfterwards && id.generated().is_some();
         let status = connection.shown(connection.engine.status(&id)).await;
         let is_committed = matches!(status, Ok(transactions::model::Outcome::Committed));
-        if is_committed != at_rest.order().committed.keys().any(|writer| writer.id == id) {
+        let is_expired = matches!(status, Ok(transactions::model::Outcome::Expired));
+        let expected = committed.keys().any(|writer| writer.id == id);
+        if is_committed != expected && !(may_expire && is_expired) {
             violations.push(format!("answered otherwise: {id:?} is {status:?}, and its row is not"));
         }
         let call = Call { id, attempt: Some(attempt) };
         let again = match connection.call(connection.engine.commit(&call)).await {
             Ok(_) => Answer::Committed,
+            Err(Failure::Refused(transactions::Error::Expired)) if may_expire => continue,
             Err(_) => Answer::Refused,
         };
         let before = execution.answer().unwrap_or(Answer::Refused);

@@ -10,13 +10,15 @@ fn key(index: u8) -> Key {
 
 fn record(version: u64, keys: &[u8]) -> Arc<CommitRecord> {
     let node = NodeId(1);
-    let writes = keys.iter().map(|index| Write { key: key(*index), write: 1, place: Place::Inline });
+    let writes =
+        keys.iter().map(|index| Write { key: key(*index), write: 1, place: Place::Inline { bytes: 1 } });
     Arc::new(CommitRecord {
         id: TransactionId::new(format!("{version}")).expect("a name"),
         attempt: Attempt { node, sequence: version },
         version: Version { timestamp: Timestamp(version), node },
         position: Position { log: node, slot: version },
         writes: writes.collect(),
+        parts: 0,
         point: DurabilityPoint::DURABLE,
     })
 }

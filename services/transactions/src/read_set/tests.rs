@@ -16,13 +16,15 @@ fn key(index: usize) -> Key {
 }
 
 fn record(version: u64, slot: u64, keys: &[usize]) -> Arc<CommitRecord> {
-    let writes = keys.iter().map(|index| Write { key: key(*index), write: 1, place: Place::Inline });
+    let writes =
+        keys.iter().map(|index| Write { key: key(*index), write: 1, place: Place::Inline { bytes: 1 } });
     Arc::new(CommitRecord {
         id: TransactionId::new(format!("{version}")).expect("a name"),
         attempt: Attempt { node: LOG, sequence: version },
         version: Version { timestamp: Timestamp(version), node: LOG },
         position: Position { log: LOG, slot },
         writes: writes.collect(),
+        parts: 0,
         point: DurabilityPoint::DURABLE,
     })
 }
@@ -31,6 +33,11 @@ fn heard(slot: u64) -> Heard {
     let mut heard = Heard::default();
     heard.advance(LOG, slot);
     heard
+}
+
+/// Everything that was heard is long past its window.
+fn seen(begin_heard: &Heard) -> Seen<'_> {
+    Seen { begin_heard, dropped: begin_heard }
 }
 
 /// Commits whose order of versions is not their order of slots, as slow clocks make them.
@@ -132,7 +139,7 @@ fn read_all(random: &mut fastrand::Rng, broken: Option<Broken>) -> Result<(), St
         known_slots = random.u64(known_slots.saturating_sub(2).max(world.begin_slot)..=8);
         let known = world.versions(&key, known_slots);
         let expected = world.oracle(&reads, &key, &known);
-        let chosen = set.choose(&key, &known, &world.begin_heard, broken);
+        let chosen = set.choose(&key, &known, &seen(&world.begin_heard), broken);
         let before = known.iter().any(|record| record.position.slot <= world.begin_slot);
         match (&chosen, expected) {
             (Ok(Choice::Version(record)), Some(version)) if record.version == version => {}
@@ -178,10 +185,10 @@ fn what_was_cowritten_with_something_newer_than_what_was_read_is_passed_over() {
     let (first, both) = (record(1, 1, &[l]), record(2, 2, &[k, l]));
     let mut set = ReadSet::default();
     set.record(key(l), Choice::Version(first), DurabilityPoint::DURABLE);
-    let chosen = set.choose(&key(k), std::slice::from_ref(&both), &heard(1), None);
+    let chosen = set.choose(&key(k), std::slice::from_ref(&both), &seen(&heard(1)), None);
     assert_eq!(chosen, Err(NoValidVersion));
     let before = record(0, 0, &[k]);
-    let chosen = set.choose(&key(k), &[before.clone(), both], &heard(1), None);
+    let chosen = set.choose(&key(k), &[before.clone(), both], &seen(&heard(1)), None);
     assert_eq!(chosen, Ok(Choice::Version(before)));
 }
 
@@ -191,7 +198,22 @@ fn a_version_that_a_record_of_the_set_wrote_is_always_there() {
     let both = record(2, 2, &[0, 1]);
     let mut set = ReadSet::default();
     set.record(key(0), Choice::Version(both.clone()), DurabilityPoint::DURABLE);
-    assert_eq!(set.choose(&key(1), &[], &heard(0), None), Ok(Choice::Version(both)));
+    assert_eq!(set.choose(&key(1), &[], &seen(&heard(0)), None), Ok(Choice::Version(both)));
+}
+
+/// T2, T6: what was there before the begin and is gone without a successor was deleted.
+#[test]
+fn a_version_that_was_collected_with_its_deletion_is_absent() {
+    let both = record(2, 2, &[0, 1]);
+    let mut set = ReadSet::default();
+    set.record(key(0), Choice::Version(both.clone()), DurabilityPoint::DURABLE);
+    assert_eq!(set.choose(&key(1), &[], &seen(&heard(2)), None), Ok(Choice::Absent));
+    // Within its window a deletion would still be there.
+    let within = Seen { begin_heard: &heard(2), dropped: &heard(1) };
+    assert_eq!(set.choose(&key(1), &[], &within, None), Ok(Choice::Version(both)));
+    let newer = record(5, 5, &[1]);
+    let chosen = set.choose(&key(1), std::slice::from_ref(&newer), &seen(&heard(2)), None);
+    assert_eq!(chosen, Ok(Choice::Version(newer)));
 }
 
 /// T2, 8.3: absent is judged by position.
@@ -201,8 +223,8 @@ fn a_record_from_before_the_begin_goes_with_an_absent_key_it_wrote() {
     let mut set = ReadSet::default();
     set.record(key(0), Choice::Absent, DurabilityPoint::DURABLE);
     let versions = std::slice::from_ref(&both);
-    assert_eq!(set.choose(&key(1), versions, &heard(1), None), Err(NoValidVersion));
-    assert_eq!(set.choose(&key(1), versions, &heard(2), None), Ok(Choice::Version(both.clone())));
+    assert_eq!(set.choose(&key(1), versions, &seen(&heard(1)), None), Err(NoValidVersion));
+    assert_eq!(set.choose(&key(1), versions, &seen(&heard(2)), None), Ok(Choice::Version(both.clone())));
 }
 
 #[test]
@@ -212,6 +234,6 @@ fn a_read_taken_back_leaves_nothing() {
     set.record(key(0), Choice::Version(both), DurabilityPoint::DURABLE);
     set.take_back(&key(0));
     assert_eq!((set.len(), set.newest()), (0, Version::default()));
-    let chosen = set.choose(&key(1), std::slice::from_ref(&first), &heard(0), None);
+    let chosen = set.choose(&key(1), std::slice::from_ref(&first), &seen(&heard(0)), None);
     assert_eq!(chosen, Ok(Choice::Version(first)));
 }

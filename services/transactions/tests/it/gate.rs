@@ -16,6 +16,8 @@ use tokio::sync::watch;
 pub(crate) enum Held {
     Updates,
     Gets,
+    /// The answers of updates: what they do is done.
+    Answers,
 }
 
 #[derive(Debug)]
@@ -75,6 +77,10 @@ impl Gate {
 
     async fn pass(&self, held: Held, partition: &[u8]) {
         self.count().await;
+        self.hold(held, partition).await;
+    }
+
+    async fn hold(&self, held: Held, partition: &[u8]) {
         let is_held = |closed: &Option<(Held, Vec<u8>)>| {
             closed.as_ref().is_some_and(|(kind, prefix)| *kind == held && partition.starts_with(prefix))
         };
@@ -116,7 +122,10 @@ impl KeyValue for Gate {
 
     async fn update(&self, update: Update) -> Result<Updated> {
         self.pass(Held::Updates, update.key.partition()).await;
-        self.inner.update(update).await
+        let partition = update.key.partition().to_vec();
+        let updated = self.inner.update(update).await;
+        self.hold(Held::Answers, &partition).await;
+        updated
     }
 
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {

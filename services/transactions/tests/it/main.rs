@@ -5,6 +5,7 @@
 mod atomicity;
 mod attempts;
 mod calls;
+mod collection;
 mod effects;
 mod gate;
 mod house;

@@ -1,0 +1,176 @@
+//! Names whose rows are kept for days: a function may be retried under its name long after its first run.
+//!
+//! A name whose slot is trimmed is noted under the period in which that was, with the time. Once a period is as old as the
+//! window, its names are walked: each row goes, or is released for as long as it has versions. Beyond a number of names
+//! the oldest go early, so that the window in force is whatever their number allows.
+//!
+//! Invariants
+//! - A period's row is there before its first name, so that whoever lists the periods knows every name.
+//! - A name is noted before its slot is trimmed, and its row goes before its note.
+//!
+//! Counts are estimates after a death: a period that is walked to its end has none left, whatever was counted.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use ports::{
+    Update,
+    key_value::{Action, Scan},
+};
+
+use crate::{
+    Error, Result,
+    engine::Core,
+    layout,
+    model::{Attempt, TransactionId},
+    node::Node,
+    store::{Decision, State},
+};
+
+const ATTEMPT: &str = "attempt";
+const COUNT: &str = "names";
+
+/// Periods in a window.
+const PERIODS: u32 = 7;
+/// Names walked at a time.
+const NAMES_AT_ONCE: usize = 64;
+/// Rows looked at, at a time.
+const ROWS_AT_ONCE: usize = 16;
+/// Periods read in one page.
+const PAGE_PERIODS: usize = 100;
+/// The longest wait between two looks at the wall clock, which may be set.
+const LOOK: Duration = Duration::from_hours(1);
+
+/// The names kept: when each period ends, in milliseconds, and how many there are.
+pub(crate) type Periods = BTreeMap<u64, u64>;
+
+impl Core {
+    /// Finds the periods that earlier starts have left.
+    pub(crate) async fn list_periods(&self, node: &Node) -> Result<Periods> {
+        let mut periods = Periods::new();
+        let mut scan = Scan::partition(layout::PERIODS, PAGE_PERIODS);
+        loop {
+            let page = node.store.scan(&scan).await?.value;
+            for (sort, item) in page.items {
+                let end = layout::period_of(&sort).ok_or_else(|| Error::Corrupt("decode a period".into()))?;
+                periods.insert(
+                    end,
+                    item.integer(COUNT).and_then(|count| u64::try_from(count).ok()).unwrap_or(0),
+                );
+            }
+            match page.next {
+                Some(next) => scan.from = next,
+                None => return Ok(periods),
+            }
+        }
+    }
+
+    /// Keeps these rows for the window of names.
+    pub(crate) async fn keep_names(&self, node: &Node, names: Vec<(TransactionId, Attempt)>) -> Result<()> {
+        if names.is_empty() {
+            return Ok(());
+        }
+        let now = self.clock.now().0;
+        let period_ms = self.period_ms();
+        let end = (now / period_ms + 1) * period_ms;
+        let count = {
+            let mut view = self.view();
+            let count = view.names.entry(end).or_default();
+            *count += names.len() as u64;
+            *count
+        };
+        let counted = vec![Action::set_integer(COUNT, count as i64)];
+        node.store.finish(&Update::modify(layout::period(end), counted)).await?;
+        let all = stream::iter(names.into_iter().map(Ok));
+        all.try_for_each_concurrent(NAMES_AT_ONCE, |(id, attempt)| async move {
+            let actions = vec![Action::set(ATTEMPT, attempt.to_bytes().to_vec())];
+            node.store.finish(&Update::modify(layout::kept_name(end, now, &id), actions)).await.map(drop)
+        })
+        .await
+    }
+
+    /// Walks the next names that are due. False: none is.
+    pub(crate) async fn walk_names(self: &Arc<Self>, node: &Arc<Node>) -> Result<bool> {
+        let Some((end, names_max)) = self.due() else { return Ok(false) };
+        let scan = Scan::partition(layout::kept_names(end), NAMES_AT_ONCE.min(names_max));
+        let page = node.store.scan(&scan).await?.value;
+        let is_last = page.next.is_none();
+        let walked = page.items.len() as u64;
+        let walks = stream::iter(page.items).map(|(sort, item)| {
+            let attempt = item.bytes(ATTEMPT).and_then(|bytes| Attempt::from_bytes(bytes));
+            self.walk_name(node, end, sort, attempt)
+        });
+        walks.buffered(ROWS_AT_ONCE).try_collect::<()>().await?;
+        if is_last {
+            node.store.finish(&Update::delete(layout::period(end))).await?;
+            self.view().names.remove(&end);
+        } else if let Some(count) = self.view().names.get_mut(&end) {
+            *count = count.saturating_sub(walked);
+        }
+        Ok(true)
+    }
+
+    /// Whether there are names to walk.
+    pub(crate) fn has_names_due(&self) -> bool {
+        self.due().is_some()
+    }
+
+    /// The period to walk, and how many of its names at most.
+    fn due(&self) -> Option<(u64, usize)> {
+        let window_ms = self.config.named_window.as_millis() as u64;
+        let view = self.view();
+        let (end, _) = view.names.first_key_value()?;
+        let beyond = view.names.values().sum::<u64>().saturating_sub(self.config.names_max);
+        if self.clock.now().0 >= end + window_ms {
+            Some((*end, usize::MAX))
+        } else {
+            (beyond > 0).then_some((*end, beyond as usize))
+        }
+    }
+
+    /// When there may be names to walk, if nothing happens meanwhile.
+    pub(crate) fn names_due(&self) -> Option<Duration> {
+        let window_ms = self.config.named_window.as_millis() as u64;
+        let view = self.view();
+        let (end, _) = view.names.first_key_value()?;
+        let left = Duration::from_millis((end + window_ms).saturating_sub(self.clock.now().0));
+        Some(left.min(LOOK))
+    }
+
+    async fn walk_name(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        end: u64,
+        sort: Bytes,
+        attempt: Option<Attempt>,
+    ) -> Result<()> {
+        let id = layout::kept_name_of(&sort).ok_or_else(|| Error::Corrupt("decode a kept name".into()))?;
+        let (decision, point) = node.store.decision(&id).await?;
+        // Begun again since, it is kept under another period.
+        match decision.filter(|decision| Some(decision.attempt) == attempt) {
+            Some(Decision { attempt, state: State::Committed(stored), .. }) => {
+                if !self.is_sent(node, attempt, stored.effects).await? {
+                    // For another window: its row says that its effects count.
+                    self.keep_names(node, vec![(id, attempt)]).await?;
+                    return node
+                        .store
+                        .finish(&Update::delete(layout::kept_name_at(end, sort)))
+                        .await
+                        .map(drop);
+                }
+                let record = node.store.record(&id, attempt, &stored, point).await?;
+                self.drop_or_release(node, &record).await?;
+            }
+            Some(Decision { attempt, state: State::Aborted, .. }) => {
+                node.store.drop_aborted(&id, attempt).await?;
+            }
+            Some(Decision { state: State::Undecided, .. }) | None => {}
+        }
+        node.store.finish(&Update::delete(layout::kept_name_at(end, sort))).await.map(drop)
+    }
+
+    fn period_ms(&self) -> u64 {
+        (self.config.named_window / PERIODS).as_millis().max(1) as u64
+    }
+}

@@ -1,0 +1,165 @@
+//! Version items, and the parts of write sets too large for their rows.
+//!
+//! Invariants
+//! - A version carries no timestamp and does not say whether it counts: that comes from its decision row alone.
+//! - What an earlier write of an attempt left never replaces a later one, in whatever order they arrive.
+
+use bytes::Bytes;
+use futures_util::{TryStreamExt, stream};
+use ports::{
+    Condition, DurabilityPoint, Item, Update,
+    key_value::{Name, Test, Value},
+};
+
+use super::{Store, corrupt};
+use crate::{
+    Result, layout,
+    model::{Attempt, Key, TransactionId},
+    records::{Write, WriteSet, decode, encode},
+};
+
+/// The transaction's id.
+const ID: &str = "id";
+/// The write's number within its attempt.
+const WRITE: &str = "write";
+/// The value.
+const VALUE: &str = "value";
+/// One: the key is deleted.
+const GONE: &str = "gone";
+/// The writes in a part of a write set.
+const RECORD: &str = "record";
+
+/// Version items in one page: with values of up to 64 KiB, a page stays within some megabytes.
+const PAGE_ITEMS: usize = 100;
+
+/// A version item.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct VersionItem {
+    pub(crate) id: TransactionId,
+    pub(crate) write: u32,
+    /// None: the key is deleted.
+    pub(crate) value: Option<Bytes>,
+}
+
+impl Store {
+    /// Writes a version. What a later write of the same attempt left there stays.
+    pub(crate) async fn put_version(
+        &self,
+        id: &TransactionId,
+        attempt: Attempt,
+        write: &Write,
+        value: Option<Bytes>,
+    ) -> Result<()> {
+        let number = i64::from(write.write);
+        let held = match value {
+            Some(value) => (Name::from(VALUE), Value::Bytes(value)),
+            None => (Name::from(GONE), Value::Integer(1)),
+        };
+        let attributes = vec![
+            (Name::from(ID), Value::Bytes(id.as_bytes().clone())),
+            (Name::from(WRITE), Value::Integer(number)),
+            held,
+        ];
+        let is_mine =
+            Condition::Any(vec![Condition::Absent, Condition::attribute(WRITE, Test::Below(number))]);
+        let update = Update::put(layout::version(&write.key, attempt), attributes).when(is_mine);
+        self.update(update).await.map(drop)
+    }
+
+    /// Deletes a version that does not count.
+    pub(crate) async fn delete_version(&self, key: &Key, attempt: Attempt) -> Result<()> {
+        self.finish(&Update::delete(layout::version(key, attempt))).await.map(drop)
+    }
+
+    /// Every version item of `key`, decided or not, with its attempt; and the point this rests on.
+    pub(crate) async fn versions(&self, key: &Key) -> Result<(Vec<(Attempt, VersionItem)>, DurabilityPoint)> {
+        let mut scan = layout::versions(key, PAGE_ITEMS);
+        let mut versions = Vec::new();
+        loop {
+            let page = self.scan(&scan).await?;
+            for (sort, item) in page.value.items {
+                let attempt = layout::attempt_of(&sort).ok_or_else(|| corrupt("a version's key"))?;
+                versions.push((attempt, VersionItem::decode(&item)?));
+            }
+            match page.value.next {
+                Some(next) => scan.from = next,
+                None => return Ok((versions, page.point)),
+            }
+        }
+    }
+
+    /// One version item.
+    pub(crate) async fn version(&self, key: &Key, attempt: Attempt) -> Result<Option<VersionItem>> {
+        let read = self.get(&layout::version(key, attempt)).await?;
+        read.value.map(|item| VersionItem::decode(&item)).transpose()
+    }
+
+    /// Writes the parts of a write set, all at once: they are issued before what comes after them.
+    pub(crate) async fn put_write_set(&self, attempt: Attempt, parts: &[Vec<Write>]) -> Result<()> {
+        let parts = stream::iter((0..).zip(parts).map(Ok));
+        let put = |(part, writes)| async move {
+            let attributes = vec![(Name::from(RECORD), Value::Bytes(encode(writes)))];
+            self.update(Update::put(layout::write_set_part(attempt, part), attributes)).await.map(drop)
+        };
+        parts.try_for_each_concurrent(None, put).await
+    }
+
+    /// A write set, read together if it is in parts. Parts that were never written are left out.
+    pub(crate) async fn write_set(&self, attempt: Attempt, set: &WriteSet) -> Result<Vec<Write>> {
+        let parts = match set {
+            WriteSet::Inline(writes) => return Ok(writes.clone()),
+            WriteSet::Parts(parts) => *parts,
+        };
+        let mut writes = Vec::new();
+        for part in 0..parts {
+            let read = self.get(&layout::write_set_part(attempt, part)).await?;
+            if let Some(bytes) = read.value.as_ref().and_then(|item| item.bytes(RECORD)) {
+                writes.extend(decode::<Vec<Write>>(bytes, "a part of a write set")?);
+            }
+        }
+        Ok(writes)
+    }
+
+    /// Deletes the parts of a write set that does not count.
+    pub(crate) async fn delete_write_set(&self, attempt: Attempt, set: &WriteSet) -> Result<()> {
+        let WriteSet::Parts(parts) = set else { return Ok(()) };
+        for part in 0..*parts {
+            self.finish(&Update::delete(layout::write_set_part(attempt, part))).await?;
+        }
+        Ok(())
+    }
+}
+
+impl VersionItem {
+    pub(crate) fn decode(item: &Item) -> Result<Self> {
+        let id = item.bytes(ID).cloned().ok_or_else(|| corrupt("a version's transaction"))?;
+        let write = item.integer(WRITE).and_then(|write| u32::try_from(write).ok());
+        let value = item.bytes(VALUE).cloned();
+        if value.is_none() && item.integer(GONE).is_none() {
+            return Err(corrupt("a version's value"));
+        }
+        let write = write.ok_or_else(|| corrupt("a version's write"))?;
+        Ok(Self { id: TransactionId::new(id)?, write, value })
+    }
+}
+
+impl WriteSet {
+    /// `writes` in itself if they take no more than `bytes_max`, else in parts of about as much each.
+    pub(crate) fn split(writes: &[Write], bytes_max: usize) -> (Self, Vec<Vec<Write>>) {
+        if writes.iter().map(Write::bytes_len).sum::<usize>() <= bytes_max {
+            return (Self::Inline(writes.to_vec()), Vec::new());
+        }
+        let mut parts: Vec<Vec<Write>> = Vec::new();
+        let mut room = 0;
+        for write in writes {
+            let bytes = write.bytes_len();
+            if bytes > room || parts.is_empty() {
+                parts.push(Vec::new());
+                room = bytes_max.max(bytes);
+            }
+            room -= bytes;
+            parts.last_mut().expect("pushed above").push(write.clone());
+        }
+        (Self::Parts(parts.len() as u32), parts)
+    }
+}

@@ -1,0 +1,133 @@
+//! What no log names, after a node ended without leaving.
+//!
+//! A death between two packets can leave a version whose slot was lost, or the row of a begin whose slot was; a death in
+//! housekeeping, a released row behind its last version. All of that is found by walking the 256 buckets of versions and of
+//! rows once, a page a second, a while after the start. Nobody reads any of it meanwhile: a version without a committed
+//! row does not count.
+//!
+//! Only what belongs to the nodes swept for is judged: their logs are sealed and resolved, so nothing of theirs is still
+//! to be decided.
+
+use std::sync::Arc;
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use ports::{Key as ItemKey, Monotonic, key_value::Scan};
+
+use crate::{
+    Error, Result,
+    engine::Core,
+    layout,
+    model::{Attempt, Key, KeyspaceId, NodeId, TransactionId},
+    node::Node,
+    store::{Decision, State, VersionItem},
+};
+
+/// Items in one page.
+const PAGE_ITEMS: usize = 100;
+/// Items judged at a time.
+const LOOKS_AT_ONCE: usize = 16;
+
+/// How far a sweep has come.
+#[derive(Debug)]
+pub(crate) struct Sweep {
+    /// For whom.
+    pub(crate) nodes: Vec<NodeId>,
+    /// When the next page is due.
+    pub(crate) next: Monotonic,
+    bucket: u32,
+    scan: Option<Scan>,
+}
+
+impl Sweep {
+    /// From the start, for these nodes; none: for nobody.
+    pub(crate) fn of(nodes: Vec<NodeId>) -> Option<Self> {
+        (!nodes.is_empty()).then_some(Self { nodes, next: Monotonic::default(), bucket: 0, scan: None })
+    }
+
+    fn is_ours(&self, attempt: Attempt) -> bool {
+        self.nodes.contains(&attempt.node)
+    }
+
+    /// The page to look at: first all buckets of versions, then all of rows.
+    fn page(&self) -> Option<Scan> {
+        let start = || {
+            let bucket = (self.bucket % layout::BUCKET_COUNT) as u8;
+            let partition = match self.bucket / layout::BUCKET_COUNT {
+                0 => layout::version_bucket(KeyspaceId::default(), bucket),
+                1 => layout::decision_bucket(bucket),
+                _ => return None,
+            };
+            Some(Scan::partition(partition, PAGE_ITEMS))
+        };
+        self.scan.clone().or_else(start)
+    }
+}
+
+impl Core {
+    /// Looks at the next page. False: that was the last.
+    pub(crate) async fn sweep(self: &Arc<Self>, node: &Arc<Node>, sweep: &mut Sweep) -> Result<bool> {
+        let Some(scan) = sweep.page() else { return Ok(false) };
+        let page = node.store.scan(&scan).await?.value;
+        let is_version = sweep.bucket < layout::BUCKET_COUNT;
+        let (current, partition) = (&*sweep, &scan.partition);
+        let looks = stream::iter(page.items).map(|(sort, item)| async move {
+            if is_version {
+                let place = layout::version_of(&ItemKey::new(partition, &sort));
+                let (key, attempt) = place.ok_or_else(|| damaged("a version's key"))?;
+                if current.is_ours(attempt) {
+                    self.sweep_version(node, &key, attempt, VersionItem::decode(&item)?).await?;
+                }
+            } else {
+                let decision = Decision::decode(&item)?;
+                if current.is_ours(decision.attempt) {
+                    self.sweep_row(node, &TransactionId::new(sort)?, decision).await?;
+                }
+            }
+            Ok::<_, Error>(())
+        });
+        looks.buffered(LOOKS_AT_ONCE).try_collect::<()>().await?;
+        sweep.bucket += u32::from(page.next.is_none());
+        sweep.scan = page.next.map(|next| Scan { from: next, ..scan });
+        Ok(true)
+    }
+
+    /// Deletes a version that does not count.
+    async fn sweep_version(&self, node: &Node, key: &Key, attempt: Attempt, item: VersionItem) -> Result<()> {
+        let (decision, _) = node.store.decision(&item.id).await?;
+        let counts = decision.is_some_and(|decision| {
+            decision.attempt == attempt && matches!(decision.state, State::Committed(_))
+        });
+        if !counts {
+            self.counters.swept();
+            node.store.delete_version(key, attempt).await?;
+        }
+        Ok(())
+    }
+
+    /// Gives back a row that nobody will decide or ask about.
+    async fn sweep_row(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        id: &TransactionId,
+        decision: Decision,
+    ) -> Result<()> {
+        let Decision { attempt, state, is_released } = decision;
+        match state {
+            State::Undecided => {
+                self.counters.swept();
+                node.store.forget(id, attempt).await.map(drop)
+            }
+            // Whoever has a name without a row is refused like one whose row is closed.
+            State::Aborted if id.generated().is_none() => node.store.drop_aborted(id, attempt).await,
+            State::Committed(stored) if is_released => {
+                let record = node.store.record(id, attempt, &stored, ports::DurabilityPoint::DURABLE).await?;
+                self.drop_or_release(node, &record).await
+            }
+            State::Aborted | State::Committed(_) => Ok(()),
+        }
+    }
+}
+
+fn damaged(what: &str) -> Error {
+    Error::Corrupt(format!("decode {what}").into())
+}

@@ -1,0 +1,457 @@
+//! T6, T9: what nobody needs goes, and nothing else does.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use ports::{KeyValue, key_value::Scan};
+use simulated::World;
+use transactions::{
+    Config, Error, Parts,
+    broken::Broken,
+    layout,
+    model::{Call, NodeId, Outcome},
+};
+
+use crate::{
+    gate::{Gate, Held},
+    house::{
+        Node, bytes, finished, in_virtual_time, items_at_rest, key, on_every_provider, open, parts,
+        versions_at_rest,
+    },
+};
+
+/// Longer than it takes until work is begun.
+const MOMENT: Duration = Duration::from_secs(1);
+/// Longer than any window but that of names.
+const WINDOWS: Duration = Duration::from_mins(5);
+
+fn broken(variant: Broken) -> Config {
+    Config { broken: Some(variant), ..Config::default() }
+}
+
+async fn row_of(store: &dyn KeyValue, call: &Call) -> bool {
+    store.get(&layout::decision(&call.id)).await.expect("calm").value.is_some()
+}
+
+/// How many items lie in the partitions of transactions that begin like this.
+async fn items_below(store: &dyn KeyValue, prefix: &[u8]) -> usize {
+    let mut items = 0;
+    for bucket in 0..layout::BUCKET_COUNT {
+        items += items_at_rest(store, [prefix, &[bucket as u8]].concat()).await;
+    }
+    items
+}
+
+async fn rows_at_rest(store: &dyn KeyValue) -> usize {
+    items_below(store, layout::DECISIONS).await
+}
+
+/// Slots of a node's log that hold anything.
+async fn slots_at_rest(store: &dyn KeyValue, node: u32) -> usize {
+    let page = store.scan(&Scan::partition(layout::log(NodeId(node)), 1_000)).await.expect("calm").value;
+    page.items.iter().filter(|(_, item)| item.bytes("payload").is_some()).count()
+}
+
+async fn reads_through_overwrites(world: &World, config: Config) -> Result<Option<String>, Error> {
+    let node = Node::on(world, world.key_value(), config).await;
+    node.write(&[("k", "first"), ("l", "first")]).await;
+    let reader = node.begin().await;
+    assert_eq!(node.get(&reader, "l").await.as_deref(), Some("first"));
+    for _ in 0..10 {
+        node.write(&[("k", "later"), ("l", "later")]).await;
+        tokio::time::sleep(MOMENT).await;
+    }
+    let read = node.try_get(&reader, "k").await;
+    if read.is_ok() {
+        assert_eq!(node.engine.figures().collected_versions, 0, "the reader may need them all");
+        node.commit(&reader).await;
+        tokio::time::sleep(MOMENT).await;
+        for name in ["k", "l"] {
+            assert_eq!(versions_at_rest(&*world.key_value(), name).await, 1);
+        }
+    }
+    read
+}
+
+/// T6: what was there when a transaction began is there until it ends, however often it is overwritten; then it goes.
+#[test]
+fn a_running_reader_finds_its_versions() {
+    in_virtual_time(async |world| {
+        let read = reads_through_overwrites(&world, Config::default()).await;
+        assert_eq!(read, Ok(Some("first".to_owned())));
+    });
+    in_virtual_time(async |world| {
+        let config = Config { data_cache_bytes_max: 0, ..broken(Broken::CollectsAboveHorizon) };
+        let read = reads_through_overwrites(&world, config).await;
+        assert_eq!(read, Err(Error::NoValidVersion), "the test would notice");
+    });
+}
+
+/// T9: of a key that is overwritten again and again one version stays, and of its transactions nothing, once their windows
+/// are over.
+#[test]
+fn storage_stays_bounded_under_overwrites() {
+    in_virtual_time(async |world| {
+        let node = Node::on(&world, world.key_value(), Config::default()).await;
+        for number in 0..300 {
+            node.write(&[("k", &number.to_string()), ("l", &number.to_string())]).await;
+        }
+        node.write(&[("k", "last")]).await;
+        tokio::time::sleep(MOMENT).await;
+        let store = world.key_value();
+        assert_eq!((versions_at_rest(&*store, "k").await, versions_at_rest(&*store, "l").await), (1, 1));
+        let figures = node.engine.figures();
+        assert_eq!((figures.collected_versions, figures.superseded_bytes), (599, 0));
+        assert_eq!(
+            (rows_at_rest(&*store).await, slots_at_rest(&*store, 1).await),
+            (301, 301),
+            "within their windows"
+        );
+        tokio::time::sleep(WINDOWS).await;
+        assert_eq!(
+            (rows_at_rest(&*store).await, slots_at_rest(&*store, 1).await),
+            (2, 0),
+            "two keys, two writers"
+        );
+        assert_eq!(node.engine.figures().log_slots, 0);
+        assert_eq!(node.now("l").await.as_deref(), Some("299"));
+        node.write(&[("l", "last")]).await;
+        tokio::time::sleep(MOMENT).await;
+        assert_eq!(rows_at_rest(&*store).await, 2, "the row of the version that was superseded went with it");
+    });
+}
+
+/// T9: with one key that every transaction overwrites beside one that none does again, only the latter stay.
+#[test]
+fn a_counter_beside_fresh_keys_is_collected() {
+    let left = |config| {
+        let mut left = 0;
+        in_virtual_time(async |world| {
+            let node = Node::on(&world, world.key_value(), config).await;
+            for number in 0..50 {
+                node.write(&[("counter", &number.to_string()), (&format!("order-{number}"), "new")]).await;
+            }
+            tokio::time::sleep(MOMENT).await;
+            left = versions_at_rest(&*world.key_value(), "counter").await;
+        });
+        left
+    };
+    assert_eq!(left(Config::default()), 1);
+    assert_eq!(left(broken(Broken::CollectsWholeTransactions)), 50, "the test would notice");
+}
+
+/// T9: a deletion goes, and its key with it, once nothing older can come back.
+#[test]
+fn a_deleted_key_leaves_nothing() {
+    in_virtual_time(async |world| {
+        let node = Node::on(&world, world.key_value(), Config::default()).await;
+        node.write(&[("k", "v"), ("l", "v")]).await;
+        node.engine.put_now(key("k"), None).await.expect("committed");
+        tokio::time::sleep(MOMENT).await;
+        let store = world.key_value();
+        assert_eq!(versions_at_rest(&*store, "k").await, 1, "the deletion");
+        let reader = node.begin().await;
+        assert_eq!(node.get(&reader, "k").await, None);
+        tokio::time::sleep(Duration::from_secs(50)).await;
+        assert_eq!(node.get(&reader, "k").await, None);
+        tokio::time::sleep(WINDOWS).await;
+        assert_eq!(versions_at_rest(&*store, "k").await, 0);
+        assert_eq!(rows_at_rest(&*store).await, 1, "of what is left");
+        assert_eq!((node.now("k").await, node.now("l").await.as_deref()), (None, Some("v")));
+    });
+}
+
+/// What a reader of `k`, then `m` finds, where both were written together and `m` is deleted and gone since.
+async fn reads_what_was_deleted_beside(world: &World, config: Config) -> Result<Option<String>, Error> {
+    let node = Node::on(world, world.key_value(), config).await;
+    node.write(&[("k", "v"), ("m", "v")]).await;
+    node.engine.put_now(key("m"), None).await.expect("committed");
+    tokio::time::sleep(WINDOWS).await;
+    let reader = node.begin().await;
+    assert_eq!(node.get(&reader, "k").await.as_deref(), Some("v"));
+    node.try_get(&reader, "m").await
+}
+
+/// T2, T6: a deletion that is collected is still a deletion to who reads what was written beside the deleted version.
+#[test]
+fn a_deleted_key_stays_deleted_beside_what_it_was_written_with() {
+    in_virtual_time(async |world| {
+        assert_eq!(reads_what_was_deleted_beside(&world, Config::default()).await, Ok(None));
+    });
+    in_virtual_time(async |world| {
+        let read = reads_what_was_deleted_beside(&world, broken(Broken::RevivesCollected)).await;
+        assert_eq!(read, Err(Error::NoValidVersion), "the test would notice");
+    });
+}
+
+/// What a reader of `m`, then `k` finds, where both were written together and `m` is deleted and gone since.
+async fn reads_beside_an_absence(world: &World, config: Config) -> Result<Option<String>, Error> {
+    let node = Node::on(world, world.key_value(), config).await;
+    node.write(&[("k", "v"), ("m", "v")]).await;
+    node.engine.put_now(key("m"), None).await.expect("committed");
+    tokio::time::sleep(WINDOWS).await;
+    assert_eq!(versions_at_rest(&*world.key_value(), "m").await, 0);
+    let reader = node.begin().await;
+    assert_eq!(node.get(&reader, "m").await, None);
+    node.try_get(&reader, "k").await
+}
+
+/// T2, T6: absent is a position, not version zero.
+#[test]
+fn what_was_written_beside_a_deleted_key_stays_readable() {
+    in_virtual_time(async |world| {
+        let read = reads_beside_an_absence(&world, Config::default()).await;
+        assert_eq!(read, Ok(Some("v".to_owned())));
+    });
+    in_virtual_time(async |world| {
+        let read = reads_beside_an_absence(&world, broken(Broken::AbsenceIsVersionZero)).await;
+        assert_eq!(read, Err(Error::NoValidVersion), "the test would notice");
+    });
+}
+
+/// T6: beyond a number of superseded bytes the oldest reader no longer keeps them, and finds out by an error.
+#[test]
+fn an_old_reader_is_overtaken_and_told_so() {
+    in_virtual_time(async |world| {
+        let config = Config { superseded_bytes_max: 10_000, data_cache_bytes_max: 0, ..Config::default() };
+        let node = Node::on(&world, world.key_value(), config).await;
+        let large = "x".repeat(1_000);
+        node.write(&[("k", "first"), ("l", "first"), ("stays", "first")]).await;
+        let old = node.begin().await;
+        assert_eq!(node.get(&old, "l").await.as_deref(), Some("first"));
+        for number in 0..10 {
+            node.write(&[("k", &large), ("l", &large)]).await;
+            tokio::time::sleep(MOMENT).await;
+            assert!(number > 3 || node.engine.figures().overtaken == 0, "{number}");
+        }
+        let young = node.begin().await;
+        let figures = node.engine.figures();
+        assert_eq!((figures.overtaken, figures.superseded_bytes), (1, 0));
+        assert_eq!(versions_at_rest(&*world.key_value(), "k").await, 1);
+        assert_eq!(node.get(&old, "stays").await.as_deref(), Some("first"), "what is there is read");
+        for name in ["k", "never written"] {
+            assert_eq!(
+                node.try_get(&old, name).await,
+                Err(Error::NoValidVersion),
+                "{name} may have been collected"
+            );
+        }
+        assert_eq!(node.get(&young, "k").await, Some(large));
+        assert_eq!(node.get(&young, "never written").await, None);
+        node.commit(&old).await;
+    });
+}
+
+/// T4: a name is kept for its window, and its row goes with it; beyond their number the oldest go first.
+#[test]
+fn names_are_kept_for_days() {
+    in_virtual_time(async |world| {
+        let config = Config { names_max: 20, ..Config::default() };
+        let node = Node::on(&world, world.key_value(), config.clone()).await;
+        let mut calls = Vec::new();
+        for number in 0..30 {
+            let call = node.begin_named(&format!("order-{number}")).await;
+            node.put(&call, "k", "v").await;
+            node.commit(&call).await;
+            calls.push(call);
+            tokio::time::sleep(Duration::from_mins(3)).await;
+        }
+        let store = world.key_value();
+        let has_row = async |number: usize| row_of(&*store, &calls[number]).await;
+        assert!(!has_row(8).await && has_row(10).await && has_row(29).await, "the oldest beyond twenty went");
+        drop(node);
+        let node = Node::on(&world, world.key_value(), config).await;
+        tokio::time::sleep(Duration::from_hours(24 * 6)).await;
+        assert!(node.engine.commit(&calls[20]).await.is_ok(), "answered as it was");
+        assert_eq!(node.engine.figures().kept_names, 20);
+        tokio::time::sleep(Duration::from_hours(24 * 3)).await;
+        assert!(!has_row(20).await && has_row(29).await, "the last one's version is still the newest");
+        assert_eq!((rows_at_rest(&*store).await, node.engine.figures().kept_names), (1, 0));
+        assert_eq!(items_at_rest(&*store, layout::PERIODS.to_vec()).await, 0);
+        node.write(&[("k", "w")]).await;
+        tokio::time::sleep(MOMENT).await;
+        assert!(!has_row(29).await);
+        node.begin_named("order-29").await;
+    });
+}
+
+/// What a client is told that asks again after its row was dropped, by a node whose clock was set back meanwhile.
+async fn asks_after_a_clock_was_set_back(world: &World, config: Config) -> Result<Outcome, Error> {
+    let parts = |ahead_ms| Parts {
+        key_value: world.key_value(),
+        clock: world.clock_off_by(ahead_ms),
+        entropy: world.entropy(),
+    };
+    let node = Node::start(parts(3_600_000), Config::default()).await;
+    let call = node.begin().await;
+    node.put(&call, "k", "v").await;
+    node.commit(&call).await;
+    node.write(&[("k", "w")]).await;
+    tokio::time::sleep(WINDOWS).await;
+    assert!(!row_of(&*world.key_value(), &call).await);
+    drop(node);
+    let node = Node::start(parts(0), config).await;
+    Ok(node.engine.status(&call.id).await?.value)
+}
+
+/// T4: a row that was dropped is never taken for one that never was.
+#[test]
+fn a_dropped_row_is_no_abort() {
+    in_virtual_time(async |world| {
+        let told = asks_after_a_clock_was_set_back(&world, Config::default()).await;
+        assert_eq!(told, Ok(Outcome::Expired));
+    });
+    in_virtual_time(async |world| {
+        let told = asks_after_a_clock_was_set_back(&world, broken(Broken::ForgetsWhatItDropped)).await;
+        assert_eq!(told, Ok(Outcome::Aborted), "the test would notice");
+    });
+}
+
+/// T9: what an earlier start left is collected by the next, and its log is trimmed to its end.
+#[test]
+fn an_earlier_start_is_tidied_by_the_next() {
+    in_virtual_time(async |world| {
+        let node = Node::on(&world, world.key_value(), Config::default()).await;
+        let reader = node.begin().await;
+        for number in 0..250 {
+            node.write(&[("k", &number.to_string()), ("l", "v")]).await;
+        }
+        assert_eq!(node.status(&reader).await, Outcome::Open);
+        drop(node);
+        let store = world.key_value();
+        assert_eq!(versions_at_rest(&*store, "k").await, 250);
+        let node = Node::on(&world, world.key_value(), Config::default()).await;
+        tokio::time::sleep(MOMENT).await;
+        assert_eq!(versions_at_rest(&*store, "k").await, 1);
+        // With the sweep, which waits for transactions that may still be open elsewhere.
+        tokio::time::sleep(Duration::from_mins(30)).await;
+        assert_eq!((rows_at_rest(&*store).await, slots_at_rest(&*store, 1).await), (1, 0));
+        let calls = world.port_calls();
+        tokio::time::sleep(Duration::from_hours(1)).await;
+        assert_eq!(world.port_calls(), calls, "nothing is left to do");
+        drop(node);
+        let scans = |world: &World| world.trace().entries().filter(|entry| entry.operation == "scan").count();
+        let before = scans(&world);
+        let node = Node::on(&world, world.key_value(), Config::default()).await;
+        tokio::time::sleep(MOMENT).await;
+        assert_eq!(node.now("k").await.as_deref(), Some("249"));
+        assert!(scans(&world) - before < 20, "what is trimmed is not looked at");
+    });
+}
+
+/// T9: what an attempt that did not commit left behind its clean-up goes as well.
+#[test]
+fn aborted_transactions_leave_nothing() {
+    on_every_provider(async |node: Node| {
+        let call = node.begin_named("order").await;
+        node.put(&call, "k", "v").await;
+        node.engine.abort(&call).await.expect("aborted");
+        assert_eq!(node.engine.commit(&call).await, Err(finished(Outcome::Aborted)));
+        assert_eq!(node.now("k").await, None);
+    });
+}
+
+/// What is read of a commit whose row took longer than its window.
+async fn decides_late(world: &World, config: Config) -> Result<Option<String>, Error> {
+    let gate = Gate::new(world.key_value());
+    let node = Node::on(world, gate.clone(), Config { data_cache_bytes_max: 0, ..config }).await;
+    let call = node.begin().await;
+    node.put(&call, "k", "late").await;
+    gate.close(Held::Updates, layout::DECISIONS);
+    let answer = node.engine.commit(&call).await;
+    assert_eq!(answer, Err(Error::OutcomeUnknown));
+    // Somebody else ends, so that there is a look at what can go.
+    let other = node.begin().await;
+    node.commit(&other).await;
+    tokio::time::sleep(WINDOWS).await;
+    gate.open();
+    node.commit(&call).await;
+    let reader = node.begin().await;
+    node.try_get(&reader, "k").await
+}
+
+/// T4, T-2: nothing of a commit goes before its owner has heard how it was decided, however long that takes.
+#[test]
+fn a_window_does_not_end_before_its_commit_is_decided() {
+    in_virtual_time(async |world| {
+        assert_eq!(decides_late(&world, Config::default()).await, Ok(Some("late".to_owned())));
+    });
+    in_virtual_time(async |world| {
+        let read = decides_late(&world, broken(Broken::DropsUnheardDecisions)).await;
+        assert_eq!(read, Ok(None), "the test would notice");
+    });
+}
+
+/// T5: whoever is told by a status that a transaction has committed sees it from then on, also while its commit still waits
+/// for its answer from the store.
+#[test]
+fn a_status_shows_what_it_says() {
+    in_virtual_time(async |world| {
+        let gate = Gate::new(world.key_value());
+        let node = Node::on(&world, gate.clone(), Config::default()).await;
+        assert_eq!(node.now("k").await, None, "so that its absence is known");
+        let call = node.begin_named("order").await;
+        node.put(&call, "k", "v").await;
+        gate.close(Held::Answers, layout::DECISIONS);
+        let engine = node.engine.clone();
+        let asked = call.clone();
+        let committing = tokio::spawn(async move { engine.commit(&asked).await });
+        gate.holds().await;
+        let told = node.status(&call).await;
+        let reader = node.begin().await;
+        let read = node.get(&reader, "k").await;
+        assert!(told != Outcome::Committed || read.as_deref() == Some("v"), "{told:?} {read:?}");
+        assert!(row_of(&*world.key_value(), &call).await, "it is decided");
+        gate.open();
+        committing.await.expect("no panic").expect("committed");
+        assert_eq!(
+            (node.status(&call).await, node.now("k").await.as_deref()),
+            (Outcome::Committed, Some("v"))
+        );
+    });
+}
+
+/// T9: on a real disk, under steady overwrites by many, the store holds a small part of what was written, all the time.
+#[test]
+fn a_real_store_stays_bounded_under_overwrites() {
+    const KEYS: usize = 50;
+    const ROUNDS: usize = 400;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.expect("a runtime starts").block_on(async {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let store = open(directory.path()).await;
+        let config = Config { retry_window: Duration::ZERO, ..Config::default() };
+        let node = Node::start(parts(&store), config).await;
+        let write = async |round: usize| {
+            let value = bytes(&round.to_string().repeat(300));
+            let writes =
+                (0..KEYS).map(|number| node.engine.put_now(key(&number.to_string()), Some(value.clone())));
+            for written in join_all(writes).await {
+                written.expect("written");
+            }
+        };
+        let held = async || {
+            let key_value = store.key_value();
+            let versions = [layout::VERSIONS, &[0; 4]].concat();
+            items_below(&*key_value, &versions).await + items_below(&*key_value, layout::DECISIONS).await
+        };
+        let mut most = 0;
+        for round in 0..ROUNDS {
+            write(round).await;
+            if round % 20 == 0 {
+                most = most.max(held().await);
+            }
+        }
+        let written = 2 * KEYS * ROUNDS;
+        assert!(most < written / 4, "{most} items were held of {written}");
+        // Until all but the newest versions are gone: it runs for as long as somebody writes.
+        let mut round = ROUNDS;
+        while held().await > 4 * KEYS {
+            write(round).await;
+            round += 1;
+            assert!(round < 100 * ROUNDS, "it does not catch up");
+        }
+        drop(node);
+        store.close().await;
+    });
+}

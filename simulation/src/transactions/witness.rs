@@ -1,0 +1,234 @@
+//! Who watches the store from outside: every commit that was ever seen there, also when its row is gone since.
+//!
+//! Rows and versions are collected while a scenario runs, so what stands in the store at the end does not say what had
+//! committed. A decision row never changes its mind, so to have seen it once, at a point that was not lost, is enough.
+//! Whatever drops a row reads it before, so none is missed.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use async_trait::async_trait;
+use ports::{
+    DurabilityPoint, Externalize, Item, Key, KeyValue, Result, Update,
+    key_value::{
+        Action, Batch, Batched, Change, KeyValueLimits, Name, Outcome, Page, Read, Room, Scan,
+        SharedKeyValue, Transacted, Updated, Value,
+    },
+};
+use transactions::{
+    layout,
+    model::{Attempt, TransactionId},
+    records::{StoredRecord, Write, WriteSet, decode},
+};
+
+use super::history::Writer;
+
+/// A commit that was seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// What its row said.
+    pub record: StoredRecord,
+    /// What it wrote.
+    pub writes: Vec<Write>,
+}
+
+/// What was seen. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Witness(Arc<Mutex<Testimony>>);
+
+#[derive(Debug, Default)]
+struct Testimony {
+    commits: BTreeMap<Writer, (StoredRecord, Vec<DurabilityPoint>)>,
+    /// The version items that were confirmed.
+    confirmed: BTreeSet<Key>,
+    /// Records that were written before them.
+    too_early: Vec<String>,
+    had_large_effects: BTreeSet<Attempt>,
+    /// Parts of write sets, by attempt and number.
+    parts: BTreeMap<(Attempt, u32), Vec<Write>>,
+}
+
+impl Witness {
+    /// `inner`, watched.
+    pub fn watch(&self, inner: SharedKeyValue) -> SharedKeyValue {
+        Arc::new(Watched { inner, witness: self.clone() })
+    }
+
+    /// Every commit that `store` has not lost.
+    pub fn commits(&self, store: &SharedKeyValue) -> BTreeMap<Writer, Seen> {
+        let testimony = self.testimony();
+        let kept = testimony
+            .commits
+            .iter()
+            .filter(|(_, (_, points))| points.iter().any(|point| store.is_durable(*point)));
+        kept.map(|(writer, (record, _))| {
+            let writes = testimony.writes(writer.attempt, record);
+            (writer.clone(), Seen { record: record.clone(), writes })
+        })
+        .collect()
+    }
+
+    /// The attempts that ever had parts of a write set.
+    pub fn attempts_with_parts(&self) -> Vec<Attempt> {
+        let mut attempts: Vec<_> = self.testimony().parts.keys().map(|(attempt, _)| *attempt).collect();
+        attempts.dedup();
+        attempts
+    }
+
+    fn testimony(&self) -> MutexGuard<'_, Testimony> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An item was shown at `point`.
+    fn see(&self, key: &Key, item: &Item, point: DurabilityPoint) {
+        if !key.partition().starts_with(layout::DECISIONS) || item.integer("state") != Some(1) {
+            return;
+        }
+        let attempt =
+            item.bytes("attempt").and_then(|bytes| Attempt::from_bytes(bytes)).expect("a row's attempt");
+        let record = item.bytes("record").expect("a committed row's record");
+        let record: StoredRecord = decode(record, "a commit record").expect("a record of ours");
+        let id = TransactionId::new(key.sort()).expect("a row's id");
+        let mut testimony = self.testimony();
+        let seen = testimony.commits.entry(Writer { id, attempt }).or_insert_with(|| (record, Vec::new()));
+        seen.1.push(point);
+    }
+
+    /// P6: records that were written before all they decide about was confirmed.
+    pub fn too_early(&self) -> Vec<String> {
+        self.testimony().too_early.clone()
+    }
+
+    /// A record must not be written before what it decides about is confirmed.
+    fn judge(&self, update: &Update) {
+        let Change::Modify(actions) = &update.change else { return };
+        let record = actions.iter().find_map(|action| match action {
+            Action::Set(name, Value::Bytes(record)) if *name == Name::from("record") => Some(record),
+            _ => None,
+        });
+        let Some(record) = record.filter(|_| update.key.partition().starts_with(layout::DECISIONS)) else {
+            return;
+        };
+        let attempt = actions.iter().find_map(|action| match action {
+            Action::Set(name, Value::Bytes(attempt)) if *name == Name::from("attempt") => {
+                Attempt::from_bytes(attempt)
+            }
+            _ => None,
+        });
+        let attempt = attempt.expect("a record says whose it is");
+        let record: StoredRecord = decode(record, "a commit record").expect("a record of ours");
+        let mut testimony = self.testimony();
+        for write in testimony.writes(attempt, &record) {
+            if !testimony.confirmed.contains(&layout::version(&write.key, attempt)) {
+                let violation =
+                    format!("{attempt} was committed before what it wrote to {:?} was there", write.key);
+                testimony.too_early.push(violation);
+            }
+        }
+    }
+
+    /// The attempts that ever put effects in partitions of their own.
+    pub fn had_large_effects(&self) -> BTreeSet<Attempt> {
+        self.testimony().had_large_effects.clone()
+    }
+
+    /// A part of a write set or of effects is put, whether or not that arrives.
+    fn expect(&self, update: &Update) {
+        let effects_of = update.key.partition().strip_prefix(layout::EFFECTS);
+        if let Some(attempt) = effects_of.and_then(Attempt::from_bytes) {
+            self.testimony().had_large_effects.insert(attempt);
+        }
+        let Some(attempt) = update.key.partition().strip_prefix(layout::WRITE_SETS) else { return };
+        let Change::Put(attributes) = &update.change else { return };
+        let [(_, Value::Bytes(writes))] = &attributes[..] else { return };
+        let attempt = Attempt::from_bytes(attempt).expect("an attempt");
+        let part = u32::from_be_bytes(update.key.sort()[..].try_into().expect("a number"));
+        let writes = decode(writes, "a part of a write set").expect("a part of ours");
+        self.testimony().parts.insert((attempt, part), writes);
+    }
+}
+
+impl Testimony {
+    fn writes(&self, attempt: Attempt, record: &StoredRecord) -> Vec<Write> {
+        match &record.writes {
+            WriteSet::Inline(writes) => writes.clone(),
+            WriteSet::Parts(parts) => {
+                let parts = (0..*parts).filter_map(|part| self.parts.get(&(attempt, part)));
+                parts.flatten().cloned().collect()
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Watched {
+    inner: SharedKeyValue,
+    witness: Witness,
+}
+
+#[async_trait]
+impl Externalize for Watched {
+    async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
+        self.inner.externalize(point).await
+    }
+
+    fn point(&self) -> DurabilityPoint {
+        self.inner.point()
+    }
+
+    fn is_durable(&self, point: DurabilityPoint) -> bool {
+        self.inner.is_durable(point)
+    }
+}
+
+#[async_trait]
+impl KeyValue for Watched {
+    async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
+        let read = self.inner.get(key).await?;
+        if let Some(item) = &read.value {
+            self.witness.see(key, item, read.point);
+        }
+        Ok(read)
+    }
+
+    async fn scan(&self, scan: &Scan) -> Result<Read<Page>> {
+        let read = self.inner.scan(scan).await?;
+        for (sort, item) in &read.value.items {
+            self.witness.see(&Key::new(&scan.partition, sort), item, read.point);
+        }
+        Ok(read)
+    }
+
+    async fn update(&self, update: Update) -> Result<Updated> {
+        self.witness.expect(&update);
+        self.witness.judge(&update);
+        let is_put = matches!(update.change, Change::Put(_));
+        let key = update.key.clone();
+        let updated = self.inner.update(update).await?;
+        if let Outcome::Done(Some(item)) | Outcome::Conflict(Some(item)) = &updated.outcome {
+            self.witness.see(&key, item, updated.receipt.point);
+        }
+        if is_put && key.partition().starts_with(layout::VERSIONS) {
+            self.witness.testimony().confirmed.insert(key);
+        }
+        Ok(updated)
+    }
+
+    async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
+        self.inner.transact(updates).await
+    }
+
+    async fn write_batch(&self, batch: Batch) -> Result<Batched> {
+        self.inner.write_batch(batch).await
+    }
+
+    fn limits(&self) -> &KeyValueLimits {
+        self.inner.limits()
+    }
+
+    fn room(&self) -> Room {
+        self.inner.room()
+    }
+}
