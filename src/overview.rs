@@ -142,6 +142,13 @@ fn transactions(figures: Figures) -> Transactions {
         effects_sent: figures.effects_sent,
         effects_unsent: figures.effects_unsent,
         effects_failing: figures.effects_failing,
+        collected_versions: figures.collected_versions,
+        collected_bytes: figures.collected_bytes,
+        superseded_bytes: figures.superseded_bytes,
+        overtaken: figures.overtaken,
+        log_slots: figures.log_slots,
+        kept_names: figures.kept_names,
+        swept: figures.swept,
     }
 }
 

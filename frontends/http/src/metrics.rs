@@ -91,7 +91,26 @@ fn transactions(encoder: &mut DescriptorEncoder<'_>, numbers: &Transactions) -> 
     )?;
     counter(encoder, "transactions_loads", "Keys looked up in the store", numbers.loads)?;
     // A gauge: a node that starts over counts its new log's slots.
-    gauge(encoder, "transactions_slots", "Slots written to the node's log", numbers.slots)
+    gauge(encoder, "transactions_slots", "Slots written to the node's log", numbers.slots)?;
+    collection(encoder, numbers)
+}
+
+fn collection(encoder: &mut DescriptorEncoder<'_>, numbers: &Transactions) -> fmt::Result {
+    let gauges = [
+        ("transactions_superseded_bytes", "Bytes superseded, not collected yet", numbers.superseded_bytes),
+        ("transactions_log_slots", "Slots of logs within their window", numbers.log_slots),
+        ("transactions_kept_names", "Names whose outcome is kept", numbers.kept_names),
+    ];
+    for (name, help, value) in gauges {
+        gauge(encoder, name, help, value)?;
+    }
+    let counters = [
+        ("transactions_collected_versions", "Versions collected", numbers.collected_versions),
+        ("transactions_collected_bytes", "Bytes of values collected", numbers.collected_bytes),
+        ("transactions_overtaken", "Transactions that no longer kept their versions", numbers.overtaken),
+        ("transactions_swept", "Versions and rows found that no log named", numbers.swept),
+    ];
+    counters.into_iter().try_for_each(|(name, help, value)| counter(encoder, name, help, value))
 }
 
 fn journal(encoder: &mut DescriptorEncoder<'_>, numbers: &Journal) -> fmt::Result {

@@ -105,6 +105,20 @@ pub struct Transactions {
     pub effects_unsent: u64,
     /// Transactions whose next effect was refused when it was last tried: somebody has to look.
     pub effects_failing: u64,
+    /// Versions collected since the start.
+    pub collected_versions: u64,
+    /// Bytes of values that went with them.
+    pub collected_bytes: u64,
+    /// About how many bytes are superseded and not collected yet: open transactions may need them.
+    pub superseded_bytes: u64,
+    /// Transactions since the start that no longer kept what they might need.
+    pub overtaken: u64,
+    /// Slots of logs that are within their window.
+    pub log_slots: u64,
+    /// Names whose outcome is kept.
+    pub kept_names: u64,
+    /// Versions and rows found since the start that no log named.
+    pub swept: u64,
 }
 
 /// The journal in numbers.
