@@ -20,6 +20,7 @@ use crate::{
     layout,
     model::NodeId,
     node::Node,
+    outbox,
     records::CommitRecord,
     registry::{self, NodeRow},
     retention,
@@ -259,6 +260,8 @@ impl Housekeeping {
             return Ok(());
         }
         for swept in std::mem::take(&mut sweep.nodes) {
+            // What committed is on its way; the rest goes.
+            outbox::left_by(&self.node.store, swept).await?;
             registry::mark_swept(&self.node.store, swept).await?;
         }
         self.sweep = None;

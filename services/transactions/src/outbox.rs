@@ -385,7 +385,7 @@ pub(crate) fn parts(effects: &[Effect], inline_bytes_max: usize) -> u32 {
 }
 
 /// What `node`, whose log is resolved, left unsent; what did not commit is deleted.
-async fn left_by(store: &Store, node: NodeId) -> Result<Vec<(Attempt, DurabilityPoint, usize)>> {
+pub(crate) async fn left_by(store: &Store, node: NodeId) -> Result<Vec<(Attempt, DurabilityPoint, usize)>> {
     let mut scan = Scan::partition(layout::outbox(node), PAGE_ROWS);
     let mut unsent = Vec::new();
     loop {

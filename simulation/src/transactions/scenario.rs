@@ -30,6 +30,10 @@ const AFTERWARDS: Duration = Duration::from_mins(30);
 /// The most port calls one seed may make, so that a thousand seeds stay quick. A sweep makes 512 alone.
 pub const PORT_CALLS_MAX: u64 = 5_000;
 
+/// How often it is asked whether a node serves again whose store went back, and how long it may take between.
+const STARTS_MAX: usize = 100;
+const START: Duration = Duration::from_millis(100);
+
 /// What is asked again while it is certain was answered at most so long ago before the window ends.
 const WINDOW_SLACK: Duration = Duration::from_secs(20);
 
@@ -174,8 +178,13 @@ impl Scenario {
     pub async fn judge(&self, house: &House, executions: &[Execution], receipts: &Receipts) -> Outcome {
         let world = house.world();
         // A store that went back when all was done is noticed by the next call, and then the node starts over.
-        let connection = house.connect().await;
-        drop(connection.shown(connection.engine.get_now(&key(0))).await);
+        for _ in 0..STARTS_MAX {
+            let connection = house.connect().await;
+            if connection.shown(connection.engine.get_now(&key(0))).await.is_ok() {
+                break;
+            }
+            tokio::time::sleep(START).await;
+        }
         let certain = house.moment().saturating_sub(self.config.retry_window.saturating_sub(WINDOW_SLACK));
         let lately = |execution: &&Execution| {
             execution

@@ -307,3 +307,25 @@ fn effects_are_of_the_attempt_that_commits() {
         assert_eq!(node.engine.status(&id("order")).await.expect("it is answered").value, Outcome::Committed);
     });
 }
+
+/// T13, T9: the row of a commit outlives every window while its effects are unsent, since a successor tells by it that they
+/// count; then it goes.
+#[test]
+fn effects_that_wait_for_days_are_sent_by_the_next_node() {
+    in_virtual_time(async |world| {
+        let node = on_queue(&world, failing(&world, 100_000), Config::default()).await;
+        let call = node.begin().await;
+        node.send(&call, message("orders", "late")).await;
+        node.commit(&call).await;
+        tokio::time::sleep(Duration::from_hours(24 * 9)).await;
+        assert_eq!(node.engine.figures().effects_unsent, 1);
+        drop(node);
+        let next = on(&world, Config::default()).await;
+        all_sent(&next, &*world.clock()).await;
+        let id = format!("{}/0", call.id.as_str().expect("a given id is text"));
+        assert_eq!(take(&*world.queue()).await, pairs(&[(&id, "late")]));
+        tokio::time::sleep(Duration::from_hours(24 * 9)).await;
+        let row = layout::decision(&call.id);
+        assert_eq!(items_at_rest(&*world.key_value(), row.partition().to_vec()).await, 0);
+    });
+}
