@@ -1,6 +1,6 @@
 //! Running a scenario for many seeds: the plan, the weather, the checks, and how to replay a failure.
 
-use std::{env, ops::Range, panic, thread, time::Duration};
+use std::{env, ops::Range, panic, time::Duration};
 
 use coordination::{
     Config,
@@ -223,19 +223,25 @@ impl Scenario {
 
     /// The same for a rule whose breach the program itself asserts against, in these words.
     pub fn is_caught_by(&self, assertion: &str, seeds_max: u64) {
-        self.is_caught_where(seeds_max, |outcome| {
-            outcome.is_err_and(|panic| {
-                panic.downcast_ref::<String>().is_some_and(|said| said.contains(assertion))
-            })
-        });
+        self.is_caught_where(seeds_max, |outcome| outcome.is_err_and(|said| said.contains(assertion)));
     }
 
-    fn is_caught_where(&self, seeds_max: u64, shows: impl Fn(thread::Result<Outcome>) -> bool) {
+    fn is_caught_where(&self, seeds_max: u64, shows: impl Fn(Result<Outcome, &str>) -> bool) {
         let quiet = panic::take_hook();
         panic::set_hook(Box::new(|_| {}));
-        let caught = (0..seeds_max).any(|seed| shows(panic::catch_unwind(|| self.run(seed))));
+        let mut panicked = None;
+        let caught = (0..seeds_max).any(|seed| match panic::catch_unwind(|| self.run(seed)) {
+            Ok(outcome) => shows(Ok(outcome)),
+            Err(payload) => {
+                let said = payload.downcast::<String>().map(|said| *said).unwrap_or_default();
+                let shows = shows(Err(&said));
+                panicked = Some((seed, said));
+                shows
+            }
+        });
         panic::set_hook(quiet);
-        assert!(caught, "{:?} was not caught by {seeds_max} seeds", self.config.broken);
+        let broken = self.config.broken;
+        assert!(caught, "{broken:?} was not caught by {seeds_max} seeds; the last to panic: {panicked:?}");
     }
 }
 
