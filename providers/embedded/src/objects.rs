@@ -5,9 +5,12 @@
 
 use std::{
     fmt,
+    fs::{self, DirEntry},
     ops::Range,
     path::{Path, PathBuf},
     sync::Arc,
+    thread,
+    time::SystemTime,
 };
 
 use async_trait::async_trait;
@@ -44,7 +47,41 @@ pub(crate) fn open(directory: &Path, storage: Arc<dyn Storage>) -> Result<Object
     let files = LocalFileSystem::new_with_prefix(directory)
         .map_err(|error| OpenError::io(attempted())(std::io::Error::other(error)))?;
     let trial = directory.with_file_name(TRIAL);
+    let (root, opened) = (directory.to_owned(), SystemTime::now());
+    let clearing = thread::Builder::new().name("objects".into()).spawn(move || clear(&root, opened));
+    clearing.map_err(OpenError::io(format!("clear {}", directory.display())))?;
     Ok(Objects { files: files.with_fsync(true), storage, trial, refused: Mutex::default() })
+}
+
+/// Removes what puts had staged in `directory` before `opened`, when a death stopped them. It looks at every file, so
+/// nobody waits for it; what it misses goes at the next start.
+fn clear(directory: &Path, opened: SystemTime) {
+    let Ok(entries) = fs::read_dir(directory) else { return };
+    for entry in entries.flatten() {
+        let path = entry.path();
+        let is_old = |entry: &DirEntry| {
+            entry.metadata().and_then(|file| file.modified()).is_ok_and(|written| written < opened)
+        };
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            clear(&path, opened);
+        } else if is_staged(&path) && is_old(&entry) {
+            match fs::remove_file(&path) {
+                Ok(()) => {
+                    tracing::debug!(file = %path.display(), "removed an object that was never finished")
+                }
+                Err(error) => {
+                    tracing::warn!(%error, file = %path.display(), "an object that was never finished stays")
+                }
+            }
+        }
+    }
+}
+
+/// The local store writes to `NAME#NUMBER`, which no object can be called, and renames.
+fn is_staged(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    let number = name.and_then(|name| name.rsplit_once('#')).map(|(_, number)| number);
+    number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 impl Objects {

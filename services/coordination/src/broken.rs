@@ -32,8 +32,6 @@ pub enum Broken {
     DecidesByLostLocks,
     /// D4, C-3: decided requests are numbered although the store may have lost the decision.
     NumbersWhatWasLost,
-    /// P5: data goes to an object although the decision which that is named by may yet be lost.
-    PlacesBeforeDurable,
     /// C-6: a session that is too large to end at once stays open while it loses its first ephemerals.
     EndsOpenSessions,
     /// C-3, C6: the end of a session is left to the message that tells of it, which the store may lose.

@@ -56,12 +56,6 @@ fn data_in_objects_is_that_of_its_decision_while_the_store_falls_back() {
     falling_back_in_objects().holds("data_in_objects_is_that_of_its_decision_while_the_store_falls_back");
 }
 
-/// P5, broken.
-#[test]
-fn placing_objects_before_their_decision_is_durable_is_caught() {
-    falling_back_in_objects().without(Broken::PlacesBeforeDurable).is_caught(SEEDS_UNTIL_CAUGHT);
-}
-
 /// D4, broken.
 #[test]
 fn deciding_by_lost_locks_is_caught() {

@@ -15,5 +15,6 @@ mod page_cache;
 mod power_loss;
 mod recovery;
 mod room;
+mod staged;
 mod transient;
 mod world;

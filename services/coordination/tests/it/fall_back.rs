@@ -57,10 +57,10 @@ async fn house(directory: &Path, faults: &Arc<Faults>) -> (Embedded, Arc<Service
     let config =
         embedded::Config { storage, journal_segment_bytes: 256 << 10, ..embedded::Config::new(directory) };
     let store = Embedded::open(config).await.expect("the store opens");
-    let regions = vec![Region { items: store.key_value(), objects: store.objects() }];
+    let regions = vec![Region { items: store.key_value_with_reserve(), objects: store.objects() }];
     let functions = Arc::new(Functions::new(store.queue()));
     let parts = Parts {
-        system: store.key_value(),
+        system: store.key_value_with_reserve(),
         regions,
         queue: store.queue(),
         functions: Arc::clone(&functions) as Arc<_>,

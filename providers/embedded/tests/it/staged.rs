@@ -1,0 +1,29 @@
+//! O2: what a death left of an unfinished put goes; objects, whatever they are called, stay.
+
+use std::fs;
+
+use embedded::{Config, Embedded};
+use ports::objects::{ObjectPath, ObjectStoreExt as _};
+
+use crate::world::{block_on, directory, found};
+
+#[test]
+fn what_unfinished_puts_have_staged_is_removed_by_the_next_start() {
+    let directory = directory();
+    block_on(async {
+        let finished = ObjectPath::from("znodes/1/finished");
+        let store = Embedded::open(Config::new(directory.path())).await.expect("the store opens");
+        store.objects().put(&finished, "whole".into()).await.expect("the disk has room");
+        store.close().await;
+        let folder = directory.path().join("objects/znodes/1");
+        let staged = folder.join("unfinished#12");
+        fs::write(&staged, "par").expect("the disk has room");
+        fs::write(folder.join("not#a#number#x"), "kept").expect("the disk has room");
+
+        let store = Embedded::open(Config::new(directory.path())).await.expect("the store opens");
+        found("the staged file goes", async || (!staged.exists()).then_some(())).await;
+        assert!(folder.join("not#a#number#x").exists());
+        let whole = store.objects().get(&finished).await.expect("it is there").bytes().await;
+        assert_eq!(whole.expect("it is read"), "whole");
+    });
+}
