@@ -65,13 +65,10 @@ fn clear(directory: &Path, opened: SystemTime) {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             clear(&path, opened);
         } else if is_staged(&path) && is_old(&entry) {
+            let file = path.display();
             match fs::remove_file(&path) {
-                Ok(()) => {
-                    tracing::debug!(file = %path.display(), "removed an object that was never finished")
-                }
-                Err(error) => {
-                    tracing::warn!(%error, file = %path.display(), "an object that was never finished stays")
-                }
+                Ok(()) => tracing::debug!(%file, "removed an object that was never finished"),
+                Err(error) => tracing::warn!(%error, %file, "an object that was never finished stays"),
             }
         }
     }
