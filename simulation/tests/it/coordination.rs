@@ -210,11 +210,11 @@ fn a_writer_that_stalls_forgets_nobodys_ephemerals() {
     scenario.holds("a_writer_that_stalls_forgets_nobodys_ephemerals");
 }
 
-/// Data that is kept, and travels, in objects: nothing is read that is not there, nothing is mixed up. A request fewer than
+/// Data that is kept, and travels, in objects: nothing is read that is not there, nothing is mixed up. Fewer requests than
 /// elsewhere, since objects take port calls of their own.
 fn in_objects(placement: DataPlacement, weather: Weather) -> Scenario {
     let everything = everything_in(weather);
-    let mut scenario = Scenario { crashes: 1, requests: everything.requests - 1, ..everything };
+    let mut scenario = Scenario { crashes: 1, requests: everything.requests - 3, ..everything };
     scenario.config.placement = placement;
     scenario.config.message_payload_bytes_max = 2;
     scenario.config.temporary_sweep_period = Duration::ZERO;
