@@ -26,6 +26,7 @@ const HIDDEN: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 struct Work {
     begun: AtomicUsize,
+    begins: Notify,
     may_end: Notify,
 }
 
@@ -36,6 +37,7 @@ struct Worker(Arc<Work>);
 impl Handler for Worker {
     async fn handle(&self, _: Event) -> Result<Bytes, Failure> {
         self.0.begun.fetch_add(1, Ordering::SeqCst);
+        self.0.begins.notify_one();
         self.0.may_end.notified().await;
         Ok(Bytes::new())
     }
@@ -83,9 +85,7 @@ fn a_message_is_nobody_elses_while_its_function_runs() {
 async fn process_with_a_message(queue: &Arc<dyn Queue>) -> (Functions, Arc<Work>) {
     one_message(queue).await;
     let (functions, work) = process(queue).await;
-    while begun(&work) == 0 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    work.begins.notified().await;
     (functions, work)
 }
 

@@ -4,6 +4,7 @@ use std::{
     net::{TcpListener, TcpStream},
     process::{Child, Command, Stdio},
     sync::{Arc, Mutex, PoisonError, Weak},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -11,8 +12,6 @@ use tempfile::TempDir;
 
 /// How long a server may take to accept.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long to wait between two looks at it.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// A running server; it ends when dropped.
 #[derive(Debug)]
@@ -64,7 +63,7 @@ fn accepts(port: u16, child: &mut Child) -> bool {
             return true;
         }
         assert!(started.elapsed() < PATIENCE, "a server that never accepts");
-        std::thread::sleep(LOOK_AGAIN);
+        thread::yield_now();
     }
     false
 }

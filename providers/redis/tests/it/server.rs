@@ -5,6 +5,7 @@ use std::{
     net::TcpListener,
     process::{Child, Command, Stdio},
     sync::{Arc, Mutex, PoisonError, Weak},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -13,9 +14,6 @@ use tempfile::TempDir;
 
 /// How long a server may take to do what it was told.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-
-/// How long to wait between two looks at what another process brings about.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// What keeps a server's writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -177,7 +175,7 @@ fn answers(port: u16, child: &mut Child) -> bool {
                 Err(_) => {}
             }
         }
-        std::thread::sleep(LOOK_AGAIN);
+        thread::yield_now();
     }
     drop(child.kill());
     false
@@ -188,7 +186,7 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let started = Instant::now();
     while !holds() {
         assert!(started.elapsed() < PATIENCE, "waited in vain: {what}");
-        std::thread::sleep(LOOK_AGAIN);
+        thread::yield_now();
     }
 }
 
