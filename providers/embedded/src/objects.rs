@@ -6,6 +6,7 @@
 use std::{
     fmt,
     fs::{self, DirEntry},
+    io,
     ops::Range,
     path::{Path, PathBuf},
     sync::Arc,
@@ -47,10 +48,21 @@ pub(crate) fn open(directory: &Path, storage: Arc<dyn Storage>) -> Result<Object
     let files = LocalFileSystem::new_with_prefix(directory)
         .map_err(|error| OpenError::io(attempted())(std::io::Error::other(error)))?;
     let trial = directory.with_file_name(TRIAL);
-    let (root, opened) = (directory.to_owned(), SystemTime::now());
-    let clearing = thread::Builder::new().name("objects".into()).spawn(move || clear(&root, opened));
-    clearing.map_err(OpenError::io(format!("clear {}", directory.display())))?;
+    // A disk that has no room for an empty file is cleared by a later start.
+    if let Ok(opened) = moment_of_files(&trial) {
+        let root = directory.to_owned();
+        let clearing = thread::Builder::new().name("objects".into()).spawn(move || clear(&root, opened));
+        clearing.map_err(OpenError::io(format!("clear {}", directory.display())))?;
+    }
     Ok(Objects { files: files.with_fsync(true), storage, trial, refused: Mutex::default() })
+}
+
+/// Now, as files are dated, by making the file `trial`: their clock is a coarser one than the system's, and behind it.
+fn moment_of_files(trial: &Path) -> io::Result<SystemTime> {
+    fs::write(trial, [])?;
+    let written = fs::metadata(trial)?.modified();
+    fs::remove_file(trial)?;
+    written
 }
 
 /// Removes what puts had staged in `directory` before `opened`, when a death stopped them. It looks at every file, so
@@ -163,5 +175,36 @@ impl ObjectStore for Objects {
 
     async fn copy_opts(&self, from: &ObjectPath, to: &ObjectPath, options: CopyOptions) -> Result<()> {
         self.files.copy_opts(from, to, options).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+
+    #[test]
+    fn what_is_staged_by_puts_of_this_start_is_left_alone() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let folder = directory.path().join("znodes");
+        fs::create_dir(&folder).expect("it is made");
+        fs::write(folder.join("old#1"), "par").expect("the disk has room");
+        let hour = std::time::Duration::from_hours(1);
+        let before = SystemTime::now() - hour;
+        File::options()
+            .write(true)
+            .open(folder.join("old#1"))
+            .and_then(|file| file.set_modified(before))
+            .expect("dated");
+        let opened = moment_of_files(&directory.path().join(TRIAL)).expect("the disk has room");
+        for name in ["new#1", "whole", "no#number#x", "no#"] {
+            fs::write(folder.join(name), "any").expect("the disk has room");
+        }
+        clear(directory.path(), opened);
+        assert!(!folder.join("old#1").exists());
+        for name in ["new#1", "whole", "no#number#x", "no#"] {
+            assert!(folder.join(name).exists(), "{name}");
+        }
     }
 }

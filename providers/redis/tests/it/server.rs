@@ -164,10 +164,15 @@ fn answers(port: u16, child: &mut Child) -> bool {
         }
         let connected = client.get_connection_with_timeout(Duration::from_secs(1));
         if let Ok(mut connection) = connected {
-            let told: redis::RedisResult<String> = cmd("INFO").arg("server").query(&mut connection);
+            let told: redis::RedisResult<String> = cmd("INFO").query(&mut connection);
             let own = format!("process_id:{}\r", child.id());
             match told {
-                Ok(told) if told.contains(&own) => return true,
+                // While it loads its file it answers nothing else.
+                Ok(told) if told.contains(&own) => {
+                    if told.contains("\nloading:0\r") {
+                        return true;
+                    }
+                }
                 Ok(_) => {
                     drop(child.kill());
                     return false;
