@@ -8,6 +8,8 @@
 pub enum Broken {
     /// P1: a request that fails for good is tried for ever, and what its session sent after it waits.
     BlocksForEver,
+    /// P1: a request that was planned counts as one that was not, if it cannot be decided then.
+    CountsWhatWasPlanned,
     /// C-1: an expired lock is taken without shutting its holder out or installing what it decided.
     BreaksLocksUnasked,
     /// C-2: a redelivered request is validated and decided again.
