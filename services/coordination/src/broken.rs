@@ -30,6 +30,8 @@ pub enum Broken {
     RemembersSilenceInTheInstance,
     /// P5: temporary objects of a replaced connection are removed although what they came for is not applied.
     SweepsWhatIsNotApplied,
+    /// P5: objects are named by decisions that the store may yet lose.
+    PlacesWhatMayBeLost,
     /// D4: writers decide and install by locks that the store may have lost.
     DecidesByLostLocks,
     /// D4, C-3: decided requests are numbered although the store may have lost the decision.

@@ -236,7 +236,7 @@ impl Distributor {
     async fn settle_names(&self, warm: &mut Warm, ordered: &[Decided]) -> Result<()> {
         let is_placed = |data| self.regions.iter().any(|region: &UserStore| region.belongs_in_object(data));
         let names_object = ordered.iter().filter_map(Decided::data).any(is_placed);
-        if !names_object {
+        if !names_object || self.broken == Some(Broken::PlacesWhatMayBeLost) {
             return Ok(());
         }
         warm.grounds.system.look(&*self.system)?;
