@@ -35,10 +35,9 @@ use primitives::{Cursor, Epoch, FencedLog, SlotIndex};
 use tokio::sync::{Notify, watch};
 
 use crate::{
-    Error,
     mailbox::{Letter, Mailbox},
     model::{SessionId, Zxid},
-    records::{Answer, Slot, Wake, decode},
+    records::{Answer, Entry, Slot, Wake, decode},
     user_store::UserStore,
     watch::{Aspect, Watches},
 };
@@ -380,8 +379,10 @@ impl Tail {
                     }
                 }
                 let session = entry.id.session;
-                if registry.is_registered(Connection { session, attach: entry.attach }) {
-                    registry.put(session, answer(zxid, entry.request, &entry.answer), &mut eager);
+                if registry.is_registered(Connection { session, attach: entry.attach })
+                    && let Some(letter) = answer(zxid, entry)
+                {
+                    registry.put(session, letter, &mut eager);
                 }
             }
             let point = registry.unconfirmed.map_or(told.point, |(_, point)| point.max(told.point));
@@ -446,9 +447,12 @@ impl Registry {
     }
 }
 
-fn answer(zxid: Zxid, request: u64, answer: &std::result::Result<Answer, Error>) -> Letter {
-    match (request, answer) {
-        (0, Ok(Answer::Closed)) => Letter::Expired,
-        _ => Letter::Answer { zxid, request, answer: answer.clone() },
+/// What the client of a session hears of one of its updates. What nobody there has asked for is answered to nobody: a
+/// part of an end that takes several; the end itself tells that the session is over.
+fn answer(zxid: Zxid, entry: &Entry) -> Option<Letter> {
+    match (entry.request, &entry.answer) {
+        (0, Ok(Answer::Closed)) => Some(Letter::Expired),
+        (0, _) => None,
+        (request, answer) => Some(Letter::Answer { zxid, request, answer: answer.clone() }),
     }
 }

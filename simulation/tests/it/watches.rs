@@ -24,26 +24,34 @@ use crate::alone::{connect, create, follow, is_answered, set, shown, started};
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Delays the reads that are begun while it is switched on.
-#[derive(Debug, Default)]
-struct SlowReads(AtomicBool);
+#[derive(Debug)]
+pub(crate) struct SlowReads {
+    delay: Duration,
+    is_on: AtomicBool,
+}
 
 impl FaultSchedule for SlowReads {
     fn next(&self, operation: &'static str) -> Fault {
         match operation {
-            "key_value.get" if self.0.load(Ordering::Relaxed) => Fault::Delay(LOOK),
+            "key_value.get" if self.is_on.load(Ordering::Relaxed) => Fault::Delay(self.delay),
             _ => Fault::None,
         }
     }
 }
 
 impl SlowReads {
+    /// By `delay` each.
+    pub(crate) fn of(delay: Duration) -> Self {
+        Self { delay, is_on: AtomicBool::new(false) }
+    }
+
     /// Runs `work`, and delays its reads alone.
-    async fn during<T>(&self, work: impl Future<Output = T>) -> T {
+    pub(crate) async fn during<T>(&self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         poll_fn(|context| {
-            self.0.store(true, Ordering::Relaxed);
+            self.is_on.store(true, Ordering::Relaxed);
             let polled = work.as_mut().poll(context);
-            self.0.store(false, Ordering::Relaxed);
+            self.is_on.store(false, Ordering::Relaxed);
             polled
         })
         .await
@@ -53,7 +61,7 @@ impl SlowReads {
 /// A client sets its watches of `/a` and `/b` again. `/b` changes when only `/a` has been looked at, and `/a`
 /// when both are looked at anew. Returns what it was told of, sorted.
 async fn told_of(broken: Option<Broken>) -> Vec<(String, EventKind)> {
-    let (world, slow) = (World::new(1), Arc::new(SlowReads::default()));
+    let (world, slow) = (World::new(1), Arc::new(SlowReads::of(LOOK)));
     let service = started(&world, slow.clone(), Config { broken, ..Config::default() }).await;
     follow(&service);
     let (gateway, clock) = (service.gateway(), world.clock());
@@ -105,7 +113,7 @@ fn setting_watches_again_amid_endless_changes_ends() {
     /// Longer than any number of looks that could be called bounded.
     const FOR_EVER: Duration = Duration::from_mins(10);
     simulated::run(async {
-        let (world, slow) = (World::new(1), Arc::new(SlowReads::default()));
+        let (world, slow) = (World::new(1), Arc::new(SlowReads::of(LOOK)));
         let service = started(&world, slow.clone(), Config::default()).await;
         follow(&service);
         let (gateway, clock) = (service.gateway(), world.clock());
