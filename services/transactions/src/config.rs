@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use crate::broken::Broken;
+use crate::{broken::Broken, layout::Buckets};
 
 /// The service's settings. Sizes are bytes.
 #[derive(Debug, Clone)]
 pub struct Config {
+    /// Over how many partitions a new store spreads its versions and decisions. One that is there refuses another number.
+    pub buckets: Buckets,
     /// Values beyond this are refused as too large: they do not fit a version item. At most a quarter of what
     /// the store allows an item.
     pub inline_bytes_max: usize,
@@ -64,6 +66,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            buckets: Buckets::default(),
             inline_bytes_max: 64 << 10,
             keys_written_max: 10_000,
             keys_read_max: 100_000,

@@ -74,7 +74,8 @@ impl Core {
     pub(crate) fn keep_house(self: &Arc<Self>, node: Arc<Node>, rows: Vec<NodeRow>) {
         let core = Arc::clone(self);
         let unswept = rows.iter().filter(|row| !row.is_swept).map(|row| row.node).collect();
-        let sweep = if self.config.is_broken(Broken::SweepsNothing) { None } else { Sweep::of(unswept) };
+        let is_swept = !self.config.is_broken(Broken::SweepsNothing);
+        let sweep = if is_swept { Sweep::of(unswept, self.config.buckets) } else { None };
         let rows = rows.into_iter().filter(|row| !row.is_trimmed).collect();
         self.spawn(Housekeeping { core, node, rows, logs: Vec::new(), sweep }.run());
     }

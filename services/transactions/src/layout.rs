@@ -1,7 +1,7 @@
 //! Where everything lies in the store: partitions and sort keys, in both directions.
 //!
 //! All partitions begin with `t/`; integers in keys are big-endian and of fixed width, so that they sort.
-//! Versions and decisions are spread over 256 buckets: a partition for each key would cost an index of its own on
+//! Versions and decisions are spread over [`Buckets`]: a partition for each key would cost an index of its own on
 //! some stores, and a bucket can be scanned whole, for what nobody names any more.
 //!
 //! Invariants
@@ -17,8 +17,64 @@ use crate::{
     records::RECORD_VERSION,
 };
 
-/// How many buckets there are. Never changes for a store: the format row holds it.
-pub const BUCKET_COUNT: u32 = 256;
+/// The buckets over which the versions and the decisions of a store are spread. They never change for a store: the format
+/// row holds how many there are, and a node that was told otherwise does not start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Buckets(u8);
+
+/// As many as there can be, 256.
+impl Default for Buckets {
+    fn default() -> Self {
+        Self(u8::MAX)
+    }
+}
+
+impl Buckets {
+    /// This one and all before it: each sweep looks into all of them, twice.
+    pub const fn through(last: u8) -> Self {
+        Self(last)
+    }
+
+    /// How many there are.
+    pub fn count(self) -> u32 {
+        u32::from(self.0) + 1
+    }
+
+    /// Each of them.
+    pub fn all(self) -> impl Iterator<Item = u8> {
+        0..=self.0
+    }
+
+    /// The row that decides a transaction.
+    pub fn decision(self, id: &TransactionId) -> ItemKey {
+        ItemKey::new(decision_bucket(self.bucket(id.as_bytes())), id.as_bytes())
+    }
+
+    /// The version of `key` that `attempt` wrote.
+    pub fn version(self, key: &Key, attempt: Attempt) -> ItemKey {
+        let mut sort = version_prefix(key, END);
+        sort.put_slice(&attempt.to_bytes());
+        ItemKey::new(self.version_partition(key), sort)
+    }
+
+    /// All versions of `key`, `items_max` to a page.
+    pub fn versions(self, key: &Key, items_max: usize) -> Scan {
+        Scan {
+            partition: self.version_partition(key),
+            from: version_prefix(key, END).freeze(),
+            until: Some(version_prefix(key, AFTER_END).freeze()),
+            items_max,
+        }
+    }
+
+    fn version_partition(self, key: &Key) -> Bytes {
+        version_bucket(key.keyspace(), self.bucket(key.name()))
+    }
+
+    fn bucket(self, bytes: &[u8]) -> u8 {
+        (crc32fast::hash(bytes) % self.count()) as u8
+    }
+}
 
 /// The partition of nodes' rows.
 pub const NODES: &[u8] = b"t/n";
@@ -71,11 +127,6 @@ pub fn node_of(sort: &[u8]) -> Option<NodeId> {
 /// The partition of a node's log.
 pub fn log(node: NodeId) -> Bytes {
     [LOGS, &node.0.to_be_bytes()].concat().into()
-}
-
-/// The row that decides a transaction.
-pub fn decision(id: &TransactionId) -> ItemKey {
-    ItemKey::new([DECISIONS, &[bucket(id.as_bytes())]].concat(), id.as_bytes())
 }
 
 /// The rows of one bucket.
@@ -138,23 +189,6 @@ pub fn effect(attempt: Attempt, place: u32) -> ItemKey {
     ItemKey::new([EFFECTS, &attempt.to_bytes()].concat(), place.to_be_bytes())
 }
 
-/// The version of `key` that `attempt` wrote.
-pub fn version(key: &Key, attempt: Attempt) -> ItemKey {
-    let mut sort = version_prefix(key, END);
-    sort.put_slice(&attempt.to_bytes());
-    ItemKey::new(version_partition(key), sort)
-}
-
-/// All versions of `key`, `items_max` to a page.
-pub fn versions(key: &Key, items_max: usize) -> Scan {
-    Scan {
-        partition: version_partition(key),
-        from: version_prefix(key, END).freeze(),
-        until: Some(version_prefix(key, AFTER_END).freeze()),
-        items_max,
-    }
-}
-
 /// How long the sort key of a version of `key` is.
 pub fn version_sort_bytes(key: &Key) -> usize {
     let escaped: usize = key.name().iter().map(|byte| if *byte == 0 { ESCAPED_ZERO.len() } else { 1 }).sum();
@@ -180,14 +214,6 @@ pub fn version_of(item: &ItemKey) -> Option<(Key, Attempt)> {
 /// The versions of one bucket.
 pub fn version_bucket(keyspace: KeyspaceId, bucket: u8) -> Bytes {
     [VERSIONS, &keyspace.0.to_be_bytes(), &[bucket]].concat().into()
-}
-
-fn bucket(bytes: &[u8]) -> u8 {
-    (crc32fast::hash(bytes) % BUCKET_COUNT) as u8
-}
-
-fn version_partition(key: &Key) -> Bytes {
-    version_bucket(key.keyspace(), bucket(key.name()))
 }
 
 fn version_prefix(key: &Key, end: [u8; 2]) -> BytesMut {
@@ -228,15 +254,16 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(3);
         for _ in 0..20_000 {
             let (key, other) = (random_key(&mut random), random_key(&mut random));
+            let buckets = Buckets::through(random.u8(..));
             let attempt = Attempt { node: NodeId(random.u32(..)), sequence: random.u64(..) };
-            let item = version(&other, attempt);
-            let range = versions(&key, 1);
+            let item = buckets.version(&other, attempt);
+            let range = buckets.versions(&key, 1);
             let sort = item.sort();
             let in_range = sort >= range.from && Some(&sort) < range.until.as_ref();
             assert_eq!(in_range, key == other, "{key:?} {other:?}");
             assert_eq!(
                 key < other,
-                version(&key, attempt).sort() < sort && key != other,
+                buckets.version(&key, attempt).sort() < sort && key != other,
                 "{key:?} {other:?}"
             );
             assert_eq!(version_of(&item), Some((other.clone(), attempt)));
@@ -261,7 +288,8 @@ mod tests {
     fn keyspaces_and_nodes_lie_apart() {
         let first = Key::in_keyspace(KeyspaceId(1), "k").expect("short");
         let second = Key::in_keyspace(KeyspaceId(2), "k").expect("short");
-        assert_ne!(versions(&first, 1).partition, versions(&second, 1).partition);
+        let buckets = Buckets::default();
+        assert_ne!(buckets.versions(&first, 1).partition, buckets.versions(&second, 1).partition);
         assert_ne!(log(NodeId(1)), log(NodeId(2)));
         assert_eq!(node_of(&node(NodeId(9)).sort()), Some(NodeId(9)));
     }

@@ -42,7 +42,8 @@ impl Core {
         self.stop_serving();
         let (clock, entropy) = (Arc::clone(&self.clock), Arc::clone(&self.entropy));
         let fell = Arc::clone(&self.fell);
-        let store = Arc::new(Store::new(Arc::clone(&self.key_value), clock, entropy, fell));
+        let store =
+            Arc::new(Store::new(Arc::clone(&self.key_value), self.config.buckets, clock, entropy, fell));
         store.check_format().await?;
         let id = registry::register(&store, self.clock.now()).await?;
         let log = FencedLog::new(Arc::clone(&self.key_value), layout::log(id));

@@ -18,7 +18,8 @@ use transactions::{
 
 use super::{
     history::{Order, Writer},
-    witness::{Seen, Witness},
+    house::House,
+    witness::Seen,
 };
 
 /// Items read in one page.
@@ -80,22 +81,22 @@ pub struct AtRest {
 
 impl AtRest {
     /// Reads all of it from a store that is calm and was watched; what a node shows is not in it yet.
-    pub async fn read(store: &SharedKeyValue, witness: &Witness) -> Self {
+    pub async fn read(house: &House) -> Self {
+        let (store, witness) = (&house.world().key_value(), house.witness());
         let mut at_rest = Self {
             seen: witness.commits(store),
             had_large_effects: witness.had_large_effects(),
             too_early: witness.too_early(),
             ..Self::default()
         };
-        for bucket in (0..layout::BUCKET_COUNT).map(|bucket| bucket as u8) {
-            for (sort, item) in partition(store, [layout::DECISIONS, &[bucket]].concat()).await {
+        for bucket in house.buckets().all() {
+            for (sort, item) in partition(store, layout::decision_bucket(bucket).into()).await {
                 let id = TransactionId::new(sort).expect("a row's id");
                 let row = row(store, &item).await;
                 at_rest.rows.insert(id, row);
             }
-            let keyspace = KeyspaceId::default().0.to_be_bytes();
-            let versions = [layout::VERSIONS, &keyspace, &[bucket]].concat();
-            for (sort, item) in partition(store, versions.clone()).await {
+            let versions = layout::version_bucket(KeyspaceId::default(), bucket);
+            for (sort, item) in partition(store, versions.clone().into()).await {
                 let place = layout::version_of(&ports::Key::new(&versions, &sort)).expect("a version's key");
                 let id = item.bytes("id").cloned().and_then(|id| TransactionId::new(id).ok());
                 let id = id.expect("a version's transaction");

@@ -14,7 +14,7 @@ use std::{
 use ports::key_value::SharedKeyValue;
 use simulated::World;
 use tokio::{sync::watch, task::JoinHandle};
-use transactions::{Config, Engine, Error, Parts, Service, model::Shown};
+use transactions::{Config, Engine, Error, Parts, Service, layout::Buckets, model::Shown};
 
 use super::{
     destinations,
@@ -112,6 +112,11 @@ impl House {
     /// The store, watched.
     fn store(&self) -> SharedKeyValue {
         self.witness.watch(self.world.key_value())
+    }
+
+    /// Over which buckets everything is spread.
+    pub fn buckets(&self) -> Buckets {
+        self.config.buckets
     }
 
     /// Who watches it.

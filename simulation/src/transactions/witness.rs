@@ -41,8 +41,8 @@ pub struct Witness(Arc<Mutex<Testimony>>);
 #[derive(Debug, Default)]
 struct Testimony {
     commits: BTreeMap<Writer, (StoredRecord, Vec<DurabilityPoint>)>,
-    /// The version items that were confirmed.
-    confirmed: BTreeSet<Key>,
+    /// The versions that were confirmed.
+    confirmed: BTreeSet<(transactions::model::Key, Attempt)>,
     /// Records that were written before them.
     too_early: Vec<String>,
     had_large_effects: BTreeSet<Attempt>,
@@ -121,7 +121,7 @@ impl Witness {
         let record: StoredRecord = decode(record, "a commit record").expect("a record of ours");
         let mut testimony = self.testimony();
         for write in testimony.writes(attempt, &record) {
-            if !testimony.confirmed.contains(&layout::version(&write.key, attempt)) {
+            if !testimony.confirmed.contains(&(write.key.clone(), attempt)) {
                 let violation =
                     format!("{attempt} was committed before what it wrote to {:?} was there", write.key);
                 testimony.too_early.push(violation);
@@ -210,8 +210,8 @@ impl KeyValue for Watched {
         if let Outcome::Done(Some(item)) | Outcome::Conflict(Some(item)) = &updated.outcome {
             self.witness.see(&key, item, updated.receipt.point);
         }
-        if is_put && key.partition().starts_with(layout::VERSIONS) {
-            self.witness.testimony().confirmed.insert(key);
+        if is_put {
+            self.witness.testimony().confirmed.extend(layout::version_of(&key));
         }
         Ok(updated)
     }

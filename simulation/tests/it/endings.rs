@@ -9,7 +9,7 @@ use coordination::{
 };
 use fastrand::Rng;
 use simulated::{Options, World};
-use simulation::{faults::Weather, house::House, scenario::seeds};
+use simulation::{budget::Budget, faults::Weather, house::House, scenario::seeds};
 
 use crate::{alone, watches::SlowReads};
 
@@ -64,6 +64,15 @@ async fn count(client: &mut Client) -> usize {
     children.iter().filter(|name| name.starts_with("mine")).count()
 }
 
+/// What came of it that a session was to end.
+struct Ending {
+    /// How many of its ephemerals there are.
+    count: usize,
+    /// Whether it lives.
+    lives: bool,
+    port_calls: u64,
+}
+
 /// A cloud whose items hold little.
 fn world(seed: u64) -> World {
     let mut cloud = Options::default();
@@ -97,9 +106,8 @@ async fn shown_to_the_end(client: &mut Client) -> (Vec<Output>, Ended) {
     }
 }
 
-/// A client asks for the end of its session and is gone; another connection asks for the session soon after. How
-/// many ephemerals there are then, and whether the session lives.
-async fn ends(seed: u64, broken: Option<Broken>) -> (usize, bool) {
+/// A client asks for the end of its session and is gone; another connection asks for the session soon after.
+async fn ends(seed: u64, broken: Option<Broken>) -> Ending {
     let world = world(seed);
     let house = House::start(&world, Config { broken, ..Config::default() }, 2).await;
     let mut rng = Rng::with_seed(seed);
@@ -113,7 +121,7 @@ async fn ends(seed: u64, broken: Option<Broken>) -> (usize, bool) {
     let (gateway, _) = house.gateway(1).await;
     let within_ms = AGAIN_WITHIN_MS[rng.usize(..2)];
     world.clock().sleep(Duration::from_millis(rng.u64(..within_ms))).await;
-    match connect(&gateway, resume).await {
+    let (count, lives) = match connect(&gateway, resume).await {
         Ok(mut resumed) => (count(&mut resumed).await, true),
         Err(ConnectError::Expired) => {
             // What has begun comes to its end by itself.
@@ -121,18 +129,21 @@ async fn ends(seed: u64, broken: Option<Broken>) -> (usize, bool) {
             (left(&gateway).await, false)
         }
         Err(error) => panic!("the world is slow and nothing else: {error}"),
-    }
+    };
+    Ending { count, lives, port_calls: world.port_calls() }
 }
 
 /// C6: a session that lives has all its ephemerals, and one that has ended none.
 #[test]
 fn a_session_that_ends_in_parts_ends_whole_or_not_at_all() {
-    let mut outcomes = [0, 0];
+    let (mut outcomes, mut budget) = ([0, 0], Budget::default());
     for seed in seeds() {
-        let (count, lives) = simulated::run(ends(seed, None));
+        let Ending { count, lives, port_calls } = simulated::run(ends(seed, None));
+        budget.spend(seed, port_calls);
         assert_eq!(count, if lives { EPHEMERALS } else { 0 }, "seed {seed}, the session lives: {lives}");
         outcomes[usize::from(lives)] += 1;
     }
+    budget.report("a_session_that_ends_in_parts_ends_whole_or_not_at_all");
     assert!(seeds().count() < 20 || outcomes.iter().all(|count| *count > 0), "ended, lived: {outcomes:?}");
 }
 
@@ -140,8 +151,8 @@ fn a_session_that_ends_in_parts_ends_whole_or_not_at_all() {
 #[test]
 fn ending_open_sessions_in_parts_is_caught() {
     let is_caught = |seed| {
-        let (count, lives) = simulated::run(ends(seed, Some(Broken::EndsOpenSessions)));
-        lives && count < EPHEMERALS
+        let ending = simulated::run(ends(seed, Some(Broken::EndsOpenSessions)));
+        ending.lives && ending.count < EPHEMERALS
     };
     assert!((0..SEEDS_UNTIL_CAUGHT).any(is_caught));
 }
@@ -149,8 +160,9 @@ fn ending_open_sessions_in_parts_is_caught() {
 /// C1, C6: its client waits for the end, and is answered once, when it is whole.
 #[test]
 fn a_client_that_waits_for_an_end_in_parts_is_answered_once() {
+    let mut budget = Budget::default();
     for seed in seeds() {
-        simulated::run(async move {
+        let port_calls = simulated::run(async move {
             let world = world(seed);
             let house = House::start(&world, Config::default(), 2).await;
             let (gateway, _) = house.gateway(0).await;
@@ -164,8 +176,11 @@ fn a_client_that_waits_for_an_end_in_parts_is_answered_once() {
             assert!(outputs.len() == 1 && is_answer(&outputs[0]), "seed {seed}: {outputs:?}");
             assert!(matches!(ended, Ended::Closed), "seed {seed}: {ended:?}");
             assert_eq!(left(&gateway).await, 0, "seed {seed}");
+            world.port_calls()
         });
+        budget.spend(seed, port_calls);
     }
+    budget.report("a_client_that_waits_for_an_end_in_parts_is_answered_once");
 }
 
 /// C6: a session that nobody speaks for ends in parts as well, and whoever comes back to it is told so.

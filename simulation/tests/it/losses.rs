@@ -190,10 +190,12 @@ fn watches_fire_once_and_in_order_while_the_store_falls_back() {
 /// C6, C-6: silence is counted anew in each start of the store, also by who reads of it in the store.
 #[test]
 fn silent_sessions_end_while_the_store_falls_back() {
+    let slow = Scenario { mix: ephemerals, one_break_in: 2, ..falling_back() };
+    let stormy =
+        Scenario { weather: Weather::Stormy, fall_backs: 1, requests: 4, clients: 2, ..slow.clone() };
     for instances in [Instances::Warm, Instances::ColdHeartbeats] {
-        for weather in [Weather::Slow, Weather::Stormy] {
-            let scenario =
-                Scenario { weather, instances, mix: ephemerals, one_break_in: 2, ..falling_back() };
+        for scenario in [slow.clone(), stormy.clone()] {
+            let scenario = Scenario { instances, ..scenario };
             scenario.holds("silent_sessions_end_while_the_store_falls_back");
         }
     }

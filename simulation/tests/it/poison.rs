@@ -14,8 +14,8 @@ use coordination::{
     model::{Connect, Lifetime, Output, Request, Response, Zxid},
 };
 use ports::{Key, Update, key_value::Action};
-use simulated::{Options, World};
-use simulation::{house::House, scenario::seeds};
+use simulated::World;
+use simulation::{budget::Budget, house::House, scenario::seeds};
 
 use crate::{
     alone::{create, follow, parts, set, started_with},
@@ -60,9 +60,8 @@ fn poison() -> Key {
 }
 
 /// A session sets a znode whose row nobody can read, between two that are well.
-async fn poisoned(seed: u64, broken: Option<Broken>) -> Option<Vec<(i32, Result<Response, Error>)>> {
-    let world = World::with_options(seed, Options::default());
-    let house = House::start(&world, Config { broken, ..Config::default() }, 1).await;
+async fn poisoned(world: &World, broken: Option<Broken>) -> Option<Vec<(i32, Result<Response, Error>)>> {
+    let house = House::start(world, Config { broken, ..Config::default() }, 1).await;
     let (gateway, _) = house.gateway(0).await;
     let connect = Connect { last_zxid_seen: Zxid(0), timeout: PATIENCE * 2, resume: None };
     let mut client = gateway.connect(connect).await.expect("a new session");
@@ -87,8 +86,11 @@ async fn poisoned(seed: u64, broken: Option<Broken>) -> Option<Vec<(i32, Result<
 /// P1.
 #[test]
 fn a_request_that_fails_for_good_is_decided_as_failed_in_its_place() {
+    let mut budget = Budget::default();
     for seed in seeds() {
-        let answers = simulated::run(poisoned(seed, None)).expect("every request is answered");
+        let world = World::new(seed);
+        let answers = simulated::run(poisoned(&world, None)).expect("every request is answered");
+        budget.spend(seed, world.port_calls());
         let tags: Vec<i32> = answers.iter().map(|(tag, _)| *tag).collect();
         assert_eq!(tags, [1, 2, 3], "seed {seed}");
         assert!(answers[0].1.is_ok() && answers[2].1.is_ok(), "seed {seed}: {answers:?}");
@@ -99,7 +101,7 @@ fn a_request_that_fails_for_good_is_decided_as_failed_in_its_place() {
 /// P1, broken.
 #[test]
 fn blocking_for_ever_is_caught() {
-    assert!(simulated::run(poisoned(0, Some(Broken::BlocksForEver))).is_none());
+    assert!(simulated::run(poisoned(&World::new(0), Some(Broken::BlocksForEver))).is_none());
 }
 
 /// A session sets a znode whose row kills every writer that touches it, between two that are well.

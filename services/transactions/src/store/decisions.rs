@@ -13,7 +13,7 @@ use ports::{
 
 use super::{Store, corrupt};
 use crate::{
-    Result, layout,
+    Result,
     model::{Attempt, TransactionId},
     records::{CommitRecord, StoredRecord, decode, encode},
 };
@@ -57,7 +57,7 @@ pub(crate) enum Decided {
 impl Store {
     /// The decision row of `id`, and the point this rests on.
     pub(crate) async fn decision(&self, id: &TransactionId) -> Result<(Option<Decision>, DurabilityPoint)> {
-        let read = self.get(&layout::decision(id)).await?;
+        let read = self.get(&self.buckets.decision(id)).await?;
         Ok((read.value.map(|item| Decision::decode(&item)).transpose()?, read.point))
     }
 
@@ -82,7 +82,7 @@ impl Store {
             Condition::attribute(STATE, Test::is_integer(ABORTED)),
         ]);
         let actions = vec![set_attempt(attempt), Action::unset(STATE)];
-        self.decide(Update::modify(layout::decision(id), actions).when(open)).await
+        self.decide(Update::modify(self.buckets.decision(id), actions).when(open)).await
     }
 
     /// `commit(generated)`: the row is absent.
@@ -93,7 +93,7 @@ impl Store {
         record: &StoredRecord,
     ) -> Result<Decided> {
         let actions = committing(attempt, record);
-        let update = Update::modify(layout::decision(id), actions).when(Condition::Absent);
+        let update = Update::modify(self.buckets.decision(id), actions).when(Condition::Absent);
         self.decide_mine(update, attempt).await
     }
 
@@ -105,7 +105,7 @@ impl Store {
         record: &StoredRecord,
     ) -> Result<Decided> {
         let actions = committing(attempt, record);
-        let update = Update::modify(layout::decision(id), actions).when(undecided(attempt));
+        let update = Update::modify(self.buckets.decision(id), actions).when(undecided(attempt));
         self.decide_mine(update, attempt).await
     }
 
@@ -116,20 +116,20 @@ impl Store {
         attempt: Attempt,
         record: &StoredRecord,
     ) -> Result<Decided> {
-        self.decide(Update::modify(layout::decision(id), committing(attempt, record))).await
+        self.decide(Update::modify(self.buckets.decision(id), committing(attempt, record))).await
     }
 
     /// `close(generated)`: aborted, if there is no row.
     pub(crate) async fn close_generated(&self, id: &TransactionId, attempt: Attempt) -> Result<Decided> {
         let actions = vec![set_attempt(attempt), Action::set_integer(STATE, ABORTED)];
-        let update = Update::modify(layout::decision(id), actions).when(Condition::Absent);
+        let update = Update::modify(self.buckets.decision(id), actions).when(Condition::Absent);
         self.finish_decision(&update).await
     }
 
     /// `close(named)`: aborted, if the row is this attempt's and undecided.
     pub(crate) async fn close_named(&self, id: &TransactionId, attempt: Attempt) -> Result<Decided> {
         let actions = vec![Action::set_integer(STATE, ABORTED)];
-        let update = Update::modify(layout::decision(id), actions).when(undecided(attempt));
+        let update = Update::modify(self.buckets.decision(id), actions).when(undecided(attempt));
         self.finish_decision(&update).await
     }
 
@@ -139,25 +139,29 @@ impl Store {
         if id.generated().is_some() {
             return self.close_named(id, attempt).await;
         }
-        self.finish_decision(&Update::delete(layout::decision(id)).when(undecided(attempt))).await
+        self.finish_decision(&Update::delete(self.buckets.decision(id)).when(undecided(attempt))).await
     }
 
     /// `release`: the window of a commit is over, and versions of it are left.
     pub(crate) async fn release(&self, id: &TransactionId, attempt: Attempt) -> Result<()> {
         let actions = vec![Action::set_integer(RELEASED, 1)];
-        self.finish(&Update::modify(layout::decision(id), actions).when(decided(attempt, COMMITTED)))
+        self.finish(&Update::modify(self.buckets.decision(id), actions).when(decided(attempt, COMMITTED)))
             .await
             .map(drop)
     }
 
     /// `drop(committed)`: nothing that was written is left, and the window is over.
     pub(crate) async fn drop_committed(&self, id: &TransactionId, attempt: Attempt) -> Result<()> {
-        self.finish(&Update::delete(layout::decision(id)).when(decided(attempt, COMMITTED))).await.map(drop)
+        self.finish(&Update::delete(self.buckets.decision(id)).when(decided(attempt, COMMITTED)))
+            .await
+            .map(drop)
     }
 
     /// `drop(aborted)`: nobody can commit this attempt any more, and its window is over.
     pub(crate) async fn drop_aborted(&self, id: &TransactionId, attempt: Attempt) -> Result<()> {
-        self.finish(&Update::delete(layout::decision(id)).when(decided(attempt, ABORTED))).await.map(drop)
+        self.finish(&Update::delete(self.buckets.decision(id)).when(decided(attempt, ABORTED)))
+            .await
+            .map(drop)
     }
 
     /// A commit: finding one's own is success, since then an answer was lost.

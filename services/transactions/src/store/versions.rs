@@ -62,18 +62,18 @@ impl Store {
         ];
         let is_mine =
             Condition::Any(vec![Condition::Absent, Condition::attribute(WRITE, Test::Below(number))]);
-        let update = Update::put(layout::version(&write.key, attempt), attributes).when(is_mine);
+        let update = Update::put(self.buckets.version(&write.key, attempt), attributes).when(is_mine);
         self.update(update).await.map(drop)
     }
 
     /// Deletes a version that does not count.
     pub(crate) async fn delete_version(&self, key: &Key, attempt: Attempt) -> Result<()> {
-        self.finish(&Update::delete(layout::version(key, attempt))).await.map(drop)
+        self.finish(&Update::delete(self.buckets.version(key, attempt))).await.map(drop)
     }
 
     /// Every version item of `key`, decided or not, with its attempt; and the point this rests on.
     pub(crate) async fn versions(&self, key: &Key) -> Result<(Vec<(Attempt, VersionItem)>, DurabilityPoint)> {
-        let mut scan = layout::versions(key, PAGE_ITEMS);
+        let mut scan = self.buckets.versions(key, PAGE_ITEMS);
         let mut versions = Vec::new();
         loop {
             let page = self.scan(&scan).await?;
@@ -90,7 +90,7 @@ impl Store {
 
     /// One version item.
     pub(crate) async fn version(&self, key: &Key, attempt: Attempt) -> Result<Option<VersionItem>> {
-        let read = self.get(&layout::version(key, attempt)).await?;
+        let read = self.get(&self.buckets.version(key, attempt)).await?;
         read.value.map(|item| VersionItem::decode(&item)).transpose()
     }
 

@@ -8,7 +8,7 @@ use simulated::World;
 use transactions::{
     Config, Error, Parts,
     broken::Broken,
-    layout,
+    layout::{self, Buckets},
     model::{Call, NodeId, Outcome},
 };
 
@@ -30,14 +30,14 @@ fn broken(variant: Broken) -> Config {
 }
 
 async fn row_of(store: &dyn KeyValue, call: &Call) -> bool {
-    store.get(&layout::decision(&call.id)).await.expect("calm").value.is_some()
+    store.get(&Buckets::default().decision(&call.id)).await.expect("calm").value.is_some()
 }
 
 /// How many items lie in the partitions of transactions that begin like this.
 async fn items_below(store: &dyn KeyValue, prefix: &[u8]) -> usize {
     let mut items = 0;
-    for bucket in 0..layout::BUCKET_COUNT {
-        items += items_at_rest(store, [prefix, &[bucket as u8]].concat()).await;
+    for bucket in Buckets::default().all() {
+        items += items_at_rest(store, [prefix, &[bucket]].concat()).await;
     }
     items
 }

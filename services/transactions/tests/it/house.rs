@@ -9,7 +9,8 @@ use ports::{KeyValue, key_value::Scan};
 use simulated::World;
 use tokio::task::JoinHandle;
 use transactions::{
-    Config, Destinations, Engine, Error, Parts, Service, layout,
+    Config, Destinations, Engine, Error, Parts, Service,
+    layout::Buckets,
     model::{Begin, Begun, Call, Committed, Key, Outcome, TransactionId},
 };
 
@@ -115,7 +116,7 @@ pub(crate) fn finished(outcome: Outcome) -> Error {
 
 /// How many versions of a key are at rest, decided or not.
 pub(crate) async fn versions_at_rest(key_value: &dyn KeyValue, name: &str) -> usize {
-    key_value.scan(&layout::versions(&key(name), 1_000)).await.expect("calm").value.items.len()
+    key_value.scan(&Buckets::default().versions(&key(name), 1_000)).await.expect("calm").value.items.len()
 }
 
 /// How many items of one partition are at rest.

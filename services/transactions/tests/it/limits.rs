@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use transactions::{
     Config, Error,
+    layout::Buckets,
     model::{Begin, Outcome},
 };
 
@@ -76,7 +77,7 @@ fn abandoned_transactions_end_and_leave_nothing() {
         assert_eq!(node.engine.commit(&busy).await, Err(finished(Outcome::Expired)), "its life is over");
         let figures = node.engine.figures();
         assert_eq!((figures.open, figures.buffered_bytes, figures.expired), (0, 0, 3));
-        let row = transactions::layout::decision(&id("order"));
+        let row = Buckets::default().decision(&id("order"));
         assert_eq!(items_at_rest(&*world.key_value(), row.partition().to_vec()).await, 0);
     });
 }

@@ -12,7 +12,7 @@ use simulation::transactions::{
     scenario::{Outcome, Scenario},
     workload::{Planned, Script, Work, key},
 };
-use transactions::{Config, model::TransactionId};
+use transactions::model::TransactionId;
 
 /// After this long in a calm world, all effects of a transaction are sent.
 const UNTIL_SENT: Duration = Duration::from_secs(1);
@@ -65,7 +65,8 @@ async fn run(
     let world = World::new(1);
     let receipts = effects::receive(&world, Rng::with_seed(1)).await;
     receipts.calm();
-    let (house, record, life) = (House::new(&world, Config::default()), Record::default(), Life::default());
+    let (house, record, life) =
+        (House::new(&world, Scenario::default().config), Record::default(), Life::default());
     house.boot(life.clone(), 0).await;
     transact(house.clone(), &earlier(), None, 0, record.clone()).await;
     life.ends_after(death.at, death.side);
