@@ -282,6 +282,20 @@ pub fn everything(rng: &mut Rng, client: usize, request: usize) -> Request {
     }
 }
 
+/// Everybody works in one line of znodes, far below what is there more often than not.
+pub fn deep(rng: &mut Rng, client: usize, request: usize) -> Request {
+    const LINE: [&str; 6] = ["/a", "/a/b", "/a/b/c", "/a/b/c/d", "/a/b/c/d/e", "/a/b/c/d/e/f"];
+    let near = LINE[rng.usize(..2)].to_owned();
+    let far = LINE[rng.usize(2..LINE.len())].to_owned();
+    match rng.usize(..8) {
+        0..=2 => create(near, client, request, Lifetime::Persistent, Naming::Given),
+        3 => Request::Delete { path: near, version: -1 },
+        4 | 5 => create(far, client, request, Lifetime::Persistent, Naming::Given),
+        6 => Request::Delete { path: far, version: -1 },
+        _ => set(far, client, request, -1),
+    }
+}
+
 /// Now and then something, and pings in between: a client that thinks for long but keeps its session.
 pub fn patient(rng: &mut Rng, client: usize, request: usize) -> Request {
     match rng.usize(..4) {

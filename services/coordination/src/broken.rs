@@ -16,6 +16,8 @@ pub enum Broken {
     ForgetsRequestNumbers,
     /// C-3: a refusal is numbered before the update that it was refused for.
     ForgetsWhatRefused,
+    /// C-3: what was missing when it was read is still missing when its ancestor is locked.
+    AnchorsByWhatWasRead,
     /// C-3: decided requests are numbered as they arrive.
     IgnoresPredecessors,
     /// C-4: answers leave before the user store is written.

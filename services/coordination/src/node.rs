@@ -157,6 +157,30 @@ impl Nodes {
         }
     }
 
+    /// Whether there is a znode at `path`, without locking it: it may have gone by the time this is known.
+    pub async fn is_there(&self, path: &str, basis: &mut Basis) -> Result<bool> {
+        let row = self.read(path, basis).await?;
+        Ok(row.is_some_and(|row| row.bytes(STATE).is_some()))
+    }
+
+    /// Whether there is neither a znode at `path` nor a lock, under which there may come to be one. For whoever holds the
+    /// lock of its parent it stays so, since nobody makes a znode without that.
+    pub async fn is_vacant(&self, path: &str, basis: &mut Basis) -> Result<bool> {
+        let row = self.read(path, basis).await?;
+        Ok(row.is_none_or(|row| row.bytes(STATE).is_none() && row.bytes(LOCK).is_none()))
+    }
+
+    async fn read(&self, path: &str, basis: &mut Basis) -> Result<Option<Arc<Item>>> {
+        let Read { value: row, point } = self.system.get(&key(path)).await?;
+        basis.seen(point)?;
+        Ok(row)
+    }
+
+    /// The rule that is dropped, if one is.
+    pub(crate) fn broken(&self) -> Option<Broken> {
+        self.broken
+    }
+
     /// Gives the row of `path` back as it was.
     pub async fn unlock(
         &self,
@@ -244,8 +268,7 @@ impl Nodes {
 
     /// Removes a lock whose request was not decided under it, leaving the state as it is.
     async fn discard(&self, path: &str, holder: Holder, basis: &mut Basis) -> Result<()> {
-        let Read { value: current, point } = self.system.get(&key(path)).await?;
-        basis.seen(point)?;
+        let current = self.read(path, basis).await?;
         self.unlock(path, holder, state_of(current.as_ref())?, basis).await
     }
 }

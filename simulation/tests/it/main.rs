@@ -9,6 +9,7 @@ mod fated;
 mod heartbeat;
 mod losses;
 mod poison;
+mod refusals;
 mod restart;
 mod room;
 mod tail;

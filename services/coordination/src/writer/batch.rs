@@ -11,6 +11,8 @@
 //! - A batch is decided whole or not at all.
 //! - It is decided, installed and unlocked only while the store has what it was planned by, the locks above all.
 
+mod anchor;
+
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -22,7 +24,6 @@ use crate::{
     ephemerals::Ephemerals,
     model::SessionId,
     node::{Holder, Nodes},
-    path,
     records::{Decided, Effect, NodeState, Submitted, Touched, UpdateId, encode_sized},
     session::{Decision, Row, State},
 };
@@ -146,34 +147,6 @@ impl<'writer> Batch<'writer> {
             Some(held) => self.nodes.unlock(path, self.holder, held.found, &mut self.basis).await,
             None => Ok(()),
         }
-    }
-
-    /// Gives a refusal its place in the one order: behind the updates that made what it was refused for, and before
-    /// those that change it. It touches what it was planned by, and in the place of a znode that is missing the nearest
-    /// ancestor that is there, which whoever makes that znode touches too.
-    ///
-    /// False: that ancestor had to be waited for, with all locks given back; the request is to be planned again.
-    pub(super) async fn anchor(&mut self) -> Result<bool, Unplanned> {
-        let next = Some(self.len());
-        let is_missing = |held: &Held| held.seen_by == next && held.becomes.is_none();
-        let missing = self.held.iter().filter(|(_, held)| is_missing(held));
-        for path in missing.map(|(path, _)| path.clone()).collect::<Vec<_>>() {
-            let mut path = path.as_str();
-            while self.held.get(path).is_some_and(|held| held.becomes.is_none()) {
-                let Some((parent, _)) = path::split(path) else { break };
-                if let Some(held) = self.held.get_mut(parent) {
-                    held.seen_by = next;
-                } else {
-                    match self.nodes.try_lock(parent, self.holder, &mut self.basis).await? {
-                        Some(found) => hold(&mut self.held, parent, found, next),
-                        None if self.is_empty() => return self.wait_for(parent).await.map(|()| false),
-                        None => return Err(Unplanned::Contended),
-                    }
-                }
-                path = parent;
-            }
-        }
-        Ok(true)
     }
 
     /// Gives everything back and waits for one lock, so that locks are taken in path order.
