@@ -96,7 +96,8 @@ impl AtRest {
             let keyspace = KeyspaceId::default().0.to_be_bytes();
             let versions = [layout::VERSIONS, &keyspace, &[bucket]].concat();
             for (sort, item) in partition(store, versions.clone()).await {
-                let place = layout::version_of(&ports::Key::new(&versions, &sort)).expect("a version's key");
+                let place = layout::version_of(&ports::Key::new(&versions, &sort), item.bytes("key"));
+                let place = place.expect("a version's key");
                 let id = item.bytes("id").cloned().and_then(|id| TransactionId::new(id).ok());
                 let id = id.expect("a version's transaction");
                 at_rest.versions.insert(place, VersionAtRest { id, value: item.bytes("value").cloned() });

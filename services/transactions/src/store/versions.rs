@@ -26,6 +26,8 @@ const WRITE: &str = "write";
 const VALUE: &str = "value";
 /// One: the key is deleted.
 const GONE: &str = "gone";
+/// The key, of a version whose key is too long for its sort key.
+const KEY: &str = "key";
 /// The writes in a part of a write set.
 const RECORD: &str = "record";
 
@@ -39,6 +41,8 @@ pub(crate) struct VersionItem {
     pub(crate) write: u32,
     /// None: the key is deleted.
     pub(crate) value: Option<Bytes>,
+    /// The key, if it is too long for the sort key.
+    pub(crate) long_key: Option<Bytes>,
 }
 
 impl Store {
@@ -55,11 +59,14 @@ impl Store {
             Some(value) => (Name::from(VALUE), Value::Bytes(value)),
             None => (Name::from(GONE), Value::Integer(1)),
         };
-        let attributes = vec![
+        let mut attributes = vec![
             (Name::from(ID), Value::Bytes(id.as_bytes().clone())),
             (Name::from(WRITE), Value::Integer(number)),
             held,
         ];
+        if layout::is_long(&write.key) {
+            attributes.push((Name::from(KEY), Value::Bytes(write.key.name().clone())));
+        }
         let is_mine =
             Condition::Any(vec![Condition::Absent, Condition::attribute(WRITE, Test::Below(number))]);
         let update = Update::put(layout::version(&write.key, attempt), attributes).when(is_mine);
@@ -79,7 +86,7 @@ impl Store {
             let page = self.scan(&scan).await?;
             for (sort, item) in page.value.items {
                 let attempt = layout::attempt_of(&sort).ok_or_else(|| corrupt("a version's key"))?;
-                versions.push((attempt, VersionItem::decode(&item)?));
+                versions.push((attempt, VersionItem::decode_of(key, &item)?));
             }
             match page.value.next {
                 Some(next) => scan.from = next,
@@ -91,7 +98,7 @@ impl Store {
     /// One version item.
     pub(crate) async fn version(&self, key: &Key, attempt: Attempt) -> Result<Option<VersionItem>> {
         let read = self.get(&layout::version(key, attempt)).await?;
-        read.value.map(|item| VersionItem::decode(&item)).transpose()
+        read.value.map(|item| VersionItem::decode_of(key, &item)).transpose()
     }
 
     /// Writes the parts of a write set, all at once: they are issued before what comes after them.
@@ -139,7 +146,17 @@ impl VersionItem {
             return Err(corrupt("a version's value"));
         }
         let write = write.ok_or_else(|| corrupt("a version's write"))?;
-        Ok(Self { id: TransactionId::new(id)?, write, value })
+        Ok(Self { id: TransactionId::new(id)?, write, value, long_key: item.bytes(KEY).cloned() })
+    }
+
+    /// The same for what lies where the versions of `key` do.
+    fn decode_of(key: &Key, item: &Item) -> Result<Self> {
+        let version = Self::decode(item)?;
+        let is_its = match &version.long_key {
+            Some(name) => name == key.name(),
+            None => !layout::is_long(key),
+        };
+        if is_its { Ok(version) } else { Err(corrupt("a version's key")) }
     }
 }
 

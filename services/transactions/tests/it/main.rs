@@ -13,3 +13,4 @@ mod limits;
 mod restarts;
 mod room;
 mod storm;
+mod values;
