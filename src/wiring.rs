@@ -202,7 +202,7 @@ async fn start_transactions(
 
 /// A body longer than any value that would be kept is refused before it is received.
 fn http_limits() -> Limits {
-    Limits { value_bytes_max: transactions::Config::default().inline_bytes_max, ..Limits::default() }
+    Limits { value_bytes_max: transactions::Config::default().value_bytes_max, ..Limits::default() }
 }
 
 impl FrontEnds {

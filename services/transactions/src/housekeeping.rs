@@ -96,6 +96,12 @@ impl Core {
         }
     }
 
+    /// For how long something of an earlier start may still arrive. Whoever was only taken for dead may write until its last
+    /// transaction has ended, and no later.
+    pub(crate) fn late_writes(&self, node: &Node) -> Duration {
+        (node.started + self.config.life_max + LATE_WRITE).since(self.clock.monotonic())
+    }
+
     /// Old readers no longer keep everything that was superseded since, once that is too much.
     fn overtake(&self) {
         let mut view = self.view();
@@ -241,12 +247,11 @@ impl Housekeeping {
         FencedLog::new(self.node.store.key_value().clone(), layout::log(node))
     }
 
-    /// When the next page of the sweep is due. Whoever was only taken for dead may write until its last transaction has
-    /// ended, and no later.
+    /// When the next page of the sweep is due.
     fn sweep_due(&self) -> Option<Duration> {
         let sweep = self.sweep.as_ref()?;
-        let first = self.node.started + self.core.config.life_max + LATE_WRITE;
-        Some(first.max(sweep.next).since(self.core.clock.monotonic()))
+        let page = sweep.next.since(self.core.clock.monotonic());
+        Some(page.max(self.core.late_writes(&self.node)))
     }
 
     /// One page, if it is time.

@@ -28,6 +28,8 @@ pub const NODES: &[u8] = b"t/n";
 pub const DECISIONS: &[u8] = b"t/d/";
 /// What partitions of versions begin with.
 pub const VERSIONS: &[u8] = b"t/v/";
+/// What partitions of chunks begin with.
+pub const CHUNKS: &[u8] = b"t/c/";
 /// What partitions of nodes' logs begin with.
 pub const LOGS: &[u8] = b"t/l/";
 /// What partitions of outbox rows begin with.
@@ -126,6 +128,16 @@ pub fn kept_name_of(sort: &Bytes) -> Option<TransactionId> {
 /// A part of a write set too large for its row.
 pub fn write_set_part(attempt: Attempt, part: u32) -> ItemKey {
     ItemKey::new([WRITE_SETS, &attempt.to_bytes()].concat(), part.to_be_bytes())
+}
+
+/// The chunks of what an attempt wrote.
+pub fn chunks(attempt: Attempt) -> Bytes {
+    [CHUNKS, &attempt.to_bytes()].concat().into()
+}
+
+/// A chunk of one of them.
+pub fn chunk(attempt: Attempt, write: u32, chunk: u32) -> ItemKey {
+    ItemKey::new(chunks(attempt), [write.to_be_bytes(), chunk.to_be_bytes()].concat())
 }
 
 /// What the attempts of a node are to send.

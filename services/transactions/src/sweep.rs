@@ -19,6 +19,7 @@ use crate::{
     layout,
     model::{Attempt, Key, KeyspaceId, NodeId, TransactionId},
     node::Node,
+    records::Write,
     store::{Decision, State, VersionItem},
 };
 
@@ -100,7 +101,8 @@ impl Core {
         });
         if !counts {
             self.counters.swept();
-            node.store.delete_version(key, attempt).await?;
+            let write = Write { key: key.clone(), write: item.write, place: item.place };
+            node.store.delete_written(attempt, &write).await?;
         }
         Ok(())
     }

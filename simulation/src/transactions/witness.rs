@@ -41,11 +41,12 @@ pub struct Witness(Arc<Mutex<Testimony>>);
 #[derive(Debug, Default)]
 struct Testimony {
     commits: BTreeMap<Writer, (StoredRecord, Vec<DurabilityPoint>)>,
-    /// The version items that were confirmed.
+    /// The version items and chunks that were confirmed.
     confirmed: BTreeSet<Key>,
     /// Records that were written before them.
     too_early: Vec<String>,
     had_large_effects: BTreeSet<Attempt>,
+    had_chunks: BTreeSet<Attempt>,
     /// Parts of write sets, by attempt and number.
     parts: BTreeMap<(Attempt, u32), Vec<Write>>,
 }
@@ -75,6 +76,11 @@ impl Witness {
         let mut attempts: Vec<_> = self.testimony().parts.keys().map(|(attempt, _)| *attempt).collect();
         attempts.dedup();
         attempts
+    }
+
+    /// The attempts that ever put chunks.
+    pub fn attempts_with_chunks(&self) -> BTreeSet<Attempt> {
+        self.testimony().had_chunks.clone()
     }
 
     fn testimony(&self) -> MutexGuard<'_, Testimony> {
@@ -121,7 +127,9 @@ impl Witness {
         let record: StoredRecord = decode(record, "a commit record").expect("a record of ours");
         let mut testimony = self.testimony();
         for write in testimony.writes(attempt, &record) {
-            if !testimony.confirmed.contains(&layout::version(&write.key, attempt)) {
+            let chunks = (0..write.place.chunks()).map(|chunk| layout::chunk(attempt, write.write, chunk));
+            let mut needed = chunks.chain([layout::version(&write.key, attempt)]);
+            if needed.any(|key| !testimony.confirmed.contains(&key)) {
                 let violation =
                     format!("{attempt} was committed before what it wrote to {:?} was there", write.key);
                 testimony.too_early.push(violation);
@@ -134,11 +142,15 @@ impl Witness {
         self.testimony().had_large_effects.clone()
     }
 
-    /// A part of a write set or of effects is put, whether or not that arrives.
+    /// A chunk, a part of a write set or of effects is put, whether or not that arrives.
     fn expect(&self, update: &Update) {
         let effects_of = update.key.partition().strip_prefix(layout::EFFECTS);
         if let Some(attempt) = effects_of.and_then(Attempt::from_bytes) {
             self.testimony().had_large_effects.insert(attempt);
+        }
+        let chunk_of = update.key.partition().strip_prefix(layout::CHUNKS);
+        if let Some(attempt) = chunk_of.and_then(Attempt::from_bytes) {
+            self.testimony().had_chunks.insert(attempt);
         }
         let Some(attempt) = update.key.partition().strip_prefix(layout::WRITE_SETS) else { return };
         let Change::Put(attributes) = &update.change else { return };
@@ -210,7 +222,8 @@ impl KeyValue for Watched {
         if let Outcome::Done(Some(item)) | Outcome::Conflict(Some(item)) = &updated.outcome {
             self.witness.see(&key, item, updated.receipt.point);
         }
-        if is_put && key.partition().starts_with(layout::VERSIONS) {
+        let is_data = [layout::VERSIONS, layout::CHUNKS].iter().any(|data| key.partition().starts_with(data));
+        if is_put && is_data {
             self.witness.testimony().confirmed.insert(key);
         }
         Ok(updated)
