@@ -5,6 +5,7 @@ import itertools
 import os
 import pathlib
 import random
+import signal
 import threading
 
 import pytest
@@ -187,3 +188,15 @@ def many_large_values_at_once_stay_within_memory(apis, own_server):
     peak = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
     print(f"peak {peak >> 20} MiB, {len(refused)} refused")
     assert peak < MEMORY_BYTES_MAX, f"{peak >> 20} MiB"
+
+
+def a_stop_ends_what_is_open_and_says_that_nothing_is_left(apis, any_server):
+    """T7. With values written ahead that are not committed; a kill says nothing."""
+    log = any_server.directory / "server.log"
+    for end, has_left in [(signal.SIGTERM, 1), (signal.SIGKILL, 1)]:
+        api = apis(any_server)
+        api.begin().put("k", _of(3_000_000, 1))
+        any_server.stop(end)
+        assert log.read_text().count("has_left=true") == has_left, end
+        any_server.start()
+    assert apis(any_server).state("k") is None

@@ -48,6 +48,8 @@ pub enum Broken {
     DropsUnheardDecisions,
     /// A dropped row is taken for one that never was.
     ForgetsWhatItDropped,
+    /// A node says that it has left before what it has under way has come to its end.
+    LeavesAtOnce,
     /// What no log names stays.
     SweepsNothing,
     /// P6: a record is written while chunks that it names are still on their way.

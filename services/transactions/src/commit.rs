@@ -98,6 +98,8 @@ impl Core {
 
     /// From here on the attempt takes no writes, and cannot be aborted. A second commit changes nothing.
     fn start_commit(self: &Arc<Self>, transaction: &Arc<Transaction>) {
+        // Whoever leaves ends what is open.
+        let Ok(at_work) = transaction.node.at_work() else { return };
         let mut state = transaction.state();
         if state.phase != Phase::Open {
             return;
@@ -107,6 +109,7 @@ impl Core {
         drop(state);
         let (core, transaction) = (Arc::clone(self), Arc::clone(transaction));
         self.spawn(async move {
+            let _at_work = at_work;
             let spills = transaction.all_spills().await;
             let (buffer, effects) = transaction.state().take_written();
             let bytes = buffer.bytes() + effects.bytes();
@@ -349,8 +352,13 @@ impl<'a> Commit<'a> {
         let (core, transaction) = (Arc::clone(self.core), Arc::clone(self.transaction));
         let (writes, set, effects) = (self.writes.clone(), self.set.clone(), self.effects.clone());
         let spills = std::mem::take(&mut self.spills);
+        if slot.is_none() {
+            self.transaction.node.leaves_traces();
+        }
+        let at_work = transaction.node.at_work();
         self.core.spawn(async move {
             let cleaned = async {
+                let _at_work = at_work?;
                 core.clean_up(&transaction, slot, &writes, &set, &effects).await?;
                 delete_spilled(&transaction, &spills).await
             };

@@ -66,7 +66,9 @@ impl Core {
     pub(crate) fn forget_begin(self: &Arc<Self>, transaction: &Arc<Transaction>) {
         let Some(slot) = transaction.began else { return };
         let transaction = Arc::clone(transaction);
+        let Ok(at_work) = transaction.node.at_work() else { return };
         self.spawn(async move {
+            let _at_work = at_work;
             let node = &transaction.node;
             // Not if the node cannot go on: then its log is resolved, and the row with it.
             if node.store.forget(&transaction.id, transaction.attempt).await.is_ok() {

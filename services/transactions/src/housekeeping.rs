@@ -127,7 +127,7 @@ impl Housekeeping {
                     wait
                 }
                 Err(error) => {
-                    if self.node.store.standing().is_err() {
+                    if self.node.store.standing().is_err() || self.node.is_leaving() {
                         return;
                     }
                     tracing::warn!(%error, "the store is not tidied at the moment");
@@ -147,7 +147,7 @@ impl Housekeeping {
                 () = self.node.work.notified() => clock.sleep(GATHERING).await,
                 () = due => {}
             }
-            if self.node.store.standing().is_err() {
+            if self.node.store.standing().is_err() || self.node.is_leaving() {
                 return;
             }
         }
@@ -156,6 +156,8 @@ impl Housekeeping {
     /// Does all there is to do. Returns when there may be more if nobody says so before.
     async fn pass(&mut self) -> Result<Option<Duration>> {
         self.node.store.look()?;
+        let node = Arc::clone(&self.node);
+        let _at_work = node.at_work()?;
         self.core.overtake();
         if !self.has_work() {
             return Ok(self.due());
@@ -166,8 +168,8 @@ impl Housekeeping {
             self.node.store.standing()?;
         }
         self.open_logs().await?;
-        let (core, node) = (Arc::clone(&self.core), Arc::clone(&self.node));
-        while self.tidy_logs().await? | core.walk_names(&node).await? {}
+        let core = Arc::clone(&self.core);
+        while !node.is_leaving() && (self.tidy_logs().await? | core.walk_names(&node).await?) {}
         self.sweep().await?;
         core.counters.log_slots(self.logs.iter().map(|tended| self.slots(tended)).sum());
         Ok(self.due())

@@ -17,7 +17,8 @@
 //!   through the [`outbox`].
 //! - [`spill`] writes values ahead of their commit: large ones, and what memory has no room for.
 //! - [`housekeeping`] keeps the store small behind them: [`collector`] follows what is superseded, [`retention`] what is past
-//!   its window, [`names`] what is kept for days, [`sweep`] what a death left that no log names.
+//!   its window, [`names`] what is kept for days, [`sweep`] what a death left that no log names: nothing, after a node that
+//!   could [`leave`] in order.
 //! - [`store`] holds every conditional write, [`registry`] the rows of nodes, [`node_log`] the one log of this one.
 //! - [`read_set`], [`index`], [`heard`], [`hybrid_clock`], [`slot_ages`], [`layout`], [`records`] and [`write_buffer`] do no
 //!   I/O.
@@ -47,6 +48,7 @@ mod housekeeping;
 pub mod hybrid_clock;
 pub mod index;
 pub mod layout;
+mod leave;
 pub mod model;
 mod names;
 mod node;

@@ -78,7 +78,7 @@ impl Spills {
 
 impl Core {
     /// Lets values of `transaction` leave, whose `state` this is: large ones, or all if too many wait.
-    pub(crate) fn leave(&self, transaction: &Transaction, state: &mut State) -> Option<Leaving> {
+    pub(crate) fn leaving(&self, transaction: &Transaction, state: &mut State) -> Option<Leaving> {
         let is_full = state.buffer.unwritten_bytes() > self.config.attempt_buffer_bytes_max;
         leave_now(transaction, state, if is_full { Which::All } else { Which::Large })
     }
@@ -90,7 +90,9 @@ impl Core {
         leaving: Leaving,
     ) -> Result<()> {
         let (core, transaction) = (Arc::clone(self), Arc::clone(transaction));
+        let at_work = transaction.node.at_work()?;
         self.spawn_and_wait(async move {
+            let _at_work = at_work;
             let written = core.write_ahead(&transaction, &leaving).await;
             core.counters.unbuffer(leaving.bytes);
             match written {
@@ -163,7 +165,9 @@ impl Core {
     /// Deletes what an attempt wrote ahead that has ended without a commit.
     pub(crate) fn leave_no_spills(self: &Arc<Self>, transaction: &Arc<Transaction>) {
         let transaction = Arc::clone(transaction);
+        let Ok(at_work) = transaction.node.at_work() else { return };
         self.spawn(async move {
+            let _at_work = at_work;
             let spills = transaction.all_spills().await;
             if let Err(error) = delete_spilled(&transaction, &spills).await {
                 tracing::debug!(%error, "what was written ahead is left to the log's resolver");
@@ -183,7 +187,9 @@ impl Core {
             return settle(transaction, &spills);
         }
         let transaction = Arc::clone(transaction);
+        let Ok(at_work) = transaction.node.at_work() else { return };
         self.spawn(async move {
+            let _at_work = at_work;
             for (write, chunks) in replaced {
                 if let Err(error) =
                     transaction.node.store.delete_chunks(transaction.attempt, write, chunks).await

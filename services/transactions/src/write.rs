@@ -95,7 +95,7 @@ impl Core {
         }
         buffer.write(key.clone(), place, value.cloned());
         self.counters.unbuffer(before.saturating_sub(after));
-        Ok(self.leave(transaction, &mut state))
+        Ok(self.leaving(transaction, &mut state))
     }
 
     /// The attempt that a read or write belongs to. Errors: it has ended, or never was.

@@ -9,6 +9,7 @@ mod collection;
 mod effects;
 mod gate;
 mod house;
+mod leaving;
 mod limits;
 mod restarts;
 mod room;

@@ -3,7 +3,10 @@
 
 use simulation::{
     faults::Weather,
-    transactions::scenario::{Disaster, Scenario},
+    transactions::{
+        scenario::{Disaster, Scenario},
+        workload::Mix,
+    },
 };
 use transactions::broken::Broken;
 
@@ -60,6 +63,24 @@ fn chunks_are_collected_while_others_read() {
     let mut scenario = dying(Weather::Slow);
     scenario.config.retry_window = std::time::Duration::from_secs(1);
     scenario.holds("chunks_are_collected_while_others_read");
+}
+
+/// T4, T7, T9: nodes that are told to stop, in the middle of everything, and are not searched for if they could.
+#[test]
+fn nodes_that_leave_in_order_leave_nothing_unnamed() {
+    departing().holds("nodes_that_leave_in_order_leave_nothing_unnamed");
+}
+
+fn departing() -> Scenario {
+    let scenario = large(Weather::Slow);
+    let mix = Mix { clients: 6, transactions: 36, ..scenario.mix };
+    Scenario { mix, disasters: vec![Disaster::Departure; 4], ..scenario }
+}
+
+/// T9, broken.
+#[test]
+fn leaving_before_all_is_done_is_caught() {
+    departing().without(Broken::LeavesAtOnce).is_caught("leftover", SEEDS_UNTIL_CAUGHT);
 }
 
 /// P6, broken.
