@@ -168,7 +168,12 @@ impl Core {
         }
         let all = stream::iter(plan.iter().map(Ok));
         all.try_for_each_concurrent(DELETIONS_AT_ONCE, |Superseded { key, record }| async move {
-            node.store.delete_version(key, record.attempt).await?;
+            let write = record.write_of(key).expect("a version is collected of a key that its record names");
+            if self.config.is_broken(Broken::ForgetsChunks) {
+                node.store.delete_version(key, record.attempt).await?;
+            } else {
+                node.store.delete_written(record.attempt, write).await?;
+            }
             self.counters.collected(record.value_bytes(key));
             Ok(())
         })
@@ -196,7 +201,7 @@ impl Committing {
     fn of(entry: Entry) -> Option<Self> {
         match entry {
             Entry::Committing { id, attempt, writes, .. } => Some(Self { id, attempt, writes }),
-            Entry::Began { .. } => None,
+            Entry::Began { .. } | Entry::Spilled { .. } => None,
         }
     }
 

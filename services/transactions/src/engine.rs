@@ -16,7 +16,7 @@ use ports::{
     key_value::{Room, SharedKeyValue},
 };
 use tokio::{
-    sync::{Notify, oneshot},
+    sync::{Notify, Semaphore, oneshot},
     task::JoinSet,
 };
 
@@ -53,6 +53,8 @@ pub(crate) struct Core {
     pub(crate) destinations: Destinations,
     pub(crate) known: Known,
     pub(crate) outbox: Outbox,
+    /// Memory for values in chunks that are being read, in bytes.
+    pub(crate) reading: Arc<Semaphore>,
     /// Woken when the node cannot go on.
     pub(crate) fell: Arc<Notify>,
     view: Mutex<View>,
@@ -99,6 +101,7 @@ impl Engine {
             names: Periods::new(),
             is_timer_armed: false,
         };
+        let reading = config.read_bytes_max.min(Semaphore::MAX_PERMITS);
         let core = Core {
             key_value: parts.key_value,
             clock: parts.clock,
@@ -108,6 +111,7 @@ impl Engine {
             destinations,
             known: Known::default(),
             outbox: Outbox::default(),
+            reading: Arc::new(Semaphore::new(reading)),
             fell: Arc::default(),
             view: Mutex::new(view),
             tasks: Arc::downgrade(&tasks),
@@ -128,14 +132,17 @@ impl Engine {
 
     /// The value of `key` for this transaction; none: there is none, or it is deleted.
     ///
-    /// Errors: `NoValidVersion`, `TransactionFinished`, `NoSuchTransaction`, `TooLarge`, `Unavailable`.
+    /// Errors: `NoValidVersion`, `TransactionFinished`, `NoSuchTransaction`, `TooLarge`, `TooMuchBuffered`, `Unavailable`.
     pub async fn get(&self, call: &Call, key: &Key) -> Result<Shown<Option<Bytes>>> {
         self.core.get(call, key).await
     }
 
     /// Sets `key` once the transaction commits.
     ///
-    /// Errors: `NoRoom`, `TooLarge`, `TooMuchBuffered`, `TransactionFinished`, `NoSuchTransaction`, `Unavailable`.
+    /// A large value is in the store when this returns, as yet visible to nobody else.
+    ///
+    /// Errors: `NoRoom`, `TooLarge`, `TooMuchBuffered`, `TransactionFinished`, `NoSuchTransaction`, `Unavailable`. After
+    /// `NoRoom` the transaction may be over: a value that cannot be written ahead ends it.
     pub async fn put(&self, call: &Call, key: Key, value: Bytes) -> Result<()> {
         self.core.check_room(Room::Free)?;
         self.core.write(call, key, Some(value)).await

@@ -97,6 +97,12 @@ impl Core {
         }
     }
 
+    /// For how long something of an earlier start may still arrive. Whoever was only taken for dead may write until its last
+    /// transaction has ended, and no later.
+    pub(crate) fn late_writes(&self, node: &Node) -> Duration {
+        (node.started + self.config.life_max + LATE_WRITE).since(self.clock.monotonic())
+    }
+
     /// Old readers no longer keep everything that was superseded since, once that is too much.
     fn overtake(&self) {
         let mut view = self.view();
@@ -122,7 +128,7 @@ impl Housekeeping {
                     wait
                 }
                 Err(error) => {
-                    if self.node.store.standing().is_err() {
+                    if self.node.store.standing().is_err() || self.node.is_leaving() {
                         return;
                     }
                     tracing::warn!(%error, "the store is not tidied at the moment");
@@ -142,7 +148,7 @@ impl Housekeeping {
                 () = self.node.work.notified() => clock.sleep(GATHERING).await,
                 () = due => {}
             }
-            if self.node.store.standing().is_err() {
+            if self.node.store.standing().is_err() || self.node.is_leaving() {
                 return;
             }
         }
@@ -151,6 +157,8 @@ impl Housekeeping {
     /// Does all there is to do. Returns when there may be more if nobody says so before.
     async fn pass(&mut self) -> Result<Option<Duration>> {
         self.node.store.look()?;
+        let node = Arc::clone(&self.node);
+        let _at_work = node.at_work()?;
         self.core.overtake();
         if !self.has_work() {
             return Ok(self.due());
@@ -161,8 +169,8 @@ impl Housekeeping {
             self.node.store.standing()?;
         }
         self.open_logs().await?;
-        let (core, node) = (Arc::clone(&self.core), Arc::clone(&self.node));
-        while self.tidy_logs().await? | core.walk_names(&node).await? {}
+        let core = Arc::clone(&self.core);
+        while !node.is_leaving() && (self.tidy_logs().await? | core.walk_names(&node).await?) {}
         self.sweep().await?;
         core.counters.log_slots(self.logs.iter().map(|tended| self.slots(tended)).sum());
         Ok(self.due())
@@ -242,12 +250,11 @@ impl Housekeeping {
         FencedLog::new(self.node.store.key_value().clone(), layout::log(node))
     }
 
-    /// When the next page of the sweep is due. Whoever was only taken for dead may write until its last transaction has
-    /// ended, and no later.
+    /// When the next page of the sweep is due.
     fn sweep_due(&self) -> Option<Duration> {
         let sweep = self.sweep.as_ref()?;
-        let first = self.node.started + self.core.config.life_max + LATE_WRITE;
-        Some(first.max(sweep.next).since(self.core.clock.monotonic()))
+        let page = sweep.next.since(self.core.clock.monotonic());
+        Some(page.max(self.core.late_writes(&self.node)))
     }
 
     /// One page, if it is time.

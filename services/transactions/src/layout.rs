@@ -7,10 +7,12 @@
 //! Invariants
 //! - The versions of one key are one range of one partition, and ranges of two keys do not touch: a zero byte in a
 //!   key becomes `00 FF`, and `00 01` ends it.
-//! - The order of keys is the order of their ranges within a bucket.
+//! - The order of keys is the order of their ranges within a bucket, but for keys too long for that: they lie behind all
+//!   others by their SHA-256, and their items say which key it is.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use ports::{Key as ItemKey, key_value::Scan};
+use sha2::{Digest, Sha256};
 
 use crate::{
     model::{Attempt, Key, KeyspaceId, NodeId, TransactionId},
@@ -82,6 +84,8 @@ pub const NODES: &[u8] = b"t/n";
 pub const DECISIONS: &[u8] = b"t/d/";
 /// What partitions of versions begin with.
 pub const VERSIONS: &[u8] = b"t/v/";
+/// What partitions of chunks begin with.
+pub const CHUNKS: &[u8] = b"t/c/";
 /// What partitions of nodes' logs begin with.
 pub const LOGS: &[u8] = b"t/l/";
 /// What partitions of outbox rows begin with.
@@ -95,8 +99,16 @@ pub const KEPT_NAMES: &[u8] = b"t/r/";
 /// What partitions of write sets' parts begin with.
 pub const WRITE_SETS: &[u8] = b"t/w/";
 
+/// A key whose versions would have longer sort keys than this takes its long form. What the tightest store allows, and the
+/// same on all: what is at rest does not depend on the limits of who wrote it.
+pub const SORT_BYTES_MAX: usize = 1_024;
+
 /// A key in its short form.
 const SHORT_FORM: u8 = 1;
+/// The SHA-256 of a key instead.
+const LONG_FORM: u8 = 2;
+/// How long that is.
+const DIGEST_BYTES: usize = 32;
 /// A zero byte within a key.
 const ESCAPED_ZERO: [u8; 2] = [0, 0xff];
 /// The end of a key.
@@ -169,6 +181,16 @@ pub fn write_set_part(attempt: Attempt, part: u32) -> ItemKey {
     ItemKey::new([WRITE_SETS, &attempt.to_bytes()].concat(), part.to_be_bytes())
 }
 
+/// The chunks of what an attempt wrote.
+pub fn chunks(attempt: Attempt) -> Bytes {
+    [CHUNKS, &attempt.to_bytes()].concat().into()
+}
+
+/// A chunk of one of them.
+pub fn chunk(attempt: Attempt, write: u32, chunk: u32) -> ItemKey {
+    ItemKey::new(chunks(attempt), [write.to_be_bytes(), chunk.to_be_bytes()].concat())
+}
+
 /// What the attempts of a node are to send.
 pub fn outbox(node: NodeId) -> Bytes {
     [OUTBOXES, &node.0.to_be_bytes()].concat().into()
@@ -191,8 +213,13 @@ pub fn effect(attempt: Attempt, place: u32) -> ItemKey {
 
 /// How long the sort key of a version of `key` is.
 pub fn version_sort_bytes(key: &Key) -> usize {
-    let escaped: usize = key.name().iter().map(|byte| if *byte == 0 { ESCAPED_ZERO.len() } else { 1 }).sum();
-    1 + escaped + END.len() + Attempt::BYTES
+    let key_bytes = if is_long(key) { DIGEST_BYTES } else { escaped_bytes(key) };
+    1 + key_bytes + END.len() + Attempt::BYTES
+}
+
+/// Whether `key` takes its long form: then its version items hold it as well.
+pub fn is_long(key: &Key) -> bool {
+    1 + escaped_bytes(key) + END.len() + Attempt::BYTES > SORT_BYTES_MAX
 }
 
 /// The attempt that wrote the version with this sort key.
@@ -200,15 +227,20 @@ pub fn attempt_of(sort: &[u8]) -> Option<Attempt> {
     Attempt::from_bytes(sort.last_chunk::<{ Attempt::BYTES }>()?)
 }
 
-/// The key and the attempt of the version at `item`.
-pub fn version_of(item: &ItemKey) -> Option<(Key, Attempt)> {
+/// The key and the attempt of the version at `item`, which says that its key is `long` if that is in its long form.
+pub fn version_of(item: &ItemKey, long: Option<&Bytes>) -> Option<(Key, Attempt)> {
     let place = item.partition().strip_prefix(VERSIONS)?;
     let (keyspace, _bucket) = place.split_first_chunk::<4>()?;
     let sort = item.sort();
-    let (escaped, attempt) = sort.split_last_chunk::<{ Attempt::BYTES }>()?;
-    let escaped = escaped.strip_prefix(&[SHORT_FORM])?.strip_suffix(&END)?;
+    let (form, attempt) = sort.split_last_chunk::<{ Attempt::BYTES }>()?;
+    let (form, named) = form.strip_suffix(&END)?.split_first()?;
+    let name = match (*form, long) {
+        (SHORT_FORM, None) => unescape(named)?,
+        (LONG_FORM, Some(long)) if digest(long)[..] == *named => long.clone(),
+        _ => return None,
+    };
     let keyspace = KeyspaceId(u32::from_be_bytes(*keyspace));
-    Some((Key::in_keyspace(keyspace, unescape(escaped)?).ok()?, Attempt::from_bytes(attempt)?))
+    Some((Key::in_keyspace(keyspace, name).ok()?, Attempt::from_bytes(attempt)?))
 }
 
 /// The versions of one bucket.
@@ -218,6 +250,12 @@ pub fn version_bucket(keyspace: KeyspaceId, bucket: u8) -> Bytes {
 
 fn version_prefix(key: &Key, end: [u8; 2]) -> BytesMut {
     let mut sort = BytesMut::with_capacity(version_sort_bytes(key));
+    if is_long(key) {
+        sort.put_u8(LONG_FORM);
+        sort.put_slice(&digest(key.name()));
+        sort.put_slice(&end);
+        return sort;
+    }
     sort.put_u8(SHORT_FORM);
     for byte in key.name() {
         match byte {
@@ -227,6 +265,14 @@ fn version_prefix(key: &Key, end: [u8; 2]) -> BytesMut {
     }
     sort.put_slice(&end);
     sort
+}
+
+fn escaped_bytes(key: &Key) -> usize {
+    key.name().iter().map(|byte| if *byte == 0 { ESCAPED_ZERO.len() } else { 1 }).sum()
+}
+
+fn digest(name: &[u8]) -> [u8; DIGEST_BYTES] {
+    Sha256::digest(name).into()
 }
 
 fn unescape(escaped: &[u8]) -> Option<Bytes> {
@@ -266,10 +312,40 @@ mod tests {
                 buckets.version(&key, attempt).sort() < sort && key != other,
                 "{key:?} {other:?}"
             );
-            assert_eq!(version_of(&item), Some((other.clone(), attempt)));
+            assert_eq!(version_of(&item, None), Some((other.clone(), attempt)));
             assert_eq!(attempt_of(&sort), Some(attempt));
             assert_eq!(sort.len(), version_sort_bytes(&other));
         }
+    }
+
+    #[test]
+    fn a_key_too_long_for_a_sort_key_lies_by_its_hash_and_in_no_range_of_another() {
+        let (attempt, buckets) = (Attempt { node: NodeId(1), sequence: 2 }, Buckets::default());
+        let key = |length: usize, last: u8| {
+            let mut name = vec![b'k'; length];
+            name[length - 1] = last;
+            Key::new(name).expect("short enough")
+        };
+        let longest_literal = SORT_BYTES_MAX - 1 - END.len() - Attempt::BYTES;
+        let zeros = Key::new(vec![0; 1_024]).expect("as long as a key may be");
+        let keys = [key(longest_literal, b'a'), key(longest_literal + 1, b'a'), key(1_024, b'a'), zeros];
+        for (place, key) in keys.iter().enumerate() {
+            let item = buckets.version(key, attempt);
+            assert!(item.sort().len() <= SORT_BYTES_MAX, "{place}");
+            assert_eq!(item.sort().len(), version_sort_bytes(key));
+            assert_eq!(is_long(key), place > 0);
+            let long = is_long(key).then(|| key.name());
+            assert_eq!(version_of(&item, long), Some((key.clone(), attempt)));
+            assert_eq!(version_of(&item, Some(&Bytes::from_static(b"another"))), None);
+            for other in &keys {
+                let range = buckets.versions(other, 1);
+                let in_range = item.sort() >= range.from && Some(&item.sort()) < range.until.as_ref();
+                assert_eq!(in_range, key == other);
+            }
+        }
+        // Of the last byte too: what is hashed is the whole key.
+        let version = |last| buckets.version(&key(1_024, last), attempt);
+        assert_ne!(version(b'a'), version(b'b'));
     }
 
     #[test]
@@ -280,7 +356,7 @@ mod tests {
             (b"t/v/\0\0\0\0b", b"\x01k\0xaaaaaaaaaaaa"),
             (b"t/v/\0\0\0\0b", b"\x01\0k\0\x01aaaaaaaaaaaa"),
         ] {
-            assert_eq!(version_of(&ItemKey::new(partition, sort)), None, "{}", sort.escape_ascii());
+            assert_eq!(version_of(&ItemKey::new(partition, sort), None), None, "{}", sort.escape_ascii());
         }
     }
 

@@ -6,6 +6,7 @@
 //!            begin ──▶ [named: entry in the log + row taken]              what has been heard so far is visible
 //!  get ──▶ own writes ──▶ version index ──▶ Algorithm 1 ──▶ value         load: one scan, and a row for each version
 //!  put, delete ──▶ write buffer        send ──▶ effect buffer
+//!                  └──▶ too large, or too much: entry in the log, then chunks and version items, ahead of the commit
 //!  commit ──▶ together: entry in this node's log, version items, outbox row
 //!        ──▶ the decision row: one conditional write decides
 //!        ──▶ index, cache ──▶ wait until durable ──▶ answer, and the effects leave
@@ -14,8 +15,10 @@
 //! - [`begin`], [`read`], [`write`], [`commit`], [`ending`] and [`outcome`] are the calls, step by step; [`engine`] is
 //!   their public face. [`resolve`] finishes what earlier starts left. [`effects`] are gathered like writes and leave
 //!   through the [`outbox`].
+//! - [`spill`] writes values ahead of their commit: large ones, and what memory has no room for.
 //! - [`housekeeping`] keeps the store small behind them: [`collector`] follows what is superseded, [`retention`] what is past
-//!   its window, [`names`] what is kept for days, [`sweep`] what a death left that no log names.
+//!   its window, [`names`] what is kept for days, [`sweep`] what a death left that no log names: nothing, after a node that
+//!   could [`leave`] in order.
 //! - [`store`] holds every conditional write, [`registry`] the rows of nodes, [`node_log`] the one log of this one.
 //! - [`read_set`], [`index`], [`heard`], [`hybrid_clock`], [`slot_ages`], [`layout`], [`records`] and [`write_buffer`] do no
 //!   I/O.
@@ -24,8 +27,7 @@
 //! something in the store stands in a log first, so that to take over from a node is to seal its log. The index is a cache
 //! of the store: evicting from it never changes an answer.
 //!
-//! Nothing here knows a wire, a provider or a thread. Deliberately absent as yet: values that do not fit an item, and
-//! more than one node.
+//! Nothing here knows a wire, a provider or a thread. Deliberately absent as yet: more than one node.
 
 #![allow(rustdoc::private_intra_doc_links)]
 
@@ -46,6 +48,7 @@ mod housekeeping;
 pub mod hybrid_clock;
 pub mod index;
 pub mod layout;
+mod leave;
 pub mod model;
 mod names;
 mod node;
@@ -61,6 +64,7 @@ mod resolve;
 mod retention;
 pub mod service;
 mod slot_ages;
+mod spill;
 mod store;
 mod sweep;
 mod transaction;

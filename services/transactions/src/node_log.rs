@@ -27,7 +27,7 @@ use crate::{
     heard::Progress,
     hybrid_clock::HybridClock,
     model::{Attempt, NodeId, Timestamp, TransactionId},
-    records::{Entry, StoredSlot, WriteSet, encode},
+    records::{Entry, StoredSlot, Write, WriteSet, encode},
     registry::NodeRow,
     slot_ages::SlotAges,
     store::Store,
@@ -49,6 +49,11 @@ impl Draft {
     /// A named begin.
     pub(crate) fn began(id: TransactionId, attempt: Attempt) -> Self {
         Self { entry: Entry::Began { id, attempt }, floor: Timestamp::default() }
+    }
+
+    /// Values that are written ahead.
+    pub(crate) fn spilled(id: TransactionId, attempt: Attempt, writes: Vec<Write>) -> Self {
+        Self { entry: Entry::Spilled { id, attempt, writes }, floor: Timestamp::default() }
     }
 
     /// A commit.

@@ -1,11 +1,12 @@
 //! The store as one node sees it: how its calls are repeated, and what their answers say of it. Every conditional write
-//! is a function of [`decisions`] or [`versions`].
+//! is a function of [`decisions`] or [`versions`]; values too long for an item lie in [`chunks`].
 //!
 //! Invariants
 //! - Every write can be repeated, so an answer that was lost is asked for again. No operation ids are needed.
 //! - An answer of a later start of the store than the node began on ends the node: what was not durable is gone, and
 //!   with it anything that rests on it. [`Store::fall`] says so to whoever starts the next one.
 
+mod chunks;
 mod decisions;
 mod versions;
 

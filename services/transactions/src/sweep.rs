@@ -19,6 +19,7 @@ use crate::{
     layout::{self, Buckets},
     model::{Attempt, Key, KeyspaceId, NodeId, TransactionId},
     node::Node,
+    records::Write,
     store::{Decision, State, VersionItem},
 };
 
@@ -75,10 +76,11 @@ impl Core {
         let (current, partition) = (&*sweep, &scan.partition);
         let looks = stream::iter(page.items).map(|(sort, item)| async move {
             if is_version {
-                let place = layout::version_of(&ItemKey::new(partition, &sort));
+                let item = VersionItem::decode(&item)?;
+                let place = layout::version_of(&ItemKey::new(partition, &sort), item.long_key.as_ref());
                 let (key, attempt) = place.ok_or_else(|| damaged("a version's key"))?;
                 if current.is_ours(attempt) {
-                    self.sweep_version(node, &key, attempt, VersionItem::decode(&item)?).await?;
+                    self.sweep_version(node, &key, attempt, item).await?;
                 }
             } else {
                 let decision = Decision::decode(&item)?;
@@ -102,7 +104,8 @@ impl Core {
         });
         if !counts {
             self.counters.swept();
-            node.store.delete_version(key, attempt).await?;
+            let write = Write { key: key.clone(), write: item.write, place: item.place };
+            node.store.delete_written(attempt, &write).await?;
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use std::sync::{
 };
 
 use ports::Monotonic;
-use tokio::sync::watch;
+use tokio::sync::{RwLock, watch};
 
 use crate::{
     Error, Result,
@@ -22,6 +22,7 @@ use crate::{
     model::{Attempt, Committed, Outcome, Timestamp, TransactionId},
     node::Node,
     read_set::ReadSet,
+    spill::Spills,
     write_buffer::WriteBuffer,
 };
 
@@ -39,6 +40,8 @@ pub(crate) struct Transaction {
     pub(crate) start: Start,
     /// Its commit is above this.
     pub(crate) after: Timestamp,
+    /// Shared by whoever writes its values ahead, taken by who waits for them; only once it takes no more writes.
+    pub(crate) flights: Arc<RwLock<()>>,
     /// It no longer keeps the versions it may need from being collected.
     overtaken: AtomicBool,
     state: Mutex<State>,
@@ -65,6 +68,7 @@ pub(crate) struct State {
     pub(crate) reads: ReadSet,
     pub(crate) buffer: WriteBuffer,
     pub(crate) effects: EffectBuffer,
+    pub(crate) spills: Spills,
     pub(crate) last_call: Monotonic,
 }
 
@@ -90,6 +94,7 @@ impl Transaction {
             reads: ReadSet::default(),
             buffer: WriteBuffer::default(),
             effects: EffectBuffer::default(),
+            spills: Spills::default(),
             last_call: start.at,
         };
         Self {
@@ -99,6 +104,7 @@ impl Transaction {
             node,
             start,
             after,
+            flights: Arc::default(),
             overtaken: AtomicBool::new(false),
             state: Mutex::new(state),
             ended: watch::Sender::new(None),
@@ -131,7 +137,7 @@ impl Transaction {
     pub(crate) fn end(&self, state: &mut State, answer: &Answer) -> usize {
         state.phase = Phase::Ended(answer.clone());
         state.reads = ReadSet::default();
-        let (buffer, effects) = (std::mem::take(&mut state.buffer), std::mem::take(&mut state.effects));
+        let (buffer, effects) = state.take_written();
         self.ended.send_replace(Some(answer.clone()));
         buffer.bytes() + effects.bytes()
     }
@@ -162,6 +168,11 @@ impl State {
             Phase::Committing => Err(Error::TransactionFinished(Outcome::Committing)),
             Phase::Ended(answer) => Err(refusal(answer)),
         }
+    }
+
+    /// What it wrote and sends, for who commits it.
+    pub(crate) fn take_written(&mut self) -> (WriteBuffer, EffectBuffer) {
+        (std::mem::take(&mut self.buffer), std::mem::take(&mut self.effects))
     }
 
     pub(crate) fn outcome(&self) -> Outcome {

@@ -189,6 +189,18 @@ impl House {
         drop(node);
     }
 
+    /// Whoever serves leaves in order, if it lives that long; then it is gone.
+    pub async fn leave(&self) {
+        let node = self.nodes.borrow_mut().serving.take();
+        if let Some(node) = node {
+            tokio::select! {
+                biased;
+                () = node.life.over() => {}
+                _ = node.service.leave() => {}
+            }
+        }
+    }
+
     /// Whoever serves is taken for dead, and goes on; but for starting over once it learns of that, since the
     /// two would take the logs from each other for ever.
     pub fn leave_behind(&self) {

@@ -54,6 +54,8 @@ pub enum Disaster {
     Store,
     /// The node is taken for dead and replaced, and goes on for a while.
     Replacement,
+    /// The node is told to stop, and may die before it has.
+    Departure,
 }
 
 /// What is run.
@@ -385,6 +387,13 @@ impl Fate<'_> {
                 Disaster::Replacement => {
                     self.a_while().await;
                     self.house.leave_behind();
+                }
+                Disaster::Departure => {
+                    self.a_while().await;
+                    if let Some(life) = self.house.life().filter(|_| self.rng.bool()) {
+                        self.order_death(&life);
+                    }
+                    self.house.leave().await;
                 }
             }
             self.start().await;

@@ -4,6 +4,7 @@
 mod collection;
 mod deaths;
 mod effects;
+mod values;
 
 use std::time::Duration;
 

@@ -18,6 +18,7 @@ use transactions::{
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) engine: Engine,
+    pub(crate) service: Arc<Service>,
     running: JoinHandle<()>,
 }
 
@@ -33,10 +34,10 @@ impl Node {
     }
 
     pub(crate) async fn sending(parts: Parts, destinations: Destinations, config: Config) -> Self {
-        let service = Service::with_destinations(parts, destinations, config);
+        let service = Arc::new(Service::with_destinations(parts, destinations, config));
         service.start().await.expect("the node starts");
-        let engine = service.engine();
-        Self { engine, running: tokio::spawn(async move { service.run().await }) }
+        let (engine, runner) = (service.engine(), Arc::clone(&service));
+        Self { engine, service, running: tokio::spawn(async move { runner.run().await }) }
     }
 
     /// On a world's store as it is, or behind a gate.
