@@ -324,6 +324,7 @@ impl<'a> Commit<'a> {
         if view.is_served_by(&self.transaction.node) {
             view.superseded_bytes += view.index.superseded_by(&record);
             view.index.hear(&record);
+            view.recent.note(&record);
             for (_, buffered) in self.buffer.iter() {
                 if let Some(value) = buffered.value() {
                     view.data.insert(record.attempt, buffered.write, value.clone());

@@ -39,6 +39,8 @@ pub struct Config {
     pub read_bytes_max: usize,
     /// How long a read waits for others to let go of their values.
     pub read_wait_max: Duration,
+    /// Memory for what was committed here lately; beyond it the collector reads the oldest back from the store.
+    pub recent_bytes_max: usize,
     /// Memory for the key version index; the coldest entries go, the next read loads them.
     pub index_bytes_max: u64,
     /// Memory for values.
@@ -71,6 +73,9 @@ pub struct Config {
     pub effects_inline_bytes_max: usize,
     /// The most transactions whose effects are not sent yet; beyond it no further effect is taken.
     pub unsent_max: usize,
+    /// Whether what nobody needs is collected; off in measurements alone, of what that costs.
+    #[doc(hidden)]
+    pub collects: bool,
     /// A rule to drop, for tests alone.
     #[doc(hidden)]
     pub broken: Option<Broken>,
@@ -93,6 +98,7 @@ impl Default for Config {
             node_buffer_bytes_max: 256 << 20,
             read_bytes_max: 256 << 20,
             read_wait_max: Duration::from_secs(3),
+            recent_bytes_max: 16 << 20,
             index_bytes_max: 128 << 20,
             data_cache_bytes_max: 256 << 20,
             slot_bytes_max: 256 << 10,
@@ -108,6 +114,7 @@ impl Default for Config {
             effect_bytes_max: 256 << 10,
             effects_inline_bytes_max: 64 << 10,
             unsent_max: 10_000,
+            collects: true,
             broken: None,
         }
     }

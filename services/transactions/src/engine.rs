@@ -32,6 +32,7 @@ use crate::{
     node::Node,
     open::Open,
     outbox::Outbox,
+    recent::Recent,
     service::Parts,
 };
 
@@ -68,6 +69,7 @@ pub(crate) struct View {
     pub(crate) node: Option<Arc<Node>>,
     pub(crate) index: Index,
     pub(crate) data: DataCache,
+    pub(crate) recent: Recent,
     pub(crate) heard: Arc<Heard>,
     /// Up to where logs are retained no longer.
     pub(crate) dropped: Arc<Heard>,
@@ -93,6 +95,7 @@ impl Engine {
             node: None,
             index: Index::new(config.index_bytes_max),
             data: DataCache::new(config.data_cache_bytes_max),
+            recent: Recent::new(config.recent_bytes_max),
             heard: Arc::default(),
             dropped: Arc::default(),
             open: Open::default(),

@@ -72,6 +72,9 @@ struct Housekeeping {
 impl Core {
     /// Begins to tidy behind `node`, and behind the earlier starts that have these `rows`.
     pub(crate) fn keep_house(self: &Arc<Self>, node: Arc<Node>, rows: Vec<NodeRow>) {
+        if !self.config.collects {
+            return;
+        }
         let core = Arc::clone(self);
         let unswept = rows.iter().filter(|row| !row.is_swept).map(|row| row.node).collect();
         let is_swept = !self.config.is_broken(Broken::SweepsNothing);

@@ -20,6 +20,7 @@
 //!   its window, [`names`] what is kept for days, [`sweep`] what a death left that no log names: nothing, after a node that
 //!   could [`leave`] in order.
 //! - [`store`] holds every conditional write, [`registry`] the rows of nodes, [`node_log`] the one log of this one.
+//! - [`recent`] knows what was committed here lately, so that collecting it need not read it back.
 //! - [`read_set`], [`index`], [`heard`], [`hybrid_clock`], [`slot_ages`], [`layout`], [`records`] and [`write_buffer`] do no
 //!   I/O.
 //!
@@ -58,6 +59,7 @@ mod outbox;
 mod outcome;
 mod read;
 pub mod read_set;
+mod recent;
 pub mod records;
 mod registry;
 mod resolve;

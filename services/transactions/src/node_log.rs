@@ -211,6 +211,11 @@ impl NodeLog {
         self.state().slots
     }
 
+    /// Where whoever follows this log goes on behind `slot`.
+    pub(crate) fn cursor_behind(&self, slot: u64) -> Cursor {
+        Cursor { next: SlotIndex(slot + 1), epoch: self.epoch }
+    }
+
     /// What a successor should know once more than `slots_max` slots are done that it does not know of.
     pub(crate) fn unpublished(&self, node: NodeId, slots_max: u64) -> Option<NodeRow> {
         let mut state = self.state();
@@ -219,7 +224,7 @@ impl NodeLog {
             return None;
         }
         state.published = through;
-        let done = Cursor { next: SlotIndex(through + 1), epoch: self.epoch };
+        let done = self.cursor_behind(through);
         Some(NodeRow::new(node, done, state.clock.last()))
     }
 

@@ -293,7 +293,7 @@ impl Core {
         self.counters.loaded();
         let (core, node, key) = (Arc::clone(self), Arc::clone(node), key.clone());
         self.spawn(async move {
-            let found = load_versions(&node, &key).await;
+            let found = core.load_versions(&node, &key).await;
             let mut view = core.view();
             // Another node's loads are its own.
             if !view.is_served_by(&node) {
@@ -329,19 +329,26 @@ pub(crate) async fn wait_for_load(mut waiter: watch::Receiver<Loaded>) -> Result
     }
 }
 
-/// The committed versions of `key` that are in the store.
-async fn load_versions(node: &Node, key: &Key) -> Result<Versions> {
-    let (items, mut point) = node.store.versions(key).await?;
-    let rows = stream::iter(items).map(|(attempt, item)| committed_version(node, key, attempt, item));
-    let found: Vec<_> = rows.buffered(ROWS_AT_ONCE).try_collect().await?;
-    let mut versions = Versions { records: Vec::new(), values: Vec::new(), point };
-    for (record, item, read_at) in found {
-        point = point.max(read_at);
-        let Some(record) = record else { continue };
-        versions.values.extend(item.value.map(|value| (record.attempt, item.write, value)));
-        versions.records.push(Arc::new(record));
+impl Core {
+    /// The committed versions of `key` that are in the store. What this node has committed lately it knows without their rows.
+    async fn load_versions(&self, node: &Arc<Node>, key: &Key) -> Result<Versions> {
+        let (items, mut point) = node.store.versions(key).await?;
+        let known: Vec<Option<Arc<CommitRecord>>> = {
+            let view = self.view();
+            items.iter().map(|(attempt, _)| view.recent.get(*attempt).cloned()).collect()
+        };
+        let rows = stream::iter(items.into_iter().zip(known))
+            .map(|((attempt, item), known)| committed_version(node, key, attempt, item, known));
+        let found: Vec<_> = rows.buffered(ROWS_AT_ONCE).try_collect().await?;
+        let mut versions = Versions { records: Vec::new(), values: Vec::new(), point };
+        for (record, item, read_at) in found {
+            point = point.max(read_at);
+            let Some(record) = record else { continue };
+            versions.values.extend(item.value.map(|value| (record.attempt, item.write, value)));
+            versions.records.push(record);
+        }
+        Ok(Versions { point, ..versions })
     }
-    Ok(Versions { point, ..versions })
 }
 
 /// The record of a version, if it counts: if its row is committed by the attempt that wrote it, as that write.
@@ -350,7 +357,14 @@ async fn committed_version(
     key: &Key,
     attempt: Attempt,
     item: VersionItem,
-) -> Result<(Option<CommitRecord>, VersionItem, DurabilityPoint)> {
+    known: Option<Arc<CommitRecord>>,
+) -> Result<(Option<Arc<CommitRecord>>, VersionItem, DurabilityPoint)> {
+    let is_its_write =
+        |record: &CommitRecord| record.write_of(key).is_some_and(|write| write.write == item.write);
+    if let Some(record) = known {
+        let point = record.point;
+        return Ok((is_its_write(&record).then_some(record), item, point));
+    }
     let (decision, point) = node.store.decision(&item.id).await?;
     let Some(Decision { attempt: decided, state: State::Committed(stored), .. }) = decision else {
         return Ok((None, item, point));
@@ -359,6 +373,5 @@ async fn committed_version(
         return Ok((None, item, point));
     }
     let record = node.store.record(&item.id, attempt, &stored, point).await?;
-    let is_its_write = record.write_of(key).is_some_and(|write| write.write == item.write);
-    Ok((is_its_write.then_some(record), item, point))
+    Ok((is_its_write(&record).then(|| Arc::new(record)), item, point))
 }

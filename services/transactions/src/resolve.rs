@@ -91,6 +91,7 @@ impl Core {
             self.outbox.clear();
             view.index.clear(&why);
             view.data.clear();
+            view.recent.clear();
             view.names.clear();
             view.collected_bytes = view.superseded_bytes;
             view.open.clear()

@@ -114,6 +114,7 @@ fn forgetful() -> Scenario {
     scenario.mix.transactions = 24;
     scenario.config.index_bytes_max = 0;
     scenario.config.data_cache_bytes_max = 0;
+    scenario.config.recent_bytes_max = 0;
     scenario
 }
 
@@ -243,6 +244,7 @@ fn promises_hold_at_the_limits() {
     scenario.config.ended_lately_max = 2;
     scenario.config.index_bytes_max = 2_000;
     scenario.config.data_cache_bytes_max = 200;
+    scenario.config.recent_bytes_max = 2_000;
     scenario.holds("promises_hold_at_the_limits");
 }
 

@@ -141,7 +141,7 @@ fn parallel_reads_of_one_transaction_see_each_other() {
 fn a_load_beside_a_commit_is_whole() {
     in_virtual_time(async |world| {
         let gate = Gate::new(world.key_value());
-        let node = Node::on(&world, gate.clone(), Config::default()).await;
+        let node = Node::on(&world, gate.clone(), Config { recent_bytes_max: 0, ..Config::default() }).await;
         gate.close(Held::Gets, layout::DECISIONS);
         node.write(&[("k", "1"), ("l", "1")]).await;
         let (engine, call) = (node.engine.clone(), node.begin().await);

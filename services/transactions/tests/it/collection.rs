@@ -121,6 +121,49 @@ fn storage_stays_bounded_under_overwrites() {
     });
 }
 
+/// How many calls that read the store it takes to collect a hundred overwrites of a key.
+async fn reads_to_collect(world: &World, config: Config, is_known: bool) -> usize {
+    let node = Node::on(world, world.key_value(), config).await;
+    let reads = |world: &World| {
+        let reading = |operation: &str| matches!(operation, "get" | "scan");
+        world.trace().entries().filter(|entry| reading(entry.operation)).count()
+    };
+    if is_known {
+        assert_eq!(node.now("k").await, None);
+    }
+    tokio::time::sleep(MOMENT).await;
+    let before = reads(world);
+    for number in 0..100 {
+        node.write(&[("k", &number.to_string())]).await;
+    }
+    tokio::time::sleep(MOMENT).await;
+    assert_eq!(versions_at_rest(&*world.key_value(), "k").await, 1);
+    assert_eq!(node.engine.figures().collected_versions, 99);
+    reads(world) - before - 1
+}
+
+/// T9: what a node has just written it need not read again to collect it, whether or not the key is in its index.
+#[test]
+fn what_was_written_here_is_collected_from_memory() {
+    for is_known in [true, false] {
+        in_virtual_time(async |world| {
+            let reads = reads_to_collect(&world, Config::default(), is_known).await;
+            assert!(reads < 10, "{reads}, known: {is_known}");
+        });
+        in_virtual_time(async |world| {
+            let config = Config { recent_bytes_max: 0, ..Config::default() };
+            let reads = reads_to_collect(&world, config, is_known).await;
+            assert!(reads >= 100, "{reads}: what memory has forgotten is read");
+        });
+        in_virtual_time(async |world| {
+            // Room for a few: the older slots are read, the others are not.
+            let config = Config { recent_bytes_max: 20_000, ..Config::default() };
+            let reads = reads_to_collect(&world, config, is_known).await;
+            assert!((10..100).contains(&reads), "{reads}");
+        });
+    }
+}
+
 /// T9: with one key that every transaction overwrites beside one that none does again, only the latter stay.
 #[test]
 fn a_counter_beside_fresh_keys_is_collected() {
