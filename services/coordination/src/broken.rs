@@ -24,8 +24,8 @@ pub enum Broken {
     AnswersBeforeApplying,
     /// C-5: reads show what the view has not reached.
     ReadsAheadOfTheView,
-    /// C4: watches that are set again are armed one by one, and looked at again if a change comes in between.
-    ArmsWatchesOneByOne,
+    /// C4: watches that are set again are all looked at anew when a change overtakes one of them.
+    ForgetsWhichWatchesAreSet,
     /// C-6: requests of connections that were replaced are decided.
     AcceptsOldAttaches,
     /// C-6: what a heartbeat has seen dies with its instance.
