@@ -38,6 +38,16 @@ pub enum Broken {
     DecidesByLostLocks,
     /// D4, C-3: decided requests are numbered although the store may have lost the decision.
     NumbersWhatWasLost,
+    /// D4, C-3: what is numbered rests on the slots before it alone, not on what it was computed from.
+    NumbersByTheLogAlone,
+    /// D4: a process goes on from its place in the log in a store that may have lost what stood before it.
+    FollowsALostLog,
+    /// D4, C-6: silence that was noted in one start of the store goes on in the next.
+    RemembersLostSilence,
+    /// D4, C-6: a client is let in by an attach that the store may have lost.
+    LetsInByLostAttaches,
+    /// D4, P5: temporary objects are removed for what the store may have lost.
+    SweepsByLostRows,
     /// C-6: a session that is too large to end at once stays open while it loses its first ephemerals.
     EndsOpenSessions,
     /// C-3, C6: the end of a session is left to the message that tells of it, which the store may lose.

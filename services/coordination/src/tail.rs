@@ -35,6 +35,7 @@ use primitives::{Cursor, Epoch, FencedLog, SlotIndex};
 use tokio::sync::{Notify, watch};
 
 use crate::{
+    broken::Broken,
     mailbox::{Letter, Mailbox},
     model::{SessionId, Zxid},
     records::{Answer, Entry, Slot, Wake, decode},
@@ -57,6 +58,7 @@ pub struct Tail {
     region: UserStore,
     log: FencedLog,
     clock: Arc<dyn Clock>,
+    broken: Option<Broken>,
     inbox: Mutex<BTreeMap<u64, Wake>>,
     offered: Notify,
     registry: Mutex<Registry>,
@@ -125,11 +127,12 @@ struct Place {
 
 impl Tail {
     /// A tail of `log` for readers of `region`.
-    pub fn new(region: UserStore, log: FencedLog, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(region: UserStore, log: FencedLog, clock: Arc<dyn Clock>, broken: Option<Broken>) -> Self {
         Self {
             region,
             log,
             clock,
+            broken,
             inbox: Mutex::default(),
             offered: Notify::new(),
             registry: Mutex::default(),
@@ -278,7 +281,8 @@ impl Tail {
                 continue;
             }
             for told in slots {
-                if told.point.incarnation != place.incarnation {
+                let is_of_this_start = told.point.incarnation == place.incarnation;
+                if !is_of_this_start && self.broken != Some(Broken::FollowsALostLog) {
                     // What was handed out before may be lost, and its zxids given to others.
                     return ports::Error::unavailable("follow the log in a store that has restarted");
                 }
