@@ -72,7 +72,7 @@ pub struct Client {
     turns: u32,
     /// Outputs that wait for their zxid to be durable, in order.
     held: VecDeque<(Zxid, Output)>,
-    /// The zxid of the last output.
+    /// The zxid of the last output, or of what a watch was armed by since: none is shown as of an earlier one.
     last_shown: Zxid,
     /// How it will end once everything held has left.
     end: Option<Ended>,
@@ -413,8 +413,10 @@ impl Client {
             }
             let zxid = self.last_shown.max(found.zxid).max(durable);
             let is_whole = found.is_whole();
-            if let Some(output) = found.output(tag, zxid) {
-                self.show(zxid, output);
+            match found.output(tag, zxid) {
+                Some(output) => self.show(zxid, output),
+                // A watch that was armed in silence: what comes behind it is not shown as of before.
+                None => self.last_shown = zxid,
             }
             self.turns = 0;
             if is_whole {

@@ -15,8 +15,8 @@ use coordination::{
     broken::Broken,
     model::{EventKind, Lifetime, Output, Request},
 };
-use ports::faults::{Fault, FaultSchedule};
-use simulated::World;
+use ports::faults::{Calm, Fault, FaultSchedule};
+use simulated::{Options, World};
 
 use crate::alone::{connect, create, follow, is_answered, set, shown, started};
 
@@ -146,6 +146,36 @@ fn many_watches_are_set_again_amid_changes_that_never_pause() {
         told.dedup();
         assert_eq!(told.len(), told_count, "each is told of once");
         assert_eq!(told_count + gateway.counts().1, ZNODES, "and the others are watched");
+    });
+}
+
+/// C3, C5: the reply says as of when the watches are set, also where none of them is told anything.
+#[test]
+fn setting_watches_again_is_answered_at_what_was_seen_for_it() {
+    const FSYNC: Duration = Duration::from_secs(1);
+    simulated::run(async {
+        let world = World::with_options(1, Options { fsync: FSYNC..=FSYNC, ..Options::default() });
+        let service = started(&world, Arc::new(Calm), Config::default()).await;
+        follow(&service);
+        let gateway = service.gateway();
+        let mut other = connect(&gateway).await.expect("a session");
+        let mut client = connect(&gateway).await.expect("a session");
+        assert!(is_answered(&mut other, create("/a", Lifetime::Persistent)).await);
+        let relative = gateway.applied();
+        let zxid = async |client, request| match shown(client, request).await.as_deref() {
+            Some([Output::Reply { zxid, .. }]) => *zxid,
+            other => panic!("{other:?}"),
+        };
+        let setting = async {
+            // It is applied, and will be durable in a second.
+            world.clock().sleep(LOOK).await;
+            let exists = vec!["/a".into()];
+            let again = Request::SetWatches { relative, data: vec![], exists, children: vec![] };
+            zxid(&mut client, again).await
+        };
+        let delete = Request::Delete { path: "/a".into(), version: -1 };
+        let (deleted, set) = tokio::join!(zxid(&mut other, delete), setting);
+        assert!(set >= deleted, "set at {set:?}, and what was seen is of {deleted:?}");
     });
 }
 
