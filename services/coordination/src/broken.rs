@@ -24,8 +24,8 @@ pub enum Broken {
     AnswersBeforeApplying,
     /// C-5: reads show what the view has not reached.
     ReadsAheadOfTheView,
-    /// C4: watches that are set again are armed one by one, and looked at again if a change comes in between.
-    ArmsWatchesOneByOne,
+    /// C4: watches that are set again are all looked at anew when a change overtakes one of them.
+    ForgetsWhichWatchesAreSet,
     /// C-6: requests of connections that were replaced are decided.
     AcceptsOldAttaches,
     /// C-6: what a heartbeat has seen dies with its instance.
@@ -38,6 +38,16 @@ pub enum Broken {
     DecidesByLostLocks,
     /// D4, C-3: decided requests are numbered although the store may have lost the decision.
     NumbersWhatWasLost,
+    /// D4, C-3: what is numbered rests on the slots before it alone, not on what it was computed from.
+    NumbersByTheLogAlone,
+    /// D4: a process goes on from its place in the log in a store that may have lost what stood before it.
+    FollowsALostLog,
+    /// D4, C-6: silence that was noted in one start of the store goes on in the next.
+    RemembersLostSilence,
+    /// D4, C-6: a client is let in by an attach that the store may have lost.
+    LetsInByLostAttaches,
+    /// D4, P5: temporary objects are removed for what the store may have lost.
+    SweepsByLostRows,
     /// C-6: a session that is too large to end at once stays open while it loses its first ephemerals.
     EndsOpenSessions,
     /// C-3, C6: the end of a session is left to the message that tells of it, which the store may lose.

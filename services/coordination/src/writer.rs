@@ -280,9 +280,9 @@ impl Turn<'_> {
     }
 
     /// Takes that back before anything else is done: it has been planned, and what fails or dies from here on says
-    /// nothing of it. A decision takes it back as well.
+    /// nothing of it. A decision takes it back as well. Also where the note seemed to fail: its answer may be all that did.
     async fn end_planning(&mut self, batch: &mut Batch<'_>) {
-        if self.row.plannings == 0 || self.writer.broken == Some(Broken::CountsWhatWasPlanned) {
+        if self.writer.broken == Some(Broken::CountsWhatWasPlanned) {
             return;
         }
         if let Ok(Moved::Done(row)) =

@@ -107,19 +107,28 @@ fn reading_ahead_of_the_view_is_caught() {
     notifications().without(Broken::ReadsAheadOfTheView).is_caught(SEEDS_UNTIL_CAUGHT);
 }
 
-/// C4: watches that are set again after a reconnect fire once, for what was missed or for what comes next,
-/// however many they are and whatever changes meanwhile.
-#[test]
-fn a_watch_that_is_set_again_fires_once() {
-    let scenario = Scenario {
+fn setting_watches_again() -> Scenario {
+    Scenario {
         clients: 4,
         requests: 24,
         one_break_in: 2,
         mix: watched,
         weather: Weather::Slow,
         ..Scenario::default()
-    };
-    scenario.holds("a_watch_that_is_set_again_fires_once");
+    }
+}
+
+/// C4: watches that are set again after a reconnect fire once, for what was missed or for what comes next,
+/// however many they are and whatever changes meanwhile.
+#[test]
+fn a_watch_that_is_set_again_fires_once() {
+    setting_watches_again().holds("a_watch_that_is_set_again_fires_once");
+}
+
+/// C4, broken.
+#[test]
+fn looking_again_at_watches_that_are_set_is_caught() {
+    setting_watches_again().without(Broken::ForgetsWhichWatchesAreSet).is_caught(SEEDS_UNTIL_CAUGHT);
 }
 
 fn reconnecting() -> Scenario {

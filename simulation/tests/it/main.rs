@@ -6,6 +6,7 @@ mod endings;
 mod ephemerals;
 mod fall_back;
 mod fated;
+mod forgotten;
 mod heartbeat;
 mod losses;
 mod poison;

@@ -65,7 +65,7 @@ impl Batch<'_> {
             held.seen_by = next;
             held.becomes
         } else {
-            match self.nodes.try_lock(path, self.holder, &mut self.basis).await? {
+            match self.nodes.try_lock(path, &self.lock, &mut self.basis).await? {
                 Some(found) => {
                     hold(&mut self.held, path, found, next);
                     found
