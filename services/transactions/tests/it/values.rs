@@ -331,3 +331,31 @@ fn a_commit_waits_for_values_on_their_way() {
         });
     }
 }
+
+/// T9: whoever was only taken for dead may write ahead until its last transaction has ended, and nothing but its log's entry
+/// names its chunks: the entry stays until no more can come.
+#[test]
+fn chunks_that_arrive_after_their_log_was_resolved_go() {
+    in_virtual_time(async |world| {
+        let gate = Gate::new(world.key_value());
+        let paused = Node::on(&world, gate.clone(), Config::default()).await;
+        let call = paused.begin().await;
+        gate.close(Held::Updates, layout::CHUNKS);
+        let (engine, putting) = (paused.engine.clone(), call.clone());
+        let put = tokio::spawn(async move { engine.put(&putting, key("k"), value(500_000, 1)).await });
+        gate.holds().await;
+        let node = Node::on(&world, world.key_value(), Config::default()).await;
+        tokio::time::sleep(Duration::from_mins(10)).await;
+        // What was under way arrives, and no answer does.
+        gate.die_after(0);
+        gate.open();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let store = world.key_value();
+        assert!(chunks_at_rest(&*store, &call).await > 0);
+        assert_eq!(versions_at_rest(&*store, "k").await, 0, "nothing else names them");
+        tokio::time::sleep(Duration::from_mins(40)).await;
+        assert_eq!(chunks_at_rest(&*store, &call).await, 0);
+        assert_eq!(node.engine.figures().log_slots, 0);
+        put.abort();
+    });
+}
