@@ -176,6 +176,8 @@ impl<'a> Commit<'a> {
         effects: Vec<Effect>,
         read: Timestamp,
     ) -> Self {
+        let is_leaving = buffer.iter().any(|(_, buffered)| matches!(buffered.held, Held::Leaving(_)));
+        assert!(!is_leaving || spills.failed.is_some(), "values are on their way, and nobody waits for them");
         let writes = buffer.write_set();
         let (set, _) = WriteSet::split(&writes, core.config.write_set_inline_bytes_max);
         let known = {

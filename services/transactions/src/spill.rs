@@ -89,8 +89,15 @@ impl Core {
         transaction: &Arc<Transaction>,
         leaving: Leaving,
     ) -> Result<()> {
+        let at_work = match transaction.node.at_work() {
+            Ok(at_work) => at_work,
+            // Never written, and no commit may take it for written.
+            Err(error) => {
+                self.counters.unbuffer(leaving.bytes);
+                return self.fail_spill(transaction, error);
+            }
+        };
         let (core, transaction) = (Arc::clone(self), Arc::clone(transaction));
-        let at_work = transaction.node.at_work()?;
         self.spawn_and_wait(async move {
             let _at_work = at_work;
             let written = core.write_ahead(&transaction, &leaving).await;

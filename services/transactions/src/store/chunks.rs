@@ -10,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use ports::{
     Update,
-    key_value::{Name, Value},
+    key_value::{Name, Room, Value},
 };
 
 use super::{Store, corrupt};
@@ -51,7 +51,13 @@ impl Store {
             let attributes = vec![(Name::from(VALUE), Value::Bytes(part))];
             Ok(Update::put(layout::chunk(attempt, write.write, chunk as u32), attributes))
         });
-        let put = |update| async move { self.update(update).await.map(drop) };
+        let put = |update| async move {
+            // What is left belongs to others (rule P6), and there may be less than when the value was taken in.
+            if self.key_value().room() < Room::Free {
+                return Err(Error::NoRoom);
+            }
+            self.update(update).await.map(drop)
+        };
         stream::iter(puts).try_for_each_concurrent(CHUNKS_AT_ONCE, put).await
     }
 

@@ -6,12 +6,12 @@ use bytes::Bytes;
 use ports::KeyValue;
 use transactions::{
     Config, Error, layout,
-    model::{Call, Key},
+    model::{Call, Key, Outcome},
 };
 
 use crate::{
-    gate::Gate,
-    house::{Node, in_virtual_time, items_at_rest, key, on_every_provider, versions_at_rest},
+    gate::{Gate, Held},
+    house::{Node, finished, in_virtual_time, items_at_rest, key, on_every_provider, versions_at_rest},
 };
 
 /// A key as long as keys may be; only its last byte tells it from its like.
@@ -266,5 +266,96 @@ fn large_values_are_read_within_a_bound_of_memory() {
             drop(second);
         });
         assert_eq!(third, Ok(Some(written)), "it waited");
+    });
+}
+
+/// P6, T7: a value that turns out not to fit ends its transaction, and nothing of it stays.
+#[test]
+fn a_value_that_does_not_fit_ends_its_transaction() {
+    in_virtual_time(async |world| {
+        let gate = Gate::new(world.key_value());
+        let node = Node::on(&world, gate.clone(), Config::default()).await;
+        node.write(&[("k", "before")]).await;
+        let call = node.begin_named("order").await;
+        node.put(&call, "k", "small").await;
+        gate.close(Held::Updates, layout::CHUNKS);
+        let (engine, putting) = (node.engine.clone(), call.clone());
+        let put = tokio::spawn(async move { engine.put(&putting, key("k"), value(5_000_000, 1)).await });
+        gate.holds().await;
+        world.fill_disk();
+        gate.open();
+        assert_eq!(put.await.expect("no panic"), Err(Error::NoRoom));
+        world.empty_disk();
+        assert_eq!(node.engine.commit(&call).await, Err(finished(Outcome::Aborted)));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let store = world.key_value();
+        assert_eq!((chunks_at_rest(&*store, &call).await, versions_at_rest(&*store, "k").await), (0, 1));
+        assert_eq!(shown(&node, &key("k")).await, Some(Bytes::from_static(b"before")));
+        let again = node.begin_named("order").await;
+        node.engine.put(&again, key("k"), value(5_000_000, 1)).await.expect("there is room again");
+        node.commit(&again).await;
+        assert!(shown(&node, &key("k")).await == Some(value(5_000_000, 1)));
+        assert_eq!(node.engine.figures().buffered_bytes, 0);
+    });
+}
+
+/// T3, T4: a commit waits for what its transaction is still writing, and an abort leaves none of it.
+#[test]
+fn a_commit_waits_for_values_on_their_way() {
+    for commits in [true, false] {
+        in_virtual_time(async |world| {
+            let gate = Gate::new(world.key_value());
+            let node = Node::on(&world, gate.clone(), Config::default()).await;
+            let call = node.begin().await;
+            gate.close(Held::Updates, layout::CHUNKS);
+            let (engine, putting) = (node.engine.clone(), call.clone());
+            let put = tokio::spawn(async move { engine.put(&putting, key("k"), value(500_000, 1)).await });
+            gate.holds().await;
+            let own = node.engine.get(&call, &key("k")).await.expect("read").value;
+            assert!(own == Some(value(500_000, 1)), "it is read meanwhile");
+            let (engine, ending) = (node.engine.clone(), call.clone());
+            let ended = tokio::spawn(async move {
+                if commits { engine.commit(&ending).await.map(drop) } else { engine.abort(&ending).await }
+            });
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            assert_eq!(shown(&node, &key("k")).await, None);
+            gate.open();
+            assert_eq!(ended.await.expect("no panic"), Ok(()));
+            let put = put.await.expect("no panic");
+            let expected = commits.then(|| value(500_000, 1));
+            assert_eq!(put, if commits { Ok(()) } else { Err(finished(Outcome::Aborted)) });
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            assert!(shown(&node, &key("k")).await == expected);
+            let chunks = chunks_at_rest(&*world.key_value(), &call).await;
+            assert_eq!(chunks, if commits { 2 } else { 0 });
+        });
+    }
+}
+
+/// T9: whoever was only taken for dead may write ahead until its last transaction has ended, and nothing but its log's entry
+/// names its chunks: the entry stays until no more can come.
+#[test]
+fn chunks_that_arrive_after_their_log_was_resolved_go() {
+    in_virtual_time(async |world| {
+        let gate = Gate::new(world.key_value());
+        let paused = Node::on(&world, gate.clone(), Config::default()).await;
+        let call = paused.begin().await;
+        gate.close(Held::Updates, layout::CHUNKS);
+        let (engine, putting) = (paused.engine.clone(), call.clone());
+        let put = tokio::spawn(async move { engine.put(&putting, key("k"), value(500_000, 1)).await });
+        gate.holds().await;
+        let node = Node::on(&world, world.key_value(), Config::default()).await;
+        tokio::time::sleep(Duration::from_mins(10)).await;
+        // What was under way arrives, and no answer does.
+        gate.die_after(0);
+        gate.open();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let store = world.key_value();
+        assert!(chunks_at_rest(&*store, &call).await > 0);
+        assert_eq!(versions_at_rest(&*store, "k").await, 0, "nothing else names them");
+        tokio::time::sleep(Duration::from_mins(40)).await;
+        assert_eq!(chunks_at_rest(&*store, &call).await, 0);
+        assert_eq!(node.engine.figures().log_slots, 0);
+        put.abort();
     });
 }
