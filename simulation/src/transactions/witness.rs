@@ -129,7 +129,8 @@ impl Witness {
         let record: StoredRecord = decode(record, "a commit record").expect("a record of ours");
         let mut testimony = self.testimony();
         for write in testimony.writes(attempt, &record) {
-            let mut chunks = (0..write.place.chunks()).map(|chunk| layout::chunk(attempt, write.write, chunk));
+            let mut chunks =
+                (0..write.place.chunks()).map(|chunk| layout::chunk(attempt, write.write, chunk));
             let is_there = testimony.confirmed.contains(&(write.key.clone(), attempt))
                 && chunks.all(|chunk| testimony.confirmed_chunks.contains(&chunk));
             if !is_there {

@@ -55,7 +55,7 @@ fn large_values_come_whole_or_not_at_all_on_nodes_that_die() {
 #[test]
 fn what_a_node_taken_for_dead_writes_ahead_goes() {
     let mut scenario = with_small_limits(replaced());
-    scenario.mix.transactions = scenario.mix.transactions / 2;
+    scenario.mix.transactions /= 2;
     scenario.holds("what_a_node_taken_for_dead_writes_ahead_goes");
 }
 
