@@ -42,8 +42,8 @@ struct Arguments {
     /// Data directories, logs and transactions.json go here.
     #[arg(long, default_value = "target/bench")]
     directory: PathBuf,
-    /// Heats of the keys: exponents of Zipf's law; `--zipf=` leaves Redis out.
-    #[arg(long, value_delimiter = ',', default_value = "1.0,1.5,2.0")]
+    /// Heats of the keys: exponents of Zipf's law; `--zipf` without any leaves Redis out.
+    #[arg(long, num_args = 0.., value_delimiter = ',', default_value = "1.0,1.5,2.0")]
     zipf: Vec<f64>,
     /// Clients at once beside Redis.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000))]
@@ -66,8 +66,8 @@ struct Arguments {
     /// The retry window in those runs: rows and slots are kept as long; 120 s is the service's.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=3_600))]
     window_seconds: u32,
-    /// Functions in a transaction, on the embedded store with ten clients; `--lengths=` leaves it out.
-    #[arg(long, value_delimiter = ',', default_value = "1,2,4,6,8,10")]
+    /// Functions in a transaction, on the embedded store with ten clients; `--lengths` without any leaves it out.
+    #[arg(long, num_args = 0.., value_delimiter = ',', default_value = "1,2,4,6,8,10")]
     lengths: Vec<usize>,
     /// Transactions of each client at each length.
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]

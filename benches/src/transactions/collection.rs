@@ -1,7 +1,7 @@
 //! What collecting costs, and what the store holds with it and without: the same overwrites on two fresh stores.
 //!
-//! First as fast as they go, then both at the same rate, 70 % of what the store bears without collection. Meanwhile the disk
-//! is looked at, again and again.
+//! First as fast as they go, then both at the same rate, 70 % of what the store bears without collection. Meanwhile the
+//! checkpoint store is looked at, again and again.
 
 use std::{
     path::Path,
@@ -14,7 +14,7 @@ use simulation::transactions::workload::Mix;
 use transactions::Config;
 
 use super::{
-    engine::{embedded, start, stored_bytes},
+    engine::{embedded_that_folds_often, start, stored_bytes},
     run::{self, Figures, Watching},
     target::Target,
 };
@@ -50,7 +50,7 @@ pub struct Run {
     pub steady: Figures,
     /// CPU time per transaction then.
     pub steady_cpu_us: f64,
-    /// Seconds since that began, and bytes on the disk.
+    /// Seconds since that began, and bytes of the checkpoint store.
     pub stored: Vec<(f64, u64)>,
     /// Versions collected in both runs.
     pub collected_versions: u64,
@@ -118,7 +118,7 @@ struct House<'a> {
 impl House<'_> {
     /// As fast as it goes: what came of it, the CPU time of each, and how many versions were collected.
     async fn saturate(&self, config: Config) -> Result<(Figures, f64, u64)> {
-        let store = embedded(self.data).await?;
+        let store = embedded_that_folds_often(self.data).await?;
         let (engine, background) = start(store.key_value(), config).await?;
         let order = run::prepare(&mut Target::engine(&engine), &self.mix).await?;
         let targets = || (0..self.mix.clients).map(|_| Target::engine(&engine)).collect::<Vec<_>>();
@@ -141,7 +141,7 @@ impl House<'_> {
         config: Config,
         per_second: f64,
     ) -> Result<(Figures, f64, Vec<(f64, u64)>, u64)> {
-        let store = embedded(self.data).await?;
+        let store = embedded_that_folds_often(self.data).await?;
         let (engine, background) = start(store.key_value(), config).await?;
         let order = run::prepare(&mut Target::engine(&engine), &self.mix).await?;
         let transactions = (per_second * self.seconds.as_secs_f64()) as usize;

@@ -28,8 +28,10 @@ pub fn svg(collection: &Collection, machine: &Machine) -> String {
     );
     let title = "<tspan font-size=\"17\" font-weight=\"600\">Stored under steady overwrites</tspan>";
     label(&mut text, 20.0, 28.0, "start", title);
-    let rate =
-        format!("MiB on the disk; {:.0} transactions of two writes per second", collection.steady_per_second);
+    let rate = format!(
+        "MiB of the checkpoint store; {:.0} transactions of two writes per second",
+        collection.steady_per_second
+    );
     label(&mut text, 20.0, 50.0, "start", &grey(&rate));
     for step in 0..=STEPS {
         let share = f64::from(step) / f64::from(STEPS);

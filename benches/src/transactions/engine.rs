@@ -8,6 +8,9 @@ use ports::key_value::SharedKeyValue;
 use tokio::task::JoinSet;
 use transactions::{Config, Engine, Parts, Service};
 
+/// The journal that is folded at a time, where it is folded often.
+const FOLD_BYTES: u64 = 16 << 20;
+
 /// An engine over `key_value`, and what runs beside it.
 pub async fn start(key_value: SharedKeyValue, config: Config) -> Result<(Engine, JoinSet<()>)> {
     let parts =
@@ -22,22 +25,24 @@ pub async fn start(key_value: SharedKeyValue, config: Config) -> Result<(Engine,
 
 /// A fresh store on the disk at `data`.
 pub async fn embedded(data: &Path) -> Result<embedded::Embedded> {
+    embedded_as(embedded::Config::new(data), data).await
+}
+
+/// A fresh store that folds its journal into the checkpoint store often, so that this follows what is stored.
+pub async fn embedded_that_folds_often(data: &Path) -> Result<embedded::Embedded> {
+    let config = embedded::Config { checkpoint_bytes: FOLD_BYTES, ..embedded::Config::new(data) };
+    embedded_as(config, data).await
+}
+
+async fn embedded_as(config: embedded::Config, data: &Path) -> Result<embedded::Embedded> {
     if data.exists() {
         fs::remove_dir_all(data)?;
     }
     fs::create_dir_all(data)?;
-    Ok(embedded::Embedded::open(embedded::Config::new(data)).await?)
+    Ok(embedded::Embedded::open(config).await?)
 }
 
-/// How many bytes the files below `directory` have, as the disk counts them.
-pub fn stored_bytes(directory: &Path) -> Result<u64> {
-    use std::os::unix::fs::MetadataExt;
-    let mut bytes = 0;
-    for entry in fs::read_dir(directory)? {
-        let entry = entry?;
-        // A file may be gone by now: the journal drops segments.
-        let Ok(metadata) = entry.metadata() else { continue };
-        bytes += if metadata.is_dir() { stored_bytes(&entry.path())? } else { metadata.blocks() * 512 };
-    }
-    Ok(bytes)
+/// How long the checkpoint store at `data` is. The journal beside it is as long as it was made, whatever is in it.
+pub fn stored_bytes(data: &Path) -> Result<u64> {
+    Ok(fs::metadata(data.join("state.redb"))?.len())
 }
