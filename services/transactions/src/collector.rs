@@ -195,19 +195,12 @@ impl Core {
     }
 
     /// Deletes versions that nobody needs.
+    ///
+    /// The index drops them before, so that no read is led to what is gone, and again after, since a load may have seen
+    /// them meanwhile.
     pub(crate) async fn delete_versions(&self, node: &Arc<Node>, plan: &[Superseded]) -> Result<()> {
-        {
-            let mut view = self.view();
-            if view.is_served_by(node) {
-                for Superseded { key, record } in plan {
-                    view.index.drop_versions(key, &[record.attempt]);
-                    if let Some(write) = record.write_of(key) {
-                        view.data.remove(record.attempt, write.write);
-                    }
-                }
-            }
-        }
-        let all = stream::iter(plan.iter().map(Ok));
+        self.drop_from_memory(node, plan);
+        let all = stream::iter(plan.iter().map(Ok::<_, crate::Error>));
         all.try_for_each_concurrent(DELETIONS_AT_ONCE, |Superseded { key, record }| async move {
             let write = record.write_of(key).expect("a version is collected of a key that its record names");
             if self.config.is_broken(Broken::ForgetsChunks) {
@@ -218,7 +211,22 @@ impl Core {
             self.counters.collected(record.value_bytes(key));
             Ok(())
         })
-        .await
+        .await?;
+        self.drop_from_memory(node, plan);
+        Ok(())
+    }
+
+    fn drop_from_memory(&self, node: &Arc<Node>, plan: &[Superseded]) {
+        let mut view = self.view();
+        if !view.is_served_by(node) {
+            return;
+        }
+        for Superseded { key, record } in plan {
+            view.index.drop_versions(key, &[record.attempt]);
+            if let Some(write) = record.write_of(key) {
+                view.data.remove(record.attempt, write.write);
+            }
+        }
     }
 
     /// What is known of `key`: a load if it has to be.

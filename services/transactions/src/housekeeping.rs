@@ -199,15 +199,17 @@ impl Housekeeping {
     /// One step of every log. False: nothing was to do.
     async fn tidy_logs(&mut self) -> Result<bool> {
         let (core, node) = (Arc::clone(&self.core), Arc::clone(&self.node));
-        let retained: Vec<(NodeId, u64)> =
-            self.logs.iter().map(|tended| (tended.node, tended.retained.next.0)).collect();
-        // The row of a record whose slot is still there is not released.
-        let may_be_released = |record: &CommitRecord| {
-            let slot = retained.iter().find(|(log, _)| *log == record.position.log);
-            slot.is_none_or(|(_, next)| record.position.slot < *next)
-        };
         let mut is_busy = false;
-        for tended in &mut self.logs {
+        for place in 0..self.logs.len() {
+            // Anew for each log: what the one before has released must be looked at by this one.
+            let retained: Vec<(NodeId, u64)> =
+                self.logs.iter().map(|tended| (tended.node, tended.retained.next.0)).collect();
+            // The row of a record whose slot is still there is not released.
+            let may_be_released = |record: &CommitRecord| {
+                let slot = retained.iter().find(|(log, _)| *log == record.position.log);
+                slot.is_none_or(|(_, next)| record.position.slot < *next)
+            };
+            let tended = &mut self.logs[place];
             is_busy |= core.collect(&node, tended, &may_be_released).await?;
             is_busy |= core.retain(&node, tended).await?;
         }

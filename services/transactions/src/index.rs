@@ -95,6 +95,8 @@ pub type Loaded = Option<Result<Arc<Entry>, Error>>;
 #[derive(Debug)]
 struct Load {
     heard: Vec<Arc<CommitRecord>>,
+    /// What was collected meanwhile: the load may have seen it.
+    dropped: Vec<Attempt>,
     done: watch::Sender<Loaded>,
 }
 
@@ -139,7 +141,7 @@ impl Index {
             return Loading::UnderWay(load.done.subscribe());
         }
         let (done, waiter) = watch::channel(None);
-        self.loads.insert(key.clone(), Load { heard: Vec::new(), done });
+        self.loads.insert(key.clone(), Load { heard: Vec::new(), dropped: Vec::new(), done });
         Loading::ByCaller(waiter)
     }
 
@@ -150,6 +152,7 @@ impl Index {
         for record in records.iter().chain(&load.heard) {
             entry.merge(record);
         }
+        entry.drop_versions(&load.dropped);
         let entry = Arc::new(entry);
         self.entries.insert(key.clone(), Arc::clone(&entry));
         // Even if the entry is too large to be kept, those who wait are answered by it.
@@ -198,6 +201,9 @@ impl Index {
 
     /// Versions of `key` are collected.
     pub fn drop_versions(&mut self, key: &Key, attempts: &[Attempt]) {
+        if let Some(load) = self.loads.get_mut(key) {
+            load.dropped.extend_from_slice(attempts);
+        }
         if let Some(mut entry) = self.entries.get_mut(key) {
             Arc::make_mut(&mut entry).drop_versions(attempts);
         }
