@@ -7,7 +7,7 @@ use embedded::{Embedded, Health, Room};
 use http_frontend::status::{Journal, Store};
 use in_process::Functions;
 use item_objects::ItemObjects;
-use ports::{KeyValue, Queue, objects::ObjectStore};
+use ports::{KeyValue, Monotonic, Outage, Queue, objects::ObjectStore};
 use redis_provider::{OpenError, Redis};
 use tokio::time::Instant;
 
@@ -145,19 +145,21 @@ async fn open_embedded(settings: &Settings) -> anyhow::Result<Embedded> {
 
 async fn open_redis(config: &redis_provider::Config) -> anyhow::Result<Redis> {
     let started = Instant::now();
-    let mut is_told = false;
+    let mut outage = Outage::default();
     let store = loop {
         match Redis::open(config).await {
             Err(error @ OpenError::Unreachable { .. }) if started.elapsed() < OPEN_MAX => {
-                if !is_told {
-                    tracing::warn!(%error, "--store cannot be reached yet; trying for {OPEN_MAX:?}");
-                    is_told = true;
+                if let Some(lasts) = outage.failed(Monotonic(started.elapsed()), &error.to_string()) {
+                    tracing::warn!(%error, ?lasts, "--store cannot be reached yet; trying for {OPEN_MAX:?}");
                 }
                 tokio::time::sleep(OPEN_AGAIN).await;
             }
             opened => break opened.context("--store")?,
         }
     };
+    if let Some(lasted) = outage.ended(Monotonic(started.elapsed())) {
+        tracing::info!(?lasted, "--store can be reached");
+    }
     for warning in store.warnings() {
         tracing::warn!("{warning}");
     }

@@ -13,6 +13,7 @@
 #![allow(clippy::disallowed_methods)] // a benchmark is about real time; no seed replays it
 
 pub mod chart;
+mod drawing;
 pub mod figures;
 pub mod latency;
 pub mod load;

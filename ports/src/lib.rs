@@ -5,7 +5,8 @@
 //! numbers. Nothing in this crate does I/O, reads a clock or starts a task.
 //!
 //! Reading order: [`durability`] (what "done" means), [`key_value`], [`queue`], [`functions`], [`clock`],
-//! [`objects`]; then the decorators that work around any port: [`metering`] and [`faults`].
+//! [`objects`]; then the decorators that work around any port: [`metering`] and [`faults`]; and what providers say in the log
+//! of what goes wrong for long: [`outage`].
 
 pub mod clock;
 pub mod contract;
@@ -16,6 +17,7 @@ pub mod functions;
 pub mod key_value;
 pub mod metering;
 pub mod objects;
+pub mod outage;
 pub mod queue;
 
 pub use clock::{Clock, Entropy, Monotonic, Timestamp};
@@ -23,4 +25,5 @@ pub use durability::{Cost, DurabilityPoint, Externalize, Incarnation, Position, 
 pub use error::{Error, ErrorKind, Result};
 pub use functions::{Event, Functions, Handler};
 pub use key_value::{Condition, Item, Key, KeyValue, Update};
+pub use outage::Outage;
 pub use queue::Queue;

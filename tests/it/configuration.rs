@@ -65,3 +65,16 @@ fn a_directory_that_cannot_be_made_is_named() {
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("taken"), "{}", text(&output.stderr));
 }
+
+/// A store that is away is tried for a while, several times a second; the log says so a few times.
+#[test]
+fn a_store_that_cannot_be_reached_is_named_a_few_times() {
+    let directory = tempfile::tempdir().expect("a directory");
+    // Nobody listens on the first port, and who is not root cannot begin to.
+    let output =
+        run(&mut serve(directory.path(), &["--provider", "redis", "--store", "redis://127.0.0.1:1"]));
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stderr);
+    assert!((2..=5).contains(&said.lines().count()), "{said}");
+    assert!(said.lines().all(|line| line.contains("127.0.0.1:1")), "{said}");
+}

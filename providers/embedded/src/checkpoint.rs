@@ -14,6 +14,7 @@ use std::{
 };
 
 use parking_lot::{Condvar, Mutex};
+use ports::{Monotonic, Outage};
 
 use crate::{
     base::{BaseError, Place},
@@ -49,7 +50,8 @@ struct Inner {
     running: bool,
     stop: bool,
     count: u64,
-    error: Option<String>,
+    /// That they fail.
+    outage: Outage,
 }
 
 impl Checkpoints {
@@ -86,7 +88,7 @@ impl Checkpoints {
     /// How many were made, and why the last one failed if it did.
     pub(crate) fn report(&self) -> (u64, Option<String>) {
         let inner = self.inner.lock();
-        (inner.count, inner.error.clone())
+        (inner.count, inner.outage.reason().map(str::to_owned))
     }
 
     fn next(&self) -> Option<Job> {
@@ -105,19 +107,23 @@ impl Checkpoints {
         }
     }
 
-    fn succeeded(&self) {
+    fn succeeded(&self, now: Monotonic) {
         let mut inner = self.inner.lock();
         inner.running = false;
-        inner.error = None;
+        if let Some(lasted) = inner.outage.ended(now) {
+            tracing::info!(?lasted, "checkpoints are made again");
+        }
         inner.count += 1;
         self.changed.notify_all();
     }
 
     /// Puts `job` back, to be tried again: its generation is still frozen, so nobody handed in another.
-    fn failed(&self, job: Job, error: String) {
+    fn failed(&self, job: Job, error: &str, now: Monotonic) {
         let mut inner = self.inner.lock();
         inner.running = false;
-        inner.error = Some(error);
+        if let Some(lasts) = inner.outage.failed(now, error) {
+            tracing::warn!(error, ?lasts, "checkpoints fail; everything is kept, and they are tried again");
+        }
         inner.failed = Some(Instant::now());
         inner.job = Some(job);
         self.changed.notify_all();
@@ -130,12 +136,11 @@ pub(crate) fn run(engine: &Arc<Engine>) {
         match fold(engine, &job) {
             Ok(()) => {
                 drop(job);
-                engine.checkpoints.succeeded();
+                engine.checkpoints.succeeded(Monotonic(engine.now()));
             }
             Err(error) => {
-                tracing::warn!(%error, "checkpoint failed; everything is kept and it is tried again");
                 recover_store(engine);
-                engine.checkpoints.failed(job, error.to_string());
+                engine.checkpoints.failed(job, &error.to_string(), Monotonic(engine.now()));
             }
         }
     }
@@ -307,7 +312,7 @@ mod tests {
         let running = desk.next().expect("nobody stopped it");
         assert_eq!((running.place.sequence, waiting(&desk)), (1, None));
         desk.submit(job(2));
-        desk.succeeded();
+        desk.succeeded(Monotonic::default());
         assert_eq!(waiting(&desk), Some(2));
     }
 
@@ -316,7 +321,7 @@ mod tests {
         let desk = Checkpoints::default();
         desk.submit(job(1));
         let running = desk.next().expect("nobody stopped it");
-        desk.failed(running, "the disk is full".to_owned());
+        desk.failed(running, "the disk is full", Monotonic::default());
         assert_eq!(desk.report(), (0, Some("the disk is full".to_owned())));
         assert_eq!(waiting(&desk), Some(1));
         desk.quiesce();

@@ -28,7 +28,7 @@ use std::{
 
 use bytes::Bytes;
 use parking_lot::RwLock;
-use ports::DurabilityPoint;
+use ports::{DurabilityPoint, Monotonic, Outage};
 use redis::{Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ServerErrorKind, Value, cmd, pipe};
 
 use crate::{
@@ -56,7 +56,9 @@ pub(crate) struct Cluster {
     config: Config,
     seeds: Vec<ConnectionInfo>,
     routes: RwLock<Arc<Routes>>,
-    refreshing: tokio::sync::Mutex<()>,
+    opened: Instant,
+    /// Held while it is looked up who has which slot; and that nobody says so.
+    refreshing: tokio::sync::Mutex<Outage>,
     waits: Waits,
     warnings: Vec<String>,
     scripts: Scripts,
@@ -122,6 +124,7 @@ impl Cluster {
             config: config.clone(),
             seeds,
             routes: RwLock::new(Arc::new(routes)),
+            opened: Instant::now(),
             refreshing: tokio::sync::Mutex::default(),
             waits,
             warnings,
@@ -237,14 +240,24 @@ impl Cluster {
 
     /// Looks up anew who has which slot, unless somebody did since `number`.
     async fn refresh(&self, number: u64) {
-        let _turn = self.refreshing.lock().await;
+        let mut outage = self.refreshing.lock().await;
         let present = Arc::clone(&self.routes.read());
         if present.number != number {
             return;
         }
+        let now = || Monotonic(self.opened.elapsed());
         match discover(&self.config, &self.seeds, &present).await {
-            Ok(routes) => *self.routes.write() = Arc::new(routes),
-            Err(failure) => tracing::warn!(?failure, "nobody in the cluster says who has which slot"),
+            Ok(routes) => {
+                *self.routes.write() = Arc::new(routes);
+                if let Some(lasted) = outage.ended(now()) {
+                    tracing::info!(?lasted, "the cluster says again who has which slot");
+                }
+            }
+            Err(failure) => {
+                if let Some(lasts) = outage.failed(now(), &format!("{failure:?}")) {
+                    tracing::warn!(?failure, ?lasts, "nobody in the cluster says who has which slot");
+                }
+            }
         }
     }
 }

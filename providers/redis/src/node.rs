@@ -7,10 +7,11 @@
 use std::{
     fmt,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
+use ports::{Monotonic, Outage};
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ErrorKind, Pipeline, Value,
     aio::MultiplexedConnection,
@@ -27,30 +28,51 @@ pub(crate) struct Node {
     trouble: Trouble,
 }
 
-/// Why the server could not be used when it was last needed.
-#[derive(Default)]
+/// Why the server could not be used when it was last needed. As long as it has never answered, whoever looks for it is told
+/// and says so: a store that cannot be opened is tried again with nodes of its own.
 struct Trouble {
+    address: String,
+    made: Instant,
+    has_answered: AtomicBool,
     is_there: AtomicBool,
-    reason: Mutex<String>,
+    outage: Mutex<Outage>,
 }
 
 impl Trouble {
+    fn of(address: String) -> Self {
+        let (has_answered, is_there) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { address, made: Instant::now(), has_answered, is_there, outage: Mutex::default() }
+    }
+
     fn told<T>(&self, answered: Result<T, Failure>) -> Result<T, Failure> {
         match &answered {
             Err(Failure::NotSent(error) | Failure::Unanswered(error)) => {
-                if !self.is_there.swap(true, Ordering::Relaxed) {
-                    tracing::warn!(%error, "a redis server cannot be used; trying again");
+                let mut outage = self.outage.lock();
+                self.is_there.store(true, Ordering::Relaxed);
+                if let Some(lasts) = outage.failed(self.now(), &error.to_string())
+                    && self.has_answered.load(Ordering::Relaxed)
+                {
+                    tracing::warn!(server = self.address, %error, ?lasts, "a redis server cannot be used; trying again");
                 }
-                *self.reason.lock() = error.to_string();
             }
             // A refusal is an answer too.
-            _ if self.is_there.load(Ordering::Relaxed) => {
+            _ if self.is_there.load(Ordering::Relaxed) || !self.has_answered.load(Ordering::Relaxed) => {
+                let mut outage = self.outage.lock();
                 self.is_there.store(false, Ordering::Relaxed);
-                tracing::info!("the redis server can be used again");
+                if let Some(lasted) = outage.ended(self.now())
+                    && self.has_answered.load(Ordering::Relaxed)
+                {
+                    tracing::info!(server = self.address, ?lasted, "the redis server can be used again");
+                }
+                self.has_answered.store(true, Ordering::Relaxed);
             }
             _ => {}
         }
         answered
+    }
+
+    fn now(&self) -> Monotonic {
+        Monotonic(self.made.elapsed())
     }
 }
 
@@ -73,7 +95,7 @@ impl Node {
             response_timeout,
         };
         let fences = link(config.response_timeout + config.durability_timeout);
-        let trouble = Trouble::default();
+        let trouble = Trouble::of(address.clone());
         Ok(Self { address, client, commands: link(config.response_timeout), fences, trouble })
     }
 
@@ -84,8 +106,7 @@ impl Node {
 
     /// Host and port, and why it could not be used when it was last needed, if so.
     pub(crate) fn health(&self) -> (String, Option<String>) {
-        let is_troubled = self.trouble.is_there.load(Ordering::Relaxed);
-        (self.address.clone(), is_troubled.then(|| self.trouble.reason.lock().clone()))
+        (self.address.clone(), self.trouble.outage.lock().reason().map(str::to_owned))
     }
 
     /// Runs one command.

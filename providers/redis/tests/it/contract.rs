@@ -13,6 +13,7 @@ use ports::{
 use redis_provider::{Acknowledged, Config, Redis};
 
 use crate::{
+    cluster::Cluster,
     server::{Keeps, Server, shared},
     world::{block_on, namespace, open},
 };
@@ -58,6 +59,55 @@ fn run_queue(case: Case<contract::queue::Subject>, config: Config) {
     });
 }
 
+/// Servers that are killed, and started again on their append-only files.
+trait Crash: std::fmt::Debug + Send + Sync + 'static {
+    fn crash(&self);
+}
+
+impl Crash for Server {
+    fn crash(&self) {
+        self.kill();
+        self.restart();
+    }
+}
+
+impl Crash for Cluster {
+    fn crash(&self) {
+        Self::crash(self);
+    }
+}
+
+/// A store on such servers.
+#[derive(Debug)]
+struct Crashing<S> {
+    store: Redis,
+    config: Config,
+    servers: S,
+}
+
+#[async_trait]
+impl<S: Crash> contract::durability::Crashable for Crashing<S> {
+    fn key_value(&self) -> SharedKeyValue {
+        self.store.key_value()
+    }
+
+    fn queue(&self) -> Option<SharedQueue> {
+        Some(self.store.queue())
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(SystemClock::new())
+    }
+
+    async fn crash_and_reopen(self: Box<Self>) -> contract::durability::Subject {
+        let Self { store, config, servers } = *self;
+        drop(store);
+        servers.crash();
+        let store = open(&config).await;
+        Box::new(Self { store, config, servers })
+    }
+}
+
 mod single {
     use super::*;
 
@@ -79,44 +129,12 @@ mod single {
         ports::queue_contract!(super::queue);
     }
 
-    /// A store whose server is killed, and started again on its append-only file.
-    #[derive(Debug)]
-    struct Crashing {
-        store: Redis,
-        config: Config,
-        server: Server,
-    }
-
-    #[async_trait]
-    impl contract::durability::Crashable for Crashing {
-        fn key_value(&self) -> SharedKeyValue {
-            self.store.key_value()
-        }
-
-        fn queue(&self) -> Option<SharedQueue> {
-            Some(self.store.queue())
-        }
-
-        fn clock(&self) -> Arc<dyn Clock> {
-            Arc::new(SystemClock::new())
-        }
-
-        async fn crash_and_reopen(self: Box<Self>) -> contract::durability::Subject {
-            let Self { store, config, server } = *self;
-            drop(store);
-            server.kill();
-            server.restart();
-            let store = open(&config).await;
-            Box::new(Self { store, config, server })
-        }
-    }
-
     fn durability(case: Case<contract::durability::Subject>) {
         let server = Server::start(Keeps::Always);
         let config = Config::single(server.url());
         block_on(async {
             let store = open(&config).await;
-            case.run(Box::new(Crashing { store, config, server })).await;
+            case.run(Box::new(Crashing { store, config, servers: server })).await;
         });
     }
 
@@ -127,7 +145,7 @@ mod single {
 
 mod cluster {
     use super::*;
-    use crate::cluster::{Cluster, shared};
+    use crate::cluster::shared;
 
     fn replicated(cluster: &Cluster) -> Config {
         Config { acknowledged: Acknowledged::Replicas(1), ..Config::cluster(cluster.urls()) }
@@ -167,43 +185,12 @@ mod cluster {
         ports::queue_contract!(super::queue);
     }
 
-    /// A store whose servers are all killed, and started again on their append-only files.
-    #[derive(Debug)]
-    struct Crashing {
-        store: Redis,
-        config: Config,
-        cluster: Cluster,
-    }
-
-    #[async_trait]
-    impl contract::durability::Crashable for Crashing {
-        fn key_value(&self) -> SharedKeyValue {
-            self.store.key_value()
-        }
-
-        fn queue(&self) -> Option<SharedQueue> {
-            Some(self.store.queue())
-        }
-
-        fn clock(&self) -> Arc<dyn Clock> {
-            Arc::new(SystemClock::new())
-        }
-
-        async fn crash_and_reopen(self: Box<Self>) -> contract::durability::Subject {
-            let Self { store, config, cluster } = *self;
-            drop(store);
-            cluster.crash();
-            let store = open(&config).await;
-            Box::new(Self { store, config, cluster })
-        }
-    }
-
     fn durability(case: Case<contract::durability::Subject>) {
         let cluster = Cluster::bare(Keeps::Always);
         let config = Config::cluster(cluster.urls());
         block_on(async {
             let store = open(&config).await;
-            case.run(Box::new(Crashing { store, config, cluster })).await;
+            case.run(Box::new(Crashing { store, config, servers: cluster })).await;
         });
     }
 
