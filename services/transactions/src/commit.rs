@@ -14,6 +14,8 @@
 //! whoever finds the row durable finds entry and data durable. What a death after each step leaves, and who finishes
 //! it, is the table of `docs/design/0003-transactions.md`, section 7.2.
 
+mod sequenced;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -26,14 +28,15 @@ use crate::{
     collector::Superseded,
     effects::Effect,
     engine::Core,
+    keyspace::Order,
     model::{Call, Committed, Key, NodeId, Outcome, Position, Timestamp, TransactionId, Version},
     node::Node,
     node_log::{Draft, Placed},
     open::Found,
     records::{CommitRecord, Place, StoredRecord, Write, WriteSet},
-    registry,
+    registry, snapshot,
     store::{Decided, Decision},
-    transaction::{Answer, Phase, Transaction},
+    transaction::{Answer, Phase, Terms, Transaction},
     write_buffer::WriteBuffer,
 };
 
@@ -74,7 +77,7 @@ impl Core {
         let node = self.serving()?;
         let attempt = node.next_attempt();
         let id = TransactionId::generate(self.clock.now(), attempt, self.entropy.next_u64() as u16);
-        self.open(&node, &id, attempt, None, Timestamp::default())?;
+        self.open(&node, &id, attempt, None, Terms::default())?;
         let call = Call { id, attempt: Some(attempt) };
         let transaction = self.here(&call).await?;
         if let Err(error) = self.buffer(&transaction, key, value) {
@@ -102,15 +105,22 @@ impl Core {
         state.phase = Phase::Committing;
         let buffer = std::mem::take(&mut state.buffer);
         let effects = std::mem::take(&mut state.effects);
-        let read = state.reads.newest().timestamp;
+        let read = state.reads.newest_timed();
+        let observed = snapshot::observed(transaction, &state.reads);
         drop(state);
         let (core, transaction) = (Arc::clone(self), Arc::clone(transaction));
         self.spawn(async move {
             let bytes = buffer.bytes() + effects.bytes();
-            let answer = if buffer.is_empty() && effects.is_empty() {
+            let is_reader = buffer.is_empty() && effects.is_empty();
+            let answer = if is_reader && !core.config.is_broken(Broken::ValidatesReaders) {
                 commit_nothing(&transaction).await
             } else {
-                Commit::new(&core, &transaction, buffer, effects.into_effects(), read).run().await
+                let commit = Commit::new(&core, &transaction, buffer, effects.into_effects(), read);
+                match core.order_of(&transaction, &commit.writes).await {
+                    Ok(Order::Sequenced) => commit.run_sequenced(observed).await,
+                    Ok(Order::Timed { _under_way }) => commit.run().await,
+                    Err(error) => commit.give_up(None, error),
+                }
             };
             core.counters.unbuffer(bytes);
             core.end(&transaction, &mut transaction.state(), &answer);
@@ -123,6 +133,18 @@ impl Core {
         let through = node.log.decided(slot);
         if view.is_served_by(node) {
             Arc::make_mut(&mut view.heard).advance(node.id, through);
+        }
+    }
+
+    /// A successor need not read the log from its start.
+    fn publish(&self, node: &Arc<Node>) {
+        if let Some(row) = node.log.unpublished(node.id, self.config.slots_unpublished_max) {
+            let node = Arc::clone(node);
+            self.spawn(async move {
+                if let Err(error) = registry::publish(&node.store, row).await {
+                    tracing::debug!(%error, "how far the log is done was not told");
+                }
+            });
         }
     }
 }
@@ -175,9 +197,9 @@ impl<'a> Commit<'a> {
         let known = {
             let view = core.view();
             let newest = writes.iter().filter_map(|write| view.index.newest(&write.key));
-            newest.map(|record| record.version.timestamp).max().unwrap_or_default()
+            newest.map(|record| record.version.timed()).max().unwrap_or_default()
         };
-        let floor = read.max(known).max(transaction.after);
+        let floor = read.max(known).max(transaction.terms.after);
         Self { core, transaction, buffer, effects, writes, set, floor }
     }
 
@@ -188,24 +210,9 @@ impl<'a> Commit<'a> {
         let store = &self.transaction.node.store;
         let is_data_late = self.core.config.is_broken(Broken::RecordBeforeData);
         let data = async { if is_data_late { Ok(()) } else { self.write_data().await } };
-        // Joined in the order of issue: an owner at rest comes before what it owns. Where the entry only names the
-        // parts of its write set, these say what is owned, and each waits for the one before: no sweep finds parts.
-        let (_, parts) = WriteSet::split(&self.writes, self.core.config.write_set_inline_bytes_max);
-        let (placed, data) = if parts.is_empty() {
-            futures_util::join!(self.announce(), data)
-        } else {
-            let placed = self.announce().await;
-            let data = async {
-                self.write_parts(&parts).await?;
-                data.await
-            };
-            let data = if placed.is_ok() { data.await } else { Ok(()) };
-            (placed, data)
-        };
-        let placed = match (data, placed) {
-            (Ok(()), Ok(placed)) => placed,
-            (_, Err(error)) => return self.give_up(None, error),
-            (Err(error), Ok(placed)) => return self.give_up(Some(placed.slot), error),
+        let placed = match self.round_one(data).await {
+            Ok(placed) => placed,
+            Err((slot, error)) => return self.give_up(slot, error),
         };
         if self.core.config.is_broken(Broken::VisibleBeforeRecord) {
             self.install(self.record(placed, DurabilityPoint::DURABLE));
@@ -233,11 +240,37 @@ impl<'a> Commit<'a> {
             self.drop_tombstones(&record).await?;
         }
         self.transaction.settle(Some(placed.slot));
-        self.publish();
+        self.core.publish(&self.transaction.node);
         if self.core.config.is_broken(Broken::AnswersBeforeDurable) {
             return Ok(Committed { after: record.after() });
         }
         answer_durable(&self.transaction.node, point, Some(&record)).await
+    }
+
+    /// Step 1, with `data` as what is written beside the entry. Errors: with the slot of the entry, if it has one.
+    async fn round_one(
+        &self,
+        data: impl Future<Output = Result<()>>,
+    ) -> Result<Placed, (Option<u64>, Error)> {
+        // Joined in the order of issue: an owner at rest comes before what it owns. Where the entry only names the
+        // parts of its write set, these say what is owned, and each waits for the one before: no sweep finds parts.
+        let (_, parts) = WriteSet::split(&self.writes, self.core.config.write_set_inline_bytes_max);
+        let (placed, data) = if parts.is_empty() {
+            futures_util::join!(self.announce(), data)
+        } else {
+            let placed = self.announce().await;
+            let data = async {
+                self.write_parts(&parts).await?;
+                data.await
+            };
+            let data = if placed.is_ok() { data.await } else { Ok(()) };
+            (placed, data)
+        };
+        match (data, placed) {
+            (Ok(()), Ok(placed)) => Ok(placed),
+            (_, Err(error)) => Err((None, error)),
+            (Err(error), Ok(placed)) => Err((Some(placed.slot), error)),
+        }
     }
 
     /// As nobody may: while older versions of the keys may be there, or still come.
@@ -322,19 +355,6 @@ impl<'a> Commit<'a> {
             }
         }
         record
-    }
-
-    /// A successor need not read the log from its start.
-    fn publish(&self) {
-        let node = &self.transaction.node;
-        if let Some(row) = node.log.unpublished(node.id, self.core.config.slots_unpublished_max) {
-            let node = Arc::clone(node);
-            self.core.spawn(async move {
-                if let Err(error) = registry::publish(&node.store, row).await {
-                    tracing::debug!(%error, "how far the log is done was not told");
-                }
-            });
-        }
     }
 
     /// It does not commit, since nobody else would: that can be answered at once. Whatever keeps the clean-up from

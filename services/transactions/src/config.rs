@@ -56,6 +56,8 @@ pub struct Config {
     pub effects_inline_bytes_max: usize,
     /// The most transactions whose effects are not sent yet; beyond it no further effect is taken.
     pub unsent_max: usize,
+    /// How many writes the sequencer remembers, to validate by; who read before the oldest is refused.
+    pub last_writers_max: usize,
     /// A rule to drop, for tests alone.
     #[doc(hidden)]
     pub broken: Option<Broken>,
@@ -87,6 +89,7 @@ impl Default for Config {
             effect_bytes_max: 256 << 10,
             effects_inline_bytes_max: 64 << 10,
             unsent_max: 10_000,
+            last_writers_max: 1_000_000,
             broken: None,
         }
     }

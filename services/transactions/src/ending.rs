@@ -32,7 +32,11 @@ impl Core {
         };
         match answer {
             Ok(_) => Err(Error::TransactionFinished(Outcome::Committed)),
-            Err(Error::TransactionFinished(Outcome::Aborted | Outcome::Expired)) => Ok(()),
+            Err(
+                Error::TransactionFinished(Outcome::Aborted | Outcome::Expired)
+                | Error::Conflict
+                | Error::SnapshotTooOld,
+            ) => Ok(()),
             Err(error) => Err(error),
         }
     }
@@ -82,6 +86,10 @@ impl Core {
         effects: &[Effect],
     ) -> Result<()> {
         let Transaction { id, attempt, node, .. } = transaction;
+        if node.sequencer().is_some() {
+            // It was handed over, and is not in the log.
+            node.store.settle_aborted(id, *attempt).await?;
+        }
         let closed = if transaction.is_named() {
             node.store.close_named(id, *attempt).await
         } else {

@@ -1,7 +1,7 @@
 //! One start of a node: its id, its view of the store, its log.
 
 use std::sync::{
-    Arc,
+    Arc, OnceLock,
     atomic::{AtomicU64, Ordering},
 };
 
@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 use crate::{
     model::{Attempt, NodeId},
     node_log::NodeLog,
+    sequencer::Sequencer,
     store::Store,
 };
 
@@ -25,11 +26,31 @@ pub(crate) struct Node {
     /// When it began to serve.
     pub(crate) started: Monotonic,
     begun: AtomicU64,
+    /// Once a keyspace is sequenced.
+    sequencer: OnceLock<Sequencer>,
 }
 
 impl Node {
     pub(crate) fn new(id: NodeId, store: Arc<Store>, log: NodeLog, started: Monotonic) -> Self {
-        Self { id, store, log, work: Notify::new(), started, begun: AtomicU64::new(0) }
+        Self {
+            id,
+            store,
+            log,
+            work: Notify::new(),
+            started,
+            begun: AtomicU64::new(0),
+            sequencer: OnceLock::new(),
+        }
+    }
+
+    /// Who orders the commits of sequenced keyspaces; none: there are none.
+    pub(crate) fn sequencer(&self) -> Option<&Sequencer> {
+        self.sequencer.get()
+    }
+
+    /// This node orders them from now on.
+    pub(crate) fn set_sequencer(&self, sequencer: Sequencer) {
+        self.sequencer.set(sequencer).expect("a node takes the sequencer's log over once");
     }
 
     /// Nothing is left to do or to clean for an entry in `slot`.

@@ -37,6 +37,7 @@ impl Core {
 
     /// Buffers a write.
     pub(crate) fn buffer(&self, transaction: &Transaction, key: Key, value: Option<Bytes>) -> Result<()> {
+        transaction.check_keyspace(&key)?;
         let mut state = transaction.state();
         state.touch(self.clock.monotonic())?;
         transaction.node.store.standing()?;

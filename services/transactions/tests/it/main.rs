@@ -12,4 +12,5 @@ mod house;
 mod limits;
 mod restarts;
 mod room;
+mod serializable;
 mod storm;
