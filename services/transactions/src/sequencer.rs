@@ -101,8 +101,6 @@ struct State {
     last: u64,
     /// Where the log is trimmed to.
     trimmed: u64,
-    /// All of the log that is known rests on this.
-    point: DurabilityPoint,
 }
 
 impl Sequencer {
@@ -128,10 +126,10 @@ impl Sequencer {
                 store.settle_committed(&commit.id, commit.attempt, &record).await?;
             }
         }
-        let (epoch, sealed, point) = (writer.epoch(), writer.sealed().0, writer.point());
+        let (epoch, sealed) = (writer.epoch(), writer.sealed().0);
         let settled = Cursor { next: SlotIndex(sealed + 1), epoch };
         if !slots.is_empty() && !config.is_broken(Broken::SequencerDoesNotSeal) {
-            store.again(|| log.trim_resting_on(settled, point)).await?;
+            store.again(|| log.trim_resting_on(settled, store.basis())).await?;
         }
         tracing::info!(epoch = epoch.0, slots = slots.len(), "the sequencer's log is taken over");
         let last_writers = LastWriters::new(sealed, config.last_writers_max);
@@ -140,7 +138,6 @@ impl Sequencer {
             settled: Progress::from(sealed),
             last: sealed,
             trimmed: sealed,
-            point,
         };
         Ok(Self {
             store: Arc::clone(store),
@@ -200,8 +197,8 @@ impl Sequencer {
             state.settled.finish(stored.position.slot);
             state.trimmable(self.epoch)
         };
-        if let Some((until, point)) = done {
-            self.store.again(|| self.log.trim_resting_on(until, point)).await?;
+        if let Some(until) = done {
+            self.store.again(|| self.log.trim_resting_on(until, self.store.basis())).await?;
         }
         Ok(())
     }
@@ -226,13 +223,13 @@ impl Sequencer {
 
 impl State {
     /// Up to where the log is to be trimmed, once that is worth it.
-    fn trimmable(&mut self, epoch: Epoch) -> Option<(Cursor, DurabilityPoint)> {
+    fn trimmable(&mut self, epoch: Epoch) -> Option<Cursor> {
         let through = self.settled.through();
         if through < self.trimmed + SLOTS_UNTRIMMED_MAX {
             return None;
         }
         self.trimmed = through;
-        Some((Cursor { next: SlotIndex(through + 1), epoch }, self.point))
+        Some(Cursor { next: SlotIndex(through + 1), epoch })
     }
 }
 
@@ -292,7 +289,7 @@ impl Core {
         }
         let commits = admitted.iter().map(|(request, _)| request.commit()).collect();
         let slot = SequencedSlot { written_ms: sequencer.clock.now().0, commits };
-        let appended = sequencer.store.append(&mut ordering.writer, encode(&slot)).await;
+        let appended = sequencer.store.append_resting(&mut ordering.writer, encode(&slot)).await;
         if let Ok((index, _)) = &appended {
             ordering.last_writers.note(*index, written);
         }
@@ -332,7 +329,7 @@ impl Core {
                 records.push(Arc::clone(&record));
                 state.unsettled.insert(commit.attempt, Unsettled { record, stored });
             }
-            (state.last, state.point) = (index, point);
+            state.last = index;
         }
         let mut view = self.view();
         if view.is_served_by(node) {
@@ -368,6 +365,10 @@ impl Core {
         if is_committed {
             sequencer.settle(id, attempt).await?;
         } else {
+            if attempt.node != node.id {
+                // No entry of a log may name it: then nothing else would ever drop its row.
+                self.keep_names(node, vec![(id.clone(), attempt)]).await?;
+            }
             // If it is settled already, that stands.
             node.store.settle_aborted(id, attempt).await?;
         }

@@ -187,7 +187,7 @@ impl Store {
 
     /// All that the node has seen of the store: what it changes rests on that. A change that is under way while the
     /// store goes back must not arrive there: a row would be committed whose data are gone.
-    fn basis(&self) -> DurabilityPoint {
+    pub(crate) fn basis(&self) -> DurabilityPoint {
         let position = Position(self.reached.load(Ordering::SeqCst));
         DurabilityPoint { incarnation: self.incarnation, position }
     }
@@ -222,6 +222,23 @@ impl Store {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// The same for a slot that decides about what the node has written: resting on all of that, since a store that has
+    /// gone back may have lost it and not the slots before.
+    pub(crate) async fn append_resting(
+        &self,
+        writer: &mut Writer,
+        payload: Bytes,
+    ) -> Result<(u64, DurabilityPoint)> {
+        if let Err(error) = writer.rest_on(self.basis()).await {
+            if error.kind() == ErrorKind::Lost {
+                self.fall();
+                self.standing()?;
+            }
+            return Err(error.into());
+        }
+        self.append(writer, payload).await
     }
 
     /// Waits before something is tried again.

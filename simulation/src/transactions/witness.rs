@@ -20,7 +20,7 @@ use ports::{
 use transactions::{
     layout,
     model::{Attempt, TransactionId},
-    records::{StoredRecord, Write, WriteSet, decode},
+    records::{SequencedSlot, StoredRecord, Write, WriteSet, decode},
 };
 
 use super::history::Writer;
@@ -81,8 +81,28 @@ impl Witness {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A slot of the sequencer's log was shown at `point`: what stands there has committed, whenever its row says so.
+    fn see_slot(&self, key: &Key, item: &Item, point: DurabilityPoint) {
+        let Some(payload) = item.bytes("payload") else { return };
+        let index = key.sort().last_chunk().map(|index| u64::from_be_bytes(*index)).expect("a slot's number");
+        let slot: SequencedSlot = decode(payload, "a slot").expect("a slot of ours");
+        for (place, commit) in (0..).zip(&slot.commits) {
+            self.note(&commit.id, commit.attempt, commit.record(index, place), point);
+        }
+    }
+
+    fn note(&self, id: &TransactionId, attempt: Attempt, record: StoredRecord, point: DurabilityPoint) {
+        let mut testimony = self.testimony();
+        let writer = Writer { id: id.clone(), attempt };
+        let seen = testimony.commits.entry(writer).or_insert_with(|| (record, Vec::new()));
+        seen.1.push(point);
+    }
+
     /// An item was shown at `point`.
     fn see(&self, key: &Key, item: &Item, point: DurabilityPoint) {
+        if *key.partition() == layout::sequencer_log()[..] {
+            return self.see_slot(key, item, point);
+        }
         if !key.partition().starts_with(layout::DECISIONS) || item.integer("state") != Some(1) {
             return;
         }
@@ -91,9 +111,7 @@ impl Witness {
         let record = item.bytes("record").expect("a committed row's record");
         let record: StoredRecord = decode(record, "a commit record").expect("a record of ours");
         let id = TransactionId::new(key.sort()).expect("a row's id");
-        let mut testimony = self.testimony();
-        let seen = testimony.commits.entry(Writer { id, attempt }).or_insert_with(|| (record, Vec::new()));
-        seen.1.push(point);
+        self.note(&id, attempt, record, point);
     }
 
     /// P6: records that were written before all they decide about was confirmed.
