@@ -84,6 +84,32 @@ async def a_committed_id_is_skipped(client: kinds.Client, name: str) -> None:
 
 
 @_over_program
+async def a_serializable_body_runs_again_when_somebody_wrote_what_it_read(client: kinds.Client, name: str) -> None:
+    """T11, T12."""
+
+    async def increments(isolation: str, writes: bool) -> int:
+        runs = 0
+
+        async def body(t: kinds.Transaction) -> None:
+            nonlocal runs
+            runs += 1
+            value = int(await t.get(name) or b"0")
+            if runs == 1:
+                await client.state().put(name, b"10")
+            if writes:
+                await t.put(name, b"%d" % (value + 1))
+
+        await client.transact(body, isolation=isolation)
+        return runs
+
+    assert await increments("serializable", writes=True) == 2
+    assert await client.state().get(name) == b"11"
+    assert await increments("serializable", writes=False) == 1, "who only reads never conflicts"
+    assert await increments("read-atomic", writes=True) == 1
+    assert await client.state().get(name) == b"11", "the update beside it is lost, as the page says"
+
+
+@_over_program
 async def an_earlier_attempt_is_refused(client: kinds.Client, name: str) -> None:
     """T8."""
     with pytest.raises(landfast.TransactionFinished, match="begun-anew"):
