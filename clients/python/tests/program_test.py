@@ -7,7 +7,7 @@ import sys
 import threading
 import uuid
 from pathlib import Path
-from typing import Any, Awaitable, Callable, List, Union
+from typing import Any, Awaitable, Callable, List, Literal, Union
 
 import pytest
 
@@ -87,7 +87,7 @@ async def a_committed_id_is_skipped(client: kinds.Client, name: str) -> None:
 async def a_serializable_body_runs_again_when_somebody_wrote_what_it_read(client: kinds.Client, name: str) -> None:
     """T11, T12."""
 
-    async def increments(isolation: str, writes: bool) -> int:
+    async def increments(isolation: Literal["read-atomic", "serializable"], writes: bool) -> int:
         runs = 0
 
         async def body(t: kinds.Transaction) -> None:
