@@ -140,6 +140,7 @@ fn transactions(figures: Figures) -> Transactions {
         index_bytes: figures.index_bytes,
         data_cache_bytes: figures.data_cache_bytes,
         buffered_bytes: figures.buffered_bytes,
+        spilled_bytes: figures.spilled_bytes,
         effects_sent: figures.effects_sent,
         effects_unsent: figures.effects_unsent,
         effects_failing: figures.effects_failing,

@@ -47,6 +47,7 @@ pub(crate) struct House {
     lease: Option<Lease>,
     /// What services do for ever beside the front ends.
     background: JoinSet<()>,
+    transactions: Arc<transactions::Service>,
     front_ends: FrontEnds,
 }
 
@@ -76,9 +77,9 @@ impl House {
         let coordination = start_coordination(&provider, &functions, &meter, settings).await?;
         let gateway = coordination.gateway();
         background.spawn(async move { coordination.run().await });
-        let transactions = start_transactions(&provider, &meter).await?;
-        let engine = transactions.engine();
-        background.spawn(async move { transactions.run().await });
+        let transactions = Arc::new(start_transactions(&provider, &meter).await?);
+        let (engine, runner) = (transactions.engine(), Arc::clone(&transactions));
+        background.spawn(async move { runner.run().await });
         services.provide_transactions(engine.clone());
         if let Listen::At(address) = settings.zookeeper {
             front_ends.start_zookeeper(address, gateway.clone(), overview).await?;
@@ -88,7 +89,7 @@ impl House {
             background.spawn(count_blocked_groups(provider.queue(), Arc::clone(&blocked_groups)));
         }
         overview.knows(Sources { provider: Arc::clone(&provider), blocked_groups, gateway, engine, meter });
-        Ok(Self { provider, functions, lease, background, front_ends })
+        Ok(Self { provider, functions, lease, background, transactions, front_ends })
     }
 
     /// The line that says where to connect, with its line end.
@@ -120,6 +121,7 @@ impl House {
         self.front_ends.stop.send_replace(true);
         while self.front_ends.running.join_next().await.is_some() {}
         self.background.abort_all();
+        self.transactions.leave().await;
         self.functions.stop();
         if let Some(lease) = &self.lease {
             lease.give_back().await;
@@ -202,7 +204,7 @@ async fn start_transactions(
 
 /// A body longer than any value that would be kept is refused before it is received.
 fn http_limits() -> Limits {
-    Limits { value_bytes_max: transactions::Config::default().inline_bytes_max, ..Limits::default() }
+    Limits { value_bytes_max: transactions::Config::default().value_bytes_max, ..Limits::default() }
 }
 
 impl FrontEnds {

@@ -71,8 +71,40 @@ pub async fn prepare(address: SocketAddr, plan: Plan) -> Result<()> {
     session.close().await
 }
 
+/// What came of one load, or of several together.
+#[derive(Debug)]
+pub struct Measured {
+    latencies_us: Histogram<u64>,
+    elapsed: Duration,
+    cpu: Duration,
+}
+
+impl Measured {
+    /// Counts another measurement of the same load with this one.
+    pub fn add(&mut self, other: &Self) -> Result<()> {
+        self.latencies_us.add(&other.latencies_us)?;
+        self.elapsed += other.elapsed;
+        self.cpu += other.cpu;
+        Ok(())
+    }
+
+    /// Its figures.
+    pub fn load(&self) -> Load {
+        let operations = self.latencies_us.len();
+        let millis = |quantile| self.latencies_us.value_at_quantile(quantile) as f64 / 1e3;
+        Load {
+            operations,
+            operations_per_second: operations as f64 / self.elapsed.as_secs_f64(),
+            p50_ms: millis(0.5),
+            p99_ms: millis(0.99),
+            cpu_seconds: self.cpu.as_secs_f64(),
+            cpu_us_per_operation: self.cpu.as_secs_f64() * 1e6 / operations.max(1) as f64,
+        }
+    }
+}
+
 /// Puts one load on a server and measures it.
-pub async fn run(server: &Process, workload: Workload, shape: Shape, plan: Plan) -> Result<Load> {
+pub async fn run(server: &Process, workload: Workload, shape: Shape, plan: Plan) -> Result<Measured> {
     let requests = Rc::new(Requests::new(workload, plan));
     let meter = Rc::new(Meter::new());
     let local = LocalSet::new();
@@ -101,7 +133,7 @@ pub async fn run(server: &Process, workload: Workload, shape: Shape, plan: Plan)
                 let ended = tokio::time::timeout(REPLY_WAIT, connection).await;
                 ended.context("a reply is 30 s late")?.context("a connection's task")??;
             }
-            Ok(meter.load(elapsed, cpu))
+            Ok(meter.measured(elapsed, cpu))
         })
         .await
 }
@@ -142,18 +174,8 @@ impl Meter {
         }
     }
 
-    fn load(&self, elapsed: Duration, cpu: Duration) -> Load {
-        let latencies = self.latencies_us.borrow();
-        let operations = latencies.len();
-        let millis = |quantile| latencies.value_at_quantile(quantile) as f64 / 1e3;
-        Load {
-            operations,
-            operations_per_second: operations as f64 / elapsed.as_secs_f64(),
-            p50_ms: millis(0.5),
-            p99_ms: millis(0.99),
-            cpu_seconds: cpu.as_secs_f64(),
-            cpu_us_per_operation: cpu.as_secs_f64() * 1e6 / operations.max(1) as f64,
-        }
+    fn measured(&self, elapsed: Duration, cpu: Duration) -> Measured {
+        Measured { latencies_us: self.latencies_us.borrow().clone(), elapsed, cpu }
     }
 }
 

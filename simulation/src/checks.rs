@@ -51,8 +51,10 @@ struct Connection<'timeline> {
     /// Where the last read was made.
     last_read: Zxid,
     watches: Vec<Armed>,
-    /// Events made up for watches that were set again, until the reply says as of when.
-    made_up: Vec<(EventKind, String)>,
+    /// Since when watches are being set again, and which of them have not fired yet.
+    setting: (Zxid, Vec<Again>),
+    /// Events made up for such watches, each with what was shown before it, until the reply says as of when.
+    made_up: Vec<(EventKind, String, Zxid)>,
     violations: Vec<String>,
 }
 
@@ -62,6 +64,38 @@ struct Armed {
     path: String,
     is_of_children: bool,
     since: Zxid,
+}
+
+/// A watch that is being set again: told at once what it has missed, or armed, one after the other.
+#[derive(Debug, Clone, PartialEq)]
+struct Again {
+    path: String,
+    watched: Watched,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Watched {
+    Data,
+    Existence,
+    Children,
+}
+
+impl Again {
+    fn armed(&self, since: Zxid) -> Armed {
+        Armed { path: self.path.clone(), is_of_children: self.watched == Watched::Children, since }
+    }
+
+    /// What it has missed from `relative` up to `zxid`, as is seen of the znode there.
+    fn missed(&self, timeline: &Timeline, relative: Zxid, zxid: Zxid) -> Option<EventKind> {
+        match (self.watched, timeline.stat(&self.path, zxid)) {
+            (Watched::Existence, stat) => stat.map(|_| EventKind::NodeCreated),
+            (_, None) => Some(EventKind::NodeDeleted),
+            (Watched::Data, Some(stat)) => (stat.mzxid > relative).then_some(EventKind::NodeDataChanged),
+            (Watched::Children, Some(stat)) => {
+                (stat.pzxid > relative).then_some(EventKind::NodeChildrenChanged)
+            }
+        }
+    }
 }
 
 impl Armed {
@@ -85,6 +119,7 @@ impl<'timeline> Connection<'timeline> {
             shown: Zxid(0),
             last_read: Zxid(0),
             watches: Vec::new(),
+            setting: (Zxid(0), Vec::new()),
             made_up: Vec::new(),
             violations: Vec::new(),
         }
@@ -100,6 +135,9 @@ impl<'timeline> Connection<'timeline> {
             Moment::Asked(tag, request) => {
                 self.asked.insert(*tag, request.clone());
                 self.unanswered.push(*tag);
+                if let Request::SetWatches { relative, data, exists, children } = request {
+                    self.setting = (*relative, watches(data, exists, children));
+                }
             }
             Moment::Shown(Output::Reply { tag, zxid, result }) => {
                 if self.unanswered.first() != Some(tag) {
@@ -117,7 +155,7 @@ impl<'timeline> Connection<'timeline> {
             }
             Moment::Shown(Output::Event { zxid: Some(zxid), kind, path }) => self.event(*zxid, *kind, path),
             Moment::Shown(Output::Event { zxid: None, kind, path }) => {
-                self.made_up.push((*kind, path.clone()));
+                self.made_up.push((*kind, path.clone(), self.shown));
             }
             Moment::Disconnected | Moment::Expired(_) => {}
         }
@@ -144,6 +182,7 @@ impl<'timeline> Connection<'timeline> {
     }
 
     fn event(&mut self, zxid: Zxid, kind: EventKind, path: &str) {
+        self.arm_what_is_being_set(Zxid(zxid.0 - 1), kind, path);
         let fires = |armed: &Armed| armed.path == path && armed.kinds().contains(&kind);
         if !self.watches.iter().any(fires) {
             self.violated(&format!("{kind:?} of {path} at {zxid:?} was watched by nobody"));
@@ -194,9 +233,7 @@ impl<'timeline> Connection<'timeline> {
                 self.is_as_of(path, zxid, shown);
                 self.arm(*watching, shown.is_some(), path, true, zxid);
             }
-            Request::SetWatches { relative, data, exists, children } => {
-                self.set_again(*relative, [data, exists, children], zxid);
-            }
+            Request::SetWatches { .. } => self.are_set_again(zxid),
             _ => {}
         }
     }
@@ -217,36 +254,40 @@ impl<'timeline> Connection<'timeline> {
         }
     }
 
-    /// Each watch that is set again has either missed something, which is made up for at once, or is armed; never
-    /// both, since it fires once.
-    fn set_again(&mut self, relative: Zxid, [data, exists, children]: [&Vec<String>; 3], zxid: Zxid) {
-        let mut missed = Vec::new();
-        let mut note =
-            |check: &mut Self, path: &String, event: Option<EventKind>, is_of_children: bool| match event {
-                Some(kind) => missed.push((kind, path.clone())),
-                None => check.arm(Watching::Yes, true, path, is_of_children, zxid),
+    /// A watch that is being set again may fire before all of them are set: it was armed then, having missed nothing up
+    /// to `zxid`.
+    fn arm_what_is_being_set(&mut self, zxid: Zxid, kind: EventKind, path: &str) {
+        let (relative, setting) = std::mem::take(&mut self.setting);
+        let is_armed = |again: &Again| {
+            let may_fire = again.path == path && again.armed(zxid).kinds().contains(&kind);
+            may_fire && again.missed(self.timeline, relative, zxid).is_none()
+        };
+        let (armed, setting): (Vec<_>, Vec<_>) = setting.into_iter().partition(is_armed);
+        self.watches.extend(armed.iter().map(|again| again.armed(zxid)));
+        self.setting = (relative, setting);
+    }
+
+    /// Each watch that was set again and has not fired has either missed something, which was made up for at once, or
+    /// is armed; never both, since it fires once.
+    fn are_set_again(&mut self, zxid: Zxid) {
+        let (relative, setting) = std::mem::take(&mut self.setting);
+        let mut made_up = std::mem::take(&mut self.made_up);
+        for again in setting {
+            let is_for_it = |(kind, path, shown): &(EventKind, String, Zxid)| {
+                let seen = |seen| again.missed(self.timeline, relative, Zxid(seen)) == Some(*kind);
+                *path == again.path && (shown.0..=zxid.0).any(seen)
             };
-        for path in data {
-            let event = match self.timeline.stat(path, zxid) {
-                None => Some(EventKind::NodeDeleted),
-                Some(stat) => (stat.mzxid > relative).then_some(EventKind::NodeDataChanged),
-            };
-            note(self, path, event, false);
+            if let Some(place) = made_up.iter().position(is_for_it) {
+                made_up.remove(place);
+            } else if let Some(kind) = again.missed(self.timeline, relative, zxid) {
+                self.violated(&format!("{kind:?} of {} was not made up at {zxid:?}", again.path));
+            } else {
+                let Armed { path, is_of_children, since } = again.armed(zxid);
+                self.arm(Watching::Yes, true, &path, is_of_children, since);
+            }
         }
-        for path in exists {
-            let event = self.timeline.stat(path, zxid).map(|_| EventKind::NodeCreated);
-            note(self, path, event, false);
-        }
-        for path in children {
-            let event = match self.timeline.stat(path, zxid) {
-                None => Some(EventKind::NodeDeleted),
-                Some(stat) => (stat.pzxid > relative).then_some(EventKind::NodeChildrenChanged),
-            };
-            note(self, path, event, true);
-        }
-        let made_up = std::mem::take(&mut self.made_up);
-        if made_up != missed {
-            self.violated(&format!("{made_up:?} was made up at {zxid:?} since {relative:?}, not {missed:?}"));
+        if !made_up.is_empty() {
+            self.violated(&format!("{made_up:?} was made up at {zxid:?} since {relative:?}"));
         }
     }
 
@@ -291,6 +332,13 @@ impl<'timeline> Connection<'timeline> {
             self.violated(&format!("{told:?} at {zxid:?} is not in the log"));
         }
     }
+}
+
+/// All watches of a request to set them again.
+fn watches(data: &[String], exists: &[String], children: &[String]) -> Vec<Again> {
+    let lists = [(Watched::Data, data), (Watched::Existence, exists), (Watched::Children, children)];
+    let all = lists.into_iter().flat_map(|(watched, paths)| paths.iter().map(move |path| (watched, path)));
+    all.map(|(watched, path)| Again { path: path.clone(), watched }).collect()
 }
 
 fn is_update(request: &Request) -> bool {

@@ -5,6 +5,16 @@ use std::time::Duration;
 use coordination::names;
 use simulated::{Chance, World, percent};
 
+/// How long weather lasts: several times as long as a session lives unused.
+const WEATHER_LASTS: Duration = Duration::from_mins(1);
+
+/// Weather passes. What has come to nothing until then is done in calm weather, instead of being tried for ever.
+pub async fn weather_passes(world: &World) {
+    tokio::time::sleep(WEATHER_LASTS).await;
+    world.faults().calm();
+    std::future::pending::<()>().await;
+}
+
 /// What goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Weather {

@@ -9,6 +9,7 @@
 #![allow(clippy::disallowed_methods)]
 
 pub mod actor;
+pub mod budget;
 pub mod checks;
 pub mod faults;
 pub mod history;

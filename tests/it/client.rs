@@ -81,6 +81,28 @@ async fn a_commit_whose_answer_died_with_the_server_is_repeated_and_takes_effect
     assert_eq!(house.count().await, 2);
 }
 
+/// T4, T7. A value of 64 MiB whose answer was lost when the server was killed: its transaction begins again, and all of the
+/// value is there, or none of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_value_whose_server_died_is_written_again_and_read_whole() {
+    let mut house = House::open().await;
+    let value: Vec<u8> = (0..64 << 20).map(|place: u32| (place ^ (place >> 9)) as u8).collect();
+    house.client.state().put("k", "before").await.expect("written");
+    house.relay.lose("PUT /v1/transactions/", Loss::Once);
+    let (client, expected) = (house.client.clone(), value.clone());
+    let writing = tokio::spawn(async move {
+        let write = |t: Transaction| {
+            let value = value.clone();
+            async move { t.put("k", value).await }
+        };
+        client.transaction().id("large").transact(write).await
+    });
+    house.kill_and_restart_at_the_loss().await;
+    writing.await.expect("no panic").expect("it committed").expect("by this one");
+    let read = house.client.state().get("k").await.expect("a read").expect("a value");
+    assert!(read[..] == expected[..], "{} bytes", read.len());
+}
+
 /// T4, T7. What was open when the server died is begun again under its id.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_whose_server_died_before_the_commit_runs_again_and_takes_effect_once() {

@@ -4,7 +4,7 @@
 
 use std::{
     fs,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -15,7 +15,11 @@ use benches::{
     server::{self, Process},
     transactions::{
         chart,
+        collection::{self, Collection},
+        curve,
+        engine::{embedded, start},
         http::Http,
+        lengths::{self, Length},
         plain::Plain,
         report::{self, Cell, Report},
         run::{self, Figures, Watching},
@@ -23,15 +27,10 @@ use benches::{
     },
 };
 use clap::Parser;
-use in_process::{SystemClock, SystemEntropy};
-use ports::{
-    key_value::SharedKeyValue,
-    metering::{Meter, MeteredKeyValue},
-};
+use ports::metering::{Meter, MeteredKeyValue};
 use redis_provider::Redis;
 use simulation::transactions::workload::Mix;
-use tokio::task::JoinSet;
-use transactions::{Config, Engine, Parts, Service};
+use transactions::{Config, Engine};
 
 /// Runs the same transactions on plain Redis and on Landfast over the same Redis, and on the embedded store.
 #[derive(Debug, Parser)]
@@ -61,6 +60,21 @@ struct Arguments {
     /// Transactions of each client on the embedded store.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     embedded_transactions: u32,
+    /// How long each run lasts that compares collection on and off; 0 leaves them out.
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(0..=3_600))]
+    collection_seconds: u32,
+    /// The retry window in those runs: rows and slots are kept as long; 120 s is the service's.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=3_600))]
+    window_seconds: u32,
+    /// Functions in a transaction, on the embedded store with ten clients; `--lengths=` leaves it out.
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,6,8,10")]
+    lengths: Vec<usize>,
+    /// Transactions of each client at each length.
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    length_transactions: u32,
+    /// Write the curve of what is stored under steady overwrites here, as an SVG.
+    #[arg(long, value_name = "PATH")]
+    curve: Option<PathBuf>,
     /// The seed of what transactions do.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -86,6 +100,8 @@ async fn measure(arguments: &Arguments) -> Result<()> {
     let mut bench = Bench { arguments, port_calls: Vec::new(), commits_per_slot: 0.0 };
     let beside_redis = if arguments.zipf.is_empty() { Vec::new() } else { bench.beside_redis().await? };
     let embedded = if arguments.embedded_clients == 0 { Vec::new() } else { bench.embedded().await? };
+    let collection = bench.collection().await?;
+    let lengths = bench.lengths().await?;
     let redis = match arguments.fsync.as_str() {
         "always" => {
             "Redis and Landfast on it acknowledge what is synced to the append-only file (`appendfsync always`)"
@@ -99,6 +115,8 @@ async fn measure(arguments: &Arguments) -> Result<()> {
         redis: redis.to_owned(),
         beside_redis,
         embedded,
+        collection,
+        lengths,
         port_calls: bench.port_calls,
         commits_per_slot: bench.commits_per_slot,
     };
@@ -143,7 +161,7 @@ impl Bench<'_> {
             let provider = Redis::open(&redis_provider::Config::from_url(&store)?).await?;
             let meter = Arc::new(Meter::default());
             let metered = Arc::new(MeteredKeyValue::new(provider.key_value(), Arc::clone(&meter)));
-            let (engine, _background) = start(metered).await?;
+            let (engine, _background) = start(metered, Config::default()).await?;
             let targets = (0..=mix.clients).map(|_| Target::engine(&engine)).collect();
             cells
                 .push(self.cell("in process on Redis", mix, targets, &watched(), Watching::Anomalies).await?);
@@ -184,7 +202,7 @@ impl Bench<'_> {
         for value_bytes in [1_024, 4_096] {
             let mix = Mix { value_bytes, ..mix };
             let store = embedded(&arguments.directory.join("transactions")).await?;
-            let (engine, background) = start(store.key_value()).await?;
+            let (engine, background) = start(store.key_value(), Config::default()).await?;
             let targets = (0..=clients).map(|_| Target::engine(&engine)).collect();
             let watched: Vec<Watched<'_>> = vec![("both", Box::new(server::own_cpu))];
             cells.push(self.cell("in process", mix, targets, &watched, Watching::Times).await?);
@@ -192,6 +210,33 @@ impl Bench<'_> {
             store.close().await;
         }
         Ok(cells)
+    }
+
+    /// What collection costs and what it keeps, on the embedded store.
+    async fn collection(&self) -> Result<Option<Collection>> {
+        let arguments = self.arguments;
+        let seconds = Duration::from_secs(arguments.collection_seconds.into());
+        if seconds.is_zero() || arguments.embedded_clients == 0 {
+            return Ok(None);
+        }
+        let mix = Mix { clients: arguments.embedded_clients as usize, ..Mix::default() };
+        let window = Duration::from_secs(arguments.window_seconds.into());
+        let data = arguments.directory.join("collection");
+        collection::measure(&data, mix, window, seconds, arguments.seed).await.map(Some)
+    }
+
+    /// How long transactions take that span more functions.
+    async fn lengths(&self) -> Result<Vec<Length>> {
+        let arguments = self.arguments;
+        let each = arguments.length_transactions as usize;
+        let data = arguments.directory.join("lengths");
+        let mut lengths = Vec::new();
+        for &functions in &arguments.lengths {
+            let (clients, defaults) = (lengths::CLIENTS, Mix::default());
+            let mix = Mix { functions, clients, transactions: clients * each, ..defaults };
+            lengths.push(lengths::measure(&data, mix, arguments.seed).await?);
+        }
+        Ok(lengths)
     }
 
     /// Runs `mix` on all targets but the last, which prepares the keys.
@@ -243,27 +288,6 @@ async fn connect(address: std::net::SocketAddr, clients: usize) -> Result<Vec<Ta
     Ok(targets)
 }
 
-/// An engine over `key_value`, and what runs beside it.
-async fn start(key_value: SharedKeyValue) -> Result<(Engine, JoinSet<()>)> {
-    let parts =
-        Parts { key_value, clock: Arc::new(SystemClock::new()), entropy: Arc::new(SystemEntropy::default()) };
-    let service = Service::new(parts, Config::default());
-    service.start().await.context("the engine starts")?;
-    let engine = service.engine();
-    let mut background = JoinSet::new();
-    background.spawn(async move { service.run().await });
-    Ok((engine, background))
-}
-
-/// A fresh store on the disk at `data`.
-async fn embedded(data: &Path) -> Result<embedded::Embedded> {
-    if data.exists() {
-        fs::remove_dir_all(data)?;
-    }
-    fs::create_dir_all(data)?;
-    Ok(embedded::Embedded::open(embedded::Config::new(data)).await?)
-}
-
 fn show(arguments: &Arguments, report: &Report) -> Result<()> {
     let (markdown, json) = (report::markdown(report), serde_json::to_string_pretty(report)?);
     println!("{}", if arguments.json { &json } else { &markdown });
@@ -273,6 +297,10 @@ fn show(arguments: &Arguments, report: &Report) -> Result<()> {
     }
     if let Some(path) = &arguments.svg {
         fs::write(path, chart::svg(report)).with_context(|| path.display().to_string())?;
+    }
+    if let (Some(path), Some(collection)) = (&arguments.curve, &report.collection) {
+        fs::write(path, curve::svg(collection, &report.machine))
+            .with_context(|| path.display().to_string())?;
     }
     Ok(())
 }

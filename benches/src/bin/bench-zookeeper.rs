@@ -1,4 +1,8 @@
 //! Landfast beside Apache ZooKeeper: the same load on both, cell by cell.
+//!
+//! Both servers are up all the time. They are measured in turns, several short ones for each cell, since a virtual
+//! machine may be twice as fast in one minute as in the next; and whose turn it is not is halted, since a JVM
+//! collects garbage, and a store makes checkpoints, also after its load has gone.
 
 #![allow(clippy::disallowed_methods)] // a benchmark is about real time; no seed replays it
 
@@ -12,12 +16,16 @@ use anyhow::{Context, Result, ensure};
 use benches::{
     chart,
     figures::{Load, Machine, Report, Row, Shape, Workload},
-    load::{self, Plan},
+    load::{self, Measured, Plan},
     server::Process,
     table,
 };
 use clap::{Parser, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
+
+/// What both are loaded with before the first cell, so that a JVM has compiled what it is measured by.
+const FIRST_SHAPE: Shape = Shape { connections: 8, outstanding: 16 };
+const FIRST_LOAD: Duration = Duration::from_secs(8);
 
 /// Puts the same load on Landfast and on Apache ZooKeeper and prints both, side by side.
 #[derive(Debug, Parser)]
@@ -47,11 +55,14 @@ struct Arguments {
     /// Bytes of data in each.
     #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     node_bytes: u32,
+    /// How often each cell is measured on each of the two, in turns; what came of all is counted together.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    rounds: u32,
     /// Seconds of load before each measurement.
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 0.5)]
     warm_up: f64,
     /// Seconds of each measurement.
-    #[arg(long, default_value_t = 3.0)]
+    #[arg(long, default_value_t = 1.0)]
     measure: f64,
     /// Write the Markdown here as well.
     #[arg(long, value_name = "PATH")]
@@ -83,7 +94,6 @@ async fn run(arguments: &Arguments) -> Result<()> {
     };
     ensure!(!plan.measure.is_zero(), "--measure must be longer than nothing");
     let machine = Machine::here()?;
-    // Both are started once; while one is measured the other is idle.
     let zookeeper = if arguments.only == Some(Server::Landfast) {
         None
     } else {
@@ -96,6 +106,8 @@ async fn run(arguments: &Arguments) -> Result<()> {
     };
     for server in [&zookeeper, &landfast].into_iter().flatten() {
         load::prepare(server.address, plan).await?;
+        load::run(server, Workload::Mix, FIRST_SHAPE, Plan { measure: FIRST_LOAD, ..plan }).await?;
+        server.pause()?;
     }
     let rows = measure(arguments, plan, zookeeper.as_ref(), landfast.as_ref()).await?;
     let report = Report {
@@ -109,6 +121,7 @@ async fn run(arguments: &Arguments) -> Result<()> {
         rows,
     };
     for server in [zookeeper, landfast].into_iter().flatten() {
+        server.resume()?;
         server.stop().await?;
     }
     show(arguments, &report)
@@ -126,23 +139,43 @@ async fn measure(
     let mut rows = Vec::new();
     for &shape in &arguments.shapes {
         for &workload in &arguments.workloads {
-            let mut row = Row { workload, shape, zookeeper: None, landfast: None };
-            for (name, server, into) in
-                [("ZooKeeper", zookeeper, &mut row.zookeeper), ("Landfast", landfast, &mut row.landfast)]
-            {
-                let Some(server) = server else { continue };
-                bar.set_message(format!("{workload} {shape} on {name}"));
-                let load = load::run(server, workload, shape, plan).await;
-                let load = load.with_context(|| format!("{workload} {shape} on {name}"))?;
-                bar.suspend(|| println!("{}", line(workload, shape, name, &load)));
-                *into = Some(load);
+            bar.set_message(format!("{workload} {shape}"));
+            let mut turns = [("ZooKeeper", zookeeper, None), ("Landfast", landfast, None)];
+            for _ in 0..arguments.rounds {
+                for (name, server, measured) in &mut turns {
+                    let Some(server) = server else { continue };
+                    let load = turn(server, workload, shape, plan).await;
+                    add(measured, load.with_context(|| format!("{workload} {shape} on {name}"))?)?;
+                }
             }
+            for (name, _, measured) in &turns {
+                let Some(measured) = measured else { continue };
+                bar.suspend(|| println!("{}", line(workload, shape, name, &measured.load())));
+            }
+            let [zookeeper, landfast] =
+                turns.map(|(_, _, measured)| measured.map(|measured| measured.load()));
+            rows.push(Row { workload, shape, zookeeper, landfast });
             bar.inc(1);
-            rows.push(row);
         }
     }
     bar.finish_and_clear();
     Ok(rows)
+}
+
+/// Measures one server, which is halted before and after.
+async fn turn(server: &Process, workload: Workload, shape: Shape, plan: Plan) -> Result<Measured> {
+    server.resume()?;
+    let measured = load::run(server, workload, shape, plan).await?;
+    server.pause()?;
+    Ok(measured)
+}
+
+fn add(sum: &mut Option<Measured>, measured: Measured) -> Result<()> {
+    match sum {
+        Some(sum) => sum.add(&measured)?,
+        None => *sum = Some(measured),
+    }
+    Ok(())
 }
 
 fn line(workload: Workload, shape: Shape, name: &str, load: &Load) -> String {

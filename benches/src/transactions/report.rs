@@ -4,7 +4,11 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::run::Figures;
+use super::{
+    collection::{Collecting, Collection},
+    lengths::Length,
+    run::Figures,
+};
 use crate::{
     figures::Machine,
     table::{grid, strings, thousands},
@@ -40,6 +44,10 @@ pub struct Report {
     pub beside_redis: Vec<Cell>,
     /// The embedded store.
     pub embedded: Vec<Cell>,
+    /// Collection on and off, on the embedded store.
+    pub collection: Option<Collection>,
+    /// Transactions of more and more functions.
+    pub lengths: Vec<Length>,
     /// What the engine in this process asked of Redis for one transaction, at the first heat.
     pub port_calls: Vec<(String, f64)>,
     /// Commits for each slot of the engine's log in that run.
@@ -78,6 +86,20 @@ pub fn markdown(report: &Report) -> String {
     if !report.embedded.is_empty() {
         text.push_str("Throughput on the embedded store, every commit durable, 6 IOs each:\n\n");
         grid(&mut text, &embedded(&report.embedded));
+    }
+    if let Some(collection) = &report.collection {
+        let _ = writeln!(
+            text,
+            "\nCollection on and off, in process on the embedded store; then both at {} per second:\n",
+            thousands(collection.steady_per_second)
+        );
+        grid(&mut text, &collected(collection));
+    }
+    if !report.lengths.is_empty() {
+        text.push_str(
+            "\nTransactions of more functions, each of two reads and a write, in process, ten clients:\n\n",
+        );
+        grid(&mut text, &by_length(&report.lengths));
     }
     text
 }
@@ -128,6 +150,51 @@ fn embedded(cells: &[Cell]) -> Vec<Vec<String>> {
             format!("{:.2}", cell.figures.p50_ms),
             format!("{:.2}", cell.figures.p99_ms),
             cpu(cell),
+        ]
+    }));
+    rows
+}
+
+fn collected(collection: &Collection) -> Vec<Vec<String>> {
+    let mut rows = vec![strings([
+        "collection",
+        "per second",
+        "CPU us each",
+        "p50 ms then",
+        "p99 ms then",
+        "CPU us each then",
+        "MiB in the end",
+        "versions collected",
+    ])];
+    rows.extend(collection.runs.iter().map(|run| {
+        let name = match run.collecting {
+            Collecting::On => "on",
+            Collecting::Off => "off",
+        };
+        vec![
+            name.to_owned(),
+            thousands(run.saturated.per_second),
+            format!("{:.0}", run.saturated_cpu_us),
+            format!("{:.2}", run.steady.p50_ms),
+            format!("{:.2}", run.steady.p99_ms),
+            format!("{:.0}", run.steady_cpu_us),
+            run.stored.last().map_or(0, |(_, bytes)| bytes >> 20).to_string(),
+            thousands(run.collected_versions as f64),
+        ]
+    }));
+    rows
+}
+
+fn by_length(lengths: &[Length]) -> Vec<Vec<String>> {
+    let mut rows = vec![strings(["functions", "p50 ms", "p99 ms", "p50 to the first", "per second"])];
+    let first = lengths.first().map_or(1.0, |length| length.figures.p50_ms);
+    rows.extend(lengths.iter().map(|length| {
+        vec![
+            length.functions.to_string(),
+            format!("{:.2}", length.figures.p50_ms),
+            format!("{:.2}", length.figures.p99_ms),
+            format!("{:.2}x", length.figures.p50_ms / first),
+            thousands(length.figures.per_second),
         ]
     }));
     rows

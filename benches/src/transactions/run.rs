@@ -88,13 +88,26 @@ pub async fn prepare(target: &mut Target, mix: &Mix) -> Result<Order> {
     Ok(order)
 }
 
-/// Runs `mix` with one client on each of `targets`, after [`prepare`] gave `order`.
+/// Runs `mix` with one client on each of `targets`, each as fast as it is answered, after [`prepare`] gave `order`.
 pub async fn run(
     targets: Vec<Target>,
     mix: Mix,
     seed: u64,
     watching: Watching,
+    order: Order,
+) -> Result<Figures> {
+    run_paced(targets, mix, seed, watching, order, Duration::ZERO).await
+}
+
+/// The same where each client begins a transaction `every` so often, or as soon after that as the one before has ended. The
+/// time of each counts from when it should have begun.
+pub async fn run_paced(
+    targets: Vec<Target>,
+    mix: Mix,
+    seed: u64,
+    watching: Watching,
     mut order: Order,
+    every: Duration,
 ) -> Result<Figures> {
     ensure!(!targets.is_empty(), "a run has clients");
     let epoch = Instant::now();
@@ -104,7 +117,7 @@ pub async fn run(
         .enumerate()
         .map(|(number, target)| {
             let rng = Rng::with_seed(seed.wrapping_add(number as u64));
-            tokio::spawn(Client { number, target, mix, rng, epoch, watching }.run(each))
+            tokio::spawn(Client { number, target, mix, rng, epoch, watching, every }.run(each))
         })
         .collect();
     let mut executions = Vec::new();
@@ -149,6 +162,7 @@ struct Client {
     rng: Rng,
     epoch: Instant,
     watching: Watching,
+    every: Duration,
 }
 
 impl Client {
@@ -160,16 +174,24 @@ impl Client {
             nanoseconds: Histogram::new(3)?,
             no_valid_version: 0,
         };
-        for _ in 0..transactions {
+        // Not all at the same moment.
+        let first = self.every.mul_f64(self.rng.f64());
+        for number in 0..transactions {
             let script = Script::draw(&self.mix, &zipf, &mut self.rng);
-            self.one(&script, &mut part).await?;
+            let started = if self.every.is_zero() {
+                Instant::now()
+            } else {
+                let due = self.epoch + first + self.every.mul_f64(number as f64);
+                tokio::time::sleep_until(due.into()).await;
+                due
+            };
+            self.one(&script, &mut part, started).await?;
         }
         Ok(part)
     }
 
-    async fn one(&mut self, script: &Script, part: &mut Part) -> Result<()> {
+    async fn one(&mut self, script: &Script, part: &mut Part, started: Instant) -> Result<()> {
         let planned = script.planned();
-        let started = Instant::now();
         let writer = self.target.begin().await?;
         let begun = self.span(started);
         let (mut steps, mut writes) = (Vec::with_capacity(script.work.len()), 0);

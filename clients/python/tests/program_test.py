@@ -55,6 +55,23 @@ async def a_transaction_is_seen_whole_and_only_once_it_has_committed(client: kin
 
 
 @_over_program
+async def a_value_of_64_mib_is_written_and_read_whole(client: kinds.Client, name: str) -> None:
+    """T2, T3. One more byte is refused before it is sent."""
+    value = (uuid.uuid4().bytes * 65_537)[: 1024 * 1024 + 3] * 64
+    value = value[: 64 * 1024 * 1024]
+    async with client.transaction() as t:
+        await t.put(name, value)
+        assert await t.get(name) == value
+        assert await client.state().get(name) is None
+    assert await client.state().get(name) == value
+    with pytest.raises(landfast.TooLarge):
+        await client.state().put(name, value + b"v")
+    await client.state().put(name, value[1:])
+    assert await client.state().get(name) == value[1:]
+    await client.state().delete(name)
+
+
+@_over_program
 async def an_aborted_transaction_leaves_nothing(client: kinds.Client, name: str) -> None:
     with pytest.raises(ZeroDivisionError):
         async with client.transaction(id=name) as t:

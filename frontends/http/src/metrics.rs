@@ -78,6 +78,7 @@ fn transactions(encoder: &mut DescriptorEncoder<'_>, numbers: &Transactions) -> 
         "Transactions whose next effect was refused when it was last tried",
         numbers.effects_failing,
     )?;
+    counter(encoder, "transactions_spilled_bytes", "Bytes written ahead of commits", numbers.spilled_bytes)?;
     counter(encoder, "transactions_effects_sent", "Effects sent", numbers.effects_sent)?;
     counter(encoder, "transactions_begun", "Transactions begun", numbers.begun)?;
     counter(encoder, "transactions_committed", "Transactions committed", numbers.committed)?;

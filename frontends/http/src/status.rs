@@ -101,6 +101,8 @@ pub struct Transactions {
     pub data_cache_bytes: u64,
     /// Bytes of values and effects not written yet.
     pub buffered_bytes: u64,
+    /// Bytes of values written ahead of their commits since the start.
+    pub spilled_bytes: u64,
     /// Effects sent since the start.
     pub effects_sent: u64,
     /// Effects of commits that are not sent yet.

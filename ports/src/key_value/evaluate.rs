@@ -118,7 +118,8 @@ fn change(stored: &Stored, update: &Update, limits: &KeyValueLimits) -> Result<S
         Change::Keep => stored.item.clone(),
         Change::Put(attributes) => Some(Arc::new(Item::from_parts(version, attributes.clone()))),
         Change::Modify(actions) => {
-            let mut item = stored.item.as_deref().cloned().unwrap_or_default();
+            let mut item =
+                stored.item.as_deref().map_or_else(Item::default, |item| what_stays(item, actions));
             item.version = version;
             for action in actions {
                 apply(&mut item, action)
@@ -143,6 +144,17 @@ fn change(stored: &Stored, update: &Update, limits: &KeyValueLimits) -> Result<S
     Ok(Stored { item, version, memory })
 }
 
+/// The item without what `actions` set or unset, whatever it was: that need not be copied.
+fn what_stays(item: &Item, actions: &[Action]) -> Item {
+    let stays = |(name, _): &&(Name, Value)| {
+        let first = actions.iter().find(|action| action.name() == name);
+        !matches!(first, Some(Action::Set(..) | Action::Unset(_)))
+    };
+    let mut attributes = Vec::with_capacity(item.attributes().len() + 1);
+    attributes.extend(item.attributes().iter().filter(stays).cloned());
+    Item::from_sorted(item.version, attributes)
+}
+
 /// Applies one action; none if it does not fit the attribute's type or overflows.
 fn apply(item: &mut Item, action: &Action) -> Option<()> {
     match action {
@@ -153,21 +165,25 @@ fn apply(item: &mut Item, action: &Action) -> Option<()> {
             Some(Value::Integer(integer)) => *integer = integer.checked_add(*amount)?,
             Some(_) => return None,
         },
-        Action::Append(name, elements) => list(item, name)?.extend_from_slice(elements),
+        Action::Append(name, elements) => {
+            let list = list(item, name)?;
+            *list = list.iter().chain(elements).cloned().collect();
+        }
         Action::RemoveFirst(name, count) => {
             let list = list(item, name)?;
-            list.drain(..(*count).min(list.len()));
+            *list = list[(*count).min(list.len())..].into();
         }
         Action::RemoveElements(name, elements) => {
-            list(item, name)?.retain(|element| !elements.contains(element));
+            let list = list(item, name)?;
+            *list = list.iter().filter(|element| !elements.contains(element)).cloned().collect();
         }
     }
     Some(())
 }
 
-fn list<'item>(item: &'item mut Item, name: &Name) -> Option<&'item mut Vec<Bytes>> {
+fn list<'item>(item: &'item mut Item, name: &Name) -> Option<&'item mut Arc<[Bytes]>> {
     if item.attribute(name.as_str()).is_none() {
-        item.set(name.clone(), Value::List(Vec::new()));
+        item.set(name.clone(), Value::List(Arc::default()));
     }
     match item.attribute_mut(name.as_str()) {
         Some(Value::List(elements)) => Some(elements),

@@ -1,6 +1,6 @@
 //! Keys, items and their attributes.
 
-use std::{borrow::Cow, fmt};
+use std::{borrow::Cow, fmt, sync::Arc};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
@@ -96,8 +96,8 @@ pub enum Value {
     Bytes(Bytes),
     /// A signed integer; additions wrap never: an overflow is refused as invalid.
     Integer(i64),
-    /// A list of opaque elements.
-    List(Vec<Bytes>),
+    /// A list of opaque elements, shared by the versions of an item that have it alike.
+    List(Arc<[Bytes]>),
 }
 
 impl Value {
@@ -124,6 +124,11 @@ impl Item {
     /// An item from parts, as a provider reads them back. Attributes may come in any order, each name once.
     pub fn from_parts(version: Version, mut attributes: Vec<(Name, Value)>) -> Self {
         attributes.sort_by(|left, right| left.0.cmp(&right.0));
+        Self { version, attributes }
+    }
+
+    /// The same of attributes that are in the order of their names.
+    pub(super) fn from_sorted(version: Version, attributes: Vec<(Name, Value)>) -> Self {
         Self { version, attributes }
     }
 

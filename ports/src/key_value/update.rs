@@ -109,6 +109,18 @@ pub enum Action {
 }
 
 impl Action {
+    /// The attribute that it is about.
+    pub(super) fn name(&self) -> &Name {
+        match self {
+            Self::Set(name, _)
+            | Self::Add(name, _)
+            | Self::Append(name, _)
+            | Self::RemoveFirst(name, _)
+            | Self::RemoveElements(name, _)
+            | Self::Unset(name) => name,
+        }
+    }
+
     /// Sets `name` to bytes.
     pub fn set(name: impl Into<Name>, value: impl Into<Bytes>) -> Self {
         Self::Set(name.into(), Value::Bytes(value.into()))

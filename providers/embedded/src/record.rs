@@ -302,7 +302,7 @@ fn encode_value(value: &Value, buffer: &mut Vec<u8>) {
         Value::List(elements) => {
             buffer.push(2);
             buffer.put_varint(elements.len() as u64);
-            for element in elements {
+            for element in elements.iter() {
                 buffer.put_bytes(element);
             }
         }
@@ -342,7 +342,7 @@ fn decode_value(reader: &mut Reader) -> Option<Value> {
             for _ in 0..count {
                 elements.push(reader.bytes()?);
             }
-            Value::List(elements)
+            Value::List(elements.into())
         }
         _ => return None,
     })

@@ -103,7 +103,7 @@ mod tests {
         let attributes = vec![
             ("a".into(), Value::Integer(i64::MIN)),
             ("b".into(), Value::Bytes(Bytes::from_static(b"\x00\xff"))),
-            ("c".into(), Value::List(vec![Bytes::new()])),
+            ("c".into(), Value::List([Bytes::new()].into())),
         ];
         let item = Arc::new(Item::from_parts(Version(7), attributes));
         for item in [Some(item), None] {

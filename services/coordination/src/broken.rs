@@ -8,30 +8,46 @@
 pub enum Broken {
     /// P1: a request that fails for good is tried for ever, and what its session sent after it waits.
     BlocksForEver,
+    /// P1: a request that was planned counts as one that was not, if it cannot be decided then.
+    CountsWhatWasPlanned,
     /// C-1: an expired lock is taken without shutting its holder out or installing what it decided.
     BreaksLocksUnasked,
     /// C-2: a redelivered request is validated and decided again.
     ForgetsRequestNumbers,
     /// C-3: a refusal is numbered before the update that it was refused for.
     ForgetsWhatRefused,
+    /// C-3: what was missing when it was read is still missing when its ancestor is locked.
+    AnchorsByWhatWasRead,
     /// C-3: decided requests are numbered as they arrive.
     IgnoresPredecessors,
     /// C-4: answers leave before the user store is written.
     AnswersBeforeApplying,
     /// C-5: reads show what the view has not reached.
     ReadsAheadOfTheView,
-    /// C4: watches that are set again are armed one by one, and looked at again if a change comes in between.
-    ArmsWatchesOneByOne,
+    /// C4: watches that are set again are all looked at anew when a change overtakes one of them.
+    ForgetsWhichWatchesAreSet,
     /// C-6: requests of connections that were replaced are decided.
     AcceptsOldAttaches,
     /// C-6: what a heartbeat has seen dies with its instance.
     RemembersSilenceInTheInstance,
     /// P5: temporary objects of a replaced connection are removed although what they came for is not applied.
     SweepsWhatIsNotApplied,
+    /// P5: objects are named by decisions that the store may yet lose.
+    PlacesWhatMayBeLost,
     /// D4: writers decide and install by locks that the store may have lost.
     DecidesByLostLocks,
     /// D4, C-3: decided requests are numbered although the store may have lost the decision.
     NumbersWhatWasLost,
+    /// D4, C-3: what is numbered rests on the slots before it alone, not on what it was computed from.
+    NumbersByTheLogAlone,
+    /// D4: a process goes on from its place in the log in a store that may have lost what stood before it.
+    FollowsALostLog,
+    /// D4, C-6: silence that was noted in one start of the store goes on in the next.
+    RemembersLostSilence,
+    /// D4, C-6: a client is let in by an attach that the store may have lost.
+    LetsInByLostAttaches,
+    /// D4, P5: temporary objects are removed for what the store may have lost.
+    SweepsByLostRows,
     /// C-6: a session that is too large to end at once stays open while it loses its first ephemerals.
     EndsOpenSessions,
     /// C-3, C6: the end of a session is left to the message that tells of it, which the store may lose.

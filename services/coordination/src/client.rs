@@ -39,9 +39,8 @@ use crate::{
 /// How many requests may wait for their answers before the front end stops reading from its peer.
 const PENDING_MAX: usize = 1000;
 
-/// How often a read is put back because changes overtake it, before its client is disconnected. A read of one znode
-/// comes nowhere near; one that sets many watches again looks at all their znodes in each turn, and would keep its
-/// client waiting, and its process busy, for as long as they change.
+/// How often a read is put back because changes overtake it, before its client is disconnected. One comes nowhere near,
+/// since it looks at one znode at a time: what is changed takes several calls of a store, and what is read mostly one.
 const READ_TURNS_MAX: u32 = 200;
 
 /// Renewals per timeout while the peer is active.
@@ -73,7 +72,7 @@ pub struct Client {
     turns: u32,
     /// Outputs that wait for their zxid to be durable, in order.
     held: VecDeque<(Zxid, Output)>,
-    /// The zxid of the last output.
+    /// The zxid of the last output, or of what a watch was armed by since: none is shown as of an earlier one.
     last_shown: Zxid,
     /// How it will end once everything held has left.
     end: Option<Ended>,
@@ -260,7 +259,9 @@ impl Client {
             self.release(&mut outputs);
             if outputs.iter().any(|output| matches!(output, Output::Reply { .. })) {
                 // The answer is durable, and the attach came before it, unless it was lost: then another has its number.
-                self.shared.sessions.externalize(&self.basis).await?;
+                if self.shared.config.broken != Some(Broken::LetsInByLostAttaches) {
+                    self.shared.sessions.externalize(&self.basis).await?;
+                }
                 return Ok(());
             }
         }
@@ -389,27 +390,40 @@ impl Client {
             return Ok(false);
         }
         self.blocked_until = None;
-        let Some(Pending::Read { tag, request }) = self.pending.pop_front() else {
+        let Some(Pending::Read { tag, mut request }) = self.pending.pop_front() else {
             unreachable!("the head was seen to be a read")
         };
-        for _ in 0..read::ATTEMPTS_MAX {
+        let is_forgetful = self.shared.config.broken == Some(Broken::ForgetsWhichWatchesAreSet);
+        let whole = is_forgetful.then(|| request.clone());
+        let mut attempts = 0;
+        while attempts < read::ATTEMPTS_MAX {
             let since = self.shared.tail.applied();
             let found = read::look(&self.shared, &request).await?;
             let may_wait = self.shared.config.broken != Some(Broken::ReadsAheadOfTheView);
             if may_wait && found.zxid > self.shared.tail.applied() {
-                return self.block(tag, request, found.zxid);
+                return self.block(tag, whole.unwrap_or(request), found.zxid);
             }
             // Before the mailbox is opened: what is handed out from now on is shown after this read.
             let durable = self.shared.tail.durable();
             self.open_mailbox()?;
-            if !found.is_overtaken(&self.shared, self.connection(), since) {
-                let zxid = self.last_shown.max(found.zxid).max(durable);
-                for output in found.outputs(tag, zxid) {
-                    self.show(zxid, output);
-                }
-                self.turns = 0;
+            if found.is_overtaken(&self.shared, self.connection(), since) {
+                attempts += 1;
+                request = whole.clone().unwrap_or(request);
+                continue;
+            }
+            let zxid = self.last_shown.max(found.zxid).max(durable);
+            let is_whole = found.is_whole();
+            match found.output(tag, zxid) {
+                Some(output) => self.show(zxid, output),
+                // A watch that was armed in silence: what comes behind it is not shown as of before.
+                None => self.last_shown = zxid,
+            }
+            self.turns = 0;
+            if is_whole {
                 return Ok(true);
             }
+            read::take_watch_off(&mut request);
+            attempts = 0;
         }
         // Overtaken again and again: the rest of the process gets a turn.
         let zxid = self.shared.tail.applied();

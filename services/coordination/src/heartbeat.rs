@@ -24,7 +24,7 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use ports::{
-    Clock, ErrorKind, Event, Functions, Handler, Key, KeyValue, Queue, Result, Update,
+    Clock, ErrorKind, Event, Functions, Handler, Incarnation, Key, KeyValue, Queue, Result, Update,
     functions::Failure,
     key_value::{Read, Value},
     queue::Message,
@@ -173,7 +173,9 @@ impl Heartbeat {
         if self.broken == Some(Broken::RemembersSilenceInTheInstance) {
             return Ok(own.unwrap_or_else(first));
         }
-        let is_of_this_start = |own: &Arc<Notes>| own.incarnation() == basis.incarnation();
+        let is_forgetful = self.broken != Some(Broken::RemembersLostSilence);
+        let counts = |noted: Incarnation, basis: &Basis| noted == basis.incarnation() || !is_forgetful;
+        let is_of_this_start = |own: &Arc<Notes>| counts(own.incarnation(), basis);
         if let Some(own) = own.filter(|own| is_of_this_start(own) && own.are_fresh(now, self.pace)) {
             return Ok(own);
         }
@@ -184,7 +186,7 @@ impl Heartbeat {
             return Ok(first());
         };
         Ok(match decode::<Stored>(stored, "the heartbeat's notes") {
-            Ok(stored) if stored.incarnation == basis.incarnation() => {
+            Ok(stored) if counts(stored.incarnation, basis) => {
                 Arc::new(Notes::taken_up(stored, now, self.pace))
             }
             Ok(_) => first(),

@@ -51,6 +51,25 @@ pub struct Holder {
     pub fence: u64,
 }
 
+/// What a holder writes into the rows that it locks, encoded once for all of them.
+#[derive(Debug, Clone)]
+pub struct Lock {
+    holder: Holder,
+    encoded: Bytes,
+}
+
+impl Lock {
+    /// The lock of `holder`.
+    pub fn of(holder: Holder) -> Self {
+        Self { holder, encoded: encode(&holder) }
+    }
+
+    /// Whose it is.
+    pub fn holder(&self) -> Holder {
+        self.holder
+    }
+}
+
 /// How locks wait and expire.
 #[derive(Debug, Clone, Copy)]
 pub struct LockOptions {
@@ -106,20 +125,20 @@ impl Nodes {
         Self { sessions: Sessions::new(system.clone()), system, clock, entropy, options, broken }
     }
 
-    /// Locks the row of `path` for `holder` and returns its state; waits while another holds it.
-    pub async fn lock(&self, path: &str, holder: Holder, basis: &mut Basis) -> Result<Option<NodeState>> {
+    /// Locks the row of `path` by `lock` and returns its state; waits while another holds it.
+    pub async fn lock(&self, path: &str, lock: &Lock, basis: &mut Basis) -> Result<Option<NodeState>> {
         let LockOptions { wait_min: first, wait_max: longest, .. } = self.options;
         let mut delays = Backoff { first, longest, attempts_max: u32::MAX }.delays();
         let mut watched: Option<(Holder, Monotonic)> = None;
         loop {
-            let item = match self.attempt(path, holder, basis).await? {
+            let item = match self.attempt(path, lock, basis).await? {
                 Attempt::Locked(state) => return Ok(state),
                 Attempt::Held(item) => item,
             };
             let Some(item) = item else { continue };
-            let Some(lock) = item.bytes(LOCK) else { continue };
-            let other: Holder = decode(lock, "a lock")?;
-            if self.may_break(&item, other, holder) {
+            let Some(found) = item.bytes(LOCK) else { continue };
+            let other: Holder = decode(found, "a lock")?;
+            if self.may_break(&item, other, lock.holder) {
                 self.break_lock(path, other, basis).await?;
                 continue;
             }
@@ -137,31 +156,55 @@ impl Nodes {
     pub async fn try_lock(
         &self,
         path: &str,
-        holder: Holder,
+        lock: &Lock,
         basis: &mut Basis,
     ) -> Result<Option<Option<NodeState>>> {
-        match self.attempt(path, holder, basis).await? {
+        match self.attempt(path, lock, basis).await? {
             Attempt::Locked(state) => Ok(Some(state)),
             Attempt::Held(_) => Ok(None),
         }
     }
 
-    async fn attempt(&self, path: &str, holder: Holder, basis: &mut Basis) -> Result<Attempt> {
+    async fn attempt(&self, path: &str, lock: &Lock, basis: &mut Basis) -> Result<Attempt> {
         let free = Condition::attribute(LOCK, Test::Absent);
-        match self.update(self.locking(path, holder).when(free), basis).await? {
+        match self.update(self.locking(path, lock).when(free), basis).await? {
             Outcome::Done(item) => state_of(item.as_ref()).map(Attempt::Locked),
-            Outcome::Conflict(Some(item)) if item.bytes(LOCK) == Some(&encode(&holder)) => {
+            Outcome::Conflict(Some(item)) if item.bytes(LOCK) == Some(&lock.encoded) => {
                 state_of(Some(&item)).map(Attempt::Locked)
             }
             Outcome::Conflict(item) => Ok(Attempt::Held(item)),
         }
     }
 
+    /// Whether there is a znode at `path`, without locking it: it may have gone by the time this is known.
+    pub async fn is_there(&self, path: &str, basis: &mut Basis) -> Result<bool> {
+        let row = self.read(path, basis).await?;
+        Ok(row.is_some_and(|row| row.bytes(STATE).is_some()))
+    }
+
+    /// Whether there is neither a znode at `path` nor a lock, under which there may come to be one. For whoever holds the
+    /// lock of its parent it stays so, since nobody makes a znode without that.
+    pub async fn is_vacant(&self, path: &str, basis: &mut Basis) -> Result<bool> {
+        let row = self.read(path, basis).await?;
+        Ok(row.is_none_or(|row| row.bytes(STATE).is_none() && row.bytes(LOCK).is_none()))
+    }
+
+    async fn read(&self, path: &str, basis: &mut Basis) -> Result<Option<Arc<Item>>> {
+        let Read { value: row, point } = self.system.get(&key(path)).await?;
+        basis.seen(point)?;
+        Ok(row)
+    }
+
+    /// The rule that is dropped, if one is.
+    pub(crate) fn broken(&self) -> Option<Broken> {
+        self.broken
+    }
+
     /// Gives the row of `path` back as it was.
     pub async fn unlock(
         &self,
         path: &str,
-        holder: Holder,
+        lock: &Lock,
         state: Option<NodeState>,
         basis: &mut Basis,
     ) -> Result<()> {
@@ -169,15 +212,15 @@ impl Nodes {
             Some(_) => Update::modify(key(path), vec![Action::unset(LOCK), Action::unset(LOCKED_AT)]),
             None => Update::delete(key(path)),
         };
-        self.update(update.when(held_by(holder)), basis).await.map(|_| ())
+        self.update(update.when(held_by(lock)), basis).await.map(|_| ())
     }
 
-    /// Installs what was decided under the lock of `holder` for a znode, and unlocks it; nothing if it is
+    /// Installs what was decided under `lock` for a znode, and unlocks it; nothing if it is
     /// installed already.
     pub async fn install(
         &self,
         path: &str,
-        holder: Holder,
+        lock: &Lock,
         becomes: Option<&NodeState>,
         basis: &mut Basis,
     ) -> Result<()> {
@@ -188,7 +231,7 @@ impl Nodes {
             }
             None => Update::delete(key(path)),
         };
-        self.update(update.when(held_by(holder)), basis).await.map(|_| ())
+        self.update(update.when(held_by(lock)), basis).await.map(|_| ())
     }
 
     /// Makes the row of a znode that is part of the service, if it is not there.
@@ -204,11 +247,11 @@ impl Nodes {
         Ok(updated.outcome)
     }
 
-    fn locking(&self, path: &str, holder: Holder) -> Update {
+    fn locking(&self, path: &str, lock: &Lock) -> Update {
         let now = self.clock.now().0 as i64;
         Update::modify(
             key(path),
-            vec![Action::set(LOCK, encode(&holder)), Action::set_integer(LOCKED_AT, now)],
+            vec![Action::set(LOCK, lock.encoded.clone()), Action::set_integer(LOCKED_AT, now)],
         )
     }
 
@@ -226,27 +269,27 @@ impl Nodes {
     /// Frees the row of `path` from a lock that has outlived its time: installs what its request was decided
     /// to be, or makes sure that it never will be decided under this lock.
     async fn break_lock(&self, path: &str, holder: Holder, basis: &mut Basis) -> Result<()> {
+        let lock = Lock::of(holder);
         if self.broken == Some(Broken::BreaksLocksUnasked) {
-            return self.discard(path, holder, basis).await;
+            return self.discard(path, &lock, basis).await;
         }
         let session = holder.request.session;
         let row = match self.sessions.doom(session, holder.request.sequence, holder.fence, basis).await? {
-            Moved::Done(_) | Moved::Refused(None) => return self.discard(path, holder, basis).await,
+            Moved::Done(_) | Moved::Refused(None) => return self.discard(path, &lock, basis).await,
             Moved::Refused(Some(row)) => row,
         };
         let decided = row.decided_under(holder)?;
         let touches = decided.iter().flat_map(|decided| &decided.touched);
         match touches.filter(|touched| touched.path == path).last() {
-            Some(last) => self.install(path, holder, last.becomes.as_ref(), basis).await,
-            None => self.discard(path, holder, basis).await,
+            Some(last) => self.install(path, &lock, last.becomes.as_ref(), basis).await,
+            None => self.discard(path, &lock, basis).await,
         }
     }
 
     /// Removes a lock whose request was not decided under it, leaving the state as it is.
-    async fn discard(&self, path: &str, holder: Holder, basis: &mut Basis) -> Result<()> {
-        let Read { value: current, point } = self.system.get(&key(path)).await?;
-        basis.seen(point)?;
-        self.unlock(path, holder, state_of(current.as_ref())?, basis).await
+    async fn discard(&self, path: &str, lock: &Lock, basis: &mut Basis) -> Result<()> {
+        let current = self.read(path, basis).await?;
+        self.unlock(path, lock, state_of(current.as_ref())?, basis).await
     }
 }
 
@@ -257,8 +300,8 @@ fn key(path: &str) -> Key {
     Key::new(partition, [])
 }
 
-fn held_by(holder: Holder) -> Condition {
-    Condition::attribute(LOCK, Test::is(encode(&holder)))
+fn held_by(lock: &Lock) -> Condition {
+    Condition::attribute(LOCK, Test::is(lock.encoded.clone()))
 }
 
 fn state_of(item: Option<&Arc<Item>>) -> Result<Option<NodeState>> {

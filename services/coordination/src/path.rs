@@ -33,6 +33,18 @@ pub fn split(path: &str) -> Option<(&str, &str)> {
     }
 }
 
+/// The ancestors of `path`, the topmost first: for `/a/b`, `/` and `/a`.
+pub fn ancestors(path: &str) -> Vec<&str> {
+    let mut ancestors = Vec::new();
+    let mut below = path;
+    while let Some((parent, _)) = split(below) {
+        ancestors.push(parent);
+        below = parent;
+    }
+    ancestors.reverse();
+    ancestors
+}
+
 /// The path of `name` in `parent`.
 pub fn join(parent: &str, name: &str) -> String {
     if parent == "/" { format!("/{name}") } else { format!("{parent}/{name}") }
@@ -68,6 +80,8 @@ mod tests {
         assert_eq!(split("/q/"), Some(("/q", "")));
         assert_eq!(split("/"), None);
         assert_eq!(split("a"), None);
+        assert_eq!(ancestors("/a//b"), ["/", "/a", "/a/"]);
+        assert!(ancestors("/").is_empty() && ancestors("a").is_empty());
         assert_eq!(join("/", "a"), "/a");
         assert_eq!(join("/a", "b"), "/a/b");
     }

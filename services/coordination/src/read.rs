@@ -4,14 +4,14 @@
 //! reached it, and only if nothing that it looked at was handed out as changed since the read began; else it
 //! looks again. A znode that is there carries the zxid of its last change. One that is missing does not, so
 //! there the cursor, read afterwards, says how far the view has to come (rule C-5).
-
-use std::iter;
+//!
+//! Watches that are set again after a reconnect are looked at one by one, each as a read of its own, as in ZooKeeper: a
+//! watch that is armed, or has been told what it missed, is done with, whatever changes while the others are looked at.
 
 use ports::Result;
 
 use crate::{
     Error,
-    broken::Broken,
     gateway::Shared,
     model::{EventKind, Output, Request, Response, Stat, Watching, Zxid},
     tail::{Connection, Look},
@@ -30,36 +30,36 @@ const LOOKS_MAX: u32 = 1000;
 pub(crate) struct Found {
     /// Everything the answer rests on has this zxid or an earlier one.
     pub(crate) zxid: Zxid,
-    result: Result<Response, Error>,
-    looked_at: Vec<Look>,
-    /// Events of watches that have missed something (set watches).
-    missed: Vec<(EventKind, String)>,
+    /// None while there is another watch to set again.
+    result: Option<Result<Response, Error>>,
+    looked_at: Option<Look>,
+    /// The event of a watch that has missed something (set watches).
+    missed: Option<(EventKind, String)>,
 }
 
 impl Found {
     fn of(zxid: Zxid, result: Result<Response, Error>) -> Self {
-        Self { zxid, result, looked_at: Vec::new(), missed: Vec::new() }
+        Self { zxid, result: Some(result), looked_at: None, missed: None }
     }
 
-    fn at(mut self, path: &str, watch: Option<Aspect>) -> Self {
-        self.looked_at.push(Look { path: path.to_owned(), watch });
-        self
+    fn at(self, path: &str, watch: Option<Aspect>) -> Self {
+        Self { looked_at: Some(Look { path: path.to_owned(), watch }), ..self }
     }
 
-    /// Whether something it looked at was handed out as changed since `since`. If not, its watches are armed.
+    /// Whether something it looked at was handed out as changed since `since`. If not, its watch is armed.
     pub(crate) fn is_overtaken(&self, shared: &Shared, client: Connection, since: Zxid) -> bool {
-        let at_once = match shared.config.broken {
-            Some(Broken::ArmsWatchesOneByOne) => 1,
-            _ => self.looked_at.len().max(1),
-        };
-        self.looked_at.chunks(at_once).any(|looks| shared.tail.overtaken(looks, since, client))
+        self.looked_at.as_ref().is_some_and(|look| shared.tail.overtaken(look, since, client))
     }
 
-    /// The events and the reply it comes to, shown at `zxid`.
-    pub(crate) fn outputs(self, tag: i32, zxid: Zxid) -> impl Iterator<Item = Output> {
+    /// Whether this is all that was asked for.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.result.is_some()
+    }
+
+    /// The event or the reply it comes to, shown at `zxid`.
+    pub(crate) fn output(self, tag: i32, zxid: Zxid) -> Option<Output> {
         let event = |(kind, path)| Output::Event { zxid: None, kind, path };
-        let reply = Output::Reply { tag, zxid, result: self.result };
-        self.missed.into_iter().map(event).chain(iter::once(reply))
+        self.missed.map(event).or_else(|| self.result.map(|result| Output::Reply { tag, zxid, result }))
     }
 }
 
@@ -84,7 +84,10 @@ pub(crate) async fn look(shared: &Shared, request: &Request) -> Result<Found> {
         Request::Ping => Ok(Found::of(Zxid(0), Ok(Response::Pong))),
         Request::Refuse(error) => Ok(Found::of(Zxid(0), Err(*error))),
         Request::SetWatches { relative, data, exists, children } => {
-            look_for_missed(shared, *relative, data, exists, children).await
+            match next_watch(data, exists, children) {
+                Some((watch, path)) => look_for_missed(shared, *relative, watch, path).await,
+                None => Ok(Found::of(Zxid(0), Ok(Response::WatchesSet))),
+            }
         }
         Request::Create { .. }
         | Request::Delete { .. }
@@ -146,41 +149,47 @@ fn unchanged(before: &Node, after: Option<&Node>) -> Option<Stat> {
     is_same.then(|| after.stat())
 }
 
-/// Sets watches again after a reconnect: what has changed since the client last looked fires at once.
-async fn look_for_missed(
-    shared: &Shared,
-    relative: Zxid,
-    data: &[String],
-    exists: &[String],
-    children: &[String],
-) -> Result<Found> {
-    let mut found = Found::of(Zxid(0), Ok(Response::WatchesSet));
-    let mut note = |path: &String, zxid: Zxid, fired: Option<EventKind>, aspect: Aspect| {
-        found.zxid = found.zxid.max(zxid);
-        found.looked_at.push(Look { path: path.clone(), watch: fired.is_none().then_some(aspect) });
-        found.missed.extend(fired.map(|kind| (kind, path.clone())));
+/// What a client watched before it reconnected.
+#[derive(Debug, Clone, Copy)]
+enum Watched {
+    Data,
+    Existence,
+    Children,
+}
+
+/// The watch that is looked at next. From the last one on, so that those that are done with are taken off at once.
+fn next_watch<'request>(
+    data: &'request [String],
+    exists: &'request [String],
+    children: &'request [String],
+) -> Option<(Watched, &'request str)> {
+    let lists = [(Watched::Data, data), (Watched::Existence, exists), (Watched::Children, children)];
+    lists.into_iter().find_map(|(watched, paths)| paths.last().map(|path| (watched, path.as_str())))
+}
+
+/// Takes the watch off a request that was looked at last: it is armed, or its event is shown.
+pub(crate) fn take_watch_off(request: &mut Request) {
+    if let Request::SetWatches { data, exists, children, .. } = request {
+        data.pop().or_else(|| exists.pop()).or_else(|| children.pop());
+    }
+}
+
+/// Sets a watch again after a reconnect: what has changed since the client last looked fires at once.
+async fn look_for_missed(shared: &Shared, relative: Zxid, watched: Watched, path: &str) -> Result<Found> {
+    let (node, zxid) = node(shared, path).await?;
+    let meta = node.map(|node| node.meta);
+    let (aspect, missed) = match (watched, meta) {
+        (Watched::Existence, meta) => (Aspect::Data, meta.map(|_| EventKind::NodeCreated)),
+        (Watched::Data, Some(meta)) => {
+            (Aspect::Data, (meta.mzxid > relative).then_some(EventKind::NodeDataChanged))
+        }
+        (Watched::Children, Some(meta)) => {
+            (Aspect::Children, (meta.pzxid > relative).then_some(EventKind::NodeChildrenChanged))
+        }
+        (Watched::Data, None) => (Aspect::Data, Some(EventKind::NodeDeleted)),
+        (Watched::Children, None) => (Aspect::Children, Some(EventKind::NodeDeleted)),
     };
-    for path in data {
-        let (node, zxid) = node(shared, path).await?;
-        let fired = match node {
-            None => Some(EventKind::NodeDeleted),
-            Some(node) if node.meta.mzxid > relative => Some(EventKind::NodeDataChanged),
-            Some(_) => None,
-        };
-        note(path, zxid, fired, Aspect::Data);
-    }
-    for path in exists {
-        let (node, zxid) = node(shared, path).await?;
-        note(path, zxid, node.map(|_| EventKind::NodeCreated), Aspect::Data);
-    }
-    for path in children {
-        let (node, zxid) = node(shared, path).await?;
-        let fired = match node {
-            None => Some(EventKind::NodeDeleted),
-            Some(node) if node.meta.pzxid > relative => Some(EventKind::NodeChildrenChanged),
-            Some(_) => None,
-        };
-        note(path, zxid, fired, Aspect::Children);
-    }
-    Ok(found)
+    let looked_at = Some(Look { path: path.to_owned(), watch: missed.is_none().then_some(aspect) });
+    let missed = missed.map(|kind| (kind, path.to_owned()));
+    Ok(Found { zxid, result: None, looked_at, missed })
 }

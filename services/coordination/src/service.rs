@@ -81,7 +81,7 @@ impl Service {
             |region: &Region| UserStore::new(region.items.clone(), region.objects.clone(), config.placement);
         let regions: Vec<UserStore> = parts.regions.iter().map(store).collect();
         let log = FencedLog::new(parts.system.clone(), LOG_PARTITION);
-        let tail = Arc::new(Tail::new(regions[0].clone(), log, parts.clock.clone()));
+        let tail = Arc::new(Tail::new(regions[0].clone(), log, parts.clock.clone(), config.broken));
         Self { parts, config, regions, tail }
     }
 

@@ -10,6 +10,7 @@
 //! - `fence` grows with each writer that takes the session up, and with each doom: a writer with an older
 //!   number decides nothing any more.
 //! - `attach` grows with each connection; requests of older attaches are refused.
+//! - `plannings` speaks of the request that is next, and begins anew when another is.
 //! - `state` only moves from open to closing to closed. Nothing is decided in a closed session, and nothing but its end
 //!   in a closing one, which takes no connection any more.
 //! - Every transition rests on what led to it ([`Basis`]): the numbers above are given out again by a store that has
@@ -39,7 +40,7 @@ const REQUEST: &str = "request";
 const SEQUENCE: &str = "sequence";
 const APPLIED: &str = "applied";
 const FENCE: &str = "fence";
-const DECIDED_FENCE: &str = "decided_fence";
+const PLANNINGS: &str = "plannings";
 const RENEWALS: &str = "renewals";
 const TIMEOUT: &str = "timeout_ms";
 const PASSWORD: &str = "password";
@@ -88,8 +89,8 @@ pub struct Row {
     pub applied: u64,
     /// The number of the writer that may decide.
     pub fence: u64,
-    /// The number of the writer that decided last; zero if none has, or it was one of an earlier release.
-    pub decided_fence: u64,
+    /// How often the planning of the request that is next was begun and has come to no good end, as far as that was noted.
+    pub plannings: u64,
     /// How often its lease was renewed.
     pub renewals: i64,
     /// The timeout granted.
@@ -115,16 +116,11 @@ impl Row {
             sequence: number(SEQUENCE)? as u64,
             applied: number(APPLIED)? as u64,
             fence: number(FENCE)? as u64,
-            decided_fence: item.integer(DECIDED_FENCE).unwrap_or_default() as u64,
+            plannings: item.integer(PLANNINGS).unwrap_or_default() as u64,
             renewals: number(RENEWALS)?,
             timeout: Duration::from_millis(number(TIMEOUT)? as u64),
             item: item.clone(),
         })
-    }
-
-    /// How many writers have taken the session up since one has decided anything, the last of them included.
-    pub fn turns_undecided(&self) -> u64 {
-        self.fence - self.decided_fence
     }
 
     /// The decided requests that are not applied yet, in order, as they are encoded.
@@ -253,6 +249,7 @@ impl Sessions {
         let actions = vec![
             Action::Add(ATTACH.into(), 1),
             Action::set_integer(REQUEST, 0),
+            Action::unset(PLANNINGS),
             Action::Add(RENEWALS.into(), 1),
             Action::set_integer(TIMEOUT, timeout.as_millis() as i64),
         ];
@@ -283,14 +280,22 @@ impl Sessions {
     /// Marks an open session as closing for the writer that has taken it up as `row`: its client has asked for the end,
     /// and that takes more than one decision.
     pub async fn begin_end(&self, session: SessionId, row: &Row, basis: &mut Basis) -> Result<Moved> {
-        let condition = Condition::All(vec![
-            is(STATE, State::Open.number()),
-            is(ATTACH, row.attach as i64),
-            is(SEQUENCE, row.sequence as i64),
-            is(FENCE, row.fence as i64),
-        ]);
         let actions = vec![Action::set_integer(STATE, State::Closing.number())];
+        let condition = Condition::All(vec![is(STATE, State::Open.number()), is_still(row)]);
         self.transition(Update::modify(key(session), actions).when(condition), basis).await
+    }
+
+    /// Notes that the request which is next is about to be planned, by the writer that has taken the session up as `row`.
+    /// Transient: with the note a crash of the store takes the request, or its deliveries count from one again.
+    pub async fn begin_planning(&self, session: SessionId, row: &Row, basis: &mut Basis) -> Result<Moved> {
+        let update = Update::modify(key(session), vec![Action::Add(PLANNINGS.into(), 1)]).when(is_still(row));
+        self.transition(update.transient(), basis).await
+    }
+
+    /// Takes all such notes back: it has been planned, and whatever becomes of it now was not for that.
+    pub async fn end_planning(&self, session: SessionId, row: &Row, basis: &mut Basis) -> Result<Moved> {
+        let update = Update::modify(key(session), vec![Action::unset(PLANNINGS)]).when(is_still(row));
+        self.transition(update.transient(), basis).await
     }
 
     /// Takes a session up for writing: the row with a fencing number that shuts out earlier writers.
@@ -319,7 +324,7 @@ impl Sessions {
         let mut actions = vec![
             Action::set_integer(SEQUENCE, last as i64),
             Action::set_integer(REQUEST, request as i64),
-            Action::set_integer(DECIDED_FENCE, fence as i64),
+            Action::unset(PLANNINGS),
             Action::Append(OUTBOX.into(), outcomes),
         ];
         if closes {
@@ -402,6 +407,15 @@ impl Sessions {
 
 fn is(name: &'static str, value: i64) -> Condition {
     Condition::attribute(name, Test::is_integer(value))
+}
+
+/// That nobody else has taken the session up, nor anything was decided in it, since `row`.
+fn is_still(row: &Row) -> Condition {
+    Condition::All(vec![
+        is(ATTACH, row.attach as i64),
+        is(SEQUENCE, row.sequence as i64),
+        is(FENCE, row.fence as i64),
+    ])
 }
 
 fn partition(shard: u8) -> String {

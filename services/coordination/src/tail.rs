@@ -18,11 +18,11 @@
 //!   So a client that is registered is handed every answer to what it sends afterwards, or is disconnected.
 //! - A place is of one start of the store. When the store has restarted, what was handed out from there may be lost:
 //!   everybody is disconnected, and the next place is looked for.
-//! - A watch is armed for the connection that asked for it, in the same moment in which nothing that its
-//!   request looked at has changed: all watches of a request together, or none.
+//! - A watch is armed for the connection that asked for it, in the same moment in which what was looked at for it has
+//!   not changed since.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, VecDeque},
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicI64, Ordering},
@@ -35,10 +35,10 @@ use primitives::{Cursor, Epoch, FencedLog, SlotIndex};
 use tokio::sync::{Notify, watch};
 
 use crate::{
-    Error,
+    broken::Broken,
     mailbox::{Letter, Mailbox},
     model::{SessionId, Zxid},
-    records::{Answer, Slot, Wake, decode},
+    records::{Answer, Entry, Slot, Wake, decode},
     user_store::UserStore,
     watch::{Aspect, Watches},
 };
@@ -58,6 +58,7 @@ pub struct Tail {
     region: UserStore,
     log: FencedLog,
     clock: Arc<dyn Clock>,
+    broken: Option<Broken>,
     inbox: Mutex<BTreeMap<u64, Wake>>,
     offered: Notify,
     registry: Mutex<Registry>,
@@ -126,11 +127,12 @@ struct Place {
 
 impl Tail {
     /// A tail of `log` for readers of `region`.
-    pub fn new(region: UserStore, log: FencedLog, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(region: UserStore, log: FencedLog, clock: Arc<dyn Clock>, broken: Option<Broken>) -> Self {
         Self {
             region,
             log,
             clock,
+            broken,
             inbox: Mutex::default(),
             offered: Notify::new(),
             registry: Mutex::default(),
@@ -206,24 +208,21 @@ impl Tail {
         }
     }
 
-    /// Whether a change of anything that a request of `client` looked at may have been handed out after `since`.
-    /// If not, its watches are armed in the same moment.
-    pub(crate) fn overtaken(&self, looked_at: &[Look], since: Zxid, client: Connection) -> bool {
-        let is_watching = looked_at.iter().any(|look| look.watch.is_some());
-        if !is_watching && self.started.load(Ordering::Acquire) == since.0 {
+    /// Whether a change of what a request of `client` looked at may have been handed out after `since`. If not, the watch
+    /// that it asks for is armed in the same moment.
+    pub(crate) fn overtaken(&self, look: &Look, since: Zxid, client: Connection) -> bool {
+        if look.watch.is_none() && self.started.load(Ordering::Acquire) == since.0 {
             return false;
         }
         let mut registry = self.registry();
-        if self.started.load(Ordering::Acquire) != since.0 && registry.may_have_changed(looked_at, since) {
+        if self.started.load(Ordering::Acquire) != since.0 && registry.may_have_changed(&look.path, since) {
             return true;
         }
         // A connection that was replaced or ended meanwhile leaves nothing behind for the one after it.
-        if registry.is_registered(client) {
-            for Look { path, watch } in looked_at {
-                if let Some(aspect) = watch {
-                    registry.watches.arm(client.session, *aspect, path);
-                }
-            }
+        if let Some(aspect) = look.watch
+            && registry.is_registered(client)
+        {
+            registry.watches.arm(client.session, aspect, &look.path);
         }
         false
     }
@@ -282,7 +281,8 @@ impl Tail {
                 continue;
             }
             for told in slots {
-                if told.point.incarnation != place.incarnation {
+                let is_of_this_start = told.point.incarnation == place.incarnation;
+                if !is_of_this_start && self.broken != Some(Broken::FollowsALostLog) {
                     // What was handed out before may be lost, and its zxids given to others.
                     return ports::Error::unavailable("follow the log in a store that has restarted");
                 }
@@ -380,8 +380,10 @@ impl Tail {
                     }
                 }
                 let session = entry.id.session;
-                if registry.is_registered(Connection { session, attach: entry.attach }) {
-                    registry.put(session, answer(zxid, entry.request, &entry.answer), &mut eager);
+                if registry.is_registered(Connection { session, attach: entry.attach })
+                    && let Some(letter) = answer(zxid, entry)
+                {
+                    registry.put(session, letter, &mut eager);
                 }
             }
             let point = registry.unconfirmed.map_or(told.point, |(_, point)| point.max(told.point));
@@ -415,13 +417,9 @@ impl Registry {
         self.clients.get(&client.session).is_some_and(|registered| registered.attach == client.attach)
     }
 
-    fn may_have_changed(&self, looked_at: &[Look], since: Zxid) -> bool {
-        if self.forgotten > since {
-            return !looked_at.is_empty();
-        }
-        let after = self.recent.iter().rev().take_while(|(zxid, _)| *zxid > since);
-        let changed: BTreeSet<&str> = after.map(|(_, path)| path.as_str()).collect();
-        looked_at.iter().any(|look| changed.contains(look.path.as_str()))
+    fn may_have_changed(&self, path: &str, since: Zxid) -> bool {
+        let mut after = self.recent.iter().rev().take_while(|(zxid, _)| *zxid > since);
+        self.forgotten > since || after.any(|(_, changed)| changed == path)
     }
 
     fn remember(&mut self, zxid: Zxid, path: &str) {
@@ -446,9 +444,12 @@ impl Registry {
     }
 }
 
-fn answer(zxid: Zxid, request: u64, answer: &std::result::Result<Answer, Error>) -> Letter {
-    match (request, answer) {
-        (0, Ok(Answer::Closed)) => Letter::Expired,
-        _ => Letter::Answer { zxid, request, answer: answer.clone() },
+/// What the client of a session hears of one of its updates. What nobody there has asked for is answered to nobody: a
+/// part of an end that takes several; the end itself tells that the session is over.
+fn answer(zxid: Zxid, entry: &Entry) -> Option<Letter> {
+    match (entry.request, &entry.answer) {
+        (0, Ok(Answer::Closed)) => Some(Letter::Expired),
+        (0, _) => None,
+        (request, answer) => Some(Letter::Answer { zxid, request, answer: answer.clone() }),
     }
 }

@@ -162,7 +162,7 @@ impl Node {
             Payload::Null => {}
             Payload::Inline(bytes) => attributes.push((DATA.into(), Value::Bytes(bytes.clone()))),
             Payload::Object { name, .. } => {
-                attributes.push((DATA.into(), Value::List(vec![Bytes::copy_from_slice(name.as_bytes())])));
+                attributes.push((DATA.into(), Value::List([Bytes::copy_from_slice(name.as_bytes())].into())));
             }
         }
         attributes

@@ -18,8 +18,10 @@
 //! What is decided, installed and unlocked rests on the locks and rows that led to it ([`Basis`]); what is pushed says in
 //! which start of the store it was planned, since a queue takes everything.
 //!
-//! A request that fails again and again is decided as failed in its place (rule P1), so that what its client
-//! sent after it is not held up for ever; see [`PLAN_ATTEMPTS_MAX`].
+//! A request whose planning fails again and again is decided as failed in its place (rule P1), so that what its client
+//! sent after it is not held up for ever; see [`PLANNINGS_FAILED_MAX`]. Only its planning counts, which the session's
+//! row keeps count of ([`Turn::begin_planning`]): what fails before it or after it, or in a delivery that it shared with
+//! others, fails for reasons of others, and may go on until they are gone.
 
 mod batch;
 mod outbox;
@@ -61,12 +63,17 @@ const BATCH_BYTES_PART: usize = 8;
 /// else is written of each takes a few times as much.
 const CLOSE_PATHS_PART: usize = 10;
 
-/// From this attempt on, a request whose planning fails is decided as failed: by then it was tried for a second or
-/// two, and what fails that long is more likely the request than the store.
-const PLAN_ATTEMPTS_MAX: u64 = 6;
+/// From this delivery on the planning of a request is noted before it begins and after it has ended, since it may be what
+/// fails, or what kills its writers. Before, those two writes are saved: most of what fails does so once.
+const NOTED_ATTEMPTS_MIN: u32 = 3;
 
-/// From this attempt on a request is decided as failed without being looked at: planning it has killed writers.
-const UNSEEN_ATTEMPTS_MAX: u64 = 9;
+/// Once so many plannings of a request have failed that were noted, the next one that fails is its last: by its sixth
+/// delivery it was tried for a second or two, and what fails that long is more likely the request than the store.
+const PLANNINGS_FAILED_MAX: u64 = 3;
+
+/// Once so many have failed, it is decided as failed without being looked at, by its ninth delivery: planning it has
+/// killed writers, since one that fails and leaves its writer alive was the last one before.
+const PLANNINGS_MAX: u64 = 6;
 
 /// The writer function.
 #[derive(Debug)]
@@ -173,10 +180,7 @@ impl Turn<'_> {
             if is_end && self.end_a_part(&submitted).await? {
                 return Ok(0);
             }
-            // A delivery that rode behind what killed its writers counts their deaths as well. It was the first to be
-            // decided in no more turns than passed since anything was.
-            let attempt = u64::from(delivery.handle.attempt).min(self.row.turns_undecided());
-            let outcome = match self.outcome(&submitted, attempt, &mut batch).await {
+            let outcome = match self.outcome(&submitted, delivery.handle.attempt, &mut batch).await {
                 Ok(plan) => Ok(plan),
                 Err(Unplanned::Refused(refusal)) => Err(refusal),
                 // Whatever it is, those before it need not wait for it. If it stays, it fails alone.
@@ -231,30 +235,67 @@ impl Turn<'_> {
         Ok(false)
     }
 
-    /// Plans a request. A client's update that fails for good is refused in its place (rule P1).
-    async fn outcome(&self, submitted: &Submitted, attempt: u64, batch: &mut Batch<'_>) -> Plan {
+    /// Plans a request. A client's update whose planning fails for good is refused in its place (rule P1).
+    async fn outcome(&mut self, submitted: &Submitted, attempt: u32, batch: &mut Batch<'_>) -> Plan {
         let is_update = matches!(
             submitted.operation,
             Operation::Create { .. } | Operation::Delete { .. } | Operation::SetData { .. }
         );
-        let may_fail = is_update && batch.is_empty() && self.writer.broken != Some(Broken::BlocksForEver);
-        if may_fail && attempt >= UNSEEN_ATTEMPTS_MAX {
-            tracing::error!(session = ?self.session, request = submitted.request, "gave a request up unseen");
-            return Err(Unplanned::Refused(Error::System));
-        }
         if is_update && self.writer.sessions.room() < submitted.operation.room_min() {
             // It was sent before its gateway knew. Refusing it takes of the reserve, a little.
             return Err(Unplanned::Refused(Error::NoRoom));
         }
+        let may_fail = is_update && batch.is_empty() && self.writer.broken != Some(Broken::BlocksForEver);
+        if !may_fail || attempt < NOTED_ATTEMPTS_MIN {
+            return self.planned(&submitted.operation, batch).await;
+        }
+        let failed = self.row.plannings;
+        if failed >= PLANNINGS_MAX {
+            tracing::error!(session = ?self.session, request = submitted.request, "gave a request up unseen");
+            return Err(Unplanned::Refused(Error::System));
+        }
+        self.begin_planning(batch).await;
+        match self.planned(&submitted.operation, batch).await {
+            Err(Unplanned::Failed(error)) if failed >= PLANNINGS_FAILED_MAX => {
+                tracing::error!(session = ?self.session, request = submitted.request, %error, "gave a request up");
+                Err(Unplanned::Refused(Error::System))
+            }
+            Err(Unplanned::Failed(error)) => Err(Unplanned::Failed(error)),
+            planned => {
+                self.end_planning(batch).await;
+                planned
+            }
+        }
+    }
+
+    /// Notes in the session's row that the next request is about to be planned, so that whoever comes after a writer
+    /// that has died of it knows. Without the note its planning does not count: that the row could not be changed is
+    /// no fault of the request, and if it stays so nothing is decided anyway.
+    async fn begin_planning(&mut self, batch: &mut Batch<'_>) {
+        if let Ok(Moved::Done(row)) =
+            self.writer.sessions.begin_planning(self.session, &self.row, batch.basis()).await
+        {
+            self.row = row;
+        }
+    }
+
+    /// Takes that back before anything else is done: it has been planned, and what fails or dies from here on says
+    /// nothing of it. A decision takes it back as well. Also where the note seemed to fail: its answer may be all that did.
+    async fn end_planning(&mut self, batch: &mut Batch<'_>) {
+        if self.writer.broken == Some(Broken::CountsWhatWasPlanned) {
+            return;
+        }
+        if let Ok(Moved::Done(row)) =
+            self.writer.sessions.end_planning(self.session, &self.row, batch.basis()).await
+        {
+            self.row = row;
+        }
+    }
+
+    async fn planned(&self, operation: &Operation, batch: &mut Batch<'_>) -> Plan {
         loop {
-            match self.placed(&submitted.operation, batch).await {
-                Ok(Some(plan)) => return Ok(plan),
-                Ok(None) => {}
-                Err(Unplanned::Failed(error)) if may_fail && attempt >= PLAN_ATTEMPTS_MAX => {
-                    tracing::error!(session = ?self.session, request = submitted.request, %error, "gave a request up");
-                    return Err(Unplanned::Refused(Error::System));
-                }
-                Err(unplanned) => return Err(unplanned),
+            if let Some(planned) = self.placed(operation, batch).await? {
+                return Ok(planned);
             }
         }
     }

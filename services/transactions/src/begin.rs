@@ -43,7 +43,9 @@ impl Core {
             return Ok(Shown::durable(Begun::Open { id, attempt }));
         };
         let core = Arc::clone(self);
+        let at_work = node.at_work()?;
         self.spawn_and_wait(async move {
+            let _at_work = at_work;
             let lock = core.view().open.begin_lock(&id);
             let held = Arc::clone(&lock);
             let begun = {
@@ -127,8 +129,9 @@ impl Core {
             if matches!(taken, Ok(Decided::Done(_))) {
                 node.store.forget(id, attempt).await?;
             }
-            if let Ok(placed) = placed {
-                node.settled(placed.slot);
+            match placed {
+                Ok(placed) => node.settled(placed.slot),
+                Err(_) => node.leaves_traces(),
             }
         }
         opened

@@ -48,8 +48,18 @@ pub enum Broken {
     DropsUnheardDecisions,
     /// A dropped row is taken for one that never was.
     ForgetsWhatItDropped,
+    /// A node says that it has left before what it has under way has come to its end.
+    LeavesAtOnce,
     /// What no log names stays.
     SweepsNothing,
+    /// P6: a record is written while chunks that it names are still on their way.
+    RecordBeforeChunks,
+    /// What an open transaction writes ahead stands in no log.
+    SpillsUnlogged,
+    /// Whoever deletes a version leaves its chunks.
+    ForgetsChunks,
+    /// Chunks that a later write of their transaction replaced stay.
+    KeepsReplacedChunks,
     /// A row goes with its window, whether or not versions are left that it decides about.
     DropsRowsOfLiveVersions,
     /// T-3: a keyspace is marked while commits with timestamps are under way in it.

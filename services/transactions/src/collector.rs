@@ -6,7 +6,8 @@
 //! keep all its versions for ever.
 //!
 //! Each log is followed in the order of its slots, which names the keys to look at. Dies anywhere: what stands behind the
-//! last noted cursor is done again, and finding nothing is fine.
+//! last noted cursor is done again, and finding nothing is fine. Of the own log memory knows most: slots and rows are read
+//! from the store only where it has forgotten them.
 //!
 //! Invariants
 //! - Nothing is collected above the horizon, and horizons only grow: design note 0003, section 6.4, lemma 2.
@@ -21,7 +22,7 @@ use std::{
 };
 
 use futures_util::{StreamExt, TryStreamExt, stream};
-use primitives::Slot;
+use primitives::{Cursor, Slot};
 
 use crate::{
     Result,
@@ -33,6 +34,7 @@ use crate::{
     model::{Attempt, Key, TransactionId},
     node::Node,
     read::wait_for_load,
+    recent::Walked,
     records::{CommitRecord, Entry, StoredSlot, WriteSet, decode},
     registry, retention,
     store::{Decision, State},
@@ -90,15 +92,50 @@ impl Core {
             }
             return Ok(false);
         }
+        let recent = self.walk_recent(node, tended, through);
+        let collected = if let Some(Walked { keys, through }) = recent {
+            let keys = keys.into_iter().collect();
+            self.collect_keys(node, keys, &horizon.heard, may_be_released).await?;
+            Some(node.log.cursor_behind(through))
+        } else {
+            self.collect_from_log(node, tended, through, &horizon.heard, may_be_released).await?
+        };
+        let Some(collected) = collected.filter(|collected| *collected > tended.collected) else {
+            return Ok(false);
+        };
+        tended.collected = collected;
+        if tended.collected.next.0 >= tended.noted + SLOTS_UNNOTED_MAX {
+            registry::note_collected(&node.store, tended.node, tended.collected).await?;
+            tended.noted = tended.collected.next.0;
+        }
+        Ok(true)
+    }
+
+    /// The next slots of the own log, as far as memory has them.
+    fn walk_recent(&self, node: &Arc<Node>, tended: &Tended, through: u64) -> Option<Walked> {
+        let view = self.view();
+        let is_own = tended.node == node.id && view.is_served_by(node);
+        is_own.then(|| view.recent.walk(tended.collected.next.0, through, KEYS_AT_ONCE)).flatten()
+    }
+
+    /// Collects what the next slots of a log say was superseded. Returns up to where.
+    async fn collect_from_log(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        tended: &Tended,
+        through: u64,
+        horizon: &Heard,
+        may_be_released: &(dyn Fn(&CommitRecord) -> bool + Sync),
+    ) -> Result<Option<Cursor>> {
         let read = node.store.again(|| tended.log.read(tended.collected, SLOTS_AT_ONCE)).await?;
         let is_below = |slot: &&Slot| slot.index.0 <= through;
         let below: Vec<&Slot> = read.slots.iter().take_while(is_below).collect();
         // Behind the last record there are at most seals.
         let is_whole = below.len() == read.slots.len();
         let collected = if is_whole { Some(read.cursor) } else { below.last().map(|slot| slot.cursor()) };
-        let Some(collected) = collected.filter(|collected| *collected > tended.collected) else {
-            return Ok(false);
-        };
+        if collected.is_none_or(|collected| collected <= tended.collected) {
+            return Ok(None);
+        }
         let mut commits = Vec::new();
         for slot in below {
             let stored: StoredSlot = decode(&slot.payload, "a slot of a node's log")?;
@@ -112,15 +149,9 @@ impl Core {
                 fits
             });
             let rest = commits.split_off(count.count());
-            self.collect_batch(node, std::mem::replace(&mut commits, rest), &horizon.heard, may_be_released)
-                .await?;
+            self.collect_batch(node, std::mem::replace(&mut commits, rest), horizon, may_be_released).await?;
         }
-        tended.collected = collected;
-        if tended.collected.next.0 >= tended.noted + SLOTS_UNNOTED_MAX {
-            registry::note_collected(&node.store, tended.node, tended.collected).await?;
-            tended.noted = tended.collected.next.0;
-        }
-        Ok(true)
+        Ok(collected)
     }
 
     async fn collect_batch(
@@ -132,7 +163,17 @@ impl Core {
     ) -> Result<()> {
         let rows = stream::iter(commits).map(|commit| commit.keys_if_committed(node));
         let keys: Vec<Vec<Key>> = rows.buffered(LOOKS_AT_ONCE).try_collect().await?;
-        let keys: BTreeSet<Key> = keys.into_iter().flatten().collect();
+        self.collect_keys(node, keys.into_iter().flatten().collect(), horizon, may_be_released).await
+    }
+
+    /// Collects of these keys what nobody below the horizon may need.
+    async fn collect_keys(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        keys: BTreeSet<Key>,
+        horizon: &Heard,
+        may_be_released: &(dyn Fn(&CommitRecord) -> bool + Sync),
+    ) -> Result<()> {
         let looks = stream::iter(keys).map(|key| async move {
             let entry = self.entry(node, &key).await?;
             Ok::<_, crate::Error>((key, entry))
@@ -168,7 +209,12 @@ impl Core {
         }
         let all = stream::iter(plan.iter().map(Ok));
         all.try_for_each_concurrent(DELETIONS_AT_ONCE, |Superseded { key, record }| async move {
-            node.store.delete_version(key, record.attempt).await?;
+            let write = record.write_of(key).expect("a version is collected of a key that its record names");
+            if self.config.is_broken(Broken::ForgetsChunks) {
+                node.store.delete_version(key, record.attempt).await?;
+            } else {
+                node.store.delete_written(record.attempt, write).await?;
+            }
             self.counters.collected(record.value_bytes(key));
             Ok(())
         })
@@ -196,7 +242,7 @@ impl Committing {
     fn of(entry: Entry) -> Option<Self> {
         match entry {
             Entry::Committing { id, attempt, writes, .. } => Some(Self { id, attempt, writes }),
-            Entry::Began { .. } => None,
+            Entry::Began { .. } | Entry::Spilled { .. } => None,
         }
     }
 

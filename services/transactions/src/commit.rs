@@ -27,17 +27,18 @@ use crate::{
     broken::Broken,
     collector::Superseded,
     effects::Effect,
-    engine::Core,
+    engine::{Core, View},
     keyspace::Order,
-    model::{Call, Committed, Key, NodeId, Outcome, Position, Timestamp, TransactionId, Version},
+    model::{Attempt, Call, Committed, Key, NodeId, Outcome, Position, Timestamp, TransactionId, Version},
     node::Node,
     node_log::{Draft, Placed},
     open::Found,
     records::{CommitRecord, Place, StoredRecord, Write, WriteSet},
     registry, snapshot,
+    spill::{Spills, delete_spilled},
     store::{Decided, Decision},
     transaction::{Answer, Phase, Terms, Transaction},
-    write_buffer::WriteBuffer,
+    write_buffer::{Held, WriteBuffer},
 };
 
 /// Version items written at a time.
@@ -48,6 +49,8 @@ struct Commit<'a> {
     core: &'a Arc<Core>,
     transaction: &'a Arc<Transaction>,
     buffer: WriteBuffer,
+    /// What has left it before.
+    spills: Spills,
     effects: Vec<Effect>,
     writes: Vec<Write>,
     set: WriteSet,
@@ -80,7 +83,7 @@ impl Core {
         self.open(&node, &id, attempt, None, Terms::default())?;
         let call = Call { id, attempt: Some(attempt) };
         let transaction = self.here(&call).await?;
-        if let Err(error) = self.buffer(&transaction, key, value) {
+        if let Err(error) = self.buffer(&transaction, key, value).await {
             self.abort(&call).await?;
             return Err(error);
         }
@@ -98,24 +101,28 @@ impl Core {
 
     /// From here on the attempt takes no writes, and cannot be aborted. A second commit changes nothing.
     fn start_commit(self: &Arc<Self>, transaction: &Arc<Transaction>) {
+        // Whoever leaves ends what is open.
+        let Ok(at_work) = transaction.node.at_work() else { return };
         let mut state = transaction.state();
         if state.phase != Phase::Open {
             return;
         }
         state.phase = Phase::Committing;
-        let buffer = std::mem::take(&mut state.buffer);
-        let effects = std::mem::take(&mut state.effects);
         let read = state.reads.newest_timed();
         let observed = snapshot::observed(transaction, &state.reads);
         drop(state);
         let (core, transaction) = (Arc::clone(self), Arc::clone(transaction));
         self.spawn(async move {
+            let _at_work = at_work;
+            let spills = transaction.all_spills().await;
+            let (buffer, effects) = transaction.state().take_written();
             let bytes = buffer.bytes() + effects.bytes();
             let is_reader = buffer.is_empty() && effects.is_empty();
             let answer = if is_reader && !core.config.is_broken(Broken::ValidatesReaders) {
                 commit_nothing(&transaction).await
             } else {
-                let commit = Commit::new(&core, &transaction, buffer, effects.into_effects(), read);
+                let mut commit =
+                    Commit::new(&core, &transaction, (buffer, spills), effects.into_effects(), read);
                 match core.order_of(&transaction, &commit.writes).await {
                     Ok(Order::Sequenced) => commit.run_sequenced(observed).await,
                     Ok(Order::Timed { _under_way }) => commit.run().await,
@@ -188,10 +195,12 @@ impl<'a> Commit<'a> {
     fn new(
         core: &'a Arc<Core>,
         transaction: &'a Arc<Transaction>,
-        buffer: WriteBuffer,
+        (buffer, spills): (WriteBuffer, Spills),
         effects: Vec<Effect>,
         read: Timestamp,
     ) -> Self {
+        let is_leaving = buffer.iter().any(|(_, buffered)| matches!(buffered.held, Held::Leaving(_)));
+        assert!(!is_leaving || spills.failed.is_some(), "values are on their way, and nobody waits for them");
         let writes = buffer.write_set();
         let (set, _) = WriteSet::split(&writes, core.config.write_set_inline_bytes_max);
         let known = {
@@ -200,11 +209,16 @@ impl<'a> Commit<'a> {
             newest.map(|record| record.version.timed()).max().unwrap_or_default()
         };
         let floor = read.max(known).max(transaction.terms.after);
-        Self { core, transaction, buffer, effects, writes, set, floor }
+        Self { core, transaction, buffer, spills, effects, writes, set, floor }
     }
 
-    async fn run(self) -> Answer {
-        if let Err(error) = self.core.check_room(Room::Scarce) {
+    /// Errors: something could not be written ahead, or the store is full.
+    fn may_begin(&mut self) -> Result<()> {
+        self.spills.failed.take().map_or_else(|| self.core.check_room(Room::Scarce), Err)
+    }
+
+    async fn run(mut self) -> Answer {
+        if let Err(error) = self.may_begin() {
             return self.give_up(None, error);
         }
         let store = &self.transaction.node.store;
@@ -240,6 +254,7 @@ impl<'a> Commit<'a> {
             self.drop_tombstones(&record).await?;
         }
         self.transaction.settle(Some(placed.slot));
+        self.core.leave_no_replaced(self.transaction, std::mem::take(&mut self.spills), &record);
         self.core.publish(&self.transaction.node);
         if self.core.config.is_broken(Broken::AnswersBeforeDurable) {
             return Ok(Committed { after: record.after() });
@@ -297,10 +312,11 @@ impl<'a> Commit<'a> {
 
     async fn write_versions(&self) -> Result<()> {
         let Transaction { id, attempt, node, .. } = &**self.transaction;
-        let items = self.writes.iter().zip(self.buffer.iter()).map(Ok);
+        let items = self.writes.iter().zip(self.buffer.iter().map(|(_, buffered)| buffered));
+        let items = items.filter(|(_, buffered)| buffered.held != Held::Stored).map(Ok);
         stream::iter(items)
-            .try_for_each_concurrent(WRITES_AT_ONCE, |(write, (_, buffered))| {
-                node.store.put_version(id, *attempt, write, buffered.value.clone())
+            .try_for_each_concurrent(WRITES_AT_ONCE, |(write, buffered)| {
+                node.store.put_version(id, *attempt, write, buffered.value().cloned())
             })
             .await
     }
@@ -348,22 +364,37 @@ impl<'a> Commit<'a> {
         if view.is_served_by(&self.transaction.node) {
             view.superseded_bytes += view.index.superseded_by(&record);
             view.index.hear(&record);
-            for (_, buffered) in self.buffer.iter() {
-                if let Some(value) = &buffered.value {
-                    view.data.insert(record.attempt, buffered.write, value.clone());
-                }
-            }
+            view.recent.note(record.position.slot, &record);
+            self.keep_values(&mut view, record.attempt);
         }
         record
     }
 
+    fn keep_values(&self, view: &mut View, attempt: Attempt) {
+        for (_, buffered) in self.buffer.iter() {
+            if let Some(value) = buffered.value() {
+                view.data.insert(attempt, buffered.write, value.clone());
+            }
+        }
+    }
+
     /// It does not commit, since nobody else would: that can be answered at once. Whatever keeps the clean-up from
     /// being done keeps its entry unsettled, so that the log's resolver does it.
-    fn give_up(&self, slot: Option<u64>, error: Error) -> Answer {
+    fn give_up(&mut self, slot: Option<u64>, error: Error) -> Answer {
         let (core, transaction) = (Arc::clone(self.core), Arc::clone(self.transaction));
         let (writes, set, effects) = (self.writes.clone(), self.set.clone(), self.effects.clone());
+        let spills = std::mem::take(&mut self.spills);
+        if slot.is_none() {
+            self.transaction.node.leaves_traces();
+        }
+        let at_work = transaction.node.at_work();
         self.core.spawn(async move {
-            if let Err(error) = core.clean_up(&transaction, slot, &writes, &set, &effects).await {
+            let cleaned = async {
+                let _at_work = at_work?;
+                core.clean_up(&transaction, slot, &writes, &set, &effects).await?;
+                delete_spilled(&transaction, &spills).await
+            };
+            if let Err(error) = cleaned.await {
                 tracing::debug!(%error, "what was not committed is left to the log's resolver");
             }
         });

@@ -2,14 +2,19 @@
 
 use std::time::Duration;
 
-use crate::broken::Broken;
+use crate::{broken::Broken, layout::Buckets};
 
 /// The service's settings. Sizes are bytes.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Values beyond this are refused as too large: they do not fit a version item. At most a quarter of what
-    /// the store allows an item.
+    /// Over how many partitions a new store spreads its versions and decisions. One that is there refuses another number.
+    pub buckets: Buckets,
+    /// The longest value; a longer one is refused as too large.
+    pub value_bytes_max: usize,
+    /// Values beyond this are kept in chunks, not in their version items. At most a quarter of what the store allows an item.
     pub inline_bytes_max: usize,
+    /// The longest chunk. At most what the store allows an item, and some room for its names.
+    pub chunk_bytes_max: usize,
     /// The most keys one attempt writes.
     pub keys_written_max: usize,
     /// The most keys one attempt reads.
@@ -20,10 +25,20 @@ pub struct Config {
     pub idle_timeout: Duration,
     /// An attempt ends this long after its begin, whatever it does.
     pub life_max: Duration,
-    /// The most that one attempt's unwritten values take; the next write is refused.
+    /// The most that one attempt writes, values that it replaced after they were written ahead included.
+    pub attempt_bytes_max: u64,
+    /// The most that one attempt's unwritten values take; beyond it they are written ahead.
     pub attempt_buffer_bytes_max: usize,
-    /// The most that all of them take on one node; the next write is refused.
+    /// The most that all of them take on one node; beyond it the largest attempt's are written ahead, and if none is left to
+    /// be, the write is refused.
     pub node_buffer_bytes_max: usize,
+    /// The most that values in chunks take which are being read, until whoever asked for them lets them go; the next read
+    /// waits, and is refused after [`Config::read_wait_max`].
+    pub read_bytes_max: usize,
+    /// How long a read waits for others to let go of their values.
+    pub read_wait_max: Duration,
+    /// Memory for what was committed here lately; beyond it the collector reads the oldest back from the store.
+    pub recent_bytes_max: usize,
     /// Memory for the key version index; the coldest entries go, the next read loads them.
     pub index_bytes_max: u64,
     /// Memory for values.
@@ -58,6 +73,9 @@ pub struct Config {
     pub unsent_max: usize,
     /// How many writes the sequencer remembers, to validate by; who read before the oldest is refused.
     pub last_writers_max: usize,
+    /// Whether what nobody needs is collected; off in measurements alone, of what that costs.
+    #[doc(hidden)]
+    pub collects: bool,
     /// A rule to drop, for tests alone.
     #[doc(hidden)]
     pub broken: Option<Broken>,
@@ -66,14 +84,21 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            buckets: Buckets::default(),
+            value_bytes_max: 64 << 20,
             inline_bytes_max: 64 << 10,
+            chunk_bytes_max: 1 << 20,
             keys_written_max: 10_000,
             keys_read_max: 100_000,
             open_max: 10_000,
             idle_timeout: Duration::from_mins(1),
             life_max: Duration::from_mins(15),
+            attempt_bytes_max: 1 << 30,
             attempt_buffer_bytes_max: 8 << 20,
             node_buffer_bytes_max: 256 << 20,
+            read_bytes_max: 256 << 20,
+            read_wait_max: Duration::from_secs(3),
+            recent_bytes_max: 16 << 20,
             index_bytes_max: 128 << 20,
             data_cache_bytes_max: 256 << 20,
             slot_bytes_max: 256 << 10,
@@ -90,6 +115,7 @@ impl Default for Config {
             effects_inline_bytes_max: 64 << 10,
             unsent_max: 10_000,
             last_writers_max: 1_000_000,
+            collects: true,
             broken: None,
         }
     }

@@ -56,18 +56,23 @@ impl Core {
     }
 
     /// Ends an attempt as `answer` says.
-    pub(crate) fn end(&self, transaction: &Transaction, state: &mut State, answer: &Answer) {
+    pub(crate) fn end(self: &Arc<Self>, transaction: &Arc<Transaction>, state: &mut State, answer: &Answer) {
         self.counters.ended(outcome(answer));
         self.counters.unbuffer(transaction.end(state, answer));
         self.view().open.end(transaction, answer, self.clock.monotonic(), &self.config);
         transaction.node.work.notify_one();
+        if !state.spills.is_empty() {
+            self.leave_no_spills(transaction);
+        }
     }
 
     /// Gives back the row that a named begin took, if it left nothing else.
     pub(crate) fn forget_begin(self: &Arc<Self>, transaction: &Arc<Transaction>) {
         let Some(slot) = transaction.began else { return };
         let transaction = Arc::clone(transaction);
+        let Ok(at_work) = transaction.node.at_work() else { return };
         self.spawn(async move {
+            let _at_work = at_work;
             let node = &transaction.node;
             // Not if the node cannot go on: then its log is resolved, and the row with it.
             if node.store.forget(&transaction.id, transaction.attempt).await.is_ok() {
@@ -90,12 +95,14 @@ impl Core {
             // It was handed over, and is not in the log.
             node.store.settle_aborted(id, *attempt).await?;
         }
-        let closed = if transaction.is_named() {
-            node.store.close_named(id, *attempt).await
-        } else {
-            node.store.close_generated(id, *attempt).await
-        };
-        closed?;
+        if transaction.is_named() {
+            node.store.close_named(id, *attempt).await?;
+        } else if slot.is_some() {
+            node.store.close_generated(id, *attempt).await?;
+        } else if node.sequencer().is_some() {
+            // Of a generated id that was not announced nobody knows, and nothing else would ever take the row away.
+            node.store.drop_aborted(id, *attempt).await?;
+        }
         if let Some(slot) = slot {
             self.hear_own(node, slot);
         }

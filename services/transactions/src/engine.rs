@@ -16,7 +16,7 @@ use ports::{
     key_value::{Room, SharedKeyValue},
 };
 use tokio::{
-    sync::{self, Notify, oneshot},
+    sync::{self, Notify, Semaphore, oneshot},
     task::JoinSet,
 };
 
@@ -33,6 +33,7 @@ use crate::{
     node::Node,
     open::Open,
     outbox::Outbox,
+    recent::Recent,
     service::Parts,
 };
 
@@ -54,6 +55,8 @@ pub(crate) struct Core {
     pub(crate) destinations: Destinations,
     pub(crate) known: Known,
     pub(crate) outbox: Outbox,
+    /// Memory for values in chunks that are being read, in bytes.
+    pub(crate) reading: Arc<Semaphore>,
     /// Woken when the node cannot go on.
     pub(crate) fell: Arc<Notify>,
     /// Held while a keyspace is marked.
@@ -69,6 +72,7 @@ pub(crate) struct View {
     pub(crate) node: Option<Arc<Node>>,
     pub(crate) index: Index,
     pub(crate) data: DataCache,
+    pub(crate) recent: Recent,
     pub(crate) heard: Arc<Heard>,
     /// Up to where logs are retained no longer.
     pub(crate) dropped: Arc<Heard>,
@@ -96,6 +100,7 @@ impl Engine {
             node: None,
             index: Index::new(config.index_bytes_max),
             data: DataCache::new(config.data_cache_bytes_max),
+            recent: Recent::new(config.recent_bytes_max),
             heard: Arc::default(),
             dropped: Arc::default(),
             open: Open::default(),
@@ -105,6 +110,7 @@ impl Engine {
             is_timer_armed: false,
             keyspaces: Keyspaces::new(),
         };
+        let reading = config.read_bytes_max.min(Semaphore::MAX_PERMITS);
         let core = Core {
             key_value: parts.key_value,
             clock: parts.clock,
@@ -114,6 +120,7 @@ impl Engine {
             destinations,
             known: Known::default(),
             outbox: Outbox::default(),
+            reading: Arc::new(Semaphore::new(reading)),
             fell: Arc::default(),
             marking: sync::Mutex::default(),
             view: Mutex::new(view),
@@ -138,14 +145,17 @@ impl Engine {
     /// The value of `key` for this transaction; none: there is none, or it is deleted.
     ///
     /// Errors: `NoValidVersion`, `SnapshotTooOld`, `Invalid` in a keyspace that a serializable begin did not name,
-    /// `TransactionFinished`, `NoSuchTransaction`, `TooLarge`, `Unavailable`.
+    /// `TransactionFinished`, `NoSuchTransaction`, `TooLarge`, `TooMuchBuffered`, `Unavailable`.
     pub async fn get(&self, call: &Call, key: &Key) -> Result<Shown<Option<Bytes>>> {
         self.core.get(call, key).await
     }
 
     /// Sets `key` once the transaction commits.
     ///
-    /// Errors: `NoRoom`, `TooLarge`, `TooMuchBuffered`, `TransactionFinished`, `NoSuchTransaction`, `Unavailable`.
+    /// A large value is in the store when this returns, as yet visible to nobody else.
+    ///
+    /// Errors: `NoRoom`, `TooLarge`, `TooMuchBuffered`, `TransactionFinished`, `NoSuchTransaction`, `Unavailable`. After
+    /// `NoRoom` the transaction may be over: a value that cannot be written ahead ends it.
     pub async fn put(&self, call: &Call, key: Key, value: Bytes) -> Result<()> {
         self.core.check_room(Room::Free)?;
         self.core.write(call, key, Some(value)).await

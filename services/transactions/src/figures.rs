@@ -31,6 +31,8 @@ pub struct Figures {
     pub data_cache_bytes: u64,
     /// Bytes of values and effects not written yet.
     pub buffered_bytes: u64,
+    /// Bytes of values written ahead of their commits.
+    pub spilled_bytes: u64,
     /// Effects sent, repeats of those whose answers were lost included.
     pub effects_sent: u64,
     /// Effects of commits that are not sent yet.
@@ -64,6 +66,7 @@ pub(crate) struct Counters {
     conflicts: AtomicU64,
     loads: AtomicU64,
     buffered_bytes: AtomicUsize,
+    spilled_bytes: AtomicU64,
     effects_sent: AtomicU64,
     collected_versions: AtomicU64,
     collected_bytes: AtomicU64,
@@ -97,6 +100,10 @@ impl Counters {
 
     pub(crate) fn loaded(&self) {
         self.loads.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn spilled(&self, bytes: u64) {
+        self.spilled_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn sent(&self) {
@@ -141,6 +148,7 @@ impl Counters {
             no_valid_version: count(&self.no_valid_version),
             conflicts: count(&self.conflicts),
             loads: count(&self.loads),
+            spilled_bytes: count(&self.spilled_bytes),
             effects_sent: count(&self.effects_sent),
             buffered_bytes: self.buffered_bytes.load(Ordering::Relaxed) as u64,
             collected_versions: count(&self.collected_versions),

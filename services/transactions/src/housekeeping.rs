@@ -72,9 +72,13 @@ struct Housekeeping {
 impl Core {
     /// Begins to tidy behind `node`, and behind the earlier starts that have these `rows`.
     pub(crate) fn keep_house(self: &Arc<Self>, node: Arc<Node>, rows: Vec<NodeRow>) {
+        if !self.config.collects {
+            return;
+        }
         let core = Arc::clone(self);
         let unswept = rows.iter().filter(|row| !row.is_swept).map(|row| row.node).collect();
-        let sweep = if self.config.is_broken(Broken::SweepsNothing) { None } else { Sweep::of(unswept) };
+        let is_swept = !self.config.is_broken(Broken::SweepsNothing);
+        let sweep = if is_swept { Sweep::of(unswept, self.config.buckets) } else { None };
         let rows = rows.into_iter().filter(|row| !row.is_trimmed).collect();
         self.spawn(Housekeeping { core, node, rows, logs: Vec::new(), sweep }.run());
     }
@@ -94,6 +98,12 @@ impl Core {
             Some((heard, bytes)) => Horizon { heard: (**heard).clone(), superseded_bytes: *bytes },
             None => now,
         }
+    }
+
+    /// For how long something of an earlier start may still arrive. Whoever was only taken for dead may write until its last
+    /// transaction has ended, and no later.
+    pub(crate) fn late_writes(&self, node: &Node) -> Duration {
+        (node.started + self.config.life_max + LATE_WRITE).since(self.clock.monotonic())
     }
 
     /// Old readers no longer keep everything that was superseded since, once that is too much.
@@ -121,7 +131,7 @@ impl Housekeeping {
                     wait
                 }
                 Err(error) => {
-                    if self.node.store.standing().is_err() {
+                    if self.node.store.standing().is_err() || self.node.is_leaving() {
                         return;
                     }
                     tracing::warn!(%error, "the store is not tidied at the moment");
@@ -141,7 +151,7 @@ impl Housekeeping {
                 () = self.node.work.notified() => clock.sleep(GATHERING).await,
                 () = due => {}
             }
-            if self.node.store.standing().is_err() {
+            if self.node.store.standing().is_err() || self.node.is_leaving() {
                 return;
             }
         }
@@ -150,6 +160,8 @@ impl Housekeeping {
     /// Does all there is to do. Returns when there may be more if nobody says so before.
     async fn pass(&mut self) -> Result<Option<Duration>> {
         self.node.store.look()?;
+        let node = Arc::clone(&self.node);
+        let _at_work = node.at_work()?;
         self.core.overtake();
         if !self.has_work() {
             return Ok(self.due());
@@ -160,8 +172,8 @@ impl Housekeeping {
             self.node.store.standing()?;
         }
         self.open_logs().await?;
-        let (core, node) = (Arc::clone(&self.core), Arc::clone(&self.node));
-        while self.tidy_logs().await? | core.walk_names(&node).await? {}
+        let core = Arc::clone(&self.core);
+        while !node.is_leaving() && (self.tidy_logs().await? | core.walk_names(&node).await?) {}
         self.sweep().await?;
         core.counters.log_slots(self.logs.iter().map(|tended| self.slots(tended)).sum());
         Ok(self.due())
@@ -241,12 +253,11 @@ impl Housekeeping {
         FencedLog::new(self.node.store.key_value().clone(), layout::log(node))
     }
 
-    /// When the next page of the sweep is due. Whoever was only taken for dead may write until its last transaction has
-    /// ended, and no later.
+    /// When the next page of the sweep is due.
     fn sweep_due(&self) -> Option<Duration> {
         let sweep = self.sweep.as_ref()?;
-        let first = self.node.started + self.core.config.life_max + LATE_WRITE;
-        Some(first.max(sweep.next).since(self.core.clock.monotonic()))
+        let page = sweep.next.since(self.core.clock.monotonic());
+        Some(page.max(self.core.late_writes(&self.node)))
     }
 
     /// One page, if it is time.

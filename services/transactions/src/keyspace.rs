@@ -221,7 +221,12 @@ impl Core {
             return Ok(());
         }
         let (core, node) = (Arc::clone(self), Arc::clone(node));
-        self.spawn_and_wait(async move { core.mark_alone(&node, keyspace).await }).await
+        let at_work = node.at_work()?;
+        self.spawn_and_wait(async move {
+            let _at_work = at_work;
+            core.mark_alone(&node, keyspace).await
+        })
+        .await
     }
 
     async fn mark_alone(&self, node: &Arc<Node>, keyspace: KeyspaceId) -> Result<()> {

@@ -1,24 +1,82 @@
 //! Where everything lies in the store: partitions and sort keys, in both directions.
 //!
 //! All partitions begin with `t/`; integers in keys are big-endian and of fixed width, so that they sort.
-//! Versions and decisions are spread over 256 buckets: a partition for each key would cost an index of its own on
+//! Versions and decisions are spread over [`Buckets`]: a partition for each key would cost an index of its own on
 //! some stores, and a bucket can be scanned whole, for what nobody names any more.
 //!
 //! Invariants
 //! - The versions of one key are one range of one partition, and ranges of two keys do not touch: a zero byte in a
 //!   key becomes `00 FF`, and `00 01` ends it.
-//! - The order of keys is the order of their ranges within a bucket.
+//! - The order of keys is the order of their ranges within a bucket, but for keys too long for that: they lie behind all
+//!   others by their SHA-256, and their items say which key it is.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use ports::{Key as ItemKey, key_value::Scan};
+use sha2::{Digest, Sha256};
 
 use crate::{
     model::{Attempt, Key, KeyspaceId, NodeId, TransactionId},
     records::RECORD_VERSION,
 };
 
-/// How many buckets there are. Never changes for a store: the format row holds it.
-pub const BUCKET_COUNT: u32 = 256;
+/// The buckets over which the versions and the decisions of a store are spread. They never change for a store: the format
+/// row holds how many there are, and a node that was told otherwise does not start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Buckets(u8);
+
+/// As many as there can be, 256.
+impl Default for Buckets {
+    fn default() -> Self {
+        Self(u8::MAX)
+    }
+}
+
+impl Buckets {
+    /// This one and all before it: each sweep looks into all of them, twice.
+    pub const fn through(last: u8) -> Self {
+        Self(last)
+    }
+
+    /// How many there are.
+    pub fn count(self) -> u32 {
+        u32::from(self.0) + 1
+    }
+
+    /// Each of them.
+    pub fn all(self) -> impl Iterator<Item = u8> {
+        0..=self.0
+    }
+
+    /// The row that decides a transaction.
+    pub fn decision(self, id: &TransactionId) -> ItemKey {
+        ItemKey::new(decision_bucket(self.bucket(id.as_bytes())), id.as_bytes())
+    }
+
+    /// The version of `key` that `attempt` wrote.
+    pub fn version(self, key: &Key, attempt: Attempt) -> ItemKey {
+        let mut sort = version_prefix(key, END);
+        sort.put_slice(&attempt.to_bytes());
+        ItemKey::new(self.version_partition(key), sort)
+    }
+
+    /// All versions of `key`, `items_max` to a page.
+    pub fn versions(self, key: &Key, items_max: usize) -> Scan {
+        Scan {
+            partition: self.version_partition(key),
+            from: version_prefix(key, END).freeze(),
+            until: Some(version_prefix(key, AFTER_END).freeze()),
+            items_max,
+        }
+    }
+
+    fn version_partition(self, key: &Key) -> Bytes {
+        version_bucket(key.keyspace(), self.bucket(key.name()))
+    }
+
+    fn bucket(self, bytes: &[u8]) -> u8 {
+        (crc32fast::hash(bytes) % self.count()) as u8
+    }
+}
 
 /// The partition of nodes' rows.
 pub const NODES: &[u8] = b"t/n";
@@ -26,6 +84,8 @@ pub const NODES: &[u8] = b"t/n";
 pub const DECISIONS: &[u8] = b"t/d/";
 /// What partitions of versions begin with.
 pub const VERSIONS: &[u8] = b"t/v/";
+/// What partitions of chunks begin with.
+pub const CHUNKS: &[u8] = b"t/c/";
 /// What partitions of nodes' logs begin with.
 pub const LOGS: &[u8] = b"t/l/";
 /// What partitions of outbox rows begin with.
@@ -46,8 +106,16 @@ pub const SEQUENCERS: &[u8] = b"t/s/";
 /// Which sequencer orders a keyspace. There is one as yet.
 const GROUP: u32 = 0;
 
+/// A key whose versions would have longer sort keys than this takes its long form. What the tightest store allows, and the
+/// same on all: what is at rest does not depend on the limits of who wrote it.
+pub const SORT_BYTES_MAX: usize = 1_024;
+
 /// A key in its short form.
 const SHORT_FORM: u8 = 1;
+/// The SHA-256 of a key instead.
+const LONG_FORM: u8 = 2;
+/// How long that is.
+const DIGEST_BYTES: usize = 32;
 /// A zero byte within a key.
 const ESCAPED_ZERO: [u8; 2] = [0, 0xff];
 /// The end of a key.
@@ -95,11 +163,6 @@ pub fn sequencer_log() -> Bytes {
     [SEQUENCERS, &GROUP.to_be_bytes()].concat().into()
 }
 
-/// The row that decides a transaction.
-pub fn decision(id: &TransactionId) -> ItemKey {
-    ItemKey::new([DECISIONS, &[bucket(id.as_bytes())]].concat(), id.as_bytes())
-}
-
 /// The rows of one bucket.
 pub fn decision_bucket(bucket: u8) -> Bytes {
     [DECISIONS, &[bucket]].concat().into()
@@ -140,6 +203,16 @@ pub fn write_set_part(attempt: Attempt, part: u32) -> ItemKey {
     ItemKey::new([WRITE_SETS, &attempt.to_bytes()].concat(), part.to_be_bytes())
 }
 
+/// The chunks of what an attempt wrote.
+pub fn chunks(attempt: Attempt) -> Bytes {
+    [CHUNKS, &attempt.to_bytes()].concat().into()
+}
+
+/// A chunk of one of them.
+pub fn chunk(attempt: Attempt, write: u32, chunk: u32) -> ItemKey {
+    ItemKey::new(chunks(attempt), [write.to_be_bytes(), chunk.to_be_bytes()].concat())
+}
+
 /// What the attempts of a node are to send.
 pub fn outbox(node: NodeId) -> Bytes {
     [OUTBOXES, &node.0.to_be_bytes()].concat().into()
@@ -160,27 +233,15 @@ pub fn effect(attempt: Attempt, place: u32) -> ItemKey {
     ItemKey::new([EFFECTS, &attempt.to_bytes()].concat(), place.to_be_bytes())
 }
 
-/// The version of `key` that `attempt` wrote.
-pub fn version(key: &Key, attempt: Attempt) -> ItemKey {
-    let mut sort = version_prefix(key, END);
-    sort.put_slice(&attempt.to_bytes());
-    ItemKey::new(version_partition(key), sort)
-}
-
-/// All versions of `key`, `items_max` to a page.
-pub fn versions(key: &Key, items_max: usize) -> Scan {
-    Scan {
-        partition: version_partition(key),
-        from: version_prefix(key, END).freeze(),
-        until: Some(version_prefix(key, AFTER_END).freeze()),
-        items_max,
-    }
-}
-
 /// How long the sort key of a version of `key` is.
 pub fn version_sort_bytes(key: &Key) -> usize {
-    let escaped: usize = key.name().iter().map(|byte| if *byte == 0 { ESCAPED_ZERO.len() } else { 1 }).sum();
-    1 + escaped + END.len() + Attempt::BYTES
+    let key_bytes = if is_long(key) { DIGEST_BYTES } else { escaped_bytes(key) };
+    1 + key_bytes + END.len() + Attempt::BYTES
+}
+
+/// Whether `key` takes its long form: then its version items hold it as well.
+pub fn is_long(key: &Key) -> bool {
+    1 + escaped_bytes(key) + END.len() + Attempt::BYTES > SORT_BYTES_MAX
 }
 
 /// The attempt that wrote the version with this sort key.
@@ -188,15 +249,20 @@ pub fn attempt_of(sort: &[u8]) -> Option<Attempt> {
     Attempt::from_bytes(sort.last_chunk::<{ Attempt::BYTES }>()?)
 }
 
-/// The key and the attempt of the version at `item`.
-pub fn version_of(item: &ItemKey) -> Option<(Key, Attempt)> {
+/// The key and the attempt of the version at `item`, which says that its key is `long` if that is in its long form.
+pub fn version_of(item: &ItemKey, long: Option<&Bytes>) -> Option<(Key, Attempt)> {
     let place = item.partition().strip_prefix(VERSIONS)?;
     let (keyspace, _bucket) = place.split_first_chunk::<4>()?;
     let sort = item.sort();
-    let (escaped, attempt) = sort.split_last_chunk::<{ Attempt::BYTES }>()?;
-    let escaped = escaped.strip_prefix(&[SHORT_FORM])?.strip_suffix(&END)?;
+    let (form, attempt) = sort.split_last_chunk::<{ Attempt::BYTES }>()?;
+    let (form, named) = form.strip_suffix(&END)?.split_first()?;
+    let name = match (*form, long) {
+        (SHORT_FORM, None) => unescape(named)?,
+        (LONG_FORM, Some(long)) if digest(long)[..] == *named => long.clone(),
+        _ => return None,
+    };
     let keyspace = KeyspaceId(u32::from_be_bytes(*keyspace));
-    Some((Key::in_keyspace(keyspace, unescape(escaped)?).ok()?, Attempt::from_bytes(attempt)?))
+    Some((Key::in_keyspace(keyspace, name).ok()?, Attempt::from_bytes(attempt)?))
 }
 
 /// The versions of one bucket.
@@ -204,16 +270,14 @@ pub fn version_bucket(keyspace: KeyspaceId, bucket: u8) -> Bytes {
     [VERSIONS, &keyspace.0.to_be_bytes(), &[bucket]].concat().into()
 }
 
-fn bucket(bytes: &[u8]) -> u8 {
-    (crc32fast::hash(bytes) % BUCKET_COUNT) as u8
-}
-
-fn version_partition(key: &Key) -> Bytes {
-    version_bucket(key.keyspace(), bucket(key.name()))
-}
-
 fn version_prefix(key: &Key, end: [u8; 2]) -> BytesMut {
     let mut sort = BytesMut::with_capacity(version_sort_bytes(key));
+    if is_long(key) {
+        sort.put_u8(LONG_FORM);
+        sort.put_slice(&digest(key.name()));
+        sort.put_slice(&end);
+        return sort;
+    }
     sort.put_u8(SHORT_FORM);
     for byte in key.name() {
         match byte {
@@ -223,6 +287,14 @@ fn version_prefix(key: &Key, end: [u8; 2]) -> BytesMut {
     }
     sort.put_slice(&end);
     sort
+}
+
+fn escaped_bytes(key: &Key) -> usize {
+    key.name().iter().map(|byte| if *byte == 0 { ESCAPED_ZERO.len() } else { 1 }).sum()
+}
+
+fn digest(name: &[u8]) -> [u8; DIGEST_BYTES] {
+    Sha256::digest(name).into()
 }
 
 fn unescape(escaped: &[u8]) -> Option<Bytes> {
@@ -250,21 +322,52 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(3);
         for _ in 0..20_000 {
             let (key, other) = (random_key(&mut random), random_key(&mut random));
+            let buckets = Buckets::through(random.u8(..));
             let attempt = Attempt { node: NodeId(random.u32(..)), sequence: random.u64(..) };
-            let item = version(&other, attempt);
-            let range = versions(&key, 1);
+            let item = buckets.version(&other, attempt);
+            let range = buckets.versions(&key, 1);
             let sort = item.sort();
             let in_range = sort >= range.from && Some(&sort) < range.until.as_ref();
             assert_eq!(in_range, key == other, "{key:?} {other:?}");
             assert_eq!(
                 key < other,
-                version(&key, attempt).sort() < sort && key != other,
+                buckets.version(&key, attempt).sort() < sort && key != other,
                 "{key:?} {other:?}"
             );
-            assert_eq!(version_of(&item), Some((other.clone(), attempt)));
+            assert_eq!(version_of(&item, None), Some((other.clone(), attempt)));
             assert_eq!(attempt_of(&sort), Some(attempt));
             assert_eq!(sort.len(), version_sort_bytes(&other));
         }
+    }
+
+    #[test]
+    fn a_key_too_long_for_a_sort_key_lies_by_its_hash_and_in_no_range_of_another() {
+        let (attempt, buckets) = (Attempt { node: NodeId(1), sequence: 2 }, Buckets::default());
+        let key = |length: usize, last: u8| {
+            let mut name = vec![b'k'; length];
+            name[length - 1] = last;
+            Key::new(name).expect("short enough")
+        };
+        let longest_literal = SORT_BYTES_MAX - 1 - END.len() - Attempt::BYTES;
+        let zeros = Key::new(vec![0; 1_024]).expect("as long as a key may be");
+        let keys = [key(longest_literal, b'a'), key(longest_literal + 1, b'a'), key(1_024, b'a'), zeros];
+        for (place, key) in keys.iter().enumerate() {
+            let item = buckets.version(key, attempt);
+            assert!(item.sort().len() <= SORT_BYTES_MAX, "{place}");
+            assert_eq!(item.sort().len(), version_sort_bytes(key));
+            assert_eq!(is_long(key), place > 0);
+            let long = is_long(key).then(|| key.name());
+            assert_eq!(version_of(&item, long), Some((key.clone(), attempt)));
+            assert_eq!(version_of(&item, Some(&Bytes::from_static(b"another"))), None);
+            for other in &keys {
+                let range = buckets.versions(other, 1);
+                let in_range = item.sort() >= range.from && Some(&item.sort()) < range.until.as_ref();
+                assert_eq!(in_range, key == other);
+            }
+        }
+        // Of the last byte too: what is hashed is the whole key.
+        let version = |last| buckets.version(&key(1_024, last), attempt);
+        assert_ne!(version(b'a'), version(b'b'));
     }
 
     #[test]
@@ -275,7 +378,7 @@ mod tests {
             (b"t/v/\0\0\0\0b", b"\x01k\0xaaaaaaaaaaaa"),
             (b"t/v/\0\0\0\0b", b"\x01\0k\0\x01aaaaaaaaaaaa"),
         ] {
-            assert_eq!(version_of(&ItemKey::new(partition, sort)), None, "{}", sort.escape_ascii());
+            assert_eq!(version_of(&ItemKey::new(partition, sort), None), None, "{}", sort.escape_ascii());
         }
     }
 
@@ -283,7 +386,8 @@ mod tests {
     fn keyspaces_and_nodes_lie_apart() {
         let first = Key::in_keyspace(KeyspaceId(1), "k").expect("short");
         let second = Key::in_keyspace(KeyspaceId(2), "k").expect("short");
-        assert_ne!(versions(&first, 1).partition, versions(&second, 1).partition);
+        let buckets = Buckets::default();
+        assert_ne!(buckets.versions(&first, 1).partition, buckets.versions(&second, 1).partition);
         assert_ne!(log(NodeId(1)), log(NodeId(2)));
         assert_eq!(node_of(&node(NodeId(9)).sort()), Some(NodeId(9)));
     }

@@ -6,6 +6,7 @@
 //!            begin ──▶ [named: entry in the log + row taken]              what has been heard so far is visible
 //!  get ──▶ own writes ──▶ version index ──▶ Algorithm 1 ──▶ value         load: one scan, and a row for each version
 //!  put, delete ──▶ write buffer        send ──▶ effect buffer
+//!                  └──▶ too large, or too much: entry in the log, then chunks and version items, ahead of the commit
 //!  commit ──▶ together: entry in this node's log, version items, outbox row
 //!        ──▶ the decision row: one conditional write decides
 //!        ──▶ index, cache ──▶ wait until durable ──▶ answer, and the effects leave
@@ -17,9 +18,12 @@
 //! - [`keyspace`]s that serializable transactions use are ordered by the [`sequencer`], for all who write there: the row hands
 //!   the decision over to its log (`commit/sequenced.rs`), and [`snapshot`]s are read at its slots. `sequencer/validation.rs`
 //!   does no I/O.
+//! - [`spill`] writes values ahead of their commit: large ones, and what memory has no room for.
 //! - [`housekeeping`] keeps the store small behind them: [`collector`] follows what is superseded, [`retention`] what is past
-//!   its window, [`names`] what is kept for days, [`sweep`] what a death left that no log names.
+//!   its window, [`names`] what is kept for days, [`sweep`] what a death left that no log names: nothing, after a node that
+//!   could [`leave`] in order.
 //! - [`store`] holds every conditional write, [`registry`] the rows of nodes, [`node_log`] the one log of this one.
+//! - [`recent`] knows what was committed here lately, so that collecting it need not read it back.
 //! - [`read_set`], [`index`], [`heard`], [`hybrid_clock`], [`slot_ages`], [`layout`], [`records`] and [`write_buffer`] do no
 //!   I/O.
 //!
@@ -27,8 +31,7 @@
 //! something in the store stands in a log first, so that to take over from a node is to seal its log. The index is a cache
 //! of the store: evicting from it never changes an answer.
 //!
-//! Nothing here knows a wire, a provider or a thread. Deliberately absent as yet: values that do not fit an item, and
-//! more than one node.
+//! Nothing here knows a wire, a provider or a thread. Deliberately absent as yet: more than one node.
 
 #![allow(rustdoc::private_intra_doc_links)]
 
@@ -50,6 +53,7 @@ pub mod hybrid_clock;
 pub mod index;
 mod keyspace;
 pub mod layout;
+mod leave;
 pub mod model;
 mod names;
 mod node;
@@ -59,6 +63,7 @@ mod outbox;
 mod outcome;
 mod read;
 pub mod read_set;
+mod recent;
 pub mod records;
 mod registry;
 mod resolve;
@@ -67,6 +72,7 @@ mod sequencer;
 pub mod service;
 mod slot_ages;
 mod snapshot;
+mod spill;
 mod store;
 mod sweep;
 mod transaction;

@@ -2,13 +2,14 @@
 
 use std::sync::{
     Arc, OnceLock,
-    atomic::{AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use ports::Monotonic;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 
 use crate::{
+    Error, Result,
     model::{Attempt, NodeId},
     node_log::NodeLog,
     sequencer::Sequencer,
@@ -28,6 +29,11 @@ pub(crate) struct Node {
     begun: AtomicU64,
     /// Once a keyspace is sequenced.
     sequencer: OnceLock<Sequencer>,
+    /// Shared by whoever writes; taken for good by who leaves.
+    at_work: Arc<RwLock<()>>,
+    is_leaving: AtomicBool,
+    /// Data may be at rest whose entry is not.
+    has_traces: AtomicBool,
 }
 
 impl Node {
@@ -40,6 +46,9 @@ impl Node {
             started,
             begun: AtomicU64::new(0),
             sequencer: OnceLock::new(),
+            at_work: Arc::default(),
+            is_leaving: AtomicBool::new(false),
+            has_traces: AtomicBool::new(false),
         }
     }
 
@@ -57,6 +66,33 @@ impl Node {
     pub(crate) fn settled(&self, slot: u64) {
         self.log.settled(slot);
         self.work.notify_one();
+    }
+
+    /// Held by whoever writes until all of that is done. Errors: `Unavailable` if the node leaves.
+    pub(crate) fn at_work(&self) -> Result<OwnedRwLockReadGuard<()>> {
+        let at_work = Arc::clone(&self.at_work).try_read_owned();
+        at_work.map_err(|_| Error::unavailable("the server stops"))
+    }
+
+    /// Waits until nobody writes any more; nobody begins to meanwhile, nor as long as it is held.
+    pub(crate) async fn all_work_done(&self) -> OwnedRwLockWriteGuard<()> {
+        self.is_leaving.store(true, Ordering::SeqCst);
+        Arc::clone(&self.at_work).write_owned().await
+    }
+
+    /// Whether long work should pause where it can.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.is_leaving.load(Ordering::SeqCst)
+    }
+
+    /// Data may have been written whose entry does not stand in the log.
+    pub(crate) fn leaves_traces(&self) {
+        self.has_traces.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether the log names all that was written.
+    pub(crate) fn is_traceless(&self) -> bool {
+        !self.has_traces.load(Ordering::SeqCst)
     }
 
     /// A new attempt.

@@ -26,7 +26,7 @@ use crate::{
     heard::Progress,
     hybrid_clock::HybridClock,
     model::{Attempt, NodeId, Timestamp, TransactionId},
-    records::{Entry, StoredSlot, WriteSet, encode},
+    records::{Entry, StoredSlot, Write, WriteSet, encode},
     registry::NodeRow,
     slot_ages::SlotAges,
     store::Store,
@@ -48,6 +48,11 @@ impl Draft {
     /// A named begin.
     pub(crate) fn began(id: TransactionId, attempt: Attempt) -> Self {
         Self { entry: Entry::Began { id, attempt }, floor: Timestamp::default() }
+    }
+
+    /// Values that are written ahead.
+    pub(crate) fn spilled(id: TransactionId, attempt: Attempt, writes: Vec<Write>) -> Self {
+        Self { entry: Entry::Spilled { id, attempt, writes }, floor: Timestamp::default() }
     }
 
     /// A commit.
@@ -205,6 +210,11 @@ impl NodeLog {
         self.state().slots
     }
 
+    /// Where whoever follows this log goes on behind `slot`.
+    pub(crate) fn cursor_behind(&self, slot: u64) -> Cursor {
+        Cursor { next: SlotIndex(slot + 1), epoch: self.epoch }
+    }
+
     /// What a successor should know once more than `slots_max` slots are done that it does not know of.
     pub(crate) fn unpublished(&self, node: NodeId, slots_max: u64) -> Option<NodeRow> {
         let mut state = self.state();
@@ -213,7 +223,7 @@ impl NodeLog {
             return None;
         }
         state.published = through;
-        let done = Cursor { next: SlotIndex(through + 1), epoch: self.epoch };
+        let done = self.cursor_behind(through);
         Some(NodeRow::new(node, done, state.clock.last()))
     }
 

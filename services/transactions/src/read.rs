@@ -4,6 +4,9 @@
 //! between is either seen in its row or heard of like any other. One load of a key serves all who wait for it, and
 //! goes on if they do not.
 //!
+//! A value in chunks is put together in memory that all such reads share: it counts there until the last who holds it lets
+//! it go.
+//!
 //! A version that is chosen and whose item is gone means that the entry is stale: it is loaded again, three times at
 //! most, and then `NoValidVersion` is the answer, never absent.
 
@@ -12,7 +15,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use ports::DurabilityPoint;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use crate::{
     Error, Result,
@@ -22,10 +25,11 @@ use crate::{
     model::{Attempt, Call, Key, Shown},
     node::Node,
     read_set::{Choice, Read, Seen},
-    records::{CommitRecord, Place},
+    records::{CommitRecord, Place, Write},
     snapshot,
     store::{Decision, State, VersionItem},
     transaction::{Phase, Transaction},
+    write_buffer::Held,
 };
 
 /// Decision rows read at a time.
@@ -37,6 +41,8 @@ const STALE_MAX: usize = 3;
 enum Looked {
     /// The transaction wrote it itself; none: it deleted it.
     Own(Option<Bytes>),
+    /// The same, and it has left memory.
+    Spilled(Write),
     /// It was chosen: now, or by an earlier read.
     Chosen(Read, Age),
     /// The versions have to be loaded first.
@@ -61,6 +67,18 @@ struct Versions {
     records: Vec<Arc<CommitRecord>>,
     values: Vec<(Attempt, u32, Bytes)>,
     point: DurabilityPoint,
+}
+
+/// A value in chunks, and its part of the memory for those.
+struct Reading {
+    value: Bytes,
+    _held: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for Reading {
+    fn as_ref(&self) -> &[u8] {
+        &self.value
+    }
 }
 
 /// Keeps from being collected whatever is heard now, for a read without a transaction.
@@ -94,6 +112,18 @@ impl Core {
         loop {
             let (read, age) = match self.look(&transaction, key, loaded.take())? {
                 Looked::Own(value) => return Ok(Shown::durable(value)),
+                Looked::Spilled(write) => {
+                    let Transaction { node, attempt, .. } = &*transaction;
+                    if let Some(value) = self.stored_value(node, *attempt, &write).await? {
+                        return Ok(Shown::durable(Some(value)));
+                    }
+                    // It was written anew meanwhile, or the attempt has ended; nothing else takes it away.
+                    stale += 1;
+                    if stale > STALE_MAX {
+                        return Err(Error::Corrupt(format!("a value of {attempt} is gone").into()));
+                    }
+                    continue;
+                }
                 Looked::Chosen(read, age) => (read, age),
                 Looked::Unknown(waiter) => {
                     loaded = Some(wait_for_load(waiter).await?);
@@ -157,7 +187,12 @@ impl Core {
         state.touch(self.clock.monotonic())?;
         transaction.node.store.standing()?;
         if let Some(own) = state.buffer.get(key) {
-            return Ok(Looked::Own(own.value.clone()));
+            return Ok(match &own.held {
+                Held::Stored => {
+                    Looked::Spilled(Write { key: key.clone(), write: own.write, place: own.place })
+                }
+                Held::Memory(_) | Held::Leaving(_) | Held::Gone => Looked::Own(own.value().cloned()),
+            });
         }
         if let Some(read) = state.reads.get(key) {
             return Ok(Looked::Chosen(read.clone(), Age::Old));
@@ -213,21 +248,46 @@ impl Core {
         if write.place == Place::Gone {
             return Ok(Found::Value(None));
         }
-        if let Some(value) = self.view().data.get(record.attempt, write.write) {
+        if let Some(value) = self.stored_value(node, record.attempt, write).await? {
             return Ok(Found::Value(Some(value)));
         }
-        match node.store.version(key, record.attempt).await? {
-            Some(VersionItem { write: stored, value: Some(value), .. }) if stored == write.write => {
-                let mut view = self.view();
-                if view.is_served_by(node) {
-                    view.data.insert(record.attempt, stored, value.clone());
-                }
-                Ok(Found::Value(Some(value)))
+        tracing::error!(?key, attempt = %record.attempt, "a committed version is not in the store");
+        Ok(Found::Missing)
+    }
+
+    /// The value of a write that is in the store, or was lately; none: it is not there.
+    async fn stored_value(&self, node: &Arc<Node>, attempt: Attempt, write: &Write) -> Result<Option<Bytes>> {
+        if let Some(value) = self.view().data.get(attempt, write.write) {
+            return Ok(Some(value));
+        }
+        let (value, held) = if let Place::Chunks { bytes, .. } = write.place {
+            let held = self.reserve_reading(bytes as usize).await?;
+            (node.store.chunked_value(attempt, write).await?, Some(held))
+        } else {
+            let item = node.store.version(&write.key, attempt).await?;
+            (item.filter(|item| item.write == write.write).and_then(|item| item.value), None)
+        };
+        let Some(value) = value else { return Ok(None) };
+        {
+            let mut view = self.view();
+            if view.is_served_by(node) {
+                view.data.insert(attempt, write.write, value.clone());
             }
-            _ => {
-                tracing::error!(?key, attempt = %record.attempt, "a committed version is not in the store");
-                Ok(Found::Missing)
-            }
+        }
+        Ok(Some(match held {
+            Some(held) => Bytes::from_owner(Reading { value, _held: held }),
+            None => value,
+        }))
+    }
+
+    /// Room for a value in chunks. Errors: `TooMuchBuffered` if others do not let go of theirs.
+    async fn reserve_reading(&self, bytes: usize) -> Result<OwnedSemaphorePermit> {
+        let bytes = bytes.min(self.config.read_bytes_max) as u32;
+        let reading = Arc::clone(&self.reading);
+        tokio::select! {
+            biased;
+            held = reading.acquire_many_owned(bytes) => Ok(held.expect("it is never closed")),
+            () = self.clock.sleep(self.config.read_wait_max) => Err(Error::TooMuchBuffered),
         }
     }
 
@@ -283,10 +343,15 @@ pub(crate) async fn wait_for_load(mut waiter: watch::Receiver<Loaded>) -> Result
 }
 
 impl Core {
-    /// The committed versions of `key` that are in the store.
-    async fn load_versions(&self, node: &Node, key: &Key) -> Result<Versions> {
+    /// The committed versions of `key` that are in the store. What this node has committed lately it knows without their rows.
+    async fn load_versions(&self, node: &Arc<Node>, key: &Key) -> Result<Versions> {
         let (items, mut point) = node.store.versions(key).await?;
-        let rows = stream::iter(items).map(|(attempt, item)| committed_version(node, key, attempt, item));
+        let known: Vec<Option<Arc<CommitRecord>>> = {
+            let view = self.view();
+            items.iter().map(|(attempt, _)| view.recent.get(*attempt).cloned()).collect()
+        };
+        let rows = stream::iter(items.into_iter().zip(known))
+            .map(|((attempt, item), known)| committed_version(node, key, attempt, item, known));
         let found: Vec<_> = rows.buffered(ROWS_AT_ONCE).try_collect().await?;
         let mut versions = Versions { records: Vec::new(), values: Vec::new(), point };
         for (record, item, read_at) in found {
@@ -312,10 +377,15 @@ async fn committed_version(
     key: &Key,
     attempt: Attempt,
     item: VersionItem,
+    known: Option<Arc<CommitRecord>>,
 ) -> Result<(Option<Arc<CommitRecord>>, VersionItem, DurabilityPoint)> {
-    let (mut decision, mut point) = node.store.decision(&item.id).await?;
     let is_its_write =
         |record: &CommitRecord| record.write_of(key).is_some_and(|write| write.write == item.write);
+    if let Some(record) = known {
+        let point = record.point;
+        return Ok((Some(record).filter(|record| is_its_write(record)), item, point));
+    }
+    let (mut decision, mut point) = node.store.decision(&item.id).await?;
     if decision.as_ref().is_some_and(|row| row.attempt == attempt && row.state == State::Prepared) {
         if let Some(record) = node.sequencer().and_then(|sequencer| sequencer.unsettled(attempt)) {
             let point = point.max(record.point);

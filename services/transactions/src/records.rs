@@ -55,7 +55,7 @@ impl Write {
     /// How long its value is.
     pub fn value_bytes(&self) -> u64 {
         match self.place {
-            Place::Inline { bytes } => u64::from(bytes),
+            Place::Inline { bytes } | Place::Chunks { bytes, .. } => u64::from(bytes),
             Place::Gone => 0,
         }
     }
@@ -71,6 +71,25 @@ pub enum Place {
     },
     /// Nowhere: the key is deleted.
     Gone,
+    /// In chunks of its own, under its attempt and write.
+    Chunks {
+        /// How long it is.
+        bytes: u32,
+        /// In how many chunks.
+        chunks: u32,
+        /// The CRC-32 of all of it.
+        crc: u32,
+    },
+}
+
+impl Place {
+    /// In how many chunks it is.
+    pub fn chunks(self) -> u32 {
+        match self {
+            Self::Chunks { chunks, .. } => chunks,
+            Self::Inline { .. } | Self::Gone => 0,
+        }
+    }
 }
 
 /// The write set of an attempt as its slot and its row hold it.
@@ -155,6 +174,15 @@ pub enum Entry {
         /// What it writes.
         writes: WriteSet,
     },
+    /// An open transaction writes some of its values ahead. Confirmed before the first byte of them is written.
+    Spilled {
+        /// Its name.
+        id: TransactionId,
+        /// The attempt.
+        attempt: Attempt,
+        /// What is written ahead.
+        writes: Vec<Write>,
+    },
 }
 
 impl Entry {
@@ -162,9 +190,10 @@ impl Entry {
     pub fn bytes_len(&self) -> usize {
         let writes = match self {
             Self::Committing { writes, .. } => writes.bytes_len(),
+            Self::Spilled { writes, .. } => writes.iter().map(Write::bytes_len).sum(),
             Self::Began { .. } => 0,
         };
-        let (Self::Began { id, .. } | Self::Committing { id, .. }) = self;
+        let (Self::Began { id, .. } | Self::Committing { id, .. } | Self::Spilled { id, .. }) = self;
         48 + id.as_bytes().len() + writes
     }
 }
@@ -262,14 +291,19 @@ mod tests {
         let writes = WriteSet::Inline(vec![Write { key, write: 1, place: Place::Gone }]);
         let timestamp = Timestamp(77);
         let committing = Entry::Committing { id: id.clone(), attempt, named: true, timestamp, writes };
+        let place = Place::Chunks { bytes: u32::MAX, chunks: u32::MAX, crc: u32::MAX };
+        let writes = vec![Write { key: Key::new("l").expect("short"), write: u32::MAX, place }; 3];
+        let spilled = Entry::Spilled { id: id.clone(), attempt, writes };
         let slot = StoredSlot {
             written_ms: 5,
             timestamp,
-            entries: vec![Entry::Began { id, attempt }, committing.clone()],
+            entries: vec![Entry::Began { id, attempt }, spilled.clone(), committing.clone()],
         };
         let bytes = encode(&slot);
         assert_eq!(decode::<StoredSlot>(&bytes, "a slot").expect("decodes"), slot);
-        assert!(encode(&committing).len() <= committing.bytes_len());
+        for entry in [spilled, committing] {
+            assert!(encode(&entry).len() <= entry.bytes_len());
+        }
     }
 
     #[test]

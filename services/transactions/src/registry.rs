@@ -3,13 +3,14 @@
 //! Invariants
 //! - An id is given once: the counter stands durably above it before it is used.
 //! - A node's row is there before its log is written to, so that whoever lists the rows knows every log.
-//! - A row's state only grows: *live*, *resolved*, *trimmed*. There is room for nodes that leave and for logs that are
-//!   only sealed.
+//! - A row's state only grows: *live*, *resolved*, *trimmed*. There is room for logs that are only sealed.
+//! - A node says that it has *left* once its log names all that it wrote and it writes no more; only while nobody has taken
+//!   its place.
 //! - What a row says was dropped was said before it was dropped.
 
 use ports::{
     Condition, Item, Update,
-    key_value::{Action, Scan, Test},
+    key_value::{Action, Outcome, Scan, Test},
 };
 use primitives::{AtomicCounter, Cursor, Epoch, SlotIndex};
 
@@ -29,6 +30,7 @@ const COLLECTED: &str = "collected";
 const COLLECTED_EPOCH: &str = "collected-epoch";
 const DROPPED: &str = "dropped";
 const SWEPT: &str = "swept";
+const LEFT: &str = "left";
 
 const LIVE: i64 = 1;
 const RESOLVED: i64 = 4;
@@ -47,7 +49,7 @@ pub(crate) struct NodeRow {
     pub(crate) is_sent: bool,
     /// Whether nothing is left of its log.
     pub(crate) is_trimmed: bool,
-    /// Whether the store was searched for what its log does not name.
+    /// Whether there is nothing that its log does not name: it has left in order, or the store was searched for that.
     pub(crate) is_swept: bool,
     /// The collector has passed everything before it; none: nothing was noted.
     pub(crate) collected: Option<Cursor>,
@@ -141,6 +143,15 @@ pub(crate) async fn mark_swept(store: &Store, node: NodeId) -> Result<()> {
     note(store, node, vec![Action::set_integer(SWEPT, 1)]).await
 }
 
+/// A node's log names all that it wrote, and it writes no more. False: somebody has taken its place.
+pub(crate) async fn mark_left(store: &Store, node: NodeId) -> Result<bool> {
+    let is_live = Condition::attribute(STATE, Test::is_integer(LIVE));
+    let update = Update::modify(layout::node(node), vec![Action::set_integer(LEFT, 1)]).when(is_live);
+    let (outcome, point) = store.finish(&update).await?;
+    store.externalize(point).await?;
+    Ok(matches!(outcome, Outcome::Done(_)))
+}
+
 async fn note(store: &Store, node: NodeId, actions: Vec<Action>) -> Result<()> {
     store.finish(&Update::modify(layout::node(node), actions).when(Condition::Exists)).await.map(drop)
 }
@@ -175,7 +186,7 @@ impl NodeRow {
             is_resolved: state >= RESOLVED,
             is_trimmed: state >= TRIMMED,
             is_sent: item.integer(SENT).is_some(),
-            is_swept: item.integer(SWEPT).is_some(),
+            is_swept: item.integer(SWEPT).or(item.integer(LEFT)).is_some(),
             collected: cursor(COLLECTED, COLLECTED_EPOCH),
             done: cursor(SLOT, EPOCH).unwrap_or(Cursor::START),
             timestamp: Timestamp(natural(item, TIMESTAMP).unwrap_or(0)),

@@ -24,9 +24,11 @@ use crate::{
     model::{Attempt, NodeId, TransactionId},
     node::Node,
     node_log::NodeLog,
-    records::{Entry, StoredSlot, WriteSet, decode},
+    records::{Entry, StoredSlot, decode},
     registry::{self, NodeRow},
+    retention::delete_uncommitted,
     sequencer::Sequencer,
+    spill::tidy_spilled,
     store::{Decided, Decision, State, Store},
     transaction::Phase,
 };
@@ -43,7 +45,8 @@ impl Core {
         self.stop_serving();
         let (clock, entropy) = (Arc::clone(&self.clock), Arc::clone(&self.entropy));
         let fell = Arc::clone(&self.fell);
-        let store = Arc::new(Store::new(Arc::clone(&self.key_value), clock, entropy, fell));
+        let store =
+            Arc::new(Store::new(Arc::clone(&self.key_value), self.config.buckets, clock, entropy, fell));
         store.check_format().await?;
         let id = registry::register(&store, self.clock.now()).await?;
         let log = FencedLog::new(Arc::clone(&self.key_value), layout::log(id));
@@ -93,7 +96,7 @@ impl Core {
     }
 
     /// Whatever rests on what the store may have lost goes.
-    fn stop_serving(&self) {
+    fn stop_serving(self: &Arc<Self>) {
         let why = Error::unavailable("the node starts over");
         let open = {
             let mut view = self.view();
@@ -104,6 +107,7 @@ impl Core {
             self.outbox.clear();
             view.index.clear(&why);
             view.data.clear();
+            view.recent.clear();
             view.names.clear();
             view.collected_bytes = view.superseded_bytes;
             view.open.clear()
@@ -156,20 +160,22 @@ impl Core {
             slots
         };
         let (mut done, mut timestamp) = (row.done, row.timestamp);
-        let (mut commits, mut begins) = (Vec::new(), Vec::new());
+        let (mut commits, mut others) = (Vec::new(), Vec::new());
         for slot in slots {
             let stored: StoredSlot = decode(&slot.payload, "a slot of a node's log")?;
             timestamp = timestamp.max(stored.timestamp);
             done = Slot::cursor(&slot);
-            let (begun, committing): (Vec<_>, Vec<_>) =
-                stored.entries.into_iter().partition(|entry| matches!(entry, Entry::Began { .. }));
-            begins.extend(begun);
+            let (committing, other): (Vec<_>, Vec<_>) =
+                stored.entries.into_iter().partition(|entry| matches!(entry, Entry::Committing { .. }));
+            others.extend(other);
             commits.extend(committing);
         }
-        let count = commits.len() + begins.len();
-        // A name whose commit hangs is closed, and stays so for who asks; one that was only begun is forgotten.
-        for entries in [commits, begins] {
-            let resolving = stream::iter(entries).map(|entry| resolve_entry(store, entry, sequencer));
+        let count = commits.len() + others.len();
+        // A name whose commit hangs is closed, and stays so for who asks; one that was only begun is forgotten. What was
+        // written ahead goes by what its commit came to, if there was one.
+        for entries in [commits, others] {
+            let resolving =
+                stream::iter(entries).map(|entry| resolve_entry(store, entry, sequencer, self.config.broken));
             resolving.buffered(ENTRIES_AT_ONCE).try_collect::<()>().await?;
         }
         tracing::info!(
@@ -185,16 +191,22 @@ impl Core {
 }
 
 /// Decides an entry whose owner is gone, and deletes what does not count.
-async fn resolve_entry(store: &Store, entry: Entry, sequencer: Option<&Sequencer>) -> Result<()> {
+async fn resolve_entry(
+    store: &Store,
+    entry: Entry,
+    sequencer: Option<&Sequencer>,
+    broken: Option<Broken>,
+) -> Result<()> {
     match entry {
         // Taken over by a later begin, committed, or nothing: all the same to this one.
         Entry::Began { id, attempt } => store.forget(&id, attempt).await.map(drop),
         Entry::Committing { id, attempt, named, writes, .. } => {
             if !is_committed(store, &id, attempt, named, sequencer).await? {
-                delete(store, attempt, &writes).await?;
+                delete_uncommitted(store, attempt, &writes).await?;
             }
             Ok(())
         }
+        Entry::Spilled { id, attempt, writes } => tidy_spilled(store, &id, attempt, &writes, broken).await,
     }
 }
 
@@ -232,11 +244,4 @@ async fn is_committed(
     let is_this =
         |decision: &Decision| decision.attempt == attempt && matches!(decision.state, State::Committed(_));
     Ok(decision.as_ref().is_some_and(is_this))
-}
-
-async fn delete(store: &Store, attempt: Attempt, set: &WriteSet) -> Result<()> {
-    for write in store.write_set(attempt, set).await? {
-        store.delete_version(&write.key, attempt).await?;
-    }
-    store.delete_write_set(attempt, set).await
 }

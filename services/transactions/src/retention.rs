@@ -34,7 +34,8 @@ use crate::{
     node::Node,
     records::{CommitRecord, Entry, Place, StoredSlot, WriteSet, decode},
     registry,
-    store::{Decision, State},
+    spill::tidy_spilled,
+    store::{Decision, State, Store},
 };
 
 /// Slots done at a time, and trimmed together.
@@ -66,7 +67,7 @@ impl Core {
             if slot.index.0 > through {
                 break;
             }
-            if let Some(left) = self.left_of_window(node, tended, stored.written_ms) {
+            if let Some(left) = self.left_of_window(node, tended, &stored) {
                 tended.young_until = Some(self.clock.monotonic() + left);
                 break;
             }
@@ -112,13 +113,16 @@ impl Core {
 
     /// What is left of a slot's window; none: it is over. Slots of the own log are aged by the clock that never goes back;
     /// those of earlier starts only have the wall clock, or the age of this start.
-    fn left_of_window(&self, node: &Node, tended: &Tended, written_ms: u64) -> Option<Duration> {
+    /// Chunks that such a start may still write can be found by its entries alone: these wait until nothing more comes.
+    fn left_of_window(&self, node: &Node, tended: &Tended, slot: &StoredSlot) -> Option<Duration> {
         tended.last?;
         let window = self.config.retry_window;
-        let age = Duration::from_millis(self.clock.now().0.saturating_sub(written_ms));
+        let age = Duration::from_millis(self.clock.now().0.saturating_sub(slot.written_ms));
         let by_wall = (window + CLOCK_SLACK).saturating_sub(age);
         let by_start = (node.started + window).since(self.clock.monotonic());
-        let left = by_wall.min(by_start);
+        let has_spilled = slot.entries.iter().any(|entry| matches!(entry, Entry::Spilled { .. }));
+        let late = if has_spilled { self.late_writes(node) } else { Duration::ZERO };
+        let left = by_wall.min(by_start).max(late);
         (left > Duration::ZERO).then_some(left)
     }
 
@@ -144,6 +148,10 @@ impl Core {
     async fn retain_entry(self: &Arc<Self>, node: &Arc<Node>, entry: Entry, is_own: bool) -> Result<Rest> {
         match entry {
             Entry::Began { id, attempt } => self.retain_begun(node, id, attempt).await,
+            Entry::Spilled { id, attempt, writes } => {
+                let store = &node.store;
+                tidy_spilled(store, &id, attempt, &writes, self.config.broken).await.map(|()| Rest::Nothing)
+            }
             Entry::Committing { id, attempt, named, writes, .. } => {
                 let (decision, point) = node.store.decision(&id).await?;
                 let decision = decision.filter(|decision| decision.attempt == attempt);
@@ -160,7 +168,7 @@ impl Core {
                         Ok(Rest::Nothing)
                     }
                     other => {
-                        delete_uncommitted(node, attempt, &writes).await?;
+                        delete_uncommitted(&node.store, attempt, &writes).await?;
                         node.store.delete_outbox(attempt).await?;
                         let is_closed = other.is_some_and(|decision| decision.state == State::Aborted);
                         let is_safe = named && id.generated().is_none() || !named && is_own;
@@ -271,11 +279,11 @@ async fn drop_row(node: &Node, record: &CommitRecord) -> Result<()> {
 }
 
 /// Deletes what an attempt wrote that did not commit.
-pub(crate) async fn delete_uncommitted(node: &Node, attempt: Attempt, set: &WriteSet) -> Result<()> {
-    for write in node.store.write_set(attempt, set).await? {
-        node.store.delete_version(&write.key, attempt).await?;
+pub(crate) async fn delete_uncommitted(store: &Store, attempt: Attempt, set: &WriteSet) -> Result<()> {
+    for write in store.write_set(attempt, set).await? {
+        store.delete_written(attempt, &write).await?;
     }
-    node.store.delete_write_set(attempt, set).await
+    store.delete_write_set(attempt, set).await
 }
 
 /// Nothing of a log stands before this.

@@ -58,6 +58,13 @@ impl Service {
         }
     }
 
+    /// Ends the service in order: it takes no more calls, ends what is open, and lets what is under way come to its end, for
+    /// two seconds at most. True: the next start need not search the store for what this one left. Nothing runs after it,
+    /// neither [`Service::start`] nor [`Service::run`].
+    pub async fn leave(&self) -> bool {
+        self.engine.core.leave().await
+    }
+
     /// Where transactions are begun. Until the service has started, every call is `Unavailable`.
     pub fn engine(&self) -> Engine {
         self.engine.clone()

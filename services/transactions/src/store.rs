@@ -1,11 +1,12 @@
 //! The store as one node sees it: how its calls are repeated, and what their answers say of it. Every conditional write
-//! is a function of [`decisions`] or [`versions`].
+//! is a function of [`decisions`] or [`versions`]; values too long for an item lie in [`chunks`].
 //!
 //! Invariants
 //! - Every write can be repeated, so an answer that was lost is asked for again. No operation ids are needed.
 //! - An answer of a later start of the store than the node began on ends the node: what was not durable is gone, and
 //!   with it anything that rests on it. [`Store::fall`] says so to whoever starts the next one.
 
+mod chunks;
 mod decisions;
 mod versions;
 
@@ -31,7 +32,11 @@ pub(crate) use self::{
     decisions::{Decided, Decision, State},
     versions::VersionItem,
 };
-use crate::{Error, Result, layout, records::RECORD_VERSION};
+use crate::{
+    Error, Result,
+    layout::{self, Buckets},
+    records::RECORD_VERSION,
+};
 
 /// For reads whose caller waits.
 const READ_AGAIN: Backoff =
@@ -45,6 +50,7 @@ const WRITE_AGAIN: Backoff =
 #[derive(Debug)]
 pub(crate) struct Store {
     key_value: SharedKeyValue,
+    buckets: Buckets,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     incarnation: Incarnation,
@@ -58,13 +64,14 @@ pub(crate) struct Store {
 impl Store {
     pub(crate) fn new(
         key_value: SharedKeyValue,
+        buckets: Buckets,
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
         fell: Arc<Notify>,
     ) -> Self {
         let DurabilityPoint { incarnation, position } = key_value.point();
         let (fallen, reached) = (AtomicBool::new(false), AtomicU64::new(position.0));
-        Self { key_value, clock, entropy, incarnation, reached, fallen, fell }
+        Self { key_value, buckets, clock, entropy, incarnation, reached, fallen, fell }
     }
 
     pub(crate) fn key_value(&self) -> &SharedKeyValue {
@@ -117,16 +124,16 @@ impl Store {
 
     /// Checks that the store is of a layout this build knows, and says so in a new one.
     pub(crate) async fn check_format(&self) -> Result<()> {
-        let version = i64::from(RECORD_VERSION);
+        let (version, buckets) = (i64::from(RECORD_VERSION), i64::from(self.buckets.count()));
         let attributes = vec![
             (Name::from("version"), Value::Integer(version)),
-            (Name::from("buckets"), Value::Integer(i64::from(layout::BUCKET_COUNT))),
+            (Name::from("buckets"), Value::Integer(buckets)),
         ];
         let update = Update::put(layout::format(), attributes).when(Condition::Absent);
         let (outcome, _) = self.update(update).await?;
         let Outcome::Conflict(Some(item)) = outcome else { return Ok(()) };
         let found = (item.integer("version"), item.integer("buckets"));
-        if found != (Some(version), Some(i64::from(layout::BUCKET_COUNT))) {
+        if found != (Some(version), Some(buckets)) {
             let (version, buckets) = (found.0.unwrap_or_default(), found.1.unwrap_or_default());
             let why = format!("the store has transactions of format {version} with {buckets} buckets");
             return Err(Error::Corrupt(why.into()));

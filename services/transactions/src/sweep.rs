@@ -1,7 +1,7 @@
 //! What no log names, after a node ended without leaving.
 //!
 //! A death between two packets can leave a version whose slot was lost, or the row of a begin whose slot was; a death in
-//! housekeeping, a released row behind its last version. All of that is found by walking the 256 buckets of versions and of
+//! housekeeping, a released row behind its last version. All of that is found by walking all buckets of versions and of
 //! rows once, a page a second, a while after the start. Nobody reads any of it meanwhile: a version without a committed
 //! row does not count.
 //!
@@ -16,9 +16,10 @@ use ports::{Key as ItemKey, Monotonic, key_value::Scan};
 use crate::{
     Error, Result,
     engine::Core,
-    layout,
+    layout::{self, Buckets},
     model::{Attempt, Key, KeyspaceId, NodeId, TransactionId},
     node::Node,
+    records::Write,
     store::{Decision, State, VersionItem},
 };
 
@@ -34,14 +35,17 @@ pub(crate) struct Sweep {
     pub(crate) nodes: Vec<NodeId>,
     /// When the next page is due.
     pub(crate) next: Monotonic,
+    buckets: Buckets,
+    /// Of versions first, then of rows.
     bucket: u32,
     scan: Option<Scan>,
 }
 
 impl Sweep {
     /// From the start, for these nodes; none: for nobody.
-    pub(crate) fn of(nodes: Vec<NodeId>) -> Option<Self> {
-        (!nodes.is_empty()).then_some(Self { nodes, next: Monotonic::default(), bucket: 0, scan: None })
+    pub(crate) fn of(nodes: Vec<NodeId>, buckets: Buckets) -> Option<Self> {
+        let next = Monotonic::default();
+        (!nodes.is_empty()).then_some(Self { nodes, next, buckets, bucket: 0, scan: None })
     }
 
     fn is_ours(&self, attempt: Attempt) -> bool {
@@ -51,8 +55,8 @@ impl Sweep {
     /// The page to look at: first all buckets of versions, then all of rows.
     fn page(&self) -> Option<Scan> {
         let start = || {
-            let bucket = (self.bucket % layout::BUCKET_COUNT) as u8;
-            let partition = match self.bucket / layout::BUCKET_COUNT {
+            let bucket = (self.bucket % self.buckets.count()) as u8;
+            let partition = match self.bucket / self.buckets.count() {
                 0 => layout::version_bucket(KeyspaceId::default(), bucket),
                 1 => layout::decision_bucket(bucket),
                 _ => return None,
@@ -68,14 +72,15 @@ impl Core {
     pub(crate) async fn sweep(self: &Arc<Self>, node: &Arc<Node>, sweep: &mut Sweep) -> Result<bool> {
         let Some(scan) = sweep.page() else { return Ok(false) };
         let page = node.store.scan(&scan).await?.value;
-        let is_version = sweep.bucket < layout::BUCKET_COUNT;
+        let is_version = sweep.bucket < sweep.buckets.count();
         let (current, partition) = (&*sweep, &scan.partition);
         let looks = stream::iter(page.items).map(|(sort, item)| async move {
             if is_version {
-                let place = layout::version_of(&ItemKey::new(partition, &sort));
+                let item = VersionItem::decode(&item)?;
+                let place = layout::version_of(&ItemKey::new(partition, &sort), item.long_key.as_ref());
                 let (key, attempt) = place.ok_or_else(|| damaged("a version's key"))?;
                 if current.is_ours(attempt) {
-                    self.sweep_version(node, &key, attempt, VersionItem::decode(&item)?).await?;
+                    self.sweep_version(node, &key, attempt, item).await?;
                 }
             } else {
                 let decision = Decision::decode(&item)?;
@@ -99,7 +104,8 @@ impl Core {
         });
         if !counts {
             self.counters.swept();
-            node.store.delete_version(key, attempt).await?;
+            let write = Write { key: key.clone(), write: item.write, place: item.place };
+            node.store.delete_written(attempt, &write).await?;
         }
         Ok(())
     }

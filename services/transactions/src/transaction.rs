@@ -13,7 +13,7 @@ use std::sync::{
 };
 
 use ports::Monotonic;
-use tokio::sync::watch;
+use tokio::sync::{RwLock, watch};
 
 use crate::{
     Error, Result,
@@ -22,6 +22,7 @@ use crate::{
     model::{Attempt, Committed, Key, KeyspaceId, NodeId, Outcome, Timestamp, TransactionId},
     node::Node,
     read_set::ReadSet,
+    spill::Spills,
     write_buffer::WriteBuffer,
 };
 
@@ -38,6 +39,8 @@ pub(crate) struct Transaction {
     pub(crate) node: Arc<Node>,
     pub(crate) start: Start,
     pub(crate) terms: Terms,
+    /// Shared by whoever writes its values ahead, taken by who waits for them; only once it takes no more writes.
+    pub(crate) flights: Arc<RwLock<()>>,
     /// It no longer keeps the versions it may need from being collected.
     overtaken: AtomicBool,
     /// The sequencer refuses it from now on.
@@ -75,6 +78,7 @@ pub(crate) struct State {
     pub(crate) reads: ReadSet,
     pub(crate) buffer: WriteBuffer,
     pub(crate) effects: EffectBuffer,
+    pub(crate) spills: Spills,
     pub(crate) last_call: Monotonic,
 }
 
@@ -100,6 +104,7 @@ impl Transaction {
             reads: ReadSet::default(),
             buffer: WriteBuffer::default(),
             effects: EffectBuffer::default(),
+            spills: Spills::default(),
             last_call: start.at,
         };
         Self {
@@ -109,6 +114,7 @@ impl Transaction {
             node,
             start,
             terms,
+            flights: Arc::default(),
             overtaken: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             state: Mutex::new(state),
@@ -170,7 +176,7 @@ impl Transaction {
     pub(crate) fn end(&self, state: &mut State, answer: &Answer) -> usize {
         state.phase = Phase::Ended(answer.clone());
         state.reads = ReadSet::default();
-        let (buffer, effects) = (std::mem::take(&mut state.buffer), std::mem::take(&mut state.effects));
+        let (buffer, effects) = state.take_written();
         self.ended.send_replace(Some(answer.clone()));
         buffer.bytes() + effects.bytes()
     }
@@ -201,6 +207,11 @@ impl State {
             Phase::Committing => Err(Error::TransactionFinished(Outcome::Committing)),
             Phase::Ended(answer) => Err(refusal(answer)),
         }
+    }
+
+    /// What it wrote and sends, for who commits it.
+    pub(crate) fn take_written(&mut self) -> (WriteBuffer, EffectBuffer) {
+        (std::mem::take(&mut self.buffer), std::mem::take(&mut self.effects))
     }
 
     pub(crate) fn outcome(&self) -> Outcome {

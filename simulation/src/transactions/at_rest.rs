@@ -18,7 +18,8 @@ use transactions::{
 
 use super::{
     history::{Order, Writer},
-    witness::{Seen, Witness},
+    house::House,
+    witness::Seen,
 };
 
 /// Items read in one page.
@@ -49,7 +50,7 @@ pub struct Row {
 pub struct VersionAtRest {
     /// Whose row decides about it.
     pub id: TransactionId,
-    /// The value; none: the key is deleted.
+    /// The value; none: the key is deleted, or a chunk of it is not there.
     pub value: Option<Bytes>,
 }
 
@@ -64,6 +65,10 @@ pub struct AtRest {
     pub announced: BTreeMap<Attempt, TransactionId>,
     /// The attempts whose named begins were announced in a log.
     pub began: BTreeSet<Attempt>,
+    /// The attempts whose values were announced in a log to be written ahead.
+    pub spilled: BTreeSet<Attempt>,
+    /// The chunks of each write.
+    pub chunks: BTreeMap<(Attempt, u32), u32>,
     /// The names whose rows are kept for days.
     pub kept: BTreeSet<TransactionId>,
     /// The attempts with parts of write sets.
@@ -82,26 +87,28 @@ pub struct AtRest {
 
 impl AtRest {
     /// Reads all of it from a store that is calm and was watched; what a node shows is not in it yet.
-    pub async fn read(store: &SharedKeyValue, witness: &Witness) -> Self {
+    pub async fn read(house: &House) -> Self {
+        let (store, witness) = (&house.world().key_value(), house.witness());
         let mut at_rest = Self {
             seen: witness.commits(store),
             had_large_effects: witness.had_large_effects(),
             too_early: witness.too_early(),
             ..Self::default()
         };
-        for bucket in (0..layout::BUCKET_COUNT).map(|bucket| bucket as u8) {
-            for (sort, item) in partition(store, [layout::DECISIONS, &[bucket]].concat()).await {
+        for bucket in house.buckets().all() {
+            for (sort, item) in partition(store, layout::decision_bucket(bucket).into()).await {
                 let id = TransactionId::new(sort).expect("a row's id");
                 let row = row(store, &item).await;
                 at_rest.rows.insert(id, row);
             }
-            let keyspace = KeyspaceId::default().0.to_be_bytes();
-            let versions = [layout::VERSIONS, &keyspace, &[bucket]].concat();
-            for (sort, item) in partition(store, versions.clone()).await {
-                let place = layout::version_of(&ports::Key::new(&versions, &sort)).expect("a version's key");
+            let versions = layout::version_bucket(KeyspaceId::default(), bucket);
+            for (sort, item) in partition(store, versions.clone().into()).await {
+                let place = layout::version_of(&ports::Key::new(&versions, &sort), item.bytes("key"));
+                let place = place.expect("a version's key");
                 let id = item.bytes("id").cloned().and_then(|id| TransactionId::new(id).ok());
                 let id = id.expect("a version's transaction");
-                at_rest.versions.insert(place, VersionAtRest { id, value: item.bytes("value").cloned() });
+                let value = value(store, place.1, &item).await;
+                at_rest.versions.insert(place, VersionAtRest { id, value });
             }
         }
         for (sort, _) in partition(store, layout::PERIODS.to_vec()).await {
@@ -116,6 +123,12 @@ impl AtRest {
             }
         }
         at_rest.read_sequencer(store).await;
+        for attempt in witness.attempts_with_chunks() {
+            for (sort, _) in partition(store, layout::chunks(attempt).to_vec()).await {
+                let (write, _) = sort.split_first_chunk::<4>().expect("a chunk's key");
+                *at_rest.chunks.entry((attempt, u32::from_be_bytes(*write))).or_default() += 1;
+            }
+        }
         for (sort, _) in partition(store, layout::NODES.to_vec()).await {
             let node = layout::node_of(&sort).expect("a node's row");
             at_rest.read_log(store, node).await;
@@ -154,6 +167,7 @@ impl AtRest {
                     match entry {
                         Entry::Committing { attempt, id, .. } => drop(self.announced.insert(attempt, id)),
                         Entry::Began { attempt, .. } => drop(self.began.insert(attempt)),
+                        Entry::Spilled { attempt, .. } => drop(self.spilled.insert(attempt)),
                     }
                 }
             }
@@ -206,6 +220,18 @@ impl AtRest {
 /// Whether a write deletes its key.
 pub fn is_deletion(write: &Write) -> bool {
     write.place == Place::Gone
+}
+
+/// The value of a version item, from its chunks if need be; none: it is deleted, or they are not there.
+async fn value(store: &SharedKeyValue, attempt: Attempt, item: &Item) -> Option<Bytes> {
+    let Some(chunks) = item.integer("chunks") else { return item.bytes("value").cloned() };
+    let write = item.integer("write").expect("a version's write") as u32;
+    let mut value = Vec::new();
+    for chunk in 0..chunks as u32 {
+        let read = store.get(&layout::chunk(attempt, write, chunk)).await.expect("a calm store");
+        value.extend_from_slice(read.value?.bytes("value").expect("a chunk's bytes"));
+    }
+    Some(value.into())
 }
 
 async fn row(store: &SharedKeyValue, item: &Item) -> Row {

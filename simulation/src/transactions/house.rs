@@ -14,7 +14,7 @@ use std::{
 use ports::key_value::SharedKeyValue;
 use simulated::World;
 use tokio::{sync::watch, task::JoinHandle};
-use transactions::{Config, Engine, Error, Parts, Service, model::Shown};
+use transactions::{Config, Engine, Error, Parts, Service, layout::Buckets, model::Shown};
 
 use super::{
     destinations,
@@ -114,6 +114,11 @@ impl House {
         self.witness.watch(self.world.key_value())
     }
 
+    /// Over which buckets everything is spread.
+    pub fn buckets(&self) -> Buckets {
+        self.config.buckets
+    }
+
     /// Who watches it.
     pub fn witness(&self) -> &Witness {
         &self.witness
@@ -182,6 +187,18 @@ impl House {
     pub fn kill(&self) {
         let node = self.nodes.borrow_mut().serving.take();
         drop(node);
+    }
+
+    /// Whoever serves leaves in order, if it lives that long; then it is gone.
+    pub async fn leave(&self) {
+        let node = self.nodes.borrow_mut().serving.take();
+        if let Some(node) = node {
+            tokio::select! {
+                biased;
+                () = node.life.over() => {}
+                _ = node.service.leave() => {}
+            }
+        }
     }
 
     /// Whoever serves is taken for dead, and goes on; but for starting over once it learns of that, since the

@@ -1,10 +1,10 @@
 //! T7, T9: when all is over and every window but that of names is, nothing stands there but what is needed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use transactions::{
     Figures,
-    model::{Key, Version},
+    model::{Attempt, Key, Version},
 };
 
 use super::{
@@ -16,7 +16,7 @@ use super::{
 const SEQUENCED_MAX: usize = 64;
 
 /// Versions that are not the newest of their keys, or do not count, or delete; rows that decide about nothing and are no
-/// kept names; slots; parts of write sets without a row.
+/// kept names; slots; parts of write sets without a row; chunks that no version names, and versions whose chunks are not there.
 pub fn leftovers(at_rest: &AtRest) -> Vec<String> {
     let mut violations = versions(at_rest);
     for (id, row) in &at_rest.rows {
@@ -35,12 +35,32 @@ pub fn leftovers(at_rest: &AtRest) -> Vec<String> {
     if at_rest.sequenced > SEQUENCED_MAX {
         violations.push(format!("the sequencer's log has {} slots", at_rest.sequenced));
     }
+    violations
+        .extend(at_rest.spilled.iter().map(|attempt| format!("the slot of a spill of {attempt} is left")));
+    violations.extend(chunks(at_rest));
     for attempt in &at_rest.with_parts {
         if !at_rest.rows.values().any(|row| row.attempt == *attempt) {
             violations.push(format!("parts of the write set of {attempt} are left"));
         }
     }
     violations
+}
+
+fn chunks(at_rest: &AtRest) -> Vec<String> {
+    let mut named: BTreeMap<(Attempt, u32), u32> = BTreeMap::new();
+    for ((key, attempt), item) in &at_rest.versions {
+        let writer = Writer { id: item.id.clone(), attempt: *attempt };
+        let writes = at_rest.committed(&writer).unwrap_or_default();
+        let write = writes.iter().find(|write| write.key == *key && write.place.chunks() > 0);
+        named.extend(write.map(|write| ((*attempt, write.write), write.place.chunks())));
+    }
+    let all: BTreeSet<_> = named.keys().chain(at_rest.chunks.keys()).collect();
+    let differs = all.into_iter().filter(|write| named.get(write) != at_rest.chunks.get(write));
+    let said = differs.map(|write| {
+        let (named, there) = (named.get(write).unwrap_or(&0), at_rest.chunks.get(write).unwrap_or(&0));
+        format!("write {} of {} has {there} chunks, and versions name {named}", write.1, write.0)
+    });
+    said.collect()
 }
 
 fn versions(at_rest: &AtRest) -> Vec<String> {
@@ -78,7 +98,7 @@ pub fn held(figures: &Figures) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use transactions::{
-        model::{Attempt, NodeId, Position, Timestamp, TransactionId},
+        model::{NodeId, Position, Timestamp, TransactionId},
         records::{Place, StoredRecord, Write, WriteSet},
     };
 
@@ -131,6 +151,14 @@ mod tests {
         at_rest.rows.clear();
         at_rest.with_parts.insert(writer.attempt);
         assert_eq!(leftovers(&at_rest).len(), 1, "parts");
+        let mut at_rest = AtRest::default();
+        let writer = written(&mut at_rest, 1, Place::Chunks { bytes: 9, chunks: 2, crc: 0 });
+        assert_eq!(leftovers(&at_rest).len(), 1, "a version without its chunks");
+        at_rest.chunks.insert((writer.attempt, 1), 2);
+        assert_eq!(leftovers(&at_rest), [""; 0]);
+        at_rest.chunks.insert((writer.attempt, 2), 1);
+        at_rest.spilled.insert(writer.attempt);
+        assert_eq!(leftovers(&at_rest).len(), 2, "chunks that nobody names, and their slot");
         assert_eq!(held(&Figures { open: 1, ..Figures::default() }).len(), 1);
         assert!(held(&Figures::default()).is_empty());
     }

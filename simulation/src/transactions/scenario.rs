@@ -6,7 +6,7 @@ use std::{panic, rc::Rc, time::Duration};
 use fastrand::Rng;
 use futures_util::future::join_all;
 use simulated::{Options, World};
-use transactions::{Config, Figures, broken::Broken, model::Call};
+use transactions::{Config, Figures, broken::Broken, layout::Buckets, model::Call};
 
 use super::{
     at_rest::AtRest,
@@ -20,15 +20,15 @@ use super::{
     outcomes, serializability,
     workload::{Mix, key},
 };
-use crate::faults::Weather;
 pub use crate::scenario::seeds;
+use crate::{budget::Budget, faults::Weather};
 
 /// After the clients are done and the world is healed: every attempt that was left open has timed out by then, every
 /// window but that of names is over, and the store was swept.
 const AFTERWARDS: Duration = Duration::from_mins(30);
 
-/// The most port calls one seed may make, so that a thousand seeds stay quick. A sweep makes 512 alone.
-pub const PORT_CALLS_MAX: u64 = 5_000;
+/// A sweep looks into each of them twice, and so do the checks at the end: so they are few.
+const BUCKETS: Buckets = Buckets::through(3);
 
 /// How often it is asked whether a node serves again whose store went back, and how long it may take between.
 const STARTS_MAX: usize = 100;
@@ -54,6 +54,8 @@ pub enum Disaster {
     Store,
     /// The node is taken for dead and replaced, and goes on for a while.
     Replacement,
+    /// The node is told to stop, and may die before it has.
+    Departure,
 }
 
 /// What is run.
@@ -102,7 +104,7 @@ impl Default for Scenario {
             clock_set_back: Duration::ZERO,
             seen_within: Some(Duration::ZERO),
             leaves_nothing: true,
-            config: Config::default(),
+            config: Config { buckets: BUCKETS, ..Config::default() },
             cloud: Options::default(),
         }
     }
@@ -113,9 +115,9 @@ impl Default for Scenario {
 pub struct Outcome {
     /// What it did that it must not.
     pub violations: Vec<String>,
-    /// How many port calls it made.
+    /// How many port calls it made, the checks' included.
     pub port_calls: u64,
-    /// How many more it made in an hour without transactions.
+    /// How many of them in an hour without transactions.
     pub idle_port_calls: u64,
     /// How many commits were acknowledged.
     pub committed: usize,
@@ -192,12 +194,12 @@ impl Scenario {
                 .is_some_and(|commit| commit.answer != Answer::Unknown && commit.span.answered > certain)
         };
         let lately: Vec<_> = executions.iter().filter(lately).cloned().collect();
-        let early = AtRest::read(&world.key_value(), house.witness()).await;
+        let early = AtRest::read(house).await;
         let mut violations = answered_otherwise(house, &lately, &early, Asked::Lately).await;
         tokio::time::sleep(AFTERWARDS).await;
-        let port_calls = world.port_calls();
+        let calls_before = world.port_calls();
         tokio::time::sleep(Duration::from_hours(1)).await;
-        let idle_port_calls = world.port_calls() - port_calls;
+        let idle_port_calls = world.port_calls() - calls_before;
         let figures = house.serving().map(|connection| connection.engine.figures()).unwrap_or_default();
         let at_rest = at_rest(house, self.mix.keys).await;
         violations.extend(self.violations(executions, &at_rest, &figures));
@@ -206,7 +208,7 @@ impl Scenario {
         let acknowledged = |execution: &&Execution| execution.answer() == Some(Answer::Committed);
         Outcome {
             violations,
-            port_calls,
+            port_calls: world.port_calls(),
             idle_port_calls,
             committed: executions.iter().filter(acknowledged).count(),
             trace_hash: world.trace().hash(),
@@ -256,13 +258,15 @@ impl Scenario {
 
     /// Runs every seed asked for and panics at the first that violates anything, saying how to replay it.
     pub fn holds(&self, test: &str) {
-        let mut committed = 0;
+        let (mut committed, mut budget) = (0, Budget::default());
         for seed in seeds() {
             let violations = match panic::catch_unwind(|| self.run(seed)) {
                 Ok(outcome) if outcome.violations.is_empty() => {
-                    let (calls, idle) = (outcome.port_calls, outcome.idle_port_calls);
-                    assert!(calls <= PORT_CALLS_MAX, "seed {seed} made {calls} port calls");
-                    assert_eq!(idle, 0, "port calls that seed {seed} made without transactions");
+                    budget.spend(seed, outcome.port_calls);
+                    assert_eq!(
+                        outcome.idle_port_calls, 0,
+                        "port calls that seed {seed} made without transactions"
+                    );
                     committed += outcome.committed;
                     continue;
                 }
@@ -274,6 +278,7 @@ impl Scenario {
                  simulation -p landfast-simulation {test}"
             );
         }
+        budget.report(test);
         assert!(committed > 0, "nobody committed anything, so nothing was tested");
     }
 
@@ -301,7 +306,7 @@ fn said((check, found): (&str, Vec<String>)) -> Vec<String> {
 
 /// What the store holds, and what a node shows of all keys that has it from there alone.
 pub async fn at_rest(house: &House, keys: usize) -> AtRest {
-    let mut at_rest = AtRest::read(&house.world().key_value(), house.witness()).await;
+    let mut at_rest = AtRest::read(house).await;
     house.kill();
     house.boot(Life::default(), 0).await;
     let connection = house.connect().await;
@@ -387,6 +392,13 @@ impl Fate<'_> {
                 Disaster::Replacement => {
                     self.a_while().await;
                     self.house.leave_behind();
+                }
+                Disaster::Departure => {
+                    self.a_while().await;
+                    if let Some(life) = self.house.life().filter(|_| self.rng.bool()) {
+                        self.order_death(&life);
+                    }
+                    self.house.leave().await;
                 }
             }
             self.start().await;

@@ -41,11 +41,14 @@ pub struct Witness(Arc<Mutex<Testimony>>);
 #[derive(Debug, Default)]
 struct Testimony {
     commits: BTreeMap<Writer, (StoredRecord, Vec<DurabilityPoint>)>,
-    /// The version items that were confirmed.
-    confirmed: BTreeSet<Key>,
+    /// The versions whose items were confirmed.
+    confirmed: BTreeSet<(transactions::model::Key, Attempt)>,
+    /// The chunks that were confirmed.
+    confirmed_chunks: BTreeSet<Key>,
     /// Records that were written before them.
     too_early: Vec<String>,
     had_large_effects: BTreeSet<Attempt>,
+    had_chunks: BTreeSet<Attempt>,
     /// Parts of write sets, by attempt and number.
     parts: BTreeMap<(Attempt, u32), Vec<Write>>,
 }
@@ -75,6 +78,11 @@ impl Witness {
         let mut attempts: Vec<_> = self.testimony().parts.keys().map(|(attempt, _)| *attempt).collect();
         attempts.dedup();
         attempts
+    }
+
+    /// The attempts that ever put chunks.
+    pub fn attempts_with_chunks(&self) -> BTreeSet<Attempt> {
+        self.testimony().had_chunks.clone()
     }
 
     fn testimony(&self) -> MutexGuard<'_, Testimony> {
@@ -121,6 +129,9 @@ impl Witness {
 
     /// A record must not be written before what it decides about is confirmed.
     fn judge(&self, update: &Update) {
+        if *update.key.partition() == layout::sequencer_log()[..] {
+            return self.judge_slot(update);
+        }
         let Change::Modify(actions) = &update.change else { return };
         let record = actions.iter().find_map(|action| match action {
             Action::Set(name, Value::Bytes(record)) if *name == Name::from("record") => Some(record),
@@ -137,9 +148,31 @@ impl Witness {
         });
         let attempt = attempt.expect("a record says whose it is");
         let record: StoredRecord = decode(record, "a commit record").expect("a record of ours");
+        self.judge_record(attempt, &record);
+    }
+
+    /// The same of a slot of the sequencer's log, which decides before any row does.
+    fn judge_slot(&self, update: &Update) {
+        let Change::Modify(actions) = &update.change else { return };
+        let payload = actions.iter().find_map(|action| match action {
+            Action::Set(name, Value::Bytes(payload)) if name.as_str() == "payload" => Some(payload),
+            _ => None,
+        });
+        let Some(payload) = payload else { return };
+        let slot: SequencedSlot = decode(payload, "a slot").expect("a slot of ours");
+        for (place, commit) in (0..).zip(&slot.commits) {
+            self.judge_record(commit.attempt, &commit.record(0, place));
+        }
+    }
+
+    fn judge_record(&self, attempt: Attempt, record: &StoredRecord) {
         let mut testimony = self.testimony();
-        for write in testimony.writes(attempt, &record) {
-            if !testimony.confirmed.contains(&layout::version(&write.key, attempt)) {
+        for write in testimony.writes(attempt, record) {
+            let mut chunks =
+                (0..write.place.chunks()).map(|chunk| layout::chunk(attempt, write.write, chunk));
+            let is_there = testimony.confirmed.contains(&(write.key.clone(), attempt))
+                && chunks.all(|chunk| testimony.confirmed_chunks.contains(&chunk));
+            if !is_there {
                 let violation =
                     format!("{attempt} was committed before what it wrote to {:?} was there", write.key);
                 testimony.too_early.push(violation);
@@ -152,11 +185,15 @@ impl Witness {
         self.testimony().had_large_effects.clone()
     }
 
-    /// A part of a write set or of effects is put, whether or not that arrives.
+    /// A chunk, a part of a write set or of effects is put, whether or not that arrives.
     fn expect(&self, update: &Update) {
         let effects_of = update.key.partition().strip_prefix(layout::EFFECTS);
         if let Some(attempt) = effects_of.and_then(Attempt::from_bytes) {
             self.testimony().had_large_effects.insert(attempt);
+        }
+        let chunk_of = update.key.partition().strip_prefix(layout::CHUNKS);
+        if let Some(attempt) = chunk_of.and_then(Attempt::from_bytes) {
+            self.testimony().had_chunks.insert(attempt);
         }
         let Some(attempt) = update.key.partition().strip_prefix(layout::WRITE_SETS) else { return };
         let Change::Put(attributes) = &update.change else { return };
@@ -169,6 +206,19 @@ impl Witness {
 }
 
 impl Testimony {
+    /// Notes an item that was put.
+    fn confirm(&mut self, item: Key, attributes: &[(Name, Value)]) {
+        if item.partition().starts_with(layout::CHUNKS) {
+            self.confirmed_chunks.insert(item);
+            return;
+        }
+        let long = attributes.iter().find_map(|(name, value)| match value {
+            Value::Bytes(bytes) if name.as_str() == "key" => Some(bytes),
+            _ => None,
+        });
+        self.confirmed.extend(layout::version_of(&item, long));
+    }
+
     fn writes(&self, attempt: Attempt, record: &StoredRecord) -> Vec<Write> {
         match &record.writes {
             WriteSet::Inline(writes) => writes.clone(),
@@ -222,14 +272,17 @@ impl KeyValue for Watched {
     async fn update(&self, update: Update) -> Result<Updated> {
         self.witness.expect(&update);
         self.witness.judge(&update);
-        let is_put = matches!(update.change, Change::Put(_));
+        let put = match &update.change {
+            Change::Put(attributes) => Some(attributes.clone()),
+            _ => None,
+        };
         let key = update.key.clone();
         let updated = self.inner.update(update).await?;
         if let Outcome::Done(Some(item)) | Outcome::Conflict(Some(item)) = &updated.outcome {
             self.witness.see(&key, item, updated.receipt.point);
         }
-        if is_put && key.partition().starts_with(layout::VERSIONS) {
-            self.witness.testimony().confirmed.insert(key);
+        if let Some(attributes) = put {
+            self.witness.testimony().confirm(key, &attributes);
         }
         Ok(updated)
     }

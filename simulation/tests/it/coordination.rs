@@ -107,19 +107,28 @@ fn reading_ahead_of_the_view_is_caught() {
     notifications().without(Broken::ReadsAheadOfTheView).is_caught(SEEDS_UNTIL_CAUGHT);
 }
 
-/// C4: watches that are set again after a reconnect fire once, for what was missed or for what comes next,
-/// however many they are and whatever changes meanwhile.
-#[test]
-fn a_watch_that_is_set_again_fires_once() {
-    let scenario = Scenario {
+fn setting_watches_again() -> Scenario {
+    Scenario {
         clients: 4,
         requests: 24,
         one_break_in: 2,
         mix: watched,
         weather: Weather::Slow,
         ..Scenario::default()
-    };
-    scenario.holds("a_watch_that_is_set_again_fires_once");
+    }
+}
+
+/// C4: watches that are set again after a reconnect fire once, for what was missed or for what comes next,
+/// however many they are and whatever changes meanwhile.
+#[test]
+fn a_watch_that_is_set_again_fires_once() {
+    setting_watches_again().holds("a_watch_that_is_set_again_fires_once");
+}
+
+/// C4, broken.
+#[test]
+fn looking_again_at_watches_that_are_set_is_caught() {
+    setting_watches_again().without(Broken::ForgetsWhichWatchesAreSet).is_caught(SEEDS_UNTIL_CAUGHT);
 }
 
 fn reconnecting() -> Scenario {
@@ -165,7 +174,8 @@ fn ending_sessions_at_their_first_silence_is_caught() {
 }
 
 fn cold() -> Scenario {
-    Scenario { mix: ephemerals, one_break_in: 4, instances: Instances::ColdHeartbeats, ..Scenario::default() }
+    let instances = Instances::ColdHeartbeats;
+    Scenario { mix: ephemerals, requests: 8, one_break_in: 4, instances, ..Scenario::default() }
 }
 
 /// C6, C-6: also where each run of the heartbeat is the first of its instance, and on any machine.
@@ -192,8 +202,8 @@ fn remembering_silence_in_an_instance_is_caught() {
 /// C6: what a silent session owned is gone, in one zxid; `checks` finds what has outlived its session.
 #[test]
 fn a_silent_session_ends_with_its_ephemerals() {
-    let scenario =
-        Scenario { mix: ephemerals, weather: Weather::Stormy, one_break_in: 4, ..Scenario::default() };
+    let weather = Weather::Stormy;
+    let scenario = Scenario { mix: ephemerals, weather, requests: 8, one_break_in: 4, ..Scenario::default() };
     scenario.holds("a_silent_session_ends_with_its_ephemerals");
 }
 
@@ -213,8 +223,7 @@ fn a_writer_that_stalls_forgets_nobodys_ephemerals() {
 /// Data that is kept, and travels, in objects: nothing is read that is not there, nothing is mixed up. Fewer requests than
 /// elsewhere, since objects take port calls of their own.
 fn in_objects(placement: DataPlacement, weather: Weather) -> Scenario {
-    let everything = everything_in(weather);
-    let mut scenario = Scenario { crashes: 1, requests: everything.requests - 3, ..everything };
+    let mut scenario = Scenario { crashes: 1, requests: 5, ..everything_in(weather) };
     scenario.config.placement = placement;
     scenario.config.message_payload_bytes_max = 2;
     scenario.config.temporary_sweep_period = Duration::ZERO;

@@ -1,15 +1,17 @@
 //! C6, C-6: a session whose ephemerals do not fit into one decision ends in parts, and yet whole.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use coordination::{
-    Client, Config, ConnectError, Gateway,
+    Client, Config, ConnectError, Ended, Gateway,
     broken::Broken,
     model::{Acl, Connect, Lifetime, Naming, Output, Password, Request, Response, SessionId, Watching, Zxid},
 };
 use fastrand::Rng;
 use simulated::{Options, World};
-use simulation::{faults::Weather, house::House, scenario::seeds};
+use simulation::{budget::Budget, faults::Weather, house::House, scenario::seeds};
+
+use crate::{alone, watches::SlowReads};
 
 /// How many ephemerals the session has; their paths take several decisions.
 const EPHEMERALS: usize = 24;
@@ -22,6 +24,13 @@ const SEEDS_UNTIL_CAUGHT: u64 = 100;
 const AGAIN_WITHIN_MS: [u64; 2] = [1, 600];
 
 const TIMEOUT: Duration = Duration::from_secs(12);
+
+/// How often the store falls back while a session ends, at most so long apart.
+const FALL_BACKS: usize = 3;
+const FALL_BACK_MS_MAX: u64 = 150;
+
+/// The wait between two attempts to connect.
+const CONNECT_AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 fn create(path: &str) -> Request {
     let acl = vec![Acl { permissions: 31, scheme: "world".into(), id: "anyone".into() }];
@@ -55,19 +64,55 @@ async fn count(client: &mut Client) -> usize {
     children.iter().filter(|name| name.starts_with("mine")).count()
 }
 
-/// A client asks for the end of its session and is gone; another connection asks for the session soon after. How
-/// many ephemerals there are then, and whether the session lives.
-async fn ends(seed: u64, broken: Option<Broken>) -> (usize, bool) {
+/// What came of it that a session was to end.
+struct Ending {
+    /// How many of its ephemerals there are.
+    count: usize,
+    /// Whether it lives.
+    lives: bool,
+    port_calls: u64,
+}
+
+/// A cloud whose items hold little.
+fn world(seed: u64) -> World {
     let mut cloud = Options::default();
     cloud.key_value.item_bytes_max = 4 * 1_024;
-    let world = World::with_options(seed, cloud);
-    let house = House::start(&world, Config { broken, ..Config::default() }, 2).await;
-    let mut rng = Rng::with_seed(seed);
-    let (gateway, _) = house.gateway(0).await;
-    let mut client = connect(&gateway, None).await.expect("a new session");
+    World::with_options(seed, cloud)
+}
+
+/// A new session with all its ephemerals.
+async fn owner(gateway: &Gateway) -> Client {
+    let mut client = connect(gateway, None).await.expect("a new session");
     for number in 0..EPHEMERALS {
         answer(&mut client, create(&format!("/mine-with-quite-a-long-name-{number:04}"))).await;
     }
+    client
+}
+
+/// How many ephemerals are left when the session has ended.
+async fn left(gateway: &Gateway) -> usize {
+    let mut other = connect(gateway, None).await.expect("a new session");
+    count(&mut other).await
+}
+
+/// What `client` is shown until it comes to its end, and which.
+async fn shown_to_the_end(client: &mut Client) -> (Vec<Output>, Ended) {
+    let mut outputs = Vec::new();
+    loop {
+        if let Err(ended) = client.pump(&mut outputs).await {
+            return (outputs, ended);
+        }
+        client.wait().await;
+    }
+}
+
+/// A client asks for the end of its session and is gone; another connection asks for the session soon after.
+async fn ends(seed: u64, broken: Option<Broken>) -> Ending {
+    let world = world(seed);
+    let house = House::start(&world, Config { broken, ..Config::default() }, 2).await;
+    let mut rng = Rng::with_seed(seed);
+    let (gateway, _) = house.gateway(0).await;
+    let mut client = owner(&gateway).await;
     Weather::Slow.strike(&world);
     let resume = Some((client.session(), client.password()));
     client.submit(1, Request::Close);
@@ -76,27 +121,29 @@ async fn ends(seed: u64, broken: Option<Broken>) -> (usize, bool) {
     let (gateway, _) = house.gateway(1).await;
     let within_ms = AGAIN_WITHIN_MS[rng.usize(..2)];
     world.clock().sleep(Duration::from_millis(rng.u64(..within_ms))).await;
-    match connect(&gateway, resume).await {
+    let (count, lives) = match connect(&gateway, resume).await {
         Ok(mut resumed) => (count(&mut resumed).await, true),
         Err(ConnectError::Expired) => {
             // What has begun comes to its end by itself.
             world.clock().sleep(3 * TIMEOUT).await;
-            let mut other = connect(&gateway, None).await.expect("a new session");
-            (count(&mut other).await, false)
+            (left(&gateway).await, false)
         }
         Err(error) => panic!("the world is slow and nothing else: {error}"),
-    }
+    };
+    Ending { count, lives, port_calls: world.port_calls() }
 }
 
 /// C6: a session that lives has all its ephemerals, and one that has ended none.
 #[test]
 fn a_session_that_ends_in_parts_ends_whole_or_not_at_all() {
-    let mut outcomes = [0, 0];
+    let (mut outcomes, mut budget) = ([0, 0], Budget::default());
     for seed in seeds() {
-        let (count, lives) = simulated::run(ends(seed, None));
+        let Ending { count, lives, port_calls } = simulated::run(ends(seed, None));
+        budget.spend(seed, port_calls);
         assert_eq!(count, if lives { EPHEMERALS } else { 0 }, "seed {seed}, the session lives: {lives}");
         outcomes[usize::from(lives)] += 1;
     }
+    budget.report("a_session_that_ends_in_parts_ends_whole_or_not_at_all");
     assert!(seeds().count() < 20 || outcomes.iter().all(|count| *count > 0), "ended, lived: {outcomes:?}");
 }
 
@@ -104,8 +151,105 @@ fn a_session_that_ends_in_parts_ends_whole_or_not_at_all() {
 #[test]
 fn ending_open_sessions_in_parts_is_caught() {
     let is_caught = |seed| {
-        let (count, lives) = simulated::run(ends(seed, Some(Broken::EndsOpenSessions)));
-        lives && count < EPHEMERALS
+        let ending = simulated::run(ends(seed, Some(Broken::EndsOpenSessions)));
+        ending.lives && ending.count < EPHEMERALS
     };
     assert!((0..SEEDS_UNTIL_CAUGHT).any(is_caught));
+}
+
+/// C1, C6: its client waits for the end, and is answered once, when it is whole.
+#[test]
+fn a_client_that_waits_for_an_end_in_parts_is_answered_once() {
+    let mut budget = Budget::default();
+    for seed in seeds() {
+        let port_calls = simulated::run(async move {
+            let world = world(seed);
+            let house = House::start(&world, Config::default(), 2).await;
+            let (gateway, _) = house.gateway(0).await;
+            let mut client = owner(&gateway).await;
+            Weather::Slow.strike(&world);
+            client.submit(1, Request::Close);
+            let (outputs, ended) = shown_to_the_end(&mut client).await;
+            let is_answer = |output: &Output| {
+                matches!(output, Output::Reply { tag: 1, result: Ok(Response::Closed), .. })
+            };
+            assert!(outputs.len() == 1 && is_answer(&outputs[0]), "seed {seed}: {outputs:?}");
+            assert!(matches!(ended, Ended::Closed), "seed {seed}: {ended:?}");
+            assert_eq!(left(&gateway).await, 0, "seed {seed}");
+            world.port_calls()
+        });
+        budget.spend(seed, port_calls);
+    }
+    budget.report("a_client_that_waits_for_an_end_in_parts_is_answered_once");
+}
+
+/// C6: a session that nobody speaks for ends in parts as well, and whoever comes back to it is told so.
+#[test]
+fn a_client_that_comes_back_after_an_end_in_parts_is_told_that_it_has_expired() {
+    /// How long a read takes its client, which is silent meanwhile.
+    const READ: Duration = Duration::from_mins(1);
+    simulated::run(async {
+        let (world, slow) = (world(1), Arc::new(SlowReads::of(READ)));
+        let service = alone::started(&world, slow.clone(), Config::default()).await;
+        alone::follow(&service);
+        let mut client = owner(&service.gateway()).await;
+        client.submit(1, Request::Exists { path: "/".into(), watching: Watching::No });
+        let (outputs, ended) = slow.during(shown_to_the_end(&mut client)).await;
+        assert!(matches!(ended, Ended::Expired), "{ended:?} after {outputs:?}");
+        assert_eq!(left(&service.gateway()).await, 0);
+    });
+}
+
+/// A client closes its session and comes back to it until it has ended, while the store falls back. How often it came
+/// back.
+async fn ends_while_the_store_falls_back(seed: u64) -> usize {
+    let world = world(seed);
+    let house = House::start(&world, Config::default(), 2).await;
+    let mut rng = Rng::with_seed(seed);
+    let (gateway, _) = house.gateway(0).await;
+    let mut client = owner(&gateway).await;
+    let resume = Some((client.session(), client.password()));
+    Weather::Slow.strike(&world);
+    let mut came_back = 0;
+    let ending = async {
+        loop {
+            client.submit(1, Request::Close);
+            if let (_, Ended::Closed | Ended::Expired) = shown_to_the_end(&mut client).await {
+                return came_back;
+            }
+            client = loop {
+                match connect(&gateway, resume).await {
+                    Ok(client) => break client,
+                    Err(ConnectError::Expired) => return came_back,
+                    Err(_) => world.clock().sleep(CONNECT_AGAIN_AFTER).await,
+                }
+            };
+            came_back += 1;
+            assert_eq!(count(&mut client).await, EPHEMERALS, "seed {seed}: the session lives");
+        }
+    };
+    let falling_back = async {
+        for _ in 0..FALL_BACKS {
+            world.clock().sleep(Duration::from_millis(rng.u64(..FALL_BACK_MS_MAX))).await;
+            world.fall_back_keeping_some();
+        }
+        std::future::pending::<()>().await;
+    };
+    let came_back = tokio::select! {
+        biased;
+        came_back = ending => came_back,
+        () = falling_back => unreachable!("it never ends by itself"),
+    };
+    world.faults().calm();
+    // Another connection may have been told of an end that is still being made whole.
+    world.clock().sleep(3 * TIMEOUT).await;
+    assert_eq!(left(&gateway).await, 0, "seed {seed}");
+    came_back
+}
+
+/// C6, C-6, D4: whoever ends it, the message of its client or the heartbeat, and whatever of that the store has lost.
+#[test]
+fn a_session_that_ends_in_parts_ends_whole_while_the_store_falls_back() {
+    let came_back: usize = seeds().map(|seed| simulated::run(ends_while_the_store_falls_back(seed))).sum();
+    assert!(seeds().count() < 20 || came_back > 0, "no end was lost");
 }

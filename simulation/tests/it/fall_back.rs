@@ -67,3 +67,11 @@ fn deciding_by_lost_locks_is_caught() {
 fn numbering_what_was_lost_is_caught() {
     falling_back().without(Broken::NumbersWhatWasLost).is_caught(SEEDS_UNTIL_CAUGHT);
 }
+
+/// D4, C-3, broken.
+#[test]
+fn numbering_by_the_log_alone_is_caught() {
+    // Whoever takes the log over makes all durable that is before it, and with several machines somebody always does.
+    let scenario = Scenario { machines: 1, ..falling_back() };
+    scenario.without(Broken::NumbersByTheLogAlone).is_caught(SEEDS_UNTIL_CAUGHT);
+}

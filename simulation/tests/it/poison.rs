@@ -8,20 +8,19 @@ use std::{
     time::Duration,
 };
 
-use async_trait::async_trait;
 use coordination::{
     Client, Config, Error, Parts,
     broken::Broken,
     model::{Connect, Lifetime, Output, Request, Response, Zxid},
 };
-use ports::{
-    DurabilityPoint, Externalize, Item, Key, KeyValue, Update,
-    key_value::{Action, Batch, Batched, KeyValueLimits, Page, Read, Room, Scan, Transacted, Updated},
-};
-use simulated::{Options, World};
-use simulation::{house::House, scenario::seeds};
+use ports::{Key, Update, key_value::Action};
+use simulated::World;
+use simulation::{budget::Budget, house::House, scenario::seeds};
 
-use crate::alone::{create, follow, parts, set, started_with};
+use crate::{
+    alone::{create, follow, parts, set, started_with},
+    fated::{Fate, Fated},
+};
 
 /// Far longer than all attempts take, and shorter than any session lives.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -30,7 +29,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const MANY_DEATHS: Duration = Duration::from_mins(10);
 
 /// Submits all of `requests` at once and collects their answers, in the order they come.
-async fn answers(client: &mut Client, requests: Vec<Request>) -> Vec<(i32, Result<Response, Error>)> {
+pub(crate) async fn answers(
+    client: &mut Client,
+    requests: Vec<Request>,
+) -> Vec<(i32, Result<Response, Error>)> {
     let mut missing = requests.len();
     for (tag, request) in (1..).zip(requests) {
         client.submit(tag, request);
@@ -58,9 +60,8 @@ fn poison() -> Key {
 }
 
 /// A session sets a znode whose row nobody can read, between two that are well.
-async fn poisoned(seed: u64, broken: Option<Broken>) -> Option<Vec<(i32, Result<Response, Error>)>> {
-    let world = World::with_options(seed, Options::default());
-    let house = House::start(&world, Config { broken, ..Config::default() }, 1).await;
+async fn poisoned(world: &World, broken: Option<Broken>) -> Option<Vec<(i32, Result<Response, Error>)>> {
+    let house = House::start(world, Config { broken, ..Config::default() }, 1).await;
     let (gateway, _) = house.gateway(0).await;
     let connect = Connect { last_zxid_seen: Zxid(0), timeout: PATIENCE * 2, resume: None };
     let mut client = gateway.connect(connect).await.expect("a new session");
@@ -85,8 +86,11 @@ async fn poisoned(seed: u64, broken: Option<Broken>) -> Option<Vec<(i32, Result<
 /// P1.
 #[test]
 fn a_request_that_fails_for_good_is_decided_as_failed_in_its_place() {
+    let mut budget = Budget::default();
     for seed in seeds() {
-        let answers = simulated::run(poisoned(seed, None)).expect("every request is answered");
+        let world = World::new(seed);
+        let answers = simulated::run(poisoned(&world, None)).expect("every request is answered");
+        budget.spend(seed, world.port_calls());
         let tags: Vec<i32> = answers.iter().map(|(tag, _)| *tag).collect();
         assert_eq!(tags, [1, 2, 3], "seed {seed}");
         assert!(answers[0].1.is_ok() && answers[2].1.is_ok(), "seed {seed}: {answers:?}");
@@ -97,61 +101,17 @@ fn a_request_that_fails_for_good_is_decided_as_failed_in_its_place() {
 /// P1, broken.
 #[test]
 fn blocking_for_ever_is_caught() {
-    assert!(simulated::run(poisoned(0, Some(Broken::BlocksForEver))).is_none());
-}
-
-/// Whoever changes the poison is never heard of again: his invocation runs out of time.
-#[derive(Debug)]
-struct Deadly {
-    store: Arc<dyn KeyValue>,
-    is_deadly: Arc<AtomicBool>,
-}
-
-#[async_trait]
-impl Externalize for Deadly {
-    async fn externalize(&self, point: DurabilityPoint) -> ports::Result<()> {
-        self.store.externalize(point).await
-    }
-    fn point(&self) -> DurabilityPoint {
-        self.store.point()
-    }
-    fn is_durable(&self, point: DurabilityPoint) -> bool {
-        self.store.is_durable(point)
-    }
-}
-
-#[async_trait]
-impl KeyValue for Deadly {
-    async fn get(&self, key: &Key) -> ports::Result<Read<Option<Arc<Item>>>> {
-        self.store.get(key).await
-    }
-    async fn scan(&self, scan: &Scan) -> ports::Result<Read<Page>> {
-        self.store.scan(scan).await
-    }
-    async fn update(&self, update: Update) -> ports::Result<Updated> {
-        if update.key == poison() && self.is_deadly.load(Ordering::Relaxed) {
-            std::future::pending::<()>().await;
-        }
-        self.store.update(update).await
-    }
-    async fn transact(&self, updates: Vec<Update>) -> ports::Result<Transacted> {
-        self.store.transact(updates).await
-    }
-    async fn write_batch(&self, batch: Batch) -> ports::Result<Batched> {
-        self.store.write_batch(batch).await
-    }
-    fn limits(&self) -> &KeyValueLimits {
-        self.store.limits()
-    }
-    fn room(&self) -> Room {
-        self.store.room()
-    }
+    assert!(simulated::run(poisoned(&World::new(0), Some(Broken::BlocksForEver))).is_none());
 }
 
 /// A session sets a znode whose row kills every writer that touches it, between two that are well.
 async fn deadly(broken: Option<Broken>) -> Option<Vec<(i32, Result<Response, Error>)>> {
     let (world, is_deadly) = (World::new(1), Arc::new(AtomicBool::new(false)));
-    let system = Arc::new(Deadly { store: world.key_value(), is_deadly: is_deadly.clone() });
+    let strikes = is_deadly.clone();
+    let system = Fated::new(world.key_value(), move |update| {
+        let kills = strikes.load(Ordering::Relaxed) && update.key == poison();
+        if kills { Fate::Deadly } else { Fate::Made }
+    });
     let config = Config { broken, session_timeout_max: 2 * MANY_DEATHS, ..Config::default() };
     let service = started_with(&world, Parts { system, ..parts(&world) }, config).await;
     follow(&service);

@@ -5,6 +5,7 @@ mod collection;
 mod deaths;
 mod effects;
 mod serializable;
+mod values;
 
 use std::time::Duration;
 
@@ -113,8 +114,10 @@ fn ignoring_what_a_candidate_was_written_with_is_caught() {
 /// The same with reads at the same time, and nothing kept in memory: every read is a load, and takes a while.
 fn forgetful() -> Scenario {
     let mut scenario = overlapping(true);
+    scenario.mix.transactions = 24;
     scenario.config.index_bytes_max = 0;
     scenario.config.data_cache_bytes_max = 0;
+    scenario.config.recent_bytes_max = 0;
     scenario
 }
 
@@ -203,7 +206,7 @@ fn forgetting_the_clock_is_caught() {
 fn replaced() -> Scenario {
     let small = small(Weather::Slow);
     let habits = Habits { one_named_in: 4, one_stall_in: 2, ..small.habits };
-    let mix = Mix { clients: 6, transactions: 60, ..small.mix };
+    let mix = Mix { clients: 6, transactions: 48, ..small.mix };
     Scenario { mix, habits, disasters: vec![Disaster::Replacement; 3], ..small }
 }
 
@@ -235,7 +238,7 @@ fn ignoring_the_lower_bound_is_caught() {
 fn promises_hold_at_the_limits() {
     let mut scenario = dying(Weather::Slow);
     scenario.mix.writes = 3;
-    scenario.mix.transactions = 15;
+    scenario.mix.transactions = 6;
     scenario.cloud.key_value.page_items_max = 2;
     scenario.cloud.key_value.page_is_snapshot = false;
     scenario.config.write_set_inline_bytes_max = 30;
@@ -244,6 +247,7 @@ fn promises_hold_at_the_limits() {
     scenario.config.ended_lately_max = 2;
     scenario.config.index_bytes_max = 2_000;
     scenario.config.data_cache_bytes_max = 200;
+    scenario.config.recent_bytes_max = 2_000;
     scenario.holds("promises_hold_at_the_limits");
 }
 

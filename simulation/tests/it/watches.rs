@@ -15,45 +15,56 @@ use coordination::{
     broken::Broken,
     model::{EventKind, Lifetime, Output, Request},
 };
-use ports::faults::{Fault, FaultSchedule};
-use simulated::World;
+use ports::faults::{Calm, Fault, FaultSchedule};
+use simulated::{Options, World};
 
 use crate::alone::{connect, create, follow, is_answered, set, shown, started};
 
 /// How long each look at a znode takes.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// Longer than any number of looks that could be called bounded.
+const FOR_EVER: Duration = Duration::from_mins(10);
+
 /// Delays the reads that are begun while it is switched on.
-#[derive(Debug, Default)]
-struct SlowReads(AtomicBool);
+#[derive(Debug)]
+pub(crate) struct SlowReads {
+    delay: Duration,
+    is_on: AtomicBool,
+}
 
 impl FaultSchedule for SlowReads {
     fn next(&self, operation: &'static str) -> Fault {
         match operation {
-            "key_value.get" if self.0.load(Ordering::Relaxed) => Fault::Delay(LOOK),
+            "key_value.get" if self.is_on.load(Ordering::Relaxed) => Fault::Delay(self.delay),
             _ => Fault::None,
         }
     }
 }
 
 impl SlowReads {
+    /// By `delay` each.
+    pub(crate) fn of(delay: Duration) -> Self {
+        Self { delay, is_on: AtomicBool::new(false) }
+    }
+
     /// Runs `work`, and delays its reads alone.
-    async fn during<T>(&self, work: impl Future<Output = T>) -> T {
+    pub(crate) async fn during<T>(&self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         poll_fn(|context| {
-            self.0.store(true, Ordering::Relaxed);
+            self.is_on.store(true, Ordering::Relaxed);
             let polled = work.as_mut().poll(context);
-            self.0.store(false, Ordering::Relaxed);
+            self.is_on.store(false, Ordering::Relaxed);
             polled
         })
         .await
     }
 }
 
-/// A client sets its watches of `/a` and `/b` again. `/b` changes when only `/a` has been looked at, and `/a`
-/// when both are looked at anew. Returns what it was told of, sorted.
+/// A client sets its watches of `/a` and `/b` again, which are looked at from the last one on. Both change when only `/b`
+/// has been looked at, so that `/a` is looked at anew. Returns what it was told of, sorted.
 async fn told_of(broken: Option<Broken>) -> Vec<(String, EventKind)> {
-    let (world, slow) = (World::new(1), Arc::new(SlowReads::default()));
+    let (world, slow) = (World::new(1), Arc::new(SlowReads::of(LOOK)));
     let service = started(&world, slow.clone(), Config { broken, ..Config::default() }).await;
     follow(&service);
     let (gateway, clock) = (service.gateway(), world.clock());
@@ -68,9 +79,9 @@ async fn told_of(broken: Option<Broken>) -> Vec<(String, EventKind)> {
     let setting = slow.during(shown(&mut client, again));
     let changing = async {
         clock.sleep(LOOK * 3 / 2).await;
-        assert!(is_answered(&mut other, set("/b")).await);
-        clock.sleep(LOOK * 2).await;
-        assert!(is_answered(&mut other, set("/a")).await);
+        for path in ["/b", "/a"] {
+            assert!(is_answered(&mut other, set(path)).await);
+        }
     };
     let (shown, ()) = tokio::join!(setting, changing);
     let mut told: Vec<_> = shown
@@ -94,18 +105,93 @@ fn watches_that_are_set_again_amid_changes_fire_once() {
 
 /// C4, broken.
 #[test]
-fn arming_watches_one_by_one_is_caught() {
-    assert_eq!(simulated::run(told_of(Some(Broken::ArmsWatchesOneByOne))).len(), 3);
+fn forgetting_which_watches_are_set_is_caught() {
+    assert_eq!(simulated::run(told_of(Some(Broken::ForgetsWhichWatchesAreSet))).len(), 3);
 }
 
-/// C4: watches that are set again on znodes that change all the time cannot all be armed in one moment. Whoever asks is
+/// C4: however many znodes are watched, and although some of them change in every moment: each watch is told once what
+/// it has missed or what comes next, or waits for it.
+#[test]
+fn many_watches_are_set_again_amid_changes_that_never_pause() {
+    const ZNODES: usize = 20;
+    simulated::run(async {
+        let (world, slow) = (World::new(1), Arc::new(SlowReads::of(LOOK)));
+        let service = started(&world, slow.clone(), Config::default()).await;
+        follow(&service);
+        let (gateway, clock) = (service.gateway(), world.clock());
+        let mut other = connect(&gateway).await.expect("a session");
+        let paths: Vec<String> = (0..ZNODES).map(|number| format!("/{number}")).collect();
+        for path in &paths {
+            assert!(is_answered(&mut other, create(path, Lifetime::Persistent)).await);
+        }
+        let relative = gateway.applied();
+        let mut client = connect(&gateway).await.expect("a session");
+        let again = Request::SetWatches { relative, data: paths.clone(), exists: vec![], children: vec![] };
+        let changing = async {
+            // Each of them every ten looks, and one during every look.
+            for path in paths.iter().cycle() {
+                clock.sleep(LOOK / 2).await;
+                assert!(is_answered(&mut other, set(path)).await);
+            }
+        };
+        let shown = tokio::select! {
+            biased;
+            shown = slow.during(shown(&mut client, again)) => shown.expect("a calm world"),
+            () = changing => unreachable!("it goes on for ever"),
+            () = clock.sleep(FOR_EVER) => panic!("it waits for ever"),
+        };
+        let mut told: Vec<String> = shown.into_iter().filter_map(path_of_event).collect();
+        told.sort_unstable();
+        let told_count = told.len();
+        told.dedup();
+        assert_eq!(told.len(), told_count, "each is told of once");
+        assert_eq!(told_count + gateway.counts().1, ZNODES, "and the others are watched");
+    });
+}
+
+/// C3, C5: the reply says as of when the watches are set, also where none of them is told anything.
+#[test]
+fn setting_watches_again_is_answered_at_what_was_seen_for_it() {
+    const FSYNC: Duration = Duration::from_secs(1);
+    simulated::run(async {
+        let world = World::with_options(1, Options { fsync: FSYNC..=FSYNC, ..Options::default() });
+        let service = started(&world, Arc::new(Calm), Config::default()).await;
+        follow(&service);
+        let gateway = service.gateway();
+        let mut other = connect(&gateway).await.expect("a session");
+        let mut client = connect(&gateway).await.expect("a session");
+        assert!(is_answered(&mut other, create("/a", Lifetime::Persistent)).await);
+        let relative = gateway.applied();
+        let zxid = async |client, request| match shown(client, request).await.as_deref() {
+            Some([Output::Reply { zxid, .. }]) => *zxid,
+            other => panic!("{other:?}"),
+        };
+        let setting = async {
+            // It is applied, and will be durable in a second.
+            world.clock().sleep(LOOK).await;
+            let exists = vec!["/a".into()];
+            let again = Request::SetWatches { relative, data: vec![], exists, children: vec![] };
+            zxid(&mut client, again).await
+        };
+        let delete = Request::Delete { path: "/a".into(), version: -1 };
+        let (deleted, set) = tokio::join!(zxid(&mut other, delete), setting);
+        assert!(set >= deleted, "set at {set:?}, and what was seen is of {deleted:?}");
+    });
+}
+
+fn path_of_event(output: Output) -> Option<String> {
+    match output {
+        Output::Event { path, .. } => Some(path),
+        Output::Reply { .. } => None,
+    }
+}
+
+/// C4: a znode that changes during every single look at it is never seen as it is. Whoever wants to watch it again is
 /// told to come again instead of waiting for ever, however often it says that it is there.
 #[test]
 fn setting_watches_again_amid_endless_changes_ends() {
-    /// Longer than any number of looks that could be called bounded.
-    const FOR_EVER: Duration = Duration::from_mins(10);
     simulated::run(async {
-        let (world, slow) = (World::new(1), Arc::new(SlowReads::default()));
+        let (world, slow) = (World::new(1), Arc::new(SlowReads::of(LOOK)));
         let service = started(&world, slow.clone(), Config::default()).await;
         follow(&service);
         let (gateway, clock) = (service.gateway(), world.clock());

@@ -102,7 +102,7 @@ impl Engine {
 
     /// A server before it, with the limits of the program.
     pub(crate) async fn serve(&self) -> Fixture {
-        let value_bytes_max = transactions::Config::default().inline_bytes_max;
+        let value_bytes_max = transactions::Config::default().value_bytes_max;
         self.serve_within(Limits { value_bytes_max, ..Limits::default() }).await
     }
 

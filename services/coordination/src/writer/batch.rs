@@ -11,6 +11,8 @@
 //! - A batch is decided whole or not at all.
 //! - It is decided, installed and unlocked only while the store has what it was planned by, the locks above all.
 
+mod anchor;
+
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -21,8 +23,7 @@ use crate::{
     basis::Basis,
     ephemerals::Ephemerals,
     model::SessionId,
-    node::{Holder, Nodes},
-    path,
+    node::{Holder, Lock, Nodes},
     records::{Decided, Effect, NodeState, Submitted, Touched, UpdateId, encode_sized},
     session::{Decision, Row, State},
 };
@@ -66,7 +67,7 @@ struct Held {
 #[derive(Debug)]
 pub(super) struct Batch<'writer> {
     nodes: &'writer Nodes,
-    holder: Holder,
+    lock: Lock,
     /// What was seen up to now, the locks above all: what is decided rests on it.
     basis: Basis,
     attach: u64,
@@ -87,7 +88,7 @@ impl<'writer> Batch<'writer> {
         let request = UpdateId { session, sequence: row.sequence + 1 };
         Self {
             nodes,
-            holder: Holder { request, fence: row.fence },
+            lock: Lock::of(Holder { request, fence: row.fence }),
             basis,
             attach: row.attach,
             state: row.state,
@@ -120,7 +121,7 @@ impl<'writer> Batch<'writer> {
 
     /// The name that the next request's update gets.
     pub(super) fn next_id(&self) -> UpdateId {
-        let first = self.holder.request;
+        let first = self.lock.holder().request;
         UpdateId { sequence: first.sequence + self.outcomes.len() as u64, ..first }
     }
 
@@ -132,9 +133,9 @@ impl<'writer> Batch<'writer> {
             return Ok(held.becomes);
         }
         let found = if self.is_empty() {
-            self.nodes.lock(path, self.holder, &mut self.basis).await?
+            self.nodes.lock(path, &self.lock, &mut self.basis).await?
         } else {
-            self.nodes.try_lock(path, self.holder, &mut self.basis).await?.ok_or(Unplanned::Contended)?
+            self.nodes.try_lock(path, &self.lock, &mut self.basis).await?.ok_or(Unplanned::Contended)?
         };
         hold(&mut self.held, path, found, next);
         Ok(found)
@@ -143,37 +144,9 @@ impl<'writer> Batch<'writer> {
     /// Gives a lock back that turned out not to be needed.
     pub(super) async fn unlock(&mut self, path: &str) -> Result<()> {
         match self.held.remove(path) {
-            Some(held) => self.nodes.unlock(path, self.holder, held.found, &mut self.basis).await,
+            Some(held) => self.nodes.unlock(path, &self.lock, held.found, &mut self.basis).await,
             None => Ok(()),
         }
-    }
-
-    /// Gives a refusal its place in the one order: behind the updates that made what it was refused for, and before
-    /// those that change it. It touches what it was planned by, and in the place of a znode that is missing the nearest
-    /// ancestor that is there, which whoever makes that znode touches too.
-    ///
-    /// False: that ancestor had to be waited for, with all locks given back; the request is to be planned again.
-    pub(super) async fn anchor(&mut self) -> Result<bool, Unplanned> {
-        let next = Some(self.len());
-        let is_missing = |held: &Held| held.seen_by == next && held.becomes.is_none();
-        let missing = self.held.iter().filter(|(_, held)| is_missing(held));
-        for path in missing.map(|(path, _)| path.clone()).collect::<Vec<_>>() {
-            let mut path = path.as_str();
-            while self.held.get(path).is_some_and(|held| held.becomes.is_none()) {
-                let Some((parent, _)) = path::split(path) else { break };
-                if let Some(held) = self.held.get_mut(parent) {
-                    held.seen_by = next;
-                } else {
-                    match self.nodes.try_lock(parent, self.holder, &mut self.basis).await? {
-                        Some(found) => hold(&mut self.held, parent, found, next),
-                        None if self.is_empty() => return self.wait_for(parent).await.map(|()| false),
-                        None => return Err(Unplanned::Contended),
-                    }
-                }
-                path = parent;
-            }
-        }
-        Ok(true)
     }
 
     /// Gives everything back and waits for one lock, so that locks are taken in path order.
@@ -182,9 +155,9 @@ impl<'writer> Batch<'writer> {
     /// [`Batch::release`] give back all that is held.
     async fn wait_for(&mut self, path: &str) -> Result<(), Unplanned> {
         for (path, held) in std::mem::take(&mut self.held) {
-            self.nodes.unlock(&path, self.holder, held.found, &mut self.basis).await?;
+            self.nodes.unlock(&path, &self.lock, held.found, &mut self.basis).await?;
         }
-        let found = self.nodes.lock(path, self.holder, &mut self.basis).await?;
+        let found = self.nodes.lock(path, &self.lock, &mut self.basis).await?;
         hold(&mut self.held, path, found, None);
         Ok(())
     }
@@ -228,8 +201,8 @@ impl<'writer> Batch<'writer> {
         let decided = Decided {
             id,
             incarnation: self.basis.incarnation(),
-            fence: self.holder.fence,
-            locks: self.holder.request.sequence,
+            fence: self.lock.holder().fence,
+            locks: self.lock.holder().request.sequence,
             attach: self.attach,
             request: submitted.request,
             time_ms,
@@ -259,8 +232,8 @@ impl<'writer> Batch<'writer> {
     /// What the session's row has to be told.
     pub(super) fn decision(&self) -> Decision {
         Decision {
-            first: self.holder.request,
-            fence: self.holder.fence,
+            first: self.lock.holder().request,
+            fence: self.lock.holder().fence,
             attach: self.attach,
             expected: self.state,
             request: self.request,
@@ -280,9 +253,9 @@ impl<'writer> Batch<'writer> {
         }
         for (path, held) in &self.held {
             if held.is_touched {
-                self.nodes.install(path, self.holder, held.becomes.as_ref(), &mut self.basis).await?;
+                self.nodes.install(path, &self.lock, held.becomes.as_ref(), &mut self.basis).await?;
             } else {
-                self.nodes.unlock(path, self.holder, held.found, &mut self.basis).await?;
+                self.nodes.unlock(path, &self.lock, held.found, &mut self.basis).await?;
             }
         }
         Ok((self.outcomes, self.basis))
@@ -291,7 +264,7 @@ impl<'writer> Batch<'writer> {
     /// Gives all locks back: nothing was decided, and nothing will be under these.
     pub(super) async fn release(mut self) -> Result<()> {
         for (path, held) in &self.held {
-            self.nodes.unlock(path, self.holder, held.found, &mut self.basis).await?;
+            self.nodes.unlock(path, &self.lock, held.found, &mut self.basis).await?;
         }
         Ok(())
     }
@@ -301,15 +274,15 @@ fn hold(held: &mut BTreeMap<String, Held>, path: &str, found: Option<NodeState>,
     held.insert(path.to_owned(), Held { found, becomes: found, is_touched: false, seen_by });
 }
 
-/// Installs requests that were decided together and whose writer may have died before it did; what is
-/// installed already stays.
+/// Installs requests that were decided together, under the same locks, and whose writer may have died before it did;
+/// what is installed already stays.
 pub(crate) async fn install(nodes: &Nodes, together: &[Decided], basis: &mut Basis) -> Result<()> {
-    let mut last: BTreeMap<&str, (&Decided, &Touched)> = BTreeMap::new();
-    for decided in together {
-        last.extend(decided.touched.iter().map(|touched| (touched.path.as_str(), (decided, touched))));
-    }
-    for (path, (decided, touched)) in last {
-        nodes.install(path, decided.holder(), touched.becomes.as_ref(), basis).await?;
+    let Some(first) = together.first() else { return Ok(()) };
+    let lock = Lock::of(first.holder());
+    let touched = together.iter().flat_map(|decided| &decided.touched);
+    let last: BTreeMap<&str, &Touched> = touched.map(|touched| (touched.path.as_str(), touched)).collect();
+    for (path, touched) in last {
+        nodes.install(path, &lock, touched.becomes.as_ref(), basis).await?;
     }
     Ok(())
 }

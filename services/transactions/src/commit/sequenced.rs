@@ -26,8 +26,8 @@ use crate::{
 
 impl Commit<'_> {
     /// Commits after validation of what was `observed`; none: whatever was written since.
-    pub(super) async fn run_sequenced(self, observed: Option<Observed>) -> Answer {
-        if let Err(error) = self.core.check_room(ports::key_value::Room::Scarce) {
+    pub(super) async fn run_sequenced(mut self, observed: Option<Observed>) -> Answer {
+        if let Err(error) = self.may_begin() {
             return self.give_up(None, error);
         }
         let data = async {
@@ -51,9 +51,9 @@ impl Commit<'_> {
             Err(Error::Unavailable(_)) => return Err(Error::OutcomeUnknown),
             Err(error) => return self.give_up(Some(placed.slot), error),
         };
-        self.keep_values(&record);
+        self.note_committed(placed, &record);
         self.core.dispatch(node, record.attempt, self.effects.len(), record.point);
-        self.settle_later(placed);
+        self.settle_later(placed, &record);
         answer_durable(node, record.point, Some(&record)).await
     }
 
@@ -69,23 +69,23 @@ impl Commit<'_> {
         }
     }
 
-    fn keep_values(&self, record: &CommitRecord) {
+    /// Installed it is already. Its entry in the own log is followed by the collector, like any other.
+    fn note_committed(&self, placed: Placed, record: &Arc<CommitRecord>) {
         let mut view = self.core.view();
-        if !view.is_served_by(&self.transaction.node) {
-            return;
-        }
-        for (_, buffered) in self.buffer.iter() {
-            if let Some(value) = &buffered.value {
-                view.data.insert(record.attempt, buffered.write, value.clone());
-            }
+        if view.is_served_by(&self.transaction.node) {
+            view.recent.note(placed.slot, record);
+            self.keep_values(&mut view, record.attempt);
         }
     }
 
-    /// Has the row say what the log says, and the entry in the own log done with. If nobody comes to it, the next start
-    /// does.
-    fn settle_later(&self, placed: Placed) {
+    /// Has the row say what the log says, and the entries in the own log done with: those of what was written ahead too,
+    /// which is judged by the row. If nobody comes to it, the next start does.
+    fn settle_later(&mut self, placed: Placed, record: &Arc<CommitRecord>) {
         let (core, transaction) = (Arc::clone(self.core), Arc::clone(self.transaction));
+        let (spills, record) = (std::mem::take(&mut self.spills), Arc::clone(record));
+        let Ok(at_work) = transaction.node.at_work() else { return };
         self.core.spawn(async move {
+            let _at_work = at_work;
             let Transaction { id, attempt, node, .. } = &*transaction;
             let Some(sequencer) = node.sequencer() else { return };
             if let Err(error) = sequencer.settle(id, *attempt).await {
@@ -94,6 +94,7 @@ impl Commit<'_> {
             }
             core.hear_own(node, placed.slot);
             transaction.settle(Some(placed.slot));
+            core.leave_no_replaced(&transaction, spills, &record);
             core.publish(node);
         });
     }

@@ -13,7 +13,7 @@ use ports::{
 
 use super::{Store, corrupt};
 use crate::{
-    Result, layout,
+    Result,
     model::{Attempt, TransactionId},
     records::{CommitRecord, StoredRecord, decode, encode},
 };
@@ -60,7 +60,7 @@ pub(crate) enum Decided {
 impl Store {
     /// The decision row of `id`, and the point this rests on.
     pub(crate) async fn decision(&self, id: &TransactionId) -> Result<(Option<Decision>, DurabilityPoint)> {
-        let read = self.get(&layout::decision(id)).await?;
+        let read = self.get(&self.buckets.decision(id)).await?;
         Ok((read.value.map(|item| Decision::decode(&item)).transpose()?, read.point))
     }
 
@@ -85,7 +85,7 @@ impl Store {
             Condition::attribute(STATE, Test::is_integer(ABORTED)),
         ]);
         let actions = vec![set_attempt(attempt), Action::unset(STATE)];
-        self.decide(Update::modify(layout::decision(id), actions).when(open)).await
+        self.decide(Update::modify(self.buckets.decision(id), actions).when(open)).await
     }
 
     /// `commit(generated)`: the row is absent.
@@ -96,7 +96,7 @@ impl Store {
         record: &StoredRecord,
     ) -> Result<Decided> {
         let actions = committing(attempt, record);
-        let update = Update::modify(layout::decision(id), actions).when(Condition::Absent);
+        let update = Update::modify(self.buckets.decision(id), actions).when(Condition::Absent);
         self.decide_mine(update, attempt).await
     }
 
@@ -108,7 +108,7 @@ impl Store {
         record: &StoredRecord,
     ) -> Result<Decided> {
         let actions = committing(attempt, record);
-        let update = Update::modify(layout::decision(id), actions).when(undecided(attempt));
+        let update = Update::modify(self.buckets.decision(id), actions).when(undecided(attempt));
         self.decide_mine(update, attempt).await
     }
 
@@ -119,7 +119,7 @@ impl Store {
         attempt: Attempt,
         record: &StoredRecord,
     ) -> Result<Decided> {
-        self.decide(Update::modify(layout::decision(id), committing(attempt, record))).await
+        self.decide(Update::modify(self.buckets.decision(id), committing(attempt, record))).await
     }
 
     /// `prepare`: hands the decision to the sequencer, under the condition that a commit would have.
@@ -131,7 +131,7 @@ impl Store {
     ) -> Result<Decided> {
         let actions = vec![set_attempt(attempt), Action::set_integer(STATE, PREPARED)];
         let condition = if is_named { undecided(attempt) } else { Condition::Absent };
-        let update = Update::modify(layout::decision(id), actions).when(condition);
+        let update = Update::modify(self.buckets.decision(id), actions).when(condition);
         Ok(match self.decide(update).await? {
             Decided::Refused(Some(Decision { attempt: other, state: State::Prepared, .. }), point)
                 if other == attempt =>
@@ -149,28 +149,28 @@ impl Store {
         attempt: Attempt,
         record: &StoredRecord,
     ) -> Result<()> {
-        let update = Update::modify(layout::decision(id), committing(attempt, record));
+        let update = Update::modify(self.buckets.decision(id), committing(attempt, record));
         self.finish(&update.when(decided(attempt, PREPARED))).await.map(drop)
     }
 
     /// `settle` of what the sequencer does not, and never will, commit.
     pub(crate) async fn settle_aborted(&self, id: &TransactionId, attempt: Attempt) -> Result<Decided> {
         let actions = vec![Action::set_integer(STATE, ABORTED)];
-        let update = Update::modify(layout::decision(id), actions).when(decided(attempt, PREPARED));
+        let update = Update::modify(self.buckets.decision(id), actions).when(decided(attempt, PREPARED));
         self.finish_decision(&update).await
     }
 
     /// `close(generated)`: aborted, if there is no row.
     pub(crate) async fn close_generated(&self, id: &TransactionId, attempt: Attempt) -> Result<Decided> {
         let actions = vec![set_attempt(attempt), Action::set_integer(STATE, ABORTED)];
-        let update = Update::modify(layout::decision(id), actions).when(Condition::Absent);
+        let update = Update::modify(self.buckets.decision(id), actions).when(Condition::Absent);
         self.finish_decision(&update).await
     }
 
     /// `close(named)`: aborted, if the row is this attempt's and undecided.
     pub(crate) async fn close_named(&self, id: &TransactionId, attempt: Attempt) -> Result<Decided> {
         let actions = vec![Action::set_integer(STATE, ABORTED)];
-        let update = Update::modify(layout::decision(id), actions).when(undecided(attempt));
+        let update = Update::modify(self.buckets.decision(id), actions).when(undecided(attempt));
         self.finish_decision(&update).await
     }
 
@@ -180,25 +180,29 @@ impl Store {
         if id.generated().is_some() {
             return self.close_named(id, attempt).await;
         }
-        self.finish_decision(&Update::delete(layout::decision(id)).when(undecided(attempt))).await
+        self.finish_decision(&Update::delete(self.buckets.decision(id)).when(undecided(attempt))).await
     }
 
     /// `release`: the window of a commit is over, and versions of it are left.
     pub(crate) async fn release(&self, id: &TransactionId, attempt: Attempt) -> Result<()> {
         let actions = vec![Action::set_integer(RELEASED, 1)];
-        self.finish(&Update::modify(layout::decision(id), actions).when(decided(attempt, COMMITTED)))
+        self.finish(&Update::modify(self.buckets.decision(id), actions).when(decided(attempt, COMMITTED)))
             .await
             .map(drop)
     }
 
     /// `drop(committed)`: nothing that was written is left, and the window is over.
     pub(crate) async fn drop_committed(&self, id: &TransactionId, attempt: Attempt) -> Result<()> {
-        self.finish(&Update::delete(layout::decision(id)).when(decided(attempt, COMMITTED))).await.map(drop)
+        self.finish(&Update::delete(self.buckets.decision(id)).when(decided(attempt, COMMITTED)))
+            .await
+            .map(drop)
     }
 
     /// `drop(aborted)`: nobody can commit this attempt any more, and its window is over.
     pub(crate) async fn drop_aborted(&self, id: &TransactionId, attempt: Attempt) -> Result<()> {
-        self.finish(&Update::delete(layout::decision(id)).when(decided(attempt, ABORTED))).await.map(drop)
+        self.finish(&Update::delete(self.buckets.decision(id)).when(decided(attempt, ABORTED)))
+            .await
+            .map(drop)
     }
 
     /// A commit: finding one's own is success, since then an answer was lost.

@@ -15,7 +15,7 @@ use super::{Store, corrupt};
 use crate::{
     Result, layout,
     model::{Attempt, Key, TransactionId},
-    records::{Write, WriteSet, decode, encode},
+    records::{Place, Write, WriteSet, decode, encode},
 };
 
 /// The transaction's id.
@@ -24,8 +24,16 @@ const ID: &str = "id";
 const WRITE: &str = "write";
 /// The value.
 const VALUE: &str = "value";
+/// In how many chunks the value is.
+const CHUNKS: &str = "chunks";
+/// How long it is then.
+const BYTES: &str = "bytes";
+/// Its CRC-32.
+const CRC: &str = "crc";
 /// One: the key is deleted.
 const GONE: &str = "gone";
+/// The key, of a version whose key is too long for its sort key.
+const KEY: &str = "key";
 /// The writes in a part of a write set.
 const RECORD: &str = "record";
 
@@ -37,12 +45,16 @@ const PAGE_ITEMS: usize = 100;
 pub(crate) struct VersionItem {
     pub(crate) id: TransactionId,
     pub(crate) write: u32,
-    /// None: the key is deleted.
+    /// Where its value is.
+    pub(crate) place: Place,
+    /// The value, if it is here.
     pub(crate) value: Option<Bytes>,
+    /// The key, if it is too long for the sort key.
+    pub(crate) long_key: Option<Bytes>,
 }
 
 impl Store {
-    /// Writes a version. What a later write of the same attempt left there stays.
+    /// Writes a version; `value`, unless it is in chunks or deleted. What a later write of the same attempt left there stays.
     pub(crate) async fn put_version(
         &self,
         id: &TransactionId,
@@ -51,35 +63,34 @@ impl Store {
         value: Option<Bytes>,
     ) -> Result<()> {
         let number = i64::from(write.write);
-        let held = match value {
-            Some(value) => (Name::from(VALUE), Value::Bytes(value)),
-            None => (Name::from(GONE), Value::Integer(1)),
-        };
-        let attributes = vec![
+        let mut attributes = vec![
             (Name::from(ID), Value::Bytes(id.as_bytes().clone())),
             (Name::from(WRITE), Value::Integer(number)),
-            held,
         ];
+        attributes.extend(held(write.place, value));
+        if layout::is_long(&write.key) {
+            attributes.push((Name::from(KEY), Value::Bytes(write.key.name().clone())));
+        }
         let is_mine =
             Condition::Any(vec![Condition::Absent, Condition::attribute(WRITE, Test::Below(number))]);
-        let update = Update::put(layout::version(&write.key, attempt), attributes).when(is_mine);
+        let update = Update::put(self.buckets.version(&write.key, attempt), attributes).when(is_mine);
         self.update(update).await.map(drop)
     }
 
     /// Deletes a version that does not count.
     pub(crate) async fn delete_version(&self, key: &Key, attempt: Attempt) -> Result<()> {
-        self.finish(&Update::delete(layout::version(key, attempt))).await.map(drop)
+        self.finish(&Update::delete(self.buckets.version(key, attempt))).await.map(drop)
     }
 
     /// Every version item of `key`, decided or not, with its attempt; and the point this rests on.
     pub(crate) async fn versions(&self, key: &Key) -> Result<(Vec<(Attempt, VersionItem)>, DurabilityPoint)> {
-        let mut scan = layout::versions(key, PAGE_ITEMS);
+        let mut scan = self.buckets.versions(key, PAGE_ITEMS);
         let mut versions = Vec::new();
         loop {
             let page = self.scan(&scan).await?;
             for (sort, item) in page.value.items {
                 let attempt = layout::attempt_of(&sort).ok_or_else(|| corrupt("a version's key"))?;
-                versions.push((attempt, VersionItem::decode(&item)?));
+                versions.push((attempt, VersionItem::decode_of(key, &item)?));
             }
             match page.value.next {
                 Some(next) => scan.from = next,
@@ -90,8 +101,8 @@ impl Store {
 
     /// One version item.
     pub(crate) async fn version(&self, key: &Key, attempt: Attempt) -> Result<Option<VersionItem>> {
-        let read = self.get(&layout::version(key, attempt)).await?;
-        read.value.map(|item| VersionItem::decode(&item)).transpose()
+        let read = self.get(&self.buckets.version(key, attempt)).await?;
+        read.value.map(|item| VersionItem::decode_of(key, &item)).transpose()
     }
 
     /// Writes the parts of a write set, all at once: they are issued before what comes after them.
@@ -135,12 +146,45 @@ impl VersionItem {
         let id = item.bytes(ID).cloned().ok_or_else(|| corrupt("a version's transaction"))?;
         let write = item.integer(WRITE).and_then(|write| u32::try_from(write).ok());
         let value = item.bytes(VALUE).cloned();
-        if value.is_none() && item.integer(GONE).is_none() {
-            return Err(corrupt("a version's value"));
-        }
+        let place = place(item).ok_or_else(|| corrupt("a version's value"))?;
         let write = write.ok_or_else(|| corrupt("a version's write"))?;
-        Ok(Self { id: TransactionId::new(id)?, write, value })
+        Ok(Self { id: TransactionId::new(id)?, write, place, value, long_key: item.bytes(KEY).cloned() })
     }
+
+    /// The same for what lies where the versions of `key` do.
+    fn decode_of(key: &Key, item: &Item) -> Result<Self> {
+        let version = Self::decode(item)?;
+        let is_its = match &version.long_key {
+            Some(name) => name == key.name(),
+            None => !layout::is_long(key),
+        };
+        if is_its { Ok(version) } else { Err(corrupt("a version's key")) }
+    }
+}
+
+/// What a version item says of its value.
+fn held(place: Place, value: Option<Bytes>) -> Vec<(Name, Value)> {
+    let integer = |name, value: u32| (Name::from(name), Value::Integer(value.into()));
+    match place {
+        Place::Inline { .. } => {
+            vec![(Name::from(VALUE), Value::Bytes(value.expect("a value that goes into its item is given")))]
+        }
+        Place::Gone => vec![integer(GONE, 1)],
+        Place::Chunks { bytes, chunks, crc } => {
+            vec![integer(CHUNKS, chunks), integer(BYTES, bytes), integer(CRC, crc)]
+        }
+    }
+}
+
+fn place(item: &Item) -> Option<Place> {
+    let natural = |name| item.integer(name).and_then(|value| u32::try_from(value).ok());
+    if let Some(value) = item.bytes(VALUE) {
+        return Some(Place::Inline { bytes: value.len() as u32 });
+    }
+    if item.integer(GONE).is_some() {
+        return Some(Place::Gone);
+    }
+    Some(Place::Chunks { bytes: natural(BYTES)?, chunks: natural(CHUNKS)?, crc: natural(CRC)? })
 }
 
 impl WriteSet {
@@ -149,6 +193,12 @@ impl WriteSet {
         if writes.iter().map(Write::bytes_len).sum::<usize>() <= bytes_max {
             return (Self::Inline(writes.to_vec()), Vec::new());
         }
+        let parts = Self::parts_of(writes, bytes_max);
+        (Self::Parts(parts.len() as u32), parts)
+    }
+
+    /// `writes` in parts of about `bytes_max` each.
+    pub(crate) fn parts_of(writes: &[Write], bytes_max: usize) -> Vec<Vec<Write>> {
         let mut parts: Vec<Vec<Write>> = Vec::new();
         let mut room = 0;
         for write in writes {
@@ -160,6 +210,6 @@ impl WriteSet {
             room -= bytes;
             parts.last_mut().expect("pushed above").push(write.clone());
         }
-        (Self::Parts(parts.len() as u32), parts)
+        parts
     }
 }

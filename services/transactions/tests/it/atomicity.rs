@@ -1,7 +1,12 @@
 //! What a transaction may see, and that what it must not see would be noticed.
 
 use simulated::World;
-use transactions::{Config, Error, broken::Broken, layout, model::Outcome};
+use transactions::{
+    Config, Error,
+    broken::Broken,
+    layout::{self, Buckets},
+    model::Outcome,
+};
 
 use crate::{
     gate::{Gate, Held},
@@ -107,7 +112,7 @@ async fn reads_in_parallel(world: &World, variant: Option<Broken>) -> (Option<St
     node.write(&[("k", "1"), ("l", "1")]).await;
     assert_eq!((node.now("k").await.as_deref(), node.now("l").await.as_deref()), (Some("1"), Some("1")));
     let reader = node.begin().await;
-    gate.close(Held::Gets, &layout::versions(&key("l"), 1).partition);
+    gate.close(Held::Gets, &Buckets::default().versions(&key("l"), 1).partition);
     let (engine, call) = (node.engine.clone(), reader.clone());
     let first = tokio::spawn(async move { engine.get(&call, &key("l")).await });
     gate.holds().await;
@@ -136,7 +141,7 @@ fn parallel_reads_of_one_transaction_see_each_other() {
 fn a_load_beside_a_commit_is_whole() {
     in_virtual_time(async |world| {
         let gate = Gate::new(world.key_value());
-        let node = Node::on(&world, gate.clone(), Config::default()).await;
+        let node = Node::on(&world, gate.clone(), Config { recent_bytes_max: 0, ..Config::default() }).await;
         gate.close(Held::Gets, layout::DECISIONS);
         node.write(&[("k", "1"), ("l", "1")]).await;
         let (engine, call) = (node.engine.clone(), node.begin().await);

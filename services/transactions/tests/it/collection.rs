@@ -8,7 +8,7 @@ use simulated::World;
 use transactions::{
     Config, Error, Parts,
     broken::Broken,
-    layout,
+    layout::{self, Buckets},
     model::{Call, NodeId, Outcome},
 };
 
@@ -30,14 +30,14 @@ fn broken(variant: Broken) -> Config {
 }
 
 async fn row_of(store: &dyn KeyValue, call: &Call) -> bool {
-    store.get(&layout::decision(&call.id)).await.expect("calm").value.is_some()
+    store.get(&Buckets::default().decision(&call.id)).await.expect("calm").value.is_some()
 }
 
 /// How many items lie in the partitions of transactions that begin like this.
 async fn items_below(store: &dyn KeyValue, prefix: &[u8]) -> usize {
     let mut items = 0;
-    for bucket in 0..layout::BUCKET_COUNT {
-        items += items_at_rest(store, [prefix, &[bucket as u8]].concat()).await;
+    for bucket in Buckets::default().all() {
+        items += items_at_rest(store, [prefix, &[bucket]].concat()).await;
     }
     items
 }
@@ -119,6 +119,49 @@ fn storage_stays_bounded_under_overwrites() {
         tokio::time::sleep(MOMENT).await;
         assert_eq!(rows_at_rest(&*store).await, 2, "the row of the version that was superseded went with it");
     });
+}
+
+/// How many calls that read the store it takes to collect a hundred overwrites of a key.
+async fn reads_to_collect(world: &World, config: Config, is_known: bool) -> usize {
+    let node = Node::on(world, world.key_value(), config).await;
+    let reads = |world: &World| {
+        let reading = |operation: &str| matches!(operation, "get" | "scan");
+        world.trace().entries().filter(|entry| reading(entry.operation)).count()
+    };
+    if is_known {
+        assert_eq!(node.now("k").await, None);
+    }
+    tokio::time::sleep(MOMENT).await;
+    let before = reads(world);
+    for number in 0..100 {
+        node.write(&[("k", &number.to_string())]).await;
+    }
+    tokio::time::sleep(MOMENT).await;
+    assert_eq!(versions_at_rest(&*world.key_value(), "k").await, 1);
+    assert_eq!(node.engine.figures().collected_versions, 99);
+    reads(world) - before - 1
+}
+
+/// T9: what a node has just written it need not read again to collect it, whether or not the key is in its index.
+#[test]
+fn what_was_written_here_is_collected_from_memory() {
+    for is_known in [true, false] {
+        in_virtual_time(async |world| {
+            let reads = reads_to_collect(&world, Config::default(), is_known).await;
+            assert!(reads < 10, "{reads}, known: {is_known}");
+        });
+        in_virtual_time(async |world| {
+            let config = Config { recent_bytes_max: 0, ..Config::default() };
+            let reads = reads_to_collect(&world, config, is_known).await;
+            assert!(reads >= 100, "{reads}: what memory has forgotten is read");
+        });
+        in_virtual_time(async |world| {
+            // Room for a few: the older slots are read, the others are not.
+            let config = Config { recent_bytes_max: 20_000, ..Config::default() };
+            let reads = reads_to_collect(&world, config, is_known).await;
+            assert!((10..100).contains(&reads), "{reads}");
+        });
+    }
 }
 
 /// T9: with one key that every transaction overwrites beside one that none does again, only the latter stay.

@@ -19,7 +19,7 @@ use transactions::{
     Config, Destinations, Effect, Error, Parts,
     broken::Broken,
     effects::queue_name,
-    layout,
+    layout::{self, Buckets},
     model::{Call, NodeId, Outcome},
 };
 
@@ -325,7 +325,7 @@ fn effects_that_wait_for_days_are_sent_by_the_next_node() {
         let id = format!("{}/0", call.id.as_str().expect("a given id is text"));
         assert_eq!(take(&*world.queue()).await, pairs(&[(&id, "late")]));
         tokio::time::sleep(Duration::from_hours(24 * 9)).await;
-        let row = layout::decision(&call.id);
+        let row = Buckets::default().decision(&call.id);
         assert_eq!(items_at_rest(&*world.key_value(), row.partition().to_vec()).await, 0);
     });
 }

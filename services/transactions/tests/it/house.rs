@@ -9,7 +9,8 @@ use ports::{KeyValue, key_value::Scan};
 use simulated::World;
 use tokio::task::JoinHandle;
 use transactions::{
-    Config, Destinations, Engine, Error, Parts, Service, layout,
+    Config, Destinations, Engine, Error, Parts, Service,
+    layout::Buckets,
     model::{Begin, Begun, Call, Committed, Key, Outcome, TransactionId},
 };
 
@@ -17,6 +18,7 @@ use transactions::{
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) engine: Engine,
+    pub(crate) service: Arc<Service>,
     running: JoinHandle<()>,
 }
 
@@ -32,10 +34,10 @@ impl Node {
     }
 
     pub(crate) async fn sending(parts: Parts, destinations: Destinations, config: Config) -> Self {
-        let service = Service::with_destinations(parts, destinations, config);
+        let service = Arc::new(Service::with_destinations(parts, destinations, config));
         service.start().await.expect("the node starts");
-        let engine = service.engine();
-        Self { engine, running: tokio::spawn(async move { service.run().await }) }
+        let (engine, runner) = (service.engine(), Arc::clone(&service));
+        Self { engine, service, running: tokio::spawn(async move { runner.run().await }) }
     }
 
     /// On a world's store as it is, or behind a gate.
@@ -115,7 +117,7 @@ pub(crate) fn finished(outcome: Outcome) -> Error {
 
 /// How many versions of a key are at rest, decided or not.
 pub(crate) async fn versions_at_rest(key_value: &dyn KeyValue, name: &str) -> usize {
-    key_value.scan(&layout::versions(&key(name), 1_000)).await.expect("calm").value.items.len()
+    key_value.scan(&Buckets::default().versions(&key(name), 1_000)).await.expect("calm").value.items.len()
 }
 
 /// How many items of one partition are at rest.

@@ -7,7 +7,7 @@ use simulated::World;
 use transactions::{
     Config, Error, Parts,
     broken::Broken,
-    layout,
+    layout::{self, Buckets},
     model::{Begin, Call, Committed, NodeId, Outcome},
 };
 
@@ -48,7 +48,8 @@ async fn dies_in_commit(
 /// T1, T7, T-2: whatever of a commit was at rest when its node died, its successor closes and deletes.
 #[test]
 fn a_restart_resolves_what_hangs() {
-    let places = [layout::DECISIONS, layout::VERSIONS, &layout::versions(&key("l"), 1).partition.clone()];
+    let places =
+        [layout::DECISIONS, layout::VERSIONS, &Buckets::default().versions(&key("l"), 1).partition.clone()];
     for (named, partition) in [false, true].into_iter().flat_map(|named| places.map(|place| (named, place))) {
         in_virtual_time(async |world| {
             let begin =
@@ -125,7 +126,7 @@ fn a_restart_forgets_a_begin() {
     in_virtual_time(async |world| {
         let node = Node::on(&world, world.key_value(), Config::default()).await;
         let call = node.begin_named("order").await;
-        let row = layout::decision(&call.id).partition().to_vec();
+        let row = Buckets::default().decision(&call.id).partition().to_vec();
         assert_eq!(items_at_rest(&*world.key_value(), row.clone()).await, 1);
         drop(node);
         let node = Node::on(&world, world.key_value(), Config::default()).await;
@@ -137,7 +138,7 @@ fn a_restart_forgets_a_begin() {
 /// 7.2: the row decides about data that is there.
 #[test]
 fn data_comes_before_the_record() {
-    let partition = layout::versions(&key("l"), 1).partition;
+    let partition = Buckets::default().versions(&key("l"), 1).partition;
     in_virtual_time(async |world| {
         let begin = async |node: &Node| node.begin().await;
         let variant = broken(Some(Broken::RecordBeforeData));
@@ -334,6 +335,23 @@ fn an_outcome_that_nobody_holds_is_aborted_then_expired() {
         assert_eq!(node.engine.commit(&young).await, Err(Error::Expired), "never anything else");
         assert_eq!(node.engine.commit(&old).await, Err(Error::Expired));
         assert_eq!(node.status(&old).await, Outcome::Expired);
+    });
+}
+
+/// What was spread over one number of buckets is not looked for in another.
+#[test]
+fn a_store_of_another_number_of_buckets_is_refused() {
+    in_virtual_time(async |world| {
+        let few = Config { buckets: Buckets::through(3), ..Config::default() };
+        let node = Node::on(&world, world.key_value(), few.clone()).await;
+        node.write(&[("k", "v")]).await;
+        drop(node);
+        let parts = Parts { key_value: world.key_value(), clock: world.clock(), entropy: world.entropy() };
+        let service = transactions::Service::new(parts, Config::default());
+        let refused = service.start().await.expect_err("refused");
+        assert!(refused.to_string().contains("4 buckets"), "{refused}");
+        let node = Node::on(&world, world.key_value(), few).await;
+        assert_eq!(node.now("k").await.as_deref(), Some("v"));
     });
 }
 

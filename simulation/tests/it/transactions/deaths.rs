@@ -12,10 +12,7 @@ use simulation::transactions::{
     scenario::{Outcome, Scenario},
     workload::{Planned, Script, Work, key},
 };
-use transactions::{
-    Config,
-    model::{Isolation, TransactionId},
-};
+use transactions::model::{Isolation, TransactionId};
 
 /// After this long in a calm world, all effects of a transaction are sent.
 const UNTIL_SENT: Duration = Duration::from_secs(1);
@@ -81,7 +78,8 @@ async fn run(asked: Asked<'_>, death: Death, start: Option<Death>, with: With) -
     let world = World::new(1);
     let receipts = effects::receive(&world, Rng::with_seed(1)).await;
     receipts.calm();
-    let (house, record, life) = (House::new(&world, Config::default()), Record::default(), Life::default());
+    let (house, record, life) =
+        (House::new(&world, Scenario::default().config), Record::default(), Life::default());
     house.boot(life.clone(), 0).await;
     transact(house.clone(), &earlier(), Isolation::ReadAtomic, None, 0, record.clone()).await;
     life.ends_after(death.at, death.side);

@@ -10,7 +10,7 @@ use simulation::{
 };
 use transactions::broken::Broken;
 
-use super::SEEDS_UNTIL_CAUGHT;
+use super::{SEEDS_UNTIL_CAUGHT, values::with_small_limits};
 
 /// Half of the transactions are serializable, on few keys, so that they conflict; some only read.
 fn mixed(weather: Weather) -> Scenario {
@@ -29,7 +29,7 @@ fn dying(weather: Weather) -> Scenario {
 /// A node is taken for dead while it writes, and a new one takes over.
 fn replaced() -> Scenario {
     let mixed = mixed(Weather::Slow);
-    let mix = Mix { clients: 6, transactions: 48, ..mixed.mix };
+    let mix = Mix { clients: 6, transactions: 24, ..mixed.mix };
     Scenario { mix, disasters: vec![Disaster::Replacement; 3], ..mixed }
 }
 
@@ -63,11 +63,77 @@ fn serializable_histories_have_no_cycles_when_a_node_is_replaced() {
 #[test]
 fn serializable_reads_from_the_store_are_as_good() {
     let mut scenario = dying(Weather::Slow);
-    scenario.mix = Mix { one_delete_in: 4, effects: 1, transactions: 16, ..scenario.mix };
+    scenario.mix = Mix { one_delete_in: 4, effects: 1, transactions: 14, ..scenario.mix };
     scenario.habits.one_reader_in = 0;
     scenario.config.index_bytes_max = 0;
     scenario.config.data_cache_bytes_max = 0;
     scenario.holds("serializable_reads_from_the_store_are_as_good");
+}
+
+/// The same with values that lie in chunks, or leave memory ahead of their commit.
+fn large(weather: Weather) -> Scenario {
+    let mixed = mixed(weather);
+    let mix = Mix { functions: 3, keys: 3, one_delete_in: 6, transactions: 12, ..mixed.mix };
+    with_small_limits(Scenario { mix, ..mixed })
+}
+
+/// T1 to T5, T7, T9, T11: large values come whole or not at all with the sequencer's slot, as with a row.
+#[test]
+fn large_values_are_serializable() {
+    use Disaster::{Everything, Node, Store};
+    let name = "large_values_are_serializable";
+    for weather in [Weather::Calm, Weather::Slow] {
+        large(weather).holds(name);
+    }
+    for weather in [Weather::Slow, Weather::Stormy] {
+        Scenario { disasters: vec![Node, Everything, Node, Store], ..large(weather) }.holds(name);
+    }
+}
+
+/// T4, T9, T-4: whoever was taken for dead goes on writing ahead for a while.
+#[test]
+fn what_a_replaced_sequencer_writes_ahead_goes() {
+    let replaced = replaced();
+    let mix = Mix { functions: 2, keys: 3, transactions: 10, ..replaced.mix };
+    let disasters = vec![Disaster::Replacement; 2];
+    with_small_limits(Scenario { mix, disasters, ..replaced })
+        .holds("what_a_replaced_sequencer_writes_ahead_goes");
+}
+
+/// T4, T7, T9: a node that is told to stop leaves sequenced commits whole, and nothing unnamed.
+#[test]
+fn a_sequencer_that_leaves_in_order_leaves_nothing_unnamed() {
+    let mut scenario = Scenario { disasters: vec![Disaster::Departure; 2], ..large(Weather::Slow) };
+    scenario.mix.transactions = 10;
+    scenario.holds("a_sequencer_that_leaves_in_order_leaves_nothing_unnamed");
+}
+
+/// T9: chunks of a sequenced keyspace are collected, with windows that pass while transactions run.
+#[test]
+fn sequenced_chunks_are_collected_while_others_read() {
+    let mut scenario = Scenario { disasters: vec![Disaster::Node], ..large(Weather::Slow) };
+    scenario.mix.transactions = 10;
+    scenario.config.retry_window = std::time::Duration::from_secs(1);
+    scenario.holds("sequenced_chunks_are_collected_while_others_read");
+}
+
+/// P6, broken: the slot stands before the chunks.
+#[test]
+fn a_slot_before_its_chunks_is_caught() {
+    large(Weather::Slow).without(Broken::RecordBeforeChunks).is_caught("record", SEEDS_UNTIL_CAUGHT);
+}
+
+/// T9, broken, in a sequenced keyspace.
+#[test]
+fn keeping_replaced_chunks_of_sequenced_commits_is_caught() {
+    let scenario = large(Weather::Slow).without(Broken::KeepsReplacedChunks);
+    scenario.is_caught("leftover: write", SEEDS_UNTIL_CAUGHT);
+}
+
+/// T9, broken, in a sequenced keyspace.
+#[test]
+fn a_collector_that_forgets_sequenced_chunks_is_caught() {
+    large(Weather::Slow).without(Broken::ForgetsChunks).is_caught("leftover: write", SEEDS_UNTIL_CAUGHT);
 }
 
 /// T12.

@@ -161,7 +161,7 @@ impl SetsLater {
     pub(super) fn for_appends(honest: SharedKeyValue) -> Self {
         let comes_to: ComesTo = |action, item| {
             let Action::Append(name, elements) = action else { return None };
-            Some((name.clone(), Value::List([list(item, name), elements].concat())))
+            Some((name.clone(), Value::List([list(item, name), elements].concat().into())))
         };
         Self { honest, comes_to }
     }

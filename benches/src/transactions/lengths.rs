@@ -1,0 +1,39 @@
+//! Transactions of more and more functions (`aft.txt`, section 6.4): each reads twice and writes once.
+
+use std::path::Path;
+
+use anyhow::Result;
+use serde::Serialize;
+use simulation::transactions::workload::Mix;
+use transactions::Config;
+
+use super::{
+    engine::{embedded, start},
+    run::{self, Figures, Watching},
+    target::Target,
+};
+
+/// Clients at once.
+pub const CLIENTS: usize = 10;
+
+/// What came of one length.
+#[derive(Debug, Clone, Serialize)]
+pub struct Length {
+    /// Functions in a transaction.
+    pub functions: usize,
+    /// What came of it.
+    pub figures: Figures,
+}
+
+/// Runs `mix` in process on a fresh embedded store at `data`.
+pub async fn measure(data: &Path, mix: Mix, seed: u64) -> Result<Length> {
+    let store = embedded(data).await?;
+    let (engine, background) = start(store.key_value(), Config::default()).await?;
+    let order = run::prepare(&mut Target::engine(&engine), &mix).await?;
+    let targets = (0..mix.clients).map(|_| Target::engine(&engine)).collect();
+    let figures = run::run(targets, mix, seed, Watching::Times, order).await?;
+    drop((engine, background));
+    store.close().await;
+    eprintln!("{} functions: p50 {:.2} ms", mix.functions, figures.p50_ms);
+    Ok(Length { functions: mix.functions, figures })
+}

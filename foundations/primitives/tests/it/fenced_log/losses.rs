@@ -1,0 +1,85 @@
+//! S12, D4: what a writer has seen is lost while its next call is on its way.
+
+use std::{sync::Arc, time::Duration};
+
+use ports::{
+    ErrorKind, Key, Update,
+    faults::{Fault, FaultyKeyValue, Script},
+};
+use primitives::{Appended, Cursor, FencedLog, SlotIndex};
+use simulated::{World, run};
+
+use super::{append, log};
+
+/// How long a call is on its way.
+const ON_ITS_WAY: Duration = Duration::from_secs(1);
+
+/// The log as somebody reaches it whose updates are slow after the first `prompt` ones.
+fn slow_log(world: &World, prompt: usize) -> FencedLog {
+    let faults = [Fault::None].repeat(prompt).into_iter().chain([Fault::Delay(ON_ITS_WAY)]);
+    let faults = Arc::new(Script::of("key_value.update", faults));
+    FencedLog::new(Arc::new(FaultyKeyValue::new(world.key_value(), faults, world.clock())), "log")
+}
+
+/// Somebody appends by what he has seen elsewhere in the store, or does not say so; the store loses that meanwhile, but
+/// no slot.
+async fn appends_by_what_is_lost(says_so: bool) -> ports::Result<Appended> {
+    let world = World::new(1);
+    let (mut writer, _) = slow_log(&world, 2).take_over(Cursor::START).await.expect("calm");
+    append(&mut writer, "kept").await;
+    let store = world.key_value();
+    store.externalize(writer.point()).await.expect("calm");
+    let seen = store.update(Update::put(Key::new("p", "seen"), vec![])).await.expect("calm");
+    if says_so {
+        writer.rest_on(seen.receipt.point).await.expect("one start of the store");
+    }
+    let losing = async {
+        world.clock().sleep(ON_ITS_WAY / 2).await;
+        world.fall_back();
+    };
+    let (appended, ()) = tokio::join!(writer.append("rests on it".into()), losing);
+    appended
+}
+
+/// S12, D4.
+#[test]
+fn an_append_that_rests_on_what_is_lost_is_refused() {
+    let refused = run(appends_by_what_is_lost(true)).expect_err("it is lost");
+    assert_eq!(refused.kind(), ErrorKind::Lost);
+    let appended = run(appends_by_what_is_lost(false));
+    assert!(matches!(appended, Ok(Appended::At(SlotIndex(3), _))), "the test would notice: {appended:?}");
+}
+
+/// Somebody trims slots that the store loses meanwhile, by what he knows of the log or by nothing. What the next one
+/// after him finds of what his successor wrote in their place.
+async fn trims_what_is_lost(by_what_it_knows: bool) -> (ports::Result<()>, usize) {
+    let world = World::new(1);
+    let slow = slow_log(&world, 4);
+    let (mut writer, _) = slow.take_over(Cursor::START).await.expect("calm");
+    for lost in ["a", "b", "c"] {
+        append(&mut writer, lost).await;
+    }
+    let until = slow.read(Cursor::START, 10).await.expect("calm").cursor;
+    let trimming = async { if by_what_it_knows { writer.trim(until).await } else { slow.trim(until).await } };
+    let succeeding = async {
+        world.clock().sleep(ON_ITS_WAY / 2).await;
+        world.fall_back();
+        let (mut successor, replay) = log(&world).take_over(Cursor::START).await.expect("calm");
+        assert_eq!(replay, [], "nothing was durable");
+        for new in ["x", "y", "z"] {
+            append(&mut successor, new).await;
+        }
+    };
+    let (trimmed, ()) = tokio::join!(trimming, succeeding);
+    let (_, replay) = log(&world).take_over(Cursor::START).await.expect("calm");
+    (trimmed, replay.len())
+}
+
+/// S13, D4.
+#[test]
+fn a_trim_that_rests_on_what_is_lost_takes_nothing_of_a_successor() {
+    let (trimmed, replayed) = run(trims_what_is_lost(true));
+    assert_eq!((trimmed.expect_err("it is lost").kind(), replayed), (ErrorKind::Lost, 3));
+    let (trimmed, replayed) = run(trims_what_is_lost(false));
+    assert!(trimmed.is_ok() && replayed < 3, "the test would notice: {trimmed:?}, {replayed} are left");
+}

@@ -1,0 +1,164 @@
+//! C-3, C3: a refusal has its place in the one order, however far below a missing znode what it asks for would be.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use coordination::{
+    Client, Config, Error, Parts, Region,
+    broken::Broken,
+    model::{Lifetime, Output, Request, Zxid},
+};
+use ports::{
+    faults::{Fault, FaultSchedule, FaultyKeyValue, FaultyQueue},
+    metering::{Meter, MeteredKeyValue},
+};
+use simulated::World;
+use simulation::{
+    faults::Weather,
+    scenario::{Scenario, deep},
+};
+
+use crate::alone::{connect, create, follow, parts, result, set, shown, started_with};
+
+/// As many as a path can have, nearly.
+const LEVELS: usize = 480;
+
+/// How many more calls a refusal may take there than right below the root: two reads for each time that the levels
+/// can be halved, and a lock.
+const CALLS_MORE: u64 = 2 * 9 + 2;
+
+fn far_below() -> Scenario {
+    Scenario { mix: deep, weather: Weather::Slow, machines: 3, ..Scenario::default() }
+}
+
+/// C3, C-3.
+#[test]
+fn a_refusal_far_below_a_missing_znode_has_its_place() {
+    for weather in [Weather::Slow, Weather::Stormy, Weather::Paused] {
+        let scenario = Scenario { weather, ..far_below() };
+        scenario.holds("a_refusal_far_below_a_missing_znode_has_its_place");
+    }
+}
+
+/// D4: and while the store loses what was locked and read for it.
+#[test]
+fn a_refusal_far_below_a_missing_znode_has_its_place_while_the_store_falls_back() {
+    let scenario = Scenario { fall_backs: 3, requests: 8, ..far_below() };
+    scenario.holds("a_refusal_far_below_a_missing_znode_has_its_place_while_the_store_falls_back");
+}
+
+/// Long enough for whatever nobody holds up.
+const SOON: Duration = Duration::from_millis(100);
+
+/// Holds up the next call of one operation, for as long as it is told to.
+#[derive(Debug)]
+struct HeldUp {
+    operation: &'static str,
+    fault: Mutex<Option<Fault>>,
+}
+
+impl HeldUp {
+    fn new(operation: &'static str) -> Arc<Self> {
+        Arc::new(Self { operation, fault: Mutex::default() })
+    }
+
+    fn next_by(&self, fault: Fault) {
+        *self.fault.lock().expect("nobody panics while holding it") = Some(fault);
+    }
+}
+
+impl FaultSchedule for HeldUp {
+    fn next(&self, operation: &'static str) -> Fault {
+        if operation != self.operation {
+            return Fault::None;
+        }
+        self.fault.lock().expect("nobody panics while holding it").take().unwrap_or_default()
+    }
+}
+
+/// The zxid at which `request` is answered, and whether it was refused.
+async fn answered(client: &mut Client, request: Request) -> (Zxid, bool) {
+    match shown(client, request).await.and_then(|mut outputs| outputs.pop()) {
+        Some(Output::Reply { zxid, result, .. }) => (zxid, result.is_err()),
+        other => panic!("the client ended before {other:?}"),
+    }
+}
+
+/// A znode is set that is missing, with all above it. What is read for that is out of date when it is known, and what is
+/// decided then is told late. The zxids of the refusal, and of the creation of the znode after it.
+async fn refused_and_made(broken: Option<Broken>) -> (Zxid, Zxid) {
+    let (world, reads, sends) = (World::new(1), HeldUp::new("key_value.get"), HeldUp::new("queue.send"));
+    let system = Arc::new(FaultyKeyValue::new(world.key_value(), reads.clone(), world.clock()));
+    let queue = Arc::new(FaultyQueue::new(world.queue(), sends.clone(), world.clock()));
+    let parts = Parts { system, queue, ..parts(&world) };
+    let service = started_with(&world, parts, Config { broken, ..Config::default() }).await;
+    follow(&service);
+    let (gateway, clock) = (service.gateway(), world.clock());
+    let mut client = connect(&gateway).await.expect("a session");
+    let mut other = connect(&gateway).await.expect("a session");
+    reads.next_by(Fault::DelayAnswer(SOON * 2));
+    let refusing = answered(&mut client, set("/a/b/c"));
+    let making = async {
+        // It has been read that `/a` is missing.
+        clock.sleep(SOON).await;
+        answered(&mut other, create("/a", Lifetime::Persistent)).await;
+        sends.next_by(Fault::Delay(SOON * 4));
+        // The refusal is decided, and will be pushed.
+        clock.sleep(SOON * 2).await;
+        answered(&mut other, create("/a/b", Lifetime::Persistent)).await;
+        answered(&mut other, create("/a/b/c", Lifetime::Persistent)).await
+    };
+    let ((refused, is_refused), (made, _)) = tokio::join!(refusing, making);
+    assert!(is_refused, "nothing was there when it was looked for");
+    (refused, made)
+}
+
+/// C-3, C3.
+#[test]
+fn a_refusal_comes_before_what_would_have_made_it_untrue() {
+    let (refused, made) = simulated::run(refused_and_made(None));
+    assert!(refused < made, "refused at {refused:?}, made at {made:?}");
+}
+
+/// C-3, broken.
+#[test]
+fn anchoring_a_refusal_by_what_was_read_is_caught() {
+    let (refused, made) = simulated::run(refused_and_made(Some(Broken::AnchorsByWhatWasRead)));
+    assert!(refused > made, "refused at {refused:?}, made at {made:?}");
+}
+
+/// How many calls of its stores `request` takes that is refused because a znode is missing.
+async fn calls(client: &mut Client, meter: &Meter, request: Request) -> u64 {
+    let before = meter.usage();
+    assert_eq!(result(client, request).await, Err(Error::NoNode));
+    meter.usage().since(&before).calls()
+}
+
+/// C-3: nobody makes a server lock hundreds of levels by asking for what is not there.
+#[test]
+fn a_refusal_costs_about_as_much_at_any_depth() {
+    simulated::run(async {
+        let (world, meter) = (World::new(1), Arc::new(Meter::default()));
+        let items = Arc::new(MeteredKeyValue::new(world.key_value(), meter.clone()));
+        let regions = vec![Region { items: items.clone(), objects: world.objects() }];
+        let parts = Parts { system: items, regions, ..parts(&world) };
+        let service = started_with(&world, parts, Config::default()).await;
+        follow(&service);
+        let mut client = connect(&service.gateway()).await.expect("a session");
+        result(&mut client, create("/there", Lifetime::Persistent)).await.expect("it is made");
+        let requests: [fn(&str) -> Request; 3] = [
+            |path| create(path, Lifetime::Persistent),
+            |path| Request::Delete { path: path.into(), version: -1 },
+            set,
+        ];
+        for top in ["", "/there"] {
+            for request in requests {
+                let near = calls(&mut client, &meter, request(&format!("{top}/a/a"))).await;
+                let far = calls(&mut client, &meter, request(&format!("{top}{}", "/a".repeat(LEVELS)))).await;
+                assert!(far <= near + CALLS_MORE, "{far} calls for {LEVELS} levels, {near} for two");
+            }
+        }
+    });
+}
