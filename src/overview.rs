@@ -133,6 +133,7 @@ fn transactions(figures: Figures) -> Transactions {
         committed: figures.committed,
         aborted: figures.aborted,
         expired: figures.expired,
+        conflicts: figures.conflicts,
         no_valid_version: figures.no_valid_version,
         loads: figures.loads,
         slots: figures.slots,

@@ -26,6 +26,7 @@ from workers import Column  # noqa: E402
 COLUMNS = [
     Column("plain writes", None),
     Column("read-atomic", "read-atomic"),
+    Column("serializable", "serializable"),
 ]
 LABEL_WIDTH, WIDTH = 26, 20
 
@@ -111,8 +112,9 @@ def table(found: Dict[str, Figures]) -> List[str]:
 def legend() -> List[str]:
     return [
         "  Read-atomic transactions make every transfer whole and once, and are never seen half. Two that change an",
-        "  account at a time may still overwrite each other: those are the lost updates, and the money they cost. The times",
-        "  are of runs that were not killed.",
+        "  account at a time may still overwrite each other: those are the lost updates, and the money they cost. Serializable",
+        "  ones are as if one ran after the other: whoever read what another has written meanwhile runs again, which is their",
+        "  price. The times are of runs that were not killed, with all their repeats.",
     ]
 
 

@@ -12,7 +12,7 @@ use simulation::transactions::{
     history::{Answer, Commit, Execution, Order, Shown, Span, Step, Writer},
     workload::{Mix, Planned, Script, Tag, Work, Zipf, key},
 };
-use transactions::model::Version;
+use transactions::model::{Isolation, Version};
 
 use super::target::Target;
 
@@ -229,7 +229,14 @@ impl Client {
         if self.watching == Watching::Anomalies {
             let commit = Some(Commit { span: self.span(asked), answer: Answer::Committed });
             part.committed.push((writer.clone(), version));
-            part.executions.push(Execution { client: self.number, writer, begun, steps, commit });
+            part.executions.push(Execution {
+                client: self.number,
+                writer,
+                isolation: Isolation::ReadAtomic,
+                begun,
+                steps,
+                commit,
+            });
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ import sys
 import threading
 import uuid
 from pathlib import Path
-from typing import Any, Awaitable, Callable, List, Union
+from typing import Any, Awaitable, Callable, List, Literal, Union
 
 import pytest
 
@@ -98,6 +98,32 @@ async def a_committed_id_is_skipped(client: kinds.Client, name: str) -> None:
         async with client.transaction(id=name):
             raise AssertionError("the block must not be entered")
     assert await client.state().get(name) == b"x"
+
+
+@_over_program
+async def a_serializable_body_runs_again_when_somebody_wrote_what_it_read(client: kinds.Client, name: str) -> None:
+    """T11, T12."""
+
+    async def increments(isolation: Literal["read-atomic", "serializable"], writes: bool) -> int:
+        runs = 0
+
+        async def body(t: kinds.Transaction) -> None:
+            nonlocal runs
+            runs += 1
+            value = int(await t.get(name) or b"0")
+            if runs == 1:
+                await client.state().put(name, b"10")
+            if writes:
+                await t.put(name, b"%d" % (value + 1))
+
+        await client.transact(body, isolation=isolation)
+        return runs
+
+    assert await increments("serializable", writes=True) == 2
+    assert await client.state().get(name) == b"11"
+    assert await increments("serializable", writes=False) == 1, "who only reads never conflicts"
+    assert await increments("read-atomic", writes=True) == 1
+    assert await client.state().get(name) == b"11", "the update beside it is lost, as the page says"
 
 
 @_over_program

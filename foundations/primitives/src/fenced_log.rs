@@ -192,7 +192,9 @@ impl FencedLog {
         self.trim_resting_on(until, DurabilityPoint::DURABLE).await
     }
 
-    async fn trim_resting_on(&self, until: Cursor, basis: DurabilityPoint) -> Result<()> {
+    /// The same, resting on what the caller knows of the log: a store that has gone back takes new slots where the old ones
+    /// are trimmed.
+    pub async fn trim_resting_on(&self, until: Cursor, basis: DurabilityPoint) -> Result<()> {
         self.move_trim_mark(until, basis).await?;
         let mut from = slot_sort(SlotIndex(0));
         let mut epoch = Epoch(0);

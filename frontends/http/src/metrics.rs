@@ -86,6 +86,12 @@ fn transactions(encoder: &mut DescriptorEncoder<'_>, numbers: &Transactions) -> 
     counter(encoder, "transactions_expired", "Transactions that ran out of time", numbers.expired)?;
     counter(
         encoder,
+        "transactions_conflicts",
+        "Serializable transactions that ended because somebody had written what they read",
+        numbers.conflicts,
+    )?;
+    counter(
+        encoder,
         "transactions_no_valid_version",
         "Reads without a version that goes with what was read",
         numbers.no_valid_version,

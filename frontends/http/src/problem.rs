@@ -42,6 +42,10 @@ pub enum Kind {
     TransactionFinished,
     /// The transaction began so long ago that its outcome is no longer known.
     Expired,
+    /// Somebody has written what the serializable transaction has read.
+    Conflict,
+    /// What the serializable transaction reads is collected.
+    SnapshotTooOld,
     /// No version of the key goes with what the transaction has read.
     NoValidVersion,
     /// As many transactions are open as the node bears.
@@ -81,6 +85,10 @@ impl Kind {
             Self::NoSuchFunction => (S::NOT_FOUND, "no-such-function", "There is no function of this name"),
             Self::TransactionFinished => (S::CONFLICT, "transaction-finished", "The transaction has ended"),
             Self::Expired => (S::CONFLICT, "expired", "The transaction's outcome is no longer known"),
+            Self::Conflict => (S::CONFLICT, "conflict", "What was read was written by another"),
+            Self::SnapshotTooOld => {
+                (S::CONFLICT, "snapshot-too-old", "What the transaction reads is too old")
+            }
             Self::NoValidVersion => {
                 (S::CONFLICT, "no-valid-version", "No version of the key goes with what was read")
             }
@@ -129,6 +137,8 @@ impl From<Error> for Problem {
             Error::NoSuchQueue => Kind::NoSuchQueue,
             Error::NoSuchFunction => Kind::NoSuchFunction,
             Error::TransactionFinished(_) => Kind::TransactionFinished,
+            Error::Conflict => Kind::Conflict,
+            Error::SnapshotTooOld => Kind::SnapshotTooOld,
             Error::NoValidVersion => Kind::NoValidVersion,
             Error::Expired => Kind::Expired,
             Error::OutcomeUnknown => Kind::OutcomeUnknown,
@@ -194,6 +204,8 @@ mod tests {
             (Error::NoSuchQueue, 404, "no-such-queue"),
             (Error::NoSuchFunction, 404, "no-such-function"),
             (Error::TransactionFinished(Outcome::Aborted), 409, "transaction-finished"),
+            (Error::Conflict, 409, "conflict"),
+            (Error::SnapshotTooOld, 409, "snapshot-too-old"),
             (Error::NoValidVersion, 409, "no-valid-version"),
             (Error::Expired, 409, "expired"),
             (Error::OutcomeUnknown, 503, "outcome-unknown"),

@@ -87,6 +87,8 @@ pub struct Transactions {
     pub aborted: u64,
     /// Transactions that ran out of time since the start.
     pub expired: u64,
+    /// Serializable transactions since the start that ended because somebody had written what they read.
+    pub conflicts: u64,
     /// Reads since the start that found no version that goes with what was read.
     pub no_valid_version: u64,
     /// Keys looked up in the store since the start.

@@ -100,7 +100,7 @@ fn asked_for(body: &[u8]) -> Result<Begin, Problem> {
         Some(IsolationName::Serializable) => Isolation::Serializable,
     };
     let id = asked.id.map(TransactionId::new).transpose()?;
-    Ok(Begin { id, isolation, after: None })
+    Ok(Begin { id, isolation, ..Begin::default() })
 }
 
 fn opened(id: &TransactionId, attempt: Attempt) -> Response {

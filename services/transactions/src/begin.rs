@@ -15,13 +15,16 @@ use crate::{
     Error, Result,
     broken::Broken,
     engine::Core,
-    model::{Attempt, Begin, Begun, Isolation, Outcome, Shown, Timestamp, TransactionId},
+    model::{
+        After, Attempt, Begin, Begun, Isolation, KeyspaceId, NodeId, Outcome, Position, Shown, Timestamp,
+        TransactionId,
+    },
     node::Node,
     node_log::Draft,
     open::BeginLock,
     records::StoredRecord,
     store::{Decided, Decision, State},
-    transaction::{Phase, Start, Transaction},
+    transaction::{Phase, Start, Terms, Transaction},
 };
 
 /// By how much a client's token may lie beyond the clock.
@@ -29,17 +32,14 @@ const TOKEN_SLACK_MS: u64 = 10_000;
 
 impl Core {
     pub(crate) async fn begin(self: &Arc<Self>, begin: Begin) -> Result<Shown<Begun>> {
-        if begin.isolation == Isolation::Serializable {
-            return Err(Error::Invalid("serializable transactions are not offered by this build"));
-        }
         let node = self.serving()?;
         self.view().open.check_room(&self.config)?;
-        let after = self.see(&node, &begin)?;
+        let terms = Box::pin(self.agree(&node, &begin)).await?;
         let Some(id) = begin.id else {
             let attempt = node.next_attempt();
             let random = self.entropy.next_u64() as u16;
             let id = TransactionId::generate(self.clock.now(), attempt, random);
-            self.open(&node, &id, attempt, None, after)?;
+            self.open(&node, &id, attempt, None, terms)?;
             return Ok(Shown::durable(Begun::Open { id, attempt }));
         };
         let core = Arc::clone(self);
@@ -50,7 +50,7 @@ impl Core {
             let held = Arc::clone(&lock);
             let begun = {
                 let _alone = held.lock().await;
-                core.begin_named(&node, &id, after).await
+                Box::pin(core.begin_named(&node, &id, terms)).await
             };
             drop(held);
             core.end_begin(&id, lock);
@@ -66,29 +66,58 @@ impl Core {
     /// Makes sure that the new transaction sees the client's last commit, and that its own comes above it.
     fn see(&self, node: &Node, begin: &Begin) -> Result<Timestamp> {
         let Some(after) = begin.after else { return Ok(Timestamp::default()) };
-        let is_known = after.position.log == node.id || self.view().heard.contains(after.position);
+        let After { version, position } = after;
+        let is_heard = self.view().heard.contains(position);
+        let is_known = match version.slot() {
+            Some(slot) => position == Position { log: NodeId::SEQUENCER, slot } && is_heard,
+            None => position.log == node.id || is_heard,
+        };
         // A token from nowhere must not push the clock out of all reach.
-        if !is_known || !node.log.is_plausible(after.version.timestamp, TOKEN_SLACK_MS) {
+        let timestamp = version.timed();
+        if !is_known || !node.log.is_plausible(timestamp, TOKEN_SLACK_MS) {
             return Err(Error::Invalid("the commit token is not of this store"));
         }
-        node.log.observe(after.version.timestamp);
-        Ok(after.version.timestamp)
+        node.log.observe(timestamp);
+        Ok(timestamp)
+    }
+
+    /// What a begin asks for, if it can be had. A serializable one reads at what is heard after this (T-4).
+    async fn agree(self: &Arc<Self>, node: &Arc<Node>, begin: &Begin) -> Result<Terms> {
+        let after = self.see(node, begin)?;
+        if begin.isolation == Isolation::ReadAtomic {
+            return if begin.keyspaces.is_empty() {
+                Ok(Terms { after, keyspaces: None })
+            } else {
+                Err(Error::Invalid("only a serializable transaction names its keyspaces"))
+            };
+        }
+        let default = [KeyspaceId::default()];
+        let keyspaces = if begin.keyspaces.is_empty() { &default } else { &begin.keyspaces[..] };
+        for keyspace in keyspaces {
+            self.sequence_keyspace(node, *keyspace).await?;
+        }
+        if let Some(sequencer) = node.sequencer()
+            && !self.config.is_broken(Broken::ReadsAtWhatItHeard)
+        {
+            sequencer.confirm().await?;
+        }
+        Ok(Terms { after, keyspaces: Some(keyspaces.into()) })
     }
 
     async fn begin_named(
         self: &Arc<Self>,
         node: &Arc<Node>,
         id: &TransactionId,
-        after: Timestamp,
+        terms: Terms,
     ) -> Result<Shown<Begun>> {
         let attempt = node.next_attempt();
         let (placed, taken) = futures_util::join!(
             node.log.append(Draft::began(id.clone(), attempt)),
-            node.store.begin_named(id, attempt),
+            self.take_row(node, id, attempt),
         );
         let opened = match (&placed, &taken) {
             (Ok(placed), Ok(Decided::Done(point))) => {
-                let opened = self.open(node, id, attempt, Some(placed.slot), after);
+                let opened = self.open(node, id, attempt, Some(placed.slot), terms);
                 opened.map(|()| Shown { value: Begun::Open { id: id.clone(), attempt }, point: *point })
             }
             (_, Ok(Decided::Refused(decision, point))) => {
@@ -106,6 +135,18 @@ impl Core {
             }
         }
         opened
+    }
+
+    /// Takes the row of a name. An earlier attempt that was handed over is decided first.
+    async fn take_row(&self, node: &Arc<Node>, id: &TransactionId, attempt: Attempt) -> Result<Decided> {
+        loop {
+            let taken = node.store.begin_named(id, attempt).await?;
+            let Decided::Refused(Some(Decision { attempt: earlier, state: State::Prepared, .. }), _) = taken
+            else {
+                return Ok(taken);
+            };
+            self.close_prepared(node, id, earlier).await?;
+        }
     }
 
     /// The row of a name is decided for good.
@@ -151,7 +192,7 @@ impl Core {
         id: &TransactionId,
         attempt: Attempt,
         began: Option<u64>,
-        after: Timestamp,
+        terms: Terms,
     ) -> Result<()> {
         let now = self.clock.monotonic();
         let (transaction, earlier) = {
@@ -166,7 +207,7 @@ impl Core {
                 superseded_bytes: view.superseded_bytes,
                 at: now,
             };
-            let transaction = Transaction::new(id.clone(), attempt, began, Arc::clone(node), start, after);
+            let transaction = Transaction::new(id.clone(), attempt, began, Arc::clone(node), start, terms);
             let transaction = Arc::new(transaction);
             let earlier = view.open.insert(&transaction);
             (transaction, earlier)

@@ -62,4 +62,18 @@ pub enum Broken {
     KeepsReplacedChunks,
     /// A row goes with its window, whether or not versions are left that it decides about.
     DropsRowsOfLiveVersions,
+    /// T-3: a keyspace is marked while commits with timestamps are under way in it.
+    MarksWithoutWaiting,
+    /// T-3: read-atomic commits go on with timestamps in a sequenced keyspace.
+    ReadAtomicKeepsItsTimestamps,
+    /// T-4: the sequencer's log is taken over without a seal.
+    SequencerDoesNotSeal,
+    /// T-4: a begin takes what this node knows for the tail of the sequencer's log.
+    ReadsAtWhatItHeard,
+    /// Whoever asks about a row that was handed over closes it, whatever the sequencer's log says.
+    ClosesPreparedRows,
+    /// T11: nobody asks whether what was read was written since.
+    SkipsValidation,
+    /// T12: transactions that only read are validated like the others.
+    ValidatesReaders,
 }

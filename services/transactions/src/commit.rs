@@ -14,6 +14,8 @@
 //! whoever finds the row durable finds entry and data durable. What a death after each step leaves, and who finishes
 //! it, is the table of `docs/design/0003-transactions.md`, section 7.2.
 
+mod sequenced;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -25,16 +27,17 @@ use crate::{
     broken::Broken,
     collector::Superseded,
     effects::Effect,
-    engine::Core,
-    model::{Call, Committed, Key, NodeId, Outcome, Position, Timestamp, TransactionId, Version},
+    engine::{Core, View},
+    keyspace::Order,
+    model::{Attempt, Call, Committed, Key, NodeId, Outcome, Position, Timestamp, TransactionId, Version},
     node::Node,
     node_log::{Draft, Placed},
     open::Found,
     records::{CommitRecord, Place, StoredRecord, Write, WriteSet},
-    registry,
+    registry, snapshot,
     spill::{Spills, delete_spilled},
     store::{Decided, Decision},
-    transaction::{Answer, Phase, Transaction},
+    transaction::{Answer, Phase, Terms, Transaction},
     write_buffer::{Held, WriteBuffer},
 };
 
@@ -77,7 +80,7 @@ impl Core {
         let node = self.serving()?;
         let attempt = node.next_attempt();
         let id = TransactionId::generate(self.clock.now(), attempt, self.entropy.next_u64() as u16);
-        self.open(&node, &id, attempt, None, Timestamp::default())?;
+        self.open(&node, &id, attempt, None, Terms::default())?;
         let call = Call { id, attempt: Some(attempt) };
         let transaction = self.here(&call).await?;
         if let Err(error) = self.buffer(&transaction, key, value).await {
@@ -105,7 +108,8 @@ impl Core {
             return;
         }
         state.phase = Phase::Committing;
-        let read = state.reads.newest().timestamp;
+        let read = state.reads.newest_timed();
+        let observed = snapshot::observed(transaction, &state.reads);
         drop(state);
         let (core, transaction) = (Arc::clone(self), Arc::clone(transaction));
         self.spawn(async move {
@@ -113,10 +117,17 @@ impl Core {
             let spills = transaction.all_spills().await;
             let (buffer, effects) = transaction.state().take_written();
             let bytes = buffer.bytes() + effects.bytes();
-            let answer = if buffer.is_empty() && effects.is_empty() {
+            let is_reader = buffer.is_empty() && effects.is_empty();
+            let answer = if is_reader && !core.config.is_broken(Broken::ValidatesReaders) {
                 commit_nothing(&transaction).await
             } else {
-                Commit::new(&core, &transaction, (buffer, spills), effects.into_effects(), read).run().await
+                let mut commit =
+                    Commit::new(&core, &transaction, (buffer, spills), effects.into_effects(), read);
+                match core.order_of(&transaction, &commit.writes).await {
+                    Ok(Order::Sequenced) => commit.run_sequenced(observed).await,
+                    Ok(Order::Timed { _under_way }) => commit.run().await,
+                    Err(error) => commit.give_up(None, error),
+                }
             };
             core.counters.unbuffer(bytes);
             core.end(&transaction, &mut transaction.state(), &answer);
@@ -129,6 +140,18 @@ impl Core {
         let through = node.log.decided(slot);
         if view.is_served_by(node) {
             Arc::make_mut(&mut view.heard).advance(node.id, through);
+        }
+    }
+
+    /// A successor need not read the log from its start.
+    fn publish(&self, node: &Arc<Node>) {
+        if let Some(row) = node.log.unpublished(node.id, self.config.slots_unpublished_max) {
+            let node = Arc::clone(node);
+            self.spawn(async move {
+                if let Err(error) = registry::publish(&node.store, row).await {
+                    tracing::debug!(%error, "how far the log is done was not told");
+                }
+            });
         }
     }
 }
@@ -183,38 +206,27 @@ impl<'a> Commit<'a> {
         let known = {
             let view = core.view();
             let newest = writes.iter().filter_map(|write| view.index.newest(&write.key));
-            newest.map(|record| record.version.timestamp).max().unwrap_or_default()
+            newest.map(|record| record.version.timed()).max().unwrap_or_default()
         };
-        let floor = read.max(known).max(transaction.after);
+        let floor = read.max(known).max(transaction.terms.after);
         Self { core, transaction, buffer, spills, effects, writes, set, floor }
     }
 
+    /// Errors: something could not be written ahead, or the store is full.
+    fn may_begin(&mut self) -> Result<()> {
+        self.spills.failed.take().map_or_else(|| self.core.check_room(Room::Scarce), Err)
+    }
+
     async fn run(mut self) -> Answer {
-        let may_begin = self.spills.failed.take().map_or_else(|| self.core.check_room(Room::Scarce), Err);
-        if let Err(error) = may_begin {
+        if let Err(error) = self.may_begin() {
             return self.give_up(None, error);
         }
         let store = &self.transaction.node.store;
         let is_data_late = self.core.config.is_broken(Broken::RecordBeforeData);
         let data = async { if is_data_late { Ok(()) } else { self.write_data().await } };
-        // Joined in the order of issue: an owner at rest comes before what it owns. Where the entry only names the
-        // parts of its write set, these say what is owned, and each waits for the one before: no sweep finds parts.
-        let (_, parts) = WriteSet::split(&self.writes, self.core.config.write_set_inline_bytes_max);
-        let (placed, data) = if parts.is_empty() {
-            futures_util::join!(self.announce(), data)
-        } else {
-            let placed = self.announce().await;
-            let data = async {
-                self.write_parts(&parts).await?;
-                data.await
-            };
-            let data = if placed.is_ok() { data.await } else { Ok(()) };
-            (placed, data)
-        };
-        let placed = match (data, placed) {
-            (Ok(()), Ok(placed)) => placed,
-            (_, Err(error)) => return self.give_up(None, error),
-            (Err(error), Ok(placed)) => return self.give_up(Some(placed.slot), error),
+        let placed = match self.round_one(data).await {
+            Ok(placed) => placed,
+            Err((slot, error)) => return self.give_up(slot, error),
         };
         if self.core.config.is_broken(Broken::VisibleBeforeRecord) {
             self.install(self.record(placed, DurabilityPoint::DURABLE));
@@ -243,11 +255,37 @@ impl<'a> Commit<'a> {
         }
         self.transaction.settle(Some(placed.slot));
         self.core.leave_no_replaced(self.transaction, std::mem::take(&mut self.spills), &record);
-        self.publish();
+        self.core.publish(&self.transaction.node);
         if self.core.config.is_broken(Broken::AnswersBeforeDurable) {
             return Ok(Committed { after: record.after() });
         }
         answer_durable(&self.transaction.node, point, Some(&record)).await
+    }
+
+    /// Step 1, with `data` as what is written beside the entry. Errors: with the slot of the entry, if it has one.
+    async fn round_one(
+        &self,
+        data: impl Future<Output = Result<()>>,
+    ) -> Result<Placed, (Option<u64>, Error)> {
+        // Joined in the order of issue: an owner at rest comes before what it owns. Where the entry only names the
+        // parts of its write set, these say what is owned, and each waits for the one before: no sweep finds parts.
+        let (_, parts) = WriteSet::split(&self.writes, self.core.config.write_set_inline_bytes_max);
+        let (placed, data) = if parts.is_empty() {
+            futures_util::join!(self.announce(), data)
+        } else {
+            let placed = self.announce().await;
+            let data = async {
+                self.write_parts(&parts).await?;
+                data.await
+            };
+            let data = if placed.is_ok() { data.await } else { Ok(()) };
+            (placed, data)
+        };
+        match (data, placed) {
+            (Ok(()), Ok(placed)) => Ok(placed),
+            (_, Err(error)) => Err((None, error)),
+            (Err(error), Ok(placed)) => Err((Some(placed.slot), error)),
+        }
     }
 
     /// As nobody may: while older versions of the keys may be there, or still come.
@@ -326,26 +364,17 @@ impl<'a> Commit<'a> {
         if view.is_served_by(&self.transaction.node) {
             view.superseded_bytes += view.index.superseded_by(&record);
             view.index.hear(&record);
-            view.recent.note(&record);
-            for (_, buffered) in self.buffer.iter() {
-                if let Some(value) = buffered.value() {
-                    view.data.insert(record.attempt, buffered.write, value.clone());
-                }
-            }
+            view.recent.note(record.position.slot, &record);
+            self.keep_values(&mut view, record.attempt);
         }
         record
     }
 
-    /// A successor need not read the log from its start.
-    fn publish(&self) {
-        let node = &self.transaction.node;
-        if let Some(row) = node.log.unpublished(node.id, self.core.config.slots_unpublished_max) {
-            let node = Arc::clone(node);
-            self.core.spawn(async move {
-                if let Err(error) = registry::publish(&node.store, row).await {
-                    tracing::debug!(%error, "how far the log is done was not told");
-                }
-            });
+    fn keep_values(&self, view: &mut View, attempt: Attempt) {
+        for (_, buffered) in self.buffer.iter() {
+            if let Some(value) = buffered.value() {
+                view.data.insert(attempt, buffered.write, value.clone());
+            }
         }
     }
 

@@ -9,8 +9,6 @@ use crate::{broken::Broken, layout::Buckets};
 pub struct Config {
     /// Over how many partitions a new store spreads its versions and decisions. One that is there refuses another number.
     pub buckets: Buckets,
-    /// Values beyond this are refused as too large: they do not fit a version item. At most a quarter of what
-    /// the store allows an item.
     /// The longest value; a longer one is refused as too large.
     pub value_bytes_max: usize,
     /// Values beyond this are kept in chunks, not in their version items. At most a quarter of what the store allows an item.
@@ -73,6 +71,8 @@ pub struct Config {
     pub effects_inline_bytes_max: usize,
     /// The most transactions whose effects are not sent yet; beyond it no further effect is taken.
     pub unsent_max: usize,
+    /// How many writes the sequencer remembers, to validate by; who read before the oldest is refused.
+    pub last_writers_max: usize,
     /// Whether what nobody needs is collected; off in measurements alone, of what that costs.
     #[doc(hidden)]
     pub collects: bool,
@@ -114,6 +114,7 @@ impl Default for Config {
             effect_bytes_max: 256 << 10,
             effects_inline_bytes_max: 64 << 10,
             unsent_max: 10_000,
+            last_writers_max: 1_000_000,
             collects: true,
             broken: None,
         }

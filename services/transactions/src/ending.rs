@@ -32,7 +32,11 @@ impl Core {
         };
         match answer {
             Ok(_) => Err(Error::TransactionFinished(Outcome::Committed)),
-            Err(Error::TransactionFinished(Outcome::Aborted | Outcome::Expired)) => Ok(()),
+            Err(
+                Error::TransactionFinished(Outcome::Aborted | Outcome::Expired)
+                | Error::Conflict
+                | Error::SnapshotTooOld,
+            ) => Ok(()),
             Err(error) => Err(error),
         }
     }
@@ -87,11 +91,17 @@ impl Core {
         effects: &[Effect],
     ) -> Result<()> {
         let Transaction { id, attempt, node, .. } = transaction;
+        if node.sequencer().is_some() {
+            // It was handed over, and is not in the log.
+            node.store.settle_aborted(id, *attempt).await?;
+        }
         if transaction.is_named() {
             node.store.close_named(id, *attempt).await?;
         } else if slot.is_some() {
-            // Of a generated id that was not announced nobody knows, and nothing would ever take the row away.
             node.store.close_generated(id, *attempt).await?;
+        } else if node.sequencer().is_some() {
+            // Of a generated id that was not announced nobody knows, and nothing else would ever take the row away.
+            node.store.drop_aborted(id, *attempt).await?;
         }
         if let Some(slot) = slot {
             self.hear_own(node, slot);

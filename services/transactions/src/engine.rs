@@ -16,7 +16,7 @@ use ports::{
     key_value::{Room, SharedKeyValue},
 };
 use tokio::{
-    sync::{Notify, Semaphore, oneshot},
+    sync::{self, Notify, Semaphore, oneshot},
     task::JoinSet,
 };
 
@@ -27,7 +27,8 @@ use crate::{
     figures::{Counters, Figures},
     heard::Heard,
     index::Index,
-    model::{Begin, Begun, Call, Committed, Key, Outcome, Shown, TransactionId},
+    keyspace::Keyspaces,
+    model::{Begin, Begun, Call, Committed, Key, NodeId, Outcome, Shown, TransactionId},
     names::Periods,
     node::Node,
     open::Open,
@@ -58,6 +59,8 @@ pub(crate) struct Core {
     pub(crate) reading: Arc<Semaphore>,
     /// Woken when the node cannot go on.
     pub(crate) fell: Arc<Notify>,
+    /// Held while a keyspace is marked.
+    pub(crate) marking: sync::Mutex<()>,
     view: Mutex<View>,
     tasks: Weak<Tasks>,
 }
@@ -82,6 +85,8 @@ pub(crate) struct View {
     pub(crate) names: Periods,
     /// Whether somebody waits for attempts to run out of time.
     pub(crate) is_timer_armed: bool,
+    /// Which keyspaces are sequenced.
+    pub(crate) keyspaces: Keyspaces,
 }
 
 /// What runs for the engine; bounded by the attempts that are open and those that have effects to send.
@@ -103,6 +108,7 @@ impl Engine {
             collected_bytes: 0,
             names: Periods::new(),
             is_timer_armed: false,
+            keyspaces: Keyspaces::new(),
         };
         let reading = config.read_bytes_max.min(Semaphore::MAX_PERMITS);
         let core = Core {
@@ -116,6 +122,7 @@ impl Engine {
             outbox: Outbox::default(),
             reading: Arc::new(Semaphore::new(reading)),
             fell: Arc::default(),
+            marking: sync::Mutex::default(),
             view: Mutex::new(view),
             tasks: Arc::downgrade(&tasks),
         };
@@ -123,6 +130,8 @@ impl Engine {
     }
 
     /// Begins a transaction, or another attempt of it: earlier ones of the same name end (T-5).
+    ///
+    /// The first serializable one that uses a keyspace has it sequenced for good, and waits for that.
     ///
     /// Errors: `TooManyOpen`, `Invalid`, `Expired`, `Unavailable`, `NoRoom`.
     pub async fn begin(&self, begin: Begin) -> Result<Shown<Begun>> {
@@ -135,7 +144,8 @@ impl Engine {
 
     /// The value of `key` for this transaction; none: there is none, or it is deleted.
     ///
-    /// Errors: `NoValidVersion`, `TransactionFinished`, `NoSuchTransaction`, `TooLarge`, `TooMuchBuffered`, `Unavailable`.
+    /// Errors: `NoValidVersion`, `SnapshotTooOld`, `Invalid` in a keyspace that a serializable begin did not name,
+    /// `TransactionFinished`, `NoSuchTransaction`, `TooLarge`, `TooMuchBuffered`, `Unavailable`.
     pub async fn get(&self, call: &Call, key: &Key) -> Result<Shown<Option<Bytes>>> {
         self.core.get(call, key).await
     }
@@ -168,7 +178,8 @@ impl Engine {
 
     /// Makes all writes count, all at once; durable when it returns. A repeat is answered alike.
     ///
-    /// Errors: `OutcomeUnknown`: repeat it; `TransactionFinished`, `NoSuchTransaction`, `Expired`, `NoRoom`.
+    /// Errors: `OutcomeUnknown`: repeat it; `Conflict` and `SnapshotTooOld` of a serializable one: begin again;
+    /// `TransactionFinished`, `NoSuchTransaction`, `Expired`, `NoRoom`.
     pub async fn commit(&self, call: &Call) -> Result<Committed> {
         self.core.commit(call).await
     }
@@ -282,6 +293,13 @@ impl Core {
 }
 
 impl View {
+    /// The sequencer's log was taken over: it was sealed in this slot, and all before it is visible. Deletions among that
+    /// may be collected.
+    pub(crate) fn hear_sequencer(&mut self, sealed: u64) {
+        Arc::make_mut(&mut self.heard).advance(NodeId::SEQUENCER, sealed);
+        Arc::make_mut(&mut self.dropped).advance(NodeId::SEQUENCER, sealed);
+    }
+
     /// Whether `node` is the one that serves: what others find out must not be kept.
     pub(crate) fn is_served_by(&self, node: &Arc<Node>) -> bool {
         self.node.as_ref().is_some_and(|serving| Arc::ptr_eq(serving, node))

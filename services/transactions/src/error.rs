@@ -41,6 +41,12 @@ pub enum Error {
     /// Every version of the key that is known would fracture what the transaction has read. Begin again.
     #[error("no version of the key goes with what was read")]
     NoValidVersion,
+    /// Somebody has written what it read: none of its writes counts. Begin again.
+    #[error("what the transaction read was written by another")]
+    Conflict,
+    /// It reads the keyspace as it was so long ago that versions of then are gone. Begin again.
+    #[error("what the transaction reads is too old")]
+    SnapshotTooOld,
     /// It began so long ago that its outcome is no longer known.
     #[error("the transaction's outcome is no longer known")]
     Expired,

@@ -19,6 +19,8 @@ pub struct Figures {
     pub expired: u64,
     /// Reads that found no valid version.
     pub no_valid_version: u64,
+    /// Serializable attempts that ended because somebody had written what they read.
+    pub conflicts: u64,
     /// Keys loaded from the store.
     pub loads: u64,
     /// Slots of the present log written, each for one or more commits.
@@ -61,6 +63,7 @@ pub(crate) struct Counters {
     aborted: AtomicU64,
     expired: AtomicU64,
     no_valid_version: AtomicU64,
+    conflicts: AtomicU64,
     loads: AtomicU64,
     buffered_bytes: AtomicUsize,
     spilled_bytes: AtomicU64,
@@ -89,6 +92,10 @@ impl Counters {
 
     pub(crate) fn no_valid_version(&self) {
         self.no_valid_version.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn conflict(&self) {
+        self.conflicts.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn loaded(&self) {
@@ -139,6 +146,7 @@ impl Counters {
             aborted: count(&self.aborted),
             expired: count(&self.expired),
             no_valid_version: count(&self.no_valid_version),
+            conflicts: count(&self.conflicts),
             loads: count(&self.loads),
             spilled_bytes: count(&self.spilled_bytes),
             effects_sent: count(&self.effects_sent),

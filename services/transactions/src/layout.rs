@@ -99,6 +99,13 @@ pub const KEPT_NAMES: &[u8] = b"t/r/";
 /// What partitions of write sets' parts begin with.
 pub const WRITE_SETS: &[u8] = b"t/w/";
 
+/// The partition of keyspaces' rows.
+pub const KEYSPACES: &[u8] = b"t/k";
+/// What partitions of sequencers' logs begin with.
+pub const SEQUENCERS: &[u8] = b"t/s/";
+/// Which sequencer orders a keyspace. There is one as yet.
+const GROUP: u32 = 0;
+
 /// A key whose versions would have longer sort keys than this takes its long form. What the tightest store allows, and the
 /// same on all: what is at rest does not depend on the limits of who wrote it.
 pub const SORT_BYTES_MAX: usize = 1_024;
@@ -139,6 +146,21 @@ pub fn node_of(sort: &[u8]) -> Option<NodeId> {
 /// The partition of a node's log.
 pub fn log(node: NodeId) -> Bytes {
     [LOGS, &node.0.to_be_bytes()].concat().into()
+}
+
+/// A keyspace's row.
+pub fn keyspace(keyspace: KeyspaceId) -> ItemKey {
+    ItemKey::new(KEYSPACES, keyspace.0.to_be_bytes())
+}
+
+/// The keyspace whose row has this sort key.
+pub fn keyspace_of(sort: &[u8]) -> Option<KeyspaceId> {
+    Some(KeyspaceId(u32::from_be_bytes(sort.try_into().ok()?)))
+}
+
+/// The partition of the sequencer's log.
+pub fn sequencer_log() -> Bytes {
+    [SEQUENCERS, &GROUP.to_be_bytes()].concat().into()
 }
 
 /// The rows of one bucket.

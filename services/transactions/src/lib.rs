@@ -1,4 +1,4 @@
-//! Read-atomic transactions over a store that only keeps what it acknowledged.
+//! Read-atomic and serializable transactions over a store that only keeps what it acknowledged.
 //!
 //! The protocol on one screen (AFT, sections 3 and 4, with the rules T-1 to T-5 of the design):
 //!
@@ -15,6 +15,9 @@
 //! - [`begin`], [`read`], [`write`], [`commit`], [`ending`] and [`outcome`] are the calls, step by step; [`engine`] is
 //!   their public face. [`resolve`] finishes what earlier starts left. [`effects`] are gathered like writes and leave
 //!   through the [`outbox`].
+//! - [`keyspace`]s that serializable transactions use are ordered by the [`sequencer`], for all who write there: the row hands
+//!   the decision over to its log (`commit/sequenced.rs`), and [`snapshot`]s are read at its slots. `sequencer/validation.rs`
+//!   does no I/O.
 //! - [`spill`] writes values ahead of their commit: large ones, and what memory has no room for.
 //! - [`housekeeping`] keeps the store small behind them: [`collector`] follows what is superseded, [`retention`] what is past
 //!   its window, [`names`] what is kept for days, [`sweep`] what a death left that no log names: nothing, after a node that
@@ -48,6 +51,7 @@ pub mod heard;
 mod housekeeping;
 pub mod hybrid_clock;
 pub mod index;
+mod keyspace;
 pub mod layout;
 mod leave;
 pub mod model;
@@ -64,8 +68,10 @@ pub mod records;
 mod registry;
 mod resolve;
 mod retention;
+mod sequencer;
 pub mod service;
 mod slot_ages;
+mod snapshot;
 mod spill;
 mod store;
 mod sweep;

@@ -21,6 +21,8 @@ pub struct NodeId(pub u32);
 impl NodeId {
     /// Generated ids have 24 bits for it.
     pub const MAX: Self = Self((1 << 24) - 1);
+    /// No node: what positions and what is heard call the sequencer's log by.
+    pub const SEQUENCER: Self = Self(u32::MAX);
 }
 
 /// One begin of a transaction, unique for ever. Storage names use it, never the transaction's id.
@@ -85,6 +87,26 @@ pub struct Version {
     pub node: NodeId,
 }
 
+impl Version {
+    /// Above all timestamps of a clock: what was committed before a keyspace was sequenced is older than all after.
+    const SEQUENCED: u64 = 1 << 63;
+
+    /// In a sequenced keyspace: the place of a commit within a slot of the sequencer's log.
+    pub fn sequenced(slot: u64, place: u32) -> Self {
+        Self { timestamp: Timestamp(Self::SEQUENCED + slot), node: NodeId(place) }
+    }
+
+    /// The slot it has in the sequencer's log; none: a clock has given it.
+    pub fn slot(self) -> Option<u64> {
+        self.timestamp.0.checked_sub(Self::SEQUENCED)
+    }
+
+    /// What a clock has to go on above: slots are no times.
+    pub fn timed(self) -> Timestamp {
+        if self.slot().is_some() { Timestamp::default() } else { self.timestamp }
+    }
+}
+
 /// Where a commit was announced: a slot of its node's log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Position {
@@ -144,7 +166,8 @@ pub enum Isolation {
     /// writes.
     #[default]
     ReadAtomic,
-    /// As if transactions ran one after the other. Refused by this build.
+    /// As if transactions ran one after the other, in an order that goes with real time. One that reads and writes may
+    /// end with a conflict; one that only reads never does.
     Serializable,
 }
 
@@ -157,6 +180,8 @@ pub struct Begin {
     pub isolation: Isolation,
     /// The client's last commit, which the new transaction must see.
     pub after: Option<After>,
+    /// Of a serializable one: the keyspaces it uses; none: the default one. They are sequenced from then on, for good.
+    pub keyspaces: Vec<KeyspaceId>,
 }
 
 /// How a begin ended.

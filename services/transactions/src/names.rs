@@ -165,7 +165,7 @@ impl Core {
             Some(Decision { attempt, state: State::Aborted, .. }) => {
                 node.store.drop_aborted(&id, attempt).await?;
             }
-            Some(Decision { state: State::Undecided, .. }) | None => {}
+            Some(Decision { state: State::Undecided | State::Prepared, .. }) | None => {}
         }
         node.store.finish(&Update::delete(layout::kept_name_at(end, sort))).await.map(drop)
     }

@@ -1,7 +1,7 @@
 //! One start of a node: its id, its view of the store, its log.
 
 use std::sync::{
-    Arc,
+    Arc, OnceLock,
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
@@ -12,6 +12,7 @@ use crate::{
     Error, Result,
     model::{Attempt, NodeId},
     node_log::NodeLog,
+    sequencer::Sequencer,
     store::Store,
 };
 
@@ -26,6 +27,8 @@ pub(crate) struct Node {
     /// When it began to serve.
     pub(crate) started: Monotonic,
     begun: AtomicU64,
+    /// Once a keyspace is sequenced.
+    sequencer: OnceLock<Sequencer>,
     /// Shared by whoever writes; taken for good by who leaves.
     at_work: Arc<RwLock<()>>,
     is_leaving: AtomicBool,
@@ -35,9 +38,28 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn new(id: NodeId, store: Arc<Store>, log: NodeLog, started: Monotonic) -> Self {
-        let (begun, at_work) = (AtomicU64::new(0), Arc::default());
-        let (is_leaving, has_traces) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { id, store, log, work: Notify::new(), started, begun, at_work, is_leaving, has_traces }
+        Self {
+            id,
+            store,
+            log,
+            work: Notify::new(),
+            started,
+            begun: AtomicU64::new(0),
+            sequencer: OnceLock::new(),
+            at_work: Arc::default(),
+            is_leaving: AtomicBool::new(false),
+            has_traces: AtomicBool::new(false),
+        }
+    }
+
+    /// Who orders the commits of sequenced keyspaces; none: there are none.
+    pub(crate) fn sequencer(&self) -> Option<&Sequencer> {
+        self.sequencer.get()
+    }
+
+    /// This node orders them from now on.
+    pub(crate) fn set_sequencer(&self, sequencer: Sequencer) {
+        self.sequencer.set(sequencer).expect("a node takes the sequencer's log over once");
     }
 
     /// Nothing is left to do or to clean for an entry in `slot`.

@@ -17,9 +17,8 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
-use ports::{Clock, ErrorKind};
-use primitives::{Appended, Cursor, Epoch, SlotIndex, Writer};
+use ports::Clock;
+use primitives::{Cursor, Epoch, SlotIndex, Writer};
 use tokio::sync::{self, oneshot};
 
 use crate::{
@@ -232,7 +231,7 @@ impl NodeLog {
     async fn write_waiting(&self, writer: &mut Writer) {
         let (drafts, told): (Vec<Draft>, Vec<_>) = self.next_batch().into_iter().unzip();
         let (slot, given) = self.put_together(drafts);
-        let written = self.write(writer, encode(&slot)).await;
+        let written = self.store.append(writer, encode(&slot)).await.map(|(slot, _)| slot);
         let now = self.clock.monotonic();
         if let Ok(index) = written {
             let committing = slot.entries.iter().filter(|entry| matches!(entry, Entry::Committing { .. }));
@@ -276,30 +275,6 @@ impl NodeLog {
             given.push(state.clock.last());
         }
         (StoredSlot { written_ms: wall.0, timestamp: state.clock.last(), entries }, given)
-    }
-
-    async fn write(&self, writer: &mut Writer, payload: Bytes) -> Result<u64> {
-        let mut delays = Store::delays();
-        loop {
-            self.store.standing()?;
-            // What a lost answer left is asked for first: written anew, it would stand there twice.
-            let appended = match writer.settle().await {
-                Ok(None) => writer.append(payload.clone()).await,
-                Ok(Some(settled)) => Ok(settled),
-                Err(error) => Err(error),
-            };
-            match appended {
-                Ok(Appended::At(slot, point)) => {
-                    self.store.seen(point)?;
-                    return Ok(slot.0);
-                }
-                Ok(Appended::Fenced) => self.store.fall(),
-                Err(error) if error.kind() == ErrorKind::Lost => self.store.fall(),
-                Err(error) if error.kind() == ErrorKind::NoRoom => return Err(Error::NoRoom),
-                Err(error) if error.is_retryable() => self.store.pause(&mut delays).await,
-                Err(error) => return Err(error.into()),
-            }
-        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -70,7 +70,7 @@ impl Core {
         }
         let (decision, point) = node.store.decision(&call.id).await?;
         let Some(decision) = decision else { return self.answer_without_row(node, &call.id, point).await };
-        let (decision, point) = close_undecided(node, &call.id, decision, point).await?;
+        let (decision, point) = self.close_undecided(node, &call.id, decision, point).await?;
         node.store.externalize(point).await?;
         let is_asked = call.attempt.is_none_or(|asked| asked == decision.attempt);
         match decision.state {
@@ -79,7 +79,9 @@ impl Core {
                 self.hear_committed(node, &call.id, decision.attempt, &stored, point).await?;
                 Ok(Committed { after: stored.after() })
             }
-            State::Aborted | State::Undecided => Err(Error::TransactionFinished(Outcome::Aborted)),
+            State::Aborted | State::Undecided | State::Prepared => {
+                Err(Error::TransactionFinished(Outcome::Aborted))
+            }
         }
     }
 
@@ -100,21 +102,26 @@ impl Core {
         }
         Err(Error::TransactionFinished(Outcome::Aborted))
     }
-}
 
-/// The row is there: if it is undecided, the attempt that has it is not held by anybody any more.
-async fn close_undecided(
-    node: &Node,
-    id: &TransactionId,
-    decision: Decision,
-    point: DurabilityPoint,
-) -> Result<(Decision, DurabilityPoint)> {
-    if decision.state != State::Undecided {
-        return Ok((decision, point));
-    }
-    match node.store.close_named(id, decision.attempt).await? {
-        Decided::Done(point) => Ok((Decision { state: State::Aborted, ..decision }, point)),
-        Decided::Refused(Some(decision), point) => Ok((decision, point)),
-        Decided::Refused(None, _) => Err(Error::NoSuchTransaction),
+    /// The row is there: if it is not decided, the attempt that has it is not held by anybody any more.
+    async fn close_undecided(
+        &self,
+        node: &Arc<Node>,
+        id: &TransactionId,
+        decision: Decision,
+        point: DurabilityPoint,
+    ) -> Result<(Decision, DurabilityPoint)> {
+        match decision.state {
+            State::Undecided => match node.store.close_named(id, decision.attempt).await? {
+                Decided::Done(point) => Ok((Decision { state: State::Aborted, ..decision }, point)),
+                Decided::Refused(Some(decision), point) => Ok((decision, point)),
+                Decided::Refused(None, _) => Err(Error::NoSuchTransaction),
+            },
+            State::Prepared => {
+                let (decision, point) = self.close_prepared(node, id, decision.attempt).await?;
+                Ok((decision.ok_or(Error::NoSuchTransaction)?, point))
+            }
+            State::Committed(_) | State::Aborted => Ok((decision, point)),
+        }
     }
 }

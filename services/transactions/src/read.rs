@@ -26,6 +26,7 @@ use crate::{
     node::Node,
     read_set::{Choice, Read, Seen},
     records::{CommitRecord, Place, Write},
+    snapshot,
     store::{Decision, State, VersionItem},
     transaction::{Phase, Transaction},
     write_buffer::Held,
@@ -105,6 +106,7 @@ impl Drop for Pin<'_> {
 impl Core {
     pub(crate) async fn get(self: &Arc<Self>, call: &Call, key: &Key) -> Result<Shown<Option<Bytes>>> {
         let transaction = self.here(call).await?;
+        transaction.check_keyspace(key)?;
         let mut loaded = None;
         let mut stale = 0;
         loop {
@@ -140,7 +142,7 @@ impl Core {
                 Found::Missing if transaction.state().phase != Phase::Open => {
                     transaction.state().touch(self.clock.monotonic())?;
                 }
-                Found::Missing if transaction.is_overtaken() => return Err(self.no_valid_version()),
+                Found::Missing if transaction.is_overtaken() => return Err(self.too_late(&transaction)),
                 Found::Missing if age == Age::New && stale < STALE_MAX => {
                     transaction.state().reads.take_back(key);
                     self.view().index.forget(key);
@@ -205,13 +207,19 @@ impl Core {
         let Some(entry) = known.or(loaded) else {
             return Ok(Looked::Unknown(self.load(&transaction.node, key)));
         };
-        let dropped = if self.config.is_broken(Broken::RevivesCollected) { Arc::default() } else { dropped };
-        let seen = Seen { begin_heard: &transaction.start.heard, dropped: &dropped };
-        let chosen = state.reads.choose(key, &entry.versions, &seen, self.config.broken);
-        let choice = chosen.map_err(|_| self.no_valid_version())?;
-        // Asked after the entry was looked at: what was absent before the attempt was overtaken is absent.
-        if choice == Choice::Absent && transaction.is_overtaken() {
-            return Err(self.no_valid_version());
+        let choice = if let Some(slot) = transaction.read_at() {
+            snapshot::choose(&entry.versions, slot)
+        } else {
+            let revives = self.config.is_broken(Broken::RevivesCollected);
+            let dropped = if revives { Arc::default() } else { dropped };
+            let seen = Seen { begin_heard: &transaction.start.heard, dropped: &dropped };
+            let chosen = state.reads.choose(key, &entry.versions, &seen, self.config.broken);
+            chosen.map_err(|_| self.no_valid_version())?
+        };
+        // Asked after the entry was looked at: what was absent before the attempt was overtaken is absent. Of a snapshot the
+        // right version may be gone, and an older one there still.
+        if transaction.is_overtaken() && (choice == Choice::Absent || transaction.is_serializable()) {
+            return Err(self.too_late(transaction));
         }
         let is_recorded = match &choice {
             Choice::Absent => !self.config.is_broken(Broken::ForgetsAbsence),
@@ -221,6 +229,11 @@ impl Core {
             state.reads.record(key.clone(), choice.clone(), entry.point);
         }
         Ok(Looked::Chosen(Read { choice, point: entry.point }, Age::New))
+    }
+
+    /// What an attempt may need is collected.
+    fn too_late(&self, transaction: &Transaction) -> Error {
+        if transaction.is_serializable() { Error::SnapshotTooOld } else { self.no_valid_version() }
     }
 
     fn no_valid_version(&self) -> Error {
@@ -302,7 +315,7 @@ impl Core {
             match found {
                 Ok(Versions { records, values, point }) => {
                     for record in &records {
-                        node.log.observe(record.version.timestamp);
+                        node.log.observe(record.version.timed());
                     }
                     for (attempt, write, value) in values {
                         view.data.insert(attempt, write, value);
@@ -347,11 +360,18 @@ impl Core {
             versions.values.extend(item.value.map(|value| (record.attempt, item.write, value)));
             versions.records.push(record);
         }
+        if let Some(sequencer) = node.sequencer()
+            && self.view().keyspaces.is_sequenced(key.keyspace())
+        {
+            // A successor collects what snapshots of this node need: what was found is whole if there was none yet.
+            sequencer.confirm().await?;
+        }
         Ok(Versions { point, ..versions })
     }
 }
 
-/// The record of a version, if it counts: if its row is committed by the attempt that wrote it, as that write.
+/// The record of a version, if it counts: if its row is committed by the attempt that wrote it, as that write, or if it was
+/// handed over to the sequencer and is in its log.
 async fn committed_version(
     node: &Node,
     key: &Key,
@@ -363,15 +383,24 @@ async fn committed_version(
         |record: &CommitRecord| record.write_of(key).is_some_and(|write| write.write == item.write);
     if let Some(record) = known {
         let point = record.point;
-        return Ok((is_its_write(&record).then_some(record), item, point));
+        return Ok((Some(record).filter(|record| is_its_write(record)), item, point));
     }
-    let (decision, point) = node.store.decision(&item.id).await?;
+    let (mut decision, mut point) = node.store.decision(&item.id).await?;
+    if decision.as_ref().is_some_and(|row| row.attempt == attempt && row.state == State::Prepared) {
+        if let Some(record) = node.sequencer().and_then(|sequencer| sequencer.unsettled(attempt)) {
+            let point = point.max(record.point);
+            return Ok((Some(record).filter(|record| is_its_write(record)), item, point));
+        }
+        // Settled since it was read; or not decided before this, and then it is heard of like any other.
+        (decision, point) = node.store.decision(&item.id).await?;
+    }
     let Some(Decision { attempt: decided, state: State::Committed(stored), .. }) = decision else {
         return Ok((None, item, point));
     };
     if decided != attempt {
         return Ok((None, item, point));
     }
-    let record = node.store.record(&item.id, attempt, &stored, point).await?;
-    Ok((is_its_write(&record).then(|| Arc::new(record)), item, point))
+    let record = Arc::new(node.store.record(&item.id, attempt, &stored, point).await?);
+    let counts = is_its_write(&record);
+    Ok((counts.then_some(record), item, point))
 }

@@ -26,7 +26,7 @@ use ports::DurabilityPoint;
 use crate::{
     broken::Broken,
     heard::Heard,
-    model::{Attempt, Key, Position, Version},
+    model::{Attempt, Key, Position, Timestamp},
     records::CommitRecord,
 };
 
@@ -95,13 +95,18 @@ impl ReadSet {
         self.reads.is_empty()
     }
 
-    /// The highest version in it.
-    pub fn newest(&self) -> Version {
-        let versions = self.reads.values().filter_map(|read| match &read.choice {
-            Choice::Version(record) => Some(record.version),
+    /// The highest timestamp in it that a clock has given.
+    pub fn newest_timed(&self) -> Timestamp {
+        let timestamps = self.reads.values().filter_map(|read| match &read.choice {
+            Choice::Version(record) => Some(record.version.timed()),
             Choice::Absent => None,
         });
-        versions.max().unwrap_or_default()
+        timestamps.max().unwrap_or_default()
+    }
+
+    /// The keys that were read.
+    pub fn keys(&self) -> impl Iterator<Item = &Key> {
+        self.reads.keys()
     }
 
     /// What `key`, which is not in the set, may be read as: `versions` are all that is known of it, oldest first.

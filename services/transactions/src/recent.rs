@@ -18,7 +18,7 @@ use crate::{
 /// What a record takes here beside itself.
 const ENTRY_BYTES: usize = 128;
 
-/// Commits of this node, by slot and by attempt.
+/// Commits of this node, by the slot of its log that announced them, and by attempt.
 #[derive(Debug)]
 pub(crate) struct Recent {
     bytes_max: usize,
@@ -48,9 +48,9 @@ impl Recent {
         *self = Self::new(self.bytes_max);
     }
 
-    /// A commit of this node is decided; its slot is not yet said to be.
-    pub(crate) fn note(&mut self, record: &Arc<CommitRecord>) {
-        self.slots.insert((record.position.slot, record.attempt), Arc::clone(record));
+    /// A commit of this node that `slot` of its log announced is decided; that slot is not yet said to be.
+    pub(crate) fn note(&mut self, slot: u64, record: &Arc<CommitRecord>) {
+        self.slots.insert((slot, record.attempt), Arc::clone(record));
         self.attempts.insert(record.attempt, Arc::clone(record));
         self.bytes += record.bytes_len() + ENTRY_BYTES;
         while self.bytes > self.bytes_max
@@ -122,7 +122,7 @@ mod tests {
         let mut recent = Recent::new(4 * one);
         // Decided in any order; slots 3 and 5 have no commits.
         for (slot, sequence) in [(2, 2), (1, 1), (4, 4), (2, 3)] {
-            recent.note(&record(slot, sequence));
+            recent.note(slot, &record(slot, sequence));
         }
         let expected =
             |keys: &[&str], through| Some((keys.iter().map(ToString::to_string).collect(), through));
@@ -132,11 +132,11 @@ mod tests {
         assert_eq!(names(recent.walk(3, 3, 1)), expected(&[], 3));
         assert_eq!(names(recent.walk(6, 5, 1)), None);
         assert!(recent.get(Attempt { node: NodeId(1), sequence: 1 }).is_some());
-        recent.note(&record(6, 5));
+        recent.note(6, &record(6, 5));
         assert!(recent.get(Attempt { node: NodeId(1), sequence: 1 }).is_none());
         assert_eq!(names(recent.walk(1, 6, 9)), None);
         assert_eq!(names(recent.walk(2, 6, 9)), expected(&["k2", "k3", "k4", "k5"], 6));
-        recent.note(&record(6, 6));
+        recent.note(6, &record(6, 6));
         assert_eq!(names(recent.walk(2, 6, 9)), None, "half of slot 2 is gone");
         recent.clear();
         assert_eq!(names(recent.walk(1, 1, 9)), expected(&[], 1));

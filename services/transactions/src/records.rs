@@ -8,7 +8,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use ports::DurabilityPoint;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::model::{After, Attempt, Key, Position, Timestamp, TransactionId, Version};
+use crate::model::{After, Attempt, Key, NodeId, Position, Timestamp, TransactionId, Version};
 
 /// The layout of the records below, and of the keys of `layout.rs`. A change of any of them raises it and, once a
 /// version was released, adds a decoder for the old one.
@@ -109,6 +109,14 @@ impl WriteSet {
             Self::Parts(parts) => *parts,
         }
     }
+
+    /// About how long what is in itself is encoded.
+    pub fn bytes_len(&self) -> usize {
+        match self {
+            Self::Inline(writes) => writes.iter().map(Write::bytes_len).sum(),
+            Self::Parts(_) => 0,
+        }
+    }
 }
 
 /// What a decision row holds beside id and attempt once it is committed.
@@ -181,13 +189,51 @@ impl Entry {
     /// About how long it is encoded.
     pub fn bytes_len(&self) -> usize {
         let writes = match self {
-            Self::Committing { writes: WriteSet::Inline(writes), .. } | Self::Spilled { writes, .. } => {
-                writes.iter().map(Write::bytes_len).sum()
-            }
-            _ => 0,
+            Self::Committing { writes, .. } => writes.bytes_len(),
+            Self::Spilled { writes, .. } => writes.iter().map(Write::bytes_len).sum(),
+            Self::Began { .. } => 0,
         };
         let (Self::Began { id, .. } | Self::Committing { id, .. } | Self::Spilled { id, .. }) = self;
         48 + id.as_bytes().len() + writes
+    }
+}
+
+/// A slot of the sequencer's log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SequencedSlot {
+    /// When it was written, by its writer's wall clock.
+    pub written_ms: u64,
+    /// What commits in it, in this order.
+    pub commits: Vec<SequencedCommit>,
+}
+
+/// A commit in the sequencer's log: that it stands there decides it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SequencedCommit {
+    /// Its name.
+    pub id: TransactionId,
+    /// The attempt.
+    pub attempt: Attempt,
+    /// What it wrote.
+    pub writes: WriteSet,
+    /// How many effects it has.
+    pub effects: u32,
+}
+
+impl SequencedCommit {
+    /// About how long it is encoded.
+    pub fn bytes_len(&self) -> usize {
+        48 + self.id.as_bytes().len() + self.writes.bytes_len()
+    }
+
+    /// What its row will say: it has this place within `slot`.
+    pub fn record(&self, slot: u64, place: u32) -> StoredRecord {
+        StoredRecord {
+            version: Version::sequenced(slot, place),
+            position: Position { log: NodeId::SEQUENCER, slot },
+            writes: self.writes.clone(),
+            effects: self.effects,
+        }
     }
 }
 
@@ -236,7 +282,6 @@ impl CommitRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::NodeId;
 
     #[test]
     fn a_slot_is_read_back_as_it_was_written() {

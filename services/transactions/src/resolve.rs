@@ -20,13 +20,14 @@ use crate::{
     engine::Core,
     heard::Heard,
     hybrid_clock::HybridClock,
-    layout,
+    keyspace, layout,
     model::{Attempt, NodeId, TransactionId},
     node::Node,
     node_log::NodeLog,
     records::{Entry, StoredSlot, decode},
     registry::{self, NodeRow},
     retention::delete_uncommitted,
+    sequencer::Sequencer,
     spill::tidy_spilled,
     store::{Decided, Decision, State, Store},
     transaction::Phase,
@@ -51,7 +52,17 @@ impl Core {
         let log = FencedLog::new(Arc::clone(&self.key_value), layout::log(id));
         let (writer, _) = store.again(|| log.take_over(Cursor::START)).await?;
         store.seen(writer.point())?;
-        let (highest, rows) = self.resolve_all(&store, id).await?;
+        // Before any row is judged that was handed over to it: from here on it decides nothing.
+        let marked = keyspace::list_marked(&store).await?;
+        let sequencer = if marked.is_empty() { None } else { Some(self.take_over_sequencer(&store).await?) };
+        let (highest, rows) = self.resolve_all(&store, id, sequencer.as_ref()).await?;
+        // An earlier start marks nothing after this without noticing that it is none any more.
+        if keyspace::list_marked(&store).await? != marked {
+            return Err(Error::unavailable("an earlier start has just marked a keyspace"));
+        }
+        for keyspace in &marked {
+            keyspace::finish_mark(&store, *keyspace).await?;
+        }
         let unsent = self.find_unsent(&store, id).await?;
         let clock = Arc::clone(&self.clock);
         let log = NodeLog::new(Arc::clone(&store), writer, clock, highest, self.slot_bytes_max());
@@ -67,6 +78,11 @@ impl Core {
             dropped.finish(row.node, row.node);
         }
         view.dropped = Arc::new(dropped);
+        view.keyspaces.start_with(marked);
+        if let Some(sequencer) = sequencer {
+            view.hear_sequencer(sequencer.last());
+            node.set_sequencer(sequencer);
+        }
         view.node = Some(Arc::clone(&node));
         drop(view);
         tracing::info!(node = id.0, "transactions are served");
@@ -75,7 +91,7 @@ impl Core {
     }
 
     /// A slot has to fit an item, with room for what a large last entry adds.
-    fn slot_bytes_max(&self) -> usize {
+    pub(crate) fn slot_bytes_max(&self) -> usize {
         self.config.slot_bytes_max.min(self.key_value.limits().item_bytes_max / 2)
     }
 
@@ -106,13 +122,18 @@ impl Core {
     }
 
     /// Resolves the logs of all nodes before `own`; the clock goes on above what they gave. Also returns their rows.
-    async fn resolve_all(&self, store: &Store, own: NodeId) -> Result<(HybridClock, Vec<NodeRow>)> {
+    async fn resolve_all(
+        &self,
+        store: &Store,
+        own: NodeId,
+        sequencer: Option<&Sequencer>,
+    ) -> Result<(HybridClock, Vec<NodeRow>)> {
         let mut highest = HybridClock::default();
         let mut rows = registry::list(store).await?;
         rows.retain(|row| row.node != own);
         for row in &mut rows {
             if !row.is_resolved {
-                *row = self.resolve(store, *row).await?;
+                *row = self.resolve(store, *row, sequencer).await?;
             }
             if !self.config.is_broken(Broken::ForgetsItsClock) {
                 highest.observe(row.timestamp);
@@ -129,7 +150,7 @@ impl Core {
     }
 
     /// Resolves one log. Returns the row as it is then.
-    async fn resolve(&self, store: &Store, row: NodeRow) -> Result<NodeRow> {
+    async fn resolve(&self, store: &Store, row: NodeRow, sequencer: Option<&Sequencer>) -> Result<NodeRow> {
         let log = FencedLog::new(Arc::clone(&self.key_value), layout::log(row.node));
         let slots = if self.config.is_broken(Broken::ResolvesWithoutSeal) {
             store.again(|| log.take_over_without_seal(row.done)).await?.1
@@ -154,7 +175,7 @@ impl Core {
         // written ahead goes by what its commit came to, if there was one.
         for entries in [commits, others] {
             let resolving =
-                stream::iter(entries).map(|entry| resolve_entry(store, entry, self.config.broken));
+                stream::iter(entries).map(|entry| resolve_entry(store, entry, sequencer, self.config.broken));
             resolving.buffered(ENTRIES_AT_ONCE).try_collect::<()>().await?;
         }
         tracing::info!(
@@ -170,12 +191,17 @@ impl Core {
 }
 
 /// Decides an entry whose owner is gone, and deletes what does not count.
-async fn resolve_entry(store: &Store, entry: Entry, broken: Option<Broken>) -> Result<()> {
+async fn resolve_entry(
+    store: &Store,
+    entry: Entry,
+    sequencer: Option<&Sequencer>,
+    broken: Option<Broken>,
+) -> Result<()> {
     match entry {
         // Taken over by a later begin, committed, or nothing: all the same to this one.
         Entry::Began { id, attempt } => store.forget(&id, attempt).await.map(drop),
         Entry::Committing { id, attempt, named, writes, .. } => {
-            if !is_committed(store, &id, attempt, named).await? {
+            if !is_committed(store, &id, attempt, named, sequencer).await? {
                 delete_uncommitted(store, attempt, &writes).await?;
             }
             Ok(())
@@ -185,8 +211,22 @@ async fn resolve_entry(store: &Store, entry: Entry, broken: Option<Broken>) -> R
 }
 
 /// Whether an attempt has committed; from now on it has not, if it had not.
-async fn is_committed(store: &Store, id: &TransactionId, attempt: Attempt, named: bool) -> Result<bool> {
-    let (decision, _) = store.decision(id).await?;
+async fn is_committed(
+    store: &Store,
+    id: &TransactionId,
+    attempt: Attempt,
+    named: bool,
+    sequencer: Option<&Sequencer>,
+) -> Result<bool> {
+    let (mut decision, _) = store.decision(id).await?;
+    // What the sequencer's log had decided is settled already.
+    if decision.as_ref().is_some_and(|decision| decision.state == State::Prepared) {
+        if sequencer.is_none() {
+            return Err(Error::unavailable("an earlier start has just marked a keyspace"));
+        }
+        store.settle_aborted(id, attempt).await?;
+        decision = store.decision(id).await?.0;
+    }
     let is_undecided = decision.as_ref().is_none_or(|decision| decision.state == State::Undecided);
     let decision = if is_undecided {
         let closed = if named {

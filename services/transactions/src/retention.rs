@@ -30,7 +30,7 @@ use crate::{
     collector::Superseded,
     engine::Core,
     housekeeping::Tended,
-    model::{Attempt, Key, NodeId, TransactionId},
+    model::{Attempt, Key, NodeId, Position, TransactionId},
     node::Node,
     records::{CommitRecord, Entry, Place, StoredSlot, WriteSet, decode},
     registry,
@@ -205,6 +205,10 @@ impl Core {
 
     /// Deletes the deletions of `record` that are still the newest versions of their keys.
     async fn drop_tombstones(self: &Arc<Self>, node: &Arc<Node>, record: &Arc<CommitRecord>) -> Result<()> {
+        if record.position.log == NodeId::SEQUENCER {
+            let Position { log, slot } = record.position;
+            Arc::make_mut(&mut self.view().dropped).advance(log, slot);
+        }
         for write in record.writes.iter().filter(|write| write.place == Place::Gone) {
             let entry = self.entry(node, &write.key).await?;
             if entry.versions.last().is_none_or(|newest| newest.attempt != record.attempt) {

@@ -19,12 +19,13 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use ports::{
     Clock, Condition, DurabilityPoint, Entropy, ErrorKind, Incarnation, Item, Key as ItemKey, Position,
     Update,
     key_value::{Name, Outcome, Read, Scan, SharedKeyValue, Value},
 };
-use primitives::{Backoff, retry, retry_repeatable};
+use primitives::{Appended, Backoff, Writer, retry, retry_repeatable};
 use tokio::sync::Notify;
 
 pub(crate) use self::{
@@ -193,7 +194,7 @@ impl Store {
 
     /// All that the node has seen of the store: what it changes rests on that. A change that is under way while the
     /// store goes back must not arrive there: a row would be committed whose data are gone.
-    fn basis(&self) -> DurabilityPoint {
+    pub(crate) fn basis(&self) -> DurabilityPoint {
         let position = Position(self.reached.load(Ordering::SeqCst));
         DurabilityPoint { incarnation: self.incarnation, position }
     }
@@ -204,6 +205,47 @@ impl Store {
         F: Future<Output = ports::Result<T>>,
     {
         Ok(retry_repeatable(READ_AGAIN, &*self.clock, &*self.entropy, attempt).await?)
+    }
+
+    /// Appends to a log, however often it has to be asked for. Errors: as [`Store::update`].
+    pub(crate) async fn append(&self, writer: &mut Writer, payload: Bytes) -> Result<(u64, DurabilityPoint)> {
+        let mut delays = Self::delays();
+        loop {
+            self.standing()?;
+            // What a lost answer left is asked for first: written anew, it would stand there twice. It has its slot for
+            // certain, so nothing but that answers it, for want of room neither.
+            let (appended, is_certain) = match writer.settle().await {
+                Ok(None) => (writer.append(payload.clone()).await, true),
+                Ok(Some(settled)) => (Ok(settled), true),
+                Err(error) => (Err(error), false),
+            };
+            match appended {
+                Ok(Appended::At(slot, point)) => return Ok((slot.0, self.seen(point)?)),
+                Ok(Appended::Fenced) => self.fall(),
+                Err(error) if error.kind() == ErrorKind::Lost => self.fall(),
+                Err(error) if !is_certain && !error.is_retryable() => self.fall(),
+                Err(error) if is_certain && error.kind() == ErrorKind::NoRoom => return Err(Error::NoRoom),
+                Err(error) if error.is_retryable() => self.pause(&mut delays).await,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// The same for a slot that decides about what the node has written: resting on all of that, since a store that has
+    /// gone back may have lost it and not the slots before.
+    pub(crate) async fn append_resting(
+        &self,
+        writer: &mut Writer,
+        payload: Bytes,
+    ) -> Result<(u64, DurabilityPoint)> {
+        if let Err(error) = writer.rest_on(self.basis()).await {
+            if error.kind() == ErrorKind::Lost {
+                self.fall();
+                self.standing()?;
+            }
+            return Err(error.into());
+        }
+        self.append(writer, payload).await
     }
 
     /// Waits before something is tried again.

@@ -123,6 +123,12 @@ impl Core {
                 self.counters.swept();
                 node.store.forget(id, attempt).await.map(drop)
             }
+            // Its owner's log is resolved and the sequencer's was taken over: it came late.
+            State::Prepared => {
+                self.counters.swept();
+                node.store.settle_aborted(id, attempt).await?;
+                node.store.drop_aborted(id, attempt).await
+            }
             // Whoever has a name without a row is refused like one whose row is closed.
             State::Aborted if id.generated().is_none() => node.store.drop_aborted(id, attempt).await,
             State::Committed(stored) if is_released => {

@@ -19,7 +19,7 @@ use crate::{
     Error, Result,
     effects::EffectBuffer,
     heard::Heard,
-    model::{Attempt, Committed, Outcome, Timestamp, TransactionId},
+    model::{Attempt, Committed, Key, KeyspaceId, NodeId, Outcome, Timestamp, TransactionId},
     node::Node,
     read_set::ReadSet,
     spill::Spills,
@@ -38,14 +38,24 @@ pub(crate) struct Transaction {
     pub(crate) began: Option<u64>,
     pub(crate) node: Arc<Node>,
     pub(crate) start: Start,
-    /// Its commit is above this.
-    pub(crate) after: Timestamp,
+    pub(crate) terms: Terms,
     /// Shared by whoever writes its values ahead, taken by who waits for them; only once it takes no more writes.
     pub(crate) flights: Arc<RwLock<()>>,
     /// It no longer keeps the versions it may need from being collected.
     overtaken: AtomicBool,
+    /// The sequencer refuses it from now on.
+    closed: AtomicBool,
     state: Mutex<State>,
     ended: watch::Sender<Option<Answer>>,
+}
+
+/// What a begin asked for, and was granted.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Terms {
+    /// The commit is above this.
+    pub(crate) after: Timestamp,
+    /// Of a serializable one: where it reads and writes.
+    pub(crate) keyspaces: Option<Arc<[KeyspaceId]>>,
 }
 
 /// Where the begin of an attempt stands among everything else.
@@ -87,7 +97,7 @@ impl Transaction {
         began: Option<u64>,
         node: Arc<Node>,
         start: Start,
-        after: Timestamp,
+        terms: Terms,
     ) -> Self {
         let state = State {
             phase: Phase::Open,
@@ -103,9 +113,10 @@ impl Transaction {
             began,
             node,
             start,
-            after,
+            terms,
             flights: Arc::default(),
             overtaken: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
             state: Mutex::new(state),
             ended: watch::Sender::new(None),
         }
@@ -118,6 +129,34 @@ impl Transaction {
 
     pub(crate) fn is_overtaken(&self) -> bool {
         self.overtaken.load(Ordering::SeqCst)
+    }
+
+    /// Somebody was told that it has not committed: it must not be ordered any more.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn is_serializable(&self) -> bool {
+        self.terms.keyspaces.is_some()
+    }
+
+    /// The slot of the sequencer's log at which it reads; none: it is read-atomic.
+    pub(crate) fn read_at(&self) -> Option<u64> {
+        self.is_serializable().then(|| self.start.heard.through(NodeId::SEQUENCER))
+    }
+
+    /// Errors: `Invalid` if `key` lies where a serializable transaction did not say that it would be.
+    pub(crate) fn check_keyspace(&self, key: &Key) -> Result<()> {
+        match &self.terms.keyspaces {
+            Some(named) if !named.contains(&key.keyspace()) => {
+                Err(Error::Invalid("the begin of this serializable transaction did not name the keyspace"))
+            }
+            _ => Ok(()),
+        }
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
@@ -189,6 +228,7 @@ pub(crate) fn outcome(answer: &Answer) -> Option<Outcome> {
     match answer {
         Ok(_) => Some(Outcome::Committed),
         Err(Error::TransactionFinished(outcome)) => Some(*outcome),
+        Err(Error::Conflict | Error::SnapshotTooOld) => Some(Outcome::Aborted),
         Err(_) => None,
     }
 }
@@ -197,6 +237,7 @@ pub(crate) fn outcome(answer: &Answer) -> Option<Outcome> {
 pub(crate) fn refusal(answer: &Answer) -> Error {
     match answer {
         Ok(_) => Error::TransactionFinished(Outcome::Committed),
+        Err(Error::Conflict | Error::SnapshotTooOld) => Error::TransactionFinished(Outcome::Aborted),
         Err(error) => error.clone(),
     }
 }

@@ -59,6 +59,7 @@ impl Core {
         key: Key,
         value: Option<Bytes>,
     ) -> Result<()> {
+        transaction.check_keyspace(&key)?;
         let place = self.place(value.as_ref());
         for _ in 0..ROOM_TRIES {
             match self.take_in(transaction, &key, place, value.as_ref()) {

@@ -13,7 +13,7 @@ use primitives::{Cursor, FencedLog};
 use transactions::{
     layout,
     model::{Attempt, Key, KeyspaceId, NodeId, TransactionId, Version},
-    records::{Entry, Place, StoredRecord, StoredSlot, Write, WriteSet, decode},
+    records::{Entry, Place, SequencedSlot, StoredRecord, StoredSlot, Write, WriteSet, decode},
 };
 
 use super::{
@@ -79,6 +79,8 @@ pub struct AtRest {
     pub had_large_effects: BTreeSet<Attempt>,
     /// Records that were written before what they decide about.
     pub too_early: Vec<String>,
+    /// How many slots the sequencer's log has.
+    pub sequenced: usize,
     /// The newest committed value of each key, as a node shows it after all is over.
     pub shown: BTreeMap<Key, Option<Bytes>>,
 }
@@ -120,6 +122,7 @@ impl AtRest {
                 at_rest.with_parts.insert(attempt);
             }
         }
+        at_rest.read_sequencer(store).await;
         for attempt in witness.attempts_with_chunks() {
             for (sort, _) in partition(store, layout::chunks(attempt).to_vec()).await {
                 let (write, _) = sort.split_first_chunk::<4>().expect("a chunk's key");
@@ -131,6 +134,25 @@ impl AtRest {
             at_rest.read_log(store, node).await;
         }
         at_rest
+    }
+
+    /// What the sequencer's log has decided, also where the rows do not say so yet.
+    async fn read_sequencer(&mut self, store: &SharedKeyValue) {
+        let log = FencedLog::new(store.clone(), layout::sequencer_log());
+        let from = log.start().await.expect("a calm store");
+        let read = log.read(from, PAGE_ITEMS).await.expect("a calm store");
+        self.sequenced = read.slots.len();
+        for slot in &read.slots {
+            let stored: SequencedSlot = decode(&slot.payload, "a slot").expect("a slot of ours");
+            for (place, commit) in (0..).zip(&stored.commits) {
+                let record = commit.record(slot.index.0, place);
+                let Some(row) = self.rows.get_mut(&commit.id) else { continue };
+                if row.attempt == commit.attempt && row.decision == Decision::Undecided {
+                    let writes = write_set(store, commit.attempt, &record.writes).await;
+                    row.decision = Decision::Committed(record, writes);
+                }
+            }
+        }
     }
 
     /// What the log of `node` announces.
@@ -216,7 +238,7 @@ async fn row(store: &SharedKeyValue, item: &Item) -> Row {
     let attempt =
         item.bytes("attempt").and_then(|bytes| Attempt::from_bytes(bytes)).expect("a row's attempt");
     let decision = match item.integer("state") {
-        None => Decision::Undecided,
+        None | Some(3) => Decision::Undecided,
         Some(1) => {
             let record = item.bytes("record").expect("a committed row's record");
             let record: StoredRecord = decode(record, "a commit record").expect("a record of ours");

@@ -13,7 +13,7 @@ use fastrand::Rng;
 use futures_util::future::{join, join_all};
 use transactions::{
     Error,
-    model::{After, Begin, Begun, Call, Key, Outcome, TransactionId},
+    model::{After, Begin, Begun, Call, Isolation, Key, Outcome, TransactionId},
 };
 
 use super::{
@@ -37,6 +37,10 @@ const LONG_STALL: Duration = Duration::from_secs(70);
 pub struct Habits {
     /// Transactions that have a name.
     pub one_named_in: usize,
+    /// Transactions that are serializable.
+    pub one_serializable_in: usize,
+    /// Transactions that only read.
+    pub one_reader_in: usize,
     /// Transactions whose function stalls: if they have a name, until after it was retried.
     pub one_stall_in: usize,
     /// Transactions whose client dies before it commits.
@@ -49,6 +53,13 @@ pub struct Habits {
     pub thinks: Duration,
 }
 
+/// What a function does, and how its transaction is kept apart.
+#[derive(Debug, Clone)]
+struct Run {
+    script: Script,
+    isolation: Isolation,
+}
+
 /// What all clients have done, in the order of the begins.
 pub type Record = Rc<RefCell<Vec<Execution>>>;
 
@@ -58,12 +69,22 @@ pub async fn work(house: House, number: usize, mix: Mix, habits: Habits, record:
     let client = Client::new(house, number, mix, habits, record, rng.fork());
     for transaction in 0..mix.transactions / mix.clients.max(1) {
         // A function need not do the same when it is run again.
-        let [script, again] = [(); 2].map(|()| Script::draw(&mix, &zipf, &mut rng));
+        let mut scripts = [(); 2].map(|()| Script::draw(&mix, &zipf, &mut rng));
+        if strikes(&mut rng, habits.one_reader_in) {
+            scripts.iter_mut().for_each(Script::only_read);
+        }
+        let isolation = if strikes(&mut rng, habits.one_serializable_in) {
+            Isolation::Serializable
+        } else {
+            Isolation::ReadAtomic
+        };
+        let [script, again] = scripts.map(|script| Run { script, isolation });
         let name = format!("c{number}-{transaction}");
         let name = strikes(&mut rng, habits.one_named_in)
             .then(|| TransactionId::new(name).expect("a name is short enough"));
-        let dies = strikes(&mut rng, habits.one_death_in).then(|| rng.usize(..=script.work.len()));
-        let stall = strikes(&mut rng, habits.one_stall_in).then(|| Stall::draw(&mut rng, script.work.len()));
+        let steps = script.script.work.len();
+        let dies = strikes(&mut rng, habits.one_death_in).then(|| rng.usize(..=steps));
+        let stall = strikes(&mut rng, habits.one_stall_in).then(|| Stall::draw(&mut rng, steps));
         client.transaction([&script, &again], name.as_ref(), stall, dies).await;
         tokio::time::sleep(habits.pause.mul_f64(rng.f64())).await;
     }
@@ -73,13 +94,14 @@ pub async fn work(house: House, number: usize, mix: Mix, habits: Habits, record:
 pub async fn transact(
     house: House,
     script: &Script,
+    isolation: Isolation,
     name: Option<&TransactionId>,
     effects: u32,
     record: Record,
 ) {
     let mix = Mix { value_bytes: 0, effects, ..Mix::default() };
     let client = Client::new(house, 0, mix, Habits::default(), record, Rng::with_seed(0));
-    client.platform(script, name, None).await;
+    client.platform(&Run { script: script.clone(), isolation }, name, None).await;
 }
 
 fn strikes(rng: &mut Rng, one_in: usize) -> bool {
@@ -133,7 +155,7 @@ impl Client {
 
     async fn transaction(
         &self,
-        [script, again]: [&Script; 2],
+        [script, again]: [&Run; 2],
         name: Option<&TransactionId>,
         stall: Option<Stall>,
         dies: Option<usize>,
@@ -155,7 +177,7 @@ impl Client {
     }
 
     /// Runs a function until it has come through.
-    async fn platform(&self, script: &Script, name: Option<&TransactionId>, dies: Option<usize>) {
+    async fn platform(&self, script: &Run, name: Option<&TransactionId>, dies: Option<usize>) {
         for _ in 0..ATTEMPTS_MAX {
             if Box::pin(self.attempt(script, name, dies, None)).await == Ended::Done {
                 return;
@@ -166,7 +188,7 @@ impl Client {
 
     async fn attempt(
         &self,
-        script: &Script,
+        run: &Run,
         name: Option<&TransactionId>,
         dies: Option<usize>,
         stall: Option<Stall>,
@@ -174,7 +196,9 @@ impl Client {
         let connection = self.house.connect().await;
         let asked = self.now();
         let after = self.after.as_ref().and_then(Cell::get);
-        let begin = Begin { id: name.cloned(), after, ..Begin::default() };
+        let Run { script, isolation } = run;
+        let isolation = *isolation;
+        let begin = Begin { id: name.cloned(), after, isolation, ..Begin::default() };
         let writer = match connection.shown(connection.engine.begin(begin)).await {
             Ok(Begun::Open { id, attempt }) => Writer { id, attempt },
             Ok(Begun::Committed { id, after }) => {
@@ -185,8 +209,14 @@ impl Client {
             Err(_) => return Ended::Again,
         };
         let begun = Span { asked, answered: self.now() };
-        let execution =
-            Execution { client: self.number, writer: writer.clone(), begun, steps: Vec::new(), commit: None };
+        let execution = Execution {
+            client: self.number,
+            writer: writer.clone(),
+            isolation,
+            begun,
+            steps: Vec::new(),
+            commit: None,
+        };
         self.record.borrow_mut().push(execution);
         let index = self.record.borrow().len() - 1;
         let attempt = Attempt { client: self, connection, writer, index, planned: script.planned() };
@@ -198,7 +228,7 @@ impl Client {
         let mut record = self.record.borrow_mut();
         let asked = record.iter_mut().filter(|execution| execution.writer.id == *id);
         let mut asked = asked.filter_map(|execution| execution.commit.as_mut());
-        let commit = asked.rfind(|commit| commit.answer != Answer::Refused);
+        let commit = asked.rfind(|commit| !matches!(commit.answer, Answer::Refused | Answer::Conflict));
         let commit = commit.expect("a transaction is said to have committed only if somebody asked for it");
         if commit.answer == Answer::Unknown {
             commit.span.answered = self.now();
@@ -328,6 +358,10 @@ impl Attempt<'_> {
                 }
                 Err(Failure::Refused(Error::TransactionFinished(Outcome::Committed))) => {
                     panic!("a commit that is repeated is answered as it was before")
+                }
+                Err(Failure::Refused(Error::Conflict)) => {
+                    self.answered(asked, Answer::Conflict);
+                    return Ended::Again;
                 }
                 Err(Failure::Refused(_)) => {
                     self.answered(asked, Answer::Refused);

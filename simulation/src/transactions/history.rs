@@ -5,7 +5,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
-use transactions::model::{Attempt, Key, TransactionId, Version};
+use transactions::model::{Attempt, Isolation, Key, TransactionId, Version};
 
 /// One attempt of one transaction: who writes a value.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,6 +64,8 @@ pub enum Answer {
     Committed,
     /// None of them does.
     Refused,
+    /// None of them does, since somebody has written what it read.
+    Conflict,
     /// Nothing.
     Unknown,
 }
@@ -84,6 +86,8 @@ pub struct Execution {
     pub client: usize,
     /// Its name, and which begin of it.
     pub writer: Writer,
+    /// What it asked to be kept apart from.
+    pub isolation: Isolation,
     /// Its begin.
     pub begun: Span,
     /// What it did, in order.

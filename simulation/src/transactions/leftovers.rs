@@ -12,6 +12,9 @@ use super::{
     history::Writer,
 };
 
+/// The sequencer's log is trimmed by so many slots at a time.
+const SEQUENCED_MAX: usize = 64;
+
 /// Versions that are not the newest of their keys, or do not count, or delete; rows that decide about nothing and are no
 /// kept names; slots; parts of write sets without a row; chunks that no version names, and versions whose chunks are not there.
 pub fn leftovers(at_rest: &AtRest) -> Vec<String> {
@@ -29,6 +32,9 @@ pub fn leftovers(at_rest: &AtRest) -> Vec<String> {
     violations.extend(slots.map(|(id, attempt)| format!("the slot of {id:?} as {attempt} is left")));
     violations
         .extend(at_rest.began.iter().map(|attempt| format!("the slot of a begin as {attempt} is left")));
+    if at_rest.sequenced > SEQUENCED_MAX {
+        violations.push(format!("the sequencer's log has {} slots", at_rest.sequenced));
+    }
     violations
         .extend(at_rest.spilled.iter().map(|attempt| format!("the slot of a spill of {attempt} is left")));
     violations.extend(chunks(at_rest));

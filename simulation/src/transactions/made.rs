@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use transactions::{
-    model::{Attempt, Key, NodeId, Position, Timestamp, TransactionId, Version},
+    model::{Attempt, Isolation, Key, NodeId, Position, Timestamp, TransactionId, Version},
     records::{Place, StoredRecord, Write, WriteSet},
 };
 
@@ -40,7 +40,15 @@ impl Story {
         });
         self.planned.push(planned.collect());
         let begun = Span { asked, answered: self.moment() };
-        self.executions.push(Execution { client: 0, writer, begun, steps: Vec::new(), commit: None });
+        let (isolation, steps) = (Isolation::ReadAtomic, Vec::new());
+        self.executions.push(Execution { client: 0, writer, isolation, begun, steps, commit: None });
+        self
+    }
+
+    /// The same, serializable.
+    pub(crate) fn begins_serializable(&mut self, name: &str, keys: &[&str]) -> &mut Self {
+        self.begins(name, keys);
+        self.executions.last_mut().expect("it began").isolation = Isolation::Serializable;
         self
     }
 

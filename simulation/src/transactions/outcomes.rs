@@ -111,7 +111,9 @@ fn not_shown(at_rest: &AtRest) -> Vec<String> {
 
 /// T4: attempts that were told they had not committed, and have.
 pub fn refused_and_committed(histories: &[Execution], at_rest: &AtRest) -> Vec<String> {
-    let refused = histories.iter().filter(|execution| execution.answer() == Some(Answer::Refused));
+    let refused = histories
+        .iter()
+        .filter(|execution| matches!(execution.answer(), Some(Answer::Refused | Answer::Conflict)));
     let committed = refused.filter(|execution| at_rest.is_committed(&execution.writer));
     committed.map(|execution| format!("{:?} was told it had not committed", execution.writer)).collect()
 }

@@ -17,7 +17,7 @@ use super::{
     house::{Failure, House},
     leftovers,
     mortal::{Life, Side},
-    outcomes,
+    outcomes, serializability,
     workload::{Mix, key},
 };
 pub use crate::scenario::seeds;
@@ -228,6 +228,8 @@ impl Scenario {
             ("refused and committed", outcomes::refused_and_committed(executions, at_rest)),
             ("doubled", outcomes::doubled(executions, at_rest)),
             ("mixed", outcomes::mixed(at_rest)),
+            ("cycle", serializability::cycles(executions, at_rest)),
+            ("reader in conflict", serializability::readers_in_conflict(executions)),
             ("held", leftovers::held(figures)),
         ];
         if let Some(within) = self.seen_within {
@@ -352,7 +354,10 @@ async fn answered_otherwise(
             Err(Failure::Refused(transactions::Error::Expired)) if may_expire => continue,
             Err(_) => Answer::Refused,
         };
-        let before = execution.answer().unwrap_or(Answer::Refused);
+        let before = execution.answer().map_or(Answer::Refused, |answer| match answer {
+            Answer::Conflict => Answer::Refused,
+            answer => answer,
+        });
         if before != Answer::Unknown && again != before {
             violations.push(format!("answered otherwise: {:?} was {before:?}, then {again:?}", call.id));
         }

@@ -20,7 +20,7 @@ use ports::{
 use transactions::{
     layout,
     model::{Attempt, TransactionId},
-    records::{StoredRecord, Write, WriteSet, decode},
+    records::{SequencedSlot, StoredRecord, Write, WriteSet, decode},
 };
 
 use super::history::Writer;
@@ -89,8 +89,28 @@ impl Witness {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A slot of the sequencer's log was shown at `point`: what stands there has committed, whenever its row says so.
+    fn see_slot(&self, key: &Key, item: &Item, point: DurabilityPoint) {
+        let Some(payload) = item.bytes("payload") else { return };
+        let index = key.sort().last_chunk().map(|index| u64::from_be_bytes(*index)).expect("a slot's number");
+        let slot: SequencedSlot = decode(payload, "a slot").expect("a slot of ours");
+        for (place, commit) in (0..).zip(&slot.commits) {
+            self.note(&commit.id, commit.attempt, commit.record(index, place), point);
+        }
+    }
+
+    fn note(&self, id: &TransactionId, attempt: Attempt, record: StoredRecord, point: DurabilityPoint) {
+        let mut testimony = self.testimony();
+        let writer = Writer { id: id.clone(), attempt };
+        let seen = testimony.commits.entry(writer).or_insert_with(|| (record, Vec::new()));
+        seen.1.push(point);
+    }
+
     /// An item was shown at `point`.
     fn see(&self, key: &Key, item: &Item, point: DurabilityPoint) {
+        if *key.partition() == layout::sequencer_log()[..] {
+            return self.see_slot(key, item, point);
+        }
         if !key.partition().starts_with(layout::DECISIONS) || item.integer("state") != Some(1) {
             return;
         }
@@ -99,9 +119,7 @@ impl Witness {
         let record = item.bytes("record").expect("a committed row's record");
         let record: StoredRecord = decode(record, "a commit record").expect("a record of ours");
         let id = TransactionId::new(key.sort()).expect("a row's id");
-        let mut testimony = self.testimony();
-        let seen = testimony.commits.entry(Writer { id, attempt }).or_insert_with(|| (record, Vec::new()));
-        seen.1.push(point);
+        self.note(&id, attempt, record, point);
     }
 
     /// P6: records that were written before all they decide about was confirmed.
@@ -111,6 +129,9 @@ impl Witness {
 
     /// A record must not be written before what it decides about is confirmed.
     fn judge(&self, update: &Update) {
+        if *update.key.partition() == layout::sequencer_log()[..] {
+            return self.judge_slot(update);
+        }
         let Change::Modify(actions) = &update.change else { return };
         let record = actions.iter().find_map(|action| match action {
             Action::Set(name, Value::Bytes(record)) if *name == Name::from("record") => Some(record),
@@ -127,8 +148,26 @@ impl Witness {
         });
         let attempt = attempt.expect("a record says whose it is");
         let record: StoredRecord = decode(record, "a commit record").expect("a record of ours");
+        self.judge_record(attempt, &record);
+    }
+
+    /// The same of a slot of the sequencer's log, which decides before any row does.
+    fn judge_slot(&self, update: &Update) {
+        let Change::Modify(actions) = &update.change else { return };
+        let payload = actions.iter().find_map(|action| match action {
+            Action::Set(name, Value::Bytes(payload)) if name.as_str() == "payload" => Some(payload),
+            _ => None,
+        });
+        let Some(payload) = payload else { return };
+        let slot: SequencedSlot = decode(payload, "a slot").expect("a slot of ours");
+        for (place, commit) in (0..).zip(&slot.commits) {
+            self.judge_record(commit.attempt, &commit.record(0, place));
+        }
+    }
+
+    fn judge_record(&self, attempt: Attempt, record: &StoredRecord) {
         let mut testimony = self.testimony();
-        for write in testimony.writes(attempt, &record) {
+        for write in testimony.writes(attempt, record) {
             let mut chunks =
                 (0..write.place.chunks()).map(|chunk| layout::chunk(attempt, write.write, chunk));
             let is_there = testimony.confirmed.contains(&(write.key.clone(), attempt))

@@ -130,6 +130,11 @@ impl Script {
         Self { work }
     }
 
+    /// Leaves its reads alone.
+    pub fn only_read(&mut self) {
+        self.work.retain(|work| matches!(work, Work::Read(_)));
+    }
+
     /// What will stand in its write set: of each key, the last write.
     pub fn planned(&self) -> Vec<Planned> {
         let mut planned: Vec<Planned> = Vec::new();

@@ -4,6 +4,7 @@
 mod collection;
 mod deaths;
 mod effects;
+mod serializable;
 mod values;
 
 use std::time::Duration;
@@ -27,6 +28,8 @@ fn small(weather: Weather) -> Scenario {
         one_named_in: 2,
         one_stall_in: 4,
         one_death_in: 12,
+        one_serializable_in: 0,
+        one_reader_in: 0,
         carries_after: true,
         pause: Duration::from_millis(10),
         thinks: Duration::ZERO,

@@ -22,7 +22,6 @@ async fn what_cannot_be_served_as_it_is_is_refused_by_its_kind() {
     refused(state.put(&long, "1").await, invalid);
     refused(state.get(&long).await, invalid);
     refused(client.transaction().id("i".repeat(129)).await, invalid);
-    refused(client.transaction().isolation(Isolation::Serializable).await, invalid);
     refused(client.transaction().after("nonsense").await, invalid);
     refused(client.transaction().id("").await, (ErrorKind::InvalidRequest, ""));
 
@@ -104,6 +103,40 @@ async fn a_read_that_would_be_fractured_has_its_own_kind_and_the_body_runs_again
         .await;
     assert_eq!(read.expect("the second run").flatten().as_deref(), Some(&b"1"[..]));
     assert_eq!(runs, 2);
+}
+
+/// T11, T12. Somebody writes what the body has read: it runs again if it writes, and goes through if it only reads.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conflict_has_its_own_kind_and_the_body_runs_again() {
+    let house = House::open().await;
+    let state = house.client.state();
+    let serializable = || house.client.transaction().isolation(Isolation::Serializable);
+    let mut runs = 0;
+    let written = serializable().transact(|t| {
+        runs += 1;
+        let (run, state) = (runs, &state);
+        async move {
+            let read = t.get("k").await?;
+            if run == 1 {
+                state.put("k", "theirs").await?;
+            }
+            t.put("k", "mine").await?;
+            if run == 1 {
+                refused(t.commit().await, (ErrorKind::Conflict, "conflict"));
+            }
+            Ok::<_, landfast_client::Error>(read)
+        }
+    });
+    let read = written.await.expect("the second run").flatten();
+    assert_eq!((read.as_deref(), runs), (Some(&b"theirs"[..]), 2));
+    assert_eq!(state.get("k").await.expect("read").as_deref(), Some(&b"mine"[..]));
+
+    let reader = serializable().await.expect("begun");
+    assert_eq!(reader.get("k").await.expect("read").as_deref(), Some(&b"mine"[..]));
+    state.put("l", "new").await.expect("written");
+    assert_eq!(reader.get("l").await.expect("read"), None, "it was not there when it began");
+    state.put("k", "theirs").await.expect("written");
+    reader.commit().await.expect("it only read");
 }
 
 /// T15.

@@ -185,7 +185,6 @@ async fn what_is_malformed_is_refused_and_nothing_begins() {
         "{\"id\":\"\"}",
         "{\"isolation\":\"snapshot\"}",
         "\u{0}",
-        "{\"isolation\":\"serializable\"}",
         "{\"isolaton\":\"read-atomic\"}",
         "{\"id\":\"a\",\"id\":\"b\"}",
         "{} {}",

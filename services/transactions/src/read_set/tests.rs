@@ -4,7 +4,7 @@ use ports::DurabilityPoint;
 
 use super::*;
 use crate::{
-    model::{NodeId, Position, Timestamp, TransactionId},
+    model::{NodeId, Position, Timestamp, TransactionId, Version},
     records::{Place, Write},
 };
 
@@ -233,7 +233,7 @@ fn a_read_taken_back_leaves_nothing() {
     let mut set = ReadSet::default();
     set.record(key(0), Choice::Version(both), DurabilityPoint::DURABLE);
     set.take_back(&key(0));
-    assert_eq!((set.len(), set.newest()), (0, Version::default()));
+    assert_eq!((set.len(), set.newest_timed()), (0, Timestamp::default()));
     let chosen = set.choose(&key(1), std::slice::from_ref(&first), &seen(&heard(0)), None);
     assert_eq!(chosen, Ok(Choice::Version(first)));
 }

@@ -29,6 +29,7 @@ const RELEASED: &str = "released";
 
 const COMMITTED: i64 = 1;
 const ABORTED: i64 = 2;
+const PREPARED: i64 = 3;
 
 /// How a transaction was decided.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +37,8 @@ pub(crate) enum State {
     Undecided,
     Committed(StoredRecord),
     Aborted,
+    /// The sequencer decides: what its log says counts, until the row says it.
+    Prepared,
 }
 
 /// A decision row.
@@ -119,6 +122,44 @@ impl Store {
         self.decide(Update::modify(self.buckets.decision(id), committing(attempt, record))).await
     }
 
+    /// `prepare`: hands the decision to the sequencer, under the condition that a commit would have.
+    pub(crate) async fn prepare(
+        &self,
+        id: &TransactionId,
+        attempt: Attempt,
+        is_named: bool,
+    ) -> Result<Decided> {
+        let actions = vec![set_attempt(attempt), Action::set_integer(STATE, PREPARED)];
+        let condition = if is_named { undecided(attempt) } else { Condition::Absent };
+        let update = Update::modify(self.buckets.decision(id), actions).when(condition);
+        Ok(match self.decide(update).await? {
+            Decided::Refused(Some(Decision { attempt: other, state: State::Prepared, .. }), point)
+                if other == attempt =>
+            {
+                Decided::Done(point)
+            }
+            decided => decided,
+        })
+    }
+
+    /// `settle` of what the sequencer's log says has committed. What the row says already stays.
+    pub(crate) async fn settle_committed(
+        &self,
+        id: &TransactionId,
+        attempt: Attempt,
+        record: &StoredRecord,
+    ) -> Result<()> {
+        let update = Update::modify(self.buckets.decision(id), committing(attempt, record));
+        self.finish(&update.when(decided(attempt, PREPARED))).await.map(drop)
+    }
+
+    /// `settle` of what the sequencer does not, and never will, commit.
+    pub(crate) async fn settle_aborted(&self, id: &TransactionId, attempt: Attempt) -> Result<Decided> {
+        let actions = vec![Action::set_integer(STATE, ABORTED)];
+        let update = Update::modify(self.buckets.decision(id), actions).when(decided(attempt, PREPARED));
+        self.finish_decision(&update).await
+    }
+
     /// `close(generated)`: aborted, if there is no row.
     pub(crate) async fn close_generated(&self, id: &TransactionId, attempt: Attempt) -> Result<Decided> {
         let actions = vec![set_attempt(attempt), Action::set_integer(STATE, ABORTED)];
@@ -194,6 +235,7 @@ impl Decision {
             (None, _) => State::Undecided,
             (Some(COMMITTED), Some(record)) => State::Committed(decode(record, "a commit record")?),
             (Some(ABORTED), _) => State::Aborted,
+            (Some(PREPARED), _) => State::Prepared,
             _ => return Err(corrupt("a decision row's state")),
         };
         let attempt = attempt.ok_or_else(|| corrupt("a decision row's attempt"))?;

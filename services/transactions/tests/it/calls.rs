@@ -2,7 +2,7 @@
 
 use transactions::{
     Error,
-    model::{Begin, Begun, Call, Isolation, Outcome},
+    model::{Begin, Begun, Call, Outcome},
 };
 
 use crate::house::{Node, bytes, finished, id, in_virtual_time, key, on_every_provider, versions_at_rest};
@@ -109,8 +109,6 @@ fn what_was_never_begun_is_not_there() {
             assert_eq!(node.engine.put(&call, key("k"), bytes("v")).await, Err(Error::NoSuchTransaction));
         }
         assert_eq!(node.status(&generated).await, Outcome::Open);
-        let serializable = Begin { isolation: Isolation::Serializable, ..Begin::default() };
-        assert!(matches!(node.engine.begin(serializable).await, Err(Error::Invalid(_))));
         let forged =
             Begin { after: Some("ffffffffffffffff-1-1-1".parse().expect("a token")), ..Begin::default() };
         assert!(matches!(node.engine.begin(forged).await, Err(Error::Invalid(_))));

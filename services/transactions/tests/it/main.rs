@@ -13,5 +13,6 @@ mod leaving;
 mod limits;
 mod restarts;
 mod room;
+mod serializable;
 mod storm;
 mod values;

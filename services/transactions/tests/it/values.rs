@@ -6,7 +6,7 @@ use bytes::Bytes;
 use ports::KeyValue;
 use transactions::{
     Config, Error, layout,
-    model::{Call, Key, Outcome},
+    model::{Begin, Call, Isolation, Key, Outcome},
 };
 
 use crate::{
@@ -98,6 +98,37 @@ fn values_of_every_length_are_read_as_they_were_written() {
         assert_eq!((figures.buffered_bytes, figures.open), (0, 0));
         let refused = node.engine.put_now(key("k"), Some(vec![0; (64 << 20) + 1].into())).await;
         assert!(matches!(refused, Err(Error::TooLarge(_))), "{refused:?}");
+    });
+}
+
+/// T9, T11, T12: in a sequenced keyspace a snapshot keeps its chunks, a conflict leaves none, and what was replaced or
+/// superseded goes.
+#[test]
+fn large_values_are_serializable() {
+    in_virtual_time(async |world| {
+        let (store, begin) =
+            (world.key_value(), Begin { isolation: Isolation::Serializable, ..Begin::default() });
+        let node = Node::on(&world, store.clone(), Config::default()).await;
+        let [old, new] = [value(100_000, 1), value(200_000, 2)];
+        let first = node.begin_as(begin.clone()).await;
+        node.engine.put(&first, key("k"), value(300_000, 3)).await.expect("taken");
+        node.engine.put(&first, key("k"), old.clone()).await.expect("taken");
+        node.commit(&first).await;
+        let [reader, late] = [node.begin_as(begin.clone()).await, node.begin_as(begin).await];
+        assert!(node.engine.get(&late, &key("k")).await.expect("read").value == Some(old.clone()));
+        node.engine.put(&late, key("k"), value(400_000, 4)).await.expect("taken");
+        assert_eq!(chunks_at_rest(&*store, &late).await, 1, "written ahead");
+        node.engine.put_now(key("k"), Some(new.clone())).await.expect("written");
+        assert_eq!(node.engine.commit(&late).await, Err(Error::Conflict));
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        assert_eq!(chunks_at_rest(&*store, &late).await, 0, "of the conflict");
+        assert_eq!(chunks_at_rest(&*store, &first).await, 1, "the reader needs it; what it replaced is gone");
+        assert!(node.engine.get(&reader, &key("k")).await.expect("read").value == Some(old));
+        node.commit(&reader).await;
+        tokio::time::sleep(Duration::from_mins(5)).await;
+        assert_eq!(chunks_at_rest(&*store, &first).await, 0, "superseded");
+        assert_eq!(versions_at_rest(&*store, "k").await, 1);
+        assert!(shown(&node, &key("k")).await == Some(new));
     });
 }
 

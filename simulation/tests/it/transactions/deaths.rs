@@ -12,7 +12,7 @@ use simulation::transactions::{
     scenario::{Outcome, Scenario},
     workload::{Planned, Script, Work, key},
 };
-use transactions::model::TransactionId;
+use transactions::model::{Isolation, TransactionId};
 
 /// After this long in a calm world, all effects of a transaction are sent.
 const UNTIL_SENT: Duration = Duration::from_secs(1);
@@ -47,6 +47,25 @@ fn transaction() -> Script {
     Script { work: vec![reads, write(0), write(3), deletes] }
 }
 
+/// How the transaction is begun, and what it sends.
+#[derive(Debug, Clone, Copy)]
+struct Asked<'a> {
+    name: Option<&'a str>,
+    isolation: Isolation,
+    effects: u32,
+}
+
+impl<'a> Asked<'a> {
+    fn read_atomic(name: Option<&'a str>, effects: u32) -> Self {
+        Self { name, isolation: Isolation::ReadAtomic, effects }
+    }
+
+    /// The first of its keyspace, which is sequenced for it.
+    fn serializable(name: Option<&'a str>, effects: u32) -> Self {
+        Self { name, isolation: Isolation::Serializable, effects }
+    }
+}
+
 /// Whether the deaths of a run struck.
 struct Struck {
     transaction: bool,
@@ -55,20 +74,14 @@ struct Struck {
 
 /// Runs the transaction on a node that dies at one of its calls; the next start dies as well if it is said so, the
 /// one after goes through, and the client goes on until it knows.
-async fn run(
-    name: Option<&str>,
-    effects: u32,
-    death: Death,
-    start: Option<Death>,
-    with: With,
-) -> (Outcome, Struck) {
+async fn run(asked: Asked<'_>, death: Death, start: Option<Death>, with: With) -> (Outcome, Struck) {
     let world = World::new(1);
     let receipts = effects::receive(&world, Rng::with_seed(1)).await;
     receipts.calm();
     let (house, record, life) =
         (House::new(&world, Scenario::default().config), Record::default(), Life::default());
     house.boot(life.clone(), 0).await;
-    transact(house.clone(), &earlier(), None, 0, record.clone()).await;
+    transact(house.clone(), &earlier(), Isolation::ReadAtomic, None, 0, record.clone()).await;
     life.ends_after(death.at, death.side);
     let next = Life::default();
     let recovering = async {
@@ -86,12 +99,10 @@ async fn run(
         next.goes_on();
         std::future::pending::<()>().await;
     };
-    let name = name.map(|name| TransactionId::new(name.to_owned()).expect("a name"));
-    let script = transaction();
     let struck = tokio::select! {
         biased;
         () = recovering => unreachable!("it goes on"),
-        () = transact_and_send(&house, &script, name.as_ref(), effects, &record) => {
+        () = transact_and_send(&house, asked, &record) => {
             Struck { transaction: life.is_over(), start: next.is_over() }
         }
     };
@@ -105,14 +116,10 @@ async fn run(
 }
 
 /// Runs the transaction, then waits until its effects have left, if they do.
-async fn transact_and_send(
-    house: &House,
-    script: &Script,
-    name: Option<&TransactionId>,
-    effects: u32,
-    record: &Record,
-) {
-    transact(house.clone(), script, name, effects, record.clone()).await;
+async fn transact_and_send(house: &House, asked: Asked<'_>, record: &Record) {
+    let Asked { name, isolation, effects } = asked;
+    let name = name.map(|name| TransactionId::new(name.to_owned()).expect("a name"));
+    transact(house.clone(), &transaction(), isolation, name.as_ref(), effects, record.clone()).await;
     if effects > 0 {
         house.world().clock().sleep(UNTIL_SENT).await;
     }
@@ -122,30 +129,39 @@ async fn transact_and_send(
 #[test]
 fn a_death_in_any_gap_of_a_commit_leaves_all_or_nothing() {
     // The entry, three versions, the row, and the wait for them, at the least.
-    dies_in_every_gap(0, 6);
+    dies_in_every_gap(|name| Asked::read_atomic(name, 0), 6);
 }
 
 /// T13: the same with effects, until the last of them has left.
 #[test]
 fn a_death_in_any_gap_of_the_outbox_leaves_effects_to_the_next() {
     // The outbox row as well; each effect, the wait for a message, the mark behind it; the deletion.
-    dies_in_every_gap(3, 14);
+    dies_in_every_gap(|name| Asked::read_atomic(name, 3), 14);
 }
 
-fn dies_in_every_gap(effects: u32, gaps_min: u64) {
+/// T4, T11, T-3: the same while a keyspace is marked and the sequencer decides.
+#[test]
+fn a_death_in_any_gap_of_a_sequenced_commit_leaves_all_or_nothing() {
+    // The mark, whether it serves, the seal, the mark again, the tail; then the slot.
+    dies_in_every_gap(|name| Asked::serializable(name, 0), 14);
+    dies_in_every_gap(|name| Asked::serializable(name, 2), 20);
+}
+
+fn dies_in_every_gap(asked: fn(Option<&'static str>) -> Asked<'static>, gaps_min: u64) {
     for (name, with) in [
         (None, With::Nothing),
         (None, With::TheStore),
         (Some("t"), With::Nothing),
         (Some("t"), With::TheStore),
     ] {
+        let asked = asked(name);
         for side in [Side::Before, Side::After] {
             let mut gaps = 0;
             for at in 0.. {
                 let death = Death { at, side };
-                let (outcome, struck) = simulated::run(run(name, effects, death, None, with));
-                assert_eq!(outcome.violations, [""; 0], "{name:?} {death:?} with {with:?}");
-                assert_eq!(outcome.committed, 2, "{name:?} {death:?} with {with:?}");
+                let (outcome, struck) = simulated::run(run(asked, death, None, with));
+                assert_eq!(outcome.violations, [""; 0], "{asked:?} {death:?} with {with:?}");
+                assert_eq!(outcome.committed, 2, "{asked:?} {death:?} with {with:?}");
                 if !struck.transaction {
                     break;
                 }
@@ -159,17 +175,23 @@ fn dies_in_every_gap(effects: u32, gaps_min: u64) {
 /// T4, T7: the start that resolves what such a death left dies as well, between any two of its calls.
 #[test]
 fn a_death_in_any_gap_of_a_resolve_leaves_it_to_the_next() {
-    dies_twice(0);
+    dies_twice(|name| Asked::read_atomic(name, 0));
 }
 
 /// T13: the same for the start that sends what such a death left.
 #[test]
 fn a_death_in_any_gap_of_a_hand_over_leaves_effects_to_the_next() {
-    dies_twice(2);
+    dies_twice(|name| Asked::read_atomic(name, 2));
 }
 
-fn dies_twice(effects: u32) {
-    for name in [None, Some("t")] {
+/// T4, T-4: the same for the start that takes the sequencer's log over.
+#[test]
+fn a_death_in_any_gap_of_a_take_over_leaves_it_to_the_next() {
+    dies_twice(|name| Asked::serializable(name, 0));
+}
+
+fn dies_twice(asked: fn(Option<&'static str>) -> Asked<'static>) {
+    for asked in [None, Some("t")].map(asked) {
         let mut at = 0;
         loop {
             let death = Death { at, side: Side::After };
@@ -178,9 +200,9 @@ fn dies_twice(effects: u32) {
             while struck.transaction && struck.start {
                 let start = Death { at: gaps, side: [Side::Before, Side::After][gaps as usize % 2] };
                 let outcome;
-                (outcome, struck) = simulated::run(run(name, effects, death, Some(start), With::Nothing));
-                assert_eq!(outcome.violations, [""; 0], "{name:?} {death:?}, start {start:?}");
-                assert_eq!(outcome.committed, 2, "{name:?} {death:?}, start {start:?}");
+                (outcome, struck) = simulated::run(run(asked, death, Some(start), With::Nothing));
+                assert_eq!(outcome.violations, [""; 0], "{asked:?} {death:?}, start {start:?}");
+                assert_eq!(outcome.committed, 2, "{asked:?} {death:?}, start {start:?}");
                 gaps += 1;
             }
             if !struck.transaction {

@@ -22,7 +22,7 @@ fn large(weather: Weather) -> Scenario {
     with_small_limits(scenario)
 }
 
-fn with_small_limits(mut scenario: Scenario) -> Scenario {
+pub(super) fn with_small_limits(mut scenario: Scenario) -> Scenario {
     scenario.config.inline_bytes_max = 50;
     scenario.config.chunk_bytes_max = 40;
     scenario.config.attempt_buffer_bytes_max = 60;

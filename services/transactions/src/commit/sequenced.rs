@@ -1,0 +1,101 @@
+//! The commit in a sequenced keyspace: the row hands the decision over.
+//!
+//! ```text
+//!  1  as any commit, and together with it the row: undecided ──▶ prepared, from now on the sequencer decides
+//!  2  all of that is confirmed
+//!  3  a slot of the sequencer's log: that decides, and installs
+//!  4  wait until the slot is durable, and with it all before it
+//!  5  answer; then the row says it, too
+//! ```
+//!
+//! Without the hand-over there would be two writers of one decision: whoever closes the row, and the sequencer. What a death
+//! after each step leaves is the table of `docs/design/0003-transactions.md`, section 9.4. Until its row says so, what has
+//! committed is found in the log, or in the memory of who wrote it.
+
+use std::sync::Arc;
+
+use super::{Commit, answer_durable, refused};
+use crate::{
+    Error, Result,
+    node_log::Placed,
+    records::CommitRecord,
+    sequencer::{Request, validation::Observed},
+    store::Decided,
+    transaction::{Answer, Transaction},
+};
+
+impl Commit<'_> {
+    /// Commits after validation of what was `observed`; none: whatever was written since.
+    pub(super) async fn run_sequenced(mut self, observed: Option<Observed>) -> Answer {
+        if let Err(error) = self.may_begin() {
+            return self.give_up(None, error);
+        }
+        let data = async {
+            let (data, prepared) = futures_util::join!(self.write_data(), self.prepare());
+            data.and(prepared)
+        };
+        let placed = match self.round_one(data).await {
+            Ok(placed) => placed,
+            Err((slot, error)) => return self.give_up(slot, error),
+        };
+        let request = Request {
+            transaction: Arc::clone(self.transaction),
+            observed,
+            writes: self.writes.clone(),
+            set: self.set.clone(),
+            effects: self.effects.len() as u32,
+        };
+        let node = &self.transaction.node;
+        let record = match self.core.sequence(node, request).await {
+            Ok(record) => record,
+            Err(Error::Unavailable(_)) => return Err(Error::OutcomeUnknown),
+            Err(error) => return self.give_up(Some(placed.slot), error),
+        };
+        self.note_committed(placed, &record);
+        self.core.dispatch(node, record.attempt, self.effects.len(), record.point);
+        self.settle_later(placed, &record);
+        answer_durable(node, record.point, Some(&record)).await
+    }
+
+    /// Hands the decision over. Errors: `TransactionFinished` if somebody has decided before.
+    async fn prepare(&self) -> Result<()> {
+        let Transaction { id, attempt, node, .. } = &**self.transaction;
+        match node.store.prepare(id, *attempt, self.transaction.is_named()).await? {
+            Decided::Done(_) => Ok(()),
+            Decided::Refused(decision, point) => {
+                node.store.externalize(point).await.map_err(|_| Error::OutcomeUnknown)?;
+                Err(refused(decision.as_ref(), self.transaction))
+            }
+        }
+    }
+
+    /// Installed it is already. Its entry in the own log is followed by the collector, like any other.
+    fn note_committed(&self, placed: Placed, record: &Arc<CommitRecord>) {
+        let mut view = self.core.view();
+        if view.is_served_by(&self.transaction.node) {
+            view.recent.note(placed.slot, record);
+            self.keep_values(&mut view, record.attempt);
+        }
+    }
+
+    /// Has the row say what the log says, and the entries in the own log done with: those of what was written ahead too,
+    /// which is judged by the row. If nobody comes to it, the next start does.
+    fn settle_later(&mut self, placed: Placed, record: &Arc<CommitRecord>) {
+        let (core, transaction) = (Arc::clone(self.core), Arc::clone(self.transaction));
+        let (spills, record) = (std::mem::take(&mut self.spills), Arc::clone(record));
+        let Ok(at_work) = transaction.node.at_work() else { return };
+        self.core.spawn(async move {
+            let _at_work = at_work;
+            let Transaction { id, attempt, node, .. } = &*transaction;
+            let Some(sequencer) = node.sequencer() else { return };
+            if let Err(error) = sequencer.settle(id, *attempt).await {
+                tracing::debug!(%error, "a commit is left to the next start to be settled");
+                return;
+            }
+            core.hear_own(node, placed.slot);
+            transaction.settle(Some(placed.slot));
+            core.leave_no_replaced(&transaction, spills, &record);
+            core.publish(node);
+        });
+    }
+}

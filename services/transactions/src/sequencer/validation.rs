@@ -1,0 +1,132 @@
+//! Who may commit: optimistic validation against the last writers of what was read.
+//!
+//! A transaction reads the keyspace as it was at one slot of the sequencer's log. It may commit if nobody has written since
+//! what it read: then it is as if it had read and written all at once, in its own slot. Nothing is validated of blind
+//! writes, nor of transactions that write nothing: those took place at their read timestamp.
+//!
+//! Invariants
+//! - No transaction passes that read a key which was written after its read timestamp, or by a member of its batch before
+//!   it. The reverse is not promised: two keys of one hash conflict, and whoever read below the oldest slot that is known is
+//!   told so, since what was written there is forgotten.
+//! - At most `writes_max` writes are remembered, but for those of one slot; the oldest slots go first.
+//!
+//! Pure: no I/O, no clock. From Kung and Robinson's optimistic concurrency control, backward validation.
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    hash::BuildHasher,
+};
+
+use foldhash::fast::FixedState;
+
+use crate::model::Key;
+
+/// A key as the table knows it. Two keys may share one: then their transactions conflict for nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Trace(u64);
+
+impl Trace {
+    /// What `key` leaves.
+    pub(crate) fn of(key: &Key) -> Self {
+        Self(FixedState::default().hash_one(key))
+    }
+}
+
+/// What a transaction read: the keys, absent ones too, all as they were at one slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Observed {
+    /// The slot.
+    pub(crate) at: u64,
+    /// The keys.
+    pub(crate) keys: Vec<Trace>,
+}
+
+/// What validation came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It may commit.
+    Passes,
+    /// Somebody has written what it read.
+    Conflicts,
+    /// It read at a slot that is forgotten.
+    TooOld,
+}
+
+/// Which slot last wrote each key.
+#[derive(Debug)]
+pub(crate) struct LastWriters {
+    last: BTreeMap<Trace, u64>,
+    /// What each slot wrote, oldest first.
+    slots: VecDeque<(u64, Vec<Trace>)>,
+    writes: usize,
+    writes_max: usize,
+    /// Whoever has read below this slot cannot be validated.
+    oldest: u64,
+}
+
+impl LastWriters {
+    /// Nothing is known of what was written up to `oldest`.
+    pub(crate) fn new(oldest: u64, writes_max: usize) -> Self {
+        Self { last: BTreeMap::new(), slots: VecDeque::new(), writes: 0, writes_max, oldest }
+    }
+
+    /// A batch of those who want to commit in the next slot.
+    pub(crate) fn batch(&self) -> Batch<'_> {
+        Batch { before: self, written: BTreeSet::new() }
+    }
+
+    /// `slot`, which follows all noted before, has written these keys.
+    pub(crate) fn note(&mut self, slot: u64, written: BTreeSet<Trace>) {
+        self.last.extend(written.iter().map(|key| (*key, slot)));
+        self.writes += written.len();
+        self.slots.push_back((slot, written.into_iter().collect()));
+        while self.writes > self.writes_max && self.slots.len() > 1 {
+            self.forget_slot();
+        }
+    }
+
+    fn forget_slot(&mut self) {
+        let Some((slot, written)) = self.slots.pop_front() else { return };
+        self.writes -= written.len();
+        for key in written {
+            if self.last.get(&key) == Some(&slot) {
+                self.last.remove(&key);
+            }
+        }
+        self.oldest = slot;
+    }
+}
+
+/// Those who want to commit in one slot, in their order there.
+#[derive(Debug)]
+pub(crate) struct Batch<'a> {
+    before: &'a LastWriters,
+    written: BTreeSet<Trace>,
+}
+
+impl Batch<'_> {
+    /// Whether the next one may commit; `observed` is none for a blind write.
+    pub(crate) fn validate(&self, observed: Option<&Observed>) -> Verdict {
+        let Some(Observed { at, keys }) = observed else { return Verdict::Passes };
+        if *at < self.before.oldest {
+            return Verdict::TooOld;
+        }
+        let is_written_since = |key: &Trace| {
+            self.written.contains(key) || self.before.last.get(key).is_some_and(|last| last > at)
+        };
+        if keys.iter().any(is_written_since) { Verdict::Conflicts } else { Verdict::Passes }
+    }
+
+    /// It commits, and writes these keys.
+    pub(crate) fn admit(&mut self, written: impl IntoIterator<Item = Trace>) {
+        self.written.extend(written);
+    }
+
+    /// All that the slot writes.
+    pub(crate) fn into_written(self) -> BTreeSet<Trace> {
+        self.written
+    }
+}
