@@ -7,6 +7,8 @@ use landfast_client::{Client, ErrorKind, Isolation, Outcome, Result};
 use super::{House, SHORT, start};
 use crate::process::{self, Server};
 
+/// The longest value.
+const VALUE_BYTES_MAX: usize = 64 << 20;
 /// What one server bears.
 const TRANSACTIONS_MAX: usize = 10_000;
 /// Tasks that begin them, so that it takes a second or two.
@@ -25,11 +27,12 @@ async fn what_cannot_be_served_as_it_is_is_refused_by_its_kind() {
     refused(client.transaction().after("nonsense").await, invalid);
     refused(client.transaction().id("").await, (ErrorKind::InvalidRequest, ""));
 
-    let too_large = (ErrorKind::TooLarge, "too-large");
-    refused(state.put("a", vec![0; 64 * 1024 + 1]).await, too_large);
+    // By the client, before anything is sent.
+    let too_large = (ErrorKind::TooLarge, "");
+    refused(state.put("a", vec![0; VALUE_BYTES_MAX + 1]).await, too_large);
     let t = client.transaction().isolation(Isolation::ReadAtomic).await.expect("begun");
-    refused(t.put("a", vec![0; 64 * 1024 + 1]).await, too_large);
-    t.put("a", vec![0; 64 * 1024]).await.expect("at the bound");
+    refused(t.put("a", vec![0; VALUE_BYTES_MAX + 1]).await, too_large);
+    t.put("a", vec![0; VALUE_BYTES_MAX]).await.expect("at the bound");
     t.commit().await.expect("a refused write is as if it had not been");
 }
 
