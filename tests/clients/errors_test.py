@@ -81,3 +81,36 @@ def an_unknown_operation_is_told_and_the_connection_closes(session):
 
 def a_check_outside_a_multi_is_not_implemented(session, node):
     assert session.ask(wire.CHECK, wire.string(node) + wire.integer(-1)).error == UNIMPLEMENTED
+
+
+def a_path_that_begins_with_two_slashes_makes_nothing(session):
+    for flags in [wire.PERSISTENT, wire.SEQUENTIAL]:
+        assert session.create("//", flags=flags).error == BAD_ARGUMENTS
+        assert session.create("//twice", flags=flags).error == BAD_ARGUMENTS
+    assert session.exists("/twice").error == NO_NODE
+
+
+def a_sequential_child_of_the_root_may_be_its_number_alone(session):
+    made = session.created("/", flags=wire.SEQUENTIAL)
+    assert len(made) == 11 and made[1:].isdigit(), made
+    assert session.delete(made).error == OK
+
+
+def a_character_that_is_two_in_java_is_not_allowed(session, path):
+    assert session.create(path + "\U0001f600").error == BAD_ARGUMENTS
+
+
+def a_path_with_a_null_is_not_deleted(session, path):
+    assert session.delete(path + "\0").error == BAD_ARGUMENTS
+
+
+def the_empty_path_reads_as_the_root(session):
+    assert session.get("").error == OK
+    assert "zookeeper" in session.children("").body.strings()
+
+
+def an_authentication_that_fails_is_told_and_ends_the_connection(session):
+    body = wire.integer(0) + wire.string("nonsense") + wire.buffer(b"user:password")
+    reply = session.ask(wire.AUTH, body, xid=wire.AUTH_XID)
+    assert (reply.zxid, reply.error) == (0, wire.AUTHENTICATION_FAILED)
+    assert session.receive() is None

@@ -1,5 +1,7 @@
 """Sessions: how long they live, how they move, and what goes with them."""
 
+import random
+import socket
 import struct
 import time
 
@@ -11,6 +13,7 @@ import waiting
 import wire
 from wire import EPHEMERAL, NO_NODE, OK
 
+SEED = 11
 TIMEOUT_MS_MIN, TIMEOUT_MS_MAX = 4_000, 40_000
 # An expiry may come one tick late, and the machine may be busy.
 EXPIRY_SECONDS_MAX = TIMEOUT_MS_MIN / 1000 + 16
@@ -161,3 +164,27 @@ def a_session_ends_with_more_ephemerals_than_fit_into_one_decision(clients, serv
     owner.stop()
     waiting.until(lambda: other.get_children(path) == [], "the ephemerals are gone")
     assert other.get(path)[1].cversion == 12_000
+
+
+def a_session_is_resumed_at_once_whatever_its_older_connection_waits_for(sessions, server, path):
+    chance = random.Random(SEED)
+    # Nobody waits for a renewal: it comes after a quarter of the timeout.
+    older = sessions(server, timeout_ms=40_000)
+    older.created(path)
+    for _ in range(100):
+        sent = [older.send(wire.SET_DATA, wire.string(path) + wire.buffer(b"x" * 500) + wire.integer(-1)) for _ in range(chance.randint(1, 30))]
+        older.reply_to(sent[0])
+        older.drop()
+        started = time.monotonic()
+        older = sessions(server, timeout_ms=40_000, session=older.id, password=older.password)
+        assert time.monotonic() - started < 8
+
+
+def what_a_client_has_sent_before_it_stops_is_done(sessions, server, session, path):
+    session.created(path)
+    leaving = sessions(server)
+    for number in range(100):
+        leaving.send(wire.CREATE, wire.create_body(f"{path}/{number}"))
+        leaving.send(wire.GET_DATA, wire.string(f"{path}/{number}") + wire.boolean(False))
+    leaving.socket.shutdown(socket.SHUT_WR)
+    waiting.until(lambda: session.stat(path).num_children == 100, "every znode that was asked for is there")

@@ -381,7 +381,7 @@ impl Connection<'_> {
             let unfinished = if self.conversation.is_ending() {
                 !self.conversation.is_over()
             } else {
-                taken.is_ok() && self.frames.has_next()
+                taken.is_ok() && self.frames.has_next() || self.client.has_unsent()
             };
             if !unfinished || timeout(self.stall(), self.client.wait()).await.is_err() {
                 break;

@@ -61,7 +61,7 @@ impl Conversation {
         }
         let Some(frame) = frames.next_frame()? else { return Ok(None) };
         let request::Decoded { xid, operation, request } = request::decode(frame)?;
-        if matches!(operation, Operation::CloseSession | Operation::Unknown) {
+        if matches!(operation, Operation::CloseSession | Operation::Authenticate | Operation::Unknown) {
             self.stage = Stage::Ending;
         }
         self.tally.requests[operation.index()] += 1;
@@ -88,7 +88,11 @@ impl Conversation {
                 assert_eq!(xid, *tag, "the service answers in the order it was asked");
                 self.tally.replies += 1;
                 self.tally.errors += u64::from(result.is_err());
-                let zxid = if operation == Operation::Unknown { reply::NO_ZXID } else { *zxid };
+                let zxid = match operation {
+                    Operation::Unknown => reply::NO_ZXID,
+                    Operation::Authenticate => coordination::model::Zxid(0),
+                    _ => *zxid,
+                };
                 reply::encode(xid, operation, zxid, result, buffer);
                 if self.stage == Stage::Ending && self.awaited.is_empty() {
                     self.stage = Stage::Over;

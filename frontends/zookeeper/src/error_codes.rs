@@ -20,6 +20,7 @@ pub fn code(error: Error) -> i32 {
         Error::NotEmpty => -111,
         Error::SessionExpired => -112,
         Error::InvalidAcl => -114,
+        Error::AuthenticationFailed => -115,
         Error::SessionMoved => -118,
         // `System`, and whatever the service learns to say before this table does. Also `NoRoom`: ZooKeeper has no number
         // for a full disk, and older clients break on numbers that they do not know. This one all of them report, keep
@@ -46,6 +47,7 @@ mod tests {
             (Error::NotEmpty, -111),
             (Error::SessionExpired, -112),
             (Error::InvalidAcl, -114),
+            (Error::AuthenticationFailed, -115),
             (Error::SessionMoved, -118),
             (Error::NoRoom, -1),
         ];

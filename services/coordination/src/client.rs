@@ -155,6 +155,11 @@ impl Client {
         self.pending.len() + self.held.len() < PENDING_MAX
     }
 
+    /// Whether some of what was submitted has not been sent yet.
+    pub fn has_unsent(&self) -> bool {
+        self.pending.len() > self.sent
+    }
+
     /// Takes the next request; `tag` comes back with its reply. Asks no store but what room it has.
     pub fn submit(&mut self, tag: i32, request: Request) {
         self.lease.is_peer_active = true;
@@ -378,7 +383,7 @@ impl Client {
                 outputs.push(output);
             }
             let Some((zxid, _)) = self.held.front() else { return };
-            if self.shared.tail.wake_when_durable(self.session, *zxid, &self.mailbox) {
+            if self.shared.tail.wake_when_durable(self.connection(), *zxid, &self.mailbox) {
                 return;
             }
         }

@@ -45,6 +45,9 @@ pub enum Error {
     /// The store is full: it was not taken.
     #[error("the store has no room left")]
     NoRoom,
+    /// Nobody can prove here who he is; the connection ends after the reply.
+    #[error("authentication failed")]
+    AuthenticationFailed,
 }
 
 /// Why a connection was not given a client.

@@ -1,7 +1,8 @@
 //! Znode paths: what is a valid one, and how it splits into parent and name.
 //!
 //! The rules are ZooKeeper's `PathUtils.validatePath`: absolute, no trailing slash, no empty, `.` or `..`
-//! element, no control, surrogate, private-use or special characters.
+//! element, no control, surrogate, private-use or special characters. What lies beyond U+FFFF is two surrogates in
+//! Java, so there is none of that either.
 
 /// The longest path: what providers take as a key, less what the rows' names add.
 pub const PATH_BYTES_MAX: usize = 1000;
@@ -18,7 +19,7 @@ pub fn is_valid(path: &str) -> bool {
 }
 
 fn is_allowed(character: char) -> bool {
-    !matches!(u32::from(character), 0x0000..=0x001f | 0x007f..=0x009f | 0xd800..=0xf8ff | 0xfff0..=0xffff)
+    !matches!(u32::from(character), 0x0000..=0x001f | 0x007f..=0x009f | 0xd800..=0xf8ff | 0xfff0..)
 }
 
 /// The parent of `path` and the name within it: `/a/b` is `b` in `/a`, and `/a` is `a` in `/`. The part
@@ -65,9 +66,20 @@ mod tests {
         for valid in ["/", "/a", "/a/b", "/...", "/a b", "/a%", "/漢字", "/a/.b"] {
             assert!(is_valid(valid), "{valid}");
         }
-        for invalid in
-            ["", "a", "/a/", "//", "/a//b", "/.", "/a/..", "/a\u{1}", "/\u{7f}", "/\u{e000}", "/\u{fff0}"]
-        {
+        for invalid in [
+            "",
+            "a",
+            "/a/",
+            "//",
+            "/a//b",
+            "/.",
+            "/a/..",
+            "/a\u{1}",
+            "/\u{7f}",
+            "/\u{e000}",
+            "/\u{fff0}",
+            "/\u{1f600}",
+        ] {
             assert!(!is_valid(invalid), "{invalid:?}");
         }
     }

@@ -154,13 +154,15 @@ impl Tail {
         Zxid(self.durable.load(Ordering::Acquire))
     }
 
-    /// Has `mailbox` woken once `zxid` is durable; false if it is already.
-    pub(crate) fn wake_when_durable(&self, session: SessionId, zxid: Zxid, mailbox: &Arc<Mailbox>) -> bool {
+    /// Has `mailbox` woken once `zxid` is durable; false if it is already. Who was replaced has been woken to hear so.
+    pub(crate) fn wake_when_durable(&self, client: Connection, zxid: Zxid, mailbox: &Arc<Mailbox>) -> bool {
         let mut registry = self.registry();
         if self.durable() >= zxid {
             return false;
         }
-        registry.waiting.insert(session, mailbox.clone());
+        if registry.is_registered(client) {
+            registry.waiting.insert(client.session, mailbox.clone());
+        }
         true
     }
 
@@ -182,7 +184,8 @@ impl Tail {
         self.offered.notify_one();
     }
 
-    /// Registers the one client that speaks for `session` here; an earlier one is told that it no longer does.
+    /// Registers the one client that speaks for `session` here; one of an earlier attach is told that it no longer does,
+    /// whichever of the two comes first.
     /// Without a place in the log the client is disconnected at once: what it asks for might be applied before
     /// there is one, and be handed to nobody.
     pub(crate) fn register(&self, Connection { session, attach }: Connection, mailbox: Arc<Mailbox>) {
@@ -192,10 +195,19 @@ impl Tail {
             mailbox.wake();
             return;
         }
-        registry.watches.disarm_all(session);
-        if let Some(earlier) = registry.clients.insert(session, Registered { attach, mailbox }) {
-            earlier.mailbox.put(Letter::Moved);
-            earlier.mailbox.wake();
+        let replaced = match registry.clients.get(&session) {
+            Some(latest) if latest.attach > attach => Some(mailbox),
+            _ => {
+                // What the one before waits for is not what this one waits for.
+                registry.watches.disarm_all(session);
+                registry.waiting.remove(&session);
+                let earlier = registry.clients.insert(session, Registered { attach, mailbox });
+                earlier.map(|earlier| earlier.mailbox)
+            }
+        };
+        if let Some(replaced) = replaced {
+            replaced.put(Letter::Moved);
+            replaced.wake();
         }
     }
 
@@ -204,6 +216,7 @@ impl Tail {
         let mut registry = self.registry();
         if registry.is_registered(client) {
             registry.clients.remove(&client.session);
+            registry.waiting.remove(&client.session);
             registry.watches.disarm_all(client.session);
         }
     }

@@ -15,21 +15,18 @@ use crate::{
 /// All permissions: read, write, create, delete, admin.
 const PERMISSIONS_ALL: i32 = 0x1f;
 
-/// Refuses what needs no look at the tree: the parent and the name of a znode to create.
-pub fn check_create<'path>(
-    path: &'path str,
-    acl: &[Acl],
-    naming: Naming,
-) -> Result<(&'path str, &'path str), Error> {
+/// Refuses what needs no look at the tree: the parent of a znode to create.
+pub fn check_create<'path>(path: &'path str, acl: &[Acl], naming: Naming) -> Result<&'path str, Error> {
     if path == "/" && naming == Naming::Given {
         return Err(Error::NodeExists);
     }
     if path.contains('\0') || path.len() > path::PATH_BYTES_MAX {
         return Err(Error::BadArguments);
     }
-    let split = path::split(path).ok_or(Error::BadArguments)?;
+    // The name of a sequential child of the root may be its number alone.
+    let parent = if path == "/" { path } else { path::split(path).ok_or(Error::BadArguments)?.0 };
     check_acl(acl)?;
-    Ok(split)
+    Ok(parent)
 }
 
 /// This build enforces one ACL, ZooKeeper's open one, and refuses what it could not keep.
@@ -42,7 +39,7 @@ fn check_acl(acl: &[Acl]) -> Result<(), Error> {
 /// Refuses what needs no look at the tree: the parent of a znode to delete.
 pub fn check_delete(path: &str) -> Result<&str, Error> {
     // As in ZooKeeper, an invalid path is not looked at twice: there is no such znode.
-    if path::is_reserved(path) || path.len() > path::PATH_BYTES_MAX {
+    if path::is_reserved(path) || path.contains('\0') || path.len() > path::PATH_BYTES_MAX {
         return Err(Error::BadArguments);
     }
     path::split(path).map(|(parent, _)| parent).ok_or(Error::BadArguments)
@@ -54,13 +51,12 @@ pub fn check_set_data(path: &str) -> Result<(), Error> {
 }
 
 /// The whole path of a znode to create in `parent`, which is there and locked.
-pub fn name(parent_path: &str, name: &str, naming: Naming, parent: NodeState) -> Result<String, Error> {
-    let name = match naming {
-        Naming::Given => name.to_owned(),
-        Naming::Sequential => format!("{name}{:010}", parent.creates),
+pub fn name(path: &str, naming: Naming, parent: NodeState) -> Result<String, Error> {
+    let whole = match naming {
+        Naming::Given => path.to_owned(),
+        Naming::Sequential => format!("{path}{:010}", parent.creates),
     };
-    let whole = path::join(parent_path, &name);
-    if !name.is_empty() && path::is_valid(&whole) { Ok(whole) } else { Err(Error::BadArguments) }
+    if path::is_valid(&whole) { Ok(whole) } else { Err(Error::BadArguments) }
 }
 
 /// A znode with the state it was locked in.

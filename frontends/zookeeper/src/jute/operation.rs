@@ -32,14 +32,15 @@ pub enum Operation {
     /// ZooKeeper has it, this server does not: answered with an error, the connection stays, so that
     /// the client's other requests are not lost with it.
     NotOffered,
-    /// Nobody has it, or it must not be passed over (`auth` and `sasl`, whose failure ends a
-    /// connection): answered with an error, then the connection closes.
+    /// Proves who the client is, which nobody can here: answered as failed, then the connection closes.
+    Authenticate,
+    /// Nobody has it, or it must not be passed over (`sasl`): answered with an error, then the connection closes.
     Unknown,
 }
 
 impl Operation {
     /// Every operation, in the order of [`Operation::index`].
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Create,
         Self::Create2,
         Self::Delete,
@@ -54,6 +55,7 @@ impl Operation {
         Self::SetWatches,
         Self::SetWatches2,
         Self::NotOffered,
+        Self::Authenticate,
         Self::Unknown,
     ];
 
@@ -70,6 +72,7 @@ impl Operation {
             11 => Self::Ping,
             12 => Self::GetChildren2,
             15 => Self::Create2,
+            100 => Self::Authenticate,
             101 => Self::SetWatches,
             105 => Self::SetWatches2,
             -11 => Self::CloseSession,
@@ -102,6 +105,7 @@ impl Operation {
             Self::SetWatches => "setWatches",
             Self::SetWatches2 => "setWatches2",
             Self::NotOffered => "notOffered",
+            Self::Authenticate => "authenticate",
             Self::Unknown => "unknown",
         }
     }

@@ -48,11 +48,11 @@ fn body(operation: Operation, frame: &mut Reader<'_>) -> Result<Request, Malform
     Ok(match operation {
         Operation::Create | Operation::Create2 => create(frame)?,
         Operation::Delete => Request::Delete { path: frame.path()?, version: frame.int()? },
-        Operation::Exists => Request::Exists { path: frame.path()?, watching: watching(frame)? },
-        Operation::GetData => Request::GetData { path: frame.path()?, watching: watching(frame)? },
+        Operation::Exists => Request::Exists { path: path_to_read(frame)?, watching: watching(frame)? },
+        Operation::GetData => Request::GetData { path: path_to_read(frame)?, watching: watching(frame)? },
         Operation::SetData => set_data(frame)?,
         Operation::GetChildren | Operation::GetChildren2 => {
-            Request::GetChildren { path: frame.path()?, watching: watching(frame)? }
+            Request::GetChildren { path: path_to_read(frame)?, watching: watching(frame)? }
         }
         // ZooKeeper does not look at the path, and answers it.
         Operation::Sync => Request::Sync { path: frame.string()? },
@@ -60,8 +60,15 @@ fn body(operation: Operation, frame: &mut Reader<'_>) -> Result<Request, Malform
         Operation::CloseSession => Request::Close,
         Operation::SetWatches => set_watches(frame)?,
         Operation::SetWatches2 => set_watches2(frame)?,
+        Operation::Authenticate => Request::Refuse(Error::AuthenticationFailed),
         Operation::NotOffered | Operation::Unknown => Request::Refuse(Error::Unimplemented),
     })
+}
+
+/// ZooKeeper has its root under the empty path too, but only for reads.
+fn path_to_read(frame: &mut Reader<'_>) -> Result<String, Malformed> {
+    let path = frame.path()?;
+    Ok(if path.is_empty() { "/".to_owned() } else { path })
 }
 
 /// A null path is refused as an invalid one here, other than elsewhere: ZooKeeper checks it first.

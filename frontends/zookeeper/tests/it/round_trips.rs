@@ -43,6 +43,11 @@ fn set_watches() -> impl Strategy<Value = Request> {
     })
 }
 
+/// A path to read: the empty one comes out as the root.
+fn path_to_read() -> impl Strategy<Value = String> {
+    path().prop_filter("not empty", |path| !path.is_empty())
+}
+
 /// Every request but the one that ends a conversation.
 fn request() -> impl Strategy<Value = Request> {
     prop_oneof![
@@ -54,9 +59,9 @@ fn request() -> impl Strategy<Value = Request> {
             data,
             version
         }),
-        (path(), watching()).prop_map(|(path, watching)| Request::Exists { path, watching }),
-        (path(), watching()).prop_map(|(path, watching)| Request::GetData { path, watching }),
-        (path(), watching()).prop_map(|(path, watching)| Request::GetChildren { path, watching }),
+        (path_to_read(), watching()).prop_map(|(path, watching)| Request::Exists { path, watching }),
+        (path_to_read(), watching()).prop_map(|(path, watching)| Request::GetData { path, watching }),
+        (path_to_read(), watching()).prop_map(|(path, watching)| Request::GetChildren { path, watching }),
         path().prop_map(|path| Request::Sync { path: Some(path) }),
         Just(Request::Ping),
     ]

@@ -251,7 +251,7 @@ fn an_error_has_no_body() {
 /// Point 16: ZooKeeper answers so, then closes. `check` outside a multi is one of them.
 #[test]
 fn an_unknown_opcode_is_refused_without_a_zxid_and_ends_the_conversation() {
-    for opcode in [55, 0, -10, -1, 13, 100, 102, i32::MAX, i32::MIN] {
+    for opcode in [55, 0, -10, -1, 13, 102, i32::MAX, i32::MIN] {
         let mut wire = Wire::new();
         let asked = wire.ask(&[frame(&[int(7), int(opcode)].concat()), frame(b"never read")].concat());
         assert_eq!(asked, [(7, Request::Refuse(Error::Unimplemented))], "{opcode}");
@@ -262,6 +262,27 @@ fn an_unknown_opcode_is_refused_without_a_zxid_and_ends_the_conversation() {
         );
         assert!(wire.conversation.is_over());
     }
+}
+
+/// Point 15: with the zxid zero, then closes.
+#[test]
+fn an_authentication_fails_and_ends_the_conversation() {
+    let mut wire = Wire::new();
+    let body = [int(0), string("digest"), string("user:password")].concat();
+    let asked = wire.ask(&frame(&[int(-4), int(100), body].concat()));
+    assert_eq!(asked, [(-4, Request::Refuse(Error::AuthenticationFailed))]);
+    assert_eq!(
+        wire.answer(-4, 3, Err(Error::AuthenticationFailed)),
+        b"\0\0\0\x10\xff\xff\xff\xfc\0\0\0\0\0\0\0\0\xff\xff\xff\x8d"
+    );
+    assert!(wire.conversation.is_over());
+}
+
+/// ZooKeeper has its root under the empty path too.
+#[test]
+fn an_empty_path_is_read_as_the_root() {
+    let root = Request::GetData { path: "/".into(), watching: Watching::No };
+    assert_eq!(decoded(4, &[int(0), vec![0]]), root);
 }
 
 #[test]

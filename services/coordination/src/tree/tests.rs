@@ -23,7 +23,9 @@ fn creates_are_refused_in_zookeepers_order() {
     assert_eq!(check_create("a", &open_acl(), Naming::Given), Err(Error::BadArguments));
     assert_eq!(check_create("/a\0", &open_acl(), Naming::Given), Err(Error::BadArguments));
     assert_eq!(check_create("/a", &[], Naming::Given), Err(Error::InvalidAcl));
-    assert_eq!(check_create("/a//b", &open_acl(), Naming::Given), Ok(("/a/", "b")));
+    assert_eq!(check_create("/a//b", &open_acl(), Naming::Given), Ok("/a/"));
+    assert_eq!(check_create("/", &open_acl(), Naming::Sequential), Ok("/"));
+    assert_eq!(check_delete("/a\0"), Err(Error::BadArguments));
     let ephemeral = locked("/e", Some(state(0, 0, Some(9))));
     let exists = locked("/e/x", Some(state(0, 0, None)));
     assert_eq!(create(ID, ephemeral, exists, Lifetime::Persistent), Err(Error::NodeExists));
@@ -35,10 +37,18 @@ fn creates_are_refused_in_zookeepers_order() {
 /// Notes, points 21 and 22: the suffix is the count of creates before this one, and a name may be empty.
 #[test]
 fn a_sequential_name_ends_in_the_parents_count_of_creates() {
-    assert_eq!(name("/q", "n-", Naming::Sequential, state(2, 1, None)), Ok("/q/n-0000000002".into()));
-    assert_eq!(name("/q", "", Naming::Sequential, state(3, 0, None)), Ok("/q/0000000003".into()));
-    assert_eq!(name("/", "a", Naming::Given, state(3, 0, None)), Ok("/a".into()));
-    assert_eq!(name("/q", "..", Naming::Given, state(3, 0, None)), Err(Error::BadArguments));
+    assert_eq!(name("/q/n-", Naming::Sequential, state(2, 1, None)), Ok("/q/n-0000000002".into()));
+    assert_eq!(name("/q/", Naming::Sequential, state(3, 0, None)), Ok("/q/0000000003".into()));
+    assert_eq!(name("/a", Naming::Given, state(3, 0, None)), Ok("/a".into()));
+    assert_eq!(name("/q/..", Naming::Given, state(3, 0, None)), Err(Error::BadArguments));
+    assert_eq!(name("/", Naming::Sequential, state(3, 0, None)), Ok("/0000000003".into()));
+    for invalid in ["//", "//a", "/q//a"] {
+        assert_eq!(
+            name(invalid, Naming::Sequential, state(3, 0, None)),
+            Err(Error::BadArguments),
+            "{invalid}"
+        );
+    }
 }
 
 #[test]

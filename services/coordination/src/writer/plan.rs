@@ -59,9 +59,9 @@ async fn create(
     naming: Naming,
     batch: &mut Batch<'_>,
 ) -> Plan {
-    let (parent_path, name) = tree::check_create(path, acl, naming)?;
+    let parent_path = tree::check_create(path, acl, naming)?;
     let parent = Locked { path: parent_path, state: batch.lock(parent_path).await? };
-    let whole = tree::name(parent_path, name, naming, parent.state.ok_or(Error::NoNode)?)?;
+    let whole = tree::name(path, naming, parent.state.ok_or(Error::NoNode)?)?;
     let child = Locked { path: &whole, state: batch.lock(&whole).await? };
     let touched = tree::create(batch.next_id(), parent, child, lifetime)?;
     if lifetime == Lifetime::Ephemeral {
