@@ -1,8 +1,9 @@
 //! Who waits for which point, and what a point of an earlier start answers.
 //!
 //! Waiting costs one entry in a list and one wake-up; a point that is durable already is answered without
-//! waiting. The journal thread sleeps here too: it is woken by the first waiter, or by the first change
-//! after a commit, which it then gives [`LAZY`] time to gather company. With neither it sleeps for good.
+//! waiting. The journal thread sleeps here too: it is woken by the first waiter; a change that nobody waits
+//! for is given [`LAZY`] time to gather company. So long after a commit the thread looks by itself, since under load
+//! the next change is near and would have to wake it for nothing; then it sleeps for good until a change wakes it.
 //!
 //! Invariants
 //! - `durable` only grows within an incarnation; a waiter is woken once `durable` has reached its point or
@@ -63,6 +64,8 @@ struct Inner {
     wanted: u64,
     /// Since when there are changes that nobody waits for.
     lazy_since: Option<Instant>,
+    /// The thread sleeps for good: it does not see by itself that there are changes.
+    sleeps: bool,
     /// A commit was asked for whatever there is to write.
     forced: bool,
     stop: Option<Work>,
@@ -134,7 +137,9 @@ impl Durability {
         let mut inner = self.inner.lock();
         if inner.lazy_since.is_none() {
             inner.lazy_since = Some(Instant::now());
-            self.work.notify_one();
+            if inner.sleeps {
+                self.work.notify_one();
+            }
         }
     }
 
@@ -162,6 +167,7 @@ impl Durability {
 
     /// The journal thread sleeps until there is work.
     pub(crate) fn wait_for_work(&self) -> Work {
+        let awake_until = Instant::now() + LAZY;
         let mut inner = self.inner.lock();
         loop {
             if let Some(stop) = inner.stop {
@@ -170,12 +176,17 @@ impl Durability {
             if inner.forced || inner.wanted > inner.durable {
                 break;
             }
-            match inner.lazy_since {
-                None => self.work.wait(&mut inner),
-                Some(since) if since.elapsed() >= LAZY => break,
-                Some(since) => {
-                    let _ = self.work.wait_until(&mut inner, since + LAZY);
-                }
+            let until = inner.lazy_since.map_or(awake_until, |since| since + LAZY);
+            if !self.work.wait_until(&mut inner, until).timed_out() {
+                continue;
+            }
+            if inner.lazy_since.is_some_and(|since| since.elapsed() >= LAZY) {
+                break;
+            }
+            if inner.lazy_since.is_none() {
+                inner.sleeps = true;
+                self.work.wait(&mut inner);
+                inner.sleeps = false;
             }
         }
         inner.forced = false;
