@@ -1,5 +1,6 @@
 //! The Rust client and the real program: answers lost at a chosen moment, kill -9, dead nodes, every refusal.
 
+mod effects;
 mod refusals;
 mod relay;
 

@@ -104,25 +104,43 @@ fn work_and_kill(server: Server, first: usize, told: &Mutex<BTreeMap<usize, Told
     next.load(Ordering::SeqCst)
 }
 
-/// Runs `work` on the store in `directory`, which no server has open.
-fn on_store<T>(directory: &Path, work: impl AsyncFnOnce(&Embedded) -> T) -> T {
+fn block_on<T>(work: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    runtime.expect("a runtime").block_on(async {
-        let store = Embedded::open(embedded::Config::new(directory.join("landfast-data"))).await;
-        let store = store.expect("the store opens");
-        let done = work(&store).await;
-        store.close().await;
-        done
-    })
+    runtime.expect("a runtime").block_on(work)
 }
 
-/// Every message, in order of receipt: id and body.
-async fn receive_all(store: &Embedded) -> Vec<(String, String)> {
-    let (queue, name) = (store.queue(), queue_name(QUEUE));
+/// Opens the store in `directory`, which no server may have open.
+async fn open(directory: &Path) -> Embedded {
+    let store = Embedded::open(embedded::Config::new(directory.join("landfast-data"))).await;
+    store.expect("the store opens")
+}
+
+/// Makes a client's queue.
+pub(crate) async fn make_queue(directory: &Path, queue: &str) {
+    let store = open(directory).await;
+    let created = store.queue().create(&queue_name(queue), QueueOptions::default()).await;
+    store.queue().externalize(created.expect("a queue").point).await.expect("it is durable");
+    store.close().await;
+}
+
+/// Stops the server once all effects of commits have left.
+pub(crate) fn stop_when_sent(server: Server) {
+    while !server.get("/v1/status").expect("a status").contains(r#""effects_unsent":0,"#) {
+        thread::yield_now();
+    }
+    server.signal("TERM");
+    assert!(server.ended_within(ANSWER_MAX).status.success());
+}
+
+/// Every message of a client's queue, in order of receipt: id and body.
+pub(crate) async fn receive_all(directory: &Path, queue: &str) -> Vec<(String, String)> {
+    let store = open(directory).await;
+    let (queue, name) = (store.queue(), queue_name(queue));
     let mut received = Vec::new();
     loop {
         let batch = queue.receive(&name, 100).await.expect("the queue answers");
         if batch.is_empty() {
+            store.close().await;
             return received;
         }
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("text");
@@ -138,10 +156,7 @@ async fn receive_all(store: &Embedded) -> Vec<(String, String)> {
 #[test]
 fn effects_of_commits_survive_kill_9_and_those_of_others_never_leave() {
     let directory = tempfile::tempdir().expect("a directory");
-    on_store(directory.path(), async |store| {
-        let created = store.queue().create(&queue_name(QUEUE), QueueOptions::default()).await;
-        store.queue().externalize(created.expect("a queue").point).await.expect("it is durable");
-    });
+    block_on(make_queue(directory.path(), QUEUE));
     let told = Mutex::default();
     let mut next = 1;
     for _ in 0..KILLS {
@@ -155,13 +170,9 @@ fn effects_of_commits_survive_kill_9_and_those_of_others_never_leave() {
             .expect("an answer");
         *told = if answer.contains(r#""status":"committed""#) { Told::Committed } else { Told::Aborted };
     }
-    while !server.get("/v1/status").expect("a status").contains(r#""effects_unsent":0,"#) {
-        thread::yield_now();
-    }
-    server.signal("TERM");
-    assert!(server.ended_within(ANSWER_MAX).status.success());
+    stop_when_sent(server);
 
-    let received = on_store(directory.path(), receive_all);
+    let received = block_on(receive_all(directory.path(), QUEUE));
     let mut by_id: BTreeMap<&str, &str> = BTreeMap::new();
     for (id, body) in &received {
         assert_eq!(*by_id.entry(id).or_insert(body), body, "an id stands for one effect");

@@ -45,6 +45,8 @@ pub(crate) struct Attempt {
     /// Keys of which a copy of a write may come late.
     doubled: BTreeSet<Vec<u8>>,
     is_torn: bool,
+    /// How many effects were given a place.
+    effects: u64,
     /// What the server ended it with.
     ended: Option<Error>,
 }
@@ -58,6 +60,7 @@ impl Attempt {
             is_begin_doubled,
             doubled: BTreeSet::new(),
             is_torn: false,
+            effects: 0,
             ended: None,
         }
     }
@@ -74,6 +77,14 @@ impl Attempt {
     pub(crate) fn may_write(&mut self, call: &Call, key: &[u8]) -> Result<()> {
         self.is_torn |= self.phase == Phase::Open && self.doubled.contains(key);
         self.may_call(call)
+    }
+
+    /// The place of the next effect. It is taken before its answer comes, and not given again if it is refused: others
+    /// may be under way.
+    pub(crate) fn next_effect(&mut self) -> u64 {
+        let place = self.effects;
+        self.effects += 1;
+        place
     }
 
     /// Whether a commit may be sent now: the first one, or again as long as its outcome is unknown.

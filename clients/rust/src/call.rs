@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::{
     begin::Isolation,
     error::{Error, ErrorKind, Result},
-    limits::VALUE_BYTES_MAX,
+    limits::{EFFECT_BYTES_MAX, VALUE_BYTES_MAX},
     problem,
 };
 
@@ -27,6 +27,8 @@ pub(crate) struct Call {
     pub(crate) attempt: Option<String>,
     pub(crate) after: Option<String>,
     pub(crate) transaction: Option<String>,
+    /// Which effect of its attempt it is, so that the server knows a repeat for one.
+    pub(crate) effect: Option<u64>,
     /// Whether it takes effect by itself, so that a lost answer leaves its outcome unknown.
     pub(crate) is_change: bool,
     /// Whether `no-such-key` is an answer rather than a refusal.
@@ -75,6 +77,7 @@ impl Call {
             attempt: None,
             after: None,
             transaction: None,
+            effect: None,
             is_change: false,
             may_be_absent: false,
         }
@@ -96,11 +99,30 @@ impl Call {
     }
 
     pub(crate) fn put(of: &AttemptName, key: &[u8], value: Bytes) -> Result<Self> {
-        Self::of_key(of, "put", Method::PUT, key).carrying(value)
+        Self::of_key(of, "put", Method::PUT, key).carrying(value, VALUE_BYTES_MAX)
     }
 
     pub(crate) fn delete(of: &AttemptName, key: &[u8]) -> Self {
         Self::of_key(of, "delete", Method::DELETE, key)
+    }
+
+    pub(crate) fn send(
+        of: &AttemptName,
+        place: u64,
+        queue: &str,
+        group: &[u8],
+        message: Bytes,
+    ) -> Result<Self> {
+        let mut path = format!("{}/messages/{}", transaction(&of.id), segment(queue.as_bytes()));
+        if !group.is_empty() {
+            path = format!("{path}?group={}", percent_encode(group, ENCODED));
+        }
+        Self::of_effect(of, place, &format!("send to queue {queue:?} in"), path, message)
+    }
+
+    pub(crate) fn invoke(of: &AttemptName, place: u64, function: &str, payload: Bytes) -> Result<Self> {
+        let path = format!("{}/invocations/{}", transaction(&of.id), segment(function.as_bytes()));
+        Self::of_effect(of, place, &format!("invoke function {function:?} in"), path, payload)
     }
 
     pub(crate) fn commit(of: &AttemptName) -> Self {
@@ -123,7 +145,7 @@ impl Call {
     }
 
     pub(crate) fn put_state(key: &[u8], value: Bytes) -> Result<Self> {
-        Self { is_change: true, ..Self::of_state("put", Method::PUT, key) }.carrying(value)
+        Self { is_change: true, ..Self::of_state("put", Method::PUT, key) }.carrying(value, VALUE_BYTES_MAX)
     }
 
     pub(crate) fn delete_state(key: &[u8]) -> Self {
@@ -133,6 +155,11 @@ impl Call {
     fn of_key(of: &AttemptName, verb: &str, method: Method, key: &[u8]) -> Self {
         let path = format!("{}/keys/{}", transaction(&of.id), segment(key));
         Self::of_attempt(of, &format!("{verb} key {} in", shown(key)), method, path)
+    }
+
+    fn of_effect(of: &AttemptName, place: u64, verb: &str, path: String, body: Bytes) -> Result<Self> {
+        let call = Self::of_attempt(of, verb, Method::POST, path);
+        Self { effect: Some(place), ..call }.carrying(body, EFFECT_BYTES_MAX)
     }
 
     fn of_attempt(of: &AttemptName, verb: &str, method: Method, path: String) -> Self {
@@ -146,9 +173,9 @@ impl Call {
         Self::new(format!("{verb} key {}", shown(key)), method, format!("/v1/state/{}", segment(key)))
     }
 
-    fn carrying(mut self, value: Bytes) -> Result<Self> {
-        if value.len() > VALUE_BYTES_MAX {
-            let detail = format!("{} bytes, at most {VALUE_BYTES_MAX}", value.len());
+    fn carrying(mut self, value: Bytes, bytes_max: usize) -> Result<Self> {
+        if value.len() > bytes_max {
+            let detail = format!("{} bytes, at most {bytes_max}", value.len());
             let error = Error::new(ErrorKind::TooLarge, self.what, detail);
             return Err(error.of_transaction(self.transaction.as_deref()));
         }
@@ -203,6 +230,21 @@ mod tests {
         ] {
             assert_eq!(segment(name), encoded);
         }
+    }
+
+    /// T13.
+    #[test]
+    fn an_effect_names_its_place_and_is_bounded() {
+        let of = AttemptName { id: "order/17".to_owned(), token: "1".to_owned() };
+        let call = Call::send(&of, 3, "a/b", b"ann&bob", Bytes::from_static(b"x")).expect("small");
+        assert_eq!(call.path, "/v1/transactions/order%2F17/messages/a%2Fb?group=ann%26bob");
+        assert_eq!((call.effect, &call.method), (Some(3), &Method::POST));
+        let call = Call::send(&of, 0, "q", b"", Bytes::new()).expect("small");
+        assert_eq!(call.path, "/v1/transactions/order%2F17/messages/q");
+        let call = Call::invoke(&of, 4, "f", Bytes::from(vec![0; EFFECT_BYTES_MAX])).expect("at the bound");
+        assert_eq!((call.effect, &*call.path), (Some(4), "/v1/transactions/order%2F17/invocations/f"));
+        let refused = Call::invoke(&of, 4, "f", Bytes::from(vec![0; EFFECT_BYTES_MAX + 1]));
+        assert_eq!(refused.expect_err("too large").kind(), ErrorKind::TooLarge);
     }
 
     #[test]

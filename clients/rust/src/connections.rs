@@ -19,6 +19,7 @@ use crate::{
 
 const ATTEMPT: &str = "landfast-attempt";
 const AFTER: &str = "landfast-after";
+const EFFECT: &str = "landfast-effect";
 const USER_AGENT: &str = concat!("landfast-rust/", env!("CARGO_PKG_VERSION"));
 
 /// Every connection of one client. Clones share them.
@@ -96,7 +97,9 @@ impl Connections {
             .method(call.method.clone())
             .uri(format!("http://{address}{}", call.path))
             .header(header::USER_AGENT, USER_AGENT);
-        let named = [(ATTEMPT, call.attempt.as_deref()), (AFTER, call.after.as_deref())];
+        let effect = call.effect.map(|place| place.to_string());
+        let named =
+            [(ATTEMPT, call.attempt.as_deref()), (AFTER, call.after.as_deref()), (EFFECT, effect.as_deref())];
         for (name, value) in named.into_iter().chain([(header::CONTENT_TYPE.as_str(), call.content_type)]) {
             if let Some(value) = value {
                 request = request.header(name, value);

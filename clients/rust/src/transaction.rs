@@ -80,6 +80,22 @@ impl Transaction {
         self.write(key.as_ref(), &call).await
     }
 
+    /// Sends `message` to `queue` once the transaction has committed, at least once, in order within `group`; never if it
+    /// does not commit. A queue that does not exist is refused here, not by the commit.
+    pub async fn send(&self, queue: &str, group: impl AsRef<[u8]>, message: impl Into<Bytes>) -> Result<()> {
+        let place = self.attempt().next_effect();
+        let call = Call::send(&self.0.name, place, queue, group.as_ref(), message.into())?;
+        self.effect(&call).await
+    }
+
+    /// Invokes `function` with `payload` once the transaction has committed, at least once; never if it does not
+    /// commit. A function that does not exist is refused here, not by the commit.
+    pub async fn invoke(&self, function: &str, payload: impl Into<Bytes>) -> Result<()> {
+        let place = self.attempt().next_effect();
+        let call = Call::invoke(&self.0.name, place, function, payload.into())?;
+        self.effect(&call).await
+    }
+
     /// Makes everything that it wrote take effect, durably, once. May be repeated after
     /// [`OutcomeUnknown`](crate::ErrorKind::OutcomeUnknown), and after it has succeeded.
     pub async fn commit(&self) -> Result<()> {
@@ -135,14 +151,24 @@ impl Transaction {
 
     async fn write(&self, key: &[u8], call: &Call) -> Result<()> {
         self.attempt().may_write(call, key)?;
+        let is_doubled = self.exchange_change(call).await?;
+        self.attempt().wrote(key, is_doubled);
+        Ok(())
+    }
+
+    /// An effect that is sent twice is one: its place says so.
+    async fn effect(&self, call: &Call) -> Result<()> {
+        self.attempt().may_call(call)?;
+        self.exchange_change(call).await.map(drop)
+    }
+
+    /// Whether more than one copy of it was sent.
+    async fn exchange_change(&self, call: &Call) -> Result<bool> {
         let unanswered = Unanswered(Some(&self.0.attempt));
         let answer = self.0.core.exchange(call).await;
         unanswered.answered();
         match answer {
-            Ok(answer) => {
-                self.attempt().wrote(key, answer.is_doubled);
-                Ok(())
-            }
+            Ok(answer) => Ok(answer.is_doubled),
             Err(error) => Err(self.attempt().write_failed(call, error)),
         }
     }
