@@ -7,6 +7,7 @@ mod connections;
 mod durability;
 mod effects;
 mod engine;
+mod fuzz;
 mod limits;
 mod origins;
 mod room;
