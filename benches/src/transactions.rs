@@ -5,11 +5,12 @@
 //! from what was read, by the same checks that the simulations use.
 //!
 //! Reading order: [`target`] (who is asked, with [`http`] and [`plain`]), [`run`] (clients and what they saw),
-//! [`collection`] and [`lengths`] (the same load in other ways), [`report`], [`chart`] and [`curve`] (how it is shown).
+//! [`collection`] and [`lengths`] (the same load in other ways), [`disk`] (what is below), [`report`], [`chart`] and [`curve`] (how it is shown).
 
 pub mod chart;
 pub mod collection;
 pub mod curve;
+pub mod disk;
 pub mod engine;
 pub mod http;
 pub mod lengths;

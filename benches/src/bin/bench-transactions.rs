@@ -16,7 +16,7 @@ use benches::{
     transactions::{
         chart,
         collection::{self, Collection},
-        curve,
+        curve, disk,
         engine::{embedded, start},
         http::Http,
         lengths::{self, Length},
@@ -100,6 +100,7 @@ async fn measure(arguments: &Arguments) -> Result<()> {
     let mut bench = Bench { arguments, port_calls: Vec::new(), commits_per_slot: 0.0 };
     let beside_redis = if arguments.zipf.is_empty() { Vec::new() } else { bench.beside_redis().await? };
     let embedded = if arguments.embedded_clients == 0 { Vec::new() } else { bench.embedded().await? };
+    let disk = if embedded.is_empty() { Vec::new() } else { disk::rates(&arguments.directory)? };
     let collection = bench.collection().await?;
     let lengths = bench.lengths().await?;
     let redis = match arguments.fsync.as_str() {
@@ -115,6 +116,7 @@ async fn measure(arguments: &Arguments) -> Result<()> {
         redis: redis.to_owned(),
         beside_redis,
         embedded,
+        disk,
         collection,
         lengths,
         port_calls: bench.port_calls,

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::{
     collection::{Collecting, Collection},
+    disk::DiskRate,
     lengths::Length,
     run::Figures,
 };
@@ -44,6 +45,8 @@ pub struct Report {
     pub beside_redis: Vec<Cell>,
     /// The embedded store.
     pub embedded: Vec<Cell>,
+    /// The disk below it.
+    pub disk: Vec<DiskRate>,
     /// Collection on and off, on the embedded store.
     pub collection: Option<Collection>,
     /// Transactions of more and more functions.
@@ -86,6 +89,8 @@ pub fn markdown(report: &Report) -> String {
     if !report.embedded.is_empty() {
         text.push_str("Throughput on the embedded store, every commit durable, 6 IOs each:\n\n");
         grid(&mut text, &embedded(&report.embedded));
+        text.push_str("\nThe disk by itself, overwriting a file in order, each write synced:\n\n");
+        grid(&mut text, &disk(&report.disk));
     }
     if let Some(collection) = &report.collection {
         let _ = writeln!(
@@ -139,20 +144,46 @@ fn beside_redis(cells: &[Cell]) -> Vec<Vec<String>> {
 }
 
 fn embedded(cells: &[Cell]) -> Vec<Vec<String>> {
-    let mut rows =
-        vec![strings(["way", "value", "clients", "per second", "p50 ms", "p99 ms", "CPU us each"])];
+    let mut rows = vec![strings([
+        "way",
+        "value",
+        "clients",
+        "per second",
+        "values, MiB/s",
+        "p50 ms",
+        "p99 ms",
+        "CPU us each",
+    ])];
     rows.extend(cells.iter().map(|cell| {
         vec![
             cell.store.to_owned(),
             format!("{} B", cell.value_bytes),
             cell.clients.to_string(),
             thousands(cell.figures.per_second),
+            // Each of the two functions writes one.
+            mebibytes(2.0 * cell.value_bytes as f64 * cell.figures.per_second),
             format!("{:.2}", cell.figures.p50_ms),
             format!("{:.2}", cell.figures.p99_ms),
             cpu(cell),
         ]
     }));
     rows
+}
+
+fn disk(rates: &[DiskRate]) -> Vec<Vec<String>> {
+    let mut rows = vec![strings(["write, KiB", "MiB/s", "syncs per second"])];
+    rows.extend(rates.iter().map(|rate| {
+        vec![
+            (rate.write_bytes >> 10).to_string(),
+            mebibytes(rate.bytes_per_second),
+            thousands(rate.syncs_per_second),
+        ]
+    }));
+    rows
+}
+
+fn mebibytes(bytes: f64) -> String {
+    format!("{:.0}", bytes / f64::from(1 << 20))
 }
 
 fn collected(collection: &Collection) -> Vec<Vec<String>> {
