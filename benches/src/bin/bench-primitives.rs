@@ -8,12 +8,14 @@ use anyhow::{Context, Result};
 use benches::{
     figures::Machine,
     latency::{self, Latency, Operation, Waits},
+    server::Process,
     table,
 };
 use clap::Parser;
 use embedded::{Config, Embedded};
 use indicatif::{ProgressBar, ProgressStyle};
 use ports::key_value::{KeyValueLimits, SharedKeyValue};
+use redis_provider::Redis;
 use serde::Serialize;
 
 /// Items of the in-memory store may be as large as the longest list of the table.
@@ -58,9 +60,13 @@ fn main() -> Result<()> {
 async fn run(arguments: &Arguments) -> Result<()> {
     let machine = Machine::here()?;
     let embedded = open_embedded(arguments).await?;
+    let redis = Process::redis(&arguments.directory, "always").await?;
+    let config = redis_provider::Config::from_url(&format!("redis://{}", redis.address))?;
+    let on_redis = Redis::open(&config).await?;
     let stores = [
         Store { name: "embedded, durable", key_value: embedded.key_value(), waits: Waits::Durable },
         Store { name: "embedded, ordered", key_value: embedded.key_value(), waits: Waits::Ordered },
+        Store { name: "Redis, durable", key_value: on_redis.key_value(), waits: Waits::Durable },
         // Its durability takes virtual time only, so what it shows is the floor: no journal, no disk.
         Store { name: "simulated (in memory)", key_value: open_simulated(), waits: Waits::Ordered },
     ];
@@ -80,6 +86,8 @@ async fn run(arguments: &Arguments) -> Result<()> {
     }
     bar.finish_and_clear();
     drop(stores);
+    drop(on_redis);
+    redis.stop().await?;
     embedded.close().await;
     show(arguments, &machine, &rows)
 }
