@@ -26,6 +26,8 @@ pub enum Broken {
     ReadsAheadOfTheView,
     /// C4: watches that are set again are all looked at anew when a change overtakes one of them.
     ForgetsWhichWatchesAreSet,
+    /// What one client may have waiting: reads run on however much is held for it.
+    HoldsWithoutBound,
     /// C-6: requests of connections that were replaced are decided.
     AcceptsOldAttaches,
     /// C-6: what a heartbeat has seen dies with its instance.
