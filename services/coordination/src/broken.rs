@@ -52,6 +52,8 @@ pub enum Broken {
     SweepsByLostRows,
     /// C-6: a session that is too large to end at once stays open while it loses its first ephemerals.
     EndsOpenSessions,
+    /// C-6: the parts of a large end are decided one after the other, whatever else waits to be applied.
+    EndsInOneGo,
     /// C-3, C6: the end of a session is left to the message that tells of it, which the store may lose.
     PushesEndsOnce,
     /// C-6: a session is ended without watching it for a whole timeout.
