@@ -30,6 +30,8 @@ pub enum Broken {
     HoldsWithoutBound,
     /// C-6: requests of connections that were replaced are decided.
     AcceptsOldAttaches,
+    /// C-6: of two connections to a session the one speaks that registered last, whichever was attached last.
+    LetsTheLastToRegisterSpeak,
     /// C-6: what a heartbeat has seen dies with its instance.
     RemembersSilenceInTheInstance,
     /// P5: temporary objects of a replaced connection are removed although what they came for is not applied.
