@@ -40,12 +40,15 @@ pub(crate) struct Options {
     /// ?acknowledged=append-only-file|replicas-N|memory and &namespace=NAME
     #[arg(long, env = "LANDFAST_STORE", value_name = "URL", hide_env_values = true)]
     store: Option<String>,
-    /// The object store [default: within the data directory]
+    /// The object store (not in this build: objects are kept with everything else)
     #[arg(long, env = "LANDFAST_OBJECTS", value_name = "URL", hide_env_values = true)]
     objects: Option<String>,
     /// Where ZooKeeper clients connect, or `off` [default: 127.0.0.1:2181]
     #[arg(long, env = "LANDFAST_ZOOKEEPER", value_name = "HOST:PORT")]
     zookeeper: Option<Listen>,
+    /// ZooKeeper connections that one address may have open, like maxClientCnxns; 0 for any number [default: 1000]
+    #[arg(long, env = "LANDFAST_ZOOKEEPER_CONNECTIONS_PER_ADDRESS", value_name = "COUNT")]
+    zookeeper_connections_per_address: Option<usize>,
     /// Where S3 clients connect, or `off` (not in this build: left out)
     #[arg(long, env = "LANDFAST_S3", value_name = "HOST:PORT")]
     s3: Option<Listen>,
@@ -133,6 +136,8 @@ pub(crate) struct Settings {
     pub(crate) data_dir: PathBuf,
     pub(crate) store: StoreSettings,
     pub(crate) zookeeper: Listen,
+    /// Zero: no bound of its own.
+    pub(crate) zookeeper_connections_per_address: usize,
     pub(crate) http: Listen,
     pub(crate) threads: usize,
     pub(crate) user_store: UserStore,
@@ -154,6 +159,9 @@ impl Options {
             data_dir: options.data_dir.clone().unwrap_or_else(|| PathBuf::from("landfast-data")),
             store: options.store_settings()?,
             zookeeper: options.zookeeper.unwrap_or(Listen::loopback(2181)),
+            zookeeper_connections_per_address: options
+                .zookeeper_connections_per_address
+                .unwrap_or(zookeeper_frontend::Config::CONNECTIONS_PER_ADDRESS_DEFAULT),
             http: options.http.unwrap_or(Listen::loopback(7600)),
             threads: options.threads.unwrap_or_else(cores),
             user_store: options.user_store.unwrap_or_default(),
@@ -189,6 +197,9 @@ impl Options {
             store: self.store.or(lower.store),
             objects: self.objects.or(lower.objects),
             zookeeper: self.zookeeper.or(lower.zookeeper),
+            zookeeper_connections_per_address: self
+                .zookeeper_connections_per_address
+                .or(lower.zookeeper_connections_per_address),
             s3: self.s3.or(lower.s3),
             http: self.http.or(lower.http),
             tls_cert: self.tls_cert.or(lower.tls_cert),

@@ -9,6 +9,7 @@
 mod commands;
 mod config;
 mod lease;
+mod open_files;
 mod overview;
 mod provider;
 mod wiring;

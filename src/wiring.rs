@@ -26,6 +26,7 @@ use tokio::{sync::watch, task::JoinSet};
 use crate::{
     config::{Listen, Settings, UserStore},
     lease::Lease,
+    open_files::Connections,
     overview::{Overview, Sources},
     provider::Provider,
 };
@@ -56,6 +57,7 @@ pub(crate) struct House {
 struct FrontEnds {
     running: JoinSet<(&'static str, io::Result<()>)>,
     bound: Vec<(&'static str, SocketAddr)>,
+    connections: Connections,
     stop: watch::Sender<bool>,
 }
 
@@ -82,7 +84,8 @@ impl House {
         background.spawn(async move { runner.run().await });
         services.provide_transactions(engine.clone());
         if let Listen::At(address) = settings.zookeeper {
-            front_ends.start_zookeeper(address, gateway.clone(), overview).await?;
+            let per_address = settings.zookeeper_connections_per_address;
+            front_ends.start_zookeeper((address, per_address), gateway.clone(), overview).await?;
         }
         let blocked_groups = Arc::<AtomicU64>::default();
         if provider.blocked_groups().is_none() {
@@ -203,13 +206,22 @@ async fn start_transactions(
 }
 
 /// A body longer than any value that would be kept is refused before it is received.
-fn http_limits() -> Limits {
-    Limits { value_bytes_max: transactions::Config::default().value_bytes_max, ..Limits::default() }
+fn http_limits(connections: Connections) -> Limits {
+    Limits {
+        connections_max: connections.http,
+        value_bytes_max: transactions::Config::default().value_bytes_max,
+        ..Limits::default()
+    }
 }
 
 impl FrontEnds {
     fn new() -> Self {
-        Self { running: JoinSet::new(), bound: Vec::new(), stop: watch::Sender::new(false) }
+        Self {
+            running: JoinSet::new(),
+            bound: Vec::new(),
+            connections: Connections::allowed(),
+            stop: watch::Sender::new(false),
+        }
     }
 
     /// Returns when one ended by itself; never, if there is none.
@@ -231,7 +243,7 @@ impl FrontEnds {
         services: &Arc<Services>,
     ) -> anyhow::Result<()> {
         let token = env::var("LANDFAST_TOKEN").ok();
-        let config = http_frontend::Config { address, token, limits: http_limits() };
+        let config = http_frontend::Config { address, token, limits: http_limits(self.connections) };
         let server = http_frontend::bind(config).await.with_context(|| format!("--http {address}"))?;
         self.bind("http", server.local_address(), overview);
         let running = server.run(Arc::clone(overview) as Arc<_>, Arc::clone(services), self.stopped());
@@ -241,11 +253,13 @@ impl FrontEnds {
 
     async fn start_zookeeper(
         &mut self,
-        address: SocketAddr,
+        (address, connections_per_address_max): (SocketAddr, usize),
         gateway: Gateway,
         overview: &Arc<Overview>,
     ) -> anyhow::Result<()> {
         let config = zookeeper_frontend::Config {
+            connections_max: self.connections.zookeeper,
+            connections_per_address_max,
             stop_timeout: ZOOKEEPER_STOP_MAX,
             ..zookeeper_frontend::Config::new(address)
         };

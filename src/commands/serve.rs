@@ -2,6 +2,11 @@
 //!
 //! The HTTP listener answers before anything else is open, so that a probe can tell a start that takes long
 //! (a journal to recover) from one that hangs. The `ready` line follows once every listener accepts.
+//!
+//! A stop has [`STOP_MAX`], since whoever asks for it will not wait for long before it kills. What was acknowledged is in
+//! the journal by then. The rest of the time is for the last checkpoint, which only saves the next start the reading of
+//! the journal: one that takes longer than that is given up, with a warning that says so, as a crash in the middle of it
+//! would have it. So is a shared store that does not answer when its lease is given back; the lease runs out by itself.
 
 use std::{
     env,

@@ -1,7 +1,7 @@
 """The same conversations get the same answers, field by field, as ZooKeeper 3.9.5 gave.
 
 `testdata/*.txt` hold what a real ZooKeeper answered. `make test-oracle` plays them against one again; with
-UPDATE=1 it rewrites them.
+UPDATE=1 it rewrites them. Those called `drawn-*` were drawn by `drawn_conversation.py`.
 """
 
 import difflib
@@ -15,7 +15,16 @@ import server as servers
 import transcript
 
 TESTDATA = pathlib.Path(__file__).parent / "testdata"
-REQUEST = re.compile(r"^\w+: \w+ ")
+# Where this server may differ, by name, each as what makes both sides equal there.
+ALLOWED = {
+    "ZooKeeper itself has set the ACL of /zookeeper/config once; here no ACL is ever set": lambda lines: [
+        line.replace("aversion=-1", "aversion=0") for line in lines
+    ],
+    "in which order the ephemerals of a session go that is closed, ZooKeeper does not say": lambda lines: (
+        transcript.with_events_sorted(lines, transcript.zxids_of_closes(lines))
+    ),
+}
+REQUEST = re.compile(r"^\w+: \w+")
 
 
 @pytest.mark.parametrize("conversation", sorted(path.stem for path in TESTDATA.glob("*.txt")))
@@ -36,5 +45,7 @@ def a_conversation_goes_as_it_goes_with_zookeeper(own_server, conversation):
         (TESTDATA / f"{conversation}.txt").write_text("\n".join([*comments, *playing.lines]) + "\n")
         return
     answered = [*comments, *playing.lines]
+    for equal in ALLOWED.values():
+        recorded, answered = equal(recorded), equal(answered)
     difference = "\n".join(difflib.unified_diff(recorded, answered, "ZooKeeper", "this server", lineterm=""))
     assert not difference, f"\n{difference}"

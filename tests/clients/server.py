@@ -72,6 +72,17 @@ class Server:
         """Ends it as a power cut of the process would: no clean-up of any kind."""
         self.stop(signal.SIGKILL)
 
+    def log_lines(self, words):
+        """The lines of its log that hold these words."""
+        log = (self.directory / "server.log").read_text(errors="replace")
+        return [line for line in log.splitlines() if words in line]
+
+    def peak_resident_bytes(self):
+        """The most memory that its process has had."""
+        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
+        (kib,) = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
+        return int(kib) * 1024
+
     def still_starting(self):
         if self.process.poll() is not None:
             log = (self.directory / "server.log").read_text(errors="replace")

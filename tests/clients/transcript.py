@@ -5,6 +5,7 @@ one deviation does not shift all that follows. Session ids are named by the conn
 times are left out.
 """
 
+import itertools
 import struct
 
 import wire
@@ -15,6 +16,7 @@ ERROR_NAMES = {
     -6: "unimplemented",
     -8: "bad arguments",
     -101: "no node",
+    -102: "no auth",
     -103: "bad version",
     -108: "no children for ephemerals",
     -110: "node exists",
@@ -40,7 +42,8 @@ FLAGS = {"": 0, "ephemeral": 1, "sequential": 2, "ephemeral-sequential": 3}
 class Transcript:
     """Plays lines such as `a: create /x data` on named connections.
 
-    A path or data `-` is null; `raw OPERATION HEX` sends a body as it is.
+    A path or data `-` is null; `raw OPERATION HEX` sends a body as it is, and `ping` a ping with an ordinary xid.
+    `watches ZXID KIND:PATH...` sets watches again as of a turn, `z3`; its events come with no zxid of their own.
     """
 
     def __init__(self, port, names):
@@ -63,7 +66,14 @@ class Transcript:
         session = self.sessions[name]
         operation, *words = request.split(" ")
         words = [word.encode().decode("unicode_escape") for word in words]
-        if operation == "raw":
+        if operation == "ping":
+            self.answer(session, session.send(wire.PING), ())
+        elif operation == "close":
+            self.answer(session, session.send(wire.CLOSE_SESSION), ())
+            self.lines.append("    closed" if session.receive() is None else "    open")
+        elif operation == "watches":
+            self.answer(session, session.send(wire.SET_WATCHES, self.watches(words), wire.SET_WATCHES_XID), ())
+        elif operation == "raw":
             self.answer(session, session.send(int(words[0]), bytes.fromhex("".join(words[1:]))), ())
         else:
             kind, fields = OPERATIONS[operation]
@@ -78,8 +88,9 @@ class Transcript:
             if not reply.is_event:
                 break
             self.event(reply)
-        assert reply.xid == xid, f"expected the reply {xid}, got {reply.xid}"
         shown = [self.error(reply.error), self.zxid(reply.zxid)]
+        if reply.xid != xid:
+            shown.append(f"xid={reply.xid}")
         if reply.error == wire.OK:
             shown += [getattr(self, field)(reply.body) for field in fields]
             assert reply.body.finished() or not fields, "bytes behind the last field"
@@ -103,6 +114,11 @@ class Transcript:
             self.last_zxid = zxid
             return self.zxids[zxid] + skipped
         return self.zxids.get(zxid, "z?")
+
+    def watches(self, words):
+        since = {name: zxid for zxid, name in self.zxids.items()}[words[0]]
+        of = lambda kind: [path for word, path in (word.split(":") for word in words[1:]) if word == kind]
+        return wire.long(since) + b"".join(wire.strings(of(kind)) for kind in ("data", "exists", "children"))
 
     @staticmethod
     def error(code):
@@ -140,7 +156,8 @@ def body(operation, words):
         data = rest[0].encode() if rest and rest[0] != "-" else (None if rest else b"")
         flags = FLAGS.get(rest[1], None) if len(rest) > 1 else 0
         flags = int(rest[1]) if flags is None else flags
-        return path + wire.buffer(data) + wire.acl() + wire.integer(flags)
+        entries = [acl_entry(word) for word in rest[2:]] or wire.OPEN_ACL
+        return path + wire.buffer(data) + wire.acl(entries) + wire.integer(flags)
     if operation == "delete":
         return path + wire.integer(int(rest[0]) if rest else -1)
     if operation == "set":
@@ -149,3 +166,21 @@ def body(operation, words):
     if operation == "sync":
         return path
     return path + wire.boolean(rest == ["watch"])
+
+
+def acl_entry(word):
+    """`31:world:anyone`."""
+    permissions, scheme, name = word.split(":")
+    return int(permissions), scheme, name
+
+
+def zxids_of_closes(lines):
+    """The zxids at which sessions were closed."""
+    return {answer.split()[-1] for turn, answer in itertools.pairwise(lines) if turn.endswith(": close")}
+
+
+def with_events_sorted(lines, zxids):
+    """The lines with those of events in a row at one of `zxids` sorted."""
+    is_one = lambda line: line.startswith("    event ") and line.split()[-1] in zxids
+    runs = itertools.groupby(lines, is_one)
+    return [line for is_event, run in runs for line in (sorted(run) if is_event else run)]

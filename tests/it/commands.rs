@@ -42,12 +42,48 @@ fn doctor_finds_a_fresh_place_fit_and_leaves_nothing_behind() {
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let checks = report["checks"].as_array().expect("checks");
     let names: Vec<&str> = checks.iter().filter_map(|check| check["check"].as_str()).collect();
-    for name in ["data directory", "lock", "free space", "port zookeeper", "fsync", "open files", "clock"] {
+    for name in
+        ["data directory", "lock", "format", "free space", "port zookeeper", "fsync", "open files", "clock"]
+    {
         assert!(names.contains(&name), "{name} in {names:?}");
     }
     assert_ne!(report["verdict"], "fail", "{report:#}");
     assert!(output.status.success());
     assert_eq!(std::fs::read_dir(directory.path()).expect("a directory").count(), 0);
+}
+
+#[test]
+fn doctor_tells_a_data_directory_that_a_start_would_refuse() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let data = directory.path().join("landfast-data");
+    let arguments = ["doctor", "--zookeeper", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json"];
+    let format = || {
+        let output = run(&mut landfast(directory.path(), &arguments));
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let mut checks = report["checks"].as_array().expect("checks").iter();
+        let found = checks.find(|check| check["check"] == "format").expect("it is looked at").clone();
+        (found["verdict"].clone(), text(found["found"].as_str().expect("a text").as_bytes()))
+    };
+    drop(Server::start(&mut serve(directory.path(), &[])));
+    assert_eq!(format(), ("ok".into(), "1, which this release reads".to_owned()));
+    let record = data.join("format");
+    let text = std::fs::read_to_string(&record).expect("it reads");
+    std::fs::write(&record, text.replace("format 1", "format 2")).expect("it is written");
+    let (verdict, found) = format();
+    assert!(verdict == "fail" && found.contains("has format 2"), "{verdict} {found}");
+    std::fs::remove_file(&record).expect("it goes");
+    let (verdict, found) = format();
+    assert!(verdict == "fail" && found.contains("landfast-data/format is missing"), "{verdict} {found}");
+}
+
+#[test]
+fn help_says_which_options_are_not_in_this_build() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let help = text(&run(&mut landfast(directory.path(), &["serve", "--help"])).stdout);
+    for option in ["--objects", "--s3", "--tls-cert"] {
+        let described = help.split(&format!("{option} ")).nth(1).and_then(|rest| rest.split("--").next());
+        assert!(described.is_some_and(|text| text.contains("not in this build")), "{option}: {described:?}");
+    }
 }
 
 #[test]

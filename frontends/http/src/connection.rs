@@ -25,8 +25,6 @@ use tokio::{
     time::{Instant, Sleep, sleep},
 };
 
-/// Connections at once; the next one waits in the kernel's queue until one ends.
-pub(crate) const CONNECTIONS_MAX: usize = 256;
 /// How long a connection may go without getting on.
 pub(crate) const QUIET_MAX: Duration = Duration::from_secs(10);
 /// What counts as getting on while a request is received.
@@ -40,12 +38,15 @@ pub(crate) struct Bounded {
     listener: TcpListener,
     places: Arc<Semaphore>,
     request_bytes_max: usize,
+    /// Whether none could be accepted when it was last tried, which is said once.
+    is_failing: bool,
 }
 
 impl Bounded {
-    /// Connections of `listener`; one request, headers and all, has at most `request_bytes_max`.
-    pub(crate) fn new(listener: TcpListener, request_bytes_max: usize) -> Self {
-        Self { listener, places: Arc::new(Semaphore::new(CONNECTIONS_MAX)), request_bytes_max }
+    /// Connections of `listener`, so many at once; one request, headers and all, has at most `request_bytes_max`.
+    pub(crate) fn new(listener: TcpListener, connections_max: usize, request_bytes_max: usize) -> Self {
+        let places = Arc::new(Semaphore::new(connections_max));
+        Self { listener, places, request_bytes_max, is_failing: false }
     }
 }
 
@@ -58,12 +59,17 @@ impl Listener for Bounded {
         loop {
             match self.listener.accept().await {
                 Ok((stream, peer)) => {
+                    if std::mem::take(&mut self.is_failing) {
+                        tracing::info!("http: connections are accepted again");
+                    }
                     // Answers are single small writes; failing to say so costs only delay.
                     let _ = stream.set_nodelay(true);
                     return (Connection::new(stream, place, self.request_bytes_max), peer);
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "http: a connection could not be accepted");
+                    if !std::mem::replace(&mut self.is_failing, true) {
+                        tracing::warn!(%error, "http: cannot accept connections; those that are open are served");
+                    }
                     sleep(ACCEPT_RETRY).await;
                 }
             }
@@ -196,7 +202,7 @@ mod tests {
     async fn pair(request_bytes_max: usize) -> (Connection, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("an address");
-        let mut bounded = Bounded::new(listener, request_bytes_max);
+        let mut bounded = Bounded::new(listener, 1, request_bytes_max);
         let (peer, (connection, _)) = tokio::join!(TcpStream::connect(address), bounded.accept());
         (connection, peer.expect("it accepts"))
     }

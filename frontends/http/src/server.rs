@@ -24,6 +24,8 @@ const ENVELOPE_BYTES_MAX: usize = 128 * 1024;
 /// What is taken in and waited for.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
+    /// Connections at once; the next one waits in the kernel's queue until one ends.
+    pub connections_max: usize,
     /// The longest value of a key, in bytes; beyond it 413.
     pub value_bytes_max: usize,
     /// The bytes of all bodies that are being received or worked on; beyond it 429.
@@ -36,6 +38,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
+            connections_max: 256,
             value_bytes_max: 64 << 20,
             buffered_bytes_max: 256 << 20,
             answer_timeout: Duration::from_secs(8),
@@ -86,7 +89,7 @@ impl Server {
         shutdown: impl Future<Output = ()> + Send + 'static,
     ) -> io::Result<()> {
         let loopback = self.local_address.ip().is_loopback();
-        let Limits { value_bytes_max, buffered_bytes_max, answer_timeout } = self.limits;
+        let Limits { connections_max, value_bytes_max, buffered_bytes_max, answer_timeout } = self.limits;
         let rules = Rules { loopback, token: self.token.filter(|_| !loopback), value_bytes_max };
         let budget = Budget::new(buffered_bytes_max);
         let backend = Backend { services, budget, value_bytes_max, answer_timeout };
@@ -97,7 +100,7 @@ impl Server {
             shutdown.await;
             let _ = stopping.send(true);
         };
-        let serving = axum::serve(Bounded::new(self.listener, request_bytes_max), router)
+        let serving = axum::serve(Bounded::new(self.listener, connections_max, request_bytes_max), router)
             .with_graceful_shutdown(signal);
         let cut_off = async {
             // An error means that the server has ended by itself: the other branch has won already.

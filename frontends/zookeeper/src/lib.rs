@@ -18,7 +18,7 @@
 //! Invariants
 //! - Replies leave in the order of the requests, events before any reply that reflects a later change.
 //! - What a peer can make this process allocate is bounded: by the packet limit, the number of requests
-//!   in flight, the unsent bytes, and the number of connections.
+//!   and their bytes in flight, the unsent bytes, and the number of connections, of an address too.
 //! - Bytes of a peer end in a reply, an error code or a closed connection with a log line; never a panic.
 //!
 //! The formats are those of Apache ZooKeeper 3.9 (`zookeeper.jute`, `BinaryInputArchive`).
@@ -33,6 +33,7 @@ pub mod error_codes;
 mod four_letter_words;
 pub mod framing;
 pub mod jute;
+mod open_connections;
 pub mod server;
 pub mod statistics;
 

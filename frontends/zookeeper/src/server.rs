@@ -1,10 +1,13 @@
 //! Listens, and gives each connection a task.
 //!
 //! Invariants
-//! - At most `connections_max` connections are open; one more is closed before a byte of it is read.
+//! - At most `connections_max` connections are open, and at most `connections_per_address_max` of one address; one more
+//!   is closed before a byte of it is read.
+//! - Where the process has no descriptors left, those who come wait in the kernel's queue, and those who are there are
+//!   served as ever. It is said once, and once when it is over.
 //! - When [`Server::run`] returns, every connection is closed. Sessions live on: they are the service's.
 
-use std::{collections::BTreeMap, future::Future, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
+use std::{future::Future, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
 use coordination::Gateway;
 use tokio::{
@@ -13,7 +16,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use crate::{Config, Statistics, connection};
+use crate::{Config, Statistics, connection, open_connections::OpenConnections};
 
 /// How long to wait before accepting again when the process has no descriptors left.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
@@ -73,40 +76,33 @@ impl Server {
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let Self { listener, shared, .. } = self;
         let mut shutdown = pin!(shutdown);
+        let mut accepting = Accepting { listener, is_failing: false };
         let mut connections = JoinSet::new();
-        let mut stops = BTreeMap::new();
-        let mut next_id: u64 = 0;
+        let Config { connections_max, connections_per_address_max, .. } = shared.config;
+        let mut open = OpenConnections::new(connections_max, connections_per_address_max);
         loop {
             tokio::select! {
                 biased;
                 () = &mut shutdown => break,
-                Some(ended) = connections.join_next() => {
-                    // A task that panicked does not say which it was; its entry is a few idle bytes.
-                    if let Ok(id) = ended {
-                        stops.remove(&id);
-                    }
+                Some(ended) = connections.join_next_with_id() => {
+                    open.ended(ended.map_or_else(|error| error.id(), |(id, ())| id));
                 }
-                accepted = listener.accept() => match accepted {
-                    Ok((stream, peer)) if connections.len() < shared.config.connections_max => {
-                        next_id += 1;
+                (stream, peer) = accepting.next() => match open.check_place(peer) {
+                    Ok(()) => {
                         let (stop, stopped) = oneshot::channel();
-                        stops.insert(next_id, stop);
-                        connections.spawn(serve(Arc::clone(&shared), stream, peer, stopped, next_id));
+                        let task = connections.spawn(serve(Arc::clone(&shared), stream, peer, stopped));
+                        open.opened(task.id(), peer, stop);
                     }
-                    Ok((_stream, peer)) => {
+                    Err(no_place) => {
                         shared.statistics.connection_refused();
-                        tracing::warn!(%peer, open = connections.len(), "refused: too many connections");
-                    }
-                    Err(error) => {
-                        tracing::warn!(%error, "cannot accept a connection");
-                        tokio::time::sleep(ACCEPT_RETRY).await;
+                        tracing::warn!(%peer, "refused: {no_place}");
                     }
                 },
             }
         }
-        drop(listener);
+        drop(accepting);
         // A connection whose sender is gone stops at its next wait.
-        drop(stops);
+        drop(open);
         let all_ended = async { while connections.join_next().await.is_some() {} };
         if tokio::time::timeout(shared.config.stop_timeout, all_ended).await.is_err() {
             tracing::warn!(open = connections.len(), "connections did not end in time");
@@ -115,18 +111,39 @@ impl Server {
     }
 }
 
-async fn serve(
-    shared: Arc<Shared>,
-    stream: TcpStream,
-    peer: SocketAddr,
-    stopped: oneshot::Receiver<()>,
-    id: u64,
-) -> u64 {
+/// A listener, and whether it could not accept when it was last tried.
+struct Accepting {
+    listener: TcpListener,
+    is_failing: bool,
+}
+
+impl Accepting {
+    /// The next connection, however long the system has none to give. Cancellation safe.
+    async fn next(&mut self) -> (TcpStream, SocketAddr) {
+        loop {
+            match self.listener.accept().await {
+                Ok(accepted) => {
+                    if std::mem::take(&mut self.is_failing) {
+                        tracing::info!("connections are accepted again");
+                    }
+                    return accepted;
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut self.is_failing, true) {
+                        tracing::warn!(%error, "cannot accept connections; those that are open are served");
+                    }
+                    tokio::time::sleep(ACCEPT_RETRY).await;
+                }
+            }
+        }
+    }
+}
+
+async fn serve(shared: Arc<Shared>, stream: TcpStream, peer: SocketAddr, stopped: oneshot::Receiver<()>) {
     shared.statistics.connection_accepted();
     let closing = Closing(&shared.statistics);
     connection::serve(&shared, stream, peer, stopped).await;
     drop(closing);
-    id
 }
 
 /// Counts a connection as closed, also when its task is dropped.

@@ -57,9 +57,12 @@ fn boxed(error: impl Into<redb::Error>) -> BaseError {
     Box::new(error.into())
 }
 
+/// What the store's file is called.
+pub(crate) const NAME: &str = "state.redb";
+
 /// Where the store of a data directory is.
 pub(crate) fn file(data_dir: &Path) -> PathBuf {
-    data_dir.join("state.redb")
+    data_dir.join(NAME)
 }
 
 /// The store; writing is for the checkpoint alone.
@@ -115,6 +118,10 @@ impl Base {
         let mut database = self.database.lock();
         drop(database.take());
         let file = self.storage.open(&self.path).map_err(redb::Error::Io)?;
+        if file.is_empty().map_err(redb::Error::Io)? {
+            // redb would begin a new store in it, but it got its name when it was whole.
+            return Err(boxed(redb::Error::Corrupted("the file is empty".to_owned())));
+        }
         *database = Some(self.database_in(file)?);
         Ok(())
     }

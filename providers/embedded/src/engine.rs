@@ -31,7 +31,7 @@ use crate::{
     journal::{
         ClosedSegment, CurrentSegment, Journal, JournalFacts,
         frame::{self, Header},
-        segment::{SEGMENT_HEADER_BYTES, SegmentHeader, Spare},
+        segment::{self, SEGMENT_HEADER_BYTES, SegmentHeader, Spare},
         thread,
     },
     overlay::Overlay,
@@ -81,7 +81,7 @@ impl Engine {
     /// Opens the directory, recovers it and starts the two threads.
     pub(crate) fn open(config: Config) -> Result<Arc<Self>, OpenError> {
         let storage = Arc::clone(&config.storage);
-        let journal_directory = config.data_dir.join("journal");
+        let journal_directory = config.data_dir.join(segment::DIRECTORY);
         storage
             .create_directory(&journal_directory)
             .and_then(|()| storage.sync_directory(&config.data_dir))

@@ -25,13 +25,13 @@ pub enum OpenError {
         /// Where the damage starts.
         offset: u64,
     },
-    /// A journal segment that had been durable is not there. Nothing was changed.
+    /// A journal segment, or the `format` record, that had been durable is not there. Nothing was changed.
     #[error(
         "{} is missing, and what it held had been durable: put it back or restore the data directory from a copy; to go on without what it held, start with another directory",
         file.display()
     )]
     Missing {
-        /// The segment expected.
+        /// The file expected.
         file: PathBuf,
     },
     /// A later release wrote the directory.

@@ -3,7 +3,8 @@
 //! The record is text, so that an operator can read it. It is written whole or not at all: before anything
 //! else with the store's salt, from which all checksums of the journal start, and once more when the journal's
 //! first record is durable. Until then nothing was served, so a directory without a journal is a new one;
-//! from then on it has lost what it held. Directories made before the record said so get the line at their next
+//! from then on it has lost what it held. And it comes before anything else, so a directory that has a journal or a
+//! checkpoint store without a record has lost the record. Directories made before the record said so get the line at their next
 //! start; one that has no journal by then cannot be told from a new one.
 
 use std::{
@@ -12,7 +13,7 @@ use std::{
     path::Path,
 };
 
-use crate::{error::OpenError, storage::Storage};
+use crate::{base, error::OpenError, journal::segment, storage::Storage};
 
 /// The format this release writes, and the newest it reads.
 pub(crate) const FORMAT: u32 = 1;
@@ -60,19 +61,40 @@ impl Format {
     }
 }
 
-/// Reads the record of `directory`, or makes it.
+/// Reads the record of `directory`, or makes it where nothing is yet, the journal's own directory apart.
 pub(crate) fn open(storage: &dyn Storage, directory: &Path) -> Result<Format, OpenError> {
-    let path = directory.join(NAME);
-    let names = storage.list(directory).map_err(OpenError::io(format!("list {}", directory.display())))?;
-    if names.iter().any(|name| name == NAME) {
-        let text = read(storage, &path).map_err(OpenError::io(format!("read {}", path.display())))?;
-        return parse(&text, &path);
+    if let Some(format) = find(storage, directory)? {
+        return Ok(format);
     }
     let salt = getrandom::u32()
         .map_err(|error| OpenError::io("draw the store's salt")(std::io::Error::other(error.to_string())))?;
     let format = Format { salt, journal_begun: false };
     format.write(storage, directory)?;
     Ok(format)
+}
+
+/// Reads the record of `directory`; none where nothing is yet. Writes nothing.
+pub(crate) fn find(storage: &dyn Storage, directory: &Path) -> Result<Option<Format>, OpenError> {
+    let path = directory.join(NAME);
+    let found = names(storage, directory)?;
+    if found.iter().any(|name| name == NAME) {
+        let text = read(storage, &path).map_err(OpenError::io(format!("read {}", path.display())))?;
+        return parse(&text, &path).map(Some);
+    }
+    let journal = if found.iter().any(|name| name == segment::DIRECTORY) {
+        names(storage, &directory.join(segment::DIRECTORY))?
+    } else {
+        Vec::new()
+    };
+    let has_segments = journal.iter().any(|name| segment::number_of(name).is_some());
+    if has_segments || found.iter().any(|name| name == base::NAME) {
+        return Err(OpenError::Missing { file: path });
+    }
+    Ok(None)
+}
+
+fn names(storage: &dyn Storage, directory: &Path) -> Result<Vec<String>, OpenError> {
+    storage.list(directory).map_err(OpenError::io(format!("list {}", directory.display())))
 }
 
 fn read(storage: &dyn Storage, path: &Path) -> std::io::Result<String> {

@@ -34,7 +34,7 @@ mod status;
 pub mod storage;
 mod store;
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use object_store::ObjectStore;
 use ports::{KeyValue, Queue};
@@ -44,6 +44,13 @@ pub use error::OpenError;
 pub use status::{Cut, Health, RecoveryReport, Room, Status};
 
 use crate::engine::Engine;
+
+/// The format of a data directory, as far as its record says: none where nothing is kept yet. Changes nothing.
+///
+/// Errors: what [`Embedded::open`] would refuse the record for, or the lack of one.
+pub fn format_of(data_dir: &Path) -> Result<Option<u32>, OpenError> {
+    Ok(format::find(&storage::DiskStorage, data_dir)?.map(|_| format::FORMAT))
+}
 
 /// An open store. Dropping it without [`Embedded::close`] loses what was not externalized, as a crash would.
 #[derive(Debug)]

@@ -26,8 +26,12 @@ pub enum Broken {
     ReadsAheadOfTheView,
     /// C4: watches that are set again are all looked at anew when a change overtakes one of them.
     ForgetsWhichWatchesAreSet,
+    /// What one client may have waiting: reads run on however much is held for it.
+    HoldsWithoutBound,
     /// C-6: requests of connections that were replaced are decided.
     AcceptsOldAttaches,
+    /// C-6: of two connections to a session the one speaks that registered last, whichever was attached last.
+    LetsTheLastToRegisterSpeak,
     /// C-6: what a heartbeat has seen dies with its instance.
     RemembersSilenceInTheInstance,
     /// P5: temporary objects of a replaced connection are removed although what they came for is not applied.
@@ -50,6 +54,8 @@ pub enum Broken {
     SweepsByLostRows,
     /// C-6: a session that is too large to end at once stays open while it loses its first ephemerals.
     EndsOpenSessions,
+    /// C-6: the parts of a large end are decided one after the other, whatever else waits to be applied.
+    EndsInOneGo,
     /// C-3, C6: the end of a session is left to the message that tells of it, which the store may lose.
     PushesEndsOnce,
     /// C-6: a session is ended without watching it for a whole timeout.

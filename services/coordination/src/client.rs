@@ -17,12 +17,13 @@
 //!
 //! This is FaaSKeeper's client library with its sorted receive queue (section 4.5), without threads.
 
-use std::{collections::VecDeque, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use ports::{ErrorKind, Incarnation, Monotonic, queue::Message};
 
 use crate::{
     Error,
+    backlog::Backlog,
     basis::Basis,
     broken::Broken,
     error::{ConnectError, Ended},
@@ -38,6 +39,14 @@ use crate::{
 
 /// How many requests may wait for their answers before the front end stops reading from its peer.
 const PENDING_MAX: usize = 1000;
+
+/// How many bytes of requests may wait for their answers; at the bound, which one request may exceed, the front end stops
+/// reading as well.
+const PENDING_BYTES_MAX: usize = 4 << 20;
+
+/// At so many bytes that are held for the client, which one answer may exceed, its reads wait until some have left: a
+/// peer that does not read its answers would else have a thousand of them computed.
+const HELD_BYTES_MAX: usize = 1 << 20;
 
 /// How often a read is put back because changes overtake it, before its client is disconnected. One comes nowhere near,
 /// since it looks at one znode at a time: what is changed takes several calls of a store, and what is read mostly one.
@@ -58,7 +67,7 @@ pub struct Client {
     timeout: Duration,
     mailbox: Arc<Mailbox>,
     /// Requests not yet executed, oldest first.
-    pending: VecDeque<Pending>,
+    pending: Backlog<Pending>,
     /// How many at the head of `pending` are updates that have been sent.
     sent: usize,
     last_request: u64,
@@ -71,7 +80,9 @@ pub struct Client {
     /// How often that read was put back.
     turns: u32,
     /// Outputs that wait for their zxid to be durable, in order.
-    held: VecDeque<(Zxid, Output)>,
+    held: Backlog<(Zxid, Output)>,
+    /// The head of `pending` is a read that could run, was there room for its answer.
+    is_held_up: bool,
     /// The zxid of the last output, or of what a watch was armed by since: none is shown as of an earlier one.
     last_shown: Zxid,
     /// How it will end once everything held has left.
@@ -120,14 +131,15 @@ impl Client {
             attach,
             timeout,
             mailbox,
-            pending: VecDeque::new(),
+            pending: Backlog::default(),
             sent: 0,
             last_request: 0,
             basis,
             incarnation,
             blocked_until: None,
             turns: 0,
-            held: VecDeque::new(),
+            held: Backlog::default(),
+            is_held_up: false,
             last_shown: Zxid(0),
             end: None,
             is_closing: false,
@@ -152,7 +164,7 @@ impl Client {
 
     /// Whether another request may be submitted now; if not, stop reading from the peer (back-pressure).
     pub fn has_room(&self) -> bool {
-        self.pending.len() + self.held.len() < PENDING_MAX
+        self.pending.len() + self.held.len() < PENDING_MAX && self.pending.bytes() < PENDING_BYTES_MAX
     }
 
     /// Whether some of what was submitted has not been sent yet.
@@ -163,6 +175,7 @@ impl Client {
     /// Takes the next request; `tag` comes back with its reply. Asks no store but what room it has.
     pub fn submit(&mut self, tag: i32, request: Request) {
         self.lease.is_peer_active = true;
+        let bytes = request.bytes_len();
         let operation = match request {
             Request::Create { path, data, acl, lifetime, naming } => {
                 Operation::Create { path, data: payload(data), acl, lifetime, naming }
@@ -177,7 +190,7 @@ impl Client {
                 Operation::Close
             }
             read => {
-                self.pending.push_back(Pending::Read { tag, request: read });
+                self.pending.push_back(bytes, Pending::Read { tag, request: read });
                 return;
             }
         };
@@ -185,29 +198,29 @@ impl Client {
             // Answered in its place among its session's requests, and by this process alone: a request that cannot be
             // taken must not use up room.
             let refusal = if let Operation::Refuse(error) = operation { error } else { Error::NoRoom };
-            self.pending.push_back(Pending::Read { tag, request: Request::Refuse(refusal) });
+            self.pending.push_back(0, Pending::Read { tag, request: Request::Refuse(refusal) });
             return;
         }
-        self.submit_update(tag, operation);
+        self.submit_update(tag, bytes, operation);
     }
 
-    fn submit_update(&mut self, tag: i32, operation: Operation) {
+    fn submit_update(&mut self, tag: i32, bytes: usize, operation: Operation) {
         self.last_request += 1;
-        self.pending.push_back(Pending::Update {
-            tag,
-            request: self.last_request,
-            operation: Some(operation),
-        });
+        let update = Pending::Update { tag, request: self.last_request, operation: Some(operation) };
+        self.pending.push_back(bytes, update);
     }
 
     /// Executes what may be executed, and appends every output that may leave, in order. Does not wait for
-    /// anything but stores. Not cancellation safe: run it to its end.
+    /// anything but stores. Not cancellation safe: run it to its end. What it appends is a mebibyte and one output at most:
+    /// who has taken that, calls it again.
     pub async fn pump(&mut self, outputs: &mut Vec<Output>) -> Result<(), Ended> {
         self.keep_lease().await?;
         loop {
             self.send().await?;
             self.open_mailbox()?;
-            if !matches!(self.pending.front(), Some(Pending::Read { .. })) || !self.run_read().await? {
+            let is_read = matches!(self.pending.front(), Some(Pending::Read { .. }));
+            self.is_held_up = is_read && self.holds_enough();
+            if !is_read || self.is_held_up || !self.run_read().await? {
                 break;
             }
         }
@@ -222,8 +235,15 @@ impl Client {
         self.end.take_if(|_| self.held.is_empty()).map_or(Ok(()), Err)
     }
 
+    fn holds_enough(&self) -> bool {
+        self.held.bytes() >= HELD_BYTES_MAX && self.shared.config.broken != Some(Broken::HoldsWithoutBound)
+    }
+
     /// Returns once [`Client::pump`] has something to do. Cancellation safe.
     pub async fn wait(&mut self) {
+        if self.is_held_up && !self.holds_enough() {
+            return;
+        }
         if self.lease.timer.is_none() && self.lease.is_peer_active {
             let due = self.lease.renewed_at + self.renewal_period();
             let clock = self.shared.clock.clone();
@@ -253,7 +273,7 @@ impl Client {
     /// Submits the attach and waits until its answer is durable, and keeps the lease meanwhile: the peer is there
     /// and waits too. Whatever else arrives belongs to an end.
     pub(crate) async fn first_request(&mut self) -> Result<(), ConnectError> {
-        self.submit_update(0, Operation::Attach);
+        self.submit_update(0, 0, Operation::Attach);
         self.send().await?;
         loop {
             self.lease.is_peer_active = true;
@@ -372,7 +392,7 @@ impl Client {
     fn show(&mut self, zxid: Zxid, output: Output) {
         assert!(zxid >= self.last_shown, "{zxid:?} would be shown after {:?}", self.last_shown);
         self.last_shown = zxid;
-        self.held.push_back((zxid, output));
+        self.held.push_back(output.bytes_len(), (zxid, output));
     }
 
     /// Lets the outputs go that are durable, and has the client woken for the first that is not.
@@ -428,6 +448,10 @@ impl Client {
                 return Ok(true);
             }
             read::take_watch_off(&mut request);
+            if self.holds_enough() {
+                self.put_back(tag, request);
+                return Ok(true);
+            }
             attempts = 0;
         }
         // Overtaken again and again: the rest of the process gets a turn.
@@ -443,8 +467,12 @@ impl Client {
             return Err(ports::Error::unavailable("read znodes that change faster than they are read").into());
         }
         self.blocked_until = Some(zxid);
-        self.pending.push_front(Pending::Read { tag, request });
+        self.put_back(tag, request);
         Ok(false)
+    }
+
+    fn put_back(&mut self, tag: i32, request: Request) {
+        self.pending.push_front(request.bytes_len(), Pending::Read { tag, request });
     }
 }
 

@@ -59,6 +59,11 @@ impl Ephemerals {
 
     /// All that may be ephemerals of `session`, in path order.
     pub async fn all(&self, session: SessionId, basis: &mut Basis) -> Result<Vec<String>> {
+        self.first(session, usize::MAX, basis).await
+    }
+
+    /// The first of them, `count` if there are as many.
+    pub async fn first(&self, session: SessionId, count: usize, basis: &mut Basis) -> Result<Vec<String>> {
         let mut paths = Vec::new();
         let mut scan = Scan::partition(partition(session), PAGE_ITEMS);
         loop {
@@ -71,8 +76,11 @@ impl Ephemerals {
                 );
             }
             match page.next {
-                Some(next) => scan.from = next,
-                None => return Ok(paths),
+                Some(next) if paths.len() < count => scan.from = next,
+                _ => {
+                    paths.truncate(count);
+                    return Ok(paths);
+                }
             }
         }
     }

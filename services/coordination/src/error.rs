@@ -48,6 +48,9 @@ pub enum Error {
     /// Nobody can prove here who he is; the connection ends after the reply.
     #[error("authentication failed")]
     AuthenticationFailed,
+    /// The znode is not for clients to change.
+    #[error("not allowed")]
+    NotAuthorized,
 }
 
 /// Why a connection was not given a client.

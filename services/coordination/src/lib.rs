@@ -22,6 +22,7 @@
 //! Nothing here knows a wire, a provider or a thread. The promises are numbered on the service's page,
 //! `docs/coordination.md`.
 
+mod backlog;
 pub mod basis;
 #[doc(hidden)]
 pub mod broken;

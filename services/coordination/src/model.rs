@@ -177,6 +177,36 @@ pub enum Request {
     RefuseUpdate(Error),
 }
 
+impl Request {
+    /// How many bytes of paths, data and the like it holds.
+    pub fn bytes_len(&self) -> usize {
+        match self {
+            Self::Create { path, data, acl, .. } => {
+                let of_entry = |acl: &Acl| size_of::<Acl>() + acl.scheme.len() + acl.id.len();
+                path.len() + data_len(data.as_ref()) + acl.iter().map(of_entry).sum::<usize>()
+            }
+            Self::SetData { path, data, .. } => path.len() + data_len(data.as_ref()),
+            Self::Delete { path, .. }
+            | Self::Exists { path, .. }
+            | Self::GetData { path, .. }
+            | Self::GetChildren { path, .. } => path.len(),
+            Self::Sync { path } => path.as_ref().map_or(0, String::len),
+            Self::SetWatches { data, exists, children, .. } => {
+                strings_len(data) + strings_len(exists) + strings_len(children)
+            }
+            Self::Ping | Self::Close | Self::Refuse(_) | Self::RefuseUpdate(_) => 0,
+        }
+    }
+}
+
+fn data_len(data: Option<&Bytes>) -> usize {
+    data.map_or(0, Bytes::len)
+}
+
+fn strings_len(strings: &[String]) -> usize {
+    strings.iter().map(|string| size_of::<String>() + string.len()).sum()
+}
+
 /// What a request was answered with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Response {
@@ -253,6 +283,28 @@ pub enum Output {
         /// To which znode.
         path: String,
     },
+}
+
+impl Output {
+    /// How many bytes of paths, data and names it holds.
+    pub fn bytes_len(&self) -> usize {
+        let response = match self {
+            Self::Event { path, .. } => return path.len(),
+            Self::Reply { result: Err(_), .. } => return 0,
+            Self::Reply { result: Ok(response), .. } => response,
+        };
+        match response {
+            Response::Created { path, .. } => path.len(),
+            Response::Data { data, .. } => data_len(data.as_ref()),
+            Response::Children { children, .. } => strings_len(children),
+            Response::Synced { path } => path.as_ref().map_or(0, String::len),
+            Response::Deleted
+            | Response::Stat(_)
+            | Response::Pong
+            | Response::WatchesSet
+            | Response::Closed => 0,
+        }
+    }
 }
 
 /// How a client opens or re-opens a session.

@@ -7,6 +7,9 @@
 /// The longest path: what providers take as a key, less what the rows' names add.
 pub const PATH_BYTES_MAX: usize = 1000;
 
+/// Where ZooKeeper keeps its members.
+pub const CONFIG: &str = "/zookeeper/config";
+
 /// Whether `path` names a znode.
 pub fn is_valid(path: &str) -> bool {
     if path == "/" {
@@ -53,7 +56,7 @@ pub fn join(parent: &str, name: &str) -> String {
 
 /// Znodes that are part of the service and cannot be deleted.
 pub fn is_reserved(path: &str) -> bool {
-    matches!(path, "/" | "/zookeeper" | "/zookeeper/quota" | "/zookeeper/config")
+    matches!(path, "/" | "/zookeeper" | "/zookeeper/quota" | CONFIG)
 }
 
 #[cfg(test)]

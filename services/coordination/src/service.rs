@@ -20,6 +20,7 @@ use crate::{
     model::{SessionId, Zxid},
     names,
     node::Nodes,
+    path,
     records::{NodeState, Payload, UpdateId},
     session::{SHARD_COUNT, Sessions},
     tail::Tail,
@@ -30,8 +31,7 @@ use crate::{
 };
 
 /// The znodes every ZooKeeper has, with how many children each has at birth.
-const BUILT_IN: [(&str, i32); 4] =
-    [("/", 1), ("/zookeeper", 2), ("/zookeeper/config", 0), ("/zookeeper/quota", 0)];
+const BUILT_IN: [(&str, i32); 4] = [("/", 1), ("/zookeeper", 2), (path::CONFIG, 0), ("/zookeeper/quota", 0)];
 
 /// How long a delivered message stays with a writer or distributor before it is given to another.
 const VISIBILITY_TIMEOUT: Duration = Duration::from_secs(20);

@@ -196,7 +196,11 @@ impl Tail {
             return;
         }
         let replaced = match registry.clients.get(&session) {
-            Some(latest) if latest.attach > attach => Some(mailbox),
+            Some(latest)
+                if latest.attach > attach && self.broken != Some(Broken::LetsTheLastToRegisterSpeak) =>
+            {
+                Some(mailbox)
+            }
             _ => {
                 // What the one before waits for is not what this one waits for.
                 registry.watches.disarm_all(session);

@@ -17,16 +17,13 @@ const PERMISSIONS_ALL: i32 = 0x1f;
 
 /// Refuses what needs no look at the tree: the parent of a znode to create.
 pub fn check_create<'path>(path: &'path str, acl: &[Acl], naming: Naming) -> Result<&'path str, Error> {
-    if path == "/" && naming == Naming::Given {
-        return Err(Error::NodeExists);
-    }
     if path.contains('\0') || path.len() > path::PATH_BYTES_MAX {
         return Err(Error::BadArguments);
     }
     // The name of a sequential child of the root may be its number alone.
     let parent = if path == "/" { path } else { path::split(path).ok_or(Error::BadArguments)?.0 };
     check_acl(acl)?;
-    Ok(parent)
+    if path == "/" && naming == Naming::Given { Err(Error::NodeExists) } else { Ok(parent) }
 }
 
 /// This build enforces one ACL, ZooKeeper's open one, and refuses what it could not keep.
@@ -42,12 +39,19 @@ pub fn check_delete(path: &str) -> Result<&str, Error> {
     if path::is_reserved(path) || path.contains('\0') || path.len() > path::PATH_BYTES_MAX {
         return Err(Error::BadArguments);
     }
-    path::split(path).map(|(parent, _)| parent).ok_or(Error::BadArguments)
+    let (parent, _) = path::split(path).ok_or(Error::BadArguments)?;
+    check_access(parent)?;
+    Ok(parent)
 }
 
-/// Refuses an invalid path to set data at.
+/// Refuses to set data at an invalid path, or at one that is not for clients.
 pub fn check_set_data(path: &str) -> Result<(), Error> {
-    if path::is_valid(path) { Ok(()) } else { Err(Error::BadArguments) }
+    if path::is_valid(path) { check_access(path) } else { Err(Error::BadArguments) }
+}
+
+/// Refuses to change what ZooKeeper lets nobody but its administrator change, and what is below it.
+pub fn check_access(path: &str) -> Result<(), Error> {
+    if path == path::CONFIG { Err(Error::NotAuthorized) } else { Ok(()) }
 }
 
 /// The whole path of a znode to create in `parent`, which is there and locked.

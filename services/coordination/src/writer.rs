@@ -27,7 +27,7 @@ mod batch;
 mod outbox;
 mod plan;
 
-use std::sync::Arc;
+use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -62,6 +62,13 @@ const BATCH_BYTES_PART: usize = 8;
 /// The paths of the ephemerals that vanish in one decision may together take this part of the largest item; what
 /// else is written of each takes a few times as much.
 const CLOSE_PATHS_PART: usize = 10;
+
+/// So many ephemerals may vanish in one decision. The distributor applies them in one go, some 40 us each, and what others
+/// ask for meanwhile waits; so do those who create beside them.
+const CLOSE_EPHEMERALS_MAX: usize = 1000;
+
+/// How long to wait, from first to last, for the part of an end before to be applied.
+const PART_APPLIED_WAITS: RangeInclusive<Duration> = Duration::from_millis(2)..=Duration::from_secs(1);
 
 /// From this delivery on the planning of a request is noted before it begins and after it has ended, since it may be what
 /// fails, or what kills its writers. Before, those two writes are saved: most of what fails does so once.
@@ -359,14 +366,16 @@ impl Turn<'_> {
     /// session that the leader is closing takes no connection any more: else another connection could take the session
     /// up with only part of what it owns.
     async fn end_a_part(&mut self, submitted: &Submitted) -> Result<bool> {
-        let all = self.writer.ephemerals.all(self.session, &mut self.basis).await?;
+        self.let_others_in().await?;
+        let some = CLOSE_EPHEMERALS_MAX + 1;
+        let all = self.writer.ephemerals.first(self.session, some, &mut self.basis).await?;
         let bytes_max = self.writer.item_bytes_max / CLOSE_PATHS_PART;
         let mut bytes = 0;
         let fits = |path: &&String| {
             bytes += path.len();
             bytes <= bytes_max
         };
-        let part: Vec<String> = all.iter().take_while(fits).cloned().collect();
+        let part: Vec<String> = all.iter().take(CLOSE_EPHEMERALS_MAX).take_while(fits).cloned().collect();
         if part.len() == all.len() {
             return Ok(false);
         }
@@ -389,6 +398,25 @@ impl Turn<'_> {
             }
         }
         Ok(true)
+    }
+
+    /// Waits until the part of the end before is applied, so that what other sessions have decided meanwhile comes before
+    /// the next: else a large end would stand in the distributor's queue as a whole. Whatever keeps the distributor, the end
+    /// goes on after a while.
+    async fn let_others_in(&mut self) -> Result<()> {
+        if self.row.state != State::Closing || self.writer.broken == Some(Broken::EndsInOneGo) {
+            return Ok(());
+        }
+        let mut wait = *PART_APPLIED_WAITS.start();
+        while self.row.applied < self.row.sequence && wait <= *PART_APPLIED_WAITS.end() {
+            self.writer.clock.sleep(wait).await;
+            wait *= 2;
+            match self.writer.sessions.get(self.session, &mut self.basis).await? {
+                Some(row) if row.fence == self.row.fence => self.row = row,
+                row => return self.refused(row),
+            }
+        }
+        Ok(())
     }
 
     /// Nothing but its end is decided in the session from here on, whoever asks.

@@ -4,8 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use coordination::{
     Client, Config, ConnectError, Ended, Gateway,
+    basis::Basis,
     broken::Broken,
     model::{Acl, Connect, Lifetime, Naming, Output, Password, Request, Response, SessionId, Watching, Zxid},
+    session::Sessions,
 };
 use fastrand::Rng;
 use simulated::{Options, World};
@@ -252,4 +254,44 @@ async fn ends_while_the_store_falls_back(seed: u64) -> usize {
 fn a_session_that_ends_in_parts_ends_whole_while_the_store_falls_back() {
     let came_back: usize = seeds().map(|seed| simulated::run(ends_while_the_store_falls_back(seed))).sum();
     assert!(seeds().count() < 20 || came_back > 0, "no end was lost");
+}
+
+/// C-6: the most parts of a large end that wait at once to be applied, and with them what others have decided since.
+fn parts_waiting(seed: u64, broken: Option<Broken>) -> usize {
+    simulated::run(async move {
+        let world = world(seed);
+        let house = House::start(&world, Config { broken, ..Config::default() }, 2).await;
+        let (gateway, _) = house.gateway(0).await;
+        let mut client = owner(&gateway).await;
+        for number in 0..EPHEMERALS {
+            answer(&mut client, create(&format!("/mine-with-another-long-name-{number:04}"))).await;
+        }
+        Weather::Slow.strike(&world);
+        client.submit(1, Request::Close);
+        let (rows, session) = (Sessions::new(world.key_value()), client.session());
+        let row = async || rows.get(session, &mut Basis::default()).await.expect("it reads");
+        let ended = shown_to_the_end(&mut client);
+        let watched = async {
+            let mut most = 0;
+            while let Some(row) = row().await {
+                most = most.max(row.outbox().len());
+            }
+            most
+        };
+        tokio::join!(ended, watched).1
+    })
+}
+
+/// C6: others are not held up by a session that had many ephemerals.
+#[test]
+fn the_next_part_of_an_end_waits_until_the_one_before_is_applied() {
+    for seed in seeds() {
+        assert_eq!(parts_waiting(seed, None), 1, "seed {seed}");
+    }
+}
+
+/// C6, broken.
+#[test]
+fn an_end_in_one_go_is_caught() {
+    assert!((0..SEEDS_UNTIL_CAUGHT).any(|seed| parts_waiting(seed, Some(Broken::EndsInOneGo)) > 1));
 }

@@ -1,6 +1,8 @@
 //! The scenarios of coordination's rules, each with the variant that drops the rule.
 
 mod alone;
+mod attaches;
+mod bounds;
 mod coordination;
 mod endings;
 mod ephemerals;

@@ -16,12 +16,13 @@ use super::Finding;
 use crate::{
     commands::{request::Target, status},
     config::{Listen, Settings, StoreSettings},
+    open_files,
 };
 
 const FREE_BYTES_FAIL: u64 = 64 * 1024 * 1024;
 const FREE_BYTES_WARN: u64 = 1024 * 1024 * 1024;
-const FILES_FAIL: u64 = 256;
-const FILES_WARN: u64 = 4096;
+const FILES_FAIL: usize = 256;
+const FILES_WARN: usize = 4096;
 const SYNC_ROUNDS: usize = 20;
 const SYNC_BYTES: usize = 4096;
 /// Above this, one client alone waits noticeably for each write.
@@ -45,6 +46,7 @@ pub(super) fn all(settings: &Settings, target: &Target) -> Vec<Finding> {
         StoreSettings::Embedded => {
             findings.push(writable(&settings.data_dir, &place));
             findings.push(lock(&settings.data_dir, running.as_ref()));
+            findings.push(format(&settings.data_dir));
             findings.push(free_space(&place));
             findings.push(sync_latency(&place));
         }
@@ -52,7 +54,7 @@ pub(super) fn all(settings: &Settings, target: &Target) -> Vec<Finding> {
     }
     findings.push(port("port zookeeper", "--zookeeper", settings.zookeeper, running.as_ref()));
     findings.push(port("port http", "--http", settings.http, running.as_ref()));
-    findings.push(open_files());
+    findings.push(files());
     findings.push(clock(&settings.data_dir));
     findings.push(match running {
         Some(status) => Finding::ok("server", format!("{} answers at {}", status.version, target.url())),
@@ -130,6 +132,21 @@ fn lock(data_dir: &Path, running: Option<&Status>) -> Finding {
         ),
         (Err(TryLockError::Error(error)), _) => {
             Finding::fail(NAME, error.to_string(), "use a file system that supports locks")
+        }
+    }
+}
+
+/// Whether this release can read what is there.
+fn format(data_dir: &Path) -> Finding {
+    const NAME: &str = "format";
+    if !data_dir.is_dir() {
+        return Finding::ok(NAME, "nothing is kept there yet");
+    }
+    match embedded::format_of(data_dir) {
+        Ok(Some(format)) => Finding::ok(NAME, format!("{format}, which this release reads")),
+        Ok(None) => Finding::ok(NAME, "nothing is kept there yet"),
+        Err(error) => {
+            Finding::fail(NAME, error.to_string(), "do so before the next start, which would refuse it")
         }
     }
 }
@@ -213,17 +230,14 @@ fn probe_file(place: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-fn open_files() -> Finding {
+fn files() -> Finding {
     const NAME: &str = "open files";
-    let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
-    let soft = line.and_then(|line| line.split_whitespace().next());
     let advice = "each client takes one: raise it with `ulimit -n 65536` or LimitNOFILE=65536";
-    match soft.map(str::parse::<u64>) {
-        Some(Ok(count @ 0..FILES_FAIL)) => Finding::fail(NAME, format!("at most {count}"), advice),
-        Some(Ok(count @ FILES_FAIL..FILES_WARN)) => Finding::warn(NAME, format!("at most {count}"), advice),
-        Some(Ok(count)) => Finding::ok(NAME, format!("at most {count}")),
-        Some(Err(_)) => Finding::ok(NAME, "unlimited"),
+    match open_files::limit() {
+        Some(count @ 0..FILES_FAIL) => Finding::fail(NAME, format!("at most {count}"), advice),
+        Some(count @ FILES_FAIL..FILES_WARN) => Finding::warn(NAME, format!("at most {count}"), advice),
+        Some(usize::MAX) => Finding::ok(NAME, "unlimited"),
+        Some(count) => Finding::ok(NAME, format!("at most {count}")),
         None => Finding::warn(NAME, "unknown: this system does not tell", "look at `ulimit -n`"),
     }
 }

@@ -14,6 +14,8 @@ use crate::error_codes;
 
 /// The xid of an event.
 pub const EVENT_XID: i32 = -1;
+/// The xid of the answer to a ping, whatever the ping's own was.
+pub const PING_XID: i32 = -2;
 /// In place of a zxid where there is none.
 pub const NO_ZXID: Zxid = Zxid(-1);
 
@@ -33,6 +35,7 @@ pub fn encode(
     result: &Result<Response, Error>,
     buffer: &mut BytesMut,
 ) {
+    let xid = if operation == Operation::Ping { PING_XID } else { xid };
     let response = match result {
         Ok(response) => response,
         Err(error) => {

@@ -80,8 +80,9 @@ fn set_data(frame: &mut Reader<'_>) -> Result<Request, Malformed> {
     })
 }
 
+/// The flags are looked at before the path, as in ZooKeeper.
 fn create(frame: &mut Reader<'_>) -> Result<Request, Malformed> {
-    let path = frame.path()?;
+    let path = frame.string()?;
     let data = frame.data()?;
     let acl = frame.vector(ACL_BYTES_MIN, acl)?.unwrap_or_default();
     let (lifetime, naming) = match frame.int()? {
@@ -93,7 +94,7 @@ fn create(frame: &mut Reader<'_>) -> Result<Request, Malformed> {
         4..=6 => return Ok(Request::Refuse(Error::Unimplemented)),
         _ => return Ok(Request::Refuse(Error::BadArguments)),
     };
-    Ok(Request::Create { path, data, acl, lifetime, naming })
+    Ok(Request::Create { path: path.ok_or(Malformed::Null)?, data, acl, lifetime, naming })
 }
 
 /// A null scheme or id is left empty, which no ACL may be.

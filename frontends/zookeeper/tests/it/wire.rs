@@ -199,6 +199,17 @@ fn children_come_with_a_stat_only_if_asked_so() {
     }
 }
 
+/// As ZooKeeper does, which knows only the ping's own xid.
+#[test]
+fn a_ping_with_an_ordinary_xid_is_answered_with_the_pings_own() {
+    let mut wire = Wire::new();
+    assert_eq!(wire.ask(b"\0\0\0\x08\0\0\0\x07\0\0\0\x0b"), [(7, Request::Ping)]);
+    assert_eq!(
+        wire.answer(7, 5, Ok(Response::Pong)),
+        b"\0\0\0\x10\xff\xff\xff\xfe\0\0\0\0\0\0\0\x05\0\0\0\0"
+    );
+}
+
 /// Points 9 and 40: the xids of a ping and of setWatches are negative and come back.
 #[test]
 fn special_xids_are_echoed() {

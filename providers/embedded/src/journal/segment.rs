@@ -90,6 +90,9 @@ fn checksum(bytes: &[u8], salt: u32) -> u32 {
     hasher.finalize()
 }
 
+/// Where segments lie in the data directory.
+pub(crate) const DIRECTORY: &str = "journal";
+
 /// The name of segment `number`.
 pub(crate) fn file_name(number: u64) -> String {
     format!("{number:08}{EXTENSION}")

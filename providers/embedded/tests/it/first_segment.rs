@@ -84,7 +84,7 @@ fn a_directory_whose_first_segment_lost_its_records_refuses_to_start_and_names_i
     });
 }
 
-/// D1: checksums start from the salt in `format`, so without it no segment is known again.
+/// D1: checksums start from the salt in `format`, so without it no segment is known again. What is missing is named.
 #[test]
 fn a_directory_that_lost_its_format_record_refuses_to_start() {
     let directory = directory();
@@ -93,7 +93,10 @@ fn a_directory_that_lost_its_format_record_refuses_to_start() {
         leave_without_a_checkpoint(path).await;
         fs::remove_file(path.join("format")).expect("the record goes");
         let refused = Embedded::open(config(path)).await;
-        assert!(matches!(refused, Err(OpenError::Damaged { .. })), "{refused:?}");
+        assert!(
+            matches!(&refused, Err(OpenError::Missing { file }) if *file == path.join("format")),
+            "{refused:?}"
+        );
     });
 }
 

@@ -116,6 +116,67 @@ fn a_newer_format_is_refused_and_says_which_version_can_read_it() {
     });
 }
 
+/// Without its record a directory that holds something is no new one: what is there stays as it is.
+#[test]
+fn a_missing_format_record_beside_data_is_refused_by_name_and_taken_when_it_is_put_back() {
+    let directory = directory();
+    block_on(async {
+        let store = open(directory.path()).await;
+        durably(&store.key_value(), put("item", 1)).await;
+        drop(store);
+        let path = directory.path().join("format");
+        let aside = directory.path().join("elsewhere");
+        fs::rename(&path, &aside).expect("the record is moved");
+        for absent in [None, Some("state.redb"), Some("journal")] {
+            let hidden = directory.path().join("hidden");
+            let absent = absent.map(|name| directory.path().join(name));
+            if let Some(absent) = &absent {
+                fs::rename(absent, &hidden).expect("it is moved");
+            }
+            for refused in [
+                Embedded::open(Config::new(directory.path())).await.map(|_| ()),
+                embedded::format_of(directory.path()).map(|_| ()),
+            ] {
+                let refused = refused.expect_err("the record is missing");
+                assert!(
+                    matches!(&refused, OpenError::Missing { file } if *file == path),
+                    "{absent:?}: {refused:?}"
+                );
+                assert!(refused.to_string().contains("put it back or restore"), "{refused}");
+            }
+            assert!(!path.exists(), "nothing was made in its place");
+            if let Some(absent) = absent {
+                let _ = fs::remove_dir(&absent);
+                fs::rename(&hidden, &absent).expect("it is moved back");
+            }
+        }
+        fs::rename(&aside, &path).expect("the record is put back");
+        assert_eq!(embedded::format_of(directory.path()).expect("it is there"), Some(1));
+        assert_eq!(value(&open(directory.path()).await.key_value(), "item").await, Some(1));
+    });
+}
+
+/// A checkpoint store that is none is refused, whatever it is instead, and left as it is for who comes to look.
+#[test]
+fn a_checkpoint_store_of_other_bytes_is_refused_by_name_and_not_touched() {
+    block_on(async {
+        for bytes in [Vec::new(), b"garbage".to_vec(), vec![0xa5; 1 << 16], vec![0; 1 << 20]] {
+            let directory = directory();
+            let store = open(directory.path()).await;
+            durably(&store.key_value(), put("item", 1)).await;
+            store.close().await;
+            drop(store);
+            let path = directory.path().join("state.redb");
+            fs::write(&path, &bytes).expect("it is written over");
+            let refused = Embedded::open(Config::new(directory.path())).await.expect_err("it is no store");
+            let said = refused.to_string();
+            assert!(said.contains(&path.display().to_string()), "{} bytes: {said}", bytes.len());
+            assert!(said.contains("restore the whole data directory"), "{} bytes: {said}", bytes.len());
+            assert!(fs::read(&path).expect("it reads") == bytes, "{} bytes were changed", bytes.len());
+        }
+    });
+}
+
 /// P3: a point of each earlier start is answered by where that start ended.
 #[test]
 fn points_of_many_earlier_starts_are_answered_by_where_each_ended() {

@@ -23,6 +23,7 @@ fn creates_are_refused_in_zookeepers_order() {
     assert_eq!(check_create("a", &open_acl(), Naming::Given), Err(Error::BadArguments));
     assert_eq!(check_create("/a\0", &open_acl(), Naming::Given), Err(Error::BadArguments));
     assert_eq!(check_create("/a", &[], Naming::Given), Err(Error::InvalidAcl));
+    assert_eq!(check_create("/", &[], Naming::Given), Err(Error::InvalidAcl));
     assert_eq!(check_create("/a//b", &open_acl(), Naming::Given), Ok("/a/"));
     assert_eq!(check_create("/", &open_acl(), Naming::Sequential), Ok("/"));
     assert_eq!(check_delete("/a\0"), Err(Error::BadArguments));
@@ -32,6 +33,16 @@ fn creates_are_refused_in_zookeepers_order() {
     let free = locked("/e/x", None);
     assert_eq!(create(ID, ephemeral, free, Lifetime::Persistent), Err(Error::NoChildrenForEphemerals));
     assert_eq!(create(ID, locked("/n", None), free, Lifetime::Persistent), Err(Error::NoNode));
+}
+
+/// Played against ZooKeeper in `tests/clients`, with the checks that come before.
+#[test]
+fn the_configuration_is_not_for_clients() {
+    assert_eq!(check_set_data("/zookeeper/config"), Err(Error::NotAuthorized));
+    assert_eq!(check_access("/zookeeper/config"), Err(Error::NotAuthorized));
+    assert_eq!(check_set_data("/zookeeper"), Ok(()));
+    assert_eq!(check_delete("/zookeeper/config/x"), Err(Error::NotAuthorized));
+    assert_eq!(check_delete("/zookeeper/quota/x"), Ok("/zookeeper/quota"));
 }
 
 /// Notes, points 21 and 22: the suffix is the count of creates before this one, and a name may be empty.

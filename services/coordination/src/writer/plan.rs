@@ -61,7 +61,9 @@ async fn create(
 ) -> Plan {
     let parent_path = tree::check_create(path, acl, naming)?;
     let parent = Locked { path: parent_path, state: batch.lock(parent_path).await? };
-    let whole = tree::name(path, naming, parent.state.ok_or(Error::NoNode)?)?;
+    let parent_state = parent.state.ok_or(Error::NoNode)?;
+    tree::check_access(parent_path)?;
+    let whole = tree::name(path, naming, parent_state)?;
     let child = Locked { path: &whole, state: batch.lock(&whole).await? };
     let touched = tree::create(batch.next_id(), parent, child, lifetime)?;
     if lifetime == Lifetime::Ephemeral {

@@ -1,0 +1,87 @@
+//! A queue that knows how many bytes stand in it, so that whoever fills it can be held back by that.
+//!
+//! What one client can make this process hold is bounded by bytes, since a request or an answer may be a hundred bytes
+//! long or a million. Each item is weighed when it comes, and weighs that until it goes.
+
+use std::collections::VecDeque;
+
+/// What an item takes besides its paths and data, about.
+pub(crate) const ITEM_BYTES: usize = 128;
+
+/// Items in order, each with its weight.
+#[derive(Debug)]
+pub(crate) struct Backlog<T> {
+    items: VecDeque<(usize, T)>,
+    bytes: usize,
+}
+
+impl<T> Default for Backlog<T> {
+    fn default() -> Self {
+        Self { items: VecDeque::new(), bytes: 0 }
+    }
+}
+
+impl<T> Backlog<T> {
+    /// How many bytes all of it is, with [`ITEM_BYTES`] for each item.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    pub(crate) fn front(&self) -> Option<&T> {
+        self.items.front().map(|(_, item)| item)
+    }
+
+    pub(crate) fn get_mut(&mut self, index: usize) -> Option<&mut T> {
+        self.items.get_mut(index).map(|(_, item)| item)
+    }
+
+    /// Adds an item whose paths and data have so many bytes.
+    pub(crate) fn push_back(&mut self, bytes: usize, item: T) {
+        self.bytes += ITEM_BYTES + bytes;
+        self.items.push_back((ITEM_BYTES + bytes, item));
+    }
+
+    /// Puts an item back.
+    pub(crate) fn push_front(&mut self, bytes: usize, item: T) {
+        self.bytes += ITEM_BYTES + bytes;
+        self.items.push_front((ITEM_BYTES + bytes, item));
+    }
+
+    pub(crate) fn pop_front(&mut self) -> Option<T> {
+        self.pop_front_if(|_| true)
+    }
+
+    pub(crate) fn pop_front_if(&mut self, is_due: impl FnOnce(&T) -> bool) -> Option<T> {
+        let (bytes, item) = self.items.pop_front_if(|(_, item)| is_due(item))?;
+        self.bytes -= bytes;
+        Some(item)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_weigh_until_they_go_and_leave_in_order() {
+        let mut backlog = Backlog::default();
+        backlog.push_back(10, 'b');
+        backlog.push_back(1000, 'c');
+        backlog.push_front(1, 'a');
+        assert_eq!((backlog.len(), backlog.bytes()), (3, 1011 + 3 * ITEM_BYTES));
+        assert_eq!(backlog.pop_front_if(|item| *item == 'b'), None);
+        assert_eq!(backlog.pop_front(), Some('a'));
+        assert_eq!(backlog.pop_front_if(|item| *item == 'b'), Some('b'));
+        assert_eq!((backlog.front(), backlog.bytes()), (Some(&'c'), 1000 + ITEM_BYTES));
+        assert_eq!(backlog.pop_front(), Some('c'));
+        assert_eq!((backlog.pop_front(), backlog.bytes(), backlog.is_empty()), (None, 0, true));
+    }
+}

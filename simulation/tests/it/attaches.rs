@@ -1,0 +1,80 @@
+//! C6: of two connections that take one session up, the one that was attached last speaks for it.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use coordination::{
+    Config, Parts,
+    broken::Broken,
+    model::{Connect, Lifetime, Zxid},
+};
+use ports::faults::{Fault, FaultSchedule, FaultyFunctions};
+use simulated::World;
+
+use crate::alone::{TIMEOUT, connect, create, follow, is_answered, parts, started_with};
+
+/// How long the connection that was attached first is held up before it registers: shorter than its lease.
+const HELD_UP: Duration = Duration::from_secs(5);
+
+/// Holds up one arming of the timer, which comes between attaching and registering.
+#[derive(Debug, Default)]
+struct HoldUpOne(AtomicBool);
+
+impl FaultSchedule for HoldUpOne {
+    fn next(&self, operation: &'static str) -> Fault {
+        match operation {
+            "functions.arm_timer" if self.0.swap(false, Ordering::Relaxed) => Fault::Delay(HELD_UP),
+            _ => Fault::None,
+        }
+    }
+}
+
+/// One connection attaches and is held up, another attaches and registers, then the first one registers: whether the
+/// second is answered after that.
+async fn newer_is_answered(broken: Option<Broken>) -> bool {
+    let (world, hold_up) = (World::new(1), Arc::<HoldUpOne>::default());
+    let functions = Arc::new(FaultyFunctions::new(world.functions(), hold_up.clone(), world.clock()));
+    let made_of = Parts { functions, ..parts(&world) };
+    let service = started_with(&world, made_of, Config { broken, ..Config::default() }).await;
+    follow(&service);
+    let gateway = service.gateway();
+    let first = connect(&gateway).await.expect("a session");
+    let resume = Some((first.session(), first.password()));
+    drop(first);
+    let attach = || gateway.connect(Connect { last_zxid_seen: Zxid(0), timeout: TIMEOUT, resume });
+    hold_up.0.store(true, Ordering::Relaxed);
+    let older = async {
+        let begun = world.clock().monotonic();
+        let connected = attach().await;
+        assert!(world.clock().monotonic().since(begun) >= HELD_UP, "it registered in time");
+        assert!(connected.is_err(), "it speaks for a session that another has taken up");
+    };
+    let newer = async {
+        let mut client = attach().await.expect("the latest to attach");
+        world.clock().sleep(2 * HELD_UP).await;
+        is_answered(&mut client, create("/made", Lifetime::Persistent)).await
+    };
+    let clock = world.clock();
+    tokio::select! {
+        biased;
+        ((), is_answered) = async { tokio::join!(older, newer) } => is_answered,
+        () = clock.sleep(4 * HELD_UP) => false,
+    }
+}
+
+/// C6: the one that registers late is told, and the other goes on.
+#[test]
+fn an_older_attach_that_registers_late_replaces_nobody() {
+    assert!(simulated::run(newer_is_answered(None)));
+}
+
+/// C6, broken.
+#[test]
+fn letting_the_last_to_register_speak_is_caught() {
+    assert!(!simulated::run(newer_is_answered(Some(Broken::LetsTheLastToRegisterSpeak))));
+}
