@@ -40,7 +40,7 @@ pub(crate) struct Options {
     /// ?acknowledged=append-only-file|replicas-N|memory and &namespace=NAME
     #[arg(long, env = "LANDFAST_STORE", value_name = "URL", hide_env_values = true)]
     store: Option<String>,
-    /// The object store (not in this build: objects are kept with everything else)
+    /// Where values of transactions over 1 KiB lie, many in one object: file:///DIR [default: none, they lie with everything else]
     #[arg(long, env = "LANDFAST_OBJECTS", value_name = "URL", hide_env_values = true)]
     objects: Option<String>,
     /// Where ZooKeeper clients connect, or `off` [default: 127.0.0.1:2181]
@@ -135,6 +135,8 @@ impl StoreSettings {
 pub(crate) struct Settings {
     pub(crate) data_dir: PathBuf,
     pub(crate) store: StoreSettings,
+    /// Where values of transactions are packed; none: nowhere.
+    pub(crate) objects: Option<PathBuf>,
     pub(crate) zookeeper: Listen,
     /// Zero: no bound of its own.
     pub(crate) zookeeper_connections_per_address: usize,
@@ -158,6 +160,7 @@ impl Options {
         let settings = Settings {
             data_dir: options.data_dir.clone().unwrap_or_else(|| PathBuf::from("landfast-data")),
             store: options.store_settings()?,
+            objects: options.objects_directory()?,
             zookeeper: options.zookeeper.unwrap_or(Listen::loopback(2181)),
             zookeeper_connections_per_address: options
                 .zookeeper_connections_per_address
@@ -216,13 +219,22 @@ impl Options {
             let name = format!("{provider:?}").to_lowercase();
             bail!("provider {name:?} is not in this build, which offers embedded and redis");
         }
-        if self.objects.is_some() {
-            bail!("--objects is not in this build: objects are kept with everything else");
-        }
         if self.tls_cert.is_some() || self.tls_key.is_some() {
             bail!("--tls-cert and --tls-key: TLS is not in this build; put a TLS proxy in front");
         }
         Ok(())
+    }
+
+    /// The directory that `--objects` names.
+    fn objects_directory(&self) -> anyhow::Result<Option<PathBuf>> {
+        let Some(url) = &self.objects else { return Ok(None) };
+        let Some(path) = url.strip_prefix("file://") else {
+            let scheme = url.split_once(':').map_or(url.as_str(), |(scheme, _)| scheme);
+            bail!("--objects {scheme}: not in this build, which takes file:///DIR");
+        };
+        let is_plain = path.starts_with('/') && !path.contains(['%', '?', '#']);
+        ensure!(is_plain, "--objects {url}: give file:/// and a path as it is, from the root");
+        Ok(Some(PathBuf::from(path)))
     }
 
     fn store_settings(&self) -> anyhow::Result<StoreSettings> {
@@ -343,7 +355,9 @@ mod tests {
             ("provider = \"redis\"\nstore = \"http://h\"", "--store"),
             ("provider = \"redis\"\nstore = \"redis://h\"\nuser_store = \"objects\"", "--user-store"),
             ("store = \"redis://h\"", "--store"),
-            ("objects = \"s3://b\"", "--objects is not in this build"),
+            ("objects = \"s3://key:secret@b\"", "--objects s3: not in this build"),
+            ("objects = \"file://host/b\"", "a path as it is, from the root"),
+            ("objects = \"file:///a%20b\"", "a path as it is, from the root"),
             ("tls_cert = \"c\"", "TLS is not in this build"),
             ("zookeeper = \"off\"\nhttp = \"off\"", "nothing would be served"),
             ("zookeeper = \"0.0.0.0:0\"", "--zookeeper 0.0.0.0:0"),
@@ -353,6 +367,13 @@ mod tests {
             let refused = written(file).settle().expect_err(file).to_string();
             assert!(refused.contains(complaint), "{file}: {refused}");
         }
+    }
+
+    #[test]
+    fn objects_are_files_in_a_directory() {
+        let settings = written("objects = \"file:///var/lib/landfast\"").settle().expect("settings");
+        assert_eq!(settings.objects.as_deref(), Some(Path::new("/var/lib/landfast")));
+        assert_eq!(Options::default().objects_directory().expect("none"), None);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The provider that the user chose, as the rest of the program sees it: the ports, and what to tell about it.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use embedded::{Embedded, Health, Room};
@@ -127,6 +127,12 @@ impl Provider {
             Self::Redis(_) => {}
         }
     }
+}
+
+/// Objects as files in `directory`, whoever keeps everything else.
+pub(crate) async fn open_objects(directory: &Path) -> anyhow::Result<Arc<dyn ObjectStore>> {
+    let opened = embedded::open_objects(directory.to_owned()).await;
+    opened.with_context(|| format!("--objects file://{}", directory.display()))
 }
 
 async fn open_embedded(settings: &Settings) -> anyhow::Result<Embedded> {

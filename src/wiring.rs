@@ -28,7 +28,7 @@ use crate::{
     lease::Lease,
     open_files::Connections,
     overview::{Overview, Sources},
-    provider::Provider,
+    provider::{self, Provider},
 };
 
 /// What a function would be given on a cloud; in one process it decides only what the usage would cost.
@@ -36,6 +36,8 @@ const FUNCTION_MEMORY_MB: u32 = 512;
 /// How long ZooKeeper connections may take to finish what they do when the server stops.
 const ZOOKEEPER_STOP_MAX: Duration = Duration::from_secs(2);
 
+/// How long values gather for a pack that is a file: a put costs a sync, no money.
+const FILES_WAIT: Duration = Duration::from_millis(2);
 /// How often a shared store is asked for blocked queue groups.
 const LOOK_FOR_BLOCKED: Duration = Duration::from_secs(10);
 
@@ -79,7 +81,7 @@ impl House {
         let coordination = start_coordination(&provider, &functions, &meter, settings).await?;
         let gateway = coordination.gateway();
         background.spawn(async move { coordination.run().await });
-        let transactions = Arc::new(start_transactions(&provider, &meter).await?);
+        let transactions = Arc::new(start_transactions(&provider, &meter, settings).await?);
         let (engine, runner) = (transactions.engine(), Arc::clone(&transactions));
         background.spawn(async move { runner.run().await });
         services.provide_transactions(engine.clone());
@@ -189,6 +191,7 @@ async fn start_coordination(
 async fn start_transactions(
     provider: &Provider,
     meter: &Arc<Meter>,
+    settings: &Settings,
 ) -> anyhow::Result<transactions::Service> {
     let parts = transactions::Parts {
         // It asks for room too, and a start finishes what earlier ones began, also when the disk is full.
@@ -199,8 +202,17 @@ async fn start_transactions(
     // No functions: those there are belong to the house, and no client may have them run.
     let queue = Arc::new(MeteredQueue::new(provider.queue(), Arc::clone(meter)));
     let destinations = transactions::Destinations { queue: Some(queue), functions: None };
-    let config = transactions::Config::default();
-    let service = transactions::Service::with_destinations(parts, destinations, config);
+    let service = match &settings.objects {
+        Some(directory) => {
+            let objects = provider::open_objects(directory).await?;
+            let objects = Arc::new(MeteredObjects::new(objects, Arc::clone(meter)));
+            let config = transactions::Config { pack_wait: FILES_WAIT, ..Default::default() };
+            transactions::Service::with_objects(parts, destinations, objects, config)
+        }
+        None => {
+            transactions::Service::with_destinations(parts, destinations, transactions::Config::default())
+        }
+    };
     service.start().await.context("the transactions service could not start")?;
     Ok(service)
 }

@@ -46,7 +46,7 @@ fn what_this_build_lacks_is_refused_before_anything_is_touched() {
         (["--provider", "postgres"], "provider \"postgres\" is not in this build"),
         (["--provider", "redis"], "--store redis://HOST:PORT"),
         (["--tls-cert", "cert.pem"], "TLS is not in this build"),
-        (["--objects", "s3://bucket"], "--objects is not in this build"),
+        (["--objects", "s3://bucket"], "--objects s3: not in this build, which takes file:///DIR"),
         (["--http", "0.0.0.0:0"], "--insecure"),
         (["--config", "absent.toml"], "--config absent.toml"),
     ] {

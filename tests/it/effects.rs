@@ -36,7 +36,7 @@ enum Told {
 }
 
 /// A request and the status of its answer; none: the connection broke.
-fn ask(address: SocketAddr, method: &str, path: &str, content: &str) -> Option<(u16, String)> {
+pub(crate) fn ask(address: SocketAddr, method: &str, path: &str, content: &str) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(ANSWER_MAX)).expect("a timeout");
     let length = content.len();

@@ -6,6 +6,7 @@ mod client;
 mod commands;
 mod configuration;
 mod effects;
+mod objects;
 mod process;
 mod serve;
 mod tidy;

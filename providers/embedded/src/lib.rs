@@ -34,7 +34,10 @@ mod status;
 pub mod storage;
 mod store;
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use object_store::ObjectStore;
 use ports::{KeyValue, Queue};
@@ -43,7 +46,18 @@ pub use config::Config;
 pub use error::OpenError;
 pub use status::{Cut, Health, RecoveryReport, Room, Status};
 
-use crate::engine::Engine;
+use crate::{engine::Engine, storage::DiskStorage};
+
+/// Objects as files in a directory of their own, which is made if it is not there.
+pub async fn open_objects(directory: PathBuf) -> Result<Arc<dyn ObjectStore>, OpenError> {
+    let opened = tokio::task::spawn_blocking(move || {
+        let trial = directory.join(objects::TRIAL);
+        objects::open(&directory, trial, Arc::new(DiskStorage))
+    });
+    let opened =
+        opened.await.map_err(|error| OpenError::io("open the objects")(std::io::Error::other(error)))?;
+    Ok(Arc::new(opened?))
+}
 
 /// The format of a data directory, as far as its record says: none where nothing is kept yet. Changes nothing.
 ///
@@ -64,7 +78,9 @@ impl Embedded {
     pub async fn open(config: Config) -> Result<Self, OpenError> {
         let opened = tokio::task::spawn_blocking(move || {
             let engine = Engine::open(config)?;
-            match objects::open(&engine.objects_directory(), Arc::clone(&engine.config.storage)) {
+            let directory = engine.objects_directory();
+            let trial = directory.with_file_name(objects::TRIAL);
+            match objects::open(&directory, trial, Arc::clone(&engine.config.storage)) {
                 Ok(objects) => Ok((engine, Arc::new(objects))),
                 Err(error) => {
                     engine.shut_down(false);

@@ -28,8 +28,8 @@ use crate::{error::OpenError, storage::Storage};
 
 type Result<T, E = ObjectError> = std::result::Result<T, E>;
 
-/// The file, beside the directory of objects, that is made to see whether there is room.
-const TRIAL: &str = "objects-trial";
+/// The file, beside the directory of objects or in it, that is made to see whether there is room.
+pub(crate) const TRIAL: &str = "objects-trial";
 
 /// Objects in a directory.
 #[derive(Debug)]
@@ -41,13 +41,16 @@ pub(crate) struct Objects {
     refused: Mutex<Option<u64>>,
 }
 
-/// The store of objects in `directory`, which is made if it is not there.
-pub(crate) fn open(directory: &Path, storage: Arc<dyn Storage>) -> Result<Objects, OpenError> {
+/// The store of objects in `directory`, which is made if it is not there. The file at `trial` is made and removed now and then.
+pub(crate) fn open(
+    directory: &Path,
+    trial: PathBuf,
+    storage: Arc<dyn Storage>,
+) -> Result<Objects, OpenError> {
     let attempted = || format!("make {}", directory.display());
     std::fs::create_dir_all(directory).map_err(OpenError::io(attempted()))?;
     let files = LocalFileSystem::new_with_prefix(directory)
         .map_err(|error| OpenError::io(attempted())(std::io::Error::other(error)))?;
-    let trial = directory.with_file_name(TRIAL);
     // A disk that has no room for an empty file is cleared by a later start.
     if let Ok(opened) = moment_of_files(&trial) {
         let root = directory.to_owned();

@@ -54,6 +54,12 @@ pub enum Broken {
     SweepsNothing,
     /// P6: a record is written while chunks that it names are still on their way.
     RecordBeforeChunks,
+    /// P6: a record is written while packs that its values go into are still on their way.
+    RecordBeforePack,
+    /// A pack's object goes before what is live in it has moved.
+    DeletesPackBeforeMoving,
+    /// What is live in a pack is judged while items are still written that name it.
+    CompactsHeldPacks,
     /// What an open transaction writes ahead stands in no log.
     SpillsUnlogged,
     /// Whoever deletes a version leaves its chunks.

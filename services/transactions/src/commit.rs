@@ -33,12 +33,13 @@ use crate::{
     node::Node,
     node_log::{Draft, Placed},
     open::Found,
+    pack::OnTheirWay,
     records::{CommitRecord, Place, StoredRecord, Write, WriteSet},
     registry, snapshot,
     spill::{Spills, delete_spilled},
     store::{Decided, Decision},
     transaction::{Answer, Phase, Terms, Transaction},
-    write_buffer::{Held, WriteBuffer},
+    write_buffer::{Buffered, Held, WriteBuffer},
 };
 
 /// Version items written at a time.
@@ -311,12 +312,23 @@ impl<'a> Commit<'a> {
     }
 
     async fn write_versions(&self) -> Result<()> {
-        let Transaction { id, attempt, node, .. } = &**self.transaction;
+        let values = self.unwritten().map(|(write, buffered)| (write, buffered.value()));
+        let packing = self.core.pack_writes(self.transaction, values);
+        let (put, written) = futures_util::join!(packing.are_put(), self.put_versions(&packing));
+        put.and(written)
+    }
+
+    /// What has not left before.
+    fn unwritten(&self) -> impl Iterator<Item = (&Write, &Buffered)> {
         let items = self.writes.iter().zip(self.buffer.iter().map(|(_, buffered)| buffered));
-        let items = items.filter(|(_, buffered)| buffered.held != Held::Stored).map(Ok);
-        stream::iter(items)
+        items.filter(|(_, buffered)| buffered.held != Held::Stored)
+    }
+
+    async fn put_versions(&self, packing: &OnTheirWay) -> Result<()> {
+        let Transaction { id, attempt, node, .. } = &**self.transaction;
+        stream::iter(self.unwritten().map(Ok))
             .try_for_each_concurrent(WRITES_AT_ONCE, |(write, buffered)| {
-                node.store.put_version(id, *attempt, write, buffered.value().cloned())
+                node.store.put_version(id, *attempt, write, buffered.value().cloned(), packing.located(write))
             })
             .await
     }

@@ -15,6 +15,15 @@ pub struct Config {
     pub inline_bytes_max: usize,
     /// The longest chunk. At most what the store allows an item, and some room for its names.
     pub chunk_bytes_max: usize,
+    /// Where there are objects: values beyond this go into packs there, not into their version items.
+    pub pack_bytes_min: usize,
+    /// The most that values in one pack take; a longer value has one to itself.
+    pub pack_bytes_max: u64,
+    /// How long a pack gathers values until it is put, if they do not fill it before: so often an object is put at the most, but
+    /// for full ones.
+    pub pack_wait: Duration,
+    /// How long the object of a pack is kept that nothing names any more, for who looked before.
+    pub pack_kept: Duration,
     /// The most keys one attempt writes.
     pub keys_written_max: usize,
     /// The most keys one attempt reads.
@@ -88,6 +97,10 @@ impl Default for Config {
             value_bytes_max: 64 << 20,
             inline_bytes_max: 64 << 10,
             chunk_bytes_max: 1 << 20,
+            pack_bytes_min: 1 << 10,
+            pack_bytes_max: 8 << 20,
+            pack_wait: Duration::from_millis(100),
+            pack_kept: Duration::from_mins(1),
             keys_written_max: 10_000,
             keys_read_max: 100_000,
             open_max: 10_000,

@@ -7,7 +7,7 @@
 use std::{
     future::Future,
     panic::resume_unwind,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
 };
 
 use bytes::Bytes;
@@ -33,6 +33,7 @@ use crate::{
     node::Node,
     open::Open,
     outbox::Outbox,
+    pack::SharedObjects,
     recent::Recent,
     service::Parts,
 };
@@ -55,6 +56,10 @@ pub(crate) struct Core {
     pub(crate) destinations: Destinations,
     pub(crate) known: Known,
     pub(crate) outbox: Outbox,
+    /// Where packs go; none: values stay in the store.
+    pub(crate) objects: Option<SharedObjects>,
+    /// What the names of packs begin with, once that is known.
+    pub(crate) home: OnceLock<String>,
     /// Memory for values in chunks that are being read, in bytes.
     pub(crate) reading: Arc<Semaphore>,
     /// Woken when the node cannot go on.
@@ -94,7 +99,12 @@ pub(crate) struct View {
 struct Tasks(Mutex<JoinSet<()>>);
 
 impl Engine {
-    pub(crate) fn new(parts: Parts, destinations: Destinations, config: Config) -> Self {
+    pub(crate) fn new(
+        parts: Parts,
+        destinations: Destinations,
+        objects: Option<SharedObjects>,
+        config: Config,
+    ) -> Self {
         let tasks = Arc::<Tasks>::default();
         let view = View {
             node: None,
@@ -120,6 +130,8 @@ impl Engine {
             destinations,
             known: Known::default(),
             outbox: Outbox::default(),
+            objects,
+            home: OnceLock::new(),
             reading: Arc::new(Semaphore::new(reading)),
             fell: Arc::default(),
             marking: sync::Mutex::default(),
@@ -222,7 +234,10 @@ impl Engine {
         let view = self.core.view();
         let figures = self.core.counters.figures();
         let (effects_unsent, effects_failing) = self.core.outbox.counts();
+        let (packs, packs_bytes) = view.node.as_ref().map_or((0, 0), |node| node.packs.sums());
         Figures {
+            packs,
+            packs_bytes,
             open: view.open.len() as u64,
             slots: view.node.as_ref().map_or(0, |node| node.log.slots()),
             index_bytes: view.index.bytes(),

@@ -53,6 +53,16 @@ pub struct Figures {
     pub kept_names: u64,
     /// Versions and rows found that no log named.
     pub swept: u64,
+    /// Packs put.
+    pub packed: u64,
+    /// Bytes of values in them, when they were put.
+    pub packed_bytes: u64,
+    /// Packs that were compacted.
+    pub compacted: u64,
+    /// Packs known of now, those that are kept for readers alone included.
+    pub packs: u64,
+    /// Bytes of values in those, dead ones included.
+    pub packs_bytes: u64,
 }
 
 /// What is counted as it happens.
@@ -73,6 +83,9 @@ pub(crate) struct Counters {
     overtaken: AtomicU64,
     log_slots: AtomicU64,
     swept: AtomicU64,
+    packed: AtomicU64,
+    packed_bytes: AtomicU64,
+    compacted: AtomicU64,
 }
 
 impl Counters {
@@ -127,6 +140,15 @@ impl Counters {
         self.swept.fetch_add(1, Ordering::Relaxed);
     }
 
+    pub(crate) fn packed(&self, bytes: u64) {
+        self.packed.fetch_add(1, Ordering::Relaxed);
+        self.packed_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn compacted(&self) {
+        self.compacted.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Takes room for what is buffered; false: there is not as much within `bytes_max`.
     pub(crate) fn buffer(&self, bytes: usize, bytes_max: usize) -> bool {
         let fits = |taken: usize| taken.checked_add(bytes).filter(|sum| *sum <= bytes_max);
@@ -156,6 +178,9 @@ impl Counters {
             overtaken: count(&self.overtaken),
             log_slots: count(&self.log_slots),
             swept: count(&self.swept),
+            packed: count(&self.packed),
+            packed_bytes: count(&self.packed_bytes),
+            compacted: count(&self.compacted),
             ..Figures::default()
         }
     }

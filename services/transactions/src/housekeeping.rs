@@ -173,7 +173,10 @@ impl Housekeeping {
         }
         self.open_logs().await?;
         let core = Arc::clone(&self.core);
-        while !node.is_leaving() && (self.tidy_logs().await? | core.walk_names(&node).await?) {}
+        while !node.is_leaving()
+            && (self.tidy_logs().await? | core.walk_names(&node).await? | core.tidy_packs(&node).await?)
+        {
+        }
         self.sweep().await?;
         core.counters.log_slots(self.logs.iter().map(|tended| self.slots(tended)).sum());
         Ok(self.due())
@@ -188,12 +191,18 @@ impl Housekeeping {
         };
         let is_starting = self.logs.is_empty() || !self.rows.is_empty();
         let is_sweeping = self.sweep_due() == Some(Duration::ZERO);
-        is_starting || is_sweeping || self.core.has_names_due() || self.logs.iter().any(is_behind)
+        let has_packs_due = self.core.packs_due(&self.node) == Some(Duration::ZERO);
+        is_starting
+            || is_sweeping
+            || has_packs_due
+            || self.core.has_names_due()
+            || self.logs.iter().any(is_behind)
     }
 
     /// When there may be work if nobody says so before.
     fn due(&self) -> Option<Duration> {
-        [self.logs_due(), self.core.names_due(), self.sweep_due()].into_iter().flatten().min()
+        let packs_due = self.core.packs_due(&self.node);
+        [self.logs_due(), self.core.names_due(), self.sweep_due(), packs_due].into_iter().flatten().min()
     }
 
     /// One step of every log. False: nothing was to do.
@@ -225,6 +234,8 @@ impl Housekeeping {
         if self.logs.is_empty() {
             let periods = self.core.list_periods(&self.node).await?;
             self.core.view().names.extend(periods);
+            let unswept = self.sweep.as_ref().map_or(&[][..], |sweep| &sweep.nodes);
+            self.core.open_packs(&self.node, unswept).await?;
             let own = Tended {
                 node: self.node.id,
                 log: self.log(self.node.id),
@@ -277,6 +288,7 @@ impl Housekeeping {
             outbox::left_by(&self.node.store, swept).await?;
             registry::mark_swept(&self.node.store, swept).await?;
         }
+        self.node.packs.settle();
         self.sweep = None;
         Ok(())
     }

@@ -16,6 +16,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     model::{Attempt, Key, KeyspaceId, NodeId, TransactionId},
+    pack::PackId,
     records::RECORD_VERSION,
 };
 
@@ -99,6 +100,8 @@ pub const KEPT_NAMES: &[u8] = b"t/r/";
 /// What partitions of write sets' parts begin with.
 pub const WRITE_SETS: &[u8] = b"t/w/";
 
+/// The partition of packs' rows.
+pub const PACKS: &[u8] = b"t/p";
 /// The partition of keyspaces' rows.
 pub const KEYSPACES: &[u8] = b"t/k";
 /// What partitions of sequencers' logs begin with.
@@ -211,6 +214,16 @@ pub fn chunks(attempt: Attempt) -> Bytes {
 /// A chunk of one of them.
 pub fn chunk(attempt: Attempt, write: u32, chunk: u32) -> ItemKey {
     ItemKey::new(chunks(attempt), [write.to_be_bytes(), chunk.to_be_bytes()].concat())
+}
+
+/// The row of a pack.
+pub fn pack(id: PackId) -> ItemKey {
+    ItemKey::new(PACKS, id.to_bytes())
+}
+
+/// Says where among the objects the packs lie.
+pub fn packs_home() -> ItemKey {
+    ItemKey::new(b"t/format", b"packs")
 }
 
 /// What the attempts of a node are to send.

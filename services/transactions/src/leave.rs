@@ -36,6 +36,7 @@ impl Core {
         }
         let marked = async {
             let _nobody_else = node.all_work_done().await;
+            self.note_freed(&node).await?;
             if node.is_traceless() { registry::mark_left(&node.store, node.id).await } else { Ok(false) }
         };
         let marked: Result<bool> = tokio::select! {

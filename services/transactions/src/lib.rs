@@ -19,6 +19,7 @@
 //!   the decision over to its log (`commit/sequenced.rs`), and [`snapshot`]s are read at its slots. `sequencer/validation.rs`
 //!   does no I/O.
 //! - [`spill`] writes values ahead of their commit: large ones, and what memory has no room for.
+//! - [`pack`] gathers values that go out as one object, where there is an object store; its compactor moves what is live.
 //! - [`housekeeping`] keeps the store small behind them: [`collector`] follows what is superseded, [`retention`] what is past
 //!   its window, [`names`] what is kept for days, [`sweep`] what a death left that no log names: nothing, after a node that
 //!   could [`leave`] in order.
@@ -61,6 +62,7 @@ mod node_log;
 mod open;
 mod outbox;
 mod outcome;
+pub mod pack;
 mod read;
 pub mod read_set;
 mod recent;

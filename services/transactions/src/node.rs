@@ -12,6 +12,7 @@ use crate::{
     Error, Result,
     model::{Attempt, NodeId},
     node_log::NodeLog,
+    pack::Packs,
     sequencer::Sequencer,
     store::Store,
 };
@@ -26,6 +27,7 @@ pub(crate) struct Node {
     pub(crate) work: Notify,
     /// When it began to serve.
     pub(crate) started: Monotonic,
+    pub(crate) packs: Packs,
     begun: AtomicU64,
     /// Once a keyspace is sequenced.
     sequencer: OnceLock<Sequencer>,
@@ -44,6 +46,7 @@ impl Node {
             log,
             work: Notify::new(),
             started,
+            packs: Packs::default(),
             begun: AtomicU64::new(0),
             sequencer: OnceLock::new(),
             at_work: Arc::default(),

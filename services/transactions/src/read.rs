@@ -69,7 +69,7 @@ struct Versions {
     point: DurabilityPoint,
 }
 
-/// A value in chunks, and its part of the memory for those.
+/// A large value, and its part of the memory for those.
 struct Reading {
     value: Bytes,
     _held: OwnedSemaphorePermit,
@@ -242,7 +242,7 @@ impl Core {
     }
 
     /// The value behind a choice.
-    async fn value(&self, node: &Arc<Node>, key: &Key, choice: &Choice) -> Result<Found> {
+    async fn value(self: &Arc<Self>, node: &Arc<Node>, key: &Key, choice: &Choice) -> Result<Found> {
         let Choice::Version(record) = choice else { return Ok(Found::Value(None)) };
         let write = record.write_of(key).expect("a record was chosen for a key it wrote");
         if write.place == Place::Gone {
@@ -256,13 +256,22 @@ impl Core {
     }
 
     /// The value of a write that is in the store, or was lately; none: it is not there.
-    async fn stored_value(&self, node: &Arc<Node>, attempt: Attempt, write: &Write) -> Result<Option<Bytes>> {
+    async fn stored_value(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        attempt: Attempt,
+        write: &Write,
+    ) -> Result<Option<Bytes>> {
         if let Some(value) = self.view().data.get(attempt, write.write) {
             return Ok(Some(value));
         }
         let (value, held) = if let Place::Chunks { bytes, .. } = write.place {
             let held = self.reserve_reading(bytes as usize).await?;
             (node.store.chunked_value(attempt, write).await?, Some(held))
+        } else if let Place::Packed { bytes, .. } = write.place {
+            let is_large = bytes as usize > self.config.inline_bytes_max;
+            let held = if is_large { Some(self.reserve_reading(bytes as usize).await?) } else { None };
+            (self.packed_value(node, attempt, write).await?, held)
         } else {
             let item = node.store.version(&write.key, attempt).await?;
             (item.filter(|item| item.write == write.write).and_then(|item| item.value), None)
@@ -280,7 +289,7 @@ impl Core {
         }))
     }
 
-    /// Room for a value in chunks. Errors: `TooMuchBuffered` if others do not let go of theirs.
+    /// Room for a large value. Errors: `TooMuchBuffered` if others do not let go of theirs.
     async fn reserve_reading(&self, bytes: usize) -> Result<OwnedSemaphorePermit> {
         let bytes = bytes.min(self.config.read_bytes_max) as u32;
         let reading = Arc::clone(&self.reading);

@@ -55,7 +55,9 @@ impl Write {
     /// How long its value is.
     pub fn value_bytes(&self) -> u64 {
         match self.place {
-            Place::Inline { bytes } | Place::Chunks { bytes, .. } => u64::from(bytes),
+            Place::Inline { bytes } | Place::Chunks { bytes, .. } | Place::Packed { bytes, .. } => {
+                u64::from(bytes)
+            }
             Place::Gone => 0,
         }
     }
@@ -80,6 +82,13 @@ pub enum Place {
         /// The CRC-32 of all of it.
         crc: u32,
     },
+    /// In a pack, among the objects. The version item says in which, and where: it may move.
+    Packed {
+        /// How long it is.
+        bytes: u32,
+        /// The CRC-32 of it.
+        crc: u32,
+    },
 }
 
 impl Place {
@@ -87,7 +96,7 @@ impl Place {
     pub fn chunks(self) -> u32 {
         match self {
             Self::Chunks { chunks, .. } => chunks,
-            Self::Inline { .. } | Self::Gone => 0,
+            Self::Inline { .. } | Self::Gone | Self::Packed { .. } => 0,
         }
     }
 }

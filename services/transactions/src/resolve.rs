@@ -24,6 +24,7 @@ use crate::{
     model::{Attempt, NodeId, TransactionId},
     node::Node,
     node_log::NodeLog,
+    pack,
     records::{Entry, StoredSlot, decode},
     registry::{self, NodeRow},
     retention::delete_uncommitted,
@@ -48,6 +49,10 @@ impl Core {
         let store =
             Arc::new(Store::new(Arc::clone(&self.key_value), self.config.buckets, clock, entropy, fell));
         store.check_format().await?;
+        if let Some(home) = pack::find_home(self, &store).await? {
+            // The same at each start.
+            self.home.get_or_init(|| home);
+        }
         let id = registry::register(&store, self.clock.now()).await?;
         let log = FencedLog::new(Arc::clone(&self.key_value), layout::log(id));
         let (writer, _) = store.again(|| log.take_over(Cursor::START)).await?;

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use ports::{Clock, Entropy, KeyValue};
 
-use crate::{Result, config::Config, effects::Destinations, engine::Engine, store::Store};
+use crate::{
+    Result, config::Config, effects::Destinations, engine::Engine, pack::SharedObjects, store::Store,
+};
 
 /// What the service is made of.
 #[derive(Debug, Clone)]
@@ -31,7 +33,17 @@ impl Service {
 
     /// The same with effects, which go to `destinations`.
     pub fn with_destinations(parts: Parts, destinations: Destinations, config: Config) -> Self {
-        Self { engine: Engine::new(parts, destinations, config) }
+        Self { engine: Engine::new(parts, destinations, None, config) }
+    }
+
+    /// The same with values kept in packs among `objects`: a store that has once been given some is given them for ever.
+    pub fn with_objects(
+        parts: Parts,
+        destinations: Destinations,
+        objects: SharedObjects,
+        config: Config,
+    ) -> Self {
+        Self { engine: Engine::new(parts, destinations, Some(objects), config) }
     }
 
     /// Takes a node id, finishes what earlier starts left, and begins to serve. After an error it can be tried again.

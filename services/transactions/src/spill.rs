@@ -28,6 +28,7 @@ use crate::{
     engine::Core,
     model::{Attempt, Key, Outcome, TransactionId},
     node_log::Draft,
+    pack::OnTheirWay,
     records::{CommitRecord, Write, WriteSet},
     store::{Decision, State as RowState, Store},
     transaction::{Phase, State, Transaction, refusal},
@@ -142,11 +143,12 @@ impl Core {
             }
         }
         if self.config.is_broken(Broken::RecordBeforeChunks) {
-            let (transaction, writes) = (Arc::clone(transaction), leaving.writes.clone());
-            self.spawn(async move { drop(write_values(&transaction, &writes).await) });
+            let (core, transaction) = (Arc::clone(self), Arc::clone(transaction));
+            let writes = leaving.writes.clone();
+            self.spawn(async move { drop(write_values(&core, &transaction, &writes).await) });
             return Ok(());
         }
-        write_values(transaction, &leaving.writes).await?;
+        write_values(self, transaction, &leaving.writes).await?;
         self.counters.spilled(leaving.bytes as u64);
         Ok(())
     }
@@ -241,7 +243,17 @@ fn note_stored(transaction: &Transaction, leaving: &Leaving) -> Result<()> {
     }
 }
 
-async fn write_values(transaction: &Transaction, writes: &[(Write, Bytes)]) -> Result<()> {
+async fn write_values(core: &Arc<Core>, transaction: &Transaction, writes: &[(Write, Bytes)]) -> Result<()> {
+    let packing = core.pack_writes(transaction, writes.iter().map(|(write, value)| (write, Some(value))));
+    let (put, written) = futures_util::join!(packing.are_put(), put_versions(transaction, writes, &packing));
+    put.and(written)
+}
+
+async fn put_versions(
+    transaction: &Transaction,
+    writes: &[(Write, Bytes)],
+    packing: &OnTheirWay,
+) -> Result<()> {
     let Transaction { id, attempt, node, .. } = transaction;
     let all = stream::iter(writes.iter().map(Ok));
     all.try_for_each_concurrent(WRITES_AT_ONCE, |(write, value)| async move {
@@ -250,7 +262,7 @@ async fn write_values(transaction: &Transaction, writes: &[(Write, Bytes)]) -> R
             return Err(refusal(answer));
         }
         node.store.put_chunks(*attempt, write, value).await?;
-        node.store.put_version(id, *attempt, write, Some(value.clone())).await
+        node.store.put_version(id, *attempt, write, Some(value.clone()), packing.located(write)).await
     })
     .await
 }
@@ -263,6 +275,10 @@ pub(crate) async fn delete_spilled(transaction: &Transaction, spills: &Spills) -
     }
     for key in &spills.keys {
         node.store.delete_version(key, *attempt).await?;
+    }
+    let places = transaction.state().packed.take_places();
+    for (pack, bytes) in places {
+        node.store.free(pack, bytes);
     }
     settle(transaction, spills);
     Ok(())

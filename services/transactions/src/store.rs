@@ -11,9 +11,10 @@ mod decisions;
 mod versions;
 
 use std::{
+    collections::BTreeMap,
     future::Future,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -35,6 +36,7 @@ pub(crate) use self::{
 use crate::{
     Error, Result,
     layout::{self, Buckets},
+    pack::PackId,
     records::RECORD_VERSION,
 };
 
@@ -59,6 +61,8 @@ pub(crate) struct Store {
     fallen: AtomicBool,
     /// Woken when the node cannot go on.
     fell: Arc<Notify>,
+    /// How many bytes have died in which packs since somebody asked.
+    freed: Mutex<BTreeMap<PackId, u64>>,
 }
 
 impl Store {
@@ -71,7 +75,8 @@ impl Store {
     ) -> Self {
         let DurabilityPoint { incarnation, position } = key_value.point();
         let (fallen, reached) = (AtomicBool::new(false), AtomicU64::new(position.0));
-        Self { key_value, buckets, clock, entropy, incarnation, reached, fallen, fell }
+        let freed = Mutex::default();
+        Self { key_value, buckets, clock, entropy, incarnation, reached, fallen, fell, freed }
     }
 
     pub(crate) fn key_value(&self) -> &SharedKeyValue {
@@ -120,6 +125,24 @@ impl Store {
                 Err(error.into())
             }
         }
+    }
+
+    /// So many bytes of a pack are needed no more.
+    pub(crate) fn free(&self, pack: PackId, bytes: u64) {
+        *self.freed().entry(pack).or_default() += bytes;
+    }
+
+    /// What has died since this was asked last.
+    pub(crate) fn take_freed(&self) -> BTreeMap<PackId, u64> {
+        std::mem::take(&mut *self.freed())
+    }
+
+    pub(crate) fn has_freed(&self) -> bool {
+        !self.freed().is_empty()
+    }
+
+    fn freed(&self) -> MutexGuard<'_, BTreeMap<PackId, u64>> {
+        self.freed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Checks that the store is of a layout this build knows, and says so in a new one.

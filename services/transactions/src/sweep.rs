@@ -5,6 +5,9 @@
 //! rows once, a page a second, a while after the start. Nobody reads any of it meanwhile: a version without a committed
 //! row does not count.
 //!
+//! Then every pack is counted that is not this node's own: the dead may have known alone what had died in it, and may have left
+//! objects without rows.
+//!
 //! Only what belongs to the nodes swept for is judged: their logs are sealed and resolved, so nothing of theirs is still
 //! to be decided.
 
@@ -19,12 +22,15 @@ use crate::{
     layout::{self, Buckets},
     model::{Attempt, Key, KeyspaceId, NodeId, TransactionId},
     node::Node,
+    pack::PackId,
     records::Write,
     store::{Decision, State, VersionItem},
 };
 
 /// Items in one page.
 const PAGE_ITEMS: usize = 100;
+/// Packs counted in one page.
+const PACKS_AT_ONCE: usize = 16;
 /// Items judged at a time.
 const LOOKS_AT_ONCE: usize = 16;
 
@@ -39,13 +45,16 @@ pub(crate) struct Sweep {
     /// Of versions first, then of rows.
     bucket: u32,
     scan: Option<Scan>,
+    /// Packs that are still to be counted, once versions and rows are done.
+    packs: Option<Vec<PackId>>,
 }
 
 impl Sweep {
     /// From the start, for these nodes; none: for nobody.
     pub(crate) fn of(nodes: Vec<NodeId>, buckets: Buckets) -> Option<Self> {
         let next = Monotonic::default();
-        (!nodes.is_empty()).then_some(Self { nodes, next, buckets, bucket: 0, scan: None })
+        let (scan, packs) = (None, None);
+        (!nodes.is_empty()).then_some(Self { nodes, next, buckets, bucket: 0, scan, packs })
     }
 
     fn is_ours(&self, attempt: Attempt) -> bool {
@@ -70,7 +79,7 @@ impl Sweep {
 impl Core {
     /// Looks at the next page. False: that was the last.
     pub(crate) async fn sweep(self: &Arc<Self>, node: &Arc<Node>, sweep: &mut Sweep) -> Result<bool> {
-        let Some(scan) = sweep.page() else { return Ok(false) };
+        let Some(scan) = sweep.page() else { return self.sweep_packs(node, sweep).await };
         let page = node.store.scan(&scan).await?.value;
         let is_version = sweep.bucket < sweep.buckets.count();
         let (current, partition) = (&*sweep, &scan.partition);
@@ -93,6 +102,21 @@ impl Core {
         looks.buffered(LOOKS_AT_ONCE).try_collect::<()>().await?;
         sweep.bucket += u32::from(page.next.is_none());
         sweep.scan = page.next.map(|next| Scan { from: next, ..scan });
+        Ok(true)
+    }
+
+    /// Counts some of the packs that the dead have left, or what was dead in others they may have known alone. False: those
+    /// were the last.
+    async fn sweep_packs(&self, node: &Arc<Node>, sweep: &mut Sweep) -> Result<bool> {
+        let packs = match &mut sweep.packs {
+            Some(packs) => packs,
+            None => sweep.packs.insert(self.packs_to_count(node, &sweep.nodes).await?),
+        };
+        for _ in 0..PACKS_AT_ONCE {
+            let Some(pack) = packs.last() else { return Ok(false) };
+            self.count_pack(node, *pack).await?;
+            packs.pop();
+        }
         Ok(true)
     }
 

@@ -21,6 +21,7 @@ use crate::{
     heard::Heard,
     model::{Attempt, Committed, Key, KeyspaceId, NodeId, Outcome, Timestamp, TransactionId},
     node::Node,
+    pack,
     read_set::ReadSet,
     spill::Spills,
     write_buffer::WriteBuffer,
@@ -79,6 +80,7 @@ pub(crate) struct State {
     pub(crate) buffer: WriteBuffer,
     pub(crate) effects: EffectBuffer,
     pub(crate) spills: Spills,
+    pub(crate) packed: pack::Written,
     pub(crate) last_call: Monotonic,
 }
 
@@ -105,6 +107,7 @@ impl Transaction {
             buffer: WriteBuffer::default(),
             effects: EffectBuffer::default(),
             spills: Spills::default(),
+            packed: pack::Written::default(),
             last_call: start.at,
         };
         Self {

@@ -45,6 +45,11 @@ impl Core {
 
     /// Where a value goes.
     fn place(&self, value: Option<&Bytes>) -> Place {
+        if let Some(value) = value.filter(|value| value.len() > self.config.pack_bytes_min)
+            && self.objects.is_some()
+        {
+            return Place::Packed { bytes: value.len() as u32, crc: crc32fast::hash(value) };
+        }
         let item_bytes_max = self.key_value.limits().item_bytes_max;
         let inline_bytes_max = self.config.inline_bytes_max.min(item_bytes_max / 4);
         let chunk_bytes_max =

@@ -5,14 +5,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
+use futures_util::TryStreamExt;
 use ports::{
     Item,
     key_value::{Scan, SharedKeyValue},
+    objects::{ObjectError, ObjectStoreExt as _},
 };
 use primitives::{Cursor, FencedLog};
 use transactions::{
     layout,
     model::{Attempt, Key, KeyspaceId, NodeId, TransactionId, Version},
+    pack::PackId,
     records::{Entry, Place, SequencedSlot, StoredRecord, StoredSlot, Write, WriteSet, decode},
 };
 
@@ -50,8 +53,10 @@ pub struct Row {
 pub struct VersionAtRest {
     /// Whose row decides about it.
     pub id: TransactionId,
-    /// The value; none: the key is deleted, or a chunk of it is not there.
+    /// The value; none: the key is deleted, or a chunk or the pack of it is not there.
     pub value: Option<Bytes>,
+    /// In which pack it is.
+    pub pack: Option<PackId>,
 }
 
 /// Everything of transactions that stands in a store.
@@ -69,6 +74,10 @@ pub struct AtRest {
     pub spilled: BTreeSet<Attempt>,
     /// The chunks of each write.
     pub chunks: BTreeMap<(Attempt, u32), u32>,
+    /// The objects that are packs.
+    pub packs: BTreeSet<PackId>,
+    /// The rows of packs, with the bytes of their values and what is thought to be dead of them.
+    pub pack_rows: BTreeMap<PackId, (u64, u64)>,
     /// The names whose rows are kept for days.
     pub kept: BTreeSet<TransactionId>,
     /// The attempts with parts of write sets.
@@ -107,8 +116,12 @@ impl AtRest {
                 let place = place.expect("a version's key");
                 let id = item.bytes("id").cloned().and_then(|id| TransactionId::new(id).ok());
                 let id = id.expect("a version's transaction");
-                let value = value(store, place.1, &item).await;
-                at_rest.versions.insert(place, VersionAtRest { id, value });
+                let pack = item.bytes("pack").and_then(|pack| PackId::from_bytes(pack));
+                let value = match pack {
+                    Some(pack) => packed_value(house, pack, &item).await,
+                    None => value(store, place.1, &item).await,
+                };
+                at_rest.versions.insert(place, VersionAtRest { id, value, pack });
             }
         }
         for (sort, _) in partition(store, layout::PERIODS.to_vec()).await {
@@ -123,6 +136,7 @@ impl AtRest {
             }
         }
         at_rest.read_sequencer(store).await;
+        at_rest.read_packs(house).await;
         for attempt in witness.attempts_with_chunks() {
             for (sort, _) in partition(store, layout::chunks(attempt).to_vec()).await {
                 let (write, _) = sort.split_first_chunk::<4>().expect("a chunk's key");
@@ -134,6 +148,23 @@ impl AtRest {
             at_rest.read_log(store, node).await;
         }
         at_rest
+    }
+
+    /// What lies among the objects, and what its rows say.
+    async fn read_packs(&mut self, house: &House) {
+        let listed = house.world().objects().list(None).try_collect::<Vec<_>>().await.expect("calm objects");
+        for meta in listed {
+            let mut parts = meta.location.as_ref().rsplit('/');
+            let mut number = || parts.next().and_then(|part| part.parse::<u64>().ok());
+            if let (Some(number), Some(node)) = (number(), number()) {
+                self.packs.insert(PackId { node: NodeId(node as u32), number });
+            }
+        }
+        for (sort, item) in partition(&house.world().key_value(), layout::PACKS.to_vec()).await {
+            let id = PackId::from_bytes(&sort).expect("a pack's key");
+            let bytes = |name| item.integer(name).unwrap_or(0) as u64;
+            self.pack_rows.insert(id, (bytes("bytes"), bytes("dead")));
+        }
     }
 
     /// What the sequencer's log has decided, also where the rows do not say so yet.
@@ -232,6 +263,18 @@ async fn value(store: &SharedKeyValue, attempt: Attempt, item: &Item) -> Option<
         value.extend_from_slice(read.value?.bytes("value").expect("a chunk's bytes"));
     }
     Some(value.into())
+}
+
+/// The value of a version item whose pack has it; none: there is no such pack.
+async fn packed_value(house: &House, pack: PackId, item: &Item) -> Option<Bytes> {
+    let home = house.world().key_value().get(&layout::packs_home()).await.expect("a calm store").value?;
+    let home = std::str::from_utf8(home.bytes("home")?).expect("text").to_owned();
+    let (offset, bytes) = (item.integer("offset")? as u64, item.integer("bytes")? as u64);
+    match house.world().objects().get_range(&pack.path(&home), offset..offset + bytes).await {
+        Ok(value) => Some(value),
+        Err(ObjectError::NotFound { .. }) => None,
+        Err(error) => panic!("a calm world, and {error}"),
+    }
 }
 
 async fn row(store: &SharedKeyValue, item: &Item) -> Row {

@@ -19,6 +19,7 @@ use transactions::{Config, Engine, Error, Parts, Service, layout::Buckets, model
 use super::{
     destinations,
     mortal::{Life, MortalKeyValue},
+    objects::MortalObjects,
     witness::Witness,
 };
 
@@ -32,6 +33,8 @@ pub struct House {
     config: Config,
     nodes: Rc<RefCell<Nodes>>,
     witness: Witness,
+    /// Whether values go into packs.
+    packs: bool,
     moments: Rc<Cell<u32>>,
     starts: watch::Sender<u64>,
 }
@@ -101,7 +104,12 @@ impl House {
     pub fn new(world: &World, config: Config) -> Self {
         let (nodes, moments, starts) = (Rc::default(), Rc::default(), watch::Sender::new(0));
         let (world, witness) = (world.clone(), Witness::default());
-        Self { world, config, nodes, witness, moments, starts }
+        Self { world, config, nodes, witness, packs: false, moments, starts }
+    }
+
+    /// The same with values in packs, among the objects of its world.
+    pub fn packing(self) -> Self {
+        Self { packs: true, ..self }
     }
 
     /// The cloud below.
@@ -140,7 +148,13 @@ impl House {
             entropy: self.world.entropy(),
         };
         let destinations = destinations::mortal(&self.world, &life);
-        let service = Arc::new(Service::with_destinations(parts, destinations, self.config.clone()));
+        let config = self.config.clone();
+        let service = Arc::new(if self.packs {
+            let objects = MortalObjects::new(self.world.objects(), life.clone(), self.witness.clone());
+            Service::with_objects(parts, destinations, Arc::new(objects), config)
+        } else {
+            Service::with_destinations(parts, destinations, config)
+        });
         let starting = async {
             while service.start().await.is_err() {
                 tokio::time::sleep(START_AGAIN_AFTER).await;

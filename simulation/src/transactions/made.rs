@@ -102,7 +102,7 @@ impl Story {
         let position = Position { log: NodeId(1), slot: 1 };
         let stored = StoredRecord { version, position, writes: WriteSet::Inline(writes.clone()), effects: 0 };
         for (key, value) in execution.writes() {
-            let item = VersionAtRest { id: id.clone(), value: value.cloned() };
+            let item = VersionAtRest { id: id.clone(), value: value.cloned(), pack: None };
             self.at_rest.versions.insert((key.clone(), attempt), item);
         }
         let decision = Decision::Committed(stored, writes);

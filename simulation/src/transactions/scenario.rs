@@ -75,6 +75,8 @@ pub struct Scenario {
     pub seen_within: Option<Duration>,
     /// Whether everything has to be tidy at the end.
     pub leaves_nothing: bool,
+    /// Whether values go into packs.
+    pub packs: bool,
     /// The service's settings.
     pub config: Config,
     /// The cloud's.
@@ -104,6 +106,7 @@ impl Default for Scenario {
             clock_set_back: Duration::ZERO,
             seen_within: Some(Duration::ZERO),
             leaves_nothing: true,
+            packs: false,
             config: Config { buckets: BUCKETS, ..Config::default() },
             cloud: Options::default(),
         }
@@ -140,6 +143,7 @@ impl Scenario {
     async fn play(self, seed: u64) -> Outcome {
         let world = World::with_options(seed, self.cloud.clone());
         let house = House::new(&world, self.config.clone());
+        let house = if self.packs { house.packing() } else { house };
         let mut rng = Rng::with_seed(seed);
         house.boot(Life::default(), 0).await;
         let receipts = if self.mix.effects > 0 {

@@ -16,11 +16,13 @@ use ports::{
         Action, Batch, Batched, Change, KeyValueLimits, Name, Outcome, Page, Read, Room, Scan,
         SharedKeyValue, Transacted, Updated, Value,
     },
+    objects::ObjectPath,
 };
 use transactions::{
     layout,
-    model::{Attempt, TransactionId},
-    records::{SequencedSlot, StoredRecord, Write, WriteSet, decode},
+    model::{Attempt, NodeId, TransactionId},
+    pack::PackId,
+    records::{Place, SequencedSlot, StoredRecord, Write, WriteSet, decode},
 };
 
 use super::history::Writer;
@@ -45,6 +47,10 @@ struct Testimony {
     confirmed: BTreeSet<(transactions::model::Key, Attempt)>,
     /// The chunks that were confirmed.
     confirmed_chunks: BTreeSet<Key>,
+    /// The packs that were confirmed, by the ends of their names.
+    confirmed_packs: BTreeSet<PackId>,
+    /// In which packs items said that their values are.
+    packed: BTreeMap<(transactions::model::Key, Attempt), PackId>,
     /// Records that were written before them.
     too_early: Vec<String>,
     had_large_effects: BTreeSet<Attempt>,
@@ -83,6 +89,16 @@ impl Witness {
     /// The attempts that ever put chunks.
     pub fn attempts_with_chunks(&self) -> BTreeSet<Attempt> {
         self.testimony().had_chunks.clone()
+    }
+
+    /// An object was put: a pack, if its name ends like one's.
+    pub fn confirm_object(&self, path: &ObjectPath) {
+        let number = |part: Option<&str>| part.and_then(|part| part.parse::<u64>().ok());
+        let mut parts = path.as_ref().rsplit('/');
+        if let (Some(pack), Some(node)) = (number(parts.next()), number(parts.next())) {
+            let id = PackId { node: NodeId(node as u32), number: pack };
+            self.testimony().confirmed_packs.insert(id);
+        }
     }
 
     fn testimony(&self) -> MutexGuard<'_, Testimony> {
@@ -170,8 +186,12 @@ impl Witness {
         for write in testimony.writes(attempt, record) {
             let mut chunks =
                 (0..write.place.chunks()).map(|chunk| layout::chunk(attempt, write.write, chunk));
-            let is_there = testimony.confirmed.contains(&(write.key.clone(), attempt))
-                && chunks.all(|chunk| testimony.confirmed_chunks.contains(&chunk));
+            let version = (write.key.clone(), attempt);
+            let is_packed = matches!(write.place, Place::Packed { .. });
+            let pack = testimony.packed.get(&version).filter(|_| is_packed);
+            let is_there = testimony.confirmed.contains(&version)
+                && chunks.all(|chunk| testimony.confirmed_chunks.contains(&chunk))
+                && pack.is_none_or(|pack| testimony.confirmed_packs.contains(pack));
             if !is_there {
                 let violation =
                     format!("{attempt} was committed before what it wrote to {:?} was there", write.key);
@@ -216,7 +236,13 @@ impl Testimony {
             Value::Bytes(bytes) if name.as_str() == "key" => Some(bytes),
             _ => None,
         });
-        self.confirmed.extend(layout::version_of(&item, long));
+        let version = layout::version_of(&item, long);
+        let pack = attributes.iter().find_map(|(name, value)| match value {
+            Value::Bytes(bytes) if name.as_str() == "pack" => PackId::from_bytes(bytes),
+            _ => None,
+        });
+        self.packed.extend(version.clone().zip(pack));
+        self.confirmed.extend(version);
     }
 
     fn writes(&self, attempt: Attempt, record: &StoredRecord) -> Vec<Write> {

@@ -4,6 +4,7 @@
 mod collection;
 mod deaths;
 mod effects;
+mod packing;
 mod serializable;
 mod values;
 

@@ -96,6 +96,18 @@ mod objects {
     ports::objects_contract!(super::objects);
 }
 
+fn objects_apart(case: Case<contract::objects::Subject>) {
+    let directory = directory();
+    block_on(async {
+        let opened = embedded::open_objects(directory.path().join("made/for/them")).await;
+        case.run(contract::objects::Subject::new(opened.expect("they open")).spawning(spawn)).await;
+    });
+}
+
+mod objects_apart {
+    ports::objects_contract!(super::objects_apart);
+}
+
 /// A store that crashes by being dropped: what was not written yet goes with it.
 #[derive(Debug)]
 struct Crashing {

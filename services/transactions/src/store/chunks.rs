@@ -17,6 +17,7 @@ use super::{Store, corrupt};
 use crate::{
     Error, Result, layout,
     model::Attempt,
+    pack::Located,
     records::{Place, Write},
 };
 
@@ -85,9 +86,18 @@ impl Store {
         stream::iter(deletions).try_for_each_concurrent(CHUNKS_AT_ONCE, delete).await
     }
 
-    /// Deletes what a write left that does not count: its chunks, then the version that names them.
+    /// Deletes what a write left that does not count: its chunks, then the version that names them. In a pack its bytes are
+    /// dead from now on.
     pub(crate) async fn delete_written(&self, attempt: Attempt, write: &Write) -> Result<()> {
         self.delete_chunks(attempt, write.write, write.place.chunks()).await?;
-        self.delete_version(&write.key, attempt).await
+        let packed = match write.place {
+            Place::Packed { .. } => self.version(&write.key, attempt).await?.and_then(|item| item.packed),
+            Place::Inline { .. } | Place::Chunks { .. } | Place::Gone => None,
+        };
+        self.delete_version(&write.key, attempt).await?;
+        if let Some(Located { pack, .. }) = packed {
+            self.free(pack, write.value_bytes());
+        }
+        Ok(())
     }
 }

@@ -8,13 +8,14 @@ use bytes::Bytes;
 use futures_util::{TryStreamExt, stream};
 use ports::{
     Condition, DurabilityPoint, Item, Update,
-    key_value::{Name, Test, Value},
+    key_value::{Action, Name, Outcome, Test, Value},
 };
 
 use super::{Store, corrupt};
 use crate::{
     Result, layout,
     model::{Attempt, Key, TransactionId},
+    pack::{Located, PackId},
     records::{Place, Write, WriteSet, decode, encode},
 };
 
@@ -32,6 +33,10 @@ const BYTES: &str = "bytes";
 const CRC: &str = "crc";
 /// One: the key is deleted.
 const GONE: &str = "gone";
+/// In which pack the value is.
+const PACK: &str = "pack";
+/// From which byte of it on.
+const OFFSET: &str = "offset";
 /// The key, of a version whose key is too long for its sort key.
 const KEY: &str = "key";
 /// The writes in a part of a write set.
@@ -49,25 +54,29 @@ pub(crate) struct VersionItem {
     pub(crate) place: Place,
     /// The value, if it is here.
     pub(crate) value: Option<Bytes>,
+    /// Where it lies, if it is in a pack.
+    pub(crate) packed: Option<Located>,
     /// The key, if it is too long for the sort key.
     pub(crate) long_key: Option<Bytes>,
 }
 
 impl Store {
-    /// Writes a version; `value`, unless it is in chunks or deleted. What a later write of the same attempt left there stays.
+    /// Writes a version; `value`, unless it is in chunks or deleted; where it is `packed`, if it is. What a later write of the
+    /// same attempt left there stays.
     pub(crate) async fn put_version(
         &self,
         id: &TransactionId,
         attempt: Attempt,
         write: &Write,
         value: Option<Bytes>,
+        packed: Option<Located>,
     ) -> Result<()> {
         let number = i64::from(write.write);
         let mut attributes = vec![
             (Name::from(ID), Value::Bytes(id.as_bytes().clone())),
             (Name::from(WRITE), Value::Integer(number)),
         ];
-        attributes.extend(held(write.place, value));
+        attributes.extend(held(write.place, value, packed));
         if layout::is_long(&write.key) {
             attributes.push((Name::from(KEY), Value::Bytes(write.key.name().clone())));
         }
@@ -80,6 +89,25 @@ impl Store {
     /// Deletes a version that does not count.
     pub(crate) async fn delete_version(&self, key: &Key, attempt: Attempt) -> Result<()> {
         self.finish(&Update::delete(self.buckets.version(key, attempt))).await.map(drop)
+    }
+
+    /// A packed value lies elsewhere from now on. False: its item is gone, or says already that it is somewhere else.
+    pub(crate) async fn move_version(
+        &self,
+        key: &Key,
+        attempt: Attempt,
+        from: Located,
+        to: Located,
+    ) -> Result<bool> {
+        let (item, old, new) = (self.buckets.version(key, attempt), lies(from), lies(to));
+        let is_there = old.into_iter().map(|(name, value)| Condition::attribute(name, Test::Equals(value)));
+        let moved = new.iter().cloned().map(|(name, value)| Action::Set(name, value)).collect();
+        let update = Update::modify(item, moved).when(Condition::All(is_there.collect()));
+        Ok(match self.finish(&update).await?.0 {
+            Outcome::Done(_) => true,
+            // An answer that was lost, perhaps.
+            Outcome::Conflict(item) => item.is_some_and(|item| located(&item) == Some(to)),
+        })
     }
 
     /// Every version item of `key`, decided or not, with its attempt; and the point this rests on.
@@ -148,7 +176,8 @@ impl VersionItem {
         let value = item.bytes(VALUE).cloned();
         let place = place(item).ok_or_else(|| corrupt("a version's value"))?;
         let write = write.ok_or_else(|| corrupt("a version's write"))?;
-        Ok(Self { id: TransactionId::new(id)?, write, place, value, long_key: item.bytes(KEY).cloned() })
+        let (packed, long_key) = (located(item), item.bytes(KEY).cloned());
+        Ok(Self { id: TransactionId::new(id)?, write, place, value, packed, long_key })
     }
 
     /// The same for what lies where the versions of `key` do.
@@ -163,7 +192,7 @@ impl VersionItem {
 }
 
 /// What a version item says of its value.
-fn held(place: Place, value: Option<Bytes>) -> Vec<(Name, Value)> {
+fn held(place: Place, value: Option<Bytes>, packed: Option<Located>) -> Vec<(Name, Value)> {
     let integer = |name, value: u32| (Name::from(name), Value::Integer(value.into()));
     match place {
         Place::Inline { .. } => {
@@ -173,7 +202,22 @@ fn held(place: Place, value: Option<Bytes>) -> Vec<(Name, Value)> {
         Place::Chunks { bytes, chunks, crc } => {
             vec![integer(CHUNKS, chunks), integer(BYTES, bytes), integer(CRC, crc)]
         }
+        Place::Packed { bytes, crc } => {
+            let lies = lies(packed.expect("a value that goes into a pack has a place in one"));
+            [vec![integer(BYTES, bytes), integer(CRC, crc)], lies].concat()
+        }
     }
+}
+
+/// What a version item says of where its value lies in a pack.
+fn lies(located: Located) -> Vec<(Name, Value)> {
+    let pack = Value::Bytes(Bytes::copy_from_slice(&located.pack.to_bytes()));
+    vec![(Name::from(PACK), pack), (Name::from(OFFSET), Value::Integer(located.offset as i64))]
+}
+
+fn located(item: &Item) -> Option<Located> {
+    let pack = PackId::from_bytes(item.bytes(PACK)?)?;
+    Some(Located { pack, offset: u64::try_from(item.integer(OFFSET)?).ok()? })
 }
 
 fn place(item: &Item) -> Option<Place> {
@@ -183,6 +227,9 @@ fn place(item: &Item) -> Option<Place> {
     }
     if item.integer(GONE).is_some() {
         return Some(Place::Gone);
+    }
+    if located(item).is_some() {
+        return Some(Place::Packed { bytes: natural(BYTES)?, crc: natural(CRC)? });
     }
     Some(Place::Chunks { bytes: natural(BYTES)?, chunks: natural(CHUNKS)?, crc: natural(CRC)? })
 }

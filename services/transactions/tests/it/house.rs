@@ -34,7 +34,11 @@ impl Node {
     }
 
     pub(crate) async fn sending(parts: Parts, destinations: Destinations, config: Config) -> Self {
-        let service = Arc::new(Service::with_destinations(parts, destinations, config));
+        Self::of(Service::with_destinations(parts, destinations, config)).await
+    }
+
+    pub(crate) async fn of(service: Service) -> Self {
+        let service = Arc::new(service);
         service.start().await.expect("the node starts");
         let (engine, runner) = (service.engine(), Arc::clone(&service));
         Self { engine, service, running: tokio::spawn(async move { runner.run().await }) }

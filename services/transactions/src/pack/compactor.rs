@@ -1,0 +1,298 @@
+//! What becomes of packs of which most is dead: what is live moves into another pack, and the object goes.
+//!
+//! ```text
+//!  1  the directory, and the version item of every entry: live is what still points here
+//!  2  what is live goes into a pack like any other value, beside what is written at the moment
+//!  3  each item is moved by a write on condition that it still points to the old place
+//!  4  all of that is durable; then the row says that the pack is retired
+//!  5  a minute later the object goes, then the row
+//! ```
+//!
+//! Dies after 2: the new pack is larger than it needs to be, until what is dead in it is counted. After 3: some items are
+//! moved, and the rest is done by whoever finds it again. After 4 and 5: the same, by the row. Whoever has read an item before 3
+//! and finds no object after 5 reads it again (`reading.rs`).
+//!
+//! After a death what is dead is not known for certain, and objects may lie there without rows: the sweep has every pack
+//! counted, those that a list of the dead node's objects names too.
+//!
+//! Invariants
+//! - No object goes while an item names it, in whatever state the store may come back: it is durable that none does.
+//! - An item is moved on condition, so that what is collected meanwhile does not come back.
+//!
+//! From Rosenblum and Ousterhout's log-structured file system: cleaning by how much of a segment is live.
+
+use std::{ops::Range, sync::Arc, time::Duration};
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use ports::objects::{self, ObjectError, ObjectPath, ObjectStoreExt as _};
+
+use super::{
+    Entry, Located, PackId,
+    directory::{self, FOOTER_BYTES, Filed},
+    rows,
+};
+use crate::{Error, Result, broken::Broken, engine::Core, model::NodeId, node::Node};
+
+/// Items looked at, or moved, at a time.
+const ITEMS_AT_ONCE: usize = 16;
+/// While an object store fails, packs are tended so often.
+const AGAIN: Duration = Duration::from_secs(5);
+/// How often it is looked whether nobody holds a pack any more that is mostly dead.
+const LOOK_FOR_HOLDS: Duration = Duration::from_secs(1);
+
+/// What was found in a pack.
+struct Survey {
+    /// The bytes of all its values.
+    bytes: u64,
+    live: Vec<(Filed, Range<u64>)>,
+}
+
+impl Survey {
+    fn live_bytes(&self) -> u64 {
+        self.live.iter().map(|(filed, _)| u64::from(filed.bytes)).sum()
+    }
+}
+
+impl Core {
+    /// Reads which packs earlier nodes have left; those of `unsettled` ones are not judged yet.
+    pub(crate) async fn open_packs(&self, node: &Node, unsettled: &[NodeId]) -> Result<()> {
+        if self.objects.is_none() {
+            return Ok(());
+        }
+        let rows = rows::list(&node.store).await?;
+        let kept = self.clock.monotonic() + self.config.pack_kept;
+        let table = &mut node.packs.state().table;
+        table.leave_alone(unsettled.iter().copied());
+        for (id, row) in rows {
+            // What it has put itself it knows better.
+            if id.node != node.id {
+                table.load(id, row, kept);
+            }
+        }
+        Ok(())
+    }
+
+    /// When there is something to do for packs; none: not before something dies in one.
+    pub(crate) fn packs_due(&self, node: &Node) -> Option<Duration> {
+        self.objects.as_ref()?;
+        if node.store.has_freed() {
+            return Some(Duration::ZERO);
+        }
+        let now = self.clock.monotonic();
+        let state = node.packs.state();
+        let retired = state.table.next_retired(now).map(|(_, left)| left);
+        let waiting = if state.table.next(self.ignores_holds()).is_some() {
+            Some(Duration::ZERO)
+        } else {
+            state.table.is_waiting().then_some(LOOK_FOR_HOLDS)
+        };
+        let due = retired.into_iter().chain(waiting).min()?;
+        Some(due.max(state.paused_until.since(now)))
+    }
+
+    fn ignores_holds(&self) -> bool {
+        self.config.is_broken(Broken::CompactsHeldPacks)
+    }
+
+    /// One step. False: nothing is to do at the moment.
+    pub(crate) async fn tidy_packs(self: &Arc<Self>, node: &Arc<Node>) -> Result<bool> {
+        if self.objects.is_none() {
+            return Ok(false);
+        }
+        self.note_freed(node).await?;
+        if self.packs_due(node) != Some(Duration::ZERO) {
+            return Ok(false);
+        }
+        let now = self.clock.monotonic();
+        let (retired, wanting) = {
+            let table = &node.packs.state().table;
+            let retired = table.next_retired(now).filter(|(_, left)| left.is_zero());
+            (retired.map(|(id, _)| id), table.next(self.ignores_holds()))
+        };
+        let done = match (retired, wanting) {
+            (Some(id), _) => self.bury(node, id).await,
+            (None, Some(id)) => {
+                self.compact(node, id).await.or_else(|error| give_up_damaged(node, id, error))
+            }
+            (None, None) => return Ok(false),
+        };
+        match done {
+            Ok(()) => Ok(true),
+            Err(error) if node.store.standing().is_err() => Err(error),
+            // Collection goes on whether or not the objects can be reached.
+            Err(error) => {
+                tracing::warn!(%error, "packs are not compacted at the moment");
+                node.packs.state().paused_until = now + AGAIN;
+                Ok(false)
+            }
+        }
+    }
+
+    /// The rows follow what has died.
+    pub(crate) async fn note_freed(&self, node: &Node) -> Result<()> {
+        for (id, bytes) in node.store.take_freed() {
+            let row = node.packs.state().table.free(id, bytes);
+            if let Some((bytes, dead)) = row {
+                rows::note(&node.store, id, bytes, dead).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Steps 1 to 4.
+    async fn compact(self: &Arc<Self>, node: &Arc<Node>, id: PackId) -> Result<()> {
+        let Some(survey) = self.survey(node, id).await? else { return self.forget_pack(node, id).await };
+        let (live, dead) = (survey.live_bytes(), survey.bytes - survey.live_bytes());
+        if live >= dead {
+            return self.note_count(node, id, survey.bytes, dead).await;
+        }
+        let places: Vec<_> = survey.live.iter().map(|(_, range)| range.clone()).collect();
+        let Some(values) = self.read_places(node, id, &places).await? else {
+            return self.forget_pack(node, id).await;
+        };
+        if self.config.is_broken(Broken::DeletesPackBeforeMoving) {
+            self.delete_object(node, id).await?;
+        }
+        let mut entries = Vec::with_capacity(values.len());
+        for ((filed, _), value) in survey.live.iter().zip(values) {
+            if crc32fast::hash(&value) != filed.crc {
+                return Err(Error::Corrupt(
+                    format!("a value of {} is not what was written", filed.attempt).into(),
+                ));
+            }
+            let Filed { key, attempt, write, .. } = filed.clone();
+            entries.push(Entry { key, attempt, write, value });
+        }
+        let packed = self.pack(node, entries);
+        packed.is_put().await?;
+        let moves = survey.live.iter().zip(&packed.located);
+        let moves =
+            moves.map(|((filed, range), to)| Ok((filed, Located { pack: id, offset: range.start }, *to)));
+        stream::iter(moves)
+            .try_for_each_concurrent(ITEMS_AT_ONCE, |(filed, from, to)| async move {
+                if !node.store.move_version(&filed.key, filed.attempt, from, to).await? {
+                    node.store.free(to.pack, u64::from(filed.bytes));
+                }
+                Ok::<_, Error>(())
+            })
+            .await?;
+        // What died of it may not be durable either: a store that goes back must not find its values gone.
+        node.store.externalize(node.store.basis()).await?;
+        rows::retire(&node.store, id).await?;
+        let kept = self.clock.monotonic() + self.config.pack_kept;
+        node.packs.state().table.retire(id, kept);
+        self.counters.compacted();
+        Ok(())
+    }
+
+    /// Step 5.
+    async fn bury(&self, node: &Node, id: PackId) -> Result<()> {
+        self.delete_object(node, id).await?;
+        self.forget_pack(node, id).await
+    }
+
+    async fn forget_pack(&self, node: &Node, id: PackId) -> Result<()> {
+        rows::delete(&node.store, id).await?;
+        node.packs.state().table.remove(id);
+        Ok(())
+    }
+
+    async fn delete_object(&self, node: &Node, id: PackId) -> Result<()> {
+        let (objects, path) = (self.objects()?, id.path(self.home()?));
+        let delete = || async {
+            match objects.delete(&path).await {
+                Ok(()) | Err(ObjectError::NotFound { .. }) => Ok(()),
+                Err(error) => Err(objects::failed(format!("delete {path}"), error)),
+            }
+        };
+        node.store.again(delete).await
+    }
+
+    /// What a pack holds, and what of it is live; none: it is not there.
+    async fn survey(&self, node: &Arc<Node>, id: PackId) -> Result<Option<Survey>> {
+        let Some(directory) = self.directory(node, id).await? else { return Ok(None) };
+        let mut bytes = 0;
+        let places: Vec<_> = directory
+            .into_iter()
+            .map(|filed| {
+                let range = bytes..bytes + u64::from(filed.bytes);
+                bytes = range.end;
+                (filed, range)
+            })
+            .collect();
+        let looks = stream::iter(places).map(|(filed, range)| async move {
+            let item = node.store.version(&filed.key, filed.attempt).await?;
+            let here = Located { pack: id, offset: range.start };
+            let is_live = item.is_some_and(|item| item.write == filed.write && item.packed == Some(here));
+            Ok::<_, Error>(is_live.then_some((filed, range)))
+        });
+        let live: Vec<_> = looks.buffered(ITEMS_AT_ONCE).try_collect().await?;
+        Ok(Some(Survey { bytes, live: live.into_iter().flatten().collect() }))
+    }
+
+    async fn directory(&self, node: &Node, id: PackId) -> Result<Option<Vec<Filed>>> {
+        let (objects, path) = (self.objects()?, id.path(self.home()?));
+        let look = || async {
+            match objects.head(&path).await {
+                Ok(meta) => Ok(Some(meta.size)),
+                Err(ObjectError::NotFound { .. }) => Ok(None),
+                Err(error) => Err(objects::failed(format!("look at {path}"), error)),
+            }
+        };
+        let Some(size) = node.store.again(look).await? else { return Ok(None) };
+        let footer = size.saturating_sub(FOOTER_BYTES)..size;
+        let Some(footer) = self.read_range(node, id, footer).await? else { return Ok(None) };
+        let end = directory::end_bytes(&footer)?;
+        let Some(end) = self.read_range(node, id, size.saturating_sub(end)..size).await? else {
+            return Ok(None);
+        };
+        directory::decode_end(&end).map(Some)
+    }
+
+    async fn note_count(&self, node: &Node, id: PackId, bytes: u64, dead: u64) -> Result<()> {
+        rows::note(&node.store, id, bytes, dead).await?;
+        node.packs.state().table.counted(id, bytes, dead);
+        Ok(())
+    }
+
+    /// Which packs have to be counted after the death of `nodes`: all that are not this node's, and what lies among the objects
+    /// of the dead without a row.
+    pub(crate) async fn packs_to_count(&self, node: &Node, nodes: &[NodeId]) -> Result<Vec<PackId>> {
+        let Some(objects) = &self.objects else { return Ok(Vec::new()) };
+        let mut packs = node.packs.state().table.of_others(node.id);
+        for dead in nodes {
+            let prefix = ObjectPath::from(format!("{}/{}", self.home()?, dead.0));
+            let list = || async {
+                let listed = objects.list(Some(&prefix)).try_collect::<Vec<_>>().await;
+                listed.map_err(|error| objects::failed(format!("list {prefix}"), error))
+            };
+            let listed = node.store.again(list).await?;
+            let numbers = listed.iter().filter_map(|meta| meta.location.filename()?.parse().ok());
+            let found = numbers.map(|number| PackId { node: *dead, number });
+            packs.extend(found.filter(|id| !node.packs.state().table.is_known(*id)));
+        }
+        Ok(packs)
+    }
+
+    /// Counts what is dead in a pack.
+    pub(crate) async fn count_pack(&self, node: &Arc<Node>, id: PackId) -> Result<()> {
+        match self.survey(node, id).await {
+            Ok(Some(survey)) => {
+                let dead = survey.bytes - survey.live_bytes();
+                self.note_count(node, id, survey.bytes, dead).await
+            }
+            Ok(None) => self.forget_pack(node, id).await,
+            Err(error) => give_up_damaged(node, id, error),
+        }
+    }
+}
+
+/// A pack that does not decode stays as it is, so that somebody may look at it; others go on.
+fn give_up_damaged(node: &Node, id: PackId, error: Error) -> Result<()> {
+    if !matches!(error, Error::Corrupt(_)) {
+        return Err(error);
+    }
+    tracing::error!(%error, node = id.node.0, pack = id.number, "a pack is damaged, and is left as it is");
+    node.packs.state().table.give_up(id);
+    Ok(())
+}

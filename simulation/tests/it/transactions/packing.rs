@@ -1,0 +1,185 @@
+//! T1 to T7, T9, P6: values in packs on an object store, compacted while others read and collect, on nodes that die anywhere;
+//! each with the variant that drops the rule.
+
+use std::time::Duration;
+
+use simulated::World;
+use simulation::{
+    faults::Weather,
+    transactions::{
+        client::{Record, transact},
+        effects::Receipts,
+        house::House,
+        mortal::{Life, Side},
+        scenario::{Disaster, Outcome, Scenario},
+        workload::{Mix, Planned, Script, Work, key},
+    },
+};
+use transactions::{broken::Broken, model::Isolation};
+
+use super::{SEEDS_UNTIL_CAUGHT, replaced, small};
+
+/// Transactions whose values go into packs of two or three, or into their items, by the length of their names, and are
+/// overwritten soon: so packs are mostly dead a moment after they were put. Some leave memory ahead of their commit.
+fn packed(weather: Weather) -> Scenario {
+    let mut scenario = small(weather);
+    scenario.mix = Mix { functions: 3, keys: 4, transactions: 15, ..scenario.mix };
+    with_small_packs(scenario)
+}
+
+fn with_small_packs(mut scenario: Scenario) -> Scenario {
+    scenario.packs = true;
+    scenario.config.pack_bytes_min = 50;
+    scenario.config.pack_bytes_max = 250;
+    scenario.config.pack_wait = Duration::from_millis(30);
+    scenario.config.pack_kept = Duration::from_millis(50);
+    scenario.config.attempt_buffer_bytes_max = 130;
+    scenario.config.data_cache_bytes_max = 0;
+    scenario
+}
+
+/// Readers that take long, so that what they need is moved while they read.
+fn reading(weather: Weather) -> Scenario {
+    let mut scenario = packed(weather);
+    scenario.mix.reads = 3;
+    scenario.habits.thinks = Duration::from_millis(100);
+    scenario.config.retry_window = Duration::from_secs(1);
+    scenario
+}
+
+fn dying(weather: Weather) -> Scenario {
+    use Disaster::{Everything, Node, Store};
+    Scenario { disasters: vec![Node, Everything, Node, Store], ..packed(weather) }
+}
+
+/// T1 to T6, T9: however they are interleaved with compaction and collection.
+#[test]
+fn packed_values_keep_the_promises() {
+    for weather in [Weather::Calm, Weather::Slow, Weather::Stormy, Weather::Paused] {
+        packed(weather).holds("packed_values_keep_the_promises");
+        reading(weather).holds("packed_values_keep_the_promises");
+    }
+}
+
+/// T4, T5, T7, T9: wherever the node dies, or its store with it; its objects stay.
+#[test]
+fn packed_values_come_whole_or_not_at_all_on_nodes_that_die() {
+    for weather in [Weather::Slow, Weather::Stormy] {
+        dying(weather).holds("packed_values_come_whole_or_not_at_all_on_nodes_that_die");
+    }
+}
+
+/// T4, T9: whoever was taken for dead goes on putting packs for a while.
+#[test]
+fn packs_of_a_node_taken_for_dead_go() {
+    let mut scenario = with_small_packs(replaced());
+    scenario.mix.transactions /= 2;
+    scenario.holds("packs_of_a_node_taken_for_dead_go");
+}
+
+/// T9: a node that leaves in order has rows for all its packs.
+#[test]
+fn nodes_that_leave_in_order_leave_no_pack_unnamed() {
+    Scenario { disasters: vec![Disaster::Departure; 3], ..packed(Weather::Slow) }
+        .holds("nodes_that_leave_in_order_leave_no_pack_unnamed");
+}
+
+/// T9, broken: what the dead knew of their packs, or did not come to say.
+#[test]
+fn counting_no_packs_after_a_death_is_caught() {
+    dying(Weather::Slow).without(Broken::SweepsNothing).is_caught("leftover: PackId", SEEDS_UNTIL_CAUGHT);
+}
+
+/// P6, broken.
+#[test]
+fn writing_the_record_before_the_pack_is_caught() {
+    packed(Weather::Slow).without(Broken::RecordBeforePack).is_caught("record", SEEDS_UNTIL_CAUGHT);
+}
+
+/// T5, T6, broken.
+#[test]
+fn deleting_a_pack_before_moving_is_caught() {
+    let scenario = reading(Weather::Slow).without(Broken::DeletesPackBeforeMoving);
+    scenario.is_caught("no version", SEEDS_UNTIL_CAUGHT);
+}
+
+/// Packs of many transactions that are put at once, on a store whose answers are lost now and then: an item is written long
+/// after others of its pack have died.
+fn held() -> Scenario {
+    let mut scenario = packed(Weather::Stormy);
+    scenario.mix = Mix { clients: 8, transactions: 40, keys: 3, ..scenario.mix };
+    scenario.config.pack_bytes_max = 10_000;
+    scenario.config.pack_wait = Duration::from_millis(1);
+    scenario.config.pack_kept = Duration::from_millis(1);
+    scenario
+}
+
+/// T5: whoever holds a pack is waited for.
+#[test]
+fn packs_are_not_compacted_under_their_writers() {
+    held().holds("packs_are_not_compacted_under_their_writers");
+}
+
+/// Writes these keys.
+fn script(ranks: std::ops::Range<usize>) -> Script {
+    let write = |rank| Work::Write(Planned { key: key(rank), deletes: false });
+    Script { work: ranks.map(write).collect() }
+}
+
+/// One pack of three values, two of which are overwritten; whoever compacts it dies at one of its calls, from zero, alone or
+/// with the store. Returns also whether it has, and how many packs were compacted.
+async fn compact_once(at: u64, side: Side, with_store: bool) -> (Outcome, bool, u64) {
+    let mut scenario = packed(Weather::Calm);
+    scenario.config.pack_bytes_min = 0;
+    scenario.config.pack_bytes_max = 10_000;
+    let (world, record, life) = (World::new(1), Record::default(), Life::default());
+    let house = House::new(&world, scenario.config.clone()).packing();
+    house.boot(life.clone(), 0).await;
+    let run = async |script: Script| {
+        transact(house.clone(), &script, Isolation::ReadAtomic, None, 0, record.clone()).await;
+    };
+    run(script(0..3)).await;
+    world.clock().sleep(Duration::from_secs(1)).await;
+    run(script(0..2)).await;
+    life.ends_after(at, side);
+    let clock = world.clock();
+    tokio::select! {
+        biased;
+        () = life.over() => {}
+        () = clock.sleep(Duration::from_secs(5)) => {}
+    }
+    let has_died = life.is_over();
+    life.goes_on();
+    let compacted = house.serving().map_or(0, |serving| serving.engine.figures().compacted);
+    if has_died {
+        house.kill();
+        if with_store {
+            world.crash();
+        }
+        house.boot(Life::default(), 0).await;
+    }
+    (scenario.judge(&house, &record.take(), &Receipts::default()).await, has_died, compacted)
+}
+
+/// T5, T9: whoever compacts dies between any two of its calls, alone or with all that is not durable.
+#[test]
+fn a_death_in_any_gap_of_a_compaction_loses_nothing_and_leaves_nothing() {
+    for (side, with_store) in
+        [Side::Before, Side::After].into_iter().flat_map(|side| [(side, false), (side, true)])
+    {
+        let mut gaps = 0;
+        for at in 0.. {
+            let (outcome, has_died, compacted) = simulated::run(compact_once(at, side, with_store));
+            assert_eq!(outcome.violations, [""; 0], "call {at}, {side:?}, with the store: {with_store}");
+            assert_eq!(outcome.committed, 2);
+            if !has_died {
+                assert_eq!(compacted, 1);
+                break;
+            }
+            gaps += 1;
+        }
+        // Two versions go; what the pack holds is read in three steps and three items; a put and its row; the move; the wait; the
+        // mark; the deletions of object and row.
+        assert!(gaps >= 17, "{gaps} gaps");
+    }
+}

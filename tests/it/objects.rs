@@ -1,0 +1,98 @@
+//! T5, T17: the real program with values in packs, killed while it writes them.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    path::Path,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+};
+
+use crate::{
+    effects::ask,
+    process::{Server, run, serve, text},
+};
+
+const CLIENTS: usize = 8;
+/// Writes acknowledged before the program is killed, each time.
+const WRITES: usize = 80;
+const KILLS: usize = 3;
+
+/// A value that goes into a pack, and that no other is like.
+fn value(number: usize) -> String {
+    format!("{number:08}").repeat(600)
+}
+
+fn write(address: SocketAddr, number: usize) -> bool {
+    let path = format!("/v1/state/k{number}");
+    ask(address, "PUT", &path, &value(number)).is_some_and(|(status, answer)| {
+        assert_eq!(status, 204, "{answer}");
+        true
+    })
+}
+
+/// Has clients write until the program is killed under them. Returns what was acknowledged.
+fn write_until_killed(server: Server, next: &AtomicUsize) -> Vec<usize> {
+    let (address, written) = (server.address("http"), Mutex::new(Vec::new()));
+    let server = Mutex::new(Some(server));
+    thread::scope(|scope| {
+        for _ in 0..CLIENTS {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if !write(address, number) {
+                        return;
+                    }
+                    let mut written = written.lock().expect("no panic");
+                    written.push(number);
+                    if written.len() == WRITES {
+                        // Killed, as with -9, with whatever the others have under way.
+                        drop(server.lock().expect("no panic").take());
+                    }
+                }
+            });
+        }
+    });
+    written.into_inner().expect("no panic")
+}
+
+fn packs(objects: &Path) -> usize {
+    let homes = fs::read_dir(objects.join("packs")).expect("it is there");
+    let nodes = homes.flat_map(|home| fs::read_dir(home.expect("a folder").path()).expect("a folder"));
+    let nodes = nodes.map(|node| node.expect("a folder").path()).filter(|node| node.is_dir());
+    nodes.map(|node| fs::read_dir(node).expect("a folder").count()).sum()
+}
+
+#[test]
+fn values_in_packs_survive_kill_9_and_are_missed_at_the_start() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let objects = directory.path().join("objects");
+    let url = format!("file://{}", objects.display());
+    let start = || Server::start(&mut serve(directory.path(), &["--objects", &url]));
+    let (next, mut written) = (AtomicUsize::new(0), Vec::new());
+    for _ in 0..KILLS {
+        written.extend(write_until_killed(start(), &next));
+    }
+    let server = start();
+    for number in &written {
+        assert_eq!(server.get(&format!("/v1/state/k{number}")).as_ref(), Ok(&value(*number)));
+    }
+    assert!(written.len() >= KILLS * WRITES);
+    let packs = packs(&objects);
+    assert!((1..=next.load(Ordering::Relaxed)).contains(&packs), "{packs} packs");
+    let metrics = server.get("/metrics").expect("metrics");
+    assert!(metrics.contains("objects.get"), "{metrics}");
+    drop(server);
+    let elsewhere = format!("file://{}", directory.path().join("elsewhere").display());
+    for (arguments, complaint) in
+        [(&[][..], "none was given"), (&["--objects", &elsewhere][..], "not this store's")]
+    {
+        let refused = run(&mut serve(directory.path(), arguments));
+        assert_eq!(refused.status.code(), Some(1));
+        assert!(text(&refused.stderr).contains(complaint), "{}", text(&refused.stderr));
+    }
+    assert_eq!(start().get("/v1/state/k0").as_ref(), Ok(&value(0)));
+}
