@@ -66,6 +66,7 @@ impl Core {
         };
         match found {
             Found::Here(transaction) => {
+                self.check_clock()?;
                 self.start_commit(&transaction);
                 self.wait_for_end(&transaction).await
             }

@@ -37,6 +37,7 @@
 #![allow(rustdoc::private_intra_doc_links)]
 
 mod begin;
+mod broadcast;
 #[doc(hidden)]
 pub mod broken;
 mod collector;
@@ -47,11 +48,15 @@ pub mod effects;
 mod ending;
 pub mod engine;
 pub mod error;
+mod fault_manager;
 mod figures;
+mod follower;
+mod forward;
 pub mod heard;
 mod housekeeping;
 pub mod hybrid_clock;
 pub mod index;
+mod join;
 mod keyspace;
 pub mod layout;
 mod leave;
@@ -63,6 +68,7 @@ mod node_log;
 mod open;
 mod outbox;
 mod outcome;
+pub mod peers;
 mod read;
 pub mod read_set;
 mod recent;

@@ -4,12 +4,20 @@ use std::sync::Arc;
 
 use ports::{Clock, Entropy, KeyValue};
 
-use crate::{Result, config::Config, effects::Destinations, engine::Engine, store::Store};
+use crate::{
+    Result,
+    config::Config,
+    effects::Destinations,
+    engine::Engine,
+    membership::{Alone, Membership},
+    peers::Peers,
+    store::Store,
+};
 
 /// What the service is made of.
 #[derive(Debug, Clone)]
 pub struct Parts {
-    /// Where everything lives. No other process has it: a start ends whoever had it before.
+    /// Where everything lives. A node alone ends whoever had it before; others share it.
     pub key_value: Arc<dyn KeyValue>,
     /// Time.
     pub clock: Arc<dyn Clock>,
@@ -31,7 +39,19 @@ impl Service {
 
     /// The same with effects, which go to `destinations`.
     pub fn with_destinations(parts: Parts, destinations: Destinations, config: Config) -> Self {
-        Self { engine: Engine::new(parts, destinations, config) }
+        Self { engine: Engine::new(parts, destinations, Arc::new(Alone::default()), None, config) }
+    }
+
+    /// One of several nodes on a store that they share, as `membership` says, which reach each other by `peers`. Each
+    /// answers the others by [`Engine::answer_peer`].
+    pub fn among(
+        parts: Parts,
+        destinations: Destinations,
+        membership: Arc<dyn Membership>,
+        peers: Arc<dyn Peers>,
+        config: Config,
+    ) -> Self {
+        Self { engine: Engine::new(parts, destinations, membership, Some(peers), config) }
     }
 
     /// Takes a node id, finishes what earlier starts left, and begins to serve. After an error it can be tried again.

@@ -1,11 +1,13 @@
-//! The transactions service on a simulated cloud: one node at a time, which dies and is started again.
+//! The transactions service on a simulated cloud: one node at a time, which dies and is started again, or several at places
+//! of their own on one store.
 //!
-//! Each start is a new process: a node of its own, a clock of its own, ports that end with its [`Life`]. Several
-//! nodes at once need a network between them; until there is one, the only other node is an old self that was
-//! taken for dead.
+//! Each start is a new process: a node of its own, a clock of its own, ports that end with its [`Life`]. Several nodes reach
+//! each other by a [`Network`], and are members of an [`Ensemble`]; where there is one place, the only other node is an old
+//! self that was taken for dead.
 
 use std::{
     cell::{Cell, RefCell},
+    collections::BTreeMap,
     rc::Rc,
     sync::Arc,
     time::Duration,
@@ -14,11 +16,15 @@ use std::{
 use ports::key_value::SharedKeyValue;
 use simulated::World;
 use tokio::{sync::watch, task::JoinHandle};
-use transactions::{Config, Engine, Error, Parts, Service, layout::Buckets, model::Shown};
+use transactions::{
+    Config, Engine, Error, Parts, Service, layout::Buckets, membership::Address, model::Shown,
+};
 
 use super::{
     destinations,
+    ensemble::{Ensemble, Seat},
     mortal::{Life, MortalKeyValue},
+    network::Network,
     witness::Witness,
 };
 
@@ -34,11 +40,33 @@ pub struct House {
     witness: Witness,
     moments: Rc<Cell<u32>>,
     starts: watch::Sender<u64>,
+    /// None: there is one place.
+    among: Option<Among>,
+}
+
+/// Where several nodes are.
+#[derive(Debug, Clone)]
+pub struct Among {
+    /// How they reach each other.
+    pub network: Network,
+    /// Who is a member.
+    pub ensemble: Ensemble,
+    /// How many places there are.
+    pub places: usize,
+}
+
+impl Among {
+    /// What a place is called.
+    pub fn address(place: usize) -> Address {
+        Address(format!("place {place}"))
+    }
 }
 
 #[derive(Debug, Default)]
 struct Nodes {
-    serving: Option<Node>,
+    serving: BTreeMap<usize, Node>,
+    /// Whom a client was last led to.
+    led_to: usize,
     /// Taken for dead, and still going on.
     left_behind: Vec<Node>,
 }
@@ -49,11 +77,17 @@ struct Node {
     service: Arc<Service>,
     background: JoinHandle<()>,
     life: Life,
+    /// Where there are several: its membership, and how it is reached no more.
+    seat: Option<(Arc<Seat>, Network, Address)>,
 }
 
 impl Drop for Node {
     fn drop(&mut self) {
         self.life.end();
+        if let Some((seat, network, address)) = &self.seat {
+            seat.die();
+            network.hang_up(address);
+        }
         self.background.abort();
     }
 }
@@ -101,7 +135,22 @@ impl House {
     pub fn new(world: &World, config: Config) -> Self {
         let (nodes, moments, starts) = (Rc::default(), Rc::default(), watch::Sender::new(0));
         let (world, witness) = (world.clone(), Witness::default());
-        Self { world, config, nodes, witness, moments, starts }
+        Self { world, config, nodes, witness, moments, starts, among: None }
+    }
+
+    /// The same with several places.
+    pub fn among(world: &World, config: Config, among: Among) -> Self {
+        Self { among: Some(among), ..Self::new(world, config) }
+    }
+
+    /// How many nodes there can be.
+    pub fn places(&self) -> usize {
+        self.among.as_ref().map_or(1, |among| among.places)
+    }
+
+    /// Where several nodes are.
+    pub fn surroundings(&self) -> Option<&Among> {
+        self.among.as_ref()
     }
 
     /// The cloud below.
@@ -134,13 +183,31 @@ impl House {
     /// Starts a node as a process that lives as `life` says, with a clock that is off by `skew_ms`. False: it
     /// died before it served.
     pub async fn boot(&self, life: Life, skew_ms: i64) -> bool {
+        self.boot_at(0, life, skew_ms).await
+    }
+
+    /// The same at a place.
+    pub async fn boot_at(&self, place: usize, life: Life, skew_ms: i64) -> bool {
+        let clock = self.world.clock_off_by(skew_ms);
         let parts = Parts {
             key_value: Arc::new(MortalKeyValue::new(self.store(), life.clone())),
-            clock: self.world.clock_off_by(skew_ms),
+            clock: Arc::clone(&clock),
             entropy: self.world.entropy(),
         };
         let destinations = destinations::mortal(&self.world, &life);
-        let service = Arc::new(Service::with_destinations(parts, destinations, self.config.clone()));
+        let config = self.config.clone();
+        let (service, seat) = match &self.among {
+            None => (Service::with_destinations(parts, destinations, config), None),
+            Some(Among { network, ensemble, .. }) => {
+                let address = Among::address(place);
+                let seat = ensemble.seat(&address, life.clone(), clock);
+                let (membership, peers) = (Arc::clone(&seat) as _, network.from(&address));
+                let service = Service::among(parts, destinations, membership, peers, config);
+                network.listen(&address, service.engine(), life.clone());
+                (service, Some((seat, network.clone(), address)))
+            }
+        };
+        let service = Arc::new(service);
         let starting = async {
             while service.start().await.is_err() {
                 tokio::time::sleep(START_AGAIN_AFTER).await;
@@ -148,12 +215,18 @@ impl House {
         };
         tokio::select! {
             biased;
-            () = life.over() => return false,
+            () = life.over() => {
+                if let Some((seat, network, address)) = seat {
+                    seat.die();
+                    network.hang_up(&address);
+                }
+                return false;
+            }
             () = starting => {}
         }
         let runner = Arc::clone(&service);
         let background = tokio::spawn(async move { runner.run().await });
-        self.nodes.borrow_mut().serving = Some(Node { service, background, life });
+        self.nodes.borrow_mut().serving.insert(place, Node { service, background, life, seat });
         self.starts.send_modify(|starts| *starts += 1);
         true
     }
@@ -171,27 +244,55 @@ impl House {
         }
     }
 
-    /// A connection to whoever serves now.
+    /// A connection to whoever serves now: to one after the other of several.
     pub fn serving(&self) -> Option<Connection> {
+        let mut nodes = self.nodes.borrow_mut();
+        let places = (1..=self.places()).map(|next| (nodes.led_to + next) % self.places());
+        let is_alive = |place: &usize| nodes.serving.get(place).is_some_and(|node| !node.life.is_over());
+        let place = places.into_iter().find(is_alive)?;
+        nodes.led_to = place;
+        drop(nodes);
+        self.serving_at(place)
+    }
+
+    /// A connection to whoever serves at a place.
+    pub fn serving_at(&self, place: usize) -> Option<Connection> {
         let nodes = self.nodes.borrow();
-        let node = nodes.serving.as_ref().filter(|node| !node.life.is_over())?;
+        let node = nodes.serving.get(&place).filter(|node| !node.life.is_over())?;
         Some(Connection { engine: node.service.engine(), life: node.life.clone() })
     }
 
     /// The life of whoever serves now.
     pub fn life(&self) -> Option<Life> {
-        self.nodes.borrow().serving.as_ref().map(|node| node.life.clone())
+        self.life_at(0)
+    }
+
+    /// The life of whoever serves at a place.
+    pub fn life_at(&self, place: usize) -> Option<Life> {
+        self.nodes.borrow().serving.get(&place).map(|node| node.life.clone())
+    }
+
+    /// The membership of whoever serves at a place, where there are several.
+    pub fn seat_at(&self, place: usize) -> Option<Arc<Seat>> {
+        let nodes = self.nodes.borrow();
+        nodes.serving.get(&place)?.seat.as_ref().map(|(seat, _, _)| Arc::clone(seat))
     }
 
     /// Whoever serves dies, with all that it held in memory.
     pub fn kill(&self) {
-        let node = self.nodes.borrow_mut().serving.take();
+        let nodes = std::mem::take(&mut self.nodes.borrow_mut().serving);
+        drop(nodes);
+    }
+
+    /// Whoever serves at a place dies.
+    pub fn kill_at(&self, place: usize) {
+        let node = self.nodes.borrow_mut().serving.remove(&place);
         drop(node);
     }
 
     /// Whoever serves leaves in order, if it lives that long; then it is gone.
     pub async fn leave(&self) {
-        let node = self.nodes.borrow_mut().serving.take();
+        let node = self.nodes.borrow_mut().serving.remove(&0);
         if let Some(node) = node {
             tokio::select! {
                 biased;
@@ -205,7 +306,7 @@ impl House {
     /// two would take the logs from each other for ever.
     pub fn leave_behind(&self) {
         let mut nodes = self.nodes.borrow_mut();
-        let node = nodes.serving.take();
+        let node = nodes.serving.remove(&0);
         if let Some(node) = &node {
             node.background.abort();
         }
