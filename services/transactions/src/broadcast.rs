@@ -293,7 +293,9 @@ impl Core {
     async fn announce_to(&self, node: &Arc<Node>, to: NodeId, address: &Address) -> Result<()> {
         loop {
             let (announcement, point) = self.announcement(node, to);
-            node.store.externalize(point).await?;
+            if !self.key_value.is_durable(point) {
+                node.store.externalize(point).await?;
+            }
             let (dropped, through) = (announcement.standing.dropped.clone(), announcement.through);
             let message = Message::Announce(announcement);
             let Answer::Standing(standing) = self.ask(node, to, address, &message).await? else {

@@ -161,7 +161,7 @@ pub(crate) struct Owner {
 impl Core {
     /// Whose call this is; none: this node's, or of one that is gone.
     pub(crate) async fn owner_elsewhere(self: &Arc<Self>, call: &Call) -> Result<Option<Owner>> {
-        if self.is_alone() || !matches!(self.view().open.find(call), Found::Nothing) {
+        if self.is_alone() || !matches!(self.find(call), Found::Nothing) {
             return Ok(None);
         }
         let node = self.serving()?;

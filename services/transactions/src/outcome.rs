@@ -19,7 +19,7 @@ use crate::{
     Error, Result,
     broken::Broken,
     engine::Core,
-    model::{Call, Committed, Outcome, Shown, TransactionId},
+    model::{Attempt, Call, Committed, Outcome, Shown, TransactionId},
     node::Node,
     open::Found,
     registry,
@@ -30,7 +30,7 @@ use crate::{
 
 impl Core {
     pub(crate) async fn status(self: &Arc<Self>, call: &Call) -> Result<Shown<Outcome>> {
-        let found = self.view().open.find(call);
+        let found = self.find(call);
         let answer = match found {
             Found::Here(transaction) => return Ok(Shown::durable(transaction.state().outcome())),
             Found::BegunAnew => return Ok(Shown::durable(Outcome::BegunAnew)),
@@ -48,24 +48,46 @@ impl Core {
     /// What a commit is answered whose attempt is not known here. It runs as a task of the engine, alone with whoever
     /// begins the same name.
     pub(crate) async fn answer_of(self: &Arc<Self>, call: &Call) -> Answer {
-        let (core, call) = (Arc::clone(self), call.clone());
-        self.spawn_and_wait(async move {
-            let node = core.serving()?;
-            let lock = core.view().open.begin_lock(&call.id);
-            let held = Arc::clone(&lock);
-            let answer = {
-                let _alone = held.lock().await;
-                core.look_up(&node, &call).await
-            };
-            drop(held);
-            core.end_begin(&call.id, lock);
-            answer
-        })
-        .await
+        let (core, asked) = (Arc::clone(self), call.clone());
+        let call = call.clone();
+        let answer = self
+            .spawn_and_wait(async move {
+                let node = core.serving()?;
+                let lock = core.view().open.begin_lock(&call.id);
+                let held = Arc::clone(&lock);
+                let answer = {
+                    let _alone = held.lock().await;
+                    core.look_up(&node, &call).await
+                };
+                drop(held);
+                core.end_begin(&call.id, lock);
+                answer
+            })
+            .await;
+        match (answer, self.view().open.find(&asked)) {
+            // Of a name that nobody has begun since nothing is at rest.
+            (Err(Error::NoSuchTransaction), Found::Ended(answer)) => answer,
+            (answer, _) => answer,
+        }
+    }
+
+    /// What is known here of the attempt that a call belongs to. Where there are other nodes, one may have begun the name
+    /// since.
+    pub(crate) fn find(&self, call: &Call) -> Found {
+        let found = self.view().open.find(call);
+        if self.is_alone() {
+            return found;
+        }
+        let is_own = |attempt: Attempt| self.view().node.as_ref().is_some_and(|node| node.id == attempt.node);
+        match (found, call.attempt) {
+            (Found::BegunAnew, Some(attempt)) if !is_own(attempt) => Found::Nothing,
+            (Found::Ended(Err(_)), None) if call.id.generated().is_none() => Found::Nothing,
+            (found, _) => found,
+        }
     }
 
     async fn look_up(&self, node: &Arc<Node>, call: &Call) -> Answer {
-        if !matches!(self.view().open.find(call), Found::Nothing) {
+        if !matches!(self.find(call), Found::Nothing) {
             return Err(Error::unavailable("the transaction is just being begun"));
         }
         let (mut decision, mut point) = node.store.decision(&call.id).await?;

@@ -77,17 +77,30 @@ struct Node {
     service: Arc<Service>,
     background: JoinHandle<()>,
     life: Life,
-    /// Where there are several: its membership, and how it is reached no more.
-    seat: Option<(Arc<Seat>, Network, Address)>,
+    /// Where there are several.
+    place: Option<Place>,
+}
+
+/// What a process has among others, until it ends.
+#[derive(Debug)]
+struct Place {
+    seat: Arc<Seat>,
+    network: Network,
+    address: Address,
+    life: Life,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.life.end();
+        self.seat.die();
+        self.network.hang_up(&self.address);
+    }
 }
 
 impl Drop for Node {
     fn drop(&mut self) {
         self.life.end();
-        if let Some((seat, network, address)) = &self.seat {
-            seat.die();
-            network.hang_up(address);
-        }
         self.background.abort();
     }
 }
@@ -196,7 +209,7 @@ impl House {
         };
         let destinations = destinations::mortal(&self.world, &life);
         let config = self.config.clone();
-        let (service, seat) = match &self.among {
+        let (service, place_among) = match &self.among {
             None => (Service::with_destinations(parts, destinations, config), None),
             Some(Among { network, ensemble, .. }) => {
                 let address = Among::address(place);
@@ -204,7 +217,8 @@ impl House {
                 let (membership, peers) = (Arc::clone(&seat) as _, network.from(&address));
                 let service = Service::among(parts, destinations, membership, peers, config);
                 network.listen(&address, service.engine(), life.clone());
-                (service, Some((seat, network.clone(), address)))
+                let (network, life) = (network.clone(), life.clone());
+                (service, Some(Place { seat, network, address, life }))
             }
         };
         let service = Arc::new(service);
@@ -215,18 +229,13 @@ impl House {
         };
         tokio::select! {
             biased;
-            () = life.over() => {
-                if let Some((seat, network, address)) = seat {
-                    seat.die();
-                    network.hang_up(&address);
-                }
-                return false;
-            }
+            () = life.over() => return false,
             () = starting => {}
         }
         let runner = Arc::clone(&service);
         let background = tokio::spawn(async move { runner.run().await });
-        self.nodes.borrow_mut().serving.insert(place, Node { service, background, life, seat });
+        let node = Node { service, background, life, place: place_among };
+        self.nodes.borrow_mut().serving.insert(place, node);
         self.starts.send_modify(|starts| *starts += 1);
         true
     }
@@ -275,7 +284,7 @@ impl House {
     /// The membership of whoever serves at a place, where there are several.
     pub fn seat_at(&self, place: usize) -> Option<Arc<Seat>> {
         let nodes = self.nodes.borrow();
-        nodes.serving.get(&place)?.seat.as_ref().map(|(seat, _, _)| Arc::clone(seat))
+        nodes.serving.get(&place)?.place.as_ref().map(|place| Arc::clone(&place.seat))
     }
 
     /// Whoever serves dies, with all that it held in memory.
