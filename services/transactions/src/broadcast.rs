@@ -105,8 +105,17 @@ impl Neighbours {
     /// What all who must be counted have heard, whoever runs there: each that lives, but for `own`; none: of some
     /// nothing is known.
     pub(crate) fn minimum(&self, own: NodeId, broken: Option<Broken>) -> Option<Heard> {
+        self.minimum_of(self.live.iter().filter(|live| **live != own), broken)
+    }
+
+    /// The same of these nodes.
+    pub(crate) fn minimum_of<'node>(
+        &self,
+        nodes: impl Iterator<Item = &'node NodeId>,
+        broken: Option<Broken>,
+    ) -> Option<Heard> {
         let mut minimum: Option<Heard> = None;
-        for live in self.live.iter().filter(|live| **live != own) {
+        for live in nodes {
             let horizon = self.peers.get(live).and_then(|peer| peer.horizon.as_ref());
             let Some(horizon) = horizon else {
                 if broken == Some(Broken::JoinsUncounted) {

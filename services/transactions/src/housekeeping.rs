@@ -139,6 +139,14 @@ impl Core {
         Some(own.minimum(&others))
     }
 
+    /// What the members could agree on now.
+    fn agreeable_to_members(&self, node: &Node) -> Option<Heard> {
+        let own = self.own_horizon(node).heard;
+        let others = self.others(node);
+        let others = self.view().neighbours.minimum_of(others.keys(), self.config.broken)?;
+        Some(own.minimum(&others))
+    }
+
     /// Counts who lives. Whatever they agree on holds for all who join later, too. Errors: this node does not count any more.
     async fn count(&self, node: &Node) -> Result<()> {
         let first = self.view().neighbours.first_uncounted();
@@ -235,8 +243,9 @@ impl Housekeeping {
     fn has_work(&self) -> bool {
         let mut horizon = self.core.horizon(&self.node);
         if !self.core.is_alone()
-            && let Some(agreeable) = self.core.agreeable(&self.node)
+            && let Some(agreeable) = self.core.agreeable_to_members(&self.node)
         {
+            // Who counts is asked of the registry if this is more than before.
             horizon.heard.merge(&agreeable);
         }
         let is_behind = |tended: &Tended| {
