@@ -12,6 +12,8 @@ pub mod at_rest;
 pub mod client;
 pub mod destinations;
 pub mod effects;
+pub mod ensemble;
+mod fate;
 pub mod fractures;
 pub mod history;
 pub mod house;
@@ -19,6 +21,7 @@ pub mod leftovers;
 #[cfg(test)]
 mod made;
 pub mod mortal;
+pub mod network;
 pub mod objects;
 pub mod outcomes;
 pub mod scenario;

@@ -33,6 +33,8 @@ const TOKEN_SLACK_MS: u64 = 10_000;
 impl Core {
     pub(crate) async fn begin(self: &Arc<Self>, begin: Begin) -> Result<Shown<Begun>> {
         let node = self.serving()?;
+        self.may_answer(&node)?;
+        self.check_clock()?;
         self.view().open.check_room(&self.config)?;
         let terms = Box::pin(self.agree(&node, &begin)).await?;
         let Some(id) = begin.id else {
@@ -64,10 +66,13 @@ impl Core {
     }
 
     /// Makes sure that the new transaction sees the client's last commit, and that its own comes above it.
-    fn see(&self, node: &Node, begin: &Begin) -> Result<Timestamp> {
+    async fn see(&self, node: &Arc<Node>, begin: &Begin) -> Result<Timestamp> {
         let Some(after) = begin.after else { return Ok(Timestamp::default()) };
         let After { version, position } = after;
-        let is_heard = self.view().heard.contains(position);
+        let mut is_heard = self.view().heard.contains(position);
+        if !is_heard && !self.is_alone() && position.log != node.id && position.log <= NodeId::MAX {
+            is_heard = self.follow(node, position.log).await? >= position.slot;
+        }
         let is_known = match version.slot() {
             Some(slot) => position == Position { log: NodeId::SEQUENCER, slot } && is_heard,
             None => position.log == node.id || is_heard,
@@ -83,13 +88,16 @@ impl Core {
 
     /// What a begin asks for, if it can be had. A serializable one reads at what is heard after this (T-4).
     async fn agree(self: &Arc<Self>, node: &Arc<Node>, begin: &Begin) -> Result<Terms> {
-        let after = self.see(node, begin)?;
+        let after = self.see(node, begin).await?;
         if begin.isolation == Isolation::ReadAtomic {
             return if begin.keyspaces.is_empty() {
                 Ok(Terms { after, keyspaces: None })
             } else {
                 Err(Error::Invalid("only a serializable transaction names its keyspaces"))
             };
+        }
+        if !self.is_alone() {
+            return Err(Error::Invalid("serializable transactions are for a node that is alone"));
         }
         let default = [KeyspaceId::default()];
         let keyspaces = if begin.keyspaces.is_empty() { &default } else { &begin.keyspaces[..] };

@@ -20,6 +20,24 @@ pub enum Broken {
     ChoosesBeforeRecording,
     /// A key that was read as absent is not in the read set.
     ForgetsAbsence,
+    /// T-1: a commit is stamped by the wall clock as it is.
+    StampsByWallClock,
+    /// T-1: a node goes on committing however far its clock is ahead.
+    AcceptsAnyClock,
+    /// What is announced is passed over whether or not all before it was heard.
+    AdvancesOverGaps,
+    /// A commit is not announced that is superseded where it was made, whatever its receiver has heard.
+    PrunesByItself,
+    /// T-2: a log is followed by timestamps: what lies below the highest known is not looked at.
+    FollowsClockNotSlots,
+    /// T-2: an undecided row of another node is answered without closing it.
+    AnswersWithoutClosing,
+    /// A node answers although its lease has run out.
+    AnswersWithoutLease,
+    /// Versions are collected below this node's own horizon, whoever else reads.
+    CollectsByOwnHorizon,
+    /// A node whose horizon was never heard does not count.
+    JoinsUncounted,
     /// T-1: a new node does not go on above the timestamps of the nodes before it.
     ForgetsItsClock,
     /// T-2: the log of an earlier node is resolved although that node may still append to it.

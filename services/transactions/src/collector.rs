@@ -16,6 +16,8 @@
 //!
 //! From AFT, section 5, Algorithm 2.
 
+mod shared;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -92,6 +94,9 @@ impl Core {
             }
             return Ok(false);
         }
+        if !self.is_alone() {
+            return self.collect_shared(node, tended, through, &horizon, may_be_released).await;
+        }
         let recent = self.walk_recent(node, tended, through);
         let collected = if let Some(Walked { keys, through }) = recent {
             let keys = keys.into_iter().collect();
@@ -103,12 +108,18 @@ impl Core {
         let Some(collected) = collected.filter(|collected| *collected > tended.collected) else {
             return Ok(false);
         };
+        self.note_collected(node, tended, collected).await?;
+        Ok(true)
+    }
+
+    /// Everything before `collected` is collected.
+    async fn note_collected(&self, node: &Node, tended: &mut Tended, collected: Cursor) -> Result<()> {
         tended.collected = collected;
         if tended.collected.next.0 >= tended.noted + SLOTS_UNNOTED_MAX {
             registry::note_collected(&node.store, tended.node, tended.collected).await?;
             tended.noted = tended.collected.next.0;
         }
-        Ok(true)
+        Ok(())
     }
 
     /// The next slots of the own log, as far as memory has them.

@@ -63,10 +63,11 @@ impl Core {
         let found = if self.config.is_broken(Broken::CommitsAnyAttempt) {
             self.view().open.find_any(call)
         } else {
-            self.view().open.find(call)
+            self.find(call)
         };
         match found {
             Found::Here(transaction) => {
+                self.check_clock()?;
                 self.start_commit(&transaction);
                 self.wait_for_end(&transaction).await
             }

@@ -23,7 +23,7 @@ const TIMER_GRAIN: Duration = Duration::from_millis(100);
 
 impl Core {
     pub(crate) async fn abort(self: &Arc<Self>, call: &Call) -> Result<()> {
-        let found = self.view().open.find(call);
+        let found = self.find(call);
         let answer = match found {
             Found::Here(transaction) => self.abort_here(&transaction).await,
             Found::Ended(answer) => answer,

@@ -22,18 +22,22 @@ use tokio::{
 
 use crate::{
     Config, Error, Result,
+    broadcast::Neighbours,
     data_cache::DataCache,
     effects::{Destinations, Effect, Known},
     figures::{Counters, Figures},
+    forward::Owner,
     heard::Heard,
     index::Index,
     keyspace::Keyspaces,
+    membership::Membership,
     model::{Begin, Begun, Call, Committed, Key, NodeId, Outcome, Shown, TransactionId},
     names::Periods,
     node::Node,
     open::Open,
     outbox::Outbox,
     pack::SharedObjects,
+    peers::Peers,
     recent::Recent,
     service::Parts,
 };
@@ -52,6 +56,9 @@ pub(crate) struct Core {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) entropy: Arc<dyn Entropy>,
     pub(crate) config: Config,
+    pub(crate) membership: Arc<dyn Membership>,
+    /// The way to the other nodes; none: this one is alone.
+    pub(crate) peers: Option<Arc<dyn Peers>>,
     pub(crate) counters: Counters,
     pub(crate) destinations: Destinations,
     pub(crate) known: Known,
@@ -92,6 +99,8 @@ pub(crate) struct View {
     pub(crate) is_timer_armed: bool,
     /// Which keyspaces are sequenced.
     pub(crate) keyspaces: Keyspaces,
+    /// The other nodes.
+    pub(crate) neighbours: Neighbours,
 }
 
 /// What runs for the engine; bounded by the attempts that are open and those that have effects to send.
@@ -103,6 +112,8 @@ impl Engine {
         parts: Parts,
         destinations: Destinations,
         objects: Option<SharedObjects>,
+        membership: Arc<dyn Membership>,
+        peers: Option<Arc<dyn Peers>>,
         config: Config,
     ) -> Self {
         let tasks = Arc::<Tasks>::default();
@@ -119,6 +130,7 @@ impl Engine {
             names: Periods::new(),
             is_timer_armed: false,
             keyspaces: Keyspaces::new(),
+            neighbours: Neighbours::default(),
         };
         let reading = config.read_bytes_max.min(Semaphore::MAX_PERMITS);
         let core = Core {
@@ -126,6 +138,8 @@ impl Engine {
             clock: parts.clock,
             entropy: parts.entropy,
             config,
+            membership,
+            peers,
             counters: Counters::default(),
             destinations,
             known: Known::default(),
@@ -159,7 +173,10 @@ impl Engine {
     /// Errors: `NoValidVersion`, `SnapshotTooOld`, `Invalid` in a keyspace that a serializable begin did not name,
     /// `TransactionFinished`, `NoSuchTransaction`, `TooLarge`, `TooMuchBuffered`, `Unavailable`.
     pub async fn get(&self, call: &Call, key: &Key) -> Result<Shown<Option<Bytes>>> {
-        self.core.get(call, key).await
+        match self.core.owner_elsewhere(call).await? {
+            Some(owner) => self.core.forward_get(&owner, call, key).await,
+            None => self.core.get(call, key).await,
+        }
     }
 
     /// Sets `key` once the transaction commits.
@@ -170,13 +187,20 @@ impl Engine {
     /// `NoRoom` the transaction may be over: a value that cannot be written ahead ends it.
     pub async fn put(&self, call: &Call, key: Key, value: Bytes) -> Result<()> {
         self.core.check_room(Room::Free)?;
-        self.core.write(call, key, Some(value)).await
+        self.write(call, key, Some(value)).await
     }
 
     /// Deletes `key` once the transaction commits. Errors: as [`Engine::put`].
     pub async fn delete(&self, call: &Call, key: Key) -> Result<()> {
         self.core.check_room(Room::Scarce)?;
-        self.core.write(call, key, None).await
+        self.write(call, key, None).await
+    }
+
+    async fn write(&self, call: &Call, key: Key, value: Option<Bytes>) -> Result<()> {
+        match self.core.owner_elsewhere(call).await? {
+            Some(owner) => self.core.forward_write(&owner, call, key, value).await,
+            None => self.core.write(call, key, value).await,
+        }
     }
 
     /// Has `effect` happen once the transaction has committed, durably: at least once, under an id of the transaction's.
@@ -185,7 +209,10 @@ impl Engine {
     /// Errors: `NoSuchQueue`, `NoSuchFunction`, `TooLarge`, `TooMuchBuffered`, `Invalid`, `TransactionFinished`,
     /// `NoSuchTransaction`, `Unavailable`.
     pub async fn send(&self, call: &Call, effect: Effect, place: Option<u32>) -> Result<()> {
-        self.core.send(call, effect, place).await
+        match self.core.owner_elsewhere(call).await? {
+            Some(owner) => self.core.forward_send(&owner, call, effect, place).await,
+            None => self.core.send(call, effect, place).await,
+        }
     }
 
     /// Makes all writes count, all at once; durable when it returns. A repeat is answered alike.
@@ -193,19 +220,43 @@ impl Engine {
     /// Errors: `OutcomeUnknown`: repeat it; `Conflict` and `SnapshotTooOld` of a serializable one: begin again;
     /// `TransactionFinished`, `NoSuchTransaction`, `Expired`, `NoRoom`.
     pub async fn commit(&self, call: &Call) -> Result<Committed> {
+        if let Some(owner) = self.core.owner_elsewhere(call).await? {
+            match self.core.forward_commit(&owner, call).await {
+                Err(Error::Unavailable(_)) => self.note_unreachable(&owner),
+                answer => return answer,
+            }
+        }
         self.core.commit(call).await
+    }
+
+    /// Whoever asks hears what the row says, which is closed if it says nothing: however alive its node is.
+    fn note_unreachable(&self, owner: &Owner) {
+        tracing::debug!(?owner, "the node of a transaction does not answer: its row does");
     }
 
     /// Drops all writes. A repeat is answered alike.
     ///
     /// Errors: `TransactionFinished` if it has committed or was begun anew; `NoSuchTransaction`.
     pub async fn abort(&self, call: &Call) -> Result<()> {
+        if let Some(owner) = self.core.owner_elsewhere(call).await? {
+            match self.core.forward_abort(&owner, call).await {
+                Err(Error::Unavailable(_)) => self.note_unreachable(&owner),
+                answer => return answer,
+            }
+        }
         self.core.abort(call).await
     }
 
     /// What has become of a transaction. Errors: `NoSuchTransaction`, `Unavailable`.
     pub async fn status(&self, id: &TransactionId) -> Result<Shown<Outcome>> {
-        self.core.status(id).await
+        let call = Call::latest(id.clone());
+        if let Some(owner) = self.core.owner_elsewhere(&call).await? {
+            match self.core.forward_status(&owner, &call).await {
+                Err(Error::Unavailable(_)) => self.note_unreachable(&owner),
+                answer => return answer.map(Shown::durable),
+            }
+        }
+        self.core.status(&call).await
     }
 
     /// Plain state: the newest committed value of `key`.
@@ -227,6 +278,11 @@ impl Engine {
             return Ok(());
         }
         self.core.serving()?.store.externalize(point).await
+    }
+
+    /// Answers a message of another node, whatever it says.
+    pub async fn answer_peer(&self, message: &[u8]) -> Bytes {
+        self.core.answer_peer(message).await
     }
 
     /// What it has done and holds.

@@ -10,10 +10,15 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::model::{NodeId, Position};
 
+/// The most logs that [`Heard::behind`] names of those heard to their ends.
+const BEHIND_MAX: usize = 1_000;
+
 /// For each log, the slot up to which everything is decided and known here.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Heard {
     /// Logs heard to their end, as ranges of node ids, first to last; ids grow, so ranges merge.
     whole: BTreeMap<u32, u32>,
@@ -58,6 +63,43 @@ impl Heard {
         }
         self.whole.insert(start, end);
         self.logs.retain(|log, _| !(start..=end).contains(&log.0));
+    }
+
+    /// Whether `log` is heard to its end.
+    pub fn is_whole(&self, log: NodeId) -> bool {
+        self.through(log) == u64::MAX
+    }
+
+    /// What `other` has heard is heard.
+    pub fn merge(&mut self, other: &Self) {
+        for (first, last) in &other.whole {
+            self.finish(NodeId(*first), NodeId(*last));
+        }
+        for (log, slot) in &other.logs {
+            self.advance(*log, *slot);
+        }
+    }
+
+    /// Logs of which `other` has heard more: all, or the first [`BEHIND_MAX`] that it has heard to their ends.
+    pub fn behind(&self, other: &Self) -> Vec<NodeId> {
+        let mut behind: Vec<NodeId> = Vec::new();
+        for (first, last) in &other.whole {
+            // Between the ranges of both there are as few logs as there are nodes that ended lately.
+            let mut next = *first;
+            while next <= *last && behind.len() < BEHIND_MAX {
+                match self.whole.range(..=next).next_back() {
+                    Some((_, &u32::MAX)) => break,
+                    Some((_, heard)) if *heard >= next => next = heard + 1,
+                    _ => {
+                        behind.push(NodeId(next));
+                        next += 1;
+                    }
+                }
+            }
+        }
+        let further = other.logs.iter().filter(|(log, slot)| **slot > self.through(**log));
+        behind.extend(further.map(|(log, _)| *log));
+        behind
     }
 
     /// What both have heard.
@@ -153,6 +195,14 @@ mod tests {
                 assert_eq!(minimum.through(NodeId(log)), expected, "{left:?} {right:?}");
             }
             assert_eq!(left.minimum(&left), left, "ranges merge to one form");
+            let behind: BTreeSet<_> = left.behind(&right).into_iter().collect();
+            let mut merged = left.clone();
+            merged.merge(&right);
+            for log in (0..LOGS).map(NodeId) {
+                let (mine, other) = (left.through(log), right.through(log));
+                assert_eq!(merged.through(log), mine.max(other), "{left:?} {right:?}");
+                assert_eq!(behind.contains(&log), other > mine, "{left:?} {right:?}");
+            }
         }
     }
 

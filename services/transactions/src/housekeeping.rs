@@ -18,6 +18,7 @@ use crate::{
     engine::Core,
     heard::Heard,
     layout,
+    membership::Office,
     model::NodeId,
     node::Node,
     outbox,
@@ -58,6 +59,10 @@ pub(crate) struct Tended {
     pub(crate) young_until: Option<Monotonic>,
     /// Up to which attempt it was noted that rows may be gone.
     pub(crate) dropped: u64,
+    /// Since when nothing can be added to it, as far as this node knows; of the own log, since when it serves.
+    pub(crate) since: Monotonic,
+    /// What had been heard everywhere when it was last looked at, among several nodes.
+    pub(crate) looked: Heard,
 }
 
 struct Housekeeping {
@@ -67,6 +72,12 @@ struct Housekeeping {
     rows: Vec<NodeRow>,
     logs: Vec<Tended>,
     sweep: Option<Sweep>,
+    /// For whom it is to be swept next.
+    unswept: Vec<NodeId>,
+    /// From when on nothing of those that are swept for can arrive any more.
+    sweep_from: Monotonic,
+    /// Whether this node tends what those that are gone have left.
+    is_in_office: bool,
 }
 
 impl Core {
@@ -80,11 +91,23 @@ impl Core {
         let is_swept = !self.config.is_broken(Broken::SweepsNothing);
         let sweep = if is_swept { Sweep::of(unswept, self.config.buckets) } else { None };
         let rows = rows.into_iter().filter(|row| !row.is_trimmed).collect();
-        self.spawn(Housekeeping { core, node, rows, logs: Vec::new(), sweep }.run());
+        let sweep_from = node.started + self.config.life_max + LATE_WRITE;
+        let (logs, unswept) = (Vec::new(), Vec::new());
+        let is_in_office = self.is_alone();
+        self.spawn(Housekeeping { core, node, rows, logs, sweep, unswept, sweep_from, is_in_office }.run());
     }
 
-    /// What all who run had heard when they began; what is heard now, if nobody runs.
+    /// What all who run, here and elsewhere, had heard when they began, as far as is agreed on.
     pub(crate) fn horizon(&self, node: &Node) -> Horizon {
+        let own = self.own_horizon(node);
+        if self.is_alone() {
+            return own;
+        }
+        Horizon { heard: self.view().neighbours.agreed().clone(), ..own }
+    }
+
+    /// What all who run here had heard when they began; what is heard now, if nobody runs.
+    pub(crate) fn own_horizon(&self, node: &Node) -> Horizon {
         let mut view = self.view();
         let through = node.log.decided_through();
         if through > view.heard.through(node.id) {
@@ -100,10 +123,44 @@ impl Core {
         }
     }
 
-    /// For how long something of an earlier start may still arrive. Whoever was only taken for dead may write until its last
-    /// transaction has ended, and no later.
-    pub(crate) fn late_writes(&self, node: &Node) -> Duration {
-        (node.started + self.config.life_max + LATE_WRITE).since(self.clock.monotonic())
+    /// For how long something may still arrive of who ended at `since`. Whoever was only taken for dead may write until its
+    /// last transaction has ended, and no later.
+    pub(crate) fn late_writes(&self, since: Monotonic) -> Duration {
+        (since + self.config.life_max + LATE_WRITE).since(self.clock.monotonic())
+    }
+
+    /// What everybody can agree on now; none: of some that count nothing is known.
+    fn agreeable(&self, node: &Node) -> Option<Heard> {
+        let own = self.own_horizon(node).heard;
+        if self.config.is_broken(Broken::CollectsByOwnHorizon) {
+            return Some(own);
+        }
+        let others = self.view().neighbours.minimum(node.id, self.config.broken)?;
+        Some(own.minimum(&others))
+    }
+
+    /// What the members could agree on now.
+    fn agreeable_to_members(&self, node: &Node) -> Option<Heard> {
+        let own = self.own_horizon(node).heard;
+        let others = self.others(node);
+        let others = self.view().neighbours.minimum_of(others.keys(), self.config.broken)?;
+        Some(own.minimum(&others))
+    }
+
+    /// Counts who lives. Whatever they agree on holds for all who join later, too. Errors: this node does not count any more.
+    async fn count(&self, node: &Node) -> Result<()> {
+        let first = self.view().neighbours.first_uncounted();
+        let rows = registry::list_from(&node.store, first).await?;
+        let is_live = |row: &NodeRow| row.node == node.id && !row.is_resolved;
+        if !rows.iter().any(is_live) {
+            node.store.fall();
+            node.store.standing()?;
+        }
+        self.view().neighbours.count(&rows);
+        if let Some(agreed) = self.agreeable(node) {
+            self.view().neighbours.agree(&agreed);
+        }
+        Ok(())
     }
 
     /// Old readers no longer keep everything that was superseded since, once that is too much.
@@ -163,20 +220,22 @@ impl Housekeeping {
         let node = Arc::clone(&self.node);
         let _at_work = node.at_work()?;
         self.core.overtake();
+        self.take_office();
         if !self.has_work() {
             return Ok(self.due());
         }
         // Whoever was taken for dead hears of nothing any more, and must not judge what is superseded.
-        if !registry::is_live(&self.node.store, self.node.id).await? {
+        if !self.core.is_alone() {
+            self.core.count(&self.node).await?;
+        } else if !registry::is_live(&self.node.store, self.node.id).await? {
             self.node.store.fall();
             self.node.store.standing()?;
         }
         self.open_logs().await?;
         let core = Arc::clone(&self.core);
         while !node.is_leaving()
-            && (self.tidy_logs().await? | core.walk_names(&node).await? | core.tidy_packs(&node).await?)
-        {
-        }
+            && (self.tidy_logs().await? | self.walk_names().await? | core.tidy_packs(&node).await?)
+        {}
         self.sweep().await?;
         core.counters.log_slots(self.logs.iter().map(|tended| self.slots(tended)).sum());
         Ok(self.due())
@@ -184,25 +243,50 @@ impl Housekeeping {
 
     /// Whether a pass would call any port.
     fn has_work(&self) -> bool {
-        let horizon = self.core.horizon(&self.node);
+        let mut horizon = self.core.horizon(&self.node);
+        if !self.core.is_alone()
+            && let Some(agreeable) = self.core.agreeable_to_members(&self.node)
+        {
+            // Who counts is asked of the registry if this is more than before.
+            horizon.heard.merge(&agreeable);
+        }
         let is_behind = |tended: &Tended| {
-            collectable(tended, &horizon) >= tended.collected.next.0
+            collectable(tended, &horizon) >= tended.collected.next.0 && tended.looked != horizon.heard
                 || self.core.retainable(&self.node, tended) >= tended.retained.next.0
         };
         let is_starting = self.logs.is_empty() || !self.rows.is_empty();
         let is_sweeping = self.sweep_due() == Some(Duration::ZERO);
         let has_packs_due = self.core.packs_due(&self.node) == Some(Duration::ZERO);
-        is_starting
-            || is_sweeping
-            || has_packs_due
-            || self.core.has_names_due()
-            || self.logs.iter().any(is_behind)
+        let has_names = self.is_in_office && self.core.has_names_due();
+        is_starting || is_sweeping || has_packs_due || has_names || self.logs.iter().any(is_behind)
+    }
+
+    /// Among several nodes one tends what those that are gone have left, and the names.
+    fn take_office(&mut self) {
+        if self.core.is_alone() {
+            return;
+        }
+        let left = self.node.take_left_behind();
+        self.is_in_office = self.core.membership.leads(Office::Collector);
+        if self.is_in_office {
+            self.rows.extend(left);
+        } else {
+            self.rows.clear();
+            self.logs.retain(|tended| tended.node == self.node.id);
+            (self.sweep, self.unswept) = (None, Vec::new());
+        }
+    }
+
+    /// Walks the next names that are due. False: none is.
+    async fn walk_names(&self) -> Result<bool> {
+        Ok(self.is_in_office && self.core.walk_names(&self.node).await?)
     }
 
     /// When there may be work if nobody says so before.
     fn due(&self) -> Option<Duration> {
+        let names = if self.is_in_office { self.core.names_due() } else { None };
         let packs_due = self.core.packs_due(&self.node);
-        [self.logs_due(), self.core.names_due(), self.sweep_due(), packs_due].into_iter().flatten().min()
+        [self.logs_due(), names, self.sweep_due(), packs_due].into_iter().flatten().min()
     }
 
     /// One step of every log. False: nothing was to do.
@@ -240,15 +324,27 @@ impl Housekeeping {
                 node: self.node.id,
                 log: self.log(self.node.id),
                 last: None,
-                collected: Cursor::START,
+                collected: self.node.log.start(),
                 noted: 0,
-                retained: Cursor::START,
+                retained: self.node.log.start(),
                 young_until: None,
                 dropped: 0,
+                since: self.node.started,
+                looked: Heard::default(),
             };
             self.logs.push(own);
         }
+        let is_alone = self.core.is_alone();
         while let Some(row) = self.rows.last() {
+            let since = if is_alone { self.node.started } else { self.core.clock.monotonic() };
+            if !is_alone && !row.is_swept && !self.core.config.is_broken(Broken::SweepsNothing) {
+                self.unswept.push(row.node);
+                self.sweep_from = since + self.core.config.life_max + LATE_WRITE;
+            }
+            if row.is_trimmed {
+                self.rows.pop();
+                continue;
+            }
             let log = self.log(row.node);
             let start = self.node.store.again(|| log.start()).await?;
             let collected = row.collected.unwrap_or(start).max(start);
@@ -256,8 +352,23 @@ impl Housekeeping {
             self.core.drops(row.node, start);
             let (retained, young_until, dropped) = (start, None, 0);
             let node = row.node;
-            self.logs.push(Tended { node, log, last, collected, noted, retained, young_until, dropped });
+            self.logs.push(Tended {
+                node,
+                log,
+                last,
+                collected,
+                noted,
+                retained,
+                young_until,
+                dropped,
+                since,
+                looked: Heard::default(),
+            });
             self.rows.pop();
+        }
+        if self.sweep.is_none() {
+            let unswept = std::mem::take(&mut self.unswept);
+            self.sweep = Sweep::of(unswept, self.core.config.buckets);
         }
         Ok(())
     }
@@ -270,7 +381,7 @@ impl Housekeeping {
     fn sweep_due(&self) -> Option<Duration> {
         let sweep = self.sweep.as_ref()?;
         let page = sweep.next.since(self.core.clock.monotonic());
-        Some(page.max(self.core.late_writes(&self.node)))
+        Some(page.max(self.sweep_from.since(self.core.clock.monotonic())))
     }
 
     /// One page, if it is time.

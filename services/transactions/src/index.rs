@@ -27,6 +27,7 @@ use tokio::sync::watch;
 
 use crate::{
     Error,
+    heard::Heard,
     model::{Attempt, Key},
     records::CommitRecord,
 };
@@ -206,6 +207,24 @@ impl Index {
         }
         if let Some(mut entry) = self.entries.get_mut(key) {
             Arc::make_mut(&mut entry).drop_versions(attempts);
+        }
+    }
+
+    /// Drops versions of `key` that nobody who has heard `agreed`, or more, may need, and that others collect: all but
+    /// those for which `is_mine` says that this node does.
+    pub fn prune(&mut self, key: &Key, agreed: &Heard, is_mine: impl Fn(&CommitRecord) -> bool) {
+        let Some(entry) = self.entries.peek(key) else { return };
+        let Some(floor) = entry.versions.iter().rposition(|record| agreed.contains(record.position)) else {
+            return;
+        };
+        // What an own version supersedes goes when its slot is collected, and it with it.
+        let last_own = entry.versions[..=floor].iter().rposition(|record| is_mine(record));
+        let others = last_own.map_or(0, |own| own + 1)..floor.max(last_own.map_or(0, |own| own + 1));
+        let gone: Vec<Attempt> = entry.versions[others].iter().map(|record| record.attempt).collect();
+        if !gone.is_empty()
+            && let Some(mut entry) = self.entries.get_mut(key)
+        {
+            Arc::make_mut(&mut entry).drop_versions(&gone);
         }
     }
 

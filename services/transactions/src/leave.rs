@@ -45,6 +45,7 @@ impl Core {
             () = self.clock.sleep(LEAVE_MAX) => Ok(false),
         };
         let has_left = marked.unwrap_or(false);
+        self.membership.leave().await;
         tracing::info!(node = node.id.0, has_left, "transactions are served no more");
         has_left
     }

@@ -24,6 +24,7 @@
 //!   its window, [`names`] what is kept for days, [`sweep`] what a death left that no log names: nothing, after a node that
 //!   could [`leave`] in order.
 //! - [`store`] holds every conditional write, [`registry`] the rows of nodes, [`node_log`] the one log of this one.
+//! - [`membership`] says who is a node, and until when this one may answer.
 //! - [`recent`] knows what was committed here lately, so that collecting it need not read it back.
 //! - [`read_set`], [`index`], [`heard`], [`hybrid_clock`], [`slot_ages`], [`layout`], [`records`] and [`write_buffer`] do no
 //!   I/O.
@@ -37,6 +38,7 @@
 #![allow(rustdoc::private_intra_doc_links)]
 
 mod begin;
+mod broadcast;
 #[doc(hidden)]
 pub mod broken;
 mod collector;
@@ -47,14 +49,19 @@ pub mod effects;
 mod ending;
 pub mod engine;
 pub mod error;
+mod fault_manager;
 mod figures;
+mod follower;
+mod forward;
 pub mod heard;
 mod housekeeping;
 pub mod hybrid_clock;
 pub mod index;
+mod join;
 mod keyspace;
 pub mod layout;
 mod leave;
+pub mod membership;
 pub mod model;
 mod names;
 mod node;
@@ -63,6 +70,7 @@ mod open;
 mod outbox;
 mod outcome;
 pub mod pack;
+pub mod peers;
 mod read;
 pub mod read_set;
 mod recent;

@@ -1,7 +1,7 @@
 //! One start of a node: its id, its view of the store, its log.
 
 use std::sync::{
-    Arc, OnceLock,
+    Arc, Mutex, OnceLock, PoisonError,
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
@@ -13,6 +13,7 @@ use crate::{
     model::{Attempt, NodeId},
     node_log::NodeLog,
     pack::Packs,
+    registry::NodeRow,
     sequencer::Sequencer,
     store::Store,
 };
@@ -36,6 +37,10 @@ pub(crate) struct Node {
     is_leaving: AtomicBool,
     /// Data may be at rest whose entry is not.
     has_traces: AtomicBool,
+    /// Woken when logs of other nodes are to be read in the store.
+    pub(crate) following: Notify,
+    /// What nodes that are gone have left to whoever tidies.
+    left_behind: Mutex<Vec<NodeRow>>,
 }
 
 impl Node {
@@ -52,6 +57,8 @@ impl Node {
             at_work: Arc::default(),
             is_leaving: AtomicBool::new(false),
             has_traces: AtomicBool::new(false),
+            following: Notify::new(),
+            left_behind: Mutex::default(),
         }
     }
 
@@ -96,6 +103,17 @@ impl Node {
     /// Whether the log names all that was written.
     pub(crate) fn is_traceless(&self) -> bool {
         !self.has_traces.load(Ordering::SeqCst)
+    }
+
+    /// What a node that is gone has left is to be tidied.
+    pub(crate) fn leave_to_house(&self, row: NodeRow) {
+        self.left_behind.lock().unwrap_or_else(PoisonError::into_inner).push(row);
+        self.work.notify_one();
+    }
+
+    /// What is to be tidied from now on.
+    pub(crate) fn take_left_behind(&self) -> Vec<NodeRow> {
+        std::mem::take(&mut self.left_behind.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// A new attempt.

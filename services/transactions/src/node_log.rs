@@ -23,6 +23,7 @@ use tokio::sync::{self, oneshot};
 
 use crate::{
     Error, Result,
+    broken::Broken,
     heard::Progress,
     hybrid_clock::HybridClock,
     model::{Attempt, NodeId, Timestamp, TransactionId},
@@ -84,7 +85,10 @@ pub(crate) struct NodeLog {
     store: Arc<Store>,
     clock: Arc<dyn Clock>,
     epoch: Epoch,
+    /// The slot that its writer sealed before it wrote any.
+    sealed: u64,
     slot_bytes_max: usize,
+    broken: Option<Broken>,
     waiting: Mutex<VecDeque<Waiting>>,
     writer: sync::Mutex<Writer>,
     state: Mutex<State>,
@@ -102,6 +106,8 @@ struct State {
     ages: SlotAges,
     last: u64,
     slots: u64,
+    /// The last timestamp that was given, for a variant that knows no others.
+    given: Timestamp,
 }
 
 impl NodeLog {
@@ -111,6 +117,7 @@ impl NodeLog {
         clock: Arc<dyn Clock>,
         highest: HybridClock,
         slot_bytes_max: usize,
+        broken: Option<Broken>,
     ) -> Self {
         let sealed = writer.sealed().0;
         let progress = Progress::from(sealed);
@@ -122,12 +129,15 @@ impl NodeLog {
             ages: SlotAges::from(sealed, AGE_GRAIN),
             last: sealed,
             slots: 0,
+            given: Timestamp::default(),
         };
         Self {
             epoch: writer.epoch(),
+            sealed,
             store,
             clock,
             slot_bytes_max,
+            broken,
             waiting: Mutex::default(),
             writer: sync::Mutex::new(writer),
             state: Mutex::new(state),
@@ -155,6 +165,11 @@ impl NodeLog {
     /// Timestamps are given above this one from now on.
     pub(crate) fn observe(&self, timestamp: Timestamp) {
         self.state().clock.observe(timestamp);
+    }
+
+    /// The highest timestamp given or observed.
+    pub(crate) fn highest(&self) -> Timestamp {
+        self.state().clock.last()
     }
 
     /// Whether `timestamp` is one that somebody can have given by now: not beyond what was given or observed, nor
@@ -208,6 +223,11 @@ impl NodeLog {
     /// How many slots it has written.
     pub(crate) fn slots(&self) -> u64 {
         self.state().slots
+    }
+
+    /// Before its first slot.
+    pub(crate) fn start(&self) -> Cursor {
+        self.cursor_behind(self.sealed)
     }
 
     /// Where whoever follows this log goes on behind `slot`.
@@ -269,7 +289,14 @@ impl NodeLog {
         let (mut entries, mut given) = (Vec::with_capacity(drafts.len()), Vec::with_capacity(drafts.len()));
         for Draft { mut entry, floor } in drafts {
             if let Entry::Committing { timestamp, .. } = &mut entry {
-                *timestamp = state.clock.tick(wall, floor);
+                if self.broken == Some(Broken::StampsByWallClock) {
+                    state.clock = HybridClock::default();
+                    let given = state.given;
+                    state.given = state.clock.tick(wall, given);
+                } else {
+                    state.clock.tick(wall, floor);
+                }
+                *timestamp = state.clock.last();
             }
             entries.push(entry);
             given.push(state.clock.last());

@@ -285,6 +285,14 @@ impl Core {
         Ok(left)
     }
 
+    /// What one node left unsent, whose log is resolved.
+    pub(crate) async fn find_unsent_of(&self, store: &Store, node: NodeId) -> Result<Vec<Left>> {
+        if self.config.is_broken(Broken::ForgetsUnsent) {
+            return Ok(Vec::new());
+        }
+        Ok(vec![Left { node, unsent: left_by(store, node).await? }])
+    }
+
     /// Sends what earlier nodes left.
     pub(crate) fn hand_over(self: &Arc<Self>, node: &Arc<Node>, left: Vec<Left>) {
         for Left { node: earlier, unsent } in left {

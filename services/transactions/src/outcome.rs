@@ -19,23 +19,23 @@ use crate::{
     Error, Result,
     broken::Broken,
     engine::Core,
-    model::{Call, Committed, Outcome, Shown, TransactionId},
+    model::{Attempt, Call, Committed, Outcome, Shown, TransactionId},
     node::Node,
     open::Found,
     registry,
     store::{Decided, Decision, State},
     transaction::{Answer, outcome},
+    transaction_id::Generated,
 };
 
 impl Core {
-    pub(crate) async fn status(self: &Arc<Self>, id: &TransactionId) -> Result<Shown<Outcome>> {
-        let call = Call::latest(id.clone());
-        let found = self.view().open.find(&call);
+    pub(crate) async fn status(self: &Arc<Self>, call: &Call) -> Result<Shown<Outcome>> {
+        let found = self.find(call);
         let answer = match found {
             Found::Here(transaction) => return Ok(Shown::durable(transaction.state().outcome())),
             Found::BegunAnew => return Ok(Shown::durable(Outcome::BegunAnew)),
             Found::Ended(answer) => answer,
-            Found::Nothing => self.answer_of(&call).await,
+            Found::Nothing => self.answer_of(call).await,
         };
         match (outcome(&answer), answer) {
             (Some(outcome), _) => Ok(Shown::durable(outcome)),
@@ -48,28 +48,59 @@ impl Core {
     /// What a commit is answered whose attempt is not known here. It runs as a task of the engine, alone with whoever
     /// begins the same name.
     pub(crate) async fn answer_of(self: &Arc<Self>, call: &Call) -> Answer {
-        let (core, call) = (Arc::clone(self), call.clone());
-        self.spawn_and_wait(async move {
-            let node = core.serving()?;
-            let lock = core.view().open.begin_lock(&call.id);
-            let held = Arc::clone(&lock);
-            let answer = {
-                let _alone = held.lock().await;
-                core.look_up(&node, &call).await
-            };
-            drop(held);
-            core.end_begin(&call.id, lock);
-            answer
-        })
-        .await
+        let (core, asked) = (Arc::clone(self), call.clone());
+        let call = call.clone();
+        let answer = self
+            .spawn_and_wait(async move {
+                let node = core.serving()?;
+                let lock = core.view().open.begin_lock(&call.id);
+                let held = Arc::clone(&lock);
+                let answer = {
+                    let _alone = held.lock().await;
+                    core.look_up(&node, &call).await
+                };
+                drop(held);
+                core.end_begin(&call.id, lock);
+                answer
+            })
+            .await;
+        match (answer, self.view().open.find(&asked)) {
+            // Of a name that nobody has begun since nothing is at rest.
+            (Err(Error::NoSuchTransaction), Found::Ended(answer)) => answer,
+            (answer, _) => answer,
+        }
+    }
+
+    /// What is known here of the attempt that a call belongs to. Where there are other nodes, one may have begun the name
+    /// since.
+    pub(crate) fn find(&self, call: &Call) -> Found {
+        let found = self.view().open.find(call);
+        if self.is_alone() {
+            return found;
+        }
+        let is_own = |attempt: Attempt| self.view().node.as_ref().is_some_and(|node| node.id == attempt.node);
+        match (found, call.attempt) {
+            (Found::BegunAnew, Some(attempt)) if !is_own(attempt) => Found::Nothing,
+            (Found::Ended(Err(_)), None) if call.id.generated().is_none() => Found::Nothing,
+            (found, _) => found,
+        }
     }
 
     async fn look_up(&self, node: &Arc<Node>, call: &Call) -> Answer {
-        if !matches!(self.view().open.find(call), Found::Nothing) {
+        if !matches!(self.find(call), Found::Nothing) {
             return Err(Error::unavailable("the transaction is just being begun"));
         }
-        let (decision, point) = node.store.decision(&call.id).await?;
+        let (mut decision, mut point) = node.store.decision(&call.id).await?;
+        if decision.is_none() && self.closes_absent(node, &call.id).await? {
+            (decision, point) = node.store.decision(&call.id).await?;
+        }
         let Some(decision) = decision else { return self.answer_without_row(node, &call.id, point).await };
+        let is_begun_anew = call.attempt.is_some_and(|asked| asked != decision.attempt);
+        if is_begun_anew && decision.is_undecided() {
+            // The row is a later attempt's, which may be open at another node; this one cannot commit any more.
+            node.store.externalize(point).await?;
+            return Err(Error::TransactionFinished(Outcome::BegunAnew));
+        }
         let (decision, point) = self.close_undecided(node, &call.id, decision, point).await?;
         node.store.externalize(point).await?;
         let is_asked = call.attempt.is_none_or(|asked| asked == decision.attempt);
@@ -85,22 +116,52 @@ impl Core {
         }
     }
 
+    /// There is no row, and the node that has the id may still commit it: then it must not, before anything is said of it.
+    /// False: it cannot, or nobody has it.
+    async fn closes_absent(&self, node: &Arc<Node>, id: &TransactionId) -> Result<bool> {
+        let Some(generated) = id.generated() else { return Ok(false) };
+        let attempt = generated.attempt;
+        if self.is_alone() || attempt.node == node.id || self.config.is_broken(Broken::AnswersWithoutClosing)
+        {
+            return Ok(false);
+        }
+        let row = registry::get(&node.store, attempt.node).await?;
+        if row.is_none_or(|row| row.is_resolved) || self.is_expired(node, generated).await? {
+            return Ok(false);
+        }
+        // No entry of a log may name it: then nothing else would ever drop its row.
+        self.keep_names(node, vec![(id.clone(), attempt)]).await?;
+        node.store.close_generated(id, attempt).await?;
+        Ok(true)
+    }
+
     /// There is no row: of a generated id that says that it never committed, or that its row was dropped.
     async fn answer_without_row(&self, node: &Node, id: &TransactionId, point: DurabilityPoint) -> Answer {
         let generated = id.generated().ok_or(Error::NoSuchTransaction)?;
         let attempt = generated.attempt;
-        let was_given = attempt.node.0 > 0 && (attempt.node < node.id || node.has_begun(attempt));
+        let was_given = if self.is_alone() || attempt.node == node.id {
+            attempt.node.0 > 0 && (attempt.node < node.id || node.has_begun(attempt))
+        } else {
+            registry::get(&node.store, attempt.node).await?.is_some()
+        };
         if !was_given {
             return Err(Error::NoSuchTransaction);
         }
-        let dropped = registry::dropped_through(&node.store, attempt.node).await?;
-        let is_dropped = attempt.sequence <= dropped && !self.config.is_broken(Broken::ForgetsWhatItDropped);
+        let is_expired = self.is_expired(node, generated).await?;
         node.store.externalize(point).await?;
-        let age_ms = u128::from(self.clock.now().ms_since(generated.start));
-        if is_dropped || age_ms > self.config.retry_window.as_millis() {
+        if is_expired {
             return Err(Error::Expired);
         }
         Err(Error::TransactionFinished(Outcome::Aborted))
+    }
+
+    /// Whether the row of a generated id may have been dropped.
+    async fn is_expired(&self, node: &Node, generated: Generated) -> Result<bool> {
+        let Generated { start, attempt } = generated;
+        let dropped = registry::dropped_through(&node.store, attempt.node).await?;
+        let is_dropped = attempt.sequence <= dropped && !self.config.is_broken(Broken::ForgetsWhatItDropped);
+        let age_ms = u128::from(self.clock.now().ms_since(start));
+        Ok(is_dropped || age_ms > self.config.retry_window.as_millis())
     }
 
     /// The row is there: if it is not decided, the attempt that has it is not held by anybody any more.
@@ -111,6 +172,9 @@ impl Core {
         decision: Decision,
         point: DurabilityPoint,
     ) -> Result<(Decision, DurabilityPoint)> {
+        if self.config.is_broken(Broken::AnswersWithoutClosing) && decision.is_undecided() {
+            return Ok((decision, point));
+        }
         match decision.state {
             State::Undecided => match node.store.close_named(id, decision.attempt).await? {
                 Decided::Done(point) => Ok((Decision { state: State::Aborted, ..decision }, point)),

@@ -135,7 +135,7 @@ impl Core {
                     if self.config.is_broken(Broken::ChoosesBeforeRecording) {
                         transaction.state().reads.record(key.clone(), read.choice, read.point);
                     }
-                    transaction.node.store.standing()?;
+                    self.may_answer(&transaction.node)?;
                     return Ok(Shown { value, point: read.point });
                 }
                 // Whoever has ended keeps nothing, and hears that.
@@ -165,7 +165,7 @@ impl Core {
             let choice =
                 entry.versions.last().map_or(Choice::Absent, |newest| Choice::Version(newest.clone()));
             if let Found::Value(value) = self.value(&node, key, &choice).await? {
-                node.store.standing()?;
+                self.may_answer(&node)?;
                 return Ok(Shown { value, point: entry.point });
             }
             self.view().index.forget(key);

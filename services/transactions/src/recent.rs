@@ -67,6 +67,32 @@ impl Recent {
         self.attempts.get(&attempt)
     }
 
+    /// From which slot on all commits are here.
+    pub(crate) fn complete_from(&self) -> u64 {
+        self.complete_from
+    }
+
+    /// The commits of whole slots, from `first`, which is not below [`Recent::complete_from`], to at most `through`, and of
+    /// no more slots than bring `bytes_max` together, but for the first; and the last of the slots.
+    pub(crate) fn commits(
+        &self,
+        first: u64,
+        through: u64,
+        bytes_max: usize,
+    ) -> (Vec<Arc<CommitRecord>>, u64) {
+        let (mut commits, mut bytes, mut last) = (Vec::new(), 0, first);
+        let least = Attempt { node: crate::model::NodeId(0), sequence: 0 };
+        for ((slot, _), record) in self.slots.range((first, least)..(through + 1, least)) {
+            if *slot != last && bytes >= bytes_max {
+                return (commits, slot - 1);
+            }
+            last = *slot;
+            bytes += record.bytes_len();
+            commits.push(Arc::clone(record));
+        }
+        (commits, through)
+    }
+
     /// What the commits of whole slots wrote, from `first` to at most `through`, and no more slots than bring `keys_max`
     /// keys together; none: not all of them are here.
     pub(crate) fn walk(&self, first: u64, through: u64, keys_max: usize) -> Option<Walked> {

@@ -61,20 +61,42 @@ pub(crate) struct NodeRow {
 
 /// Takes an id that nobody has had, and puts its row.
 pub(crate) async fn register(store: &Store, started: ports::Timestamp) -> Result<NodeId> {
+    let node = take_id(store).await?;
+    put_row(store, node, started).await?;
+    Ok(node)
+}
+
+/// Takes an id that nobody has had.
+pub(crate) async fn take_id(store: &Store) -> Result<NodeId> {
     let counter = AtomicCounter::new(store.key_value().clone(), layout::node_counter());
     // Ids need not be dense, so an answer that was lost costs one.
     let counted = store.again(|| counter.add(1)).await?;
     let node = u32::try_from(counted.value).ok().map(NodeId).filter(|node| *node <= NodeId::MAX);
-    let node = node.ok_or_else(|| Error::Corrupt("the store has no node ids left".into()))?;
+    node.ok_or_else(|| Error::Corrupt("the store has no node ids left".into()))
+}
+
+/// From now on everybody who lists the nodes counts `node`.
+pub(crate) async fn put_row(store: &Store, node: NodeId, started: ports::Timestamp) -> Result<()> {
     let row = vec![Action::set_integer(STATE, LIVE), Action::set_integer(STARTED, started.0 as i64)];
     let (_, point) = store.update(Update::modify(layout::node(node), row).when(Condition::Absent)).await?;
-    store.externalize(point).await?;
-    Ok(node)
+    store.externalize(point).await
+}
+
+/// What a node's row says; none: it has none.
+pub(crate) async fn get(store: &Store, node: NodeId) -> Result<Option<NodeRow>> {
+    let row = store.get(&layout::node(node)).await?.value;
+    Ok(row.map(|item| NodeRow::decode(node, &item)))
 }
 
 /// Every node there ever was.
 pub(crate) async fn list(store: &Store) -> Result<Vec<NodeRow>> {
+    list_from(store, NodeId::default()).await
+}
+
+/// Every node from `first` on.
+pub(crate) async fn list_from(store: &Store, first: NodeId) -> Result<Vec<NodeRow>> {
     let mut scan = Scan::partition(layout::NODES, PAGE_ROWS);
+    scan.from = layout::node(first).sort().clone();
     let mut rows = Vec::new();
     loop {
         let page = store.scan(&scan).await?.value;

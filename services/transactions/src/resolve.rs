@@ -53,6 +53,9 @@ impl Core {
             // The same at each start.
             self.home.get_or_init(|| home);
         }
+        if !self.is_alone() {
+            return self.join_others(store).await;
+        }
         let id = registry::register(&store, self.clock.now()).await?;
         let log = FencedLog::new(Arc::clone(&self.key_value), layout::log(id));
         let (writer, _) = store.again(|| log.take_over(Cursor::START)).await?;
@@ -70,7 +73,14 @@ impl Core {
         }
         let unsent = self.find_unsent(&store, id).await?;
         let clock = Arc::clone(&self.clock);
-        let log = NodeLog::new(Arc::clone(&store), writer, clock, highest, self.slot_bytes_max());
+        let log = NodeLog::new(
+            Arc::clone(&store),
+            writer,
+            clock,
+            highest,
+            self.slot_bytes_max(),
+            self.config.broken,
+        );
         let mut heard = Heard::default();
         heard.finish(NodeId(1), NodeId(id.0 - 1));
         store.look()?;
@@ -108,6 +118,7 @@ impl Core {
             if let Some(node) = view.node.take() {
                 node.store.fall();
                 node.work.notify_one();
+                node.following.notify_one();
             }
             self.outbox.clear();
             view.index.clear(&why);
@@ -155,7 +166,12 @@ impl Core {
     }
 
     /// Resolves one log. Returns the row as it is then.
-    async fn resolve(&self, store: &Store, row: NodeRow, sequencer: Option<&Sequencer>) -> Result<NodeRow> {
+    pub(crate) async fn resolve(
+        &self,
+        store: &Store,
+        row: NodeRow,
+        sequencer: Option<&Sequencer>,
+    ) -> Result<NodeRow> {
         let log = FencedLog::new(Arc::clone(&self.key_value), layout::log(row.node));
         let slots = if self.config.is_broken(Broken::ResolvesWithoutSeal) {
             store.again(|| log.take_over_without_seal(row.done)).await?.1

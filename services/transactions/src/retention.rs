@@ -55,9 +55,17 @@ enum Rest {
 impl Core {
     /// Does the next slots of a log whose windows are over. False: there are none.
     pub(crate) async fn retain(self: &Arc<Self>, node: &Arc<Node>, tended: &mut Tended) -> Result<bool> {
-        let through = self.retainable(node, tended);
+        let mut through = self.retainable(node, tended);
         if tended.retained.next.0 > through {
             return Ok(false);
+        }
+        if !self.is_alone() {
+            // Whoever misses a deletion anywhere has to know why, so all are told before any goes.
+            self.drops(tended.node, Cursor { next: primitives::SlotIndex(through + 1), ..tended.retained });
+            through = through.min(self.view().neighbours.told_dropped(node.id, tended.node));
+            if tended.retained.next.0 > through {
+                return Ok(false);
+            }
         }
         let read = node.store.again(|| tended.log.read(tended.retained, SLOTS_AT_ONCE)).await?;
         let mut done = None;
@@ -67,7 +75,7 @@ impl Core {
             if slot.index.0 > through {
                 break;
             }
-            if let Some(left) = self.left_of_window(node, tended, &stored) {
+            if let Some(left) = self.left_of_window(tended, &stored) {
                 tended.young_until = Some(self.clock.monotonic() + left);
                 break;
             }
@@ -114,14 +122,14 @@ impl Core {
     /// What is left of a slot's window; none: it is over. Slots of the own log are aged by the clock that never goes back;
     /// those of earlier starts only have the wall clock, or the age of this start.
     /// Chunks that such a start may still write can be found by its entries alone: these wait until nothing more comes.
-    fn left_of_window(&self, node: &Node, tended: &Tended, slot: &StoredSlot) -> Option<Duration> {
+    fn left_of_window(&self, tended: &Tended, slot: &StoredSlot) -> Option<Duration> {
         tended.last?;
         let window = self.config.retry_window;
         let age = Duration::from_millis(self.clock.now().0.saturating_sub(slot.written_ms));
         let by_wall = (window + CLOCK_SLACK).saturating_sub(age);
-        let by_start = (node.started + window).since(self.clock.monotonic());
+        let by_start = (tended.since + window).since(self.clock.monotonic());
         let has_spilled = slot.entries.iter().any(|entry| matches!(entry, Entry::Spilled { .. }));
-        let late = if has_spilled { self.late_writes(node) } else { Duration::ZERO };
+        let late = if has_spilled { self.late_writes(tended.since) } else { Duration::ZERO };
         let left = by_wall.min(by_start).max(late);
         (left > Duration::ZERO).then_some(left)
     }
@@ -210,6 +218,10 @@ impl Core {
             Arc::make_mut(&mut self.view().dropped).advance(log, slot);
         }
         for write in record.writes.iter().filter(|write| write.place == Place::Gone) {
+            if !self.is_alone() {
+                // Memory may have been left out what superseded it.
+                self.view().index.forget(&write.key);
+            }
             let entry = self.entry(node, &write.key).await?;
             if entry.versions.last().is_none_or(|newest| newest.attempt != record.attempt) {
                 continue;
@@ -226,7 +238,11 @@ impl Core {
     /// The window of a commit is over: its row goes, or is released for as long as versions are left.
     pub(crate) async fn drop_or_release(&self, node: &Arc<Node>, record: &CommitRecord) -> Result<()> {
         if !self.config.is_broken(Broken::DropsRowsOfLiveVersions) && self.is_left(node, record, 0).await? {
-            return node.store.release(&record.id, record.attempt).await;
+            node.store.release(&record.id, record.attempt).await?;
+            // Another node may have collected the last of them before it could see that.
+            if self.is_alone() || self.is_left(node, record, 0).await? {
+                return Ok(());
+            }
         }
         drop_row(node, record).await
     }
@@ -242,7 +258,9 @@ impl Core {
         });
         for place in outwards {
             let key = &record.writes[place].key;
+            // Among several nodes an index says what is needed, not what is there.
             let known = self.view().index.peek(key).map(|entry| entry.holds(record.attempt));
+            let known = known.filter(|_| self.is_alone());
             let is_left = match known {
                 Some(is_left) => is_left,
                 None => node.store.version(key, record.attempt).await?.is_some(),

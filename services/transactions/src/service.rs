@@ -5,13 +5,20 @@ use std::sync::Arc;
 use ports::{Clock, Entropy, KeyValue};
 
 use crate::{
-    Result, config::Config, effects::Destinations, engine::Engine, pack::SharedObjects, store::Store,
+    Result,
+    config::Config,
+    effects::Destinations,
+    engine::Engine,
+    membership::{Alone, Membership},
+    pack::SharedObjects,
+    peers::Peers,
+    store::Store,
 };
 
 /// What the service is made of.
 #[derive(Debug, Clone)]
 pub struct Parts {
-    /// Where everything lives. No other process has it: a start ends whoever had it before.
+    /// Where everything lives. A node alone ends whoever had it before; others share it.
     pub key_value: Arc<dyn KeyValue>,
     /// Time.
     pub clock: Arc<dyn Clock>,
@@ -33,7 +40,7 @@ impl Service {
 
     /// The same with effects, which go to `destinations`.
     pub fn with_destinations(parts: Parts, destinations: Destinations, config: Config) -> Self {
-        Self { engine: Engine::new(parts, destinations, None, config) }
+        Self { engine: Engine::new(parts, destinations, None, Arc::new(Alone::default()), None, config) }
     }
 
     /// The same with values kept in packs among `objects`: a store that has once been given some is given them for ever.
@@ -43,7 +50,21 @@ impl Service {
         objects: SharedObjects,
         config: Config,
     ) -> Self {
-        Self { engine: Engine::new(parts, destinations, Some(objects), config) }
+        Self {
+            engine: Engine::new(parts, destinations, Some(objects), Arc::new(Alone::default()), None, config),
+        }
+    }
+
+    /// One of several nodes on a store that they share, as `membership` says, which reach each other by `peers`. Each
+    /// answers the others by [`Engine::answer_peer`].
+    pub fn among(
+        parts: Parts,
+        destinations: Destinations,
+        membership: Arc<dyn Membership>,
+        peers: Arc<dyn Peers>,
+        config: Config,
+    ) -> Self {
+        Self { engine: Engine::new(parts, destinations, None, membership, Some(peers), config) }
     }
 
     /// Takes a node id, finishes what earlier starts left, and begins to serve. After an error it can be tried again.

@@ -109,7 +109,7 @@ impl Core {
         let found = if self.config.is_broken(Broken::CommitsAnyAttempt) {
             self.view().open.find_any(call)
         } else {
-            self.view().open.find(call)
+            self.find(call)
         };
         match found {
             Found::Here(transaction) => Ok(transaction),

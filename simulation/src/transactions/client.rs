@@ -47,6 +47,8 @@ pub struct Habits {
     pub one_death_in: usize,
     /// Whether every commit is carried to the next begin of its client.
     pub carries_after: bool,
+    /// How long an answer to a commit is waited for before another node is asked; zero: for ever.
+    pub patience: Duration,
     /// The wait between two transactions, at most.
     pub pause: Duration,
     /// The wait between two steps of a function, at most.
@@ -141,6 +143,7 @@ struct Client {
     number: usize,
     mix: Mix,
     thinks: Duration,
+    patience: Duration,
     record: Record,
     chance: RefCell<Rng>,
     /// The last commit, if it is carried.
@@ -150,7 +153,8 @@ struct Client {
 impl Client {
     fn new(house: House, number: usize, mix: Mix, habits: Habits, record: Record, chance: Rng) -> Self {
         let (chance, after) = (RefCell::new(chance), habits.carries_after.then(Cell::default));
-        Self { house, number, mix, thinks: habits.thinks, record, chance, after }
+        let Habits { thinks, patience, .. } = habits;
+        Self { house, number, mix, thinks, patience, record, chance, after }
     }
 
     async fn transaction(
@@ -346,7 +350,16 @@ impl Attempt<'_> {
         let (call, asked) = (self.call(), self.client.now());
         for _ in 0..COMMITS_MAX {
             self.answered(asked, Answer::Unknown);
-            match self.connection.call(self.connection.engine.commit(&call)).await {
+            let patience = self.client.patience;
+            let answered = self.connection.call(self.connection.engine.commit(&call));
+            let answered = async {
+                if patience.is_zero() {
+                    return answered.await;
+                }
+                let answered = tokio::time::timeout(patience, answered).await;
+                answered.unwrap_or(Err(Failure::Gone))
+            };
+            match answered.await {
                 Ok(committed) => {
                     self.answered(asked, Answer::Committed);
                     self.client.carry(committed.after);

@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use transactions::model::{Attempt, Key, TransactionId, Version};
 
 use super::{
@@ -78,12 +79,12 @@ pub fn lost(histories: &[Execution], at_rest: &AtRest) -> Vec<String> {
             }
         }
     }
-    violations.extend(not_shown(at_rest));
+    violations.extend(not_shown(at_rest, &at_rest.shown));
     violations
 }
 
-/// T5: keys that a node shows otherwise than the newest commit left them.
-fn not_shown(at_rest: &AtRest) -> Vec<String> {
+/// T5: keys that a node shows otherwise than the newest commit left them, when all is over.
+pub fn not_shown(at_rest: &AtRest, shown: &BTreeMap<Key, Option<Bytes>>) -> Vec<String> {
     let order = at_rest.order();
     let mut newest: BTreeMap<&Key, (&Writer, bool)> = BTreeMap::new();
     let mut by_version: Vec<_> = order.committed.iter().collect();
@@ -94,7 +95,7 @@ fn not_shown(at_rest: &AtRest) -> Vec<String> {
         }
     }
     let mut violations = Vec::new();
-    for (key, shown) in &at_rest.shown {
+    for (key, shown) in shown {
         let shown = shown.as_ref().map(|value| Tag::of(value).map(|tag| tag.writer));
         let is_right = match (newest.get(key), &shown) {
             (None | Some((_, true)), None) => true,
@@ -147,7 +148,15 @@ pub fn mixed(at_rest: &AtRest) -> Vec<String> {
 /// T5, T-1: reads of a transaction that began `within` after a commit of that key was acknowledged, and that show
 /// something which had been acknowledged before that commit was asked for. By real time alone: versions that come
 /// in the wrong order do not excuse it.
-pub fn not_seen_in_time(histories: &[Execution], at_rest: &AtRest, within: Duration) -> Vec<String> {
+///
+/// Of several nodes one that has not heard of a newer version may be `blind` for so long: what it commits meanwhile may be
+/// born superseded, as versions say.
+pub fn not_seen_in_time(
+    histories: &[Execution],
+    at_rest: &AtRest,
+    within: Duration,
+    blind: Duration,
+) -> Vec<String> {
     let writers = Writers::of(histories, at_rest);
     let mut violations = Vec::new();
     for execution in histories {
@@ -163,7 +172,12 @@ pub fn not_seen_in_time(histories: &[Execution], at_rest: &AtRest, within: Durat
                         Some(shown) => other.writer == shown,
                         None => other.deletes,
                     };
-                    is_shown && (other.writer == missed.writer || other.acknowledged > missed.asked)
+                    let is_blind = other.version > missed.version
+                        && other.acknowledged.saturating_add(blind) > missed.begun;
+                    is_shown
+                        && (other.writer == missed.writer
+                            || other.acknowledged > missed.asked
+                            || !blind.is_zero() && is_blind)
                 };
                 if !writers.of_key(key).any(|other| is_as_new(&other)) {
                     let (reader, missed) = (&execution.writer, missed.writer);
@@ -206,6 +220,7 @@ struct Written<'history> {
     writer: &'history Writer,
     version: Version,
     deletes: bool,
+    begun: Duration,
     asked: Duration,
     /// Never, if its client was not told.
     acknowledged: Duration,
@@ -226,6 +241,7 @@ impl<'history> Writers<'history> {
                     writer: &execution.writer,
                     version,
                     deletes: value.is_none(),
+                    begun: execution.begun.asked,
                     asked: commit.span.asked,
                     acknowledged: execution.acknowledged().unwrap_or(Duration::MAX),
                 });

@@ -1,22 +1,31 @@
 //! Running a scenario for many seeds: the clients, the weather, the disasters, the checks, and how to replay a
 //! failure.
 
-use std::{panic, rc::Rc, time::Duration};
+use std::{collections::BTreeMap, panic, rc::Rc, time::Duration};
 
+use bytes::Bytes;
 use fastrand::Rng;
 use futures_util::future::join_all;
 use simulated::{Options, World};
-use transactions::{Config, Figures, broken::Broken, layout::Buckets, model::Call};
+use transactions::{
+    Config, Figures,
+    broken::Broken,
+    layout::Buckets,
+    model::{Call, Key},
+};
 
 use super::{
     at_rest::AtRest,
     client::{self, Habits, Record},
     effects::{self, Receipt, Receipts},
+    ensemble::Ensemble,
+    fate::Fate,
     fractures,
     history::{Answer, Execution, Writer},
-    house::{Failure, House},
+    house::{Among, Connection, Failure, House},
     leftovers,
-    mortal::{Life, Side},
+    mortal::Life,
+    network::{Network, Trouble},
     outcomes, serializability,
     workload::{Mix, key},
 };
@@ -37,11 +46,8 @@ const START: Duration = Duration::from_millis(100);
 /// What is asked again while it is certain was answered at most so long ago before the window ends.
 const WINDOW_SLACK: Duration = Duration::from_secs(20);
 
-/// The most port calls that a process makes before a death ordered for it strikes.
-const CALLS_UNTIL_DEATH_MAX: u64 = 60;
-
-/// A process for which a death was ordered, and which makes no call at all, dies after this long.
-const IDLE_UNTIL_DEATH: Duration = Duration::from_millis(300);
+/// After so long every node has heard of a commit, if nothing fails.
+const SEEN_WITHIN: Duration = Duration::from_secs(2);
 
 /// What happens to all at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +62,12 @@ pub enum Disaster {
     Replacement,
     /// The node is told to stop, and may die before it has.
     Departure,
+    /// One of several nodes dies between two of its port calls, and another process takes its place after a while.
+    OneOfMany,
+    /// Two of several nodes do not reach each other for a while.
+    Partition,
+    /// One of several nodes reaches neither the others nor whoever counts members, for long enough to be none.
+    CutOff,
 }
 
 /// What is run.
@@ -69,6 +81,12 @@ pub struct Scenario {
     pub weather: Weather,
     /// What goes wrong with nodes and store, in this order.
     pub disasters: Vec<Disaster>,
+    /// How many nodes there are.
+    pub nodes: usize,
+    /// How bad the network between them is.
+    pub network: Trouble,
+    /// How far their clocks differ, at most.
+    pub skew: Duration,
     /// By how much the clock of each start is behind that of the one before.
     pub clock_set_back: Duration,
     /// How long after its acknowledgement a commit has to be seen; none: an old self may show older things.
@@ -103,6 +121,9 @@ impl Default for Scenario {
             habits: Habits { one_named_in: 2, pause: Duration::from_millis(10), ..Habits::default() },
             weather: Weather::Calm,
             disasters: Vec::new(),
+            nodes: 1,
+            network: Trouble::default(),
+            skew: Duration::ZERO,
             clock_set_back: Duration::ZERO,
             seen_within: Some(Duration::ZERO),
             leaves_nothing: true,
@@ -142,10 +163,14 @@ impl Scenario {
 
     async fn play(self, seed: u64) -> Outcome {
         let world = World::with_options(seed, self.cloud.clone());
-        let house = House::new(&world, self.config.clone());
-        let house = if self.packs { house.packing() } else { house };
         let mut rng = Rng::with_seed(seed);
-        house.boot(Life::default(), 0).await;
+        let house = self.house(&world, seed);
+        let mut skews = Vec::new();
+        for place in 0..self.nodes {
+            let skew = if self.nodes > 1 { self.skew.mul_f64(rng.f64()).as_millis() as i64 } else { 0 };
+            skews.push(skew);
+            house.boot_at(place, Life::default(), skew).await;
+        }
         let receipts = if self.mix.effects > 0 {
             effects::receive(&world, rng.fork()).await
         } else {
@@ -158,7 +183,7 @@ impl Scenario {
             client::work(house.clone(), number, self.mix, self.habits, record, rng.fork())
         });
         let clients = join_all(clients.collect::<Vec<_>>());
-        let mut fate = Fate { scenario: &self, house: &house, rng, skew_ms: 0 };
+        let mut fate = Fate { scenario: &self, house: &house, rng, skew_ms: 0, skews };
         let is_done = tokio::select! {
             biased;
             _ = clients => true,
@@ -178,6 +203,17 @@ impl Scenario {
             };
         }
         self.judge(&house, &executions, &receipts).await
+    }
+
+    fn house(&self, world: &World, seed: u64) -> House {
+        if self.nodes == 1 {
+            let house = House::new(world, self.config.clone());
+            return if self.packs { house.packing() } else { house };
+        }
+        // Of their own, so that what clients do is the same whatever becomes of a message.
+        let network = Network::new(Rng::with_seed(seed ^ 0x6e65), self.network);
+        let ensemble = Ensemble::new(Rng::with_seed(seed ^ 0x656e));
+        House::among(world, self.config.clone(), Among { network, ensemble, places: self.nodes })
     }
 
     /// Lets what is left come to its end, and compares what stands there with what was told.
@@ -202,10 +238,19 @@ impl Scenario {
         let mut violations = answered_otherwise(house, &lately, &early, Asked::Lately).await;
         tokio::time::sleep(AFTERWARDS).await;
         let calls_before = world.port_calls();
-        tokio::time::sleep(Duration::from_hours(1)).await;
+        // Several nodes go on telling each other that there is nothing to tell.
+        let idle = if self.nodes == 1 { Duration::from_hours(1) } else { Duration::from_mins(2) };
+        tokio::time::sleep(idle).await;
         let idle_port_calls = world.port_calls() - calls_before;
         let figures = house.serving().map(|connection| connection.engine.figures()).unwrap_or_default();
+        let mut remembered = Vec::new();
+        for place in (0..self.nodes).filter(|_| self.nodes > 1) {
+            remembered.push(shown_by(house.serving_at(place), self.mix.keys).await);
+        }
         let at_rest = at_rest(house, self.mix.keys).await;
+        for shown in &remembered {
+            violations.extend(said(("not seen", outcomes::not_shown(&at_rest, shown))));
+        }
         violations.extend(self.violations(executions, &at_rest, &figures));
         violations.extend(self.effect_violations(house, &receipts.all(), &at_rest).await);
         violations.extend(answered_otherwise(house, executions, &at_rest, Asked::LongAfterwards).await);
@@ -232,12 +277,17 @@ impl Scenario {
             ("refused and committed", outcomes::refused_and_committed(executions, at_rest)),
             ("doubled", outcomes::doubled(executions, at_rest)),
             ("mixed", outcomes::mixed(at_rest)),
-            ("cycle", serializability::cycles(executions, at_rest)),
+            (
+                "cycle",
+                if self.nodes == 1 { serializability::cycles(executions, at_rest) } else { Vec::new() },
+            ),
             ("reader in conflict", serializability::readers_in_conflict(executions)),
             ("held", leftovers::held(figures)),
         ];
+        // What one node commits goes above what it has heard: real time alone orders nothing among several.
+        let blind = if self.nodes == 1 { Duration::ZERO } else { SEEN_WITHIN };
         if let Some(within) = self.seen_within {
-            violations.push(("not seen", outcomes::not_seen_in_time(executions, at_rest, within)));
+            violations.push(("not seen", outcomes::not_seen_in_time(executions, at_rest, within, blind)));
             violations.push(("no version", outcomes::no_valid_version(executions, at_rest, within)));
         }
         if self.leaves_nothing {
@@ -313,12 +363,19 @@ pub async fn at_rest(house: &House, keys: usize) -> AtRest {
     let mut at_rest = AtRest::read(house).await;
     house.kill();
     house.boot(Life::default(), 0).await;
-    let connection = house.connect().await;
+    at_rest.shown = shown_by(Some(house.connect().await), keys).await;
+    at_rest
+}
+
+/// What a node shows of all keys.
+async fn shown_by(connection: Option<Connection>, keys: usize) -> BTreeMap<Key, Option<Bytes>> {
+    let connection = connection.expect("a world that is healed");
+    let mut all = BTreeMap::new();
     for key in (0..keys).map(key) {
         let shown = connection.shown(connection.engine.get_now(&key)).await.expect("a calm world");
-        at_rest.shown.insert(key, shown);
+        all.insert(key, shown);
     }
-    at_rest
+    all
 }
 
 /// When an outcome is asked for again.
@@ -367,94 +424,4 @@ async fn answered_otherwise(
         }
     }
     violations
-}
-
-/// Deaths and starts of nodes.
-struct Fate<'scenario> {
-    scenario: &'scenario Scenario,
-    house: &'scenario House,
-    rng: Rng,
-    skew_ms: i64,
-}
-
-impl Fate<'_> {
-    /// All disasters, one after the other; then nothing, for ever.
-    async fn strike(&mut self) {
-        for disaster in &self.scenario.disasters {
-            self.house.connect().await;
-            match disaster {
-                Disaster::Node => self.node_dies().await,
-                Disaster::Everything => {
-                    self.node_dies().await;
-                    self.house.world().crash_keeping_some();
-                }
-                Disaster::Store => {
-                    self.a_while().await;
-                    self.house.world().crash_keeping_some();
-                    continue;
-                }
-                Disaster::Replacement => {
-                    self.a_while().await;
-                    self.house.leave_behind();
-                }
-                Disaster::Departure => {
-                    self.a_while().await;
-                    if let Some(life) = self.house.life().filter(|_| self.rng.bool()) {
-                        self.order_death(&life);
-                    }
-                    self.house.leave().await;
-                }
-            }
-            self.start().await;
-        }
-        std::future::pending::<()>().await;
-    }
-
-    async fn a_while(&mut self) {
-        tokio::time::sleep(Duration::from_millis(self.rng.u64(1..300))).await;
-    }
-
-    /// Whoever serves dies at one of its next calls.
-    async fn node_dies(&mut self) {
-        let Some(life) = self.house.life() else { return };
-        self.order_death(&life);
-        tokio::select! {
-            biased;
-            () = life.over() => {}
-            () = tokio::time::sleep(IDLE_UNTIL_DEATH) => {}
-        }
-        self.house.kill();
-    }
-
-    fn order_death(&mut self, life: &Life) {
-        let side = if self.rng.bool() { Side::Before } else { Side::After };
-        life.ends_after(self.rng.u64(..CALLS_UNTIL_DEATH_MAX), side);
-    }
-
-    /// A new process, which may die while it starts; then another one.
-    async fn start(&mut self) {
-        loop {
-            let life = Life::default();
-            if self.rng.usize(..3) == 0 {
-                self.order_death(&life);
-            }
-            self.skew_ms -= self.scenario.clock_set_back.as_millis() as i64;
-            if self.house.boot(life.clone(), self.skew_ms).await {
-                life.goes_on();
-                return;
-            }
-        }
-    }
-
-    /// Nothing goes wrong any more, and somebody serves.
-    async fn heal(&mut self) {
-        self.house.world().faults().calm();
-        self.house.kill_left_behind();
-        if let Some(life) = self.house.life() {
-            life.goes_on();
-        }
-        if self.house.serving().is_none() {
-            self.house.boot(Life::default(), self.skew_ms).await;
-        }
-    }
 }

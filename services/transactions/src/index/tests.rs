@@ -121,3 +121,23 @@ fn what_is_collected_during_a_load_does_not_come_back_with_it() {
     index.finish_load(&key(1), &[old, new], DurabilityPoint::DURABLE);
     assert_eq!(versions(&index, &key(1)), Some(vec![7]));
 }
+
+/// Among several nodes each drops what others collect, and keeps what it collects itself.
+#[test]
+fn what_nobody_needs_is_dropped_but_what_is_to_be_collected_here() {
+    let kept = |own: &[u64], agreed: u64| {
+        let mut index = Index::new(1 << 20);
+        let Loading::ByCaller(_) = index.load(&key(1)) else { panic!("nobody loads yet") };
+        let all: Vec<_> = (1..=5).map(|version| record(version, &[1])).collect();
+        index.finish_load(&key(1), &all, DurabilityPoint::DURABLE);
+        let mut heard = Heard::default();
+        heard.advance(NodeId(1), agreed);
+        index.prune(&key(1), &heard, |record| own.contains(&record.version.timestamp.0));
+        versions(&index, &key(1)).expect("loaded")
+    };
+    assert_eq!(kept(&[], 0), [1, 2, 3, 4, 5], "somebody may need all");
+    assert_eq!(kept(&[], 3), [3, 4, 5]);
+    assert_eq!(kept(&[2], 4), [1, 2, 4, 5], "the first goes with the slot of the second");
+    assert_eq!(kept(&[4], 4), [1, 2, 3, 4, 5]);
+    assert_eq!(kept(&[5], 4), [4, 5], "it is not collected yet, and supersedes what is above the horizon");
+}

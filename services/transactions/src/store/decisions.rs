@@ -229,6 +229,11 @@ impl Store {
 }
 
 impl Decision {
+    /// Whether anybody may still decide.
+    pub(crate) fn is_undecided(&self) -> bool {
+        self.state == State::Undecided
+    }
+
     pub(crate) fn decode(item: &Item) -> Result<Self> {
         let attempt = item.bytes(ATTEMPT).and_then(|bytes| Attempt::from_bytes(bytes));
         let state = match (item.integer(STATE), item.bytes(RECORD)) {

@@ -28,7 +28,7 @@ fn all(story: &Story) -> Vec<usize> {
         refused_and_committed(executions, at_rest),
         doubled(executions, at_rest),
         mixed(at_rest),
-        not_seen_in_time(executions, at_rest, Duration::ZERO),
+        not_seen_in_time(executions, at_rest, Duration::ZERO, Duration::ZERO),
         no_valid_version(executions, at_rest, Duration::ZERO),
     ];
     checks.iter().map(Vec::len).collect()
@@ -144,7 +144,9 @@ fn a_version_of_another_attempt_is_mixed() {
 /// T5, T-1: also if the versions say that what is shown is newer.
 #[test]
 fn an_acknowledged_commit_that_a_later_transaction_misses_is_found() {
-    let not_seen = |story: &Story| not_seen_in_time(&story.executions, &story.at_rest, Duration::ZERO).len();
+    let not_seen = |story: &Story| {
+        not_seen_in_time(&story.executions, &story.at_rest, Duration::ZERO, Duration::ZERO).len()
+    };
     let mut story = clean();
     story.begins("t2", &["k", "l"]).begins("early", &[]).commits("t2", 0);
     story.reads("early", "k", "t1");
@@ -154,7 +156,7 @@ fn an_acknowledged_commit_that_a_later_transaction_misses_is_found() {
     story.begins("u", &[]).shows("u", "l", Shown::Absent);
     assert_eq!(not_seen(&story), 2, "the deletion is older");
     let long = Duration::from_secs(1);
-    assert!(not_seen_in_time(&story.executions, &story.at_rest, long).is_empty());
+    assert!(not_seen_in_time(&story.executions, &story.at_rest, long, Duration::ZERO).is_empty());
 }
 
 /// T5: of two commits at the same time either may be the newer.
@@ -165,7 +167,7 @@ fn commits_at_the_same_time_may_be_seen_in_any_order() {
     story.writes("t2").writes("t3").decides("t2", 3).decides("t3", 2);
     story.is_told("t2", Answer::Unknown).is_told("t3", Answer::Committed);
     story.begins("s", &[]).reads("s", "k", "t2");
-    assert!(not_seen_in_time(&story.executions, &story.at_rest, Duration::ZERO).is_empty());
+    assert!(not_seen_in_time(&story.executions, &story.at_rest, Duration::ZERO, Duration::ZERO).is_empty());
 }
 
 /// T6.

@@ -1,0 +1,142 @@
+//! What nodes leave that are gone, and commits that hang: whoever holds the office sees to it.
+//!
+//! A node whose membership has ended answers nobody any more, so its log can be taken over: sealed, so that it can announce
+//! nothing new, and resolved like that of an earlier start. Then everybody follows it to its end, its effects are sent, and
+//! what it kept is tended like one's own.
+//!
+//! It keeps nothing that is not in the store: dies anywhere, the next one does it again. Two at once do no harm: seals settle
+//! who is last, rows decide once.
+//!
+//! A node that has just begun has its row only once it is a member; but who is a member is heard later in one place than in
+//! another, so a node is taken for gone only when it is missing for a while.
+//!
+//! From AFT, section 4.2 and 4.3.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use ports::Monotonic;
+use primitives::{Cursor, Epoch, FencedLog, SlotIndex};
+
+use crate::{
+    Result,
+    engine::Core,
+    layout,
+    membership::Office,
+    model::NodeId,
+    node::Node,
+    records::{Entry, StoredSlot, decode},
+    registry::{self, NodeRow},
+    store::Decision,
+};
+
+/// Between two looks at who is a member: no call to any port.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// For so long nobody takes a node for gone that is no member.
+const MISSING_MIN: Duration = Duration::from_secs(1);
+/// A commit that is undecided for so long is closed.
+const HANGING_MAX: Duration = Duration::from_secs(30);
+
+/// What the office has seen since it was taken.
+#[derive(Debug, Default)]
+struct Seen {
+    /// The view of the members that the registry was compared with.
+    view: Option<u64>,
+    /// Nodes that are no members, and since when.
+    missing: BTreeMap<NodeId, Monotonic>,
+    /// Nodes that are gone, and seen to.
+    gone: BTreeSet<NodeId>,
+}
+
+impl Core {
+    /// Begins to see to what others leave, while this node holds the office.
+    pub(crate) fn look_after_others(self: &Arc<Self>, node: &Arc<Node>) {
+        let (core, node) = (Arc::clone(self), Arc::clone(node));
+        self.spawn(async move {
+            let mut seen = Seen::default();
+            while node.store.standing().is_ok() {
+                if core.membership.leads(Office::Collector) {
+                    if let Err(error) = core.see_to_the_gone(&node, &mut seen).await {
+                        tracing::debug!(%error, "what is gone is not seen to at the moment");
+                    }
+                    if let Err(error) = core.close_hanging(&node).await {
+                        tracing::debug!(%error, "what hangs is not closed at the moment");
+                    }
+                } else {
+                    seen = Seen::default();
+                }
+                core.clock.sleep(LOOK_EVERY).await;
+            }
+        });
+    }
+
+    async fn see_to_the_gone(self: &Arc<Self>, node: &Arc<Node>, seen: &mut Seen) -> Result<()> {
+        let members = self.membership.members();
+        if seen.view == Some(members.view) && seen.missing.is_empty() {
+            return Ok(());
+        }
+        let now = self.clock.monotonic();
+        let rows = registry::list(&node.store).await?;
+        seen.missing.retain(|missing, _| !members.nodes.contains_key(missing));
+        for row in rows {
+            let is_here = row.node == node.id || members.nodes.contains_key(&row.node);
+            if is_here || seen.gone.contains(&row.node) {
+                continue;
+            }
+            if !row.is_resolved {
+                let since = *seen.missing.entry(row.node).or_insert(now);
+                if now.since(since) < MISSING_MIN {
+                    continue;
+                }
+            }
+            self.take_over(node, row).await?;
+            seen.missing.remove(&row.node);
+            seen.gone.insert(row.node);
+        }
+        seen.view = Some(members.view);
+        Ok(())
+    }
+
+    /// Resolves the log of a node that is gone, if nobody has, and takes care of all it left.
+    async fn take_over(self: &Arc<Self>, node: &Arc<Node>, row: NodeRow) -> Result<()> {
+        let row = if row.is_resolved { row } else { self.resolve(&node.store, row, None).await? };
+        self.follow(node, row.node).await?;
+        if !row.is_sent {
+            let left = self.find_unsent_of(&node.store, row.node).await?;
+            self.hand_over(node, left);
+        }
+        if !row.is_trimmed || !row.is_swept {
+            node.leave_to_house(row);
+        }
+        Ok(())
+    }
+
+    /// Closes the commits of members that have been undecided for too long.
+    async fn close_hanging(&self, node: &Arc<Node>) -> Result<()> {
+        let now = self.clock.monotonic();
+        let hanging = self.view().neighbours.hanging(now, HANGING_MAX);
+        for (member, slot) in hanging {
+            let log = FencedLog::new(node.store.key_value().clone(), layout::log(member));
+            let from = Cursor { next: SlotIndex(slot + 1), epoch: Epoch(0) };
+            let read = node.store.again(|| log.read(from, 1)).await?;
+            for slot in read.slots {
+                let stored: StoredSlot = decode(&slot.payload, "a slot of a node's log")?;
+                for entry in stored.entries {
+                    if let Entry::Committing { id, attempt, named, .. } = entry {
+                        let (decision, _) = node.store.decision(&id).await?;
+                        let is_open = decision.as_ref().is_none_or(Decision::is_undecided);
+                        if is_open && named {
+                            node.store.close_named(&id, attempt).await?;
+                        } else if is_open {
+                            node.store.close_generated(&id, attempt).await?;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,299 @@
+//! Any node takes any call (T10): one for a transaction of another node goes there, one hop and no further.
+//!
+//! Whose a transaction is says its attempt, which a client carries and a generated id contains; of a name without an attempt
+//! its row says it. A node that does not answer may be gone, or not: reads and writes are refused as unavailable, since what
+//! it held is only there. What became of a commit is found out from the row, which is closed first
+//! ([`outcome`](crate::outcome)).
+//!
+//! What is answered from here is durable already, so it rests on nothing.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Error, Result,
+    effects::Effect,
+    engine::Core,
+    membership::Address,
+    model::{After, Attempt, Call, Committed, Key, NodeId, Outcome, Shown, TransactionId},
+    open::Found,
+    peers::{Answer, Message},
+};
+
+/// A call on its way to the node of its transaction.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Forwarded {
+    id: TransactionId,
+    attempt: Option<Attempt>,
+    asked: Asked,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+enum Asked {
+    Get(Key),
+    Write(Key, Option<Bytes>),
+    Send(Effect, Option<u32>),
+    Commit,
+    Abort,
+    Status,
+}
+
+/// What its node says.
+pub(crate) type Reply = Result<Said, Refused>;
+
+/// To each call what it asks for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Said {
+    Value(Option<Bytes>),
+    Done,
+    Committed(Option<(crate::model::Version, crate::model::Position)>),
+    Outcome(u8),
+}
+
+/// An error as it is sent: which, and what it says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Refused {
+    kind: u8,
+    outcome: Option<u8>,
+    why: String,
+}
+
+const OUTCOMES: [Outcome; 6] = [
+    Outcome::Open,
+    Outcome::Committing,
+    Outcome::Committed,
+    Outcome::Aborted,
+    Outcome::Expired,
+    Outcome::BegunAnew,
+];
+
+fn number(outcome: Outcome) -> u8 {
+    OUTCOMES.iter().position(|other| *other == outcome).expect("all are listed") as u8
+}
+
+fn outcome(number: u8) -> Result<Outcome> {
+    OUTCOMES.get(usize::from(number)).copied().ok_or_else(not_understood)
+}
+
+fn not_understood() -> Error {
+    Error::unavailable("a node answers what was not asked")
+}
+
+/// What is an error at its owner is the same error here.
+const INVALID: &str = "the node of the transaction refuses it";
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        let kind = match &error {
+            Error::Invalid(_) => 0,
+            Error::TooLarge(_) => 1,
+            Error::TooManyOpen => 2,
+            Error::TooMuchBuffered => 3,
+            Error::NoSuchTransaction => 4,
+            Error::NoSuchQueue => 5,
+            Error::NoSuchFunction => 6,
+            Error::TransactionFinished(_) => 7,
+            Error::NoValidVersion => 8,
+            Error::Conflict => 9,
+            Error::SnapshotTooOld => 10,
+            Error::Expired => 11,
+            Error::OutcomeUnknown => 12,
+            Error::Unavailable(_) => 13,
+            Error::NoRoom => 14,
+            Error::Corrupt(_) => 15,
+        };
+        let (outcome, why) = match error {
+            Error::TransactionFinished(outcome) => (Some(number(outcome)), String::new()),
+            Error::Unavailable(why) | Error::Corrupt(why) => (None, why.to_string()),
+            _ => (None, String::new()),
+        };
+        Self { kind, outcome, why }
+    }
+}
+
+impl From<Refused> for Error {
+    fn from(refused: Refused) -> Self {
+        let Refused { kind, outcome: number, why } = refused;
+        match kind {
+            0 => Self::Invalid(INVALID),
+            1 => Self::TooLarge(INVALID),
+            2 => Self::TooManyOpen,
+            3 => Self::TooMuchBuffered,
+            4 => Self::NoSuchTransaction,
+            5 => Self::NoSuchQueue,
+            6 => Self::NoSuchFunction,
+            7 => match number.map(outcome) {
+                Some(Ok(outcome)) => Self::TransactionFinished(outcome),
+                _ => not_understood(),
+            },
+            8 => Self::NoValidVersion,
+            9 => Self::Conflict,
+            10 => Self::SnapshotTooOld,
+            11 => Self::Expired,
+            12 => Self::OutcomeUnknown,
+            14 => Self::NoRoom,
+            15 => Self::Corrupt(why.into()),
+            _ => Self::Unavailable(why.into()),
+        }
+    }
+}
+
+impl Forwarded {
+    fn new(call: &Call, asked: Asked) -> Self {
+        Self { id: call.id.clone(), attempt: call.attempt, asked }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn commit(call: &Call) -> Self {
+        Self::new(call, Asked::Commit)
+    }
+}
+
+/// Another node, whose transaction is asked about.
+#[derive(Debug)]
+pub(crate) struct Owner {
+    node: NodeId,
+    address: Address,
+}
+
+impl Core {
+    /// Whose call this is; none: this node's, or of one that is gone.
+    pub(crate) async fn owner_elsewhere(self: &Arc<Self>, call: &Call) -> Result<Option<Owner>> {
+        if self.is_alone() || !matches!(self.find(call), Found::Nothing) {
+            return Ok(None);
+        }
+        let node = self.serving()?;
+        let attempt = match (call.attempt, call.id.generated()) {
+            (Some(attempt), _) => Some(attempt),
+            (None, Some(generated)) => Some(generated.attempt),
+            (None, None) => node.store.decision(&call.id).await?.0.map(|decision| decision.attempt),
+        };
+        let Some(attempt) = attempt.filter(|attempt| attempt.node != node.id) else { return Ok(None) };
+        let members = self.membership.members();
+        let address = members.nodes.get(&attempt.node).cloned();
+        Ok(address.map(|address| Owner { node: attempt.node, address }))
+    }
+
+    async fn forward(self: &Arc<Self>, owner: &Owner, call: &Call, asked: Asked) -> Result<Said> {
+        let node = self.serving()?;
+        let message = Message::Forward(Forwarded::new(call, asked));
+        match self.ask(&node, owner.node, &owner.address, &message).await? {
+            Answer::Reply(reply) => reply.map_err(Error::from),
+            _ => Err(not_understood()),
+        }
+    }
+
+    pub(crate) async fn forward_get(
+        self: &Arc<Self>,
+        owner: &Owner,
+        call: &Call,
+        key: &Key,
+    ) -> Result<Shown<Option<Bytes>>> {
+        match self.forward(owner, call, Asked::Get(key.clone())).await? {
+            Said::Value(value) => Ok(Shown::durable(value)),
+            _ => Err(not_understood()),
+        }
+    }
+
+    pub(crate) async fn forward_write(
+        self: &Arc<Self>,
+        owner: &Owner,
+        call: &Call,
+        key: Key,
+        value: Option<Bytes>,
+    ) -> Result<()> {
+        self.forward(owner, call, Asked::Write(key, value)).await.map(drop)
+    }
+
+    pub(crate) async fn forward_send(
+        self: &Arc<Self>,
+        owner: &Owner,
+        call: &Call,
+        effect: Effect,
+        place: Option<u32>,
+    ) -> Result<()> {
+        self.forward(owner, call, Asked::Send(effect, place)).await.map(drop)
+    }
+
+    /// Errors: as at its node; and `Unavailable` if that does not answer.
+    pub(crate) async fn forward_commit(self: &Arc<Self>, owner: &Owner, call: &Call) -> Result<Committed> {
+        match self.forward(owner, call, Asked::Commit).await? {
+            Said::Committed(after) => {
+                Ok(Committed { after: after.map(|(version, position)| After { version, position }) })
+            }
+            _ => Err(not_understood()),
+        }
+    }
+
+    pub(crate) async fn forward_abort(self: &Arc<Self>, owner: &Owner, call: &Call) -> Result<()> {
+        self.forward(owner, call, Asked::Abort).await.map(drop)
+    }
+
+    pub(crate) async fn forward_status(self: &Arc<Self>, owner: &Owner, call: &Call) -> Result<Outcome> {
+        match self.forward(owner, call, Asked::Status).await? {
+            Said::Outcome(number) => outcome(number),
+            _ => Err(not_understood()),
+        }
+    }
+
+    /// A call from another node. It goes no further.
+    pub(crate) async fn serve_forwarded(self: &Arc<Self>, forwarded: Forwarded) -> Reply {
+        let Forwarded { id, attempt, asked } = forwarded;
+        let call = Call { id, attempt };
+        self.serve_asked(&call, asked).await.map_err(Refused::from)
+    }
+
+    async fn serve_asked(self: &Arc<Self>, call: &Call, asked: Asked) -> Result<Said> {
+        match asked {
+            Asked::Get(key) => {
+                let Shown { value, point } = self.get(call, &key).await?;
+                self.serving()?.store.externalize(point).await?;
+                Ok(Said::Value(value))
+            }
+            Asked::Write(key, value) => self.write(call, key, value).await.map(|()| Said::Done),
+            Asked::Send(effect, place) => self.send(call, effect, place).await.map(|()| Said::Done),
+            Asked::Commit => {
+                let Committed { after } = self.commit(call).await?;
+                Ok(Said::Committed(after.map(|after| (after.version, after.position))))
+            }
+            Asked::Abort => self.abort(call).await.map(|()| Said::Done),
+            Asked::Status => {
+                let Shown { value, point } = self.status(call).await?;
+                self.serving()?.store.externalize(point).await?;
+                Ok(Said::Outcome(number(value)))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_the_same_on_the_other_side() {
+        let finished = OUTCOMES.map(Error::TransactionFinished);
+        let others = [
+            Error::Invalid(INVALID),
+            Error::TooLarge(INVALID),
+            Error::TooManyOpen,
+            Error::TooMuchBuffered,
+            Error::NoSuchTransaction,
+            Error::NoSuchQueue,
+            Error::NoSuchFunction,
+            Error::NoValidVersion,
+            Error::Conflict,
+            Error::SnapshotTooOld,
+            Error::Expired,
+            Error::OutcomeUnknown,
+            Error::unavailable("why"),
+            Error::NoRoom,
+            Error::Corrupt("where".into()),
+        ];
+        for error in finished.into_iter().chain(others) {
+            assert_eq!(Error::from(Refused::from(error.clone())), error);
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! A start among other nodes: it takes an id, becomes a member, and learns what all have heard.
+//!
+//! ```text
+//!  an id ──▶ a member ──▶ a row: from now on it is counted ──▶ a log ──▶ what the others have heard ──▶ it serves
+//! ```
+//!
+//! Nothing has to be finished before: versions are found by loads, and logs of nodes that are gone are resolved by whoever
+//! holds that office ([`fault_manager`](crate::fault_manager)). It is a handful of calls, however much was ever committed.
+//!
+//! **Why no version is collected that it needs.** Whoever collects lists the rows of nodes that live, and takes the minimum of
+//! what their oldest transactions had heard: of all of them, or nothing is collected. One that listed before this node's row
+//! was there had a minimum that no node it counted lies below; this node asks after its row is there, and begins with what
+//! one of those has heard, or with all that is decided in the store. So it lies above, too, and everybody who lists later
+//! counts it.
+//!
+//! - A member before a row: whoever finds a row of a node that is no member takes it for gone.
+//! - Dies anywhere: an id is lost, and perhaps a row whose log is resolved with nothing in it.
+//!
+//! From AFT, section 4.2, bootstrap, where a new node reads the commit set.
+
+use std::sync::Arc;
+
+use primitives::{Cursor, FencedLog};
+
+use crate::{
+    Error, Result,
+    engine::Core,
+    heard::Heard,
+    hybrid_clock::HybridClock,
+    keyspace, layout,
+    model::NodeId,
+    node::Node,
+    node_log::NodeLog,
+    peers::{Answer, Message, Standing},
+    records::{StoredSlot, decode},
+    registry,
+    store::Store,
+};
+
+impl Core {
+    /// Begins to serve beside others. Errors: as those of any start; the next try takes another id.
+    pub(crate) async fn join_others(self: &Arc<Self>, store: Arc<Store>) -> Result<()> {
+        if !keyspace::list_marked(&store).await?.is_empty() {
+            return Err(Error::unavailable("the store has sequenced keyspaces, which one node serves alone"));
+        }
+        let id = registry::take_id(&store).await?;
+        self.membership.join(id).await?;
+        registry::put_row(&store, id, self.clock.now()).await?;
+        let log = FencedLog::new(Arc::clone(&self.key_value), layout::log(id));
+        let (writer, _) = store.again(|| log.take_over(Cursor::START)).await?;
+        store.seen(writer.point())?;
+        let clock = Arc::clone(&self.clock);
+        let log = NodeLog::new(
+            Arc::clone(&store),
+            writer,
+            clock,
+            HybridClock::default(),
+            self.slot_bytes_max(),
+            self.config.broken,
+        );
+        let node = Arc::new(Node::new(id, store, log, self.clock.monotonic()));
+        let rows = registry::list(&node.store).await?;
+        let mut heard = Heard::default();
+        let mut dropped = Heard::default();
+        for row in &rows {
+            node.log.observe(row.timestamp);
+            // What a resolved log holds is decided, and the index is empty.
+            if row.is_resolved {
+                heard.finish(row.node, row.node);
+            }
+            if row.is_trimmed {
+                dropped.finish(row.node, row.node);
+            }
+        }
+        let told = self.ask_others(&node).await?;
+        for standing in &told {
+            node.log.observe(standing.timestamp);
+            heard.merge(&standing.heard);
+            dropped.merge(&standing.dropped);
+        }
+        if told.is_empty() {
+            for row in rows.iter().filter(|row| !row.is_resolved && row.node != id) {
+                self.hear_log(&node, row.node, &mut heard, &mut dropped).await?;
+            }
+        }
+        heard.advance(id, node.log.decided_through());
+        node.store.look()?;
+        {
+            let mut view = self.view();
+            view.heard = Arc::new(heard);
+            view.dropped = Arc::new(dropped);
+            view.neighbours = crate::broadcast::Neighbours::default();
+            view.node = Some(Arc::clone(&node));
+        }
+        tracing::info!(node = id.0, "transactions are served, beside other nodes");
+        self.announce_for_ever(&node);
+        self.follow_for_ever(&node);
+        self.look_after_others(&node);
+        self.keep_house(node, Vec::new());
+        Ok(())
+    }
+
+    /// How the other members stand: those that answer.
+    async fn ask_others(self: &Arc<Self>, node: &Arc<Node>) -> Result<Vec<Standing>> {
+        let others = self.others(node);
+        let asked = others.into_iter().map(|(other, address)| {
+            let (core, node) = (Arc::clone(self), Arc::clone(node));
+            async move { core.ask(&node, other, &address, &Message::Ask).await }
+        });
+        let answers = futures_util::future::join_all(asked).await;
+        let standing = answers.into_iter().filter_map(|answer| match answer {
+            Ok(Answer::Standing(standing)) => Some(standing),
+            _ => None,
+        });
+        node.store.standing()?;
+        Ok(standing.collect())
+    }
+
+    /// Everything of a log that is decided by now counts as heard: nothing of it is in memory yet.
+    async fn hear_log(&self, node: &Node, log: NodeId, heard: &mut Heard, dropped: &mut Heard) -> Result<()> {
+        let fenced = FencedLog::new(Arc::clone(&self.key_value), layout::log(log));
+        let mut cursor = node.store.again(|| fenced.start()).await?;
+        dropped.advance(log, cursor.next.0 - 1);
+        let mut is_decided = true;
+        loop {
+            let read = self.read_on(node, &fenced, cursor).await?;
+            for slot in &read.slots {
+                let stored: StoredSlot = decode(&slot.payload, "a slot of a node's log")?;
+                node.log.observe(stored.timestamp);
+                if is_decided {
+                    is_decided = self.outcomes(node, stored).await?.1;
+                }
+                if is_decided {
+                    heard.advance(log, slot.index.0);
+                }
+            }
+            if is_decided {
+                heard.advance(log, read.cursor.next.0 - 1);
+            }
+            if read.is_tail {
+                return Ok(());
+            }
+            cursor = read.cursor;
+        }
+    }
+}

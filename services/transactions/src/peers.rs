@@ -1,0 +1,342 @@
+//! How nodes ask each other: one call to one node, its messages and their bounds.
+//!
+//! A call is a question and its answer, both as bytes, so that whoever carries them knows nothing of what they say. It may
+//! be lost, late or doubled: every message can be repeated, and none is more than news or a question. What a node promises
+//! it promises by its log and its rows.
+//!
+//! A message says to which node it goes, not only to which address: a process that starts over is another node at the same
+//! address. One whose kind is not known is refused by its number, so nodes of two builds can work beside each other.
+//!
+//! Bounds: [`MESSAGE_BYTES_MAX`] a message, [`CALL_MAX`] a call.
+
+use std::{fmt::Debug, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use ports::DurabilityPoint;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::{
+    Error, Result,
+    engine::Core,
+    forward::{Forwarded, Reply},
+    heard::Heard,
+    membership::Address,
+    model::{Attempt, NodeId, Position, Timestamp, TransactionId, Version},
+    node::Node,
+    records::{CommitRecord, Write, decode, encode},
+};
+
+/// The longest message: a value of the largest size, and what stands around it.
+pub const MESSAGE_BYTES_MAX: usize = (64 << 20) + (64 << 10);
+
+/// How long an answer is waited for.
+pub const CALL_MAX: Duration = Duration::from_secs(2);
+
+/// There was no answer: what was asked may have been done.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no answer from a node: {0}")]
+pub struct NoAnswer(pub Arc<str>);
+
+/// The way to the other nodes.
+#[async_trait]
+pub trait Peers: Debug + Send + Sync {
+    /// Takes `message` to the node at `address`, and its answer back. Nothing is promised of order, nor that a message
+    /// arrives once.
+    async fn call(&self, address: &Address, message: Bytes) -> Result<Bytes, NoAnswer>;
+}
+
+/// What a node is asked or told.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Message {
+    /// How do you stand?
+    Ask,
+    /// This has happened here.
+    Announce(Announcement),
+    /// A call for a transaction of yours.
+    Forward(Forwarded),
+}
+
+/// What it says to that.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Answer {
+    /// To what was asked or announced.
+    Standing(Standing),
+    /// To a call.
+    Reply(Reply),
+    /// That node is not here, or no more.
+    NotHere,
+    /// What kind of message this is, is not known.
+    Unknown(u8),
+}
+
+const ASK: u8 = 1;
+const ANNOUNCE: u8 = 2;
+const FORWARD: u8 = 3;
+
+const STANDING: u8 = 1;
+const REPLY: u8 = 2;
+const NOT_HERE: u8 = 3;
+const UNKNOWN: u8 = 4;
+
+/// Between whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Way {
+    pub(crate) from: NodeId,
+    pub(crate) to: NodeId,
+}
+
+/// How a node stands. All but its clock only grows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Standing {
+    /// Its wall clock, in milliseconds.
+    pub(crate) wall_ms: u64,
+    /// The highest timestamp it has given or heard of.
+    pub(crate) timestamp: Timestamp,
+    /// What it has heard.
+    pub(crate) heard: Heard,
+    /// What everybody who runs there had heard at the begin.
+    pub(crate) horizon: Heard,
+    /// Up to where deletions may be dropped.
+    pub(crate) dropped: Heard,
+}
+
+/// What has happened in the log of a node since the receiver last heard of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Announcement {
+    pub(crate) standing: Standing,
+    /// The first slot it tells of.
+    pub(crate) from: u64,
+    /// Up to here everything is decided.
+    pub(crate) through: u64,
+    /// The last slot there is.
+    pub(crate) last: u64,
+    /// What has committed in between, but for what a newer version of every key supersedes.
+    pub(crate) records: Vec<Announced>,
+}
+
+/// A commit, as it is announced.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Announced {
+    id: TransactionId,
+    attempt: Attempt,
+    version: Version,
+    position: Position,
+    writes: Vec<Write>,
+    parts: u32,
+}
+
+impl From<&CommitRecord> for Announced {
+    fn from(record: &CommitRecord) -> Self {
+        let CommitRecord { id, attempt, version, position, writes, parts, .. } = record.clone();
+        Self { id, attempt, version, position, writes, parts }
+    }
+}
+
+impl From<Announced> for CommitRecord {
+    fn from(announced: Announced) -> Self {
+        let Announced { id, attempt, version, position, mut writes, parts } = announced;
+        writes.sort_by(|left, right| left.key.cmp(&right.key));
+        // Nothing is announced before it is durable.
+        let point = DurabilityPoint::DURABLE;
+        Self { id, attempt, version, position, writes, parts, point }
+    }
+}
+
+impl Message {
+    pub(crate) fn encode(&self, way: Way) -> Bytes {
+        match self {
+            Self::Ask => frame(ASK, &(way, ())),
+            Self::Announce(announcement) => frame(ANNOUNCE, &(way, announcement)),
+            Self::Forward(forwarded) => frame(FORWARD, &(way, forwarded)),
+        }
+    }
+
+    /// What was sent, and between whom. Errors: the kind of a message that is not known.
+    fn decode(bytes: &[u8]) -> Result<(Way, Self), u8> {
+        let (kind, body) = unframe(bytes).ok_or(0_u8)?;
+        let damaged = |_| kind;
+        match kind {
+            ASK => read::<(Way, ())>(body).map(|(way, ())| (way, Self::Ask)).map_err(damaged),
+            ANNOUNCE => read(body).map(|(way, said)| (way, Self::Announce(said))).map_err(damaged),
+            FORWARD => read(body).map(|(way, said)| (way, Self::Forward(said))).map_err(damaged),
+            unknown => Err(unknown),
+        }
+    }
+}
+
+impl Answer {
+    fn encode(&self) -> Bytes {
+        match self {
+            Self::Standing(standing) => frame(STANDING, standing),
+            Self::Reply(reply) => frame(REPLY, reply),
+            Self::NotHere => frame(NOT_HERE, &()),
+            Self::Unknown(kind) => frame(UNKNOWN, kind),
+        }
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self> {
+        let refuse = || Error::unavailable("a node answers what this build does not know");
+        let (kind, body) = unframe(bytes).ok_or_else(refuse)?;
+        match kind {
+            STANDING => Ok(Self::Standing(read(body)?)),
+            REPLY => Ok(Self::Reply(read(body)?)),
+            NOT_HERE => Ok(Self::NotHere),
+            UNKNOWN => Ok(Self::Unknown(read(body)?)),
+            _ => Err(refuse()),
+        }
+    }
+}
+
+fn frame<T: Serialize>(kind: u8, body: &T) -> Bytes {
+    let body = encode(body);
+    let mut framed = Vec::with_capacity(1 + body.len());
+    framed.push(kind);
+    framed.extend_from_slice(&body);
+    framed.into()
+}
+
+fn unframe(bytes: &[u8]) -> Option<(u8, &[u8])> {
+    let (kind, body) = bytes.split_first()?;
+    (bytes.len() <= MESSAGE_BYTES_MAX).then_some((*kind, body))
+}
+
+fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T> {
+    Ok(decode(body, "what a node says")?)
+}
+
+impl Core {
+    /// Whether no other node shares the store.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.peers.is_none()
+    }
+
+    /// Asks the node `to`. Errors: `Unavailable`, and it may have heard.
+    pub(crate) async fn ask(
+        &self,
+        node: &Node,
+        to: NodeId,
+        address: &Address,
+        message: &Message,
+    ) -> Result<Answer> {
+        let Some(peers) = &self.peers else { return Err(Error::unavailable("there is no other node")) };
+        let message = message.encode(Way { from: node.id, to });
+        if message.len() > MESSAGE_BYTES_MAX {
+            return Err(Error::TooLarge("what is to be told to a node"));
+        }
+        let answered = tokio::select! {
+            biased;
+            answered = peers.call(address, message) => answered,
+            () = self.clock.sleep(CALL_MAX) => Err(NoAnswer("it takes too long".into())),
+        };
+        let answer = answered.map_err(|error| Error::unavailable(&error.to_string()))?;
+        match Answer::decode(&answer)? {
+            Answer::NotHere => Err(Error::unavailable("the node is gone")),
+            Answer::Unknown(kind) => {
+                Err(Error::unavailable(&format!("the node does not know messages of kind {kind}")))
+            }
+            answer => Ok(answer),
+        }
+    }
+
+    /// Answers what another node asks.
+    pub(crate) async fn answer_peer(self: &Arc<Self>, message: &[u8]) -> Bytes {
+        let answer = match Message::decode(message) {
+            Ok((way, message)) => self.answer_message(way, message).await,
+            Err(kind) => Answer::Unknown(kind),
+        };
+        answer.encode()
+    }
+
+    async fn answer_message(self: &Arc<Self>, way: Way, message: Message) -> Answer {
+        let node = self.view().node.clone().filter(|node| node.id == way.to);
+        // What one has heard that nobody counts any more may lie below what is collected.
+        let Some(node) = node.filter(|node| self.may_answer(node).is_ok()) else { return Answer::NotHere };
+        match message {
+            Message::Ask => Answer::Standing(self.standing(&node)),
+            Message::Announce(announcement) => {
+                self.hear_announced(&node, way.from, announcement);
+                Answer::Standing(self.standing(&node))
+            }
+            Message::Forward(forwarded) => Answer::Reply(self.serve_forwarded(forwarded).await),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        model::{Call, Key},
+        records::Place,
+    };
+
+    fn standing() -> Standing {
+        let mut heard = Heard::default();
+        heard.finish(NodeId(1), NodeId(4));
+        heard.advance(NodeId(6), 9);
+        let (horizon, dropped) = (heard.clone(), Heard::default());
+        Standing { wall_ms: 5, timestamp: Timestamp(6), heard, horizon, dropped }
+    }
+
+    fn messages() -> Vec<Message> {
+        let attempt = Attempt { node: NodeId(6), sequence: 3 };
+        let id = TransactionId::new("order-1").expect("a name");
+        let key = Key::new("k").expect("short");
+        let record = CommitRecord {
+            id: id.clone(),
+            attempt,
+            version: Version::default(),
+            position: Position { log: NodeId(6), slot: 9 },
+            writes: vec![Write { key, write: 1, place: Place::Gone }],
+            parts: 0,
+            point: DurabilityPoint::DURABLE,
+        };
+        let records = vec![Announced::from(&record)];
+        let announcement = Announcement { standing: standing(), from: 8, through: 9, last: 11, records };
+        let forwarded = Forwarded::commit(&Call { id, attempt: Some(attempt) });
+        vec![Message::Ask, Message::Announce(announcement), Message::Forward(forwarded)]
+    }
+
+    #[test]
+    fn messages_are_read_back_as_they_were_sent() {
+        let way = Way { from: NodeId(1), to: NodeId(2) };
+        for message in messages() {
+            assert_eq!(Message::decode(&message.encode(way)), Ok((way, message)));
+        }
+        for answer in [Answer::Standing(standing()), Answer::NotHere, Answer::Unknown(7)] {
+            assert_eq!(Answer::decode(&answer.encode()).expect("an answer"), answer);
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_refused_by_its_number() {
+        let way = Way { from: NodeId(1), to: NodeId(2) };
+        let mut message = Message::Ask.encode(way).to_vec();
+        message[0] = 77;
+        assert_eq!(Message::decode(&message), Err(77));
+        assert_eq!(Message::decode(&[]), Err(0));
+        assert!(Answer::decode(&[9, 1]).is_err() && Answer::decode(&[]).is_err());
+    }
+
+    /// Whatever bytes come: no panic, and no more memory than they name.
+    #[test]
+    fn hostile_bytes_are_refused() {
+        let mut random = fastrand::Rng::with_seed(7);
+        let way = Way { from: NodeId(1), to: NodeId(2) };
+        for message in messages() {
+            let whole = message.encode(way);
+            for _ in 0..2_000 {
+                let mut bytes = whole.to_vec();
+                bytes.truncate(random.usize(..=bytes.len()));
+                for _ in 0..random.usize(0..4) {
+                    if !bytes.is_empty() {
+                        let place = random.usize(..bytes.len());
+                        bytes[place] = random.u8(..);
+                    }
+                }
+                let _ = (Message::decode(&bytes), Answer::decode(&bytes));
+            }
+        }
+    }
+}

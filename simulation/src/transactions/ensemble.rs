@@ -1,0 +1,233 @@
+//! Who is a member, as processes of one world hear it: a coordination service without its protocol.
+//!
+//! A process that lives and is not cut off has a lease that is always fresh. One that dies or is cut off keeps its
+//! membership until its lease has run out and some more; what has changed is heard by each process after a while of its own,
+//! so views differ for a moment.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use fastrand::Rng;
+use ports::{Clock, Monotonic};
+use tokio::sync::watch;
+use transactions::{
+    Error, Result,
+    membership::{Address, Members, Membership, Office},
+    model::NodeId,
+};
+
+use super::mortal::Life;
+
+/// How long a lease lasts that was just renewed.
+const LEASE: Duration = Duration::from_secs(2);
+/// How old a lease may be that is always renewed in time.
+const RENEWED_EVERY: Duration = Duration::from_millis(500);
+/// After this somebody who renews no more is no member: later than its lease ends.
+const GONE_AFTER: Duration = Duration::from_millis(2_500);
+/// The longest that a change is on its way.
+const HEARD_AFTER_MS_MAX: u64 = 200;
+
+/// All members. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Ensemble(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    rng: Rng,
+    members: BTreeMap<NodeId, Address>,
+    seats: Vec<Arc<Seat>>,
+}
+
+impl Ensemble {
+    /// An ensemble without members, whose chance comes from `rng`.
+    pub fn new(rng: Rng) -> Self {
+        Self(Arc::new(Mutex::new(State { rng, members: BTreeMap::new(), seats: Vec::new() })))
+    }
+
+    /// The membership of a new process at `address`.
+    pub fn seat(&self, address: &Address, life: Life, clock: Arc<dyn Clock>) -> Arc<Seat> {
+        let seat = Arc::new(Seat {
+            ensemble: self.clone(),
+            address: address.clone(),
+            life,
+            clock,
+            inner: Mutex::new(Inner { node: None, lease: None, cut_off: None }),
+            members: watch::Sender::new(Members::default()),
+        });
+        self.state().seats.push(Arc::clone(&seat));
+        seat
+    }
+
+    /// Somebody's membership has ended.
+    fn end(&self, node: NodeId) {
+        if self.state().members.remove(&node).is_some() {
+            self.tell();
+        }
+    }
+
+    /// All hear of a change, each after a while.
+    fn tell(&self) {
+        let seats: Vec<(Arc<Seat>, u64)> = {
+            let mut state = self.state();
+            state.seats.retain(|seat| !seat.life.is_over());
+            let seats = state.seats.clone();
+            seats.into_iter().map(|seat| (seat, state.rng.u64(..=HEARD_AFTER_MS_MAX))).collect()
+        };
+        for (seat, after_ms) in seats {
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_millis(after_ms)).await;
+                if !seat.is_cut_off() {
+                    seat.look();
+                }
+            });
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One process's membership.
+#[derive(Debug)]
+pub struct Seat {
+    ensemble: Ensemble,
+    address: Address,
+    life: Life,
+    clock: Arc<dyn Clock>,
+    inner: Mutex<Inner>,
+    members: watch::Sender<Members>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    node: Option<NodeId>,
+    /// When it was last renewed, if it is not all the time.
+    lease: Option<Monotonic>,
+    cut_off: Option<Monotonic>,
+}
+
+impl Seat {
+    /// It renews nothing and hears nothing from now on.
+    pub fn cut_off(&self) {
+        let now = self.clock.monotonic();
+        let node = {
+            let mut inner = self.inner();
+            inner.cut_off = Some(now);
+            inner.lease = Some(now);
+            inner.node
+        };
+        self.ends_later(node);
+    }
+
+    /// It reaches the others again: as a member, if it is one still.
+    pub fn reconnect(&self) {
+        let mut inner = self.inner();
+        inner.cut_off = None;
+        let is_member = inner.node.is_some_and(|node| self.ensemble.state().members.contains_key(&node));
+        if is_member {
+            inner.lease = None;
+        }
+        drop(inner);
+        self.look();
+    }
+
+    /// Its process has died.
+    pub fn die(&self) {
+        self.inner().cut_off.get_or_insert(self.clock.monotonic());
+        let node = self.inner().node;
+        self.ends_later(node);
+    }
+
+    fn ends_later(&self, node: Option<NodeId>) {
+        let Some(node) = node else { return };
+        let ensemble = self.ensemble.clone();
+        let seat = ensemble.state().seats.iter().find(|seat| std::ptr::eq(&***seat, self)).cloned();
+        tokio::spawn(async move {
+            tokio::time::sleep(GONE_AFTER).await;
+            // It may be back.
+            if seat.is_none_or(|seat| seat.life.is_over() || seat.is_cut_off()) {
+                ensemble.end(node);
+            }
+        });
+    }
+
+    fn is_cut_off(&self) -> bool {
+        self.inner().cut_off.is_some()
+    }
+
+    /// Sees the members as they are.
+    fn look(&self) {
+        let nodes = self.ensemble.state().members.clone();
+        self.members.send_if_modified(|members| {
+            let is_news = members.nodes != nodes;
+            if is_news {
+                *members = Members { view: members.view + 1, nodes };
+            }
+            is_news
+        });
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[async_trait]
+impl Membership for Seat {
+    async fn join(&self, node: NodeId) -> Result<()> {
+        if self.life.is_over() {
+            return std::future::pending().await;
+        }
+        if self.is_cut_off() {
+            return Err(Error::Unavailable("the members are not reached".into()));
+        }
+        {
+            let mut state = self.ensemble.state();
+            let mut inner = self.inner();
+            if let Some(before) = inner.node.replace(node) {
+                state.members.remove(&before);
+            }
+            inner.lease = None;
+            state.members.insert(node, self.address.clone());
+        }
+        self.look();
+        self.ensemble.tell();
+        Ok(())
+    }
+
+    async fn leave(&self) {
+        let node = self.inner().node.take();
+        if let Some(node) = node {
+            self.ensemble.end(node);
+        }
+    }
+
+    fn members(&self) -> Members {
+        self.members.borrow().clone()
+    }
+
+    async fn changed(&self, view: u64) -> Members {
+        let mut members = self.members.subscribe();
+        let changed = members.wait_for(|members| members.view > view).await;
+        changed.expect("the sender lives as long as `self`").clone()
+    }
+
+    fn may_answer_until(&self) -> Option<Monotonic> {
+        let inner = self.inner();
+        Some(match (inner.node, inner.lease) {
+            (None, _) => Monotonic::default(),
+            (Some(_), Some(renewed)) => renewed + (LEASE - RENEWED_EVERY),
+            (Some(_), None) => self.clock.monotonic() + (LEASE - RENEWED_EVERY),
+        })
+    }
+
+    fn leads(&self, _: Office) -> bool {
+        let node = self.inner().node;
+        node.is_some() && self.members.borrow().nodes.keys().next() == node.as_ref()
+    }
+}

@@ -1,0 +1,195 @@
+//! What happens to nodes and store while a scenario runs: deaths and starts, partitions, and the end of all that.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+
+use super::{
+    house::{Among, House},
+    mortal::{Life, Side},
+    scenario::{Disaster, Scenario},
+};
+
+/// The most port calls that a process makes before a death ordered for it strikes.
+const CALLS_UNTIL_DEATH_MAX: u64 = 60;
+
+/// A process for which a death was ordered, and which makes no call at all, dies after this long.
+const IDLE_UNTIL_DEATH: Duration = Duration::from_millis(300);
+
+/// Deaths and starts of nodes.
+pub(super) struct Fate<'scenario> {
+    pub(super) scenario: &'scenario Scenario,
+    pub(super) house: &'scenario House,
+    pub(super) rng: Rng,
+    pub(super) skew_ms: i64,
+    /// Of each place.
+    pub(super) skews: Vec<i64>,
+}
+
+impl Fate<'_> {
+    /// All disasters, one after the other; then nothing, for ever.
+    pub(super) async fn strike(&mut self) {
+        for disaster in &self.scenario.disasters {
+            self.house.connect().await;
+            match disaster {
+                Disaster::Node => self.node_dies().await,
+                Disaster::Everything => {
+                    self.node_dies().await;
+                    self.house.world().crash_keeping_some();
+                }
+                Disaster::Store => {
+                    self.a_while().await;
+                    self.house.world().crash_keeping_some();
+                    continue;
+                }
+                Disaster::Replacement => {
+                    self.a_while().await;
+                    self.house.leave_behind();
+                }
+                Disaster::Departure => {
+                    self.a_while().await;
+                    if let Some(life) = self.house.life().filter(|_| self.rng.bool()) {
+                        self.order_death(&life);
+                    }
+                    self.house.leave().await;
+                }
+                Disaster::OneOfMany => {
+                    self.one_dies().await;
+                    continue;
+                }
+                Disaster::Partition => {
+                    self.partition().await;
+                    continue;
+                }
+                Disaster::CutOff => {
+                    self.cut_off().await;
+                    continue;
+                }
+            }
+            self.start().await;
+        }
+        std::future::pending::<()>().await;
+    }
+
+    async fn a_while(&mut self) {
+        tokio::time::sleep(Duration::from_millis(self.rng.u64(1..300))).await;
+    }
+
+    /// Whoever serves dies at one of its next calls.
+    async fn node_dies(&mut self) {
+        let Some(life) = self.house.life() else { return };
+        self.order_death(&life);
+        tokio::select! {
+            biased;
+            () = life.over() => {}
+            () = tokio::time::sleep(IDLE_UNTIL_DEATH) => {}
+        }
+        self.house.kill();
+    }
+
+    /// One of several dies, and another process takes its place.
+    async fn one_dies(&mut self) {
+        let place = self.rng.usize(..self.house.places());
+        if let Some(life) = self.house.life_at(place) {
+            self.order_death(&life);
+            tokio::select! {
+                biased;
+                () = life.over() => {}
+                () = tokio::time::sleep(IDLE_UNTIL_DEATH) => {}
+            }
+            self.house.kill_at(place);
+        }
+        let away = Duration::from_millis(self.rng.u64(..5_000));
+        tokio::time::sleep(away).await;
+        loop {
+            let life = Life::default();
+            if self.rng.usize(..4) == 0 {
+                self.order_death(&life);
+            }
+            if self.house.boot_at(place, life.clone(), self.skews[place]).await {
+                life.goes_on();
+                return;
+            }
+        }
+    }
+
+    /// Two places that are not the same.
+    fn two(&mut self) -> [usize; 2] {
+        let places = self.house.places();
+        let one = self.rng.usize(..places);
+        [one, (one + self.rng.usize(1..places)) % places]
+    }
+
+    async fn partition(&mut self) {
+        self.a_while().await;
+        let [one, other] = self.two();
+        let Some(Among { network, .. }) = self.house.surroundings() else { return };
+        network.cut(&Among::address(one), &Among::address(other));
+        let lasts = Duration::from_millis(self.rng.u64(100..6_000));
+        tokio::time::sleep(lasts).await;
+        network.mend();
+    }
+
+    async fn cut_off(&mut self) {
+        self.a_while().await;
+        let place = self.rng.usize(..self.house.places());
+        let Some(Among { network, .. }) = self.house.surroundings() else { return };
+        let Some(seat) = self.house.seat_at(place) else { return };
+        for other in (0..self.house.places()).filter(|other| *other != place) {
+            network.cut(&Among::address(place), &Among::address(other));
+        }
+        seat.cut_off();
+        let lasts = Duration::from_millis(self.rng.u64(500..15_000));
+        tokio::time::sleep(lasts).await;
+        network.mend();
+        seat.reconnect();
+    }
+
+    fn order_death(&mut self, life: &Life) {
+        let side = if self.rng.bool() { Side::Before } else { Side::After };
+        life.ends_after(self.rng.u64(..CALLS_UNTIL_DEATH_MAX), side);
+    }
+
+    /// A new process, which may die while it starts; then another one.
+    async fn start(&mut self) {
+        loop {
+            let life = Life::default();
+            if self.rng.usize(..3) == 0 {
+                self.order_death(&life);
+            }
+            self.skew_ms -= self.scenario.clock_set_back.as_millis() as i64;
+            if self.house.boot(life.clone(), self.skew_ms).await {
+                life.goes_on();
+                return;
+            }
+        }
+    }
+
+    /// Nothing goes wrong any more, and somebody serves.
+    pub(super) async fn heal(&mut self) {
+        self.house.world().faults().calm();
+        self.house.kill_left_behind();
+        if let Some(Among { network, .. }) = self.house.surroundings() {
+            network.calm();
+            for (place, skew) in (0..).zip(self.skews.clone()) {
+                if let Some(seat) = self.house.seat_at(place) {
+                    seat.reconnect();
+                }
+                if let Some(life) = self.house.life_at(place) {
+                    life.goes_on();
+                }
+                if self.house.serving_at(place).is_none() {
+                    self.house.kill_at(place);
+                    self.house.boot_at(place, Life::default(), skew).await;
+                }
+            }
+            return;
+        }
+        if let Some(life) = self.house.life() {
+            life.goes_on();
+        }
+        if self.house.serving().is_none() {
+            self.house.boot(Life::default(), self.skew_ms).await;
+        }
+    }
+}

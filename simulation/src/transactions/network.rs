@@ -1,0 +1,192 @@
+//! The network between nodes: messages that are lost, late or doubled, and ways that are cut.
+//!
+//! A message that is lost brings no answer, ever: who asks has to stop waiting. One that is late or doubled arrives although
+//! nobody waits any more. An address at which no process lives refuses at once, as a machine does whose process is gone.
+//!
+//! All chance is from a seed, and all delays are virtual, so one seed gives one run.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    future::pending,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use fastrand::Rng;
+use tokio::sync::oneshot;
+use transactions::{
+    Engine,
+    membership::Address,
+    peers::{NoAnswer, Peers},
+};
+
+use super::mortal::Life;
+
+/// A message takes at least this long.
+const DELAY_MIN: Duration = Duration::from_millis(1);
+
+/// How bad a network is. One in so many; zero: none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Trouble {
+    /// Messages that are lost, or whose answers are.
+    pub one_lost_in: usize,
+    /// Messages that come twice.
+    pub one_doubled_in: usize,
+    /// Messages that take up to ten seconds.
+    pub one_late_in: usize,
+}
+
+/// The network. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Network(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    rng: Rng,
+    trouble: Trouble,
+    processes: BTreeMap<String, (Engine, Life)>,
+    /// Ways that are cut, in both directions.
+    cut: BTreeSet<(String, String)>,
+}
+
+/// What becomes of one message.
+#[derive(Debug, Clone, Copy)]
+struct Fate {
+    there: Duration,
+    back: Duration,
+    is_lost: bool,
+    is_answer_lost: bool,
+    again_after: Option<Duration>,
+}
+
+impl Network {
+    /// A network whose chance comes from `rng`.
+    pub fn new(rng: Rng, trouble: Trouble) -> Self {
+        let (processes, cut) = (BTreeMap::new(), BTreeSet::new());
+        Self(Arc::new(Mutex::new(State { rng, trouble, processes, cut })))
+    }
+
+    /// From now on `engine` is reached at `address`, as long as `life` lasts.
+    pub fn listen(&self, address: &Address, engine: Engine, life: Life) {
+        self.state().processes.insert(address.0.clone(), (engine, life));
+    }
+
+    /// Nobody is reached at `address` any more.
+    pub fn hang_up(&self, address: &Address) {
+        let gone = self.state().processes.remove(&address.0);
+        drop(gone);
+    }
+
+    /// Cuts the way between two addresses.
+    pub fn cut(&self, one: &Address, other: &Address) {
+        let mut state = self.state();
+        state.cut.insert((one.0.clone(), other.0.clone()));
+        state.cut.insert((other.0.clone(), one.0.clone()));
+    }
+
+    /// All ways are open again.
+    pub fn mend(&self) {
+        self.state().cut.clear();
+    }
+
+    /// Nothing goes wrong any more.
+    pub fn calm(&self) {
+        let mut state = self.state();
+        state.cut.clear();
+        state.trouble = Trouble::default();
+    }
+
+    /// The way out of `address`.
+    pub fn from(&self, address: &Address) -> Arc<dyn Peers> {
+        Arc::new(Line { network: self.clone(), from: address.clone() })
+    }
+
+    fn is_cut(&self, from: &Address, to: &Address) -> bool {
+        self.state().cut.contains(&(from.0.clone(), to.0.clone()))
+    }
+
+    fn at(&self, address: &Address) -> Option<(Engine, Life)> {
+        self.state().processes.get(&address.0).filter(|(_, life)| !life.is_over()).cloned()
+    }
+
+    fn draw(&self) -> Fate {
+        let mut state = self.state();
+        let Trouble { one_lost_in, one_doubled_in, one_late_in } = state.trouble;
+        let rng = &mut state.rng;
+        let mut strikes = |one_in: usize| one_in > 0 && rng.usize(..one_in) == 0;
+        let (is_lost, is_answer_lost) = (strikes(one_lost_in), strikes(one_lost_in));
+        let (is_doubled, is_late) = (strikes(one_doubled_in), strikes(one_late_in));
+        let mut delay = |most_ms: u64| DELAY_MIN + Duration::from_millis(rng.u64(..=most_ms));
+        let there = delay(if is_late { 10_000 } else { 4 });
+        let again_after = is_doubled.then(|| delay(5_000));
+        Fate { there, back: delay(4), is_lost, is_answer_lost, again_after }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a message there, after a while; none: it does not arrive.
+    async fn deliver(
+        &self,
+        after: Duration,
+        from: Address,
+        to: Address,
+        message: Bytes,
+    ) -> Option<Result<Bytes, NoAnswer>> {
+        tokio::time::sleep(after).await;
+        if self.is_cut(&from, &to) {
+            return None;
+        }
+        let Some((engine, life)) = self.at(&to) else {
+            return Some(Err(NoAnswer("nobody is there".into())));
+        };
+        let answer = tokio::select! {
+            biased;
+            () = life.over() => return None,
+            answer = engine.answer_peer(&message) => answer,
+        };
+        (!self.is_cut(&to, &from)).then_some(Ok(answer))
+    }
+}
+
+#[derive(Debug)]
+struct Line {
+    network: Network,
+    from: Address,
+}
+
+#[async_trait]
+impl Peers for Line {
+    async fn call(&self, address: &Address, message: Bytes) -> Result<Bytes, NoAnswer> {
+        let fate = self.network.draw();
+        let deliver = |after| {
+            let (network, from, to) = (self.network.clone(), self.from.clone(), address.clone());
+            let message = message.clone();
+            async move { network.deliver(after, from, to, message).await }
+        };
+        if let Some(after) = fate.again_after {
+            tokio::spawn(deliver(fate.there + after));
+        }
+        if fate.is_lost {
+            return pending().await;
+        }
+        let (told, answered) = oneshot::channel();
+        let delivered = deliver(fate.there);
+        tokio::spawn(async move {
+            if let Some(answer) = delivered.await
+                && !fate.is_answer_lost
+            {
+                tokio::time::sleep(fate.back).await;
+                // Whoever asked may have stopped waiting.
+                let _ = told.send(answer);
+            }
+        });
+        match answered.await {
+            Ok(answer) => answer,
+            Err(_) => pending().await,
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! T2, T4, T5, T6, T9, T10, T14 among several nodes: which die anywhere, are cut off, and hear of each other late.
+
+use std::time::Duration;
+
+use simulation::{
+    faults::Weather,
+    transactions::{
+        client::Habits,
+        network::Trouble,
+        scenario::{Disaster, Scenario, seeds},
+        workload::Mix,
+    },
+};
+use transactions::broken::Broken;
+
+use super::SEEDS_UNTIL_CAUGHT;
+
+/// What was acknowledged is seen everywhere by then if nothing fails, and if a node does.
+const SEEN_WITHIN: Duration = Duration::from_secs(2);
+const SEEN_WITHIN_LOSSES: Duration = Duration::from_secs(10);
+
+/// Small transactions on two nodes that are both asked, by clients that move from one to the other.
+fn two(weather: Weather) -> Scenario {
+    let habits = Habits {
+        one_named_in: 3,
+        carries_after: true,
+        pause: Duration::from_millis(1_500),
+        ..Habits::default()
+    };
+    let mix = Mix { clients: 3, transactions: 24, keys: 4, ..Scenario::default().mix };
+    Scenario { nodes: 2, habits, mix, weather, seen_within: Some(SEEN_WITHIN), ..Scenario::default() }
+}
+
+/// T10, T5, T14: when nothing fails.
+#[test]
+fn any_node_answers() {
+    for weather in [Weather::Calm, Weather::Slow] {
+        two(weather).holds("any_node_answers");
+    }
+}
+
+/// Three nodes on a network that loses, doubles and delays.
+fn troubled() -> Scenario {
+    let network = Trouble { one_lost_in: 8, one_doubled_in: 8, one_late_in: 12 };
+    Scenario { nodes: 3, network, seen_within: Some(SEEN_WITHIN_LOSSES), ..two(Weather::Slow) }
+}
+
+/// T2, T5, T6.
+#[test]
+fn lost_announcements_hide_nothing() {
+    troubled().holds("lost_announcements_hide_nothing");
+}
+
+/// 10.2, broken: the slots before what is announced are not asked for.
+#[test]
+fn passing_over_gaps_is_caught() {
+    forgetful().without(Broken::AdvancesOverGaps).is_caught("not seen", SEEDS_UNTIL_CAUGHT);
+}
+
+/// Nodes that remember so few of their commits that others have to read them in the store.
+fn forgetful() -> Scenario {
+    let mut scenario = troubled();
+    scenario.config.recent_bytes_max = 600;
+    scenario
+}
+
+/// T5.
+#[test]
+fn what_a_node_has_forgotten_is_read_in_the_store() {
+    forgetful().holds("what_a_node_has_forgotten_is_read_in_the_store");
+}
+
+/// Three nodes that die anywhere, and others that take their places.
+fn dying(weather: Weather) -> Scenario {
+    Scenario {
+        nodes: 3,
+        disasters: vec![Disaster::OneOfMany; 3],
+        seen_within: Some(SEEN_WITHIN_LOSSES),
+        ..two(weather)
+    }
+}
+
+/// T2, T4, T5, T6, T9, T10.
+#[test]
+fn one_of_several_dies() {
+    for weather in [Weather::Slow, Weather::Stormy] {
+        dying(weather).holds("one_of_several_dies");
+    }
+}
+
+/// T-2, broken.
+#[test]
+fn following_the_clock_is_caught() {
+    let mut scenario = dying(Weather::Slow).without(Broken::FollowsClockNotSlots);
+    scenario.habits.carries_after = false;
+    scenario.is_caught("not seen", SEEDS_UNTIL_CAUGHT);
+}
+
+/// T-2, broken: a node that wakes up, and whose log was only read.
+#[test]
+fn resolving_the_log_of_another_without_a_seal_is_caught() {
+    cut_off().without(Broken::ResolvesWithoutSeal).is_caught("", SEEDS_UNTIL_CAUGHT);
+}
+
+/// Clients that lose patience and ask elsewhere, while nodes do not reach each other.
+fn divided() -> Scenario {
+    let mut scenario = two(Weather::Slow);
+    scenario.disasters = vec![Disaster::Partition; 4];
+    scenario.seen_within = Some(SEEN_WITHIN_LOSSES);
+    scenario.habits.patience = Duration::from_millis(15);
+    scenario.habits.pause = Duration::from_millis(800);
+    scenario
+}
+
+/// T4, T-2.
+#[test]
+fn what_another_node_is_told_stays_true() {
+    divided().holds("what_another_node_is_told_stays_true");
+}
+
+/// T-2, broken.
+#[test]
+fn answering_without_closing_is_caught() {
+    divided().without(Broken::AnswersWithoutClosing).is_caught("refused", SEEDS_UNTIL_CAUGHT);
+}
+
+/// Two nodes whose clocks differ by seconds.
+fn skewed() -> Scenario {
+    Scenario { skew: Duration::from_secs(8), ..two(Weather::Slow) }
+}
+
+/// T-1, T5, T14.
+#[test]
+fn clocks_that_differ_hide_nothing() {
+    skewed().holds("clocks_that_differ_hide_nothing");
+}
+
+/// T-1, broken.
+#[test]
+fn stamping_by_the_wall_clock_is_caught() {
+    skewed().without(Broken::StampsByWallClock).is_caught("not seen", SEEDS_UNTIL_CAUGHT);
+}
+
+/// A node that reaches its clients and the store, and nobody else.
+fn cut_off() -> Scenario {
+    let mut scenario = long_readers();
+    scenario.disasters = vec![Disaster::CutOff; 2];
+    scenario
+}
+
+/// T2, T5, T6, T10.
+#[test]
+fn a_node_that_is_cut_off_answers_no_more() {
+    cut_off().holds("a_node_that_is_cut_off_answers_no_more");
+}
+
+/// 10.1, broken.
+#[test]
+fn answering_without_a_lease_is_caught() {
+    cut_off().without(Broken::AnswersWithoutLease).is_caught("n", SEEDS_UNTIL_CAUGHT);
+}
+
+/// Transactions that read and write several of few keys, and take their time, while others overwrite them elsewhere.
+fn long_readers() -> Scenario {
+    let mut scenario = two(Weather::Slow);
+    scenario.nodes = 3;
+    scenario.mix = Mix { reads: 2, writes: 2, keys: 4, clients: 4, transactions: 28, ..scenario.mix };
+    scenario.habits.thinks = Duration::from_millis(1_000);
+    scenario.habits.pause = Duration::from_millis(100);
+    scenario.seen_within = Some(SEEN_WITHIN_LOSSES);
+    scenario
+}
+
+/// T6, T9: versions go once nobody needs them, wherever they are read and written.
+#[test]
+fn a_reader_elsewhere_finds_its_versions() {
+    long_readers().holds("a_reader_elsewhere_finds_its_versions");
+}
+
+/// Collection without agreement.
+#[test]
+fn collecting_by_ones_own_horizon_is_caught() {
+    long_readers().without(Broken::CollectsByOwnHorizon).is_caught("no version", SEEDS_UNTIL_CAUGHT);
+}
+
+/// Nodes join while others collect, and announcements are lost.
+fn joining() -> Scenario {
+    let network = Trouble { one_lost_in: 5, one_doubled_in: 0, one_late_in: 0 };
+    let disasters = vec![Disaster::OneOfMany; 4];
+    Scenario { network, disasters, ..long_readers() }
+}
+
+/// T6, T9.
+#[test]
+fn whoever_joins_is_counted() {
+    joining().holds("whoever_joins_is_counted");
+}
+
+/// A join that nobody waits for.
+#[test]
+fn not_counting_who_joins_is_caught() {
+    joining().without(Broken::JoinsUncounted).is_caught("no version", SEEDS_UNTIL_CAUGHT);
+}
+
+/// Nodes that do not always hear of each other's commits, and read what these supersede.
+fn pruning() -> Scenario {
+    let disasters = vec![Disaster::Partition; 4];
+    Scenario { disasters, ..long_readers() }
+}
+
+/// T6.
+#[test]
+fn what_is_left_out_is_not_missed() {
+    pruning().holds("what_is_left_out_is_not_missed");
+}
+
+/// The paper's pruning.
+#[test]
+fn pruning_by_what_the_sender_knows_is_caught() {
+    pruning().without(Broken::PrunesByItself).is_caught("no version", SEEDS_UNTIL_CAUGHT);
+}
+
+/// One seed gives one trace, with several nodes, too.
+#[test]
+fn one_seed_of_several_nodes_gives_one_trace() {
+    for seed in seeds().take(5) {
+        let scenario = joining();
+        assert_eq!(scenario.run(seed).trace_hash, scenario.run(seed).trace_hash, "seed {seed}");
+    }
+}
