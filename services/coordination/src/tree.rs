@@ -26,10 +26,12 @@ pub fn check_create<'path>(path: &'path str, acl: &[Acl], naming: Naming) -> Res
     if path == "/" && naming == Naming::Given { Err(Error::NodeExists) } else { Ok(parent) }
 }
 
-/// This build enforces one ACL, ZooKeeper's open one, and refuses what it could not keep.
+/// This build enforces one ACL, ZooKeeper's open one, and refuses what it could not keep. Bits beyond the permissions
+/// that there are mean nothing, as in ZooKeeper.
 fn check_acl(acl: &[Acl]) -> Result<(), Error> {
-    let is_open =
-        |acl: &Acl| acl.scheme == "world" && acl.id == "anyone" && acl.permissions == PERMISSIONS_ALL;
+    let is_open = |acl: &Acl| {
+        acl.scheme == "world" && acl.id == "anyone" && acl.permissions & PERMISSIONS_ALL == PERMISSIONS_ALL
+    };
     if acl.is_empty() || !acl.iter().all(is_open) { Err(Error::InvalidAcl) } else { Ok(()) }
 }
 

@@ -288,6 +288,10 @@ impl Turn<'_> {
 
     /// Takes that back before anything else is done: it has been planned, and what fails or dies from here on says
     /// nothing of it. A decision takes it back as well. Also where the note seemed to fail: its answer may be all that did.
+    ///
+    /// A writer that dies between the last call of the planning and this one has counted against a request that is good:
+    /// the two are calls of a store and cannot be one. It takes [`PLANNINGS_MAX`] deaths in just that moment, with none
+    /// before it or after it, until such a request is given up.
     async fn end_planning(&mut self, batch: &mut Batch<'_>) {
         if self.writer.broken == Some(Broken::CountsWhatWasPlanned) {
             return;

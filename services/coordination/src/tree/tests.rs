@@ -109,3 +109,15 @@ fn the_end_of_a_session_takes_its_ephemerals_and_no_others() {
     assert_eq!(touched.len(), 3);
     assert_eq!(touched[0].becomes.map(|parent| parent.children), Some(1));
 }
+
+/// Played against ZooKeeper in `tests/clients`.
+#[test]
+fn the_open_acl_is_taken_and_every_other_is_refused() {
+    let acl = |permissions, id: &str| [Acl { permissions, scheme: "world".into(), id: id.into() }];
+    for permissions in [PERMISSIONS_ALL, -1] {
+        assert_eq!(check_create("/a", &acl(permissions, "anyone"), Naming::Given), Ok("/"));
+    }
+    for (permissions, id) in [(0, "anyone"), (0x0f, "anyone"), (PERMISSIONS_ALL, "nobody")] {
+        assert_eq!(check_create("/a", &acl(permissions, id), Naming::Given), Err(Error::InvalidAcl));
+    }
+}
