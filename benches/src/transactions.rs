@@ -5,7 +5,8 @@
 //! from what was read, by the same checks that the simulations use.
 //!
 //! Reading order: [`target`] (who is asked, with [`http`] and [`plain`]), [`run`] (clients and what they saw),
-//! [`collection`] and [`lengths`] (the same load in other ways), [`disk`] (what is below), [`report`], [`chart`] and [`curve`] (how it is shown).
+//! [`collection`], [`lengths`] and [`packs`] (the same load in other ways), [`disk`] (what is below), [`report`], [`chart`]
+//! and [`curve`] (how it is shown).
 
 pub mod chart;
 pub mod collection;
@@ -14,6 +15,7 @@ pub mod disk;
 pub mod engine;
 pub mod http;
 pub mod lengths;
+pub mod packs;
 pub mod plain;
 pub mod report;
 pub mod run;

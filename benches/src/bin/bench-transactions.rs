@@ -20,6 +20,7 @@ use benches::{
         engine::{embedded, start},
         http::Http,
         lengths::{self, Length},
+        packs::{self, Packing},
         plain::Plain,
         report::{self, Cell, Report},
         run::{self, Figures, Watching},
@@ -72,6 +73,16 @@ struct Arguments {
     /// Transactions of each client at each length.
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     length_transactions: u32,
+    /// Transactions per second, one run each, with values in packs among objects; none by default. Too many for the clients is
+    /// as many as they bring: each waits up to 100 ms for its pack.
+    #[arg(long, num_args = 0.., value_delimiter = ',')]
+    packing: Vec<u32>,
+    /// Clients at once in those runs.
+    #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    packing_clients: u32,
+    /// How long each of them lasts.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=3_600))]
+    packing_seconds: u32,
     /// Write the curve of what is stored under steady overwrites here, as an SVG.
     #[arg(long, value_name = "PATH")]
     curve: Option<PathBuf>,
@@ -103,6 +114,7 @@ async fn measure(arguments: &Arguments) -> Result<()> {
     let disk = if embedded.is_empty() { Vec::new() } else { disk::rates(&arguments.directory)? };
     let collection = bench.collection().await?;
     let lengths = bench.lengths().await?;
+    let packing = bench.packing().await?;
     let redis = match arguments.fsync.as_str() {
         "always" => {
             "Redis and Landfast on it acknowledge what is synced to the append-only file (`appendfsync always`)"
@@ -119,6 +131,7 @@ async fn measure(arguments: &Arguments) -> Result<()> {
         disk,
         collection,
         lengths,
+        packing,
         port_calls: bench.port_calls,
         commits_per_slot: bench.commits_per_slot,
     };
@@ -239,6 +252,19 @@ impl Bench<'_> {
             lengths.push(lengths::measure(&data, mix, arguments.seed).await?);
         }
         Ok(lengths)
+    }
+
+    /// What packed values cost an object store.
+    async fn packing(&self) -> Result<Vec<Packing>> {
+        let arguments = self.arguments;
+        let (clients, data) = (arguments.packing_clients as usize, arguments.directory.join("packing"));
+        let seconds = Duration::from_secs(arguments.packing_seconds.into());
+        let mut packing = Vec::new();
+        for &rate in arguments.packing.iter().filter(|rate| **rate > 0) {
+            let mix = Mix { clients, ..Mix::default() };
+            packing.push(packs::measure(&data, mix, rate, seconds, arguments.seed).await?);
+        }
+        Ok(packing)
     }
 
     /// Runs `mix` on all targets but the last, which prepares the keys.

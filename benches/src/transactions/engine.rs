@@ -6,16 +6,30 @@ use anyhow::{Context, Result};
 use in_process::{SystemClock, SystemEntropy};
 use ports::key_value::SharedKeyValue;
 use tokio::task::JoinSet;
-use transactions::{Config, Engine, Parts, Service};
+use transactions::{Config, Destinations, Engine, Parts, Service, pack::SharedObjects};
 
 /// The journal that is folded at a time, where it is folded often.
 const FOLD_BYTES: u64 = 16 << 20;
 
 /// An engine over `key_value`, and what runs beside it.
 pub async fn start(key_value: SharedKeyValue, config: Config) -> Result<(Engine, JoinSet<()>)> {
-    let parts =
-        Parts { key_value, clock: Arc::new(SystemClock::new()), entropy: Arc::new(SystemEntropy::default()) };
-    let service = Service::new(parts, config);
+    run(Service::new(parts(key_value), config)).await
+}
+
+/// The same with values in packs among `objects`.
+pub async fn start_packing(
+    key_value: SharedKeyValue,
+    objects: SharedObjects,
+    config: Config,
+) -> Result<(Engine, JoinSet<()>)> {
+    run(Service::with_objects(parts(key_value), Destinations::default(), objects, config)).await
+}
+
+fn parts(key_value: SharedKeyValue) -> Parts {
+    Parts { key_value, clock: Arc::new(SystemClock::new()), entropy: Arc::new(SystemEntropy::default()) }
+}
+
+async fn run(service: Service) -> Result<(Engine, JoinSet<()>)> {
     service.start().await.context("the engine starts")?;
     let engine = service.engine();
     let mut background = JoinSet::new();

@@ -8,6 +8,7 @@ use super::{
     collection::{Collecting, Collection},
     disk::DiskRate,
     lengths::Length,
+    packs::Packing,
     run::Figures,
 };
 use crate::{
@@ -51,6 +52,8 @@ pub struct Report {
     pub collection: Option<Collection>,
     /// Transactions of more and more functions.
     pub lengths: Vec<Length>,
+    /// What packed values cost an object store.
+    pub packing: Vec<Packing>,
     /// What the engine in this process asked of Redis for one transaction, at the first heat.
     pub port_calls: Vec<(String, f64)>,
     /// Commits for each slot of the engine's log in that run.
@@ -105,6 +108,12 @@ pub fn markdown(report: &Report) -> String {
             "\nTransactions of more functions, each of two reads and a write, in process, ten clients:\n\n",
         );
         grid(&mut text, &by_length(&report.lengths));
+    }
+    if !report.packing.is_empty() {
+        text.push_str(
+            "\nValues in packs, in process on the embedded store with objects as files, a pack every 100 ms at the most:\n\n",
+        );
+        grid(&mut text, &packed(&report.packing));
     }
     text
 }
@@ -226,6 +235,30 @@ fn by_length(lengths: &[Length]) -> Vec<Vec<String>> {
             format!("{:.2}", length.figures.p99_ms),
             format!("{:.2}x", length.figures.p50_ms / first),
             thousands(length.figures.per_second),
+        ]
+    }));
+    rows
+}
+
+fn packed(packing: &[Packing]) -> Vec<Vec<String>> {
+    let mut rows = vec![strings([
+        "per second",
+        "values per second",
+        "object puts per second",
+        "MiB put per second",
+        "packs compacted",
+        "p50 ms",
+        "p99 ms",
+    ])];
+    rows.extend(packing.iter().map(|packing| {
+        vec![
+            thousands(packing.figures.per_second),
+            thousands(packing.values_per_second),
+            format!("{:.1}", packing.puts_per_second),
+            format!("{:.2}", packing.put_bytes_per_second / f64::from(1 << 20)),
+            packing.compacted.to_string(),
+            format!("{:.2}", packing.figures.p50_ms),
+            format!("{:.2}", packing.figures.p99_ms),
         ]
     }));
     rows

@@ -23,7 +23,11 @@
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{
+    StreamExt, TryStreamExt,
+    future::{join, join_all},
+    stream,
+};
 use ports::objects::{self, ObjectError, ObjectPath, ObjectStoreExt as _};
 
 use super::{
@@ -35,6 +39,8 @@ use crate::{Error, Result, broken::Broken, engine::Core, model::NodeId, node::No
 
 /// Items looked at, or moved, at a time.
 const ITEMS_AT_ONCE: usize = 16;
+/// Packs compacted, or their objects deleted, at a time.
+const PACKS_AT_ONCE: usize = 8;
 /// While an object store fails, packs are tended so often.
 const AGAIN: Duration = Duration::from_secs(5);
 /// How often it is looked whether nobody holds a pack any more that is mostly dead.
@@ -80,11 +86,11 @@ impl Core {
         }
         let now = self.clock.monotonic();
         let state = node.packs.state();
-        let retired = state.table.next_retired(now).map(|(_, left)| left);
-        let waiting = if state.table.next(self.ignores_holds()).is_some() {
-            Some(Duration::ZERO)
-        } else {
+        let retired = state.table.next_retired(now);
+        let waiting = if state.table.next(self.ignores_holds(), 1).is_empty() {
             state.table.is_waiting().then_some(LOOK_FOR_HOLDS)
+        } else {
+            Some(Duration::ZERO)
         };
         let due = retired.into_iter().chain(waiting).min()?;
         Some(due.max(state.paused_until.since(now)))
@@ -94,7 +100,7 @@ impl Core {
         self.config.is_broken(Broken::CompactsHeldPacks)
     }
 
-    /// One step. False: nothing is to do at the moment.
+    /// Some packs. False: nothing is to do at the moment.
     pub(crate) async fn tidy_packs(self: &Arc<Self>, node: &Arc<Node>) -> Result<bool> {
         if self.objects.is_none() {
             return Ok(false);
@@ -104,18 +110,15 @@ impl Core {
             return Ok(false);
         }
         let now = self.clock.monotonic();
-        let (retired, wanting) = {
+        let (kept, wanting) = {
             let table = &node.packs.state().table;
-            let retired = table.next_retired(now).filter(|(_, left)| left.is_zero());
-            (retired.map(|(id, _)| id), table.next(self.ignores_holds()))
+            (table.kept_long_enough(now, PACKS_AT_ONCE), table.next(self.ignores_holds(), PACKS_AT_ONCE))
         };
-        let done = match (retired, wanting) {
-            (Some(id), _) => self.bury(node, id).await,
-            (None, Some(id)) => {
-                self.compact(node, id).await.or_else(|error| give_up_damaged(node, id, error))
-            }
-            (None, None) => return Ok(false),
-        };
+        // Together, so that what moves shares packs, and no pack waits for another's to gather.
+        let buried = join_all(kept.into_iter().map(|id| self.bury(node, id)));
+        let compacted = join_all(wanting.into_iter().map(|id| self.compact_or_leave(node, id)));
+        let (buried, compacted) = join(buried, compacted).await;
+        let done = buried.into_iter().chain(compacted).collect::<Result<()>>();
         match done {
             Ok(()) => Ok(true),
             Err(error) if node.store.standing().is_err() => Err(error),
@@ -137,6 +140,10 @@ impl Core {
             }
         }
         Ok(())
+    }
+
+    async fn compact_or_leave(self: &Arc<Self>, node: &Arc<Node>, id: PackId) -> Result<()> {
+        self.compact(node, id).await.or_else(|error| give_up_damaged(node, id, error))
     }
 
     /// Steps 1 to 4.

@@ -7,6 +7,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    time::Duration,
 };
 
 use ports::Monotonic;
@@ -98,13 +99,14 @@ impl Table {
         }
     }
 
-    /// A pack to compact: nobody writes items that name it any more. `ignores_holds` as nobody may.
-    pub(super) fn next(&self, ignores_holds: bool) -> Option<PackId> {
+    /// Packs to compact, as many as that at the most: nobody writes items that name them any more. `ignores_holds` as nobody
+    /// may.
+    pub(super) fn next(&self, ignores_holds: bool, packs_max: usize) -> Vec<PackId> {
         let is_free = |id: &&PackId| {
             let is_held = self.packs.get(id).is_none_or(|known| Arc::strong_count(&known.hold) > 1);
             ignores_holds || !is_held && !self.unsettled.contains(&id.node)
         };
-        self.wanting.iter().find(is_free).copied()
+        self.wanting.iter().filter(is_free).take(packs_max).copied().collect()
     }
 
     /// Whether one waits for its holders.
@@ -123,10 +125,15 @@ impl Table {
         self.wanting.remove(&id);
     }
 
-    /// The next one that has been kept long enough, if that is at `now`, and when it will have been else.
-    pub(super) fn next_retired(&self, now: Monotonic) -> Option<(PackId, std::time::Duration)> {
-        let (id, kept) = self.retired.iter().min_by_key(|(_, kept)| **kept)?;
-        Some((*id, kept.since(now)))
+    /// When the next one has been kept long enough.
+    pub(super) fn next_retired(&self, now: Monotonic) -> Option<Duration> {
+        self.retired.values().min().map(|kept| kept.since(now))
+    }
+
+    /// Those that have been kept long enough, as many as that at the most.
+    pub(super) fn kept_long_enough(&self, now: Monotonic, packs_max: usize) -> Vec<PackId> {
+        let due = self.retired.iter().filter(|(_, kept)| **kept <= now);
+        due.take(packs_max).map(|(id, _)| *id).collect()
     }
 
     /// Its object is damaged: nobody touches it, so that somebody may look.
@@ -148,8 +155,6 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     const NODE: NodeId = NodeId(2);
@@ -170,18 +175,19 @@ mod tests {
         assert_eq!(table.free(id(1), 99), None, "less than an eighth");
         assert_eq!(table.free(id(1), 1), Some((800, 100)));
         assert_eq!(table.free(id(1), 300), Some((800, 400)));
-        assert_eq!((table.next(true), table.is_waiting()), (None, false), "half of it is live");
+        assert_eq!((table.next(true, 9), table.is_waiting()), (vec![], false), "half of it is live");
         assert_eq!(table.free(id(1), 1), None);
-        assert_eq!((table.next(false), table.is_waiting()), (None, true));
+        assert_eq!((table.next(false, 9), table.is_waiting()), (vec![], true));
         drop(hold);
-        assert_eq!(table.next(false), Some(id(1)));
+        assert_eq!(table.next(false, 9), [id(1)]);
         table.counted(id(1), 800, 300);
-        assert_eq!(table.next(false), None, "it was less than was thought");
+        assert_eq!(table.next(false, 9), [], "it was less than was thought");
         assert_eq!(table.free(id(1), 9_999), Some((800, 800)));
         table.retire(id(1), at(60));
-        assert_eq!((table.next(false), table.of_others(NodeId(3))), (None, vec![]));
-        assert_eq!(table.next_retired(at(10)), Some((id(1), Duration::from_secs(50))));
-        assert_eq!(table.next_retired(at(61)), Some((id(1), Duration::ZERO)));
+        assert_eq!((table.next(false, 9), table.of_others(NodeId(3))), (vec![], vec![]));
+        assert_eq!(table.next_retired(at(10)), Some(Duration::from_secs(50)));
+        assert_eq!(table.kept_long_enough(at(59), 9), []);
+        assert_eq!(table.kept_long_enough(at(60), 9), [id(1)]);
         table.remove(id(1));
         assert_eq!((table.next_retired(at(61)), table.sums()), (None, (0, 0)));
         assert_eq!(table.free(id(1), 1), None);
@@ -193,11 +199,11 @@ mod tests {
         table.leave_alone([NODE]);
         table.load(id(1), Row { bytes: 10, dead: 9, is_retired: false }, at(60));
         table.load(id(2), Row { bytes: 10, dead: 9, is_retired: true }, at(60));
-        assert_eq!((table.next(false), table.is_waiting()), (None, false));
+        assert_eq!((table.next(false, 9), table.is_waiting()), (vec![], false));
         assert_eq!(table.of_others(NodeId(9)), [id(1)]);
         table.settle();
-        assert_eq!(table.next(false), Some(id(1)));
+        assert_eq!((table.next(false, 9), table.next(false, 0)), (vec![id(1)], vec![]));
         table.give_up(id(1));
-        assert_eq!(table.next(false), None);
+        assert_eq!(table.next(false, 9), []);
     }
 }

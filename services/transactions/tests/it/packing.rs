@@ -316,6 +316,43 @@ fn a_start_without_the_objects_of_its_store_is_refused() {
     });
 }
 
+/// T9: on files too, what a death left is counted and compacted, and an object without a row goes.
+#[test]
+fn packs_on_a_disk_are_counted_after_a_death() {
+    in_virtual_time(async |world| {
+        let directory = tempfile::tempdir().expect("a directory");
+        let objects = embedded::open_objects(directory.path().to_owned()).await.expect("they open");
+        let config = Config { data_cache_bytes_max: 0, ..Config::default() };
+        let first = Node::of(service(&world, Arc::clone(&objects), config.clone())).await;
+        write(&first, 1, 4).await;
+        drop(first);
+        let list = async || {
+            let all = objects.list(None).try_collect::<Vec<_>>().await.expect("listed");
+            let packs = all.into_iter().map(|meta| meta.location);
+            packs.filter(|path| path.filename() != Some("store")).collect::<Vec<_>>()
+        };
+        let [pack] = &list().await[..] else { panic!("one transaction, one pack") };
+        let whole = objects.get(pack).await.expect("there").bytes().await.expect("read");
+        let orphan = ObjectPath::from(pack.as_ref().replace("/1/1", "/1/77"));
+        objects.put(&orphan, PutPayload::from(whole)).await.expect("put");
+        let second = Node::of(service(&world, Arc::clone(&objects), config)).await;
+        for number in 0..3 {
+            let name = format!("k1-{number}");
+            second.engine.put_now(key(&name), Some(value(2_048, 50 + number))).await.expect("written");
+        }
+        tokio::time::sleep(Duration::from_mins(5)).await;
+        assert!(list().await.contains(&orphan), "the dead may still write");
+        assert_eq!(second.engine.figures().compacted, 0);
+        tokio::time::sleep(Duration::from_mins(40)).await;
+        let left = list().await;
+        assert!(!left.contains(&orphan) && !left.contains(pack), "{left:?}");
+        assert_eq!(items_at_rest(&*world.key_value(), layout::PACKS.to_vec()).await, left.len());
+        for (number, seed) in [(0, 50), (1, 51), (2, 52), (3, 3)] {
+            assert_eq!(shown(&second, &format!("k1-{number}")).await, Some(value(2_048, seed)));
+        }
+    });
+}
+
 /// Two stores in one bucket do not touch each other's packs.
 #[test]
 fn stores_that_share_objects_keep_apart() {

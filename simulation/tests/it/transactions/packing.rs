@@ -69,6 +69,15 @@ fn packed_values_come_whole_or_not_at_all_on_nodes_that_die() {
     }
 }
 
+/// T2, T9, T11: in a keyspace that is sequenced.
+#[test]
+fn packed_values_are_serializable() {
+    let mut scenario = dying(Weather::Slow);
+    scenario.habits.one_serializable_in = 2;
+    scenario.mix.transactions = 10;
+    scenario.holds("packed_values_are_serializable");
+}
+
 /// T4, T9: whoever was taken for dead goes on putting packs for a while.
 #[test]
 fn packs_of_a_node_taken_for_dead_go() {
