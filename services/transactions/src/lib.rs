@@ -23,6 +23,7 @@
 //!   its window, [`names`] what is kept for days, [`sweep`] what a death left that no log names: nothing, after a node that
 //!   could [`leave`] in order.
 //! - [`store`] holds every conditional write, [`registry`] the rows of nodes, [`node_log`] the one log of this one.
+//! - [`membership`] says who is a node, and until when this one may answer.
 //! - [`recent`] knows what was committed here lately, so that collecting it need not read it back.
 //! - [`read_set`], [`index`], [`heard`], [`hybrid_clock`], [`slot_ages`], [`layout`], [`records`] and [`write_buffer`] do no
 //!   I/O.
@@ -54,6 +55,7 @@ pub mod index;
 mod keyspace;
 pub mod layout;
 mod leave;
+pub mod membership;
 pub mod model;
 mod names;
 mod node;
