@@ -9,6 +9,7 @@
 mod commands;
 mod config;
 mod lease;
+mod member;
 mod overview;
 mod provider;
 mod wiring;

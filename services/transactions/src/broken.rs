@@ -76,4 +76,6 @@ pub enum Broken {
     SkipsValidation,
     /// T12: transactions that only read are validated like the others.
     ValidatesReaders,
+    /// A node answers although its lease has run out.
+    AnswersWithoutLease,
 }
