@@ -1,4 +1,5 @@
-//! One process at a time per shared store: the services on one do not share the work of several processes yet.
+//! One process at a time serves the transactions of a shared store: they do not share the work of several nodes yet. The
+//! others stand by.
 //!
 //! The lease is a timed lock in the store, renewed while the process runs. It is about service, not about safety: a
 //! second process would take the first one's logs over, and neither would get anything done, but the fences of the
@@ -10,7 +11,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, anyhow};
 use bytes::Bytes;
 use ports::{Clock, Entropy, Key, KeyValue};
 use primitives::{Acquired, DRIFT_MS_MAX, Held, TimedLock};
@@ -34,13 +35,22 @@ pub(crate) struct Lease {
     held: Mutex<Held>,
 }
 
+/// How a lease was asked for in vain or not.
+#[derive(Debug)]
+pub(crate) enum Turn {
+    /// It is ours.
+    Ours(Lease),
+    /// Whoever has it, and renews it.
+    Others(String),
+}
+
 impl Lease {
-    /// Takes the lease of the store, or says who has it.
+    /// Takes the lease of the store. Whoever is gone has lost it when this returns.
     pub(crate) async fn take(
         items: Arc<dyn KeyValue>,
         clock: Arc<dyn Clock>,
         entropy: &dyn Entropy,
-    ) -> anyhow::Result<Self> {
+    ) -> anyhow::Result<Turn> {
         let lock = TimedLock::new(items, HOLD.as_millis() as u64);
         let owner = Bytes::from(name(entropy));
         let started = clock.monotonic();
@@ -49,19 +59,14 @@ impl Lease {
         loop {
             let acquired = lock.acquire(&key(), &owner, clock.now()).await;
             let holder = match acquired.context("take the lease of the store")? {
-                Acquired::Held(held) => return Ok(Self { lock, clock, owner, held: Mutex::new(held) }),
+                Acquired::Held(held) => {
+                    return Ok(Turn::Ours(Self { lock, clock, owner, held: Mutex::new(held) }));
+                }
                 Acquired::Busy(holder, _) => holder,
             };
-            let who = String::from_utf8_lossy(&holder.owner).into_owned();
             let is_renewed = renewed_before.as_ref().is_some_and(|before| *before != holder);
             if is_renewed || clock.monotonic().since(started) > waits_max {
-                bail!(
-                    "--store: {who} uses this store, and one process at a time can; stop it, or choose another \
-                     namespace (--store redis://...?namespace=NAME)"
-                );
-            }
-            if renewed_before.is_none() {
-                tracing::info!("waiting until {who} renews its lease of the store, or has lost it");
+                return Ok(Turn::Others(String::from_utf8_lossy(&holder.owner).into_owned()));
             }
             renewed_before = Some(holder);
             clock.sleep(LOOK_AGAIN).await;

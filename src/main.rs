@@ -9,6 +9,7 @@
 mod commands;
 mod config;
 mod lease;
+mod member;
 mod open_files;
 mod overview;
 mod provider;

@@ -19,7 +19,7 @@ const OPEN_MAX: Duration = Duration::from_secs(10);
 const OPEN_AGAIN: Duration = Duration::from_millis(250);
 /// How long a message that a process has taken stays its own after it was last heard of: what it had is done by
 /// the next one after this time.
-const MESSAGES_HIDDEN: Duration = Duration::from_secs(5);
+const MESSAGES_HIDDEN: Duration = Duration::from_secs(2);
 /// What the items of coordination lie under in a cluster, where they share a slot: they change together.
 const COORDINATION_SLOT: &str = "coordination";
 

@@ -2,12 +2,13 @@
 //! One function per box of the picture; the only place that opens a provider.
 
 use std::{
+    convert::Infallible,
     env,
     future::Future,
     io,
     net::SocketAddr,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -21,11 +22,16 @@ use ports::{
     Queue,
     metering::{Meter, MeteredFunctions, MeteredKeyValue, MeteredObjects, MeteredQueue},
 };
-use tokio::{sync::watch, task::JoinSet};
+use tokio::{
+    sync::watch,
+    task::{JoinHandle, JoinSet},
+};
+use transactions::membership::Address;
 
 use crate::{
     config::{Listen, Settings, UserStore},
-    lease::Lease,
+    lease::{Lease, Turn},
+    member::Member,
     open_files::Connections,
     overview::{Overview, Sources},
     provider::{self, Provider},
@@ -38,6 +44,10 @@ const ZOOKEEPER_STOP_MAX: Duration = Duration::from_secs(2);
 
 /// How long values gather for a pack that is a file: a put costs a sync, no money.
 const FILES_WAIT: Duration = Duration::from_millis(2);
+/// How often the log of coordination is read for what other processes have distributed, while this one has clients.
+const LOOK_AT_LOG: Duration = Duration::from_millis(500);
+/// How often a process that stands by looks whether it is its turn to serve transactions.
+const STAND_BY: Duration = Duration::from_millis(250);
 /// How often a shared store is asked for blocked queue groups.
 const LOOK_FOR_BLOCKED: Duration = Duration::from_secs(10);
 
@@ -46,11 +56,15 @@ const LOOK_FOR_BLOCKED: Duration = Duration::from_secs(10);
 pub(crate) struct House {
     provider: Arc<Provider>,
     functions: Arc<Functions>,
-    /// The right to use a store that others reach too.
-    lease: Option<Lease>,
     /// What services do for ever beside the front ends.
     background: JoinSet<()>,
+    /// What this process is to others on its store.
+    member: Option<Member>,
     transactions: Arc<transactions::Service>,
+    /// The right to serve transactions from a store that others reach too, once it was given.
+    lease: Arc<OnceLock<Lease>>,
+    /// Serves transactions, or stands by; ends where the process has to.
+    serving: JoinHandle<anyhow::Error>,
     front_ends: FrontEnds,
 }
 
@@ -74,16 +88,18 @@ impl House {
             front_ends.start_http(address, overview, &services).await?;
         }
         let provider = Arc::new(Provider::open(settings).await?);
-        let lease = if provider.is_shared() { Some(take_lease(&provider).await?) } else { None };
         let meter = Arc::new(Meter::default());
         let mut background = JoinSet::new();
         let functions = Arc::new(provider.functions());
         let coordination = start_coordination(&provider, &functions, &meter, settings).await?;
         let gateway = coordination.gateway();
         background.spawn(async move { coordination.run().await });
-        let transactions = Arc::new(start_transactions(&provider, &meter, settings).await?);
-        let (engine, runner) = (transactions.engine(), Arc::clone(&transactions));
-        background.spawn(async move { runner.run().await });
+        let shared = provider.is_shared();
+        let member = shared.then(|| Member::join(&provider, &gateway, front_ends.http_address()));
+        let transactions = Arc::new(transactions(&provider, &meter, settings).await?);
+        let lease = Arc::<OnceLock<Lease>>::default();
+        let serving = start_transactions(&provider, &transactions, &lease).await?;
+        let engine = transactions.engine();
         services.provide_transactions(engine.clone());
         if let Listen::At(address) = settings.zookeeper {
             let per_address = settings.zookeeper_connections_per_address;
@@ -93,8 +109,15 @@ impl House {
         if provider.blocked_groups().is_none() {
             background.spawn(count_blocked_groups(provider.queue(), Arc::clone(&blocked_groups)));
         }
-        overview.knows(Sources { provider: Arc::clone(&provider), blocked_groups, gateway, engine, meter });
-        Ok(Self { provider, functions, lease, background, transactions, front_ends })
+        let (provider_shown, gateway_shown) = (Arc::clone(&provider), gateway.clone());
+        overview.knows(Sources {
+            provider: provider_shown,
+            blocked_groups,
+            gateway: gateway_shown,
+            engine,
+            meter,
+        });
+        Ok(Self { provider, functions, background, member, transactions, lease, serving, front_ends })
     }
 
     /// The line that says where to connect, with its line end.
@@ -108,16 +131,10 @@ impl House {
 
     /// Returns when something ended by itself that should not: a front end, or the right to use the store.
     pub(crate) async fn ended(&mut self) -> anyhow::Result<()> {
-        let lease = async {
-            match &self.lease {
-                Some(lease) => lease.keep().await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
             biased;
             ended = self.front_ends.ended() => ended,
-            lost = lease => Err(lost),
+            ended = &mut self.serving => Err(ended.context("transactions failed")?),
         }
     }
 
@@ -125,19 +142,19 @@ impl House {
     pub(crate) async fn close(mut self) {
         self.front_ends.stop.send_replace(true);
         while self.front_ends.running.join_next().await.is_some() {}
-        self.background.abort_all();
+        self.serving.abort();
         self.transactions.leave().await;
+        if let Some(member) = self.member {
+            // Coordination runs on until the others know.
+            member.leave().await;
+        }
+        self.background.abort_all();
         self.functions.stop();
-        if let Some(lease) = &self.lease {
+        if let Some(lease) = self.lease.get() {
             lease.give_back().await;
         }
         self.provider.close().await;
     }
-}
-
-/// The right to use a store that other processes reach too.
-async fn take_lease(provider: &Provider) -> anyhow::Result<Lease> {
-    Lease::take(provider.key_value(), Arc::new(SystemClock::new()), &SystemEntropy::default()).await
 }
 
 /// Looks now and then how many groups of coordination's queues are blocked (rule P1), where only the store knows.
@@ -176,8 +193,7 @@ async fn start_coordination(
         clock: Arc::new(SystemClock::new()),
         entropy: Arc::new(SystemEntropy::default()),
     };
-    let service =
-        Service::new(parts, coordination::Config { placement: placement(settings), ..Default::default() });
+    let service = Service::new(parts, coordination_config(provider, settings));
     for definition in service.functions() {
         let clock = Arc::new(SystemClock::new());
         let counted = MeteredFunctions::metered(definition, FUNCTION_MEMORY_MB, metered(), clock);
@@ -187,8 +203,13 @@ async fn start_coordination(
     Ok(service)
 }
 
-/// Transactions on metered ports; what earlier starts left is finished when this returns.
-async fn start_transactions(
+fn coordination_config(provider: &Provider, settings: &Settings) -> coordination::Config {
+    let log_look_period = provider.is_shared().then_some(LOOK_AT_LOG);
+    coordination::Config { placement: placement(settings), log_look_period, ..Default::default() }
+}
+
+/// Transactions on metered ports.
+async fn transactions(
     provider: &Provider,
     meter: &Arc<Meter>,
     settings: &Settings,
@@ -202,7 +223,7 @@ async fn start_transactions(
     // No functions: those there are belong to the house, and no client may have them run.
     let queue = Arc::new(MeteredQueue::new(provider.queue(), Arc::clone(meter)));
     let destinations = transactions::Destinations { queue: Some(queue), functions: None };
-    let service = match &settings.objects {
+    Ok(match &settings.objects {
         Some(directory) => {
             let objects = provider::open_objects(directory).await?;
             let objects = Arc::new(MeteredObjects::new(objects, Arc::clone(meter)));
@@ -212,9 +233,69 @@ async fn start_transactions(
         None => {
             transactions::Service::with_destinations(parts, destinations, transactions::Config::default())
         }
+    })
+}
+
+/// Has transactions served; what earlier starts left is finished when this returns. Where another process serves them, this
+/// one stands by. The task ends only where the process has to.
+async fn start_transactions(
+    provider: &Arc<Provider>,
+    service: &Arc<transactions::Service>,
+    lease: &Arc<OnceLock<Lease>>,
+) -> anyhow::Result<JoinHandle<anyhow::Error>> {
+    let could_not = "the transactions service could not start";
+    let runner = Arc::clone(service);
+    if !provider.is_shared() {
+        runner.start().await.context(could_not)?;
+        return Ok(tokio::spawn(async move {
+            runner.run().await;
+            anyhow!("transactions ended by themselves")
+        }));
+    }
+    let turn = take_lease(provider).await?;
+    if let Turn::Ours(_) = &turn {
+        runner.start().await.context(could_not)?;
+    }
+    let (provider, lease) = (Arc::clone(provider), Arc::clone(lease));
+    let serves = async move {
+        let taken = match turn {
+            Turn::Ours(taken) => taken,
+            Turn::Others(who) => {
+                tracing::info!("{who} serves transactions; this process stands by");
+                let taken = wait_for_lease(&provider).await?;
+                runner.start().await.context(could_not)?;
+                taken
+            }
+        };
+        let taken = lease.get_or_init(|| taken);
+        tokio::select! {
+            biased;
+            lost = taken.keep() => Err(lost),
+            () = runner.run() => Err(anyhow!("transactions ended by themselves")),
+        }
     };
-    service.start().await.context("the transactions service could not start")?;
-    Ok(service)
+    Ok(tokio::spawn(async {
+        let ended: anyhow::Result<Infallible> = serves.await;
+        ended.expect_err("it serves for ever")
+    }))
+}
+
+/// The right to serve the transactions of a store that other processes reach too.
+async fn take_lease(provider: &Provider) -> anyhow::Result<Turn> {
+    Lease::take(provider.key_value(), Arc::new(SystemClock::new()), &SystemEntropy::default()).await
+}
+
+/// Returns once that right is this process's, however long that takes.
+async fn wait_for_lease(provider: &Provider) -> anyhow::Result<Lease> {
+    loop {
+        match take_lease(provider).await {
+            Ok(Turn::Ours(lease)) => return Ok(lease),
+            Ok(Turn::Others(_)) => {}
+            // Nobody is worse off for it than before.
+            Err(error) => tracing::debug!(%error, "standing by"),
+        }
+        tokio::time::sleep(STAND_BY).await;
+    }
 }
 
 /// A body longer than any value that would be kept is refused before it is received.
@@ -234,6 +315,19 @@ impl FrontEnds {
             connections: Connections::allowed(),
             stop: watch::Sender::new(false),
         }
+    }
+
+    /// Where other processes reach the HTTP listener, if there is one.
+    fn http_address(&self) -> Address {
+        let Some((_, address)) = self.bound.iter().find(|(name, _)| *name == "http") else {
+            return Address::default();
+        };
+        if !address.ip().is_unspecified() {
+            return Address(address.to_string());
+        }
+        // It listens everywhere: by the machine's name it is reached from anywhere.
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        Address(format!("{}:{}", host.trim(), address.port()))
     }
 
     /// Returns when one ended by itself; never, if there is none.

@@ -5,12 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bytes::Bytes;
 use coordination::{
     basis::Basis,
     model::{EventKind, Naming, Output, Request, Response, SessionId, Stat, Watching, Zxid},
     records::Answer,
-    session::{SHARD_COUNT, Sessions},
+    session::{CLIENTS, Sessions},
 };
 use futures_util::TryStreamExt as _;
 use ports::objects::ObjectPath;
@@ -360,10 +359,11 @@ fn ephemerals_end_with_their_sessions(timeline: &Timeline) -> Vec<String> {
 pub async fn nothing_is_left(world: &World) -> Vec<String> {
     let mut left = Vec::new();
     let sessions = Sessions::new(world.key_value());
-    for shard in 0..SHARD_COUNT {
-        let (rows, _) =
-            sessions.page(shard, Bytes::new(), &mut Basis::default()).await.expect("the world is healed");
-        left.extend(rows.iter().map(|(session, row)| format!("{session:?} is left, {:?}", row.state)));
+    for shard in CLIENTS {
+        let mut pages = sessions.rows(shard);
+        while let Some(rows) = pages.next_page(&mut Basis::default()).await.expect("the world is healed") {
+            left.extend(rows.iter().map(|(session, row)| format!("{session:?} is left, {:?}", row.state)));
+        }
     }
     let prefix = ObjectPath::from("temporary");
     let objects: Vec<_> =

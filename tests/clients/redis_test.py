@@ -167,10 +167,9 @@ def a_store_that_has_lost_everything_ends_the_server_and_the_next_start_goes_on(
     clients(house).create("/new", b"")
 
 
-def one_process_at_a_time_uses_a_store(tmp_path, house, api):
+def a_namespace_is_a_store_of_its_own(tmp_path, house, api):
     open_one = api.begin()
     open_one.put("open", b"over it")
-    assert "uses this store" in _refused(tmp_path, house.redis.url)
     other = house.redis.url + "?namespace=other"
     second = servers.LandfastOnRedis.__new__(servers.LandfastOnRedis)
     servers.Server.__init__(second, tmp_path / "second")

@@ -131,6 +131,23 @@ class LandfastOnRedis(Landfast):
         self.redis.stop()
 
 
+class LandfastBeside(Landfast):
+    """One of several `landfast serve` on a Redis server that is somebody else's."""
+
+    def __init__(self, directory, redis):
+        super().__init__(directory)
+        self.directory.mkdir()
+        self.redis = redis
+
+    def options(self):
+        return ["--provider", "redis", "--store", self.redis.url]
+
+    @property
+    def http(self):
+        """Where its HTTP listener is."""
+        return re.search(r"http=(\S+)", self.ready_line()).group(1)
+
+
 class ZooKeeper(Server):
     """A standalone ZooKeeper with its defaults."""
 

@@ -53,7 +53,7 @@ const HELD_BYTES_MAX: usize = 1 << 20;
 const READ_TURNS_MAX: u32 = 200;
 
 /// Renewals per timeout while the peer is active.
-const RENEWALS_PER_TIMEOUT: u32 = 4;
+pub(crate) const RENEWALS_PER_TIMEOUT: u32 = 4;
 
 /// One connection to one session. Dropping it without [`Request::Close`] leaves the session to its timeout.
 ///
@@ -160,6 +160,16 @@ impl Client {
     /// The timeout granted.
     pub fn timeout(&self) -> Duration {
         self.timeout
+    }
+
+    /// Its peer is there, also if it asks for nothing.
+    pub(crate) fn is_here(&mut self) {
+        self.lease.is_peer_active = true;
+    }
+
+    /// When its lease runs out unless it is renewed before.
+    pub(crate) fn lease_until(&self) -> Monotonic {
+        self.lease.renewed_at + self.timeout
     }
 
     /// Whether another request may be submitted now; if not, stop reading from the peer (back-pressure).
@@ -346,6 +356,9 @@ impl Client {
             let group = names::request_group(self.session);
             let body = encode_sized(&submitted, 48 + submitted.operation.bytes_len());
             messages.push(Message { group, deduplication: None, body });
+        }
+        if !messages.is_empty() {
+            self.shared.tail.expect();
         }
         let batch = self.shared.queue.limits().batch_messages_max;
         while !messages.is_empty() {

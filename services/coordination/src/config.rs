@@ -18,6 +18,9 @@ pub struct Config {
     pub temporary_sweep_period: Duration,
     /// Where znodes' data is kept.
     pub placement: DataPlacement,
+    /// Where several processes run the functions: how often each reads the log for what the others distributed, while
+    /// it has clients. None: this process is told of everything.
+    pub log_look_period: Option<Duration>,
     /// How locks wait and expire.
     pub locks: LockOptions,
     /// A rule to drop, for tests alone.
@@ -33,6 +36,7 @@ impl Default for Config {
             message_payload_bytes_max: 128 * 1024,
             temporary_sweep_period: Duration::from_mins(10),
             placement: DataPlacement::KeyValue,
+            log_look_period: None,
             locks: LockOptions::default(),
             broken: None,
         }

@@ -79,6 +79,30 @@ pub struct Distributor {
     warm: Mutex<Option<Warm>>,
 }
 
+/// Why a batch is not distributed.
+#[derive(Debug)]
+enum Stopped {
+    /// Another instance holds the log, and knows more than this one.
+    Overtaken,
+    /// A store failed.
+    Failed(ports::Error),
+}
+
+impl From<ports::Error> for Stopped {
+    fn from(error: ports::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<Stopped> for ports::Error {
+    fn from(stopped: Stopped) -> Self {
+        match stopped {
+            Stopped::Overtaken => Self::unavailable("append to the log, which another holds"),
+            Stopped::Failed(error) => error,
+        }
+    }
+}
+
 /// What a slot means for one session's outbox.
 #[derive(Debug)]
 struct Settling {
@@ -152,16 +176,30 @@ impl Distributor {
     }
 
     async fn handle_messages(&self, deliveries: &[Delivery]) -> Result<()> {
-        let mut guard = self.warm.lock().await;
-        // Taken out: a failure, or the death of this invocation, leaves none, and the next one starts afresh.
-        let mut warm = match guard.take().and_then(|warm| self.standing(warm)) {
-            Some(warm) => warm,
-            None => self.take_over().await?,
-        };
         let mut decided = Vec::with_capacity(deliveries.len());
         for delivery in deliveries {
             decided.push(decode::<Decided>(&delivery.body, "a decided request")?);
         }
+        let mut guard = self.warm.lock().await;
+        // Taken out: a failure, or the death of this invocation, leaves none, and the next one starts afresh.
+        if let Some(warm) = guard.take().and_then(|warm| self.standing(warm)) {
+            match self.work(warm, decided.clone()).await {
+                Ok(warm) => {
+                    *guard = Some(warm);
+                    return Ok(());
+                }
+                // Where several processes distribute, one that comes to it again finds that others did meanwhile.
+                Err(Stopped::Overtaken) => {}
+                Err(Stopped::Failed(error)) => return Err(error),
+            }
+        }
+        let warm = self.take_over().await?;
+        *guard = Some(self.work(warm, decided).await?);
+        Ok(())
+    }
+
+    /// Has everything numbered and applied that `decided` names.
+    async fn work(&self, mut warm: Warm, decided: Vec<Decided>) -> Result<Warm, Stopped> {
         let mut ordered = if self.broken == Some(Broken::IgnoresPredecessors) {
             order::unordered(&mut warm.applied, decided)
         } else {
@@ -176,8 +214,7 @@ impl Distributor {
         if !ordered.next.is_empty() {
             self.distribute(&mut warm, &ordered.next).await?;
         }
-        *guard = Some(warm);
-        Ok(())
+        Ok(warm)
     }
 
     /// Of work that begins now.
@@ -196,7 +233,7 @@ impl Distributor {
         Some(warm)
     }
 
-    async fn ordered(&self, warm: &mut Warm, arrived: Vec<Decided>) -> Result<Ordered> {
+    async fn ordered(&self, warm: &mut Warm, arrived: Vec<Decided>) -> Result<Ordered, Stopped> {
         let Warm { applied, grounds: Grounds { system: basis, .. }, .. } = warm;
         let decided = if self.broken == Some(Broken::NumbersWhatWasLost) {
             arrived
@@ -206,7 +243,7 @@ impl Distributor {
         order::ordered(&self.sessions, &self.nodes, applied, decided, basis).await
     }
 
-    async fn distribute(&self, warm: &mut Warm, ordered: &[Decided]) -> Result<()> {
+    async fn distribute(&self, warm: &mut Warm, ordered: &[Decided]) -> Result<(), Stopped> {
         let first = Zxid(warm.zxid.0 + 1);
         self.settle_names(warm, ordered).await?;
         let numbered = numbering::number(&self.regions, first, ordered).await?;
@@ -218,9 +255,7 @@ impl Distributor {
         }
         let index = match warm.writer.append(encoded.clone()).await? {
             Appended::At(index, _) => index,
-            Appended::Fenced => {
-                return Err(ports::Error::unavailable("append to the log, which another holds"));
-            }
+            Appended::Fenced => return Err(Stopped::Overtaken),
         };
         let step = warm.step(index, warm.writer.epoch(), numbered.slot.last());
         if self.broken == Some(Broken::AnswersBeforeApplying) {
@@ -230,7 +265,7 @@ impl Distributor {
         self.settle(warm, &numbered.slot.entries).await?;
         self.tell(step, encoded, warm.grounds.regions[0].point()).await?;
         warm.advance(step);
-        self.trim(warm).await
+        Ok(self.trim(warm).await?)
     }
 
     /// Waits until the decisions are durable that objects are to be named by: those stay where a decision is lost, and

@@ -40,7 +40,7 @@ pub(crate) struct Shared {
 /// One process's view of the tree; makes clients.
 #[derive(Debug, Clone)]
 pub struct Gateway {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 impl Gateway {
@@ -75,12 +75,35 @@ impl Gateway {
         }
         let timeout =
             connect.timeout.clamp(shared.config.session_timeout_min, shared.config.session_timeout_max);
+        let attached = self.attach(timeout, connect.resume, SessionId::of_client).await?;
+        // The row stands before the timer is armed: the heartbeat disarms itself only when it finds no row.
+        shared.functions.arm_timer(crate::names::HEARTBEAT, heartbeat::period(&shared.config)).await?;
+        self.let_in(attached).await
+    }
+
+    /// The session of this process: no heartbeat judges it.
+    pub(crate) async fn attach_member(
+        &self,
+        timeout: Duration,
+        resume: Option<(SessionId, Password)>,
+    ) -> Result<Client, ConnectError> {
+        let attached = self.attach(timeout, resume, SessionId::of_member).await?;
+        self.let_in(attached).await
+    }
+
+    async fn attach(
+        &self,
+        timeout: Duration,
+        resume: Option<(SessionId, Password)>,
+        id: fn(u64) -> SessionId,
+    ) -> Result<Attached, ConnectError> {
+        let shared = &self.shared;
         // The lease counts from before the write that grants it (rule C-6).
         let asked_at = shared.clock.monotonic();
         let incarnation = shared.queue.point().incarnation;
         let mut basis = Basis::default();
-        let (session, password, attach) = match connect.resume {
-            None => self.open(timeout, &mut basis).await?,
+        let (session, password, attach) = match resume {
+            None => self.open(timeout, id, &mut basis).await?,
             Some((session, password)) => {
                 match shared.sessions.attach(session, password, timeout, &mut basis).await? {
                     Moved::Done(row) => (session, password, row.attach),
@@ -88,22 +111,27 @@ impl Gateway {
                 }
             }
         };
-        // The row stands before the timer is armed: the heartbeat disarms itself only when it finds no row.
-        shared.functions.arm_timer(crate::names::HEARTBEAT, heartbeat::period(&shared.config)).await?;
-        let attached = Attached { session, password, attach, timeout, asked_at, basis, incarnation };
-        let mut client = Client::new(shared.clone(), attached);
+        Ok(Attached { session, password, attach, timeout, asked_at, basis, incarnation })
+    }
+
+    async fn let_in(&self, attached: Attached) -> Result<Client, ConnectError> {
+        let mut client = Client::new(self.shared.clone(), attached);
         client.first_request().await?;
         Ok(client)
     }
 
-    async fn open(&self, timeout: Duration, basis: &mut Basis) -> Result<(SessionId, Password, u64)> {
+    async fn open(
+        &self,
+        timeout: Duration,
+        id: fn(u64) -> SessionId,
+        basis: &mut Basis,
+    ) -> Result<(SessionId, Password, u64)> {
         let entropy = &self.shared.entropy;
         let mut secret = [0; 16];
         secret[..8].copy_from_slice(&entropy.next_u64().to_be_bytes());
         secret[8..].copy_from_slice(&entropy.next_u64().to_be_bytes());
         for _ in 0..ID_ATTEMPTS_MAX {
-            // Positive, and the top byte below every value with a meaning to clients.
-            let session = SessionId((entropy.next_u64() >> 2).max(1) as i64);
+            let session = id(entropy.next_u64());
             if self.shared.sessions.create(session, Password(secret), timeout, basis).await? {
                 return Ok((session, Password(secret), 1));
             }

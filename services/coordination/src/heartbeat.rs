@@ -3,11 +3,8 @@
 //! A scheduled function, armed by every connect and disarmed by itself alone (rule C-6): where it finds no row it sends
 //! itself an event, and that run disarms and looks again, so that a session which counted itself in between arms it
 //! anew or is found. An event that dies between the two is delivered again; the timer would never fire again.
-//! Each run compares every row's renewal count with what was seen before ([`crate::silence`]). Silence counts
-//! only as far as a heartbeat was there to witness it: after a stall or a restart, sessions get their time.
-//!
-//! An end that is decided and not applied for a whole timeout is asked for again, so that its writer pushes it again: no
-//! request and no other end comes after it, and the message that told of it may be lost.
+//! Each run judges the sessions of all clients ([`crate::judge`]) by what was seen before ([`crate::silence`]). Silence
+//! counts only as far as a heartbeat was there to witness it: after a stall or a restart, sessions get their time.
 //!
 //! What was seen is kept twice. An instance that stays warm goes on with what it knows and writes it down now and
 //! then; one that was not there before reads what others have written. So sessions end on platforms that keep no
@@ -24,20 +21,19 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use ports::{
-    Clock, ErrorKind, Event, Functions, Handler, Incarnation, Key, KeyValue, Queue, Result, Update,
+    Clock, Event, Functions, Handler, Incarnation, Key, KeyValue, Queue, Result, Update,
     functions::Failure,
     key_value::{Read, Value},
-    queue::Message,
 };
 
 use crate::{
     basis::Basis,
     broken::Broken,
     config::Config,
-    model::SessionId,
+    judge::Judge,
     names,
-    records::{Operation, Submitted, decode, encode},
-    session::{Moved, Row, SHARD_COUNT, Sessions, State},
+    records::{decode, encode},
+    session::{CLIENTS, Sessions},
     silence::{self, Moment, Notes, Pace, Stored},
     temporary::Temporaries,
 };
@@ -82,7 +78,7 @@ pub struct Parts {
 #[derive(Debug)]
 pub struct Heartbeat {
     parts: Parts,
-    sessions: Sessions,
+    judge: Judge,
     temporaries: Temporaries,
     pace: Pace,
     sweep_period: Duration,
@@ -96,8 +92,14 @@ impl Heartbeat {
     pub fn new(parts: Parts, temporaries: Temporaries, config: &Config) -> Self {
         // Each machine's clock may be wrong by as much as locks allow for.
         let clocks_apart_max = config.locks.drift_allowance * 2;
-        Self {
+        let judge = Judge {
             sessions: Sessions::new(parts.system.clone()),
+            queue: parts.queue.clone(),
+            clock: parts.clock.clone(),
+            broken: config.broken,
+        };
+        Self {
+            judge,
             parts,
             temporaries,
             pace: Pace { period: period(config), clocks_apart_max },
@@ -110,8 +112,8 @@ impl Heartbeat {
     /// One run: judges every session; retires if there is none.
     async fn beat(&self) -> Result<()> {
         let mut basis = Basis::now(&*self.parts.system);
-        let before = self.recall(self.moment(), &mut basis).await?;
-        let mut notes = before.next(self.moment());
+        let before = self.recall(self.judge.moment(), &mut basis).await?;
+        let mut notes = before.next(self.judge.moment());
         self.judge_all(&before, &mut notes, &mut basis).await?;
         if notes.session_count() == 0 {
             return self.ask(RETIRE).await;
@@ -145,14 +147,12 @@ impl Heartbeat {
     /// Whether there is any session at all.
     pub async fn any_session(&self) -> Result<bool> {
         let mut basis = Basis::default();
-        for shard in 0..SHARD_COUNT {
-            let mut from = Some(Bytes::new());
-            while let Some(start) = from {
-                let (rows, next) = self.sessions.page(shard, start, &mut basis).await?;
+        for shard in CLIENTS {
+            let mut pages = self.judge.sessions.rows(shard);
+            while let Some(rows) = pages.next_page(&mut basis).await? {
                 if !rows.is_empty() {
                     return Ok(true);
                 }
-                from = next;
             }
         }
         Ok(false)
@@ -213,61 +213,10 @@ impl Heartbeat {
     }
 
     async fn judge_all(&self, before: &Notes, notes: &mut Notes, basis: &mut Basis) -> Result<()> {
-        for shard in 0..SHARD_COUNT {
-            let mut from = Some(Bytes::new());
-            while let Some(start) = from {
-                let (rows, next) = self.sessions.page(shard, start, basis).await?;
-                let seen_at = self.moment();
-                for (session, row) in rows {
-                    let silence = before.silence(session, row.renewals, notes, seen_at);
-                    let is_over = match self.is_over(session, &row, silence, basis).await {
-                        // Nor may its client have been able to resume it: it gets its time again.
-                        Err(error) if error.kind() == ErrorKind::NoRoom => {
-                            notes.begin_anew(session, self.moment());
-                            false
-                        }
-                        judged => judged?,
-                    };
-                    if is_over {
-                        self.end(session, &row).await?;
-                        notes.begin_anew(session, self.moment());
-                    }
-                }
-                from = next;
-            }
+        for shard in CLIENTS {
+            self.judge.judge(shard, before, notes, basis).await?;
         }
         Ok(())
-    }
-
-    /// Whether the end of a session has to be asked for: it is condemned now, or was a whole timeout ago and
-    /// whoever condemned it has died before it said so; or its end is decided, and the store has lost the message that
-    /// would have had it applied.
-    async fn is_over(
-        &self,
-        session: SessionId,
-        row: &Row,
-        silence: Duration,
-        basis: &mut Basis,
-    ) -> Result<bool> {
-        let is_rash = self.broken == Some(Broken::ExpiresAtFirstSilence);
-        let is_silent = silence > row.timeout || is_rash && silence > Duration::ZERO;
-        match row.state {
-            State::Open if is_silent => {
-                let condemned = self.sessions.condemn(session, row.renewals, basis).await?;
-                Ok(matches!(condemned, Moved::Done(_)))
-            }
-            State::Closed if self.broken == Some(Broken::PushesEndsOnce) => Ok(false),
-            State::Closing | State::Closed => Ok(is_silent),
-            State::Open => Ok(false),
-        }
-    }
-
-    async fn end(&self, session: SessionId, row: &Row) -> Result<()> {
-        tracing::info!(?session, "expires");
-        let submitted = Submitted { session, attach: row.attach, request: 0, operation: Operation::Expire };
-        let group = names::request_group(session);
-        let message = Message { group, deduplication: None, body: encode(&submitted) };
-        self.parts.queue.send(names::REQUEST_QUEUE, vec![message]).await.map(|_| ())
     }
 
     /// Sessions do not wait for objects that nobody needs: what fails here is done by the next sweep.
@@ -277,11 +226,6 @@ impl Heartbeat {
             Ok(count) => tracing::info!(count, "removed temporary objects that nobody needs any more"),
             Err(error) => tracing::warn!(%error, "temporary objects are left for the next sweep"),
         }
-    }
-
-    fn moment(&self) -> Moment {
-        let clock = &self.parts.clock;
-        Moment { own_ms: clock.monotonic().0.as_millis() as i64, wall_ms: clock.now().0 as i64 }
     }
 }
 

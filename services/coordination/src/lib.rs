@@ -14,6 +14,7 @@
 //!   the user store without any function.
 //! - [`writer`], [`distributor`], [`watch`] and [`heartbeat`] are the four functions. Each may die between any
 //!   two steps; whoever comes next finishes or undoes by what the rows say.
+//! - [`judge`] says whose session is over; where several processes share a store, [`member`]s judge each other.
 //! - [`silence`] is what heartbeats know, [`temporary`] what travels beside the queue and who removes it.
 //! - [`basis`] is what each of them rests on where the store may lose what is not durable yet.
 //! - [`session`] and [`node`] hold every conditional write to the system store, [`user_store`] every one to
@@ -33,7 +34,9 @@ pub mod ephemerals;
 pub mod error;
 pub mod gateway;
 pub mod heartbeat;
+mod judge;
 mod mailbox;
+pub mod member;
 pub mod model;
 pub mod names;
 pub mod node;
@@ -54,4 +57,5 @@ pub use client::Client;
 pub use config::Config;
 pub use error::{ConnectError, Ended, Error};
 pub use gateway::Gateway;
+pub use member::Member;
 pub use service::{Parts, Region, Service};

@@ -17,6 +17,26 @@ pub struct Zxid(pub i64);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct SessionId(pub i64);
 
+impl SessionId {
+    /// Set in the ids of sessions that processes have among themselves.
+    const MEMBERS: i64 = 1 << 62;
+
+    /// That of a client, from random bits: positive, and its top byte below every value with a meaning to clients.
+    pub fn of_client(random: u64) -> Self {
+        Self((random >> 2).max(1) as i64)
+    }
+
+    /// That of a process, from random bits.
+    pub fn of_member(random: u64) -> Self {
+        Self(Self::of_client(random).0 | Self::MEMBERS)
+    }
+
+    /// Whether it is a process's own.
+    pub fn is_members(self) -> bool {
+        self.0 & Self::MEMBERS != 0
+    }
+}
+
 impl fmt::Debug for SessionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#x}", self.0)

@@ -22,7 +22,7 @@ use crate::{
     node::Nodes,
     path,
     records::{NodeState, Payload, UpdateId},
-    session::{SHARD_COUNT, Sessions},
+    session::{ALL_SHARDS, Sessions},
     tail::Tail,
     temporary::Temporaries,
     user_store::{Meta, Node, UserStore, encode_acl},
@@ -81,7 +81,7 @@ impl Service {
             |region: &Region| UserStore::new(region.items.clone(), region.objects.clone(), config.placement);
         let regions: Vec<UserStore> = parts.regions.iter().map(store).collect();
         let log = FencedLog::new(parts.system.clone(), LOG_PARTITION);
-        let tail = Arc::new(Tail::new(regions[0].clone(), log, parts.clock.clone(), config.broken));
+        let tail = Arc::new(Tail::new(regions[0].clone(), log, parts.clock.clone(), &config));
         Self { parts, config, regions, tail }
     }
 
@@ -137,15 +137,13 @@ impl Service {
     async fn push_outboxes(&self) -> Result<()> {
         let (sessions, nodes) = (Sessions::new(self.parts.system.clone()), self.nodes());
         let mut basis = Basis::default();
-        for shard in 0..SHARD_COUNT {
-            let mut from = Some(Bytes::new());
-            while let Some(start) = from {
-                let (rows, next) = sessions.page(shard, start, &mut basis).await?;
+        for shard in ALL_SHARDS {
+            let mut pages = sessions.rows(shard);
+            while let Some(rows) = pages.next_page(&mut basis).await? {
                 for (session, row) in &rows {
                     writer::finish_one_of_many(&nodes, &*self.parts.queue, (*session, row), &mut basis)
                         .await?;
                 }
-                from = next;
             }
         }
         Ok(())

@@ -19,7 +19,11 @@
 //! From FaaSKeeper, section 4.1 (a session's item in system storage); the outbox, the numbers and the fence
 //! are ours.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    ops::{Range, RangeInclusive},
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use ports::{
@@ -46,11 +50,20 @@ const TIMEOUT: &str = "timeout_ms";
 const PASSWORD: &str = "password";
 const OUTBOX: &str = "outbox";
 
-/// Rows are spread over this many partitions, so that a scan for the living and the writes of many
+/// Rows of clients' sessions are spread over this many partitions, so that a scan for the living and the writes of many
 /// sessions do not meet in one.
-pub const SHARD_COUNT: u8 = 4;
+const CLIENT_SHARDS: u8 = 4;
 
-/// How many rows one page of [`Sessions::page`] holds.
+/// The partitions that the heartbeat goes through.
+pub const CLIENTS: Range<u8> = 0..CLIENT_SHARDS;
+
+/// The one that processes have for their own sessions, which they judge among themselves ([`crate::member`]).
+pub const MEMBERS: u8 = CLIENT_SHARDS;
+
+/// All of them.
+pub const ALL_SHARDS: RangeInclusive<u8> = 0..=MEMBERS;
+
+/// How many rows one page of [`Rows`] holds.
 const PAGE_ITEMS: usize = 256;
 
 /// Where a session stands between its first and its last request.
@@ -188,6 +201,11 @@ impl Sessions {
     /// The rows in `system`.
     pub fn new(system: Arc<dyn KeyValue>) -> Self {
         Self { system }
+    }
+
+    /// Of work on the rows that begins now.
+    pub fn basis(&self) -> Basis {
+        Basis::now(&*self.system)
     }
 
     /// What the store of the rows still takes.
@@ -361,27 +379,10 @@ impl Sessions {
         basis.seen(self.system.update(update.resting_on(basis.point())).await?.receipt.point)
     }
 
-    /// One page of the rows of a shard, and where the next one starts. A row that cannot be read is left out, and said to
-    /// be: whoever goes through all sessions has the others to see to.
-    pub async fn page(
-        &self,
-        shard: u8,
-        from: Bytes,
-        basis: &mut Basis,
-    ) -> Result<(Vec<(SessionId, Row)>, Option<Bytes>)> {
-        let scan = Scan { from, ..Scan::partition(partition(shard), PAGE_ITEMS) };
-        let Read { value: page, point } = self.system.scan(&scan).await?;
-        basis.seen(point)?;
-        let mut rows = Vec::with_capacity(page.items.len());
-        for (sort, item) in &page.items {
-            let id = <[u8; 8]>::try_from(sort.as_ref())
-                .map_err(|_| Error::corrupt("read the key of a session's row"));
-            match id.and_then(|id| Ok((SessionId(i64::from_be_bytes(id)), Row::read(item)?))) {
-                Ok(row) => rows.push(row),
-                Err(error) => tracing::error!(%error, key = ?sort, "a session stays as it is"),
-            }
-        }
-        Ok((rows, page.next))
+    /// The rows of a shard, a page at a time. One that cannot be read is left out, and said to be: whoever goes through all
+    /// sessions has the others to see to.
+    pub fn rows(&self, shard: u8) -> Rows<'_> {
+        Rows { sessions: self, partition: partition(shard), from: Some(Bytes::new()) }
     }
 
     /// Makes sure that what `basis` has seen of the rows is durable.
@@ -405,6 +406,35 @@ impl Sessions {
     }
 }
 
+/// The rows of a shard that were not read yet.
+#[derive(Debug)]
+pub struct Rows<'sessions> {
+    sessions: &'sessions Sessions,
+    partition: String,
+    from: Option<Bytes>,
+}
+
+impl Rows<'_> {
+    /// The next page; none: that was all.
+    pub async fn next_page(&mut self, basis: &mut Basis) -> Result<Option<Vec<(SessionId, Row)>>> {
+        let Some(from) = self.from.take() else { return Ok(None) };
+        let scan = Scan { from, ..Scan::partition(self.partition.clone(), PAGE_ITEMS) };
+        let Read { value: page, point } = self.sessions.system.scan(&scan).await?;
+        basis.seen(point)?;
+        let mut rows = Vec::with_capacity(page.items.len());
+        for (sort, item) in &page.items {
+            let id = <[u8; 8]>::try_from(sort.as_ref())
+                .map_err(|_| Error::corrupt("read the key of a session's row"));
+            match id.and_then(|id| Ok((SessionId(i64::from_be_bytes(id)), Row::read(item)?))) {
+                Ok(row) => rows.push(row),
+                Err(error) => tracing::error!(%error, key = ?sort, "a session stays as it is"),
+            }
+        }
+        self.from = page.next;
+        Ok(Some(rows))
+    }
+}
+
 fn is(name: &'static str, value: i64) -> Condition {
     Condition::attribute(name, Test::is_integer(value))
 }
@@ -423,5 +453,7 @@ fn partition(shard: u8) -> String {
 }
 
 fn key(session: SessionId) -> Key {
-    Key::new(partition((session.0 & i64::from(SHARD_COUNT - 1)) as u8), session.0.to_be_bytes())
+    let of_client = (session.0 & i64::from(CLIENT_SHARDS - 1)) as u8;
+    let shard = if session.is_members() { MEMBERS } else { of_client };
+    Key::new(partition(shard), session.0.to_be_bytes())
 }

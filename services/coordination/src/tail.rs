@@ -9,6 +9,8 @@
 //! [`Tail::durable`] has reached it. So a session's next request need not wait for the disk to be *executed*,
 //! only to be *answered*; whoever waits shares one fsync.
 //!
+//! Where several processes distribute, a slot is told in one of them alone; the others look for it ([`looks`]).
+//!
 //! Two marks move over the log: `started` before a slot is handed out and `applied` after it. A reader that
 //! saw the same `applied` before its read and the same `started` after it knows that nothing was handed out
 //! in between.
@@ -21,11 +23,13 @@
 //! - A watch is armed for the connection that asked for it, in the same moment in which what was looked at for it has
 //!   not changed since.
 
+mod looks;
+
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::{
         Arc, Mutex, MutexGuard,
-        atomic::{AtomicI64, Ordering},
+        atomic::{AtomicBool, AtomicI64, Ordering},
     },
     time::Duration,
 };
@@ -34,8 +38,10 @@ use ports::{Clock, DurabilityPoint, Incarnation, Result, key_value::Read};
 use primitives::{Cursor, Epoch, FencedLog, SlotIndex};
 use tokio::sync::{Notify, watch};
 
+use self::looks::Looks;
 use crate::{
     broken::Broken,
+    config::Config,
     mailbox::{Letter, Mailbox},
     model::{SessionId, Zxid},
     records::{Answer, Entry, Slot, Wake, decode},
@@ -59,6 +65,9 @@ pub struct Tail {
     log: FencedLog,
     clock: Arc<dyn Clock>,
     broken: Option<Broken>,
+    look_period: Option<Duration>,
+    /// Somebody waits for something that another process may distribute.
+    is_expecting: AtomicBool,
     inbox: Mutex<BTreeMap<u64, Wake>>,
     offered: Notify,
     registry: Mutex<Registry>,
@@ -127,12 +136,14 @@ struct Place {
 
 impl Tail {
     /// A tail of `log` for readers of `region`.
-    pub fn new(region: UserStore, log: FencedLog, clock: Arc<dyn Clock>, broken: Option<Broken>) -> Self {
+    pub fn new(region: UserStore, log: FencedLog, clock: Arc<dyn Clock>, config: &Config) -> Self {
         Self {
             region,
             log,
             clock,
-            broken,
+            broken: config.broken,
+            look_period: config.log_look_period,
+            is_expecting: AtomicBool::new(false),
             inbox: Mutex::default(),
             offered: Notify::new(),
             registry: Mutex::default(),
@@ -166,10 +177,18 @@ impl Tail {
         true
     }
 
-    /// How many clients are connected here, and how many watches they have armed.
+    /// How many clients are connected here, and how many watches are armed.
     pub fn counts(&self) -> (usize, usize) {
         let registry = self.registry();
-        (registry.clients.len(), registry.watches.count())
+        (registry.clients().count(), registry.watches.count())
+    }
+
+    /// Somebody waits for something: if another process may distribute it, the log is looked at soon.
+    pub(crate) fn expect(&self) {
+        if self.look_period.is_some() {
+            self.is_expecting.store(true, Ordering::Release);
+            self.offered.notify_one();
+        }
     }
 
     /// Returns once the view has reached `zxid`.
@@ -288,20 +307,24 @@ impl Tail {
     }
 
     async fn follow(&self, mut place: Place) -> ports::Error {
+        let mut looks = self.look_period.map(Looks::new);
+        // The last slot that is known to be applied although nobody has told of it.
+        let mut found = None;
         loop {
-            let slots = match self.next_slots(place).await {
+            let slots = match self.next_slots(place, found).await {
                 Ok(slots) => slots,
                 Err(error) => return error,
             };
             if slots.is_empty() {
-                self.offered.notified().await;
+                found = match self.more_may_be_there(place, looks.as_mut()).await {
+                    Ok(found) => found,
+                    Err(error) => return error,
+                };
                 continue;
             }
             for told in slots {
-                let is_of_this_start = told.point.incarnation == place.incarnation;
-                if !is_of_this_start && self.broken != Some(Broken::FollowsALostLog) {
-                    // What was handed out before may be lost, and its zxids given to others.
-                    return ports::Error::unavailable("follow the log in a store that has restarted");
+                if let Err(error) = self.check_start(place, told.point) {
+                    return error;
                 }
                 self.hand_out(&told);
                 place = Place { index: told.index, epoch: told.epoch, ..place };
@@ -335,8 +358,51 @@ impl Tail {
         }
     }
 
-    /// The applied slots behind `place`: those that were told, or, where one is missing, those of the log.
-    async fn next_slots(&self, place: Place) -> Result<Vec<Told>> {
+    /// What was handed out before may be lost in a store that has restarted since, and its zxids given to others.
+    fn check_start(&self, place: Place, point: DurabilityPoint) -> Result<()> {
+        if point.incarnation == place.incarnation || self.broken == Some(Broken::FollowsALostLog) {
+            return Ok(());
+        }
+        Err(ports::Error::unavailable("follow the log in a store that has restarted"))
+    }
+
+    /// Returns once there may be more: what was told, or what the cursor shows to be applied.
+    async fn more_may_be_there(
+        &self,
+        place: Place,
+        looks: Option<&mut Looks>,
+    ) -> Result<Option<(u64, DurabilityPoint)>> {
+        let Some(looks) = looks else {
+            self.offered.notified().await;
+            return Ok(None);
+        };
+        if self.is_expecting.swap(false, Ordering::AcqRel) {
+            looks.expect(self.clock.monotonic());
+        }
+        let due = looks.due();
+        let is_due = async {
+            match due {
+                Some(due) => self.clock.sleep(due.since(self.clock.monotonic())).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = is_due => {}
+            () = self.offered.notified() => return Ok(None),
+        }
+        let cursor = self.region.cursor().await;
+        let is_in_use = self.registry().clients().next().is_some();
+        looks.looked(self.clock.monotonic(), is_in_use);
+        // A store that does not answer has nothing to show; clients notice by themselves.
+        let Ok(Read { value: (cursor, _), point }) = cursor else { return Ok(None) };
+        self.check_start(place, point)?;
+        Ok(Some((cursor.slot, point)))
+    }
+
+    /// The applied slots behind `place`: those that were told, or, where one is missing or more were `found` to be
+    /// applied, those of the log.
+    async fn next_slots(&self, place: Place, found: Option<(u64, DurabilityPoint)>) -> Result<Vec<Told>> {
         let (told, behind_a_gap) = {
             let mut inbox = self.inbox.lock().expect("no panic while the inbox is held");
             *inbox = inbox.split_off(&(place.index + 1));
@@ -349,8 +415,9 @@ impl Tail {
             }
             (told, inbox.values().next().map(|wake| (wake.index, wake.point)))
         };
+        let found = found.filter(|(until, _)| *until > place.index);
         if told.is_empty()
-            && let Some((until, point)) = behind_a_gap
+            && let Some((until, point)) = behind_a_gap.or(found)
         {
             return self.read_log(place, until, point).await;
         }
@@ -397,6 +464,7 @@ impl Tail {
                     }
                 }
                 let session = entry.id.session;
+                registry.replaced_by(Connection { session, attach: entry.attach }, &mut eager);
                 if registry.is_registered(Connection { session, attach: entry.attach })
                     && let Some(letter) = answer(zxid, entry)
                 {
@@ -430,8 +498,26 @@ impl Tail {
 }
 
 impl Registry {
+    /// The sessions of clients, without that of the process itself.
+    fn clients(&self) -> impl Iterator<Item = &SessionId> {
+        self.clients.keys().filter(|session| !session.is_members())
+    }
+
     fn is_registered(&self, client: Connection) -> bool {
         self.clients.get(&client.session).is_some_and(|registered| registered.attach == client.attach)
+    }
+
+    /// An update of a later connection was applied, which may be at another process: the one here speaks no longer.
+    fn replaced_by(&mut self, later: Connection, eager: &mut BTreeMap<SessionId, Arc<Mailbox>>) {
+        let session = later.session;
+        if self.clients.get(&session).is_none_or(|client| client.attach >= later.attach) {
+            return;
+        }
+        let Some(Registered { mailbox, .. }) = self.clients.remove(&session) else { return };
+        self.watches.disarm_all(session);
+        self.waiting.remove(&session);
+        mailbox.put(Letter::Moved);
+        eager.insert(session, mailbox);
     }
 
     fn may_have_changed(&self, path: &str, since: Zxid) -> bool {

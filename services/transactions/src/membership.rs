@@ -6,12 +6,15 @@
 //! whatever any clock says.
 //!
 //! Invariants
-//! - A view's number grows by one with each change; one number is one set of members.
+//! - A view's number grows by one with each change, of the members or of the offices that this node leads.
 //! - A process is one node at a time: [`Membership::join`] with a new id ends the one before.
 //! - At most one node leads an office at any moment, counted by what it may answer.
 //!
 //! AFT, section 4.3, leaves membership to whoever polls from outside, and a node that is taken for dead goes on; here
 //! the lease ends it first.
+
+mod coordinated;
+mod roster;
 
 use std::{collections::BTreeMap, fmt::Debug};
 
@@ -19,6 +22,7 @@ use async_trait::async_trait;
 use ports::Monotonic;
 use tokio::sync::watch;
 
+pub use self::coordinated::Coordinated;
 use crate::{Result, model::NodeId};
 
 /// Where the other nodes reach one: what its HTTP front end listens on. Empty: nobody else need reach it.
@@ -28,7 +32,7 @@ pub struct Address(pub String);
 /// The members at some moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Members {
-    /// The number of this view: it grows by one with each change.
+    /// The number of this view: it grows by one with each change, also of what this node leads.
     pub view: u64,
     /// Every member by its id, this node among them once it has joined.
     pub nodes: BTreeMap<NodeId, Address>,

@@ -7,8 +7,9 @@
 
 use std::collections::BTreeMap;
 
-use ports::{Error, Result};
+use ports::Result;
 
+use super::Stopped;
 use crate::{
     basis::Basis,
     model::SessionId,
@@ -121,7 +122,7 @@ pub(super) async fn ordered(
     applied: &mut Applied,
     arrived: Vec<Decided>,
     basis: &mut Basis,
-) -> Result<Ordered> {
+) -> Result<Ordered, Stopped> {
     let mut ordered = Ordered::default();
     for decided in arrived {
         let mut waiting = vec![decided];
@@ -175,11 +176,15 @@ async fn missing(
 }
 
 /// A decided request that the queue has not brought. Its writer may have died before installing it.
-async fn fetch(sessions: &Sessions, nodes: &Nodes, id: UpdateId, basis: &mut Basis) -> Result<Decided> {
-    let lost =
-        || Error::unavailable(format!("find {id:?} in its outbox: another distributor has numbered it"));
-    let row = sessions.get(id.session, basis).await?.ok_or_else(lost)?;
-    let decided = row.decided(id.sequence)?.ok_or_else(lost)?;
+/// What is in no outbox any more was numbered by another distributor.
+async fn fetch(
+    sessions: &Sessions,
+    nodes: &Nodes,
+    id: UpdateId,
+    basis: &mut Basis,
+) -> Result<Decided, Stopped> {
+    let row = sessions.get(id.session, basis).await?.ok_or(Stopped::Overtaken)?;
+    let decided = row.decided(id.sequence)?.ok_or(Stopped::Overtaken)?;
     writer::install(nodes, &row.decided_under(decided.holder())?, basis).await?;
     Ok(decided)
 }
