@@ -88,11 +88,7 @@ impl Core {
         self.hand_over(&node, unsent);
         let mut view = self.view();
         view.heard = Arc::new(heard);
-        let mut dropped = Heard::default();
-        for row in rows.iter().filter(|row| row.is_trimmed) {
-            dropped.finish(row.node, row.node);
-        }
-        view.dropped = Arc::new(dropped);
+        view.dropped = Arc::new(trimmed(&rows));
         view.keyspaces.start_with(marked);
         if let Some(sequencer) = sequencer {
             view.hear_sequencer(sequencer.last());
@@ -265,4 +261,13 @@ async fn is_committed(
     let is_this =
         |decision: &Decision| decision.attempt == attempt && matches!(decision.state, State::Committed(_));
     Ok(decision.as_ref().is_some_and(is_this))
+}
+
+/// The logs of which nothing is kept.
+fn trimmed(rows: &[NodeRow]) -> Heard {
+    let mut trimmed = Heard::default();
+    for row in rows.iter().filter(|row| row.is_trimmed) {
+        trimmed.finish(row.node, row.node);
+    }
+    trimmed
 }
