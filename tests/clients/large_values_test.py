@@ -181,6 +181,8 @@ def many_large_values_at_once_stay_within_memory(apis, own_server):
             assert answer.status == 204, answer
 
     clients = [apis(own_server) for _ in range(10)]
+    for client in clients:
+        client.connection.timeout = TIMEOUT_SECONDS
     work = [lambda api=api: read(api) for api in clients[:6]]
     work += [lambda api=api, number=number: write(api, number) for number, api in enumerate(clients[6:])]
     waiting.together(*work, seconds=TIMEOUT_SECONDS)

@@ -80,7 +80,7 @@ fn doctor_tells_a_data_directory_that_a_start_would_refuse() {
 fn help_says_which_options_are_not_in_this_build() {
     let directory = tempfile::tempdir().expect("a directory");
     let help = text(&run(&mut landfast(directory.path(), &["serve", "--help"])).stdout);
-    for option in ["--objects", "--s3", "--tls-cert"] {
+    for option in ["--s3", "--tls-cert"] {
         let described = help.split(&format!("{option} ")).nth(1).and_then(|rest| rest.split("--").next());
         assert!(described.is_some_and(|text| text.contains("not in this build")), "{option}: {described:?}");
     }
