@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 use anyhow::Context as _;
 use embedded::{Embedded, Health, Room};
 use http_frontend::status::{Journal, Store};
-use in_process::Functions;
+use in_process::{Functions, SystemEntropy};
 use item_objects::ItemObjects;
 use ports::{KeyValue, Monotonic, Outage, Queue, objects::ObjectStore};
 use redis_provider::{OpenError, Redis};
@@ -83,7 +83,9 @@ impl Provider {
     pub(crate) fn functions(&self) -> Functions {
         match self {
             Self::Embedded(store) => Functions::new(store.queue()),
-            Self::Redis(store) => Functions::beside_others(store.queue(), MESSAGES_HIDDEN),
+            Self::Redis(store) => {
+                Functions::beside_others(store.queue(), MESSAGES_HIDDEN, &SystemEntropy::default())
+            }
         }
     }
 

@@ -14,6 +14,7 @@ pub mod checks;
 pub mod faults;
 pub mod history;
 pub mod house;
+pub mod processes;
 pub mod scenario;
 pub mod timeline;
 pub mod transactions;

@@ -162,9 +162,9 @@ impl Client {
         self.timeout
     }
 
-    /// Its peer is there, also if it asks for nothing.
+    /// Its peer is there, also if it asks for nothing; not one that is about to go.
     pub(crate) fn is_here(&mut self) {
-        self.lease.is_peer_active = true;
+        self.lease.is_peer_active |= !self.is_closing;
     }
 
     /// When its lease runs out unless it is renewed before.
@@ -318,6 +318,10 @@ impl Client {
         }
         match self.shared.sessions.renew(self.session, self.attach, &mut self.basis).await? {
             Moved::Done(_) => {
+                if self.sent > 0 {
+                    // An answer that takes this long may be forgotten where nobody else looks at the log.
+                    self.shared.tail.expect();
+                }
                 self.lease = Lease { renewed_at: now, is_peer_active: false, timer: None };
                 Ok(())
             }

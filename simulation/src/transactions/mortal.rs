@@ -92,7 +92,7 @@ impl Life {
     }
 
     /// One call of this process: made and answered if it lives through it.
-    pub(super) async fn live_through<T>(&self, call: impl Future<Output = T>) -> T {
+    pub(crate) async fn live_through<T>(&self, call: impl Future<Output = T>) -> T {
         let (side, pardons) = self.arrive();
         if side == Some(Side::Before) {
             self.end();

@@ -11,6 +11,7 @@ mod fated;
 mod forgotten;
 mod heartbeat;
 mod losses;
+mod members;
 mod poison;
 mod refusals;
 mod restart;

@@ -59,16 +59,17 @@ impl Functions {
     /// Functions whose triggers and events are queues of `queue`, which ends with this process: who takes a
     /// message has it for as long as its function may run.
     pub fn new(queue: SharedQueue) -> Self {
-        Self::hiding(queue, Hiding::ForTheTimeout)
+        Self::hiding(queue, Hiding::ForTheTimeout, &SystemEntropy::default())
     }
 
     /// Functions over queues that other processes take from too, after this one has died at the latest: a
     /// message is somebody else's `hidden` after this process was last heard of, and not before while it lives.
-    pub fn beside_others(queue: SharedQueue, hidden: Duration) -> Self {
-        Self::hiding(queue, Hiding::WhileRunning(hidden))
+    /// `entropy` tells their events from this one's.
+    pub fn beside_others(queue: SharedQueue, hidden: Duration, entropy: &dyn Entropy) -> Self {
+        Self::hiding(queue, Hiding::WhileRunning(hidden), entropy)
     }
 
-    fn hiding(queue: SharedQueue, hiding: Hiding) -> Self {
+    fn hiding(queue: SharedQueue, hiding: Hiding, entropy: &dyn Entropy) -> Self {
         Self {
             inner: Arc::new(Inner {
                 queue,
@@ -77,7 +78,7 @@ impl Functions {
                 triggers: Mutex::default(),
                 timers: Mutex::default(),
                 looking: Mutex::default(),
-                origin: SystemEntropy::default().next_u64(),
+                origin: entropy.next_u64(),
                 events: AtomicU64::new(0),
             }),
         }

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use embedded::Embedded;
-use in_process::{Functions, SystemClock};
+use in_process::{Functions, SystemClock, SystemEntropy};
 use ports::{
     contract::{self, Case, Spawn},
     queue::SharedQueue,
@@ -52,7 +52,8 @@ fn over_redis(case: Case<contract::functions::Subject>) {
     let config = Config { namespace, ..Config::single(server.url()) };
     block_on(async {
         let store = Redis::open(&config).await.expect("the store opens");
-        let functions = Functions::beside_others(store.queue(), Duration::from_secs(5));
+        let functions =
+            Functions::beside_others(store.queue(), Duration::from_secs(5), &SystemEntropy::default());
         run(case, functions, store.queue()).await;
     });
 }

@@ -10,7 +10,7 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use in_process::Functions;
+use in_process::{Functions, SystemEntropy};
 use ports::{
     Event, Functions as _, Handler, Queue,
     functions::{Definition, Failure, FunctionOptions, QueueTrigger},
@@ -45,7 +45,10 @@ impl Handler for Worker {
 
 /// A process that takes from the queue, and what it does.
 async fn process(queue: &Arc<dyn Queue>) -> (Functions, Arc<Work>) {
-    let (functions, work) = (Functions::beside_others(Arc::clone(queue), HIDDEN), Arc::<Work>::default());
+    let (functions, work) = (
+        Functions::beside_others(Arc::clone(queue), HIDDEN, &SystemEntropy::default()),
+        Arc::<Work>::default(),
+    );
     // Longer than any of these tests, so that nothing but the hiding decides.
     let options = FunctionOptions { timeout: Duration::from_hours(1), ..FunctionOptions::default() };
     let handler = Arc::new(Worker(Arc::clone(&work)));

@@ -234,10 +234,11 @@ impl Follower {
             clock: Arc::clone(&parts.clock),
             known: Arc::clone(&parts.known),
         };
-        follower.make(vec![roster::member(node, &parts.address)]).await?;
         let offices = [Office::Collector, Office::Sequencer];
-        let made = follower.make(offices.map(|office| roster::candidate(node, office)).into()).await?;
-        follower.roster = Roster::new(offices.into_iter().zip(made).collect());
+        let candidates = offices.map(|office| roster::candidate(node, office));
+        let wanted = [roster::member(node, &parts.address)].into_iter().chain(candidates).collect();
+        let made = follower.make(wanted).await?;
+        follower.roster = Roster::new(offices.into_iter().zip(made.into_iter().skip(1)).collect());
         follower.read_all();
         while !follower.pump().await? {
             follower.member.wait().await;
@@ -246,22 +247,24 @@ impl Follower {
     }
 
     /// Makes znodes, and what they need above them; says what they are called.
-    async fn make(&mut self, requests: Vec<Request>) -> Result<Vec<String>, NotJoined> {
-        let mut made = Vec::with_capacity(requests.len());
-        for request in requests {
-            let mut answer = self.ask(vec![request.clone()]).await?;
-            if answer.contains(&Err(coordination::Error::NoNode)) {
-                // Others make them too.
-                self.ask(roster::parents()).await?;
-                answer = self.ask(vec![request]).await?;
-            }
-            for answer in answer {
-                if let Response::Created { path, .. } = answer? {
-                    made.push(path);
-                }
+    async fn make(&mut self, wanted: Vec<Request>) -> Result<Vec<String>, NotJoined> {
+        let mut answers = self.ask(wanted.clone()).await?;
+        let is_orphan = |answer: &Result<Response, coordination::Error>| {
+            matches!(answer, Err(coordination::Error::NoNode))
+        };
+        if answers.iter().any(is_orphan) {
+            // Others make them too.
+            self.ask(roster::parents()).await?;
+            for (answer, request) in answers.iter_mut().zip(wanted).filter(|(answer, _)| is_orphan(answer)) {
+                *answer = self.ask(vec![request]).await?.swap_remove(0);
             }
         }
-        Ok(made)
+        let path = |answer| match answer {
+            Ok(Response::Created { path, .. }) => Ok(path),
+            Ok(other) => unreachable!("{other:?} answers no create"),
+            Err(error) => Err(NotJoined::Refused(error)),
+        };
+        answers.into_iter().map(path).collect()
     }
 
     /// The answers to `requests`, in order.
