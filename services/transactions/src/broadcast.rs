@@ -420,7 +420,7 @@ impl Core {
         if !view.is_served_by(node) {
             return;
         }
-        self.hear_records(node, &mut view, &records);
+        view.hear_records(node, &records);
         let is_next = first <= view.heard.through(from).saturating_add(1);
         if is_next || self.config.is_broken(Broken::AdvancesOverGaps) {
             Arc::make_mut(&mut view.heard).advance(from, through);
@@ -437,17 +437,19 @@ impl Core {
             node.following.notify_one();
         }
     }
+}
 
+impl View {
     /// Merges commits of other nodes. What is heard already was merged, and its versions may be collected.
-    pub(crate) fn hear_records(&self, node: &Node, view: &mut View, records: &[Arc<CommitRecord>]) {
+    pub(crate) fn hear_records(&mut self, node: &Node, records: &[Arc<CommitRecord>]) {
         for record in records {
             node.log.observe(record.version.timed());
-            if view.heard.contains(record.position) {
+            if self.heard.contains(record.position) {
                 continue;
             }
-            view.superseded_bytes += view.index.superseded_by(record);
-            view.index.hear(record);
-            let View { index, neighbours, .. } = &mut *view;
+            self.superseded_bytes += self.index.superseded_by(record);
+            self.index.hear(record);
+            let View { index, neighbours, .. } = &mut *self;
             let is_mine = |other: &CommitRecord| {
                 other.position.log == node.id && other.position.slot > neighbours.collected
             };

@@ -222,16 +222,11 @@ impl Engine {
     pub async fn commit(&self, call: &Call) -> Result<Committed> {
         if let Some(owner) = self.core.owner_elsewhere(call).await? {
             match self.core.forward_commit(&owner, call).await {
-                Err(Error::Unavailable(_)) => self.note_unreachable(&owner),
+                Err(Error::Unavailable(_)) => note_unreachable(&owner),
                 answer => return answer,
             }
         }
         self.core.commit(call).await
-    }
-
-    /// Whoever asks hears what the row says, which is closed if it says nothing: however alive its node is.
-    fn note_unreachable(&self, owner: &Owner) {
-        tracing::debug!(?owner, "the node of a transaction does not answer: its row does");
     }
 
     /// Drops all writes. A repeat is answered alike.
@@ -240,7 +235,7 @@ impl Engine {
     pub async fn abort(&self, call: &Call) -> Result<()> {
         if let Some(owner) = self.core.owner_elsewhere(call).await? {
             match self.core.forward_abort(&owner, call).await {
-                Err(Error::Unavailable(_)) => self.note_unreachable(&owner),
+                Err(Error::Unavailable(_)) => note_unreachable(&owner),
                 answer => return answer,
             }
         }
@@ -252,7 +247,7 @@ impl Engine {
         let call = Call::latest(id.clone());
         if let Some(owner) = self.core.owner_elsewhere(&call).await? {
             match self.core.forward_status(&owner, &call).await {
-                Err(Error::Unavailable(_)) => self.note_unreachable(&owner),
+                Err(Error::Unavailable(_)) => note_unreachable(&owner),
                 answer => return answer.map(Shown::durable),
             }
         }
@@ -305,6 +300,11 @@ impl Engine {
             ..figures
         }
     }
+}
+
+/// Whoever asks hears what the row says, which is closed if it says nothing: however alive its node is.
+fn note_unreachable(owner: &Owner) {
+    tracing::debug!(?owner, "the node of a transaction does not answer: its row does");
 }
 
 impl Core {

@@ -87,7 +87,7 @@ impl Core {
                 if !view.is_served_by(node) {
                     return Err(Error::unavailable("the node starts over"));
                 }
-                self.hear_records(node, &mut view, &records);
+                view.hear_records(node, &records);
                 if is_decided {
                     Arc::make_mut(&mut view.heard).advance(log, slot.index.0);
                 }

@@ -33,7 +33,13 @@
 //! something in the store stands in a log first, so that to take over from a node is to seal its log. The index is a cache
 //! of the store: evicting from it never changes an answer.
 //!
-//! Nothing here knows a wire, a provider or a thread. Deliberately absent as yet: more than one node.
+//! - Several nodes may share a store: who is one says [`membership`], and [`peers`] is the way between them. Each tells the
+//!   others what has committed there ([`broadcast`]), reads in the store what it was not told ([`follower`]), and takes any call
+//!   ([`forward`]); a start beside others is a [`join`], and what one leaves that is gone is the [`fault_manager`]'s. What has
+//!   been heard everywhere is what all may collect below (`collector/shared.rs`).
+//!
+//! Nothing here knows a wire, a provider or a thread. Deliberately absent as yet: an elected sequencer, so several nodes serve
+//! no serializable transactions and refuse a store with sequenced keyspaces.
 
 #![allow(rustdoc::private_intra_doc_links)]
 

@@ -64,11 +64,13 @@ impl Core {
                 answer
             })
             .await;
-        match (answer, self.view().open.find(&asked)) {
+        if answer == Err(Error::NoSuchTransaction)
+            && let Found::Ended(ended) = self.view().open.find(&asked)
+        {
             // Of a name that nobody has begun since nothing is at rest.
-            (Err(Error::NoSuchTransaction), Found::Ended(answer)) => answer,
-            (answer, _) => answer,
+            return ended;
         }
+        answer
     }
 
     /// What is known here of the attempt that a call belongs to. Where there are other nodes, one may have begun the name

@@ -47,6 +47,8 @@ pub struct Habits {
     pub one_death_in: usize,
     /// Whether every commit is carried to the next begin of its client.
     pub carries_after: bool,
+    /// Whether each call goes to any node, not to that of the begin.
+    pub wanders: bool,
     /// How long an answer to a commit is waited for before another node is asked; zero: for ever.
     pub patience: Duration,
     /// The wait between two transactions, at most.
@@ -144,6 +146,7 @@ struct Client {
     mix: Mix,
     thinks: Duration,
     patience: Duration,
+    wanders: bool,
     record: Record,
     chance: RefCell<Rng>,
     /// The last commit, if it is carried.
@@ -153,8 +156,8 @@ struct Client {
 impl Client {
     fn new(house: House, number: usize, mix: Mix, habits: Habits, record: Record, chance: Rng) -> Self {
         let (chance, after) = (RefCell::new(chance), habits.carries_after.then(Cell::default));
-        let Habits { thinks, patience, .. } = habits;
-        Self { house, number, mix, thinks, patience, record, chance, after }
+        let Habits { thinks, patience, wanders, .. } = habits;
+        Self { house, number, mix, thinks, patience, wanders, record, chance, after }
     }
 
     async fn transaction(
@@ -309,8 +312,8 @@ impl Attempt<'_> {
     }
 
     async fn read_one(&self, key: &Key) -> Result<(), Failure> {
-        let (call, asked) = (self.call(), self.client.now());
-        let shown = self.connection.shown(self.connection.engine.get(&call, key)).await;
+        let (call, asked, connection) = (self.call(), self.client.now(), self.connection());
+        let shown = connection.shown(connection.engine.get(&call, key)).await;
         let span = Span { asked, answered: self.client.now() };
         let (noted, result) = match shown {
             Ok(Some(value)) => (Shown::Value(value), Ok(())),
@@ -325,22 +328,24 @@ impl Attempt<'_> {
     }
 
     async fn write(&self, step: usize, planned: &Planned) -> Result<(), Failure> {
-        let (call, key, engine) = (self.call(), planned.key.clone(), &self.connection.engine);
+        let (call, key, connection) = (self.call(), planned.key.clone(), self.connection());
+        let engine = &connection.engine;
         if planned.deletes {
             self.note(Step::Wrote { key: key.clone(), value: None });
-            return self.connection.call(engine.delete(&call, key)).await;
+            return connection.call(engine.delete(&call, key)).await;
         }
         let tag = Tag { writer: self.writer.clone(), ordinal: step as u32, planned: self.planned.clone() };
         let value = tag.to_value(self.client.mix.value_bytes);
         self.note(Step::Wrote { key: key.clone(), value: Some(value.clone()) });
-        self.connection.call(engine.put(&call, key, value)).await
+        connection.call(engine.put(&call, key, value)).await
     }
 
     async fn send(&self) -> Result<(), Failure> {
         for place in 0..self.client.mix.effects {
             let sent = Sent { writer: self.writer.clone(), place };
-            let (call, effect) = (self.call(), sent.effect(self.client.number));
-            self.connection.call(self.connection.engine.send(&call, effect, Some(place))).await?;
+            let (call, effect, connection) =
+                (self.call(), sent.effect(self.client.number), self.connection());
+            connection.call(connection.engine.send(&call, effect, Some(place))).await?;
         }
         Ok(())
     }
@@ -351,7 +356,8 @@ impl Attempt<'_> {
         for _ in 0..COMMITS_MAX {
             self.answered(asked, Answer::Unknown);
             let patience = self.client.patience;
-            let answered = self.connection.call(self.connection.engine.commit(&call));
+            let connection = self.connection();
+            let answered = connection.call(connection.engine.commit(&call));
             let answered = async {
                 if patience.is_zero() {
                     return answered.await;
@@ -397,6 +403,12 @@ impl Attempt<'_> {
 
     fn note(&self, step: Step) {
         self.client.record.borrow_mut()[self.index].steps.push(step);
+    }
+
+    /// Whom the next call goes to.
+    fn connection(&self) -> Connection {
+        let other = if self.client.wanders { self.client.house.serving() } else { None };
+        other.unwrap_or_else(|| self.connection.clone())
     }
 
     fn call(&self) -> Call {

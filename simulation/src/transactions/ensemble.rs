@@ -22,10 +22,8 @@ use transactions::{
 
 use super::mortal::Life;
 
-/// How long a lease lasts that was just renewed.
-const LEASE: Duration = Duration::from_secs(2);
-/// How old a lease may be that is always renewed in time.
-const RENEWED_EVERY: Duration = Duration::from_millis(500);
+/// How long a lease lasts that is renewed every half a second for two, just before it is.
+const LEASE_LEFT: Duration = Duration::from_millis(1_500);
 /// After this somebody who renews no more is no member: later than its lease ends.
 const GONE_AFTER: Duration = Duration::from_millis(2_500);
 /// The longest that a change is on its way.
@@ -55,7 +53,7 @@ impl Ensemble {
             address: address.clone(),
             life,
             clock,
-            inner: Mutex::new(Inner { node: None, lease: None, cut_off: None }),
+            inner: Arc::new(Mutex::new(Inner { node: None, lease: None, cut_off: None })),
             members: watch::Sender::new(Members::default()),
         });
         self.state().seats.push(Arc::clone(&seat));
@@ -99,7 +97,7 @@ pub struct Seat {
     address: Address,
     life: Life,
     clock: Arc<dyn Clock>,
-    inner: Mutex<Inner>,
+    inner: Arc<Mutex<Inner>>,
     members: watch::Sender<Members>,
 }
 
@@ -146,11 +144,11 @@ impl Seat {
     fn ends_later(&self, node: Option<NodeId>) {
         let Some(node) = node else { return };
         let ensemble = self.ensemble.clone();
-        let seat = ensemble.state().seats.iter().find(|seat| std::ptr::eq(&***seat, self)).cloned();
+        let (life, inner) = (self.life.clone(), Arc::clone(&self.inner));
         tokio::spawn(async move {
             tokio::time::sleep(GONE_AFTER).await;
             // It may be back.
-            if seat.is_none_or(|seat| seat.life.is_over() || seat.is_cut_off()) {
+            if life.is_over() || lock(&inner).cut_off.is_some() {
                 ensemble.end(node);
             }
         });
@@ -173,8 +171,13 @@ impl Seat {
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.inner)
     }
+}
+
+/// Locks `mutex`. A panic elsewhere ends the test.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[async_trait]
@@ -221,8 +224,8 @@ impl Membership for Seat {
         let inner = self.inner();
         Some(match (inner.node, inner.lease) {
             (None, _) => Monotonic::default(),
-            (Some(_), Some(renewed)) => renewed + (LEASE - RENEWED_EVERY),
-            (Some(_), None) => self.clock.monotonic() + (LEASE - RENEWED_EVERY),
+            (Some(_), Some(renewed)) => renewed + LEASE_LEFT,
+            (Some(_), None) => self.clock.monotonic() + LEASE_LEFT,
         })
     }
 

@@ -57,6 +57,10 @@ impl Fate<'_> {
                     self.one_dies().await;
                     continue;
                 }
+                Disaster::JoinsApart => {
+                    self.one_joins_apart().await;
+                    continue;
+                }
                 Disaster::Partition => {
                     self.partition().await;
                     continue;
@@ -90,6 +94,29 @@ impl Fate<'_> {
     /// One of several dies, and another process takes its place.
     async fn one_dies(&mut self) {
         let place = self.rng.usize(..self.house.places());
+        self.dies_at(place).await;
+    }
+
+    async fn one_joins_apart(&mut self) {
+        let place = self.rng.usize(..self.house.places());
+        self.cut(place);
+        self.dies_at(place).await;
+        let lasts = Duration::from_millis(self.rng.u64(3_000..8_000));
+        tokio::time::sleep(lasts).await;
+        if let Some(Among { network, .. }) = self.house.surroundings() {
+            network.mend();
+        }
+    }
+
+    /// Cuts a place off from all others.
+    fn cut(&self, place: usize) {
+        let Some(Among { network, .. }) = self.house.surroundings() else { return };
+        for other in (0..self.house.places()).filter(|other| *other != place) {
+            network.cut(&Among::address(place), &Among::address(other));
+        }
+    }
+
+    async fn dies_at(&mut self, place: usize) {
         if let Some(life) = self.house.life_at(place) {
             self.order_death(&life);
             tokio::select! {
@@ -135,9 +162,7 @@ impl Fate<'_> {
         let place = self.rng.usize(..self.house.places());
         let Some(Among { network, .. }) = self.house.surroundings() else { return };
         let Some(seat) = self.house.seat_at(place) else { return };
-        for other in (0..self.house.places()).filter(|other| *other != place) {
-            network.cut(&Among::address(place), &Among::address(other));
-        }
+        self.cut(place);
         seat.cut_off();
         let lasts = Duration::from_millis(self.rng.u64(500..15_000));
         tokio::time::sleep(lasts).await;

@@ -64,6 +64,8 @@ pub enum Disaster {
     Departure,
     /// One of several nodes dies between two of its port calls, and another process takes its place after a while.
     OneOfMany,
+    /// One of several nodes dies, and who takes its place reaches none of the others for a while.
+    JoinsApart,
     /// Two of several nodes do not reach each other for a while.
     Partition,
     /// One of several nodes reaches neither the others nor whoever counts members, for long enough to be none.

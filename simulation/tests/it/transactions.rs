@@ -33,6 +33,7 @@ fn small(weather: Weather) -> Scenario {
         one_serializable_in: 0,
         one_reader_in: 0,
         carries_after: true,
+        wanders: false,
         patience: Duration::ZERO,
         pause: Duration::from_millis(10),
         thinks: Duration::ZERO,

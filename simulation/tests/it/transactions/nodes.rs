@@ -2,16 +2,25 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
+use fastrand::Rng;
+use simulated::World;
 use simulation::{
     faults::Weather,
     transactions::{
         client::Habits,
-        network::Trouble,
+        ensemble::Ensemble,
+        house::{Among, Failure, House},
+        mortal::Life,
+        network::{Network, Trouble},
         scenario::{Disaster, Scenario, seeds},
-        workload::Mix,
+        workload::{Mix, key},
     },
 };
-use transactions::broken::Broken;
+use transactions::{
+    broken::Broken,
+    model::{Begin, Begun, Call},
+};
 
 use super::SEEDS_UNTIL_CAUGHT;
 
@@ -36,6 +45,17 @@ fn two(weather: Weather) -> Scenario {
 fn any_node_answers() {
     for weather in [Weather::Calm, Weather::Slow] {
         two(weather).holds("any_node_answers");
+    }
+}
+
+/// T10: whichever node a call goes to.
+#[test]
+fn a_call_finds_the_node_of_its_transaction() {
+    for mut scenario in [two(Weather::Slow), dying(Weather::Slow), divided()] {
+        scenario.habits.wanders = true;
+        scenario.habits.patience = Duration::ZERO;
+        scenario.mix.effects = 2;
+        scenario.holds("a_call_finds_the_node_of_its_transaction");
     }
 }
 
@@ -91,15 +111,7 @@ fn one_of_several_dies() {
 /// T-2, broken.
 #[test]
 fn following_the_clock_is_caught() {
-    let mut scenario = dying(Weather::Slow).without(Broken::FollowsClockNotSlots);
-    scenario.habits.carries_after = false;
-    scenario.is_caught("not seen", SEEDS_UNTIL_CAUGHT);
-}
-
-/// T-2, broken: a node that wakes up, and whose log was only read.
-#[test]
-fn resolving_the_log_of_another_without_a_seal_is_caught() {
-    cut_off().without(Broken::ResolvesWithoutSeal).is_caught("", SEEDS_UNTIL_CAUGHT);
+    forgetful().without(Broken::FollowsClockNotSlots).is_caught("not seen", SEEDS_UNTIL_CAUGHT);
 }
 
 /// Clients that lose patience and ask elsewhere, while nodes do not reach each other.
@@ -154,10 +166,44 @@ fn a_node_that_is_cut_off_answers_no_more() {
     cut_off().holds("a_node_that_is_cut_off_answers_no_more");
 }
 
+/// What a node shows long after it was cut off from the members and the others, while these went on.
+async fn read_without_a_lease(broken: Option<Broken>) -> Result<Option<Bytes>, Failure> {
+    let world = World::new(1);
+    let mut config = Scenario::default().config;
+    config.broken = broken;
+    let network = Network::new(Rng::with_seed(1), Trouble::default());
+    let ensemble = Ensemble::new(Rng::with_seed(2));
+    let among = Among { network: network.clone(), ensemble, places: 2 };
+    let house = House::among(&world, config, among);
+    for place in 0..2 {
+        assert!(house.boot_at(place, Life::default(), 0).await);
+    }
+    let [one, other] = [0, 1].map(|place| house.serving_at(place).expect("nobody dies"));
+    let put = async |value: &'static [u8]| {
+        let put = one.engine.put_now(key(0), Some(Bytes::from_static(value)));
+        one.call(put).await.expect("a calm world");
+    };
+    put(b"first").await;
+    other.shown(other.engine.get_now(&key(0))).await.expect("a calm world");
+    network.cut(&Among::address(0), &Among::address(1));
+    house.seat_at(1).expect("a member").cut_off();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    put(b"second").await;
+    other.shown(other.engine.get_now(&key(0))).await
+}
+
+/// T5: whoever is cut off answers no more.
+#[test]
+fn nobody_answers_without_a_lease() {
+    let read = simulated::run(read_without_a_lease(None));
+    assert!(matches!(read, Err(Failure::Refused(transactions::Error::Unavailable(_)))), "{read:?}");
+}
+
 /// 10.1, broken.
 #[test]
 fn answering_without_a_lease_is_caught() {
-    cut_off().without(Broken::AnswersWithoutLease).is_caught("n", SEEDS_UNTIL_CAUGHT);
+    let read = simulated::run(read_without_a_lease(Some(Broken::AnswersWithoutLease)));
+    assert_eq!(read, Ok(Some(Bytes::from_static(b"first"))), "what nobody else shows any more");
 }
 
 /// Transactions that read and write several of few keys, and take their time, while others overwrite them elsewhere.
@@ -165,7 +211,7 @@ fn long_readers() -> Scenario {
     let mut scenario = two(Weather::Slow);
     scenario.nodes = 3;
     scenario.mix = Mix { reads: 2, writes: 2, keys: 4, clients: 4, transactions: 28, ..scenario.mix };
-    scenario.habits.thinks = Duration::from_millis(1_000);
+    scenario.habits.thinks = Duration::from_secs(1);
     scenario.habits.pause = Duration::from_millis(100);
     scenario.seen_within = Some(SEEN_WITHIN_LOSSES);
     scenario
@@ -183,11 +229,12 @@ fn collecting_by_ones_own_horizon_is_caught() {
     long_readers().without(Broken::CollectsByOwnHorizon).is_caught("no version", SEEDS_UNTIL_CAUGHT);
 }
 
-/// Nodes join while others collect, and announcements are lost.
+/// Nodes join while others collect, and cannot say so.
 fn joining() -> Scenario {
-    let network = Trouble { one_lost_in: 5, one_doubled_in: 0, one_late_in: 0 };
-    let disasters = vec![Disaster::OneOfMany; 4];
-    Scenario { network, disasters, ..long_readers() }
+    let mut scenario = long_readers();
+    scenario.disasters = vec![Disaster::JoinsApart; 3];
+    scenario.config.data_cache_bytes_max = 0;
+    scenario
 }
 
 /// T6, T9.
@@ -204,8 +251,13 @@ fn not_counting_who_joins_is_caught() {
 
 /// Nodes that do not always hear of each other's commits, and read what these supersede.
 fn pruning() -> Scenario {
-    let disasters = vec![Disaster::Partition; 4];
-    Scenario { disasters, ..long_readers() }
+    let mut scenario = long_readers();
+    scenario.disasters = vec![Disaster::Partition; 6];
+    // So that a commit mostly supersedes the one before in all its keys.
+    scenario.mix.keys = 2;
+    // What is kept would hide that a version is gone.
+    scenario.config.data_cache_bytes_max = 0;
+    scenario
 }
 
 /// T6.
@@ -214,10 +266,63 @@ fn what_is_left_out_is_not_missed() {
     pruning().holds("what_is_left_out_is_not_missed");
 }
 
+/// Reads one key of a pair at a node that has not heard of the newest pair, and the other once what it read of the first is
+/// collected. The node before it knows that its own pair was superseded, by one that the reader cannot have heard of.
+async fn read_across_a_cut(broken: Option<Broken>) -> Result<Option<Bytes>, Failure> {
+    let world = World::new(1);
+    let mut config = Scenario::default().config;
+    (config.broken, config.data_cache_bytes_max) = (broken, 0);
+    let network = Network::new(Rng::with_seed(1), Trouble::default());
+    let ensemble = Ensemble::new(Rng::with_seed(2));
+    let among = Among { network: network.clone(), ensemble, places: 3 };
+    let house = House::among(&world, config, among);
+    // The first two tell at the same time, the third half a second later.
+    for (place, wait_ms) in [(0, 0), (1, 500), (2, 2_600)] {
+        assert!(house.boot_at(place, Life::default(), 0).await);
+        tokio::time::sleep(Duration::from_millis(wait_ms)).await;
+    }
+    let at = |place| house.serving_at(place).expect("nobody dies");
+    let commit_both = async |place: usize, value: &'static [u8]| {
+        let connection = at(place);
+        let begun = connection.shown(connection.engine.begin(Begin::default())).await;
+        let Ok(Begun::Open { id, attempt }) = begun else { panic!("a calm world: {begun:?}") };
+        let call = Call { id, attempt: Some(attempt) };
+        for key in [key(0), key(1)] {
+            connection.engine.put(&call, key, Bytes::from_static(value)).await.expect("a calm world");
+        }
+        connection.call(connection.engine.commit(&call)).await.expect("a calm world");
+    };
+    commit_both(0, b"first").await;
+    let reader = at(1);
+    for key in [key(0), key(1)] {
+        reader.shown(reader.engine.get_now(&key)).await.expect("a calm world");
+    }
+    tokio::time::sleep(Duration::from_millis(1_950)).await;
+    network.cut(&Among::address(1), &Among::address(2));
+    commit_both(0, b"second").await;
+    commit_both(2, b"third").await;
+    // Until the first has told the second, and nothing more.
+    tokio::time::sleep(Duration::from_millis(960)).await;
+    let begun = reader.shown(reader.engine.begin(Begin::default())).await;
+    let Ok(Begun::Open { id, attempt }) = begun else { panic!("a calm world: {begun:?}") };
+    let call = Call { id, attempt: Some(attempt) };
+    reader.shown(reader.engine.get(&call, &key(0))).await?;
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    reader.shown(reader.engine.get(&call, &key(1))).await
+}
+
+/// T6: who was told of a commit, and not of what supersedes it, still finds its versions.
+#[test]
+fn what_a_receiver_cannot_know_to_be_superseded_is_not_left_out() {
+    let read = simulated::run(read_across_a_cut(None));
+    assert_eq!(read, Ok(Some(Bytes::from_static(b"second"))));
+}
+
 /// The paper's pruning.
 #[test]
 fn pruning_by_what_the_sender_knows_is_caught() {
-    pruning().without(Broken::PrunesByItself).is_caught("no version", SEEDS_UNTIL_CAUGHT);
+    let read = simulated::run(read_across_a_cut(Some(Broken::PrunesByItself)));
+    assert_eq!(read, Err(Failure::Refused(transactions::Error::NoValidVersion)));
 }
 
 /// One seed gives one trace, with several nodes, too.
