@@ -39,6 +39,7 @@ use crate::{
     record::{Record, RecordKey, Table},
     recovery::{Recovered, TrustedEnd, recover},
     status::{Health, RecoveryReport, Room, Status},
+    storage::make_directory,
     store::{Store, item_cache},
 };
 
@@ -82,13 +83,8 @@ impl Engine {
     pub(crate) fn open(config: Config) -> Result<Arc<Self>, OpenError> {
         let storage = Arc::clone(&config.storage);
         let journal_directory = config.data_dir.join(segment::DIRECTORY);
-        storage
-            .create_directory(&journal_directory)
-            .and_then(|()| storage.sync_directory(&config.data_dir))
-            .and_then(|()| match config.data_dir.parent() {
-                Some(parent) if !parent.as_os_str().is_empty() => storage.sync_directory(parent),
-                _ => Ok(()),
-            })
+        make_directory(&*storage, &config.data_dir)
+            .and_then(|()| make_directory(&*storage, &journal_directory))
             .map_err(OpenError::io(format!("make {}", journal_directory.display())))?;
         let lock = DirectoryLock::take(&config.data_dir)?;
         let format = format::open(&*storage, &config.data_dir)?;
@@ -298,6 +294,7 @@ impl Parts<'_> {
             announced: false,
             room: key_value::Room::Free,
             refused_bytes: 0,
+            reserved_bytes: 0,
             checkpoint_wanted: false,
             early_checkpoint_at: None,
             scratch: Vec::new(),

@@ -24,7 +24,10 @@ use object_store::{
 use parking_lot::Mutex;
 use ports::objects::{self, ObjectError, ObjectPath, ObjectStore, PutOptions, PutPayload};
 
-use crate::{error::OpenError, storage::Storage};
+use crate::{
+    error::OpenError,
+    storage::{Storage, make_directory},
+};
 
 type Result<T, E = ObjectError> = std::result::Result<T, E>;
 
@@ -48,7 +51,7 @@ pub(crate) fn open(
     storage: Arc<dyn Storage>,
 ) -> Result<Objects, OpenError> {
     let attempted = || format!("make {}", directory.display());
-    std::fs::create_dir_all(directory).map_err(OpenError::io(attempted()))?;
+    make_directory(&*storage, directory).map_err(OpenError::io(attempted()))?;
     let files = LocalFileSystem::new_with_prefix(directory)
         .map_err(|error| OpenError::io(attempted())(std::io::Error::other(error)))?;
     // A disk that has no room for an empty file is cleared by a later start.

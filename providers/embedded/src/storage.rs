@@ -56,6 +56,21 @@ pub trait Storage: Debug + Send + Sync {
     fn sync_directory(&self, directory: &Path) -> io::Result<()>;
 }
 
+/// Makes a directory and those above it, and their names durable. The last one's name is synced even if it was there: whoever
+/// made it may have died before.
+pub(crate) fn make_directory(storage: &dyn Storage, directory: &Path) -> io::Result<()> {
+    let missing = directory.ancestors().skip(1).take_while(|above| !is_there(above)).count();
+    storage.create_directory(directory)?;
+    directory.ancestors().skip(1).take(missing + 1).try_for_each(|above| {
+        storage.sync_directory(if above.as_os_str().is_empty() { Path::new(".") } else { above })
+    })
+}
+
+/// The working directory has the empty path.
+fn is_there(directory: &Path) -> bool {
+    directory.as_os_str().is_empty() || directory.is_dir()
+}
+
 /// The local file system.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DiskStorage;

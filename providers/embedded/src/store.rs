@@ -75,6 +75,8 @@ pub(crate) struct Store {
     pub(crate) room: Room,
     /// What the last mutation needed if it was refused for lack of room; zero: it was not.
     pub(crate) refused_bytes: u64,
+    /// How far the changes that wait for the journal may grow in the room that was reserved.
+    pub(crate) reserved_bytes: u64,
     /// An early checkpoint would free journal segments.
     pub(crate) checkpoint_wanted: bool,
     pub(crate) early_checkpoint_at: Option<Instant>,
@@ -105,6 +107,10 @@ impl Store {
 
     /// Orders the changes just made as one mutation.
     pub(crate) fn order(&mut self) -> DurabilityPoint {
+        debug_assert!(
+            self.overlay.pending_bytes() <= self.reserved_bytes,
+            "more was changed than room reserved for"
+        );
         self.position += 1;
         self.announce();
         self.point()
@@ -188,7 +194,8 @@ impl Store {
     ///
     /// Errors: `NoRoom`, having asked the disk; `Unavailable` while the journal is too far behind.
     pub(crate) fn reserve(&mut self, bytes: u64, claim: Claim) -> Result<()> {
-        let needed = frame_bound(self.overlay.pending_bytes() + bytes);
+        self.reserved_bytes = self.overlay.pending_bytes() + bytes;
+        let needed = frame_bound(self.reserved_bytes);
         let kept = self.spare.reserve_bytes();
         if self.leaves(kept, needed) {
             self.find_room(Room::Free);

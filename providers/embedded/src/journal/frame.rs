@@ -8,8 +8,11 @@
 //! the magic and itself, so a record of another store, or of another place in a file, is not taken for one
 //! of ours. The payload is a list of entries: kind, table, key, and the state unless it is a deletion.
 
+mod checksums;
+
 use bytes::Bytes;
 
+use self::checksums::Checksums;
 use crate::{
     codec::Write,
     overlay::{ENTRY_BYTES, Group},
@@ -68,9 +71,13 @@ pub(crate) fn encode(header: Header, group: &Group, salt: u32, buffer: &mut Vec<
 }
 
 fn checksum(frame: &[u8], salt: u32) -> u32 {
-    let mut hasher = crc32fast::Hasher::new_with_initial(salt);
-    hasher.update(&frame[4..8]);
-    hasher.update(&frame[12..]);
+    checksum_of(&frame[12..], checksum_of(&frame[4..8], salt))
+}
+
+/// The checksum of what has the checksum `initial`, followed by `bytes`.
+fn checksum_of(bytes: &[u8], initial: u32) -> u32 {
+    let mut hasher = crc32fast::Hasher::new_with_initial(initial);
+    hasher.update(bytes);
     hasher.finalize()
 }
 
@@ -87,20 +94,32 @@ pub(crate) struct Frame<'file> {
     pub(crate) payload: &'file [u8],
 }
 
+/// What stands at a place where a frame may start.
+struct Claim {
+    header: Header,
+    checksum: u32,
+    /// Where it would end, without padding; within the bytes there are.
+    end: usize,
+}
+
+impl Claim {
+    fn at_the_start_of(bytes: &[u8]) -> Option<Self> {
+        let number = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+        let half = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+        if half(0)? != MAGIC {
+            return None;
+        }
+        let end = HEADER_BYTES.checked_add(half(4)? as usize)?;
+        let header = Header { sequence: number(16)?, incarnation: number(24)?, end_position: number(32)? };
+        (end <= bytes.len()).then_some(Self { header, checksum: half(8)?, end })
+    }
+}
+
 /// The frame at the start of `bytes`, if a whole one is there.
 pub(crate) fn read(bytes: &[u8], salt: u32) -> Option<Frame<'_>> {
-    let number = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
-    let half = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
-    if half(0)? != MAGIC {
-        return None;
-    }
-    let end = HEADER_BYTES.checked_add(half(4)? as usize)?;
-    let frame = bytes.get(..end)?;
-    if checksum(frame, salt) != half(8)? {
-        return None;
-    }
-    let header = Header { sequence: number(16)?, incarnation: number(24)?, end_position: number(32)? };
-    Some(Frame { header, payload: &frame[HEADER_BYTES..] })
+    let Claim { header, checksum: claimed, end } = Claim::at_the_start_of(bytes)?;
+    let frame = &bytes[..end];
+    (checksum(frame, salt) == claimed).then_some(Frame { header, payload: &frame[HEADER_BYTES..] })
 }
 
 /// How long the frame is, with padding, whose header `bytes` start with; none if they start with no header.
@@ -112,17 +131,13 @@ pub(crate) fn length(bytes: &[u8]) -> Option<u64> {
 
 /// Where the first whole frame with a number above `sequence` starts, at or after `from`.
 pub(crate) fn find(bytes: &[u8], from: usize, sequence: u64, salt: u32) -> Option<usize> {
-    let mut at = from.next_multiple_of(ALIGNMENT);
-    while at + HEADER_BYTES <= bytes.len() {
-        let candidate = &bytes[at..];
-        if candidate[..4] == MAGIC.to_le_bytes()
-            && read(candidate, salt).is_some_and(|frame| frame.header.sequence > sequence)
-        {
-            return Some(at);
-        }
-        at += ALIGNMENT;
-    }
-    None
+    let checksums = Checksums::of(bytes);
+    let is_whole = |at: &usize| {
+        let Some(claim) = Claim::at_the_start_of(&bytes[*at..]) else { return false };
+        let length = checksum_of(&bytes[at + 4..at + 8], salt);
+        claim.header.sequence > sequence && checksums.after(length, at + 12, at + claim.end) == claim.checksum
+    };
+    (from.next_multiple_of(ALIGNMENT)..bytes.len()).step_by(ALIGNMENT).find(is_whole)
 }
 
 /// Hands each entry of a payload to `apply`; none if the payload does not decode.

@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 
 use super::group::{Deadline, Entry, Group, Phase};
 use crate::{
-    overlay::entry_bound,
+    overlay::{ENTRY_BYTES, entry_bound},
     record::{Attempts, DeadLetterRecord, QueueRecord, Record, RecordKey, Table},
     store::{Claim, Store, now_ms},
 };
@@ -26,6 +26,8 @@ use crate::{
 /// The incarnation is the part of a sequence above these bits: messages enough for years at full speed.
 const SEQUENCE_BITS: u32 = 44;
 
+/// How many expired deduplication ids a send forgets at most beyond as many as it brings.
+const FORGOTTEN_MORE: usize = 1_024;
 const TIMED_OUT: &str = "the visibility timeout ran out";
 
 /// All queues.
@@ -179,9 +181,13 @@ impl Queues {
         let is_transient = queue.options.retention == Retention::Transient;
         let has_ids = messages.iter().any(|message| message.deduplication.is_some());
         let now = if has_ids { now_ms() } else { 0 };
-        let expired = queue.expiring.iter().take_while(|(expires, _)| *expires <= now).count();
+        // More of them go than come, and no send pays for all that a pause has left.
+        let leaving = queue.expiring.iter().take_while(|(expires, _)| *expires <= now);
+        let leaving = leaving.take(messages.len() + FORGOTTEN_MORE);
+        let (expired, gone) =
+            leaving.fold((0, 0), |(count, bytes), (_, id)| (count + 1, bytes + ENTRY_BYTES + 4 + id.len()));
         if !is_transient || has_ids {
-            store.reserve((bytes + expired * 160) as u64, Claim::Ordinary)?;
+            store.reserve((bytes + gone) as u64, Claim::Ordinary)?;
         }
         forget_expired(queue, store, expired);
         let mut sent = 0;

@@ -1,10 +1,15 @@
 //! The ids of messages, from the journal and from a checkpoint, and gone with their messages.
 
+use std::{
+    hint,
+    time::{Duration, Instant},
+};
+
 use bytes::Bytes;
 use embedded::Embedded;
 use ports::queue::{Message, QueueOptions};
 
-use crate::world::{block_on, directory, message, open, settle};
+use crate::world::{block_on, config, directory, message, open, settle};
 
 fn named(group: &str, id: &'static str) -> Message {
     Message { deduplication: Some(Bytes::from_static(id.as_bytes())), ..message(group, id) }
@@ -49,5 +54,29 @@ fn messages_keep_their_ids_over_restarts_and_take_them_along_when_they_go() {
         let store = open(directory.path()).await;
         assert!(next(&store).await.0.is_empty());
         assert_eq!(store.queue().dead_letters("work", 10).await.expect("it answers").len(), 1);
+    });
+}
+
+/// P6. What a send removes needs room as what it adds does.
+#[test]
+fn a_send_reserves_room_for_the_ids_that_it_forgets() {
+    let directory = directory();
+    block_on(async {
+        let mut config = config(directory.path());
+        config.queue_limits.deduplication_window_ms = 1;
+        let store = Embedded::open(config).await.expect("it opens");
+        store.queue().create("work", QueueOptions::default()).await.expect("create answers");
+        let long = |number: usize| Message {
+            deduplication: Some(Bytes::from(format!("{number:0>160}"))),
+            ..message("group", "body")
+        };
+        let sent = store.queue().send("work", (0..256).map(long).collect()).await.expect("send answers");
+        store.queue().externalize(sent.point).await.expect("it is durable");
+        let window = Instant::now();
+        while window.elapsed() < Duration::from_millis(2) {
+            hint::spin_loop();
+        }
+        let more = store.queue().send("work", vec![long(256)]).await.expect("send answers");
+        store.queue().externalize(more.point).await.expect("the journal goes on");
     });
 }
