@@ -60,6 +60,7 @@ macro_rules! durability_contract {
             }
             points {
                 "D1" an_externalized_point_is_durable_and_so_are_all_before_it,
+                "D1" what_is_called_durable_is_there_after_a_crash,
                 "D2" what_survives_is_a_prefix,
                 "D2" no_transaction_survives_by_half,
                 "D2" queue_and_store_survive_as_one_prefix_where_they_share_a_journal,

@@ -1,6 +1,7 @@
 //! Stores that break D1 to D5 when they crash.
 
 use std::{
+    cmp::Ordering,
     collections::BTreeMap,
     fmt::Debug,
     sync::{Arc, Mutex, PoisonError},
@@ -23,6 +24,13 @@ use crate::{
 /// Every broken store, at least one per promise.
 pub const BROKEN: &[Broken<Subject>] = &[
     Broken::new("D1", "AcknowledgesBeforeFlushing", |honest| around(honest, DurableAtOnce)),
+    Broken::new("D1", "WaitsForNothing", |honest| around(honest, WaitsForNothing)),
+    Broken::new("D1", "CallsThePendingDurable", |honest| {
+        around(honest, |store| CallsDurable(store, Ordering::Equal))
+    }),
+    Broken::new("D1", "CallsTheLostDurable", |honest| {
+        around(honest, |store| CallsDurable(store, Ordering::Less))
+    }),
     Broken::new("D2", "LosesOneInTheMiddle", |honest| {
         Box::new(Crashed(LosesOneInTheMiddle { honest, written: Arc::default() }))
     }),
@@ -88,7 +96,7 @@ impl<T: Twist> Twisting for Around<T> {
     }
 }
 
-/// Says that everything is durable at once (D1).
+/// Says that everything is durable at once, and waits for nothing (D1).
 #[derive(Debug)]
 struct DurableAtOnce(SharedKeyValue);
 
@@ -102,6 +110,34 @@ impl Twist for DurableAtOnce {
     }
     fn is_durable(&self, _: DurabilityPoint) -> bool {
         true
+    }
+}
+
+/// Says of what it did not wait for that it was waited for (D1).
+#[derive(Debug)]
+struct WaitsForNothing(SharedKeyValue);
+
+#[async_trait]
+impl Twist for WaitsForNothing {
+    fn honest(&self) -> &SharedKeyValue {
+        &self.0
+    }
+    async fn externalize(&self, _: DurabilityPoint) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Waits as it should, and calls durable whatever is of this start, or of an earlier one (D1).
+#[derive(Debug)]
+struct CallsDurable(SharedKeyValue, Ordering);
+
+#[async_trait]
+impl Twist for CallsDurable {
+    fn honest(&self) -> &SharedKeyValue {
+        &self.0
+    }
+    fn is_durable(&self, point: DurabilityPoint) -> bool {
+        point.incarnation.cmp(&self.0.point().incarnation) == self.1 || self.0.is_durable(point)
     }
 }
 
