@@ -4,6 +4,7 @@
 //! open the same store again. Before each crash a case has dropped every port it got from the subject, so
 //! that a store behind a directory lock can be opened again in the same process.
 
+mod answers;
 mod points;
 mod survival;
 mod transient;
@@ -68,6 +69,16 @@ macro_rules! durability_contract {
                 "D3" points_of_a_later_start_are_greater,
                 "D4" an_update_that_rests_on_what_is_lost_changes_nothing,
                 "D4" an_update_that_rests_on_a_start_that_never_was_changes_nothing,
+            }
+            answers {
+                "D6" the_point_of_a_read_covers_what_it_saw,
+                "D6" the_point_of_a_read_that_finds_nothing_covers_the_deletion,
+                "D6" the_point_of_a_conflict_covers_what_did_not_fit,
+                "D6" the_point_of_a_repeat_covers_what_it_repeats,
+                "D6" the_point_of_a_repeated_transaction_covers_what_it_repeats,
+                "D6" the_point_of_an_update_that_changes_nothing_covers_what_it_saw,
+                "D6" the_point_of_a_transaction_that_changes_nothing_covers_what_it_saw,
+                "D6" the_point_of_a_batch_covers_it_and_so_does_a_repeats,
             }
             transient {
                 "D5" a_crash_takes_nothing_but_transient_updates,

@@ -1,4 +1,6 @@
-//! Stores that break D1 to D5 when they crash.
+//! Stores that break D1 to D6, as a crash shows.
+
+mod answers;
 
 use std::{
     cmp::Ordering,
@@ -39,6 +41,17 @@ pub const BROKEN: &[Broken<Subject>] = &[
     Broken::new("D5", "LeavesTransientsBehind", |honest| {
         Box::new(Crashed(LeavesTransientsBehind { honest, before: Arc::default() }))
     }),
+    Broken::new("D6", "CoversNoItem", answers::of_an_item),
+    Broken::new("D6", "CoversNoAbsence", answers::of_no_item),
+    Broken::new("D6", "CoversNoPage", answers::of_a_page),
+    Broken::new("D6", "CoversNoEmptyPage", answers::of_an_empty_page),
+    Broken::new("D6", "CoversNoConflict", answers::of_a_conflict),
+    Broken::new("D6", "CoversNoRepeat", answers::of_a_repeat),
+    Broken::new("D6", "CoversNothingUnchanged", answers::of_an_unchanged_item),
+    Broken::new("D6", "CoversNoRepeatedTransaction", answers::of_a_repeated_transaction),
+    Broken::new("D6", "CoversNoUnchangedTransaction", answers::of_an_unchanged_transaction),
+    Broken::new("D6", "CoversNoBatch", answers::of_a_batch),
+    Broken::new("D6", "CoversNoRepeatedBatch", answers::of_a_repeated_batch),
 ];
 
 /// A provider whose store differs from an honest one's, or what a crash makes of it.
