@@ -79,6 +79,8 @@ macro_rules! durability_contract {
                 "D6" the_point_of_an_update_that_changes_nothing_covers_what_it_saw,
                 "D6" the_point_of_a_transaction_that_changes_nothing_covers_what_it_saw,
                 "D6" the_point_of_a_batch_covers_it_and_so_does_a_repeats,
+                "D6" the_point_of_a_queues_creation_covers_it,
+                "D6" the_point_of_a_release_covers_the_dead_letter_it_made,
             }
             transient {
                 "D5" a_crash_takes_nothing_but_transient_updates,

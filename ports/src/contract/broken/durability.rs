@@ -11,6 +11,7 @@ use std::{
 
 use async_trait::async_trait;
 
+use self::answers::Given;
 use super::{
     Broken,
     key_value::{Twist, Twisted},
@@ -52,6 +53,8 @@ pub const BROKEN: &[Broken<Subject>] = &[
     Broken::new("D6", "CoversNoUnchangedTransaction", answers::of_an_unchanged_transaction),
     Broken::new("D6", "CoversNoBatch", answers::of_a_batch),
     Broken::new("D6", "CoversNoRepeatedBatch", answers::of_a_repeated_batch),
+    Broken::new("D6", "CoversNoCreation", |honest| answers::of_queues(honest, Given::Creation)),
+    Broken::new("D6", "CoversNoRelease", |honest| answers::of_queues(honest, Given::Release)),
 ];
 
 /// A provider whose store differs from an honest one's, or what a crash makes of it.
@@ -59,6 +62,9 @@ pub const BROKEN: &[Broken<Subject>] = &[
 trait Twisting: Debug + Send + Sync + Sized + 'static {
     fn honest(&self) -> &Subject;
     fn key_value(&self) -> SharedKeyValue;
+    fn queue(&self) -> Option<SharedQueue> {
+        self.honest().queue()
+    }
     async fn crash_and_reopen(self) -> Self;
 }
 
@@ -72,7 +78,7 @@ impl<T: Twisting> Crashable for Crashed<T> {
         self.0.key_value()
     }
     fn queue(&self) -> Option<SharedQueue> {
-        self.0.honest().queue()
+        self.0.queue()
     }
     fn objects(&self) -> Option<Arc<dyn ObjectStore>> {
         self.0.honest().objects()

@@ -6,7 +6,7 @@
 
 use super::{
     Subject,
-    survival::{nth, read, write},
+    survival::{create, message, nth, read, text, write},
 };
 use crate::{
     Condition, DurabilityPoint, Key, Update,
@@ -14,6 +14,7 @@ use crate::{
         Action, Batch, Batched, Change, OperationId, Outcome, Scan, SharedKeyValue, Test, Transacted,
         Updated, Version,
     },
+    queue::{OnFailure, QueueOptions, SharedQueue},
 };
 
 /// How often a case crashes the store: chance may keep what was not waited for.
@@ -182,4 +183,58 @@ pub(super) async fn the_point_of_a_batch_covers_it_and_so_does_a_repeats(subject
         },
     )
     .await;
+}
+
+/// The point of a message sent to `name`.
+async fn sent(queue: &SharedQueue, name: &str, body: &str) -> DurabilityPoint {
+    queue.send(name, vec![message(body)]).await.expect("send answers").point
+}
+
+/// D6.
+pub(super) async fn the_point_of_a_queues_creation_covers_it(subject: Subject) {
+    let mut subject = subject;
+    for round in 0..ROUNDS {
+        let Some(queue) = subject.queue() else { return };
+        create(&queue, "earlier", 5, OnFailure::Block).await;
+        let mut earlier = DurabilityPoint::DURABLE;
+        for n in 0..UNHEEDED {
+            earlier = sent(&queue, "earlier", &format!("{round} {n}")).await;
+        }
+        let name = format!("made {round}");
+        let made = queue.create(&name, QueueOptions::default()).await.expect("create answers").point;
+        assert!(made >= earlier, "{made:?} after {earlier:?}");
+        queue.externalize(made).await.expect("externalize answers");
+        drop(queue);
+        subject = subject.crash_and_reopen().await;
+        let queue = subject.queue().expect("it had queues before");
+        queue.send(&name, Vec::new()).await.expect("the queue is there");
+    }
+}
+
+/// D6, Q5.
+pub(super) async fn the_point_of_a_release_covers_the_dead_letter_it_made(subject: Subject) {
+    let mut subject = subject;
+    for round in 0..ROUNDS {
+        let Some(queue) = subject.queue() else { return };
+        let name = format!("released {round}");
+        create(&queue, &name, 1, OnFailure::DeadLetter).await;
+        create(&queue, "earlier", 5, OnFailure::Block).await;
+        sent(&queue, &name, "poison").await;
+        let delivery = queue.receive(&name, 1).await.expect("receive answers").remove(0);
+        let mut earlier = DurabilityPoint::DURABLE;
+        for n in 0..UNHEEDED {
+            earlier = sent(&queue, "earlier", &format!("{round} {n}")).await;
+        }
+        let released = queue.release(&name, &delivery.handle, 0, "failed").await;
+        let released = released.expect("release answers").point;
+        assert!(released >= earlier, "{released:?} after {earlier:?}");
+        queue.externalize(released).await.expect("externalize answers");
+        drop(queue);
+        subject = subject.crash_and_reopen().await;
+        let queue = subject.queue().expect("it had queues before");
+        let letters = queue.dead_letters(&name, 10).await.expect("dead_letters answers");
+        let told: Vec<_> =
+            letters.iter().map(|letter| (text(&letter.body), letter.reason.as_str())).collect();
+        assert_eq!(told, [("poison".to_owned(), "failed")], "round {round}");
+    }
 }

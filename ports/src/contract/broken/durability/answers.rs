@@ -1,14 +1,16 @@
-//! Stores whose answers of one kind carry the point that is always durable (D6).
+//! Stores and queues whose answers of one kind carry the point that is always durable (D6).
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::{Twist, around};
+use super::{Crashed, Twist, Twisting, around};
+
 use crate::{
     DurabilityPoint, Item, Key, Receipt, Result, Update,
-    contract::durability::Subject,
+    contract::{broken::queue, durability::Subject},
     key_value::{Batch, Batched, Outcome, Page, Read, Scan, SharedKeyValue, Transacted, Updated},
+    queue::{Handle, QueueOptions, SharedQueue},
 };
 
 /// Which answers.
@@ -126,5 +128,68 @@ impl Twist for CoversNothing {
             Batched::Repeat(receipt) => Batched::Repeat(spoiled(Answer::RepeatedBatch, receipt)),
             early @ Batched::Early { .. } => early,
         })
+    }
+}
+
+/// Which receipts of queues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Given {
+    /// For a queue.
+    Creation,
+    /// For what is given back.
+    Release,
+}
+
+pub(super) fn of_queues(honest: Subject, of: Given) -> Subject {
+    Box::new(Crashed(WithQueues { honest, of }))
+}
+
+/// A provider whose queues cover nothing with receipts of one kind.
+#[derive(Debug)]
+struct WithQueues {
+    honest: Subject,
+    of: Given,
+}
+
+#[async_trait]
+impl Twisting for WithQueues {
+    fn honest(&self) -> &Subject {
+        &self.honest
+    }
+    fn key_value(&self) -> SharedKeyValue {
+        self.honest.key_value()
+    }
+    fn queue(&self) -> Option<SharedQueue> {
+        let honest = self.honest.queue()?;
+        Some(Arc::new(queue::Twisted(QueueCoversNothing { honest, of: self.of })))
+    }
+    async fn crash_and_reopen(self) -> Self {
+        Self { honest: self.honest.crash_and_reopen().await, ..self }
+    }
+}
+
+#[derive(Debug)]
+struct QueueCoversNothing {
+    honest: SharedQueue,
+    of: Given,
+}
+
+impl QueueCoversNothing {
+    fn spoiled(&self, given: Given, receipt: Receipt) -> Receipt {
+        if given == self.of { Receipt { point: DurabilityPoint::DURABLE, ..receipt } } else { receipt }
+    }
+}
+
+#[async_trait]
+impl queue::Twist for QueueCoversNothing {
+    fn honest(&self) -> &SharedQueue {
+        &self.honest
+    }
+    async fn create(&self, queue: &str, options: QueueOptions) -> Result<Receipt> {
+        Ok(self.spoiled(Given::Creation, self.honest.create(queue, options).await?))
+    }
+    async fn release(&self, queue: &str, handle: &Handle, delay_ms: u64, reason: &str) -> Result<Receipt> {
+        let receipt = self.honest.release(queue, handle, delay_ms, reason).await?;
+        Ok(self.spoiled(Given::Release, receipt))
     }
 }
