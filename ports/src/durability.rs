@@ -19,6 +19,8 @@
 //!   ([`Update::transient`](crate::Update::transient)), but nothing with it: its item goes back to what it was like
 //!   before it, at most to its last durable change, which took all before it along. In a transaction it is durable.
 //!   Points say nothing of it: D1, D2 and D4 are about the others.
+//! - **D6** Everything that an answer rests on lies at or before the point that it carries, also where it says that
+//!   nothing is there, that a condition did not hold, that nothing changed, or that it was done before (rule P4).
 //!
 //! From `external-synchrony.txt`, section 3; the incarnation is ours (rule P3).
 

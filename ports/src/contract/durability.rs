@@ -4,6 +4,7 @@
 //! open the same store again. Before each crash a case has dropped every port it got from the subject, so
 //! that a store behind a directory lock can be opened again in the same process.
 
+mod answers;
 mod points;
 mod survival;
 mod transient;
@@ -60,6 +61,7 @@ macro_rules! durability_contract {
             }
             points {
                 "D1" an_externalized_point_is_durable_and_so_are_all_before_it,
+                "D1" what_is_called_durable_is_there_after_a_crash,
                 "D2" what_survives_is_a_prefix,
                 "D2" no_transaction_survives_by_half,
                 "D2" queue_and_store_survive_as_one_prefix_where_they_share_a_journal,
@@ -67,6 +69,18 @@ macro_rules! durability_contract {
                 "D3" points_of_a_later_start_are_greater,
                 "D4" an_update_that_rests_on_what_is_lost_changes_nothing,
                 "D4" an_update_that_rests_on_a_start_that_never_was_changes_nothing,
+            }
+            answers {
+                "D6" the_point_of_a_read_covers_what_it_saw,
+                "D6" the_point_of_a_read_that_finds_nothing_covers_the_deletion,
+                "D6" the_point_of_a_conflict_covers_what_did_not_fit,
+                "D6" the_point_of_a_repeat_covers_what_it_repeats,
+                "D6" the_point_of_a_repeated_transaction_covers_what_it_repeats,
+                "D6" the_point_of_an_update_that_changes_nothing_covers_what_it_saw,
+                "D6" the_point_of_a_transaction_that_changes_nothing_covers_what_it_saw,
+                "D6" the_point_of_a_batch_covers_it_and_so_does_a_repeats,
+                "D6" the_point_of_a_queues_creation_covers_it,
+                "D6" the_point_of_a_release_covers_the_dead_letter_it_made,
             }
             transient {
                 "D5" a_crash_takes_nothing_but_transient_updates,

@@ -80,7 +80,7 @@ fn the_objects_suite_catches_every_broken_object_store() {
     suite_catches("objects", broken::objects::BROKEN, contract::objects::CASES, subjects::objects);
 }
 
-/// D1 to D5.
+/// D1 to D6.
 #[test]
 fn the_durability_suite_catches_every_store_that_breaks_in_a_crash() {
     suite_catches(

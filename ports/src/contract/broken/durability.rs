@@ -1,6 +1,9 @@
-//! Stores that break D1 to D5 when they crash.
+//! Stores that break D1 to D6, as a crash shows.
+
+mod answers;
 
 use std::{
+    cmp::Ordering,
     collections::BTreeMap,
     fmt::Debug,
     sync::{Arc, Mutex, PoisonError},
@@ -8,6 +11,7 @@ use std::{
 
 use async_trait::async_trait;
 
+use self::answers::Given;
 use super::{
     Broken,
     key_value::{Twist, Twisted},
@@ -23,6 +27,13 @@ use crate::{
 /// Every broken store, at least one per promise.
 pub const BROKEN: &[Broken<Subject>] = &[
     Broken::new("D1", "AcknowledgesBeforeFlushing", |honest| around(honest, DurableAtOnce)),
+    Broken::new("D1", "WaitsForNothing", |honest| around(honest, WaitsForNothing)),
+    Broken::new("D1", "CallsThePendingDurable", |honest| {
+        around(honest, |store| CallsDurable(store, Ordering::Equal))
+    }),
+    Broken::new("D1", "CallsTheLostDurable", |honest| {
+        around(honest, |store| CallsDurable(store, Ordering::Less))
+    }),
     Broken::new("D2", "LosesOneInTheMiddle", |honest| {
         Box::new(Crashed(LosesOneInTheMiddle { honest, written: Arc::default() }))
     }),
@@ -31,6 +42,19 @@ pub const BROKEN: &[Broken<Subject>] = &[
     Broken::new("D5", "LeavesTransientsBehind", |honest| {
         Box::new(Crashed(LeavesTransientsBehind { honest, before: Arc::default() }))
     }),
+    Broken::new("D6", "CoversNoItem", answers::of_an_item),
+    Broken::new("D6", "CoversNoAbsence", answers::of_no_item),
+    Broken::new("D6", "CoversNoPage", answers::of_a_page),
+    Broken::new("D6", "CoversNoEmptyPage", answers::of_an_empty_page),
+    Broken::new("D6", "CoversNoConflict", answers::of_a_conflict),
+    Broken::new("D6", "CoversNoRepeat", answers::of_a_repeat),
+    Broken::new("D6", "CoversNothingUnchanged", answers::of_an_unchanged_item),
+    Broken::new("D6", "CoversNoRepeatedTransaction", answers::of_a_repeated_transaction),
+    Broken::new("D6", "CoversNoUnchangedTransaction", answers::of_an_unchanged_transaction),
+    Broken::new("D6", "CoversNoBatch", answers::of_a_batch),
+    Broken::new("D6", "CoversNoRepeatedBatch", answers::of_a_repeated_batch),
+    Broken::new("D6", "CoversNoCreation", |honest| answers::of_queues(honest, Given::Creation)),
+    Broken::new("D6", "CoversNoRelease", |honest| answers::of_queues(honest, Given::Release)),
 ];
 
 /// A provider whose store differs from an honest one's, or what a crash makes of it.
@@ -38,6 +62,9 @@ pub const BROKEN: &[Broken<Subject>] = &[
 trait Twisting: Debug + Send + Sync + Sized + 'static {
     fn honest(&self) -> &Subject;
     fn key_value(&self) -> SharedKeyValue;
+    fn queue(&self) -> Option<SharedQueue> {
+        self.honest().queue()
+    }
     async fn crash_and_reopen(self) -> Self;
 }
 
@@ -51,7 +78,7 @@ impl<T: Twisting> Crashable for Crashed<T> {
         self.0.key_value()
     }
     fn queue(&self) -> Option<SharedQueue> {
-        self.0.honest().queue()
+        self.0.queue()
     }
     fn objects(&self) -> Option<Arc<dyn ObjectStore>> {
         self.0.honest().objects()
@@ -88,7 +115,7 @@ impl<T: Twist> Twisting for Around<T> {
     }
 }
 
-/// Says that everything is durable at once (D1).
+/// Says that everything is durable at once, and waits for nothing (D1).
 #[derive(Debug)]
 struct DurableAtOnce(SharedKeyValue);
 
@@ -102,6 +129,34 @@ impl Twist for DurableAtOnce {
     }
     fn is_durable(&self, _: DurabilityPoint) -> bool {
         true
+    }
+}
+
+/// Says of what it did not wait for that it was waited for (D1).
+#[derive(Debug)]
+struct WaitsForNothing(SharedKeyValue);
+
+#[async_trait]
+impl Twist for WaitsForNothing {
+    fn honest(&self) -> &SharedKeyValue {
+        &self.0
+    }
+    async fn externalize(&self, _: DurabilityPoint) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Waits as it should, and calls durable whatever is of this start, or of an earlier one (D1).
+#[derive(Debug)]
+struct CallsDurable(SharedKeyValue, Ordering);
+
+#[async_trait]
+impl Twist for CallsDurable {
+    fn honest(&self) -> &SharedKeyValue {
+        &self.0
+    }
+    fn is_durable(&self, point: DurabilityPoint) -> bool {
+        point.incarnation.cmp(&self.0.point().incarnation) == self.1 || self.0.is_durable(point)
     }
 }
 

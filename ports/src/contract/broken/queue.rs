@@ -1,4 +1,4 @@
-//! Queues that break Q1 to Q8.
+//! Queues that break Q1 to Q8. What their points leave out is in [`super::durability`].
 
 mod delivering;
 mod sending;
@@ -41,9 +41,12 @@ pub const BROKEN: &[Broken<Subject>] = &[
 
 /// Queues that differ from honest ones in what they override.
 #[async_trait]
-trait Twist: Debug + Send + Sync + 'static {
+pub(super) trait Twist: Debug + Send + Sync + 'static {
     fn honest(&self) -> &SharedQueue;
 
+    async fn create(&self, queue: &str, options: QueueOptions) -> Result<Receipt> {
+        self.honest().create(queue, options).await
+    }
     async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
         self.honest().send(queue, messages).await
     }
@@ -74,7 +77,7 @@ trait Twist: Debug + Send + Sync + 'static {
 
 /// Makes a [`Twist`] a port.
 #[derive(Debug)]
-struct Twisted<T>(T);
+pub(super) struct Twisted<T>(pub(super) T);
 
 #[async_trait]
 impl<T: Twist> Externalize for Twisted<T> {
@@ -92,7 +95,7 @@ impl<T: Twist> Externalize for Twisted<T> {
 #[async_trait]
 impl<T: Twist> Queue for Twisted<T> {
     async fn create(&self, queue: &str, options: QueueOptions) -> Result<Receipt> {
-        self.0.honest().create(queue, options).await
+        self.0.create(queue, options).await
     }
     async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
         self.0.send(queue, messages).await

@@ -30,6 +30,34 @@ pub(super) async fn an_externalized_point_is_durable_and_so_are_all_before_it(su
     assert!(store.is_durable(DurabilityPoint::DURABLE));
 }
 
+/// D1: nor is what is lost ever called durable (D3).
+pub(super) async fn what_is_called_durable_is_there_after_a_crash(subject: Subject) {
+    let mut subject = subject;
+    for round in 0..3 {
+        let (series, store) = (format!("called {round}"), subject.key_value());
+        let mut points = Vec::new();
+        for n in 0..WRITES {
+            points.push(write(&store, nth(&series, n), n).await);
+            if n == WRITES / 4 {
+                store.externalize(points[n as usize]).await.expect("externalize answers");
+            }
+        }
+        let called: Vec<bool> = points.iter().map(|point| store.is_durable(*point)).collect();
+        assert!(called[..=WRITES as usize / 4].iter().all(|called| *called), "what was externalized is");
+        drop(store);
+        subject = subject.crash_and_reopen().await;
+        let store = subject.key_value();
+        for (n, point) in points.into_iter().enumerate() {
+            let is_there = read(&store, &nth(&series, n as i64)).await.is_some();
+            assert!(is_there || !called[n], "{point:?} was called durable, and item {n} is lost");
+            assert!(
+                is_there || !store.is_durable(point),
+                "{point:?} is called durable, and item {n} is lost"
+            );
+        }
+    }
+}
+
 /// How many of a series, counted from its start, are there; panics if one is there after a gap.
 async fn prefix(store: &SharedKeyValue, series: &str) -> i64 {
     let mut survived = 0;

@@ -1,0 +1,195 @@
+//! Stores and queues whose answers of one kind carry the point that is always durable (D6).
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::{Crashed, Twist, Twisting, around};
+
+use crate::{
+    DurabilityPoint, Item, Key, Receipt, Result, Update,
+    contract::{broken::queue, durability::Subject},
+    key_value::{Batch, Batched, Outcome, Page, Read, Scan, SharedKeyValue, Transacted, Updated},
+    queue::{Handle, QueueOptions, SharedQueue},
+};
+
+/// Which answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    /// Of `get`, where there is an item.
+    Item,
+    /// Of `get`, where there is none.
+    NoItem,
+    /// Of `scan`, where there are items.
+    Page,
+    /// Of `scan`, where there are none.
+    EmptyPage,
+    /// To whoever lost.
+    Conflict,
+    /// To an operation that was done before.
+    Repeat,
+    /// To an update that changed nothing.
+    Unchanged,
+    /// To a transaction of operations that were done before.
+    RepeatedTransaction,
+    /// To a transaction that changed nothing.
+    UnchangedTransaction,
+    /// To a batch that was applied.
+    Batch,
+    /// To a batch that was applied before.
+    RepeatedBatch,
+}
+
+/// Hands out the point that needs no waiting with answers of one kind.
+#[derive(Debug)]
+struct CoversNothing {
+    honest: SharedKeyValue,
+    of: Answer,
+}
+
+macro_rules! covering_nothing {
+    ($($name:ident, $answer:ident;)*) => {
+        $(pub(super) fn $name(honest: Subject) -> Subject {
+            around(honest, |honest| CoversNothing { honest, of: Answer::$answer })
+        })*
+    };
+}
+
+covering_nothing! {
+    of_an_item, Item;
+    of_no_item, NoItem;
+    of_a_page, Page;
+    of_an_empty_page, EmptyPage;
+    of_a_conflict, Conflict;
+    of_a_repeat, Repeat;
+    of_an_unchanged_item, Unchanged;
+    of_a_repeated_transaction, RepeatedTransaction;
+    of_an_unchanged_transaction, UnchangedTransaction;
+    of_a_batch, Batch;
+    of_a_repeated_batch, RepeatedBatch;
+}
+
+impl CoversNothing {
+    fn spoil(&self, answer: Answer, point: &mut DurabilityPoint) {
+        if answer == self.of {
+            *point = DurabilityPoint::DURABLE;
+        }
+    }
+}
+
+#[async_trait]
+impl Twist for CoversNothing {
+    fn honest(&self) -> &SharedKeyValue {
+        &self.honest
+    }
+    async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
+        let mut read = self.honest.get(key).await?;
+        let answer = if read.value.is_some() { Answer::Item } else { Answer::NoItem };
+        self.spoil(answer, &mut read.point);
+        Ok(read)
+    }
+    async fn scan(&self, scan: &Scan) -> Result<Read<Page>> {
+        let mut read = self.honest.scan(scan).await?;
+        let answer = if read.value.items.is_empty() { Answer::EmptyPage } else { Answer::Page };
+        self.spoil(answer, &mut read.point);
+        Ok(read)
+    }
+    async fn update(&self, update: Update) -> Result<Updated> {
+        let (before, is_operation) = (self.honest.point(), update.operation.is_some());
+        let mut updated = self.honest.update(update).await?;
+        match &updated.outcome {
+            Outcome::Conflict(_) => self.spoil(Answer::Conflict, &mut updated.receipt.point),
+            Outcome::Done(_) if self.honest.point() > before => {}
+            Outcome::Done(_) if is_operation => self.spoil(Answer::Repeat, &mut updated.receipt.point),
+            Outcome::Done(_) => self.spoil(Answer::Unchanged, &mut updated.receipt.point),
+        }
+        Ok(updated)
+    }
+    async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
+        let (before, are_operations) =
+            (self.honest.point(), updates.iter().all(|update| update.operation.is_some()));
+        let mut transacted = self.honest.transact(updates).await?;
+        if let Transacted::Done { receipt, .. } = &mut transacted
+            && self.honest.point() == before
+        {
+            let answer =
+                if are_operations { Answer::RepeatedTransaction } else { Answer::UnchangedTransaction };
+            self.spoil(answer, &mut receipt.point);
+        }
+        Ok(transacted)
+    }
+    async fn write_batch(&self, batch: Batch) -> Result<Batched> {
+        let spoiled = |answer, mut receipt: Receipt| {
+            self.spoil(answer, &mut receipt.point);
+            receipt
+        };
+        Ok(match self.honest.write_batch(batch).await? {
+            Batched::Done(receipt) => Batched::Done(spoiled(Answer::Batch, receipt)),
+            Batched::Repeat(receipt) => Batched::Repeat(spoiled(Answer::RepeatedBatch, receipt)),
+            early @ Batched::Early { .. } => early,
+        })
+    }
+}
+
+/// Which receipts of queues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Given {
+    /// For a queue.
+    Creation,
+    /// For what is given back.
+    Release,
+}
+
+pub(super) fn of_queues(honest: Subject, of: Given) -> Subject {
+    Box::new(Crashed(WithQueues { honest, of }))
+}
+
+/// A provider whose queues cover nothing with receipts of one kind.
+#[derive(Debug)]
+struct WithQueues {
+    honest: Subject,
+    of: Given,
+}
+
+#[async_trait]
+impl Twisting for WithQueues {
+    fn honest(&self) -> &Subject {
+        &self.honest
+    }
+    fn key_value(&self) -> SharedKeyValue {
+        self.honest.key_value()
+    }
+    fn queue(&self) -> Option<SharedQueue> {
+        let honest = self.honest.queue()?;
+        Some(Arc::new(queue::Twisted(QueueCoversNothing { honest, of: self.of })))
+    }
+    async fn crash_and_reopen(self) -> Self {
+        Self { honest: self.honest.crash_and_reopen().await, ..self }
+    }
+}
+
+#[derive(Debug)]
+struct QueueCoversNothing {
+    honest: SharedQueue,
+    of: Given,
+}
+
+impl QueueCoversNothing {
+    fn spoiled(&self, given: Given, receipt: Receipt) -> Receipt {
+        if given == self.of { Receipt { point: DurabilityPoint::DURABLE, ..receipt } } else { receipt }
+    }
+}
+
+#[async_trait]
+impl queue::Twist for QueueCoversNothing {
+    fn honest(&self) -> &SharedQueue {
+        &self.honest
+    }
+    async fn create(&self, queue: &str, options: QueueOptions) -> Result<Receipt> {
+        Ok(self.spoiled(Given::Creation, self.honest.create(queue, options).await?))
+    }
+    async fn release(&self, queue: &str, handle: &Handle, delay_ms: u64, reason: &str) -> Result<Receipt> {
+        let receipt = self.honest.release(queue, handle, delay_ms, reason).await?;
+        Ok(self.spoiled(Given::Release, receipt))
+    }
+}

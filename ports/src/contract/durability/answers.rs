@@ -1,0 +1,240 @@
+//! What the points of answers cover: D6.
+//!
+//! A case changes something, asks for an answer that rests on the change, waits for the point of that answer and for
+//! nothing else, and crashes the store: what was seen must be there. Whoever retries an update whose answer was lost,
+//! or hears that somebody was before him, would else tell others of what a crash then takes.
+
+use super::{
+    Subject,
+    survival::{create, message, nth, read, text, write},
+};
+use crate::{
+    Condition, DurabilityPoint, Key, Update,
+    key_value::{
+        Action, Batch, Batched, Change, OperationId, Outcome, Scan, SharedKeyValue, Test, Transacted,
+        Updated, Version,
+    },
+    queue::{OnFailure, QueueOptions, SharedQueue},
+};
+
+/// How often a case crashes the store: chance may keep what was not waited for.
+const ROUNDS: i64 = 4;
+
+/// What is written before each change and not waited for: a crash that keeps some of it is to take the change.
+const UNHEEDED: i64 = 9;
+
+fn add(place: &Key) -> Update {
+    Update::modify(place.clone(), vec![Action::Add("n".into(), 1)])
+}
+
+/// The addition as an operation whose repeat is recognised.
+fn operation(place: &Key) -> Update {
+    add(place).as_operation(OperationId(1), Version(0))
+}
+
+async fn update(store: &SharedKeyValue, update: Update) -> Updated {
+    store.update(update).await.expect("update answers")
+}
+
+/// The point of an update that is done.
+async fn done(store: &SharedKeyValue, asked: Update) -> DurabilityPoint {
+    let updated = update(store, asked).await;
+    assert!(matches!(updated.outcome, Outcome::Done(_)), "{updated:?}");
+    updated.receipt.point
+}
+
+/// The point of a transaction that is done.
+async fn transacted(store: &SharedKeyValue, updates: Vec<Update>) -> DurabilityPoint {
+    match store.transact(updates).await.expect("transact answers") {
+        Transacted::Done { receipt, .. } => receipt.point,
+        conflict @ Transacted::Conflict { .. } => panic!("{conflict:?}"),
+    }
+}
+
+/// Has `change` and `ask` answer on an item that is there, and holds the point of the second answer to D6.
+async fn covers(
+    subject: Subject,
+    change: impl AsyncFn(&SharedKeyValue, &Key) -> DurabilityPoint,
+    ask: impl AsyncFn(&SharedKeyValue, &Key) -> DurabilityPoint,
+) {
+    let mut subject = subject;
+    for round in 0..ROUNDS {
+        let (place, store) = (nth("answers", round), subject.key_value());
+        let before = write(&store, place.clone(), 1).await;
+        store.externalize(before).await.expect("externalize answers");
+        for n in 0..UNHEEDED {
+            write(&store, nth("unheeded", n), round).await;
+        }
+        let changed = change(&store, &place).await;
+        let answered = ask(&store, &place).await;
+        let seen = read(&store, &place).await;
+        assert_ne!(seen, Some(1), "it was changed");
+        assert!(answered >= changed, "{answered:?} does not cover {changed:?}");
+        store.externalize(answered).await.expect("externalize answers");
+        drop(store);
+        subject = subject.crash_and_reopen().await;
+        assert_eq!(read(&subject.key_value(), &place).await, seen, "{answered:?} in round {round}");
+    }
+}
+
+/// D6.
+pub(super) async fn the_point_of_a_read_covers_what_it_saw(subject: Subject) {
+    covers(
+        subject,
+        async |store, place| done(store, add(place)).await,
+        async |store, place| {
+            let got = store.get(place).await.expect("get answers");
+            assert!(got.value.is_some());
+            let scanned = store.scan(&Scan::partition("answers", 10)).await.expect("scan answers");
+            assert!(!scanned.value.items.is_empty());
+            got.point.min(scanned.point)
+        },
+    )
+    .await;
+}
+
+/// D6.
+pub(super) async fn the_point_of_a_read_that_finds_nothing_covers_the_deletion(subject: Subject) {
+    covers(
+        subject,
+        async |store, place| done(store, Update::delete(place.clone())).await,
+        async |store, place| {
+            let got = store.get(place).await.expect("get answers");
+            assert_eq!(got.value, None);
+            let scan = Scan { from: place.sort(), ..Scan::partition("answers", 10) };
+            let scanned = store.scan(&scan).await.expect("scan answers");
+            assert!(scanned.value.items.is_empty(), "{scanned:?}");
+            got.point.min(scanned.point)
+        },
+    )
+    .await;
+}
+
+/// D6, K2.
+pub(super) async fn the_point_of_a_conflict_covers_what_did_not_fit(subject: Subject) {
+    covers(
+        subject,
+        async |store, place| done(store, add(place)).await,
+        async |store, place| {
+            let loser = add(place).when(Condition::attribute("n", Test::is_integer(1)));
+            let updated = update(store, loser).await;
+            assert!(matches!(updated.outcome, Outcome::Conflict(Some(_))), "{updated:?}");
+            updated.receipt.point
+        },
+    )
+    .await;
+}
+
+/// D6, K8: the answer to the first attempt was lost.
+pub(super) async fn the_point_of_a_repeat_covers_what_it_repeats(subject: Subject) {
+    let attempt = async |store: &SharedKeyValue, place: &Key| done(store, operation(place)).await;
+    covers(subject, attempt, attempt).await;
+}
+
+/// D6, K8, K5.
+pub(super) async fn the_point_of_a_repeated_transaction_covers_what_it_repeats(subject: Subject) {
+    let attempt = async |store: &SharedKeyValue, place: &Key| {
+        let beside = Key::new("answers", [&place.sort()[..], b" beside"].concat());
+        transacted(store, vec![operation(place), operation(&beside)]).await
+    };
+    covers(subject, attempt, attempt).await;
+}
+
+/// D6.
+pub(super) async fn the_point_of_an_update_that_changes_nothing_covers_what_it_saw(subject: Subject) {
+    covers(
+        subject,
+        async |store, place| done(store, add(place)).await,
+        async |store, place| done(store, Update::check(place.clone(), Condition::Exists)).await,
+    )
+    .await;
+}
+
+/// D6, K5.
+pub(super) async fn the_point_of_a_transaction_that_changes_nothing_covers_what_it_saw(subject: Subject) {
+    covers(
+        subject,
+        async |store, place| done(store, add(place)).await,
+        async |store, place| transacted(store, vec![Update::check(place.clone(), Condition::Exists)]).await,
+    )
+    .await;
+}
+
+/// D6, K7.
+pub(super) async fn the_point_of_a_batch_covers_it_and_so_does_a_repeats(subject: Subject) {
+    let batch = async |store: &SharedKeyValue, place: &Key| {
+        let changes = vec![(place.clone(), Change::Modify(vec![Action::Add("n".into(), 1)]))];
+        let batch = Batch { lane: place.sort(), sequence: 1, changes };
+        store.write_batch(batch).await.expect("write_batch answers")
+    };
+    covers(
+        subject,
+        async |store, place| {
+            let beside = Key::new("answers beside", place.sort());
+            let earlier = write(store, beside, 1).await;
+            match batch(store, place).await {
+                Batched::Done(receipt) if receipt.point >= earlier => receipt.point,
+                other => panic!("{other:?} after {earlier:?}"),
+            }
+        },
+        async |store, place| match batch(store, place).await {
+            Batched::Repeat(receipt) => receipt.point,
+            other => panic!("{other:?}"),
+        },
+    )
+    .await;
+}
+
+/// The point of a message sent to `name`.
+async fn sent(queue: &SharedQueue, name: &str, body: &str) -> DurabilityPoint {
+    queue.send(name, vec![message(body)]).await.expect("send answers").point
+}
+
+/// D6.
+pub(super) async fn the_point_of_a_queues_creation_covers_it(subject: Subject) {
+    let mut subject = subject;
+    for round in 0..ROUNDS {
+        let Some(queue) = subject.queue() else { return };
+        create(&queue, "earlier", 5, OnFailure::Block).await;
+        let mut earlier = DurabilityPoint::DURABLE;
+        for n in 0..UNHEEDED {
+            earlier = sent(&queue, "earlier", &format!("{round} {n}")).await;
+        }
+        let name = format!("made {round}");
+        let made = queue.create(&name, QueueOptions::default()).await.expect("create answers").point;
+        assert!(made >= earlier, "{made:?} after {earlier:?}");
+        queue.externalize(made).await.expect("externalize answers");
+        drop(queue);
+        subject = subject.crash_and_reopen().await;
+        let queue = subject.queue().expect("it had queues before");
+        queue.send(&name, Vec::new()).await.expect("the queue is there");
+    }
+}
+
+/// D6, Q5.
+pub(super) async fn the_point_of_a_release_covers_the_dead_letter_it_made(subject: Subject) {
+    let mut subject = subject;
+    for round in 0..ROUNDS {
+        let Some(queue) = subject.queue() else { return };
+        let name = format!("released {round}");
+        create(&queue, &name, 1, OnFailure::DeadLetter).await;
+        create(&queue, "earlier", 5, OnFailure::Block).await;
+        sent(&queue, &name, "poison").await;
+        let delivery = queue.receive(&name, 1).await.expect("receive answers").remove(0);
+        let mut earlier = DurabilityPoint::DURABLE;
+        for n in 0..UNHEEDED {
+            earlier = sent(&queue, "earlier", &format!("{round} {n}")).await;
+        }
+        let released = queue.release(&name, &delivery.handle, 0, "failed").await;
+        let released = released.expect("release answers").point;
+        assert!(released >= earlier, "{released:?} after {earlier:?}");
+        queue.externalize(released).await.expect("externalize answers");
+        drop(queue);
+        subject = subject.crash_and_reopen().await;
+        let queue = subject.queue().expect("it had queues before");
+        let letters = queue.dead_letters(&name, 10).await.expect("dead_letters answers");
+        let told: Vec<_> =
+            letters.iter().map(|letter| (text(&letter.body), letter.reason.as_str())).collect();
+        assert_eq!(told, [("poison".to_owned(), "failed")], "round {round}");
+    }
+}
