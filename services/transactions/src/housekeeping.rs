@@ -407,9 +407,14 @@ impl Housekeeping {
     /// When the next slot's window is over; none: no slot is within one, or something else has to happen first.
     fn logs_due(&self) -> Option<Duration> {
         let now = self.core.clock.monotonic();
-        let due = self.logs.iter().filter_map(|tended| match tended.last {
-            None => self.node.log.next_due(self.core.config.retry_window),
-            Some(_) => Some(tended.young_until?.since(now)),
+        let due = self.logs.iter().filter_map(|tended| {
+            let left = match tended.last {
+                None => self.node.log.next_due(self.core.config.retry_window)?,
+                Some(_) => tended.young_until?.since(now),
+            };
+            // Where a window is over, whatever else is in the way says so when it goes.
+            let is_ready = || self.core.retainable(&self.node, tended) >= tended.retained.next.0;
+            (!left.is_zero() || is_ready()).then_some(left)
         });
         due.min()
     }

@@ -1,7 +1,7 @@
 //! Running a scenario for many seeds: the clients, the weather, the disasters, the checks, and how to replay a
 //! failure.
 
-use std::{collections::BTreeMap, panic, rc::Rc, time::Duration};
+use std::{collections::BTreeMap, ops::Range, panic, rc::Rc, time::Duration};
 
 use bytes::Bytes;
 use fastrand::Rng;
@@ -314,8 +314,13 @@ impl Scenario {
 
     /// Runs every seed asked for and panics at the first that violates anything, saying how to replay it.
     pub fn holds(&self, test: &str) {
+        self.holds_for(seeds(), test);
+    }
+
+    /// The same for `seeds`.
+    pub fn holds_for(&self, seeds: Range<u64>, test: &str) {
         let (mut committed, mut budget) = (0, Budget::default());
-        for seed in seeds() {
+        for seed in seeds {
             let violations = match panic::catch_unwind(|| self.run(seed)) {
                 Ok(outcome) if outcome.violations.is_empty() => {
                     budget.spend(seed, outcome.port_calls);
