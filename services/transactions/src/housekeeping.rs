@@ -413,8 +413,7 @@ impl Housekeeping {
                 Some(_) => tended.young_until?.since(now),
             };
             // Where a window is over, whatever else is in the way says so when it goes.
-            let is_ready = || self.core.retainable(&self.node, tended) >= tended.retained.next.0;
-            (!left.is_zero() || is_ready()).then_some(left)
+            (!left.is_zero() || self.core.is_retainable(&self.node, tended)).then_some(left)
         });
         due.min()
     }

@@ -62,7 +62,7 @@ impl Core {
         if !self.is_alone() {
             // Whoever misses a deletion anywhere has to know why, so all are told before any goes.
             self.drops(tended.node, Cursor { next: primitives::SlotIndex(through + 1), ..tended.retained });
-            through = through.min(self.view().neighbours.told_dropped(node.id, tended.node));
+            through = self.told(node, tended, through);
             if tended.retained.next.0 > through {
                 return Ok(false);
             }
@@ -117,6 +117,19 @@ impl Core {
                 node.log.aged_through(self.config.retry_window).min(collected).min(node.log.settled_through())
             }
         }
+    }
+
+    /// Whether nothing but a window can stand in the way of a log's next slot.
+    pub(crate) fn is_retainable(&self, node: &Node, tended: &Tended) -> bool {
+        self.told(node, tended, self.retainable(node, tended)) >= tended.retained.next.0
+    }
+
+    /// How much of `through` all other nodes have been told that it may be dropped.
+    fn told(&self, node: &Node, tended: &Tended, through: u64) -> u64 {
+        if self.is_alone() {
+            return through;
+        }
+        through.min(self.view().neighbours.told_dropped(node.id, tended.node))
     }
 
     /// What is left of a slot's window; none: it is over. Slots of the own log are aged by the clock that never goes back;

@@ -43,7 +43,7 @@ const BUCKETS: Buckets = Buckets::through(3);
 const STARTS_MAX: usize = 100;
 const START: Duration = Duration::from_millis(100);
 
-/// What is asked again while it is certain was answered at most so long ago before the window ends.
+/// What is asked again while it is certain was first asked for at least so long before its window ends.
 const WINDOW_SLACK: Duration = Duration::from_secs(20);
 
 /// After so long every node has heard of a commit, if nothing fails.
@@ -230,10 +230,11 @@ impl Scenario {
             tokio::time::sleep(START).await;
         }
         let certain = house.moment().saturating_sub(self.config.retry_window.saturating_sub(WINDOW_SLACK));
+        // The window begins with the commit, which may be long over when a client is told of it at last.
         let lately = |execution: &&Execution| {
             execution
                 .commit
-                .is_some_and(|commit| commit.answer != Answer::Unknown && commit.span.answered > certain)
+                .is_some_and(|commit| commit.answer != Answer::Unknown && commit.span.asked > certain)
         };
         let lately: Vec<_> = executions.iter().filter(lately).cloned().collect();
         let early = AtRest::read(house).await;
