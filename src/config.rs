@@ -65,7 +65,7 @@ pub(crate) struct Options {
     #[arg(long, env = "LANDFAST_INSECURE", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_name = "BOOL")]
     insecure: Option<bool>,
-    /// Worker threads [default: as many as there are cores]
+    /// Worker threads [default: one for each core but one, which syncs and the system use]
     #[arg(long, env = "LANDFAST_THREADS", value_name = "COUNT")]
     threads: Option<usize>,
     /// Where the data of znodes is kept [default: kv]
@@ -166,7 +166,7 @@ impl Options {
                 .zookeeper_connections_per_address
                 .unwrap_or(zookeeper_frontend::Config::CONNECTIONS_PER_ADDRESS_DEFAULT),
             http: options.http.unwrap_or(Listen::loopback(7600)),
-            threads: options.threads.unwrap_or_else(cores),
+            threads: options.threads.unwrap_or_else(workers),
             user_store: options.user_store.unwrap_or_default(),
             warnings: options.warnings(),
         };
@@ -323,8 +323,11 @@ impl fmt::Display for Listen {
     }
 }
 
-fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+/// The journal and the system's share of network and disk want a core too. An update is a chain of short steps that gain
+/// nothing from a further worker: each that is woken for one of them costs more than the step (`BENCHMARKS.md`).
+fn workers() -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    cores.saturating_sub(1).max(1)
 }
 
 #[cfg(test)]
