@@ -46,8 +46,8 @@ use crate::{
 const SLOTS_AT_ONCE: usize = 64;
 /// Rows and keys looked at, at a time.
 const LOOKS_AT_ONCE: usize = 16;
-/// Versions deleted at a time.
-const DELETIONS_AT_ONCE: usize = 64;
+/// Versions deleted at a time: a store that works off one after another keeps a commit waiting behind all of them.
+const DELETIONS_AT_ONCE: usize = 16;
 /// Keys planned for together; one large transaction may have more.
 const KEYS_AT_ONCE: usize = 1_024;
 /// After so many slots a cursor is noted, for who comes after a death.
