@@ -1,7 +1,7 @@
 # Each target installs what it needs by itself; see scripts/requirements.bash.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test simulate test-oracle test-curator bench-zookeeper bench-primitives bench-transactions
+.PHONY: help run test simulate test-oracle test-curator bench-zookeeper bench-primitives bench-transactions bench-scaling
 
 help: ## Lists these targets
 	@grep -E '^[a-z-]+:.* ## ' Makefile | sed 's/:.* ## /\t/' | expand -t 20
@@ -29,3 +29,6 @@ bench-primitives: ## Measures the synchronisation primitives on each provider
 
 bench-transactions: ## Measures transactions beside plain Redis, and on the embedded store
 	@scripts/bench-transactions $(ARGUMENTS)
+
+bench-scaling: ## Measures 1 to 64 transaction nodes on one simulated store, in virtual time
+	@scripts/bench-scaling $(ARGUMENTS)

@@ -5,7 +5,7 @@
 //! from what was read, by the same checks that the simulations use.
 //!
 //! Reading order: [`target`] (who is asked, with [`http`] and [`plain`]), [`run`] (clients and what they saw),
-//! [`collection`], [`lengths`] and [`packs`] (the same load in other ways), [`disk`] (what is below), [`report`], [`chart`]
+//! [`collection`], [`lengths`], [`packs`] and [`scaling`] (the same load in other ways), [`disk`] (what is below), [`report`], [`chart`]
 //! and [`curve`] (how it is shown).
 
 pub mod chart;
@@ -19,4 +19,5 @@ pub mod packs;
 pub mod plain;
 pub mod report;
 pub mod run;
+pub mod scaling;
 pub mod target;

@@ -1,6 +1,6 @@
 //! Clients that run transactions one after the other, and what they saw.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
@@ -12,6 +12,7 @@ use simulation::transactions::{
     history::{Answer, Commit, Execution, Order, Shown, Span, Step, Writer},
     workload::{Mix, Planned, Script, Tag, Work, Zipf, key},
 };
+use tokio::time::Instant;
 use transactions::model::{Isolation, Version};
 
 use super::target::Target;
@@ -182,7 +183,7 @@ impl Client {
                 Instant::now()
             } else {
                 let due = self.epoch + first + self.every.mul_f64(number as f64);
-                tokio::time::sleep_until(due.into()).await;
+                tokio::time::sleep_until(due).await;
                 due
             };
             self.one(&script, &mut part, started).await?;
