@@ -83,3 +83,48 @@ fn a_trim_that_rests_on_what_is_lost_takes_nothing_of_a_successor() {
     let (trimmed, replayed) = run(trims_what_is_lost(false));
     assert!(trimmed.is_ok() && replayed < 3, "the test would notice: {trimmed:?}, {replayed} are left");
 }
+
+/// What a writer says that is to rest on something of another start of the store than its own last slot, which is durable
+/// or is not, and then of its next append.
+async fn rests_on_another_start(is_durable: bool) -> (ports::Result<()>, ports::Result<Appended>) {
+    let world = World::new(1);
+    let (mut writer, _) = log(&world).take_over(Cursor::START).await.expect("calm");
+    append(&mut writer, "before").await;
+    let store = world.key_value();
+    if is_durable {
+        store.externalize(writer.point()).await.expect("calm");
+    }
+    world.fall_back();
+    let seen = store.update(Update::put(Key::new("p", "seen"), vec![])).await.expect("calm").receipt.point;
+    let rested = writer.rest_on(seen).await;
+    assert!(rested.is_err() || writer.point() >= seen);
+    (rested, writer.append("after".into()).await)
+}
+
+/// S12, D4: what was seen in a later start of the store says nothing of what this writer has written in an earlier one.
+#[test]
+fn a_writer_whose_slots_are_lost_rests_on_nothing_that_came_later() {
+    let (rested, appended) = run(rests_on_another_start(false));
+    assert_eq!(rested.expect_err("its slot is lost").kind(), ErrorKind::Lost);
+    assert_eq!(appended.expect_err("its slot is lost").kind(), ErrorKind::Lost);
+    let (rested, appended) = run(rests_on_another_start(true));
+    assert!(
+        rested.is_ok() && matches!(appended, Ok(Appended::At(SlotIndex(3), _))),
+        "{rested:?}, {appended:?}"
+    );
+}
+
+/// S12, D4: the same, where it is the writer that came later.
+#[test]
+fn a_writer_rests_on_nothing_that_was_lost_before_it_came() {
+    run(async {
+        let world = World::new(1);
+        let store = world.key_value();
+        let seen =
+            store.update(Update::put(Key::new("p", "seen"), vec![])).await.expect("calm").receipt.point;
+        world.fall_back();
+        let (mut writer, _) = log(&world).take_over(Cursor::START).await.expect("calm");
+        let rested = writer.rest_on(seen).await.expect_err("it is lost");
+        assert_eq!(rested.kind(), ErrorKind::Lost);
+    });
+}
