@@ -94,6 +94,38 @@ fn an_append_without_an_answer_is_settled_and_stands_once() {
     }
 }
 
+/// S11: whoever does not settle it before the next append has it settled by that.
+#[test]
+fn an_append_comes_after_the_unsettled_one_before_it() {
+    run(async {
+        let world = World::new(1);
+        let log = log(&world);
+        let (mut writer, _) = log.take_over(Cursor::START).await.expect("calm");
+        world.faults().lose_answer(Chance::ALWAYS);
+        writer.append(Bytes::from_static(b"a")).await.expect_err("the answer was lost");
+        world.faults().calm();
+        assert!(matches!(append(&mut writer, "b").await, Appended::At(SlotIndex(3), _)));
+        assert_eq!(payloads(&log, Cursor::START).await, ["a", "b"]);
+    });
+}
+
+/// S9, S10: nothing is left out between two pages.
+#[test]
+fn a_successor_replays_a_log_of_several_pages() {
+    run(async {
+        let log = log(&World::new(1));
+        let (mut writer, _) = log.take_over(Cursor::START).await.expect("calm");
+        for _ in 0..250 {
+            append(&mut writer, "record").await;
+        }
+        let (successor, replay) = log.take_over(Cursor::START).await.expect("calm");
+        assert_eq!((replay.len(), successor.sealed()), (250, SlotIndex(252)));
+        assert!(replay.iter().map(|slot| slot.index.0).eq(2..252));
+        let few = log.read(Cursor::START, 3).await.expect("calm");
+        assert!(few.slots.len() <= 3 && !few.is_tail, "as many as were asked for: {few:?}");
+    });
+}
+
 /// S11, S10: the put happened, its answer was lost, and somebody took over before it was settled.
 #[test]
 fn an_unsettled_append_that_a_successor_replays_is_found_by_its_writer() {

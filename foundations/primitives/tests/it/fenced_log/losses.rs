@@ -128,3 +128,66 @@ fn a_writer_rests_on_nothing_that_was_lost_before_it_came() {
         assert_eq!(rested.kind(), ErrorKind::Lost);
     });
 }
+
+/// Whom a takeover becomes the successor of, if the store goes back while its call of `operation` is on its way, which is
+/// its first one of that kind.
+async fn takes_over_while_the_store_goes_back(operation: &'static str) {
+    let world = World::new(1);
+    let (mut first, _) = log(&world).take_over(Cursor::START).await.expect("calm");
+    append(&mut first, "kept").await;
+    world.key_value().externalize(first.point()).await.expect("calm");
+    append(&mut first, "lost").await;
+    let faults = Arc::new(Script::of(operation, [Fault::Delay(ON_ITS_WAY)]));
+    let slow = FencedLog::new(Arc::new(FaultyKeyValue::new(world.key_value(), faults, world.clock())), "log");
+    let losing = async {
+        world.clock().sleep(ON_ITS_WAY / 2).await;
+        world.fall_back();
+    };
+    let (taken, ()) = tokio::join!(slow.take_over(Cursor::START), losing);
+    let (mut second, replay) = taken.expect("it begins again by what is left");
+    assert_eq!((second.sealed(), replay.len()), (SlotIndex(3), 1), "behind what was kept");
+    append(&mut second, "new").await;
+    let read = log(&world).read(Cursor::START, 10).await.expect("calm");
+    let payloads: Vec<_> = read.slots.iter().map(|slot| &slot.payload[..]).collect();
+    assert_eq!(payloads, [&b"kept"[..], b"new"]);
+}
+
+/// S10, S12, D4: what it had read is gone when its seal arrives.
+#[test]
+fn a_takeover_begins_again_where_what_it_has_read_is_lost() {
+    run(takes_over_while_the_store_goes_back("key_value.update"));
+}
+
+/// S10, S12: its seal itself is lost before it is durable.
+#[test]
+fn a_takeover_begins_again_where_its_seal_is_lost() {
+    run(takes_over_while_the_store_goes_back("key_value.externalize"));
+}
+
+/// S13, D4: the mark was moved before the store lost the log behind it, and the slots are taken away after.
+#[test]
+fn a_trim_that_has_moved_the_start_takes_nothing_that_a_successor_wrote_since() {
+    run(async {
+        let world = World::new(1);
+        let (mut writer, _) = log(&world).take_over(Cursor::START).await.expect("calm");
+        append(&mut writer, "kept").await;
+        world.key_value().externalize(writer.point()).await.expect("calm");
+        append(&mut writer, "lost").await;
+        let until = log(&world).read(Cursor::START, 10).await.expect("calm").cursor;
+        // Between its look at the slots and the first of their deletions.
+        let faults = Arc::new(Script::of("key_value.scan", [Fault::DelayAnswer(ON_ITS_WAY)]));
+        let slow =
+            FencedLog::new(Arc::new(FaultyKeyValue::new(world.key_value(), faults, world.clock())), "log");
+        let basis = writer.point();
+        let succeeding = async {
+            world.clock().sleep(ON_ITS_WAY / 2).await;
+            world.fall_back();
+            let (mut successor, _) = log(&world).take_over(Cursor::START).await.expect("calm");
+            append(&mut successor, "new").await;
+        };
+        let (trimmed, ()) = tokio::join!(slow.trim_resting_on(until, basis), succeeding);
+        assert_eq!(trimmed.expect_err("it is lost").kind(), ErrorKind::Lost);
+        let (_, replay) = log(&world).take_over(Cursor::START).await.expect("calm");
+        assert_eq!(replay.len(), 2, "what was kept, and what is new");
+    });
+}

@@ -180,3 +180,18 @@ fn a_mark_that_cannot_be_read_is_said_to_be_corrupt() {
         assert_eq!(taken.kind(), ErrorKind::Corrupt);
     });
 }
+
+/// S13: a trim takes what lies before its cursor, and nothing else.
+#[test]
+fn a_trim_leaves_the_slot_that_its_cursor_names() {
+    run(async {
+        let world = World::new(1);
+        let log = log(&world);
+        let (mut writer, _) = log.take_over(Cursor::START).await.expect("calm");
+        append(&mut writer, "a").await;
+        let until = log.read(Cursor::START, 100).await.expect("calm").cursor;
+        append(&mut writer, "b").await;
+        log.trim(until).await.expect("calm");
+        assert_eq!(payloads(&log, until).await, ["b"]);
+    });
+}
