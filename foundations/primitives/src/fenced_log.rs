@@ -136,7 +136,8 @@ impl FencedLog {
 
     /// Up to about `slots_max` records from `from` on, to the first free slot at most (S9).
     ///
-    /// Errors: `Invalid` if `from` lies before the start of a trimmed log.
+    /// Errors: `Invalid` if `from` lies before the start of a trimmed log, once there is a slot behind that start: until
+    /// then such a log looks as if nothing had been appended. Who trims leaves the last slots to readers that are late.
     pub async fn read(&self, from: Cursor, slots_max: usize) -> Result<Slots> {
         let (slots, has_gap) = self.read_page(from, slots_max).await?;
         // A gap is what a trim left, or what a writer wrote over; asking which costs a call, so only then.

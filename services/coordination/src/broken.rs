@@ -58,6 +58,10 @@ pub enum Broken {
     EndsInOneGo,
     /// C-3, C6: the end of a session is left to the message that tells of it, which the store may lose.
     PushesEndsOnce,
+    /// C-6: a session is condemned for its silence although it was renewed while it was judged.
+    CondemnsTheRenewed,
+    /// C-6: a connection that was replaced renews the lease of the one that replaced it.
+    RenewsForWhoeverIsAttached,
     /// C-6: a session is ended without watching it for a whole timeout.
     ExpiresAtFirstSilence,
 }

@@ -316,7 +316,7 @@ impl Client {
             // What was sent before may be lost, and only the peer can ask again.
             return Err(ports::Error::unavailable("wait for answers of a store that has restarted").into());
         }
-        match self.shared.sessions.renew(self.session, self.attach, &mut self.basis).await? {
+        match self.renew().await? {
             Moved::Done(_) => {
                 if self.sent > 0 {
                     // An answer that takes this long may be forgotten where nobody else looks at the log.
@@ -332,6 +332,19 @@ impl Client {
                 Ok(())
             }
             Moved::Refused(_) => Err(Ended::Expired),
+        }
+    }
+
+    async fn renew(&mut self) -> Result<Moved, ports::Error> {
+        let sessions = &self.shared.sessions;
+        let renewed = sessions.renew(self.session, self.attach, &mut self.basis).await?;
+        match renewed {
+            Moved::Refused(Some(row))
+                if self.shared.config.broken == Some(Broken::RenewsForWhoeverIsAttached) =>
+            {
+                sessions.renew(self.session, row.attach, &mut self.basis).await
+            }
+            renewed => Ok(renewed),
         }
     }
 

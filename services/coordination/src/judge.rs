@@ -78,7 +78,12 @@ impl Judge {
         let is_silent = silence > row.timeout || is_rash && silence > Duration::ZERO;
         match row.state {
             State::Open if is_silent => {
-                let condemned = self.sessions.condemn(session, row.renewals, basis).await?;
+                let mut condemned = self.sessions.condemn(session, row.renewals, basis).await?;
+                if let Moved::Refused(Some(row)) = &condemned
+                    && self.broken == Some(Broken::CondemnsTheRenewed)
+                {
+                    condemned = self.sessions.condemn(session, row.renewals, basis).await?;
+                }
                 Ok(matches!(condemned, Moved::Done(_)))
             }
             State::Closed if self.broken == Some(Broken::PushesEndsOnce) => Ok(false),

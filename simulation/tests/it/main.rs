@@ -10,6 +10,7 @@ mod fall_back;
 mod fated;
 mod forgotten;
 mod heartbeat;
+mod leases;
 mod losses;
 mod members;
 mod poison;

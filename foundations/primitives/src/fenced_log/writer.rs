@@ -52,18 +52,15 @@ impl FencedLog {
         Err(Error::unavailable("take over a log that many take over at once"))
     }
 
-    /// Puts a seal behind what was read. None if it must be read again: somebody was faster, the store has
-    /// restarted and may have lost what was read, or the free slot is a hole that a trim has left.
+    /// Puts a seal behind what was read, and rests it on that. None if it must be read again: somebody was faster, the
+    /// store has lost what was read or the seal itself, or the free slot is a hole that a trim has left.
     async fn seal(&self, read: &Slots, epoch: Epoch) -> Result<Option<DurabilityPoint>> {
         let sealed = read.cursor.next;
         let (there, point) = match self.put(sealed, &Stored { epoch, payload: None }, read.point).await {
             Err(error) if error.kind() == ErrorKind::Lost => return Ok(None),
             put => put?,
         };
-        if there.is_some() || point.incarnation != read.point.incarnation {
-            return Ok(None);
-        }
-        if self.start().await?.next > sealed {
+        if there.is_some() || self.start().await?.next > sealed {
             return Ok(None);
         }
         match self.key_value.externalize(point).await {

@@ -12,7 +12,9 @@ const BACKOFF: Backoff =
 /// S14.
 #[test]
 fn delays_stay_below_a_doubling_ceiling_and_end() {
+    const CEILINGS_MS: [u64; 7] = [10, 20, 40, 80, 160, 200, 200];
     let mut sums = std::collections::BTreeSet::new();
+    let mut longest = [Duration::ZERO; CEILINGS_MS.len()];
     for seed in 0..100 {
         let chance = World::new(seed).entropy();
         let mut delays = BACKOFF.delays();
@@ -21,12 +23,27 @@ fn delays_stay_below_a_doubling_ceiling_and_end() {
             given.push(delay);
         }
         assert_eq!(given.len(), 7, "one less than attempts");
-        for (delay, ceiling_ms) in given.iter().zip([10, 20, 40, 80, 160, 200, 200]) {
+        for ((delay, ceiling_ms), longest) in given.iter().zip(CEILINGS_MS).zip(&mut longest) {
             assert!(*delay <= Duration::from_millis(ceiling_ms), "{given:?}");
+            *longest = (*longest).max(*delay);
         }
         sums.insert(given.iter().sum::<Duration>());
     }
     assert!(sums.len() > 90, "they differ from caller to caller");
+    for (longest, ceiling_ms) in longest.iter().zip(CEILINGS_MS) {
+        assert!(*longest > Duration::from_millis(ceiling_ms * 3 / 4), "{longest:?} of {ceiling_ms} ms");
+    }
+}
+
+/// S14: also where the first ceiling is set higher than all may be.
+#[test]
+fn no_delay_is_longer_than_the_longest() {
+    let longest = Duration::from_millis(20);
+    let backoff = Backoff { first: Duration::from_secs(1), longest, attempts_max: 100 };
+    let (mut delays, chance) = (backoff.delays(), World::new(1).entropy());
+    while let Some(delay) = delays.next_delay(&*chance) {
+        assert!(delay <= longest, "{delay:?}");
+    }
 }
 
 /// Fails with `kind` the first `failures` times; returns how it ended and how often it was tried.

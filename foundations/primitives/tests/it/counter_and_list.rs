@@ -137,3 +137,15 @@ fn a_list_takes_what_fits_and_gives_back_from_its_front() {
         assert_eq!(list.read().await.expect("calm").elements, Vec::<Bytes>::new());
     });
 }
+
+/// D6: what is read of them rests on what was added before.
+#[test]
+fn what_is_read_is_durable_with_what_it_says() {
+    run(async {
+        let world = World::new(1);
+        let added = counter(&world).add(1).await.expect("calm").receipt.point;
+        assert!(counter(&world).read().await.expect("calm").receipt.point >= added);
+        let appended = list(&world, 5).append(vec![element(1)], None).await.expect("calm").receipt.point;
+        assert!(list(&world, 5).read().await.expect("calm").receipt.point >= appended);
+    });
+}

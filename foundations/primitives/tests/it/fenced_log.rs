@@ -2,11 +2,11 @@
 
 mod losses;
 mod storm;
-
-use std::time::Duration;
+mod trimming;
+mod void_slots;
 
 use bytes::Bytes;
-use ports::{ErrorKind, Key};
+use ports::ErrorKind;
 use primitives::{Appended, Cursor, FencedLog, SlotIndex, Writer};
 use simulated::{Chance, World, run};
 
@@ -94,6 +94,38 @@ fn an_append_without_an_answer_is_settled_and_stands_once() {
     }
 }
 
+/// S11: whoever does not settle it before the next append has it settled by that.
+#[test]
+fn an_append_comes_after_the_unsettled_one_before_it() {
+    run(async {
+        let world = World::new(1);
+        let log = log(&world);
+        let (mut writer, _) = log.take_over(Cursor::START).await.expect("calm");
+        world.faults().lose_answer(Chance::ALWAYS);
+        writer.append(Bytes::from_static(b"a")).await.expect_err("the answer was lost");
+        world.faults().calm();
+        assert!(matches!(append(&mut writer, "b").await, Appended::At(SlotIndex(3), _)));
+        assert_eq!(payloads(&log, Cursor::START).await, ["a", "b"]);
+    });
+}
+
+/// S9, S10: nothing is left out between two pages.
+#[test]
+fn a_successor_replays_a_log_of_several_pages() {
+    run(async {
+        let log = log(&World::new(1));
+        let (mut writer, _) = log.take_over(Cursor::START).await.expect("calm");
+        for _ in 0..250 {
+            append(&mut writer, "record").await;
+        }
+        let (successor, replay) = log.take_over(Cursor::START).await.expect("calm");
+        assert_eq!((replay.len(), successor.sealed()), (250, SlotIndex(252)));
+        assert!(replay.iter().map(|slot| slot.index.0).eq(2..252));
+        let few = log.read(Cursor::START, 3).await.expect("calm");
+        assert!(few.slots.len() <= 3 && !few.is_tail, "as many as were asked for: {few:?}");
+    });
+}
+
 /// S11, S10: the put happened, its answer was lost, and somebody took over before it was settled.
 #[test]
 fn an_unsettled_append_that_a_successor_replays_is_found_by_its_writer() {
@@ -128,7 +160,7 @@ fn a_writer_that_outlives_the_store_adds_nothing_behind_a_lost_slot() {
         let (mut successor, replay) = log.take_over(Cursor::START).await.expect("calm");
         assert_eq!(replay.len(), 1);
         append(&mut successor, "new").await;
-        assert_eq!(payloads(&log, Cursor::START).await, ["kept", "new"], "the stray slot is void");
+        assert_eq!(payloads(&log, Cursor::START).await, ["kept", "new"]);
     });
 }
 
@@ -144,103 +176,5 @@ fn a_writer_whose_slots_survived_a_crash_goes_on() {
         world.crash();
         append(&mut writer, "b").await;
         assert_eq!(payloads(&log, Cursor::START).await, ["a", "b"]);
-    });
-}
-
-/// S13.
-#[test]
-fn a_writer_paused_before_a_trim_finds_itself_fenced() {
-    run(async {
-        let world = World::new(1);
-        let log = log(&world);
-        let (mut paused, _) = log.take_over(Cursor::START).await.expect("calm");
-        append(&mut paused, "a").await;
-        let (mut second, replay) = log.take_over(Cursor::START).await.expect("calm");
-        append(&mut second, "b").await;
-        append(&mut second, "c").await;
-        let until = log.read(replay[0].cursor(), 100).await.expect("calm").cursor;
-        log.trim(until).await.expect("calm");
-        assert_eq!(append(&mut paused, "late").await, Appended::Fenced);
-        let error = log.read(replay[0].cursor(), 100).await;
-        append(&mut second, "d").await;
-        assert_eq!(payloads(&log, until).await, ["d"]);
-        let behind = log.read(Cursor::START, 100).await.expect_err("it was trimmed");
-        assert_eq!(behind.kind(), ErrorKind::Invalid);
-        assert!(error.is_err() || error.is_ok_and(|read| read.slots.is_empty()));
-        let (third, replay) = log.take_over(Cursor::START).await.expect("calm");
-        assert_eq!(replay.len(), 1, "a takeover begins behind what was trimmed");
-        assert!(third.epoch() > second.epoch());
-    });
-}
-
-/// S13: a void slot that a trim had taken away would be a free slot for who was about to pass it.
-#[test]
-fn a_void_slot_keeps_its_place_when_the_log_is_trimmed() {
-    run(async {
-        let world = World::new(1);
-        let log = log(&world);
-        let (mut first, _) = log.take_over(Cursor::START).await.expect("calm");
-        append(&mut first, "lost").await;
-        world.crash();
-        first.append(Bytes::from_static(b"stray")).await.expect_err("a slot is gone");
-        let (mut second, _) = log.take_over(Cursor::START).await.expect("calm");
-        let (_third, _) = log.take_over(Cursor::START).await.expect("calm");
-        let until = log.read(Cursor::START, 100).await.expect("calm").cursor;
-        log.trim(until).await.expect("calm");
-        assert_eq!(append(&mut second, "late").await, Appended::Fenced);
-    });
-}
-
-/// S10, S13: between its look at the log and its seal, the log went on and was trimmed.
-#[test]
-fn a_takeover_that_was_paused_does_not_seal_a_hole_that_a_trim_left() {
-    run(async {
-        let world = World::new(1);
-        let log = log(&world);
-        let (mut first, _) = log.take_over(Cursor::START).await.expect("calm");
-        // Each way of each call takes this long: two calls look, and the third one's seal is on its way.
-        let way = Duration::from_millis(100);
-        world.faults().delay(Chance::ALWAYS, way..=way);
-        let paused = {
-            let log = log.clone();
-            tokio::spawn(async move { log.take_over(Cursor::START).await })
-        };
-        world.clock().sleep(way * 9 / 2).await;
-        world.faults().calm();
-        append(&mut first, "a").await;
-        append(&mut first, "b").await;
-        let until = log.read(Cursor::START, 100).await.expect("calm").cursor;
-        log.trim(until).await.expect("calm");
-        let (second, _) = paused.await.expect("it does not panic").expect("calm");
-        assert_eq!(second.sealed(), until.next, "behind what was trimmed");
-        assert_eq!(append(&mut first, "late").await, Appended::Fenced);
-    });
-}
-
-/// S13.
-#[test]
-fn a_trim_leaves_one_small_item_per_takeover() {
-    run(async {
-        let world = World::new(1);
-        let log = log(&world);
-        let mut cursor = Cursor::START;
-        for _ in 0..3 {
-            let (mut writer, _) = log.take_over(cursor).await.expect("calm");
-            for _ in 0..150 {
-                append(&mut writer, "record").await;
-            }
-            let mut read = log.read(cursor, 100).await.expect("calm");
-            while !read.is_tail {
-                read = log.read(read.cursor, 100).await.expect("calm");
-            }
-            cursor = read.cursor;
-            log.trim(cursor).await.expect("calm");
-            log.trim(cursor).await.expect("repeating it changes nothing");
-        }
-        assert_eq!(log.start().await.expect("calm"), cursor);
-        let left =
-            world.key_value().scan(&ports::key_value::Scan::partition("log", 100)).await.expect("calm");
-        assert_eq!(left.value.items.len(), 1 + 3, "the mark and the seals");
-        assert!(world.key_value().get(&Key::new("log", "mark")).await.expect("calm").value.is_some());
     });
 }

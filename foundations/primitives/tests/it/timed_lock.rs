@@ -7,7 +7,7 @@ use ports::{
     Clock, ErrorKind, Key, Update,
     key_value::{Action, Operation, OperationId, SharedKeyValue, Version},
 };
-use primitives::{Acquired, DRIFT_MS_MAX, Guarded, Held, TimedLock, Token};
+use primitives::{Acquired, DRIFT_MS_MAX, Guarded, Held, Holder, TimedLock, Token};
 use simulated::{Chance, World, percent, run};
 
 use crate::{BROKEN_SEEDS, PORT_CALLS_MAX, seeds};
@@ -239,5 +239,49 @@ fn a_holder_outlives_the_loss_of_its_lock_and_changes_nothing() {
         assert_eq!(release.expect_err("its lock is lost").kind(), ErrorKind::Lost);
         let update = lock.update(&next, vec![Action::set_integer("x", 2)], None).await.expect("calm");
         assert!(matches!(update, Guarded::Done { .. }));
+    });
+}
+
+/// S5: of all ways to take a lock. Who has it by an attempt whose answer was lost is told so by the next one.
+#[test]
+fn whichever_way_a_lock_was_asked_for_its_owner_may_ask_again() {
+    run(async {
+        let world = World::new(1);
+        let (clock, lock) = (world.clock(), TimedLock::new(world.key_value(), HOLD_MS));
+        let first = held(lock.acquire_free(&key(), &owner("a"), clock.now()).await.expect("calm"));
+        let again = held(lock.acquire_free(&key(), &owner("a"), clock.now()).await.expect("calm"));
+        assert!(again.token > first.token);
+        let holder = Holder::of(&again.item).expect("it is held");
+        let taken = held(lock.take_over(&key(), &holder, &owner("b"), clock.now()).await.expect("calm"));
+        let again = held(lock.take_over(&key(), &holder, &owner("b"), clock.now()).await.expect("calm"));
+        assert!(again.token > taken.token);
+        let other = lock.take_over(&key(), &holder, &owner("c"), clock.now()).await.expect("calm");
+        assert!(matches!(other, Acquired::Busy(by, _) if by.owner == owner("b")), "another was faster");
+        lock.release(&again, vec![]).await.expect("calm");
+        held(lock.take_over(&key(), &holder, &owner("c"), clock.now()).await.expect("calm"));
+    });
+}
+
+/// S3: the lock's own attributes are no caller's to change.
+#[test]
+#[should_panic(expected = "a guarded update leaves the lock itself alone")]
+fn an_update_under_a_lock_that_touches_it_is_our_own_mistake() {
+    run(async {
+        let world = World::new(1);
+        let lock = TimedLock::new(world.key_value(), HOLD_MS);
+        let held = held(lock.acquire(&key(), &owner("a"), world.clock().now()).await.expect("calm"));
+        drop(lock.update(&held, Held::unlocking().to_vec(), None).await);
+    });
+}
+
+/// S3: nor where it is given back.
+#[test]
+#[should_panic(expected = "a guarded update leaves the lock itself alone")]
+fn a_release_that_touches_the_lock_otherwise_is_our_own_mistake() {
+    run(async {
+        let world = World::new(1);
+        let lock = TimedLock::new(world.key_value(), HOLD_MS);
+        let held = held(lock.acquire(&key(), &owner("a"), world.clock().now()).await.expect("calm"));
+        drop(lock.release(&held, vec![Action::set("lock_owner", "b")]).await);
     });
 }

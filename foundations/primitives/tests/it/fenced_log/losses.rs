@@ -83,3 +83,111 @@ fn a_trim_that_rests_on_what_is_lost_takes_nothing_of_a_successor() {
     let (trimmed, replayed) = run(trims_what_is_lost(false));
     assert!(trimmed.is_ok() && replayed < 3, "the test would notice: {trimmed:?}, {replayed} are left");
 }
+
+/// What a writer says that is to rest on something of another start of the store than its own last slot, which is durable
+/// or is not, and then of its next append.
+async fn rests_on_another_start(is_durable: bool) -> (ports::Result<()>, ports::Result<Appended>) {
+    let world = World::new(1);
+    let (mut writer, _) = log(&world).take_over(Cursor::START).await.expect("calm");
+    append(&mut writer, "before").await;
+    let store = world.key_value();
+    if is_durable {
+        store.externalize(writer.point()).await.expect("calm");
+    }
+    world.fall_back();
+    let seen = store.update(Update::put(Key::new("p", "seen"), vec![])).await.expect("calm").receipt.point;
+    let rested = writer.rest_on(seen).await;
+    assert!(rested.is_err() || writer.point() >= seen);
+    (rested, writer.append("after".into()).await)
+}
+
+/// S12, D4: what was seen in a later start of the store says nothing of what this writer has written in an earlier one.
+#[test]
+fn a_writer_whose_slots_are_lost_rests_on_nothing_that_came_later() {
+    let (rested, appended) = run(rests_on_another_start(false));
+    assert_eq!(rested.expect_err("its slot is lost").kind(), ErrorKind::Lost);
+    assert_eq!(appended.expect_err("its slot is lost").kind(), ErrorKind::Lost);
+    let (rested, appended) = run(rests_on_another_start(true));
+    assert!(
+        rested.is_ok() && matches!(appended, Ok(Appended::At(SlotIndex(3), _))),
+        "{rested:?}, {appended:?}"
+    );
+}
+
+/// S12, D4: the same, where it is the writer that came later.
+#[test]
+fn a_writer_rests_on_nothing_that_was_lost_before_it_came() {
+    run(async {
+        let world = World::new(1);
+        let store = world.key_value();
+        let seen =
+            store.update(Update::put(Key::new("p", "seen"), vec![])).await.expect("calm").receipt.point;
+        world.fall_back();
+        let (mut writer, _) = log(&world).take_over(Cursor::START).await.expect("calm");
+        let rested = writer.rest_on(seen).await.expect_err("it is lost");
+        assert_eq!(rested.kind(), ErrorKind::Lost);
+    });
+}
+
+/// Whom a takeover becomes the successor of, if the store goes back while its call of `operation` is on its way, which is
+/// its first one of that kind.
+async fn takes_over_while_the_store_goes_back(operation: &'static str) {
+    let world = World::new(1);
+    let (mut first, _) = log(&world).take_over(Cursor::START).await.expect("calm");
+    append(&mut first, "kept").await;
+    world.key_value().externalize(first.point()).await.expect("calm");
+    append(&mut first, "lost").await;
+    let faults = Arc::new(Script::of(operation, [Fault::Delay(ON_ITS_WAY)]));
+    let slow = FencedLog::new(Arc::new(FaultyKeyValue::new(world.key_value(), faults, world.clock())), "log");
+    let losing = async {
+        world.clock().sleep(ON_ITS_WAY / 2).await;
+        world.fall_back();
+    };
+    let (taken, ()) = tokio::join!(slow.take_over(Cursor::START), losing);
+    let (mut second, replay) = taken.expect("it begins again by what is left");
+    assert_eq!((second.sealed(), replay.len()), (SlotIndex(3), 1), "behind what was kept");
+    append(&mut second, "new").await;
+    let read = log(&world).read(Cursor::START, 10).await.expect("calm");
+    let payloads: Vec<_> = read.slots.iter().map(|slot| &slot.payload[..]).collect();
+    assert_eq!(payloads, [&b"kept"[..], b"new"]);
+}
+
+/// S10, S12, D4: what it had read is gone when its seal arrives.
+#[test]
+fn a_takeover_begins_again_where_what_it_has_read_is_lost() {
+    run(takes_over_while_the_store_goes_back("key_value.update"));
+}
+
+/// S10, S12: its seal itself is lost before it is durable.
+#[test]
+fn a_takeover_begins_again_where_its_seal_is_lost() {
+    run(takes_over_while_the_store_goes_back("key_value.externalize"));
+}
+
+/// S13, D4: the mark was moved before the store lost the log behind it, and the slots are taken away after.
+#[test]
+fn a_trim_that_has_moved_the_start_takes_nothing_that_a_successor_wrote_since() {
+    run(async {
+        let world = World::new(1);
+        let (mut writer, _) = log(&world).take_over(Cursor::START).await.expect("calm");
+        append(&mut writer, "kept").await;
+        world.key_value().externalize(writer.point()).await.expect("calm");
+        append(&mut writer, "lost").await;
+        let until = log(&world).read(Cursor::START, 10).await.expect("calm").cursor;
+        // Between its look at the slots and the first of their deletions.
+        let faults = Arc::new(Script::of("key_value.scan", [Fault::DelayAnswer(ON_ITS_WAY)]));
+        let slow =
+            FencedLog::new(Arc::new(FaultyKeyValue::new(world.key_value(), faults, world.clock())), "log");
+        let basis = writer.point();
+        let succeeding = async {
+            world.clock().sleep(ON_ITS_WAY / 2).await;
+            world.fall_back();
+            let (mut successor, _) = log(&world).take_over(Cursor::START).await.expect("calm");
+            append(&mut successor, "new").await;
+        };
+        let (trimmed, ()) = tokio::join!(slow.trim_resting_on(until, basis), succeeding);
+        assert_eq!(trimmed.expect_err("it is lost").kind(), ErrorKind::Lost);
+        let (_, replay) = log(&world).take_over(Cursor::START).await.expect("calm");
+        assert_eq!(replay.len(), 2, "what was kept, and what is new");
+    });
+}

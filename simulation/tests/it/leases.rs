@@ -1,0 +1,158 @@
+//! C6, C-6: what a renewal is worth, and whose it is.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use coordination::{
+    Config, Ended, Parts,
+    basis::Basis,
+    broken::Broken,
+    model::{Request, SessionId},
+    session::{Moved, Sessions, State},
+};
+use ports::{
+    DurabilityPoint, Externalize, Item, Key, KeyValue, Result, Update,
+    key_value::{
+        Action, Batch, Batched, Change, KeyValueLimits, Page, Read, Room, Scan, SharedKeyValue, Transacted,
+        Updated,
+    },
+};
+use simulated::World;
+
+use crate::alone::{TIMEOUT, connect, follow, parts, started_with};
+
+/// A store in which a session is renewed once, after it was judged silent and before that has arrived.
+#[derive(Debug)]
+struct RenewsBehindTheJudge {
+    honest: SharedKeyValue,
+    /// Whom; none: nobody, or nobody any more.
+    renews: Mutex<Option<(SessionId, u64)>>,
+}
+
+impl RenewsBehindTheJudge {
+    /// As `coordination::session` lays rows out.
+    fn condemns(update: &Update) -> bool {
+        let closing = Action::set_integer("state", 1);
+        matches!(&update.change, Change::Modify(actions) if actions.contains(&closing))
+    }
+}
+
+#[async_trait]
+impl Externalize for RenewsBehindTheJudge {
+    async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
+        self.honest.externalize(point).await
+    }
+    fn point(&self) -> DurabilityPoint {
+        self.honest.point()
+    }
+    fn is_durable(&self, point: DurabilityPoint) -> bool {
+        self.honest.is_durable(point)
+    }
+}
+
+#[async_trait]
+impl KeyValue for RenewsBehindTheJudge {
+    async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
+        self.honest.get(key).await
+    }
+    async fn scan(&self, scan: &Scan) -> Result<Read<Page>> {
+        self.honest.scan(scan).await
+    }
+    async fn update(&self, update: Update) -> Result<Updated> {
+        let due =
+            if Self::condemns(&update) { self.renews.lock().expect("one at a time").take() } else { None };
+        if let Some((session, attach)) = due {
+            let sessions = Sessions::new(Arc::clone(&self.honest));
+            let renewed = sessions.renew(session, attach, &mut Basis::default()).await?;
+            assert!(matches!(renewed, Moved::Done(_)), "it was open: {renewed:?}");
+        }
+        self.honest.update(update).await
+    }
+    async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
+        self.honest.transact(updates).await
+    }
+    async fn write_batch(&self, batch: Batch) -> Result<Batched> {
+        self.honest.write_batch(batch).await
+    }
+    fn limits(&self) -> &KeyValueLimits {
+        self.honest.limits()
+    }
+    fn room(&self) -> Room {
+        self.honest.room()
+    }
+}
+
+/// Whether a session is open that was renewed when its judge had made up its mind.
+async fn lives_by_a_late_renewal(broken: Option<Broken>) -> bool {
+    let world = World::new(1);
+    let system = Arc::new(RenewsBehindTheJudge { honest: world.key_value(), renews: Mutex::default() });
+    let made_of = Parts { system: Arc::clone(&system) as Arc<_>, ..parts(&world) };
+    let service = started_with(&world, made_of, Config { broken, ..Config::default() }).await;
+    follow(&service);
+    let client = connect(&service.gateway()).await.expect("a calm world");
+    let session = client.session();
+    drop(client);
+    *system.renews.lock().expect("one at a time") = Some((session, 1));
+    while system.renews.lock().expect("one at a time").is_some() {
+        world.clock().sleep(Duration::from_secs(1)).await;
+    }
+    world.clock().sleep(TIMEOUT / 2).await;
+    let sessions = Sessions::new(world.key_value());
+    let row = sessions.get(session, &mut Basis::default()).await.expect("a calm world");
+    let is_open = row.is_some_and(|row| row.state == State::Open);
+    world.clock().sleep(TIMEOUT).await;
+    let row = sessions.get(session, &mut Basis::default()).await.expect("a calm world");
+    assert!(row.is_none(), "nobody has renewed it again: {row:?}");
+    is_open
+}
+
+/// C6, C-6: between the look at a session and its sentence its client was heard of.
+#[test]
+fn a_session_that_is_renewed_while_it_is_judged_lives() {
+    assert!(simulated::run(lives_by_a_late_renewal(None)));
+}
+
+/// C-6, broken.
+#[test]
+fn condemning_who_was_renewed_meanwhile_is_caught() {
+    assert!(!simulated::run(lives_by_a_late_renewal(Some(Broken::CondemnsTheRenewed))));
+}
+
+/// How a connection ends that goes on pinging, after another has taken its session up and died before it told anybody;
+/// none: it goes on.
+async fn end_of_the_replaced(broken: Option<Broken>) -> Option<Ended> {
+    let world = World::new(1);
+    let service = started_with(&world, parts(&world), Config { broken, ..Config::default() }).await;
+    follow(&service);
+    let mut client = connect(&service.gateway()).await.expect("a calm world");
+    let sessions = Sessions::new(world.key_value());
+    let attached = sessions.attach(client.session(), client.password(), TIMEOUT, &mut Basis::default()).await;
+    assert!(matches!(attached, Ok(Moved::Done(_))), "it is open: {attached:?}");
+    let until = world.clock().monotonic() + TIMEOUT * 3;
+    let mut end = None;
+    while end.is_none() && world.clock().monotonic() < until {
+        client.submit(1, Request::Ping);
+        end = client.pump(&mut Vec::new()).await.err();
+        world.clock().sleep(Duration::from_secs(1)).await;
+    }
+    let row = sessions.get(client.session(), &mut Basis::default()).await.expect("a calm world");
+    assert!(row.is_some(), "it is renewed, or was moved less than its timeout ago");
+    end
+}
+
+/// C6, C-6: whoever was attached last speaks for the session, and nobody else keeps it alive.
+#[test]
+fn a_connection_that_was_replaced_renews_nothing() {
+    let end = simulated::run(end_of_the_replaced(None));
+    assert!(matches!(end, Some(Ended::Moved)), "{end:?}");
+}
+
+/// C-6, broken.
+#[test]
+fn renewing_for_another_connection_is_caught() {
+    let end = simulated::run(end_of_the_replaced(Some(Broken::RenewsForWhoeverIsAttached)));
+    assert!(end.is_none(), "{end:?}");
+}
