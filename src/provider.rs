@@ -182,7 +182,7 @@ fn journal(status: embedded::Status) -> Journal {
     Journal {
         serving: status.health == Health::Serving,
         full: status.room == Room::Refusing,
-        trouble: failed.or(status.checkpoint_error),
+        trouble: failed.or(status.damage).or(status.checkpoint_error),
         bytes: status.journal_bytes,
         position: status.ordered.position.0,
         durable: status.durable.position.0,

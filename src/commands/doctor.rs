@@ -1,7 +1,8 @@
 //! `landfast doctor`: whether this machine is fit to run the server, with what to do where it is not.
 //!
 //! It looks at exactly what `landfast serve` with the same options would use. Each check is one function
-//! that returns one finding; none changes anything but a temporary file in the data directory.
+//! that returns one finding; none changes anything but a temporary file in the data directory. What takes long is
+//! looked at only where it is asked for.
 
 mod checks;
 
@@ -20,6 +21,9 @@ pub(crate) struct Arguments {
     options: Options,
     #[command(flatten)]
     target: Target,
+    /// Also read the whole checkpoint store back, which takes as long as reading its file; the server must not run
+    #[arg(long)]
+    verify: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -66,7 +70,13 @@ struct Report<'a> {
 /// Runs every check and prints what they found; fails if one did.
 pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let findings = match arguments.options.settle() {
-        Ok(settings) => checks::all(&settings, &arguments.target),
+        Ok(settings) => {
+            let mut findings = checks::all(&settings, &arguments.target);
+            if arguments.verify {
+                findings.push(checks::stored_bytes(&settings));
+            }
+            findings
+        }
         Err(error) => {
             vec![Finding::fail("configuration", format!("{error:#}"), "correct it; the rest was not checked")]
         }

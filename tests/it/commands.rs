@@ -1,6 +1,6 @@
 //! `status`, `doctor` and `completions`.
 
-use std::net::TcpListener;
+use std::{net::TcpListener, time::Duration};
 
 use crate::process::{Server, landfast, run, serve, text};
 
@@ -65,15 +65,44 @@ fn doctor_tells_a_data_directory_that_a_start_would_refuse() {
         (found["verdict"].clone(), text(found["found"].as_str().expect("a text").as_bytes()))
     };
     drop(Server::start(&mut serve(directory.path(), &[])));
-    assert_eq!(format(), ("ok".into(), "1, which this release reads".to_owned()));
+    assert_eq!(format(), ("ok".into(), "2, which this release reads".to_owned()));
     let record = data.join("format");
     let text = std::fs::read_to_string(&record).expect("it reads");
-    std::fs::write(&record, text.replace("format 1", "format 2")).expect("it is written");
+    std::fs::write(&record, text.replace("format 2", "format 3")).expect("it is written");
     let (verdict, found) = format();
-    assert!(verdict == "fail" && found.contains("has format 2"), "{verdict} {found}");
+    assert!(verdict == "fail" && found.contains("has format 3"), "{verdict} {found}");
     std::fs::remove_file(&record).expect("it goes");
     let (verdict, found) = format();
     assert!(verdict == "fail" && found.contains("landfast-data/format is missing"), "{verdict} {found}");
+}
+
+#[test]
+fn doctor_verifies_the_stored_bytes_where_it_is_asked_to_and_the_server_has_stopped() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let arguments = ["doctor", "--zookeeper", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json", "--verify"];
+    let stored = || {
+        let output = run(&mut landfast(directory.path(), &arguments));
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let mut checks = report["checks"].as_array().expect("checks").iter();
+        let found = checks.find(|check| check["check"] == "stored bytes").expect("it is looked at").clone();
+        (found["verdict"].clone(), text(found["found"].as_str().expect("a text").as_bytes()))
+    };
+    let server = Server::start(&mut serve(directory.path(), &[]));
+    let (verdict, found) = stored();
+    assert!(verdict == "warn" && found.contains("in use by process"), "{verdict} {found}");
+    server.signal("TERM");
+    server.ended_within(Duration::from_secs(30));
+    let (verdict, found) = stored();
+    assert!(verdict == "ok" && found.contains("records, each read back"), "{verdict} {found}");
+    let file = directory.path().join("landfast-data/state.redb");
+    let mut bytes = std::fs::read(&file).expect("it reads");
+    // Both copies of its head.
+    for copy in [100, 8192 + 100] {
+        bytes[copy] ^= 4;
+    }
+    std::fs::write(&file, bytes).expect("it is written");
+    let (verdict, found) = stored();
+    assert!(verdict == "fail" && found.contains("state.redb is damaged at byte 0"), "{verdict} {found}");
 }
 
 #[test]

@@ -5,10 +5,10 @@
 //! until the next one is done. Deleted items that only remember operations are found again by their expiry
 //! and removed when it has passed.
 //!
-//! redb refuses everything after a failed operation until it is opened again; [`Base::reopen`] does that.
+//! redb refuses everything after a failed operation until it is opened again; [`Base::reopen`] does that. What it reads has
+//! been checked block by block ([`crate::blocks`]): damage is an error of the operation that met it, which names the place.
 
 use std::{
-    io,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -21,14 +21,25 @@ use redb::{
 };
 
 use crate::{
+    blocks::{Blocks, Checking, Damage, Writes},
     codec::{Reader, Write},
+    config::Config,
     error::OpenError,
+    format::{self, Format},
     overlay::Generation,
     record::{Record, RecordKey, Table},
-    storage::{Storage, StorageFile},
+    storage::Storage,
 };
 
+mod conversion;
+mod verification;
+
+pub(crate) use verification::verify;
+
 type Bytewise = &'static [u8];
+
+/// How much memory redb takes where nothing is read twice.
+const CACHE_BYTES_ONCE: usize = 4 << 20;
 
 const RECORDS: TableDefinition<'static, Bytewise, Bytewise> = TableDefinition::new("records");
 /// (expiry in milliseconds, big-endian | record key): deleted items that only remember operations.
@@ -60,6 +71,9 @@ fn boxed(error: impl Into<redb::Error>) -> BaseError {
 /// What the store's file is called.
 pub(crate) const NAME: &str = "state.redb";
 
+/// What it is called while it is made.
+const UNFINISHED: &str = "state.redb.new";
+
 /// Where the store of a data directory is.
 pub(crate) fn file(data_dir: &Path) -> PathBuf {
     data_dir.join(NAME)
@@ -70,19 +84,31 @@ pub(crate) fn file(data_dir: &Path) -> PathBuf {
 pub(crate) struct Base {
     path: PathBuf,
     storage: Arc<dyn Storage>,
+    salt: u32,
     cache_bytes: usize,
+    checking: Checking,
     database: Mutex<Option<Database>>,
+    /// The damage that was met last.
+    damage: Mutex<Option<Damage>>,
 }
 
 impl Base {
-    pub(crate) fn open(
-        data_dir: &Path,
-        storage: Arc<dyn Storage>,
-        cache_bytes: u64,
-    ) -> Result<Self, OpenError> {
-        let path = file(data_dir);
-        let base = Self { path, storage, cache_bytes: cache_bytes as usize, database: Mutex::new(None) };
-        base.create().and_then(|()| base.reopen()).map_err(OpenError::checkpoint(&base.path))?;
+    /// Opens the store of a data directory of this format; one of an earlier format is converted first.
+    pub(crate) fn open(config: &Config, format: Format) -> Result<Self, OpenError> {
+        let base = Self {
+            path: file(&config.data_dir),
+            storage: Arc::clone(&config.storage),
+            salt: format.salt,
+            cache_bytes: config.cache_bytes as usize,
+            checking: if config.skip_block_checksums { Checking::Skipped } else { Checking::Done },
+            database: Mutex::default(),
+            damage: Mutex::default(),
+        };
+        base.create().map_err(OpenError::checkpoint(&base.path))?;
+        if format.number < format::CHECKED_BLOCKS {
+            base.convert()?;
+        }
+        base.reopen().map_err(OpenError::checkpoint(&base.path))?;
         Ok(base)
     }
 
@@ -95,35 +121,53 @@ impl Base {
     fn create(&self) -> Result<(), BaseError> {
         let directory = self.path.parent().expect("the store lies in the data directory");
         let name = self.path.file_name().expect("the store has a name").to_string_lossy();
-        let names = self.storage.list(directory).map_err(redb::Error::Io)?;
+        let names = self.storage.list(directory).map_err(boxed)?;
         if names.iter().any(|found| *found == name) {
             return Ok(());
         }
-        let unfinished = directory.join(format!("{name}.new"));
-        let file = self.storage.open(&unfinished).map_err(redb::Error::Io)?;
-        file.set_len(0).map_err(redb::Error::Io)?;
-        drop(self.database_in(Arc::clone(&file))?);
+        self.replace(|_| Ok(()))
+    }
+
+    /// Puts a new store in the place of what is there, filled by `fill`.
+    fn replace(&self, fill: impl FnOnce(&Database) -> Result<(), BaseError>) -> Result<(), BaseError> {
+        let directory = self.path.parent().expect("the store lies in the data directory");
+        let unfinished = directory.join(UNFINISHED);
+        let file = self.storage.open(&unfinished).map_err(boxed)?;
+        let blocks = Blocks::create(Arc::clone(&file), &unfinished, self.salt).map_err(boxed)?;
+        let database = database_in(blocks, self.cache_bytes)?;
+        fill(&database)?;
+        drop(database);
         file.sync_data()
             .and_then(|()| self.storage.rename(&unfinished, &self.path))
             .and_then(|()| self.storage.sync_directory(directory))
-            .map_err(|error| boxed(redb::Error::Io(error)))
-    }
-
-    fn database_in(&self, file: Arc<dyn StorageFile>) -> Result<Database, BaseError> {
-        Builder::new().set_cache_size(self.cache_bytes).create_with_backend(Backend { file }).map_err(boxed)
+            .map_err(boxed)
     }
 
     /// Opens the store again. The caller has dropped every [`View`].
     pub(crate) fn reopen(&self) -> Result<(), BaseError> {
         let mut database = self.database.lock();
         drop(database.take());
-        let file = self.storage.open(&self.path).map_err(redb::Error::Io)?;
-        if file.is_empty().map_err(redb::Error::Io)? {
-            // redb would begin a new store in it, but it got its name when it was whole.
-            return Err(boxed(redb::Error::Corrupted("the file is empty".to_owned())));
-        }
-        *database = Some(self.database_in(file)?);
+        let file = self.storage.open(&self.path).map_err(boxed)?;
+        let opened = Blocks::open(file, &self.path, self.salt, Writes::Kept)
+            .map_err(boxed)
+            .and_then(|blocks| database_in(blocks.checking(self.checking), self.cache_bytes));
+        *database = Some(opened.inspect_err(|error| self.note_damage(error))?);
         Ok(())
+    }
+
+    /// The damage that was met last, if any was.
+    pub(crate) fn damage(&self) -> Option<Damage> {
+        self.damage.lock().clone()
+    }
+
+    /// Remembers and tells of damage, if `error` is about that.
+    pub(crate) fn note_damage(&self, error: &redb::Error) {
+        let Some(met) = Damage::in_error(error) else { return };
+        let known = self.damage.lock().replace(met.clone());
+        if known.as_ref() != Some(met) {
+            let (file, offset) = (met.file.display(), met.offset);
+            tracing::error!(%file, offset, "stored bytes are damaged: what needs them is not served; restore the whole data directory from a copy");
+        }
     }
 
     /// The last checkpoint; none if there was none yet.
@@ -146,6 +190,10 @@ impl Base {
 
     /// Folds a generation into the store, in one durable transaction.
     pub(crate) fn write(&self, generation: &Generation, place: Place, now_ms: u64) -> Result<(), BaseError> {
+        self.transact(generation, place, now_ms).inspect_err(|error| self.note_damage(error))
+    }
+
+    fn transact(&self, generation: &Generation, place: Place, now_ms: u64) -> Result<(), BaseError> {
         let guard = self.database.lock();
         let database = guard.as_ref().ok_or_else(|| boxed(redb::Error::PreviousIo))?;
         let mut write = database.begin_write().map_err(boxed)?;
@@ -181,6 +229,10 @@ impl Base {
     pub(crate) fn close(&self) {
         drop(self.database.lock().take());
     }
+}
+
+fn database_in(backend: impl StorageBackend, cache_bytes: usize) -> Result<Database, BaseError> {
+    Builder::new().set_cache_size(cache_bytes).create_with_backend(backend).map_err(boxed)
 }
 
 fn is_expired(record: &Record, now_ms: u64) -> bool {
@@ -271,34 +323,5 @@ impl ViewRange {
         let key = RecordKey::read(key.value())
             .ok_or_else(|| boxed(redb::Error::Corrupted("a key of no table".to_owned())))?;
         Ok(Some((key, Bytes::copy_from_slice(value.value()))))
-    }
-}
-
-/// A file of ours as redb wants it. The directory's lock keeps others out, so it needs none of its own.
-#[derive(Debug)]
-struct Backend {
-    file: Arc<dyn StorageFile>,
-}
-
-impl StorageBackend for Backend {
-    fn len(&self) -> io::Result<u64> {
-        self.file.len()
-    }
-
-    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.file.read_at(out, offset)
-    }
-
-    /// Growing takes the room at once: redb then never meets a full disk halfway through a page.
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        if len > self.file.len()? { self.file.allocate(len) } else { self.file.set_len(len) }
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        self.file.sync_data()
-    }
-
-    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.file.write_at(data, offset)
     }
 }

@@ -179,6 +179,7 @@ fn fold(engine: &Engine, job: &Job) -> Result<(), BaseError> {
     refresh_cache(&cache, &job.generation);
     let (earlier_view, thawed) = {
         let mut state = engine.state();
+        state.store.is_view_lost = false;
         (std::mem::replace(&mut state.store.view, view), state.store.overlay.thaw())
     };
     drop((earlier_view, thawed));
@@ -197,7 +198,10 @@ fn recover_store(engine: &Engine) {
     let mut state = engine.state();
     state.store.view = None;
     match engine.base.reopen().and_then(|()| engine.base.view()) {
-        Ok(view) => state.store.view = view,
+        Ok(view) => {
+            state.store.view = view;
+            state.store.is_view_lost = false;
+        }
         // Without its view the store would say of everything in it that it is not there.
         Err(error) => engine.fail_from(state, &format!("open the checkpoint store: {error}")),
     }

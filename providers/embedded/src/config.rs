@@ -30,6 +30,9 @@ pub struct Config {
     /// Breaks D1 on purpose, so that the power-loss test can show that it would notice.
     #[doc(hidden)]
     pub acknowledge_before_sync: bool,
+    /// Serves blocks of the checkpoint store unchecked, so that the tests of damage can show that they would notice.
+    #[doc(hidden)]
+    pub skip_block_checksums: bool,
 }
 
 impl Config {
@@ -56,6 +59,7 @@ impl Default for Config {
             storage: Arc::new(DiskStorage),
             queue_limits: queue::LIMITS,
             acknowledge_before_sync: false,
+            skip_block_checksums: false,
         }
     }
 }

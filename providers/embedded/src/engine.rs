@@ -11,6 +11,7 @@
 //!   except by a mutation that needs another segment.
 
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
     thread::JoinHandle,
@@ -56,7 +57,7 @@ pub(crate) struct State {
 pub(crate) struct Engine {
     pub(crate) config: Config,
     pub(crate) durability: Arc<Durability>,
-    pub(crate) base: Base,
+    pub(crate) base: Arc<Base>,
     pub(crate) facts: Arc<JournalFacts>,
     pub(crate) checkpoints: Checkpoints,
     format: Format,
@@ -88,25 +89,28 @@ impl Engine {
             .map_err(OpenError::io(format!("make {}", journal_directory.display())))?;
         let lock = DirectoryLock::take(&config.data_dir)?;
         let format = format::open(&*storage, &config.data_dir)?;
-        let base = Base::open(&config.data_dir, Arc::clone(&storage), config.cache_bytes)?;
+        let base = Base::open(&config, format)?;
+        let format = format.renew(&*storage, &config.data_dir)?;
+        let base = Arc::new(base);
         let view = base.view().map_err(OpenError::checkpoint(base.path()))?;
         let facts = Arc::new(JournalFacts::default());
         let spare = Arc::new(Spare::new(storage, journal_directory, config.segment_bytes()));
         let durability = Arc::new(Durability::default());
-        let parts = Parts { config: &config, format, spare: &spare, facts: &facts, durability: &durability };
+        let (base, spare, facts, durability) = (&base, &spare, &facts, &durability);
+        let parts = Parts { config: &config, format, base, spare, facts, durability };
         let assembled = parts.assemble(view, None)?;
         let format = format.begin_journal(&*config.storage, &config.data_dir)?;
         let (incarnation, position) = (assembled.store.incarnation, assembled.store.position);
         durability.restart(incarnation, position, assembled.ends);
         let state = State { store: assembled.store, queues: assembled.queues, health: Health::Serving };
         let engine = Arc::new(Self {
-            config,
-            durability,
-            base,
-            facts,
+            durability: Arc::clone(durability),
+            base: Arc::clone(base),
+            facts: Arc::clone(facts),
             checkpoints: Checkpoints::default(),
             format,
-            spare,
+            spare: Arc::clone(spare),
+            config,
             state: Mutex::new(state),
             recovery: assembled.report,
             lock: Mutex::new(Some(lock)),
@@ -179,6 +183,7 @@ impl Engine {
         let parts = Parts {
             config: &self.config,
             format: self.format,
+            base: &self.base,
             spare: &self.spare,
             facts: &self.facts,
             durability: &self.durability,
@@ -243,6 +248,7 @@ impl Engine {
             blocked_groups: state.queues.blocked_count(),
             checkpoint_error,
             recovery: self.recovery.clone(),
+            damage: self.base.damage().map(|damage| damage.to_string()),
             room,
             health: state.health.clone(),
         }
@@ -262,6 +268,7 @@ impl Engine {
 struct Parts<'engine> {
     config: &'engine Config,
     format: Format,
+    base: &'engine Arc<Base>,
     spare: &'engine Arc<Spare>,
     facts: &'engine Arc<JournalFacts>,
     durability: &'engine Arc<Durability>,
@@ -284,6 +291,9 @@ impl Parts<'_> {
         let mut store = Store {
             overlay,
             view,
+            base: Arc::clone(self.base),
+            is_view_lost: false,
+            damaged: BTreeMap::new(),
             cache: Arc::new(item_cache(self.config.cache_bytes)),
             incarnation,
             position,
@@ -302,8 +312,13 @@ impl Parts<'_> {
         self.begin(&mut journal, &mut store, &ends)?;
         store.spare_room = self.spare.grow(0);
         store.tail_room = journal.room();
-        let queues = Queues::rebuild(&mut store)
-            .map_err(|error| OpenError::io("read the queues")(std::io::Error::other(error)))?;
+        let advice = format!(
+            "if {} is damaged, restore the whole data directory from a copy",
+            self.base.path().display()
+        );
+        let queues = Queues::rebuild(&mut store).map_err(|error| {
+            OpenError::io(format!("read the queues ({advice})"))(std::io::Error::other(error))
+        })?;
         Ok(Assembled { journal, store, queues, ends, report })
     }
 

@@ -6,8 +6,13 @@
 //! from then on it has lost what it held. And it comes before anything else, so a directory that has a journal or a
 //! checkpoint store without a record has lost the record. Directories made before the record said so get the line at their next
 //! start; one that has no journal by then cannot be told from a new one.
+//!
+//! Format 2 has checksums in the checkpoint store and in the record itself: everything is checked by its salt, so a
+//! record with another one must not be taken for damage everywhere else. A directory of format 1 is converted when it
+//! next opens; earlier releases refuse it from then on.
 
 use std::{
+    fmt::Write as _,
     fs::{File, OpenOptions},
     io::{Read, Seek, Write},
     path::Path,
@@ -16,7 +21,10 @@ use std::{
 use crate::{base, error::OpenError, journal::segment, storage::Storage};
 
 /// The format this release writes, and the newest it reads.
-pub(crate) const FORMAT: u32 = 1;
+pub(crate) const FORMAT: u32 = 2;
+
+/// From this format on the blocks of the checkpoint store have checksums, and the record has one.
+pub(crate) const CHECKED_BLOCKS: u32 = 2;
 
 const NAME: &str = "format";
 const LOCK: &str = "LOCK";
@@ -25,9 +33,14 @@ const TEXT_BYTES_MAX: usize = 4096;
 /// The line that says that the journal's first record is durable. Releases that do not know it pass over it.
 const JOURNAL_BEGUN: &str = "journal begun";
 
+/// How the last line begins: the checksum of those before it.
+const CHECK: &str = "check ";
+
 /// What the record says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Format {
+    /// Its number.
+    pub(crate) number: u32,
     /// Where checksums start.
     pub(crate) salt: u32,
     /// Whether the journal's first record is known to have been durable.
@@ -45,17 +58,29 @@ impl Format {
         Ok(begun)
     }
 
+    /// Says durably that the directory has the newest format. The caller has converted it.
+    pub(crate) fn renew(self, storage: &dyn Storage, directory: &Path) -> Result<Self, OpenError> {
+        let newest = Self { number: FORMAT, ..self };
+        if self.number < FORMAT {
+            newest.write(storage, directory)?;
+        }
+        Ok(newest)
+    }
+
     fn write(self, storage: &dyn Storage, directory: &Path) -> Result<(), OpenError> {
         let path = directory.join(NAME);
         replace(storage, &path, &self.text()).map_err(OpenError::io(format!("write {}", path.display())))
     }
 
     fn text(self) -> String {
-        let salt = self.salt;
-        let mut text = format!("landfast embedded\nformat {FORMAT}\nreadable by 0.1.0\nsalt {salt:08x}\n");
-        if self.journal_begun {
+        let Self { number, salt, journal_begun } = self;
+        let mut text = format!("landfast embedded\nformat {number}\nreadable by 0.1.0\nsalt {salt:08x}\n");
+        if journal_begun {
             text.push_str(JOURNAL_BEGUN);
             text.push('\n');
+        }
+        if number >= CHECKED_BLOCKS {
+            let _ = writeln!(text, "{CHECK}{:08x}", crc32fast::hash(text.as_bytes()));
         }
         text
     }
@@ -68,7 +93,7 @@ pub(crate) fn open(storage: &dyn Storage, directory: &Path) -> Result<Format, Op
     }
     let salt = getrandom::u32()
         .map_err(|error| OpenError::io("draw the store's salt")(std::io::Error::other(error.to_string())))?;
-    let format = Format { salt, journal_begun: false };
+    let format = Format { number: FORMAT, salt, journal_begun: false };
     format.write(storage, directory)?;
     Ok(format)
 }
@@ -124,11 +149,17 @@ fn parse(text: &str, path: &Path) -> Result<Format, OpenError> {
         let readable_by = field("readable by ").unwrap_or("a later release").to_owned();
         return Err(OpenError::NewerFormat { found, supported: FORMAT, readable_by });
     }
+    if found >= CHECKED_BLOCKS {
+        let (said, check) = text.rsplit_once(CHECK).ok_or_else(damaged)?;
+        if check != format!("{:08x}\n", crc32fast::hash(said.as_bytes())) {
+            return Err(damaged());
+        }
+    }
     let salt = field("salt ")
         .and_then(|salt| u32::from_str_radix(salt, 16).ok())
         .filter(|_| found > 0)
         .ok_or_else(damaged)?;
-    Ok(Format { salt, journal_begun: text.lines().any(|line| line == JOURNAL_BEGUN) })
+    Ok(Format { number: found, salt, journal_begun: text.lines().any(|line| line == JOURNAL_BEGUN) })
 }
 
 /// The directory's lock; dropping it, or dying, gives it back.

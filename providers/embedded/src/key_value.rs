@@ -57,8 +57,8 @@ impl KeyValue for Engine {
     }
 
     async fn scan(&self, scan: &Scan) -> Result<Read<Page>> {
-        let state = self.serving()?;
-        let value = scan_page(&state.store, scan)?;
+        let mut state = self.serving()?;
+        let value = scan_page(&mut state.store, scan)?;
         Ok(Read { value, point: state.store.point() })
     }
 
@@ -313,7 +313,7 @@ fn stage(
     Ok(staged)
 }
 
-fn scan_page(store: &Store, scan: &Scan) -> Result<Page> {
+fn scan_page(store: &mut Store, scan: &Scan) -> Result<Page> {
     if scan.partition.len() > LIMITS.key_bytes_max {
         return Err(Error::invalid("scan a partition whose name is too long"));
     }

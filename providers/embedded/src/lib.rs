@@ -15,6 +15,7 @@
 #![allow(clippy::disallowed_methods, reason = "clocks and threads live in providers")]
 
 mod base;
+mod blocks;
 mod checkpoint;
 mod codec;
 mod config;
@@ -63,7 +64,17 @@ pub async fn open_objects(directory: PathBuf) -> Result<Arc<dyn ObjectStore>, Op
 ///
 /// Errors: what [`Embedded::open`] would refuse the record for, or the lack of one.
 pub fn format_of(data_dir: &Path) -> Result<Option<u32>, OpenError> {
-    Ok(format::find(&storage::DiskStorage, data_dir)?.map(|_| format::FORMAT))
+    Ok(format::find(&DiskStorage, data_dir)?.map(|format| format.number))
+}
+
+/// Reads the whole checkpoint store of a data directory back: how many records it holds, or none where there is nothing,
+/// or nothing with checksums, yet. Changes nothing. The store must not be open.
+///
+/// Errors: the first damage met, by file and place; `Locked` where the store is open.
+pub fn verify(data_dir: &Path) -> Result<Option<u64>, OpenError> {
+    let Some(format) = format::find(&DiskStorage, data_dir)? else { return Ok(None) };
+    let _lock = format::DirectoryLock::take(data_dir)?;
+    base::verify(&DiskStorage, data_dir, format)
 }
 
 /// An open store. Dropping it without [`Embedded::close`] loses what was not externalized, as a crash would.

@@ -27,6 +27,8 @@ pub struct Status {
     pub blocked_groups: usize,
     /// Why the last checkpoint failed, if it did.
     pub checkpoint_error: Option<String>,
+    /// The damage to the checkpoint store that was met last, by file and place: what lies there is not served.
+    pub damage: Option<String>,
     /// What recovery found at open.
     pub recovery: RecoveryReport,
     /// Whether there is room for mutations.

@@ -13,6 +13,7 @@
 //! - `position` is the number of mutations ordered; it moves by one with each.
 
 use std::{
+    collections::BTreeMap,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -22,7 +23,8 @@ use ports::{DurabilityPoint, Error, ErrorKind, Incarnation, Position, Result, ke
 use quick_cache::{Weighter, sync::Cache};
 
 use crate::{
-    base::{BaseError, View, ViewRange},
+    base::{Base, BaseError, View, ViewRange},
+    blocks::Damage,
     durability::Durability,
     journal::{
         frame::{PAYLOAD_BYTES_MAX, frame_bound},
@@ -52,6 +54,12 @@ pub(crate) fn item_cache(bytes: u64) -> ItemCache {
     Cache::with_weighter((bytes / ITEM_BYTES_TYPICAL) as usize, bytes, ItemWeight)
 }
 
+/// How many keys are remembered whose reading has met damage.
+const DAMAGED_MAX: usize = 1024;
+
+/// Begins what a walk over records is remembered by; no table has this number.
+const WALK: u8 = u8::MAX;
+
 /// How often a refusal for lack of room may ask for an early checkpoint.
 const EARLY_CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -60,6 +68,12 @@ const EARLY_CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) struct Store {
     pub(crate) overlay: Overlay,
     pub(crate) view: Option<View>,
+    pub(crate) base: Arc<Base>,
+    /// There is a checkpoint, and no view of it: it could not be opened again when reading it had failed.
+    pub(crate) is_view_lost: bool,
+    /// Encoded keys, and beginnings of walks, whose reading has met damage. They are not read again, since each failure costs opening the
+    /// checkpoint store again, and fails a checkpoint that is being made.
+    pub(crate) damaged: BTreeMap<Vec<u8>, Damage>,
     pub(crate) cache: Arc<ItemCache>,
     pub(crate) incarnation: u64,
     pub(crate) position: u64,
@@ -142,10 +156,12 @@ impl Store {
             Known::Deleted => return Ok(Found { value: None, below: false }),
             Known::Nothing => {}
         }
-        let Some(view) = &self.view else { return Ok(Found { value: None, below: false }) };
-        self.scratch.clear();
-        key.write(&mut self.scratch);
-        let Some(bytes) = view.get(&self.scratch).map_err(|error| unreadable(key, error))? else {
+        let mut encoded = std::mem::take(&mut self.scratch);
+        encoded.clear();
+        key.write(&mut encoded);
+        let read = self.read_below(&encoded, |view| view.get(&encoded));
+        self.scratch = encoded;
+        let Some(bytes) = read.map_err(|error| unreadable(key, error))?.flatten() else {
             return Ok(Found { value: None, below: false });
         };
         let record = Record::decode(key.table, bytes).ok_or_else(|| undecodable(key))?;
@@ -169,7 +185,7 @@ impl Store {
     }
 
     fn clean_item(&mut self, key: &RecordKey) -> Result<Found<Arc<StoredItem>>> {
-        if self.view.is_none() {
+        if self.view.is_none() && !self.is_view_lost {
             return Ok(Found { value: None, below: false });
         }
         if let Some(item) = self.cache.get(&key.key) {
@@ -183,6 +199,58 @@ impl Store {
             }
             Found { .. } => Err(undecodable(key)),
         }
+    }
+
+    /// What `read` finds in the last checkpoint, if there is one. `what` is the encoded key it begins at.
+    fn read_below<T>(
+        &mut self,
+        what: &[u8],
+        read: impl Fn(&View) -> Result<T, BaseError>,
+    ) -> Result<Option<T>, BaseError> {
+        if let Some(damage) = self.damaged.get(what) {
+            return Err(Box::new(redb::Error::Io(damage.clone().into())));
+        }
+        let mut is_again = false;
+        loop {
+            if self.is_view_lost {
+                self.open_below()?;
+            }
+            let Some(view) = &self.view else { return Ok(None) };
+            match read(view) {
+                Ok(found) => return Ok(Some(found)),
+                // A checkpoint that failed has closed the store to everybody.
+                Err(error) if Damage::in_error(&error).is_none() && !is_again => {
+                    is_again = true;
+                    self.is_view_lost = true;
+                }
+                Err(error) => {
+                    self.failed_below(what, &error);
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Reading the last checkpoint at `what` has failed, and redb refuses everything until it is opened again.
+    fn failed_below(&mut self, what: &[u8], error: &redb::Error) {
+        self.base.note_damage(error);
+        if let Some(damage) = Damage::in_error(error) {
+            if self.damaged.len() == DAMAGED_MAX {
+                self.damaged.pop_first();
+            }
+            self.damaged.insert(what.to_vec(), damage.clone());
+        }
+        // Whoever reads next tries again, and hears why it fails.
+        let _ = self.open_below();
+    }
+
+    fn open_below(&mut self) -> Result<(), BaseError> {
+        self.view = None;
+        self.is_view_lost = true;
+        self.base.reopen()?;
+        self.view = self.base.view()?;
+        self.is_view_lost = false;
+        Ok(())
     }
 
     /// Sets a record; none deletes it. `below` is what [`Found`] said, or false for a key never used before.
@@ -268,12 +336,35 @@ impl Store {
 
     /// Hands the records from `from` on and before `until` to `visit`, in order, until it answers false.
     pub(crate) fn range(
+        &mut self,
+        from: &RecordKey,
+        until: &RecordKey,
+        visit: impl FnMut(RecordKey, Entry<'_>) -> Result<bool>,
+    ) -> Result<()> {
+        // What is remembered as damaged is the walk, not the record that it would begin with.
+        let (mut walk, mut until_bytes) = (vec![WALK], Vec::new());
+        from.write(&mut walk);
+        until.write(&mut until_bytes);
+        let range = self.read_below(&walk, |view| view.range(&walk[1..], &until_bytes));
+        let range = range.map_err(|error| unreadable(from, error))?;
+        match self.merge(range, from, until, visit) {
+            Ok(()) => Ok(()),
+            Err(Stopped::Visit(error)) => Err(error),
+            Err(Stopped::Below(error)) => {
+                self.failed_below(&walk, &error);
+                Err(unreadable(from, error))
+            }
+        }
+    }
+
+    fn merge(
         &self,
+        range: Option<ViewRange>,
         from: &RecordKey,
         until: &RecordKey,
         mut visit: impl FnMut(RecordKey, Entry<'_>) -> Result<bool>,
-    ) -> Result<()> {
-        let mut below = Below::start(self.view.as_ref(), from, until)?;
+    ) -> Result<(), Stopped> {
+        let mut below = Below::start(range)?;
         for (key, record) in self.overlay.range(from, until) {
             while let Some((clean_key, clean)) = below.before(key)? {
                 if !visit(clean_key, Entry::Clean(clean))? {
@@ -293,6 +384,26 @@ impl Store {
             }
         }
         Ok(())
+    }
+}
+
+/// Why a walk over records ended early.
+enum Stopped {
+    /// The checkpoint store could not be read.
+    Below(BaseError),
+    /// Who was visited had enough.
+    Visit(Error),
+}
+
+impl From<BaseError> for Stopped {
+    fn from(error: BaseError) -> Self {
+        Self::Below(error)
+    }
+}
+
+impl From<Error> for Stopped {
+    fn from(error: Error) -> Self {
+        Self::Visit(error)
     }
 }
 
@@ -320,33 +431,26 @@ struct Below {
 }
 
 impl Below {
-    fn start(view: Option<&View>, from: &RecordKey, until: &RecordKey) -> Result<Self> {
-        let Some(view) = view else { return Ok(Self { range: None, ahead: None }) };
-        let (mut from_bytes, mut until_bytes) = (Vec::new(), Vec::new());
-        from.write(&mut from_bytes);
-        until.write(&mut until_bytes);
-        let range = view.range(&from_bytes, &until_bytes).map_err(|error| unreadable(from, error))?;
-        let mut below = Self { range: Some(range), ahead: None };
+    fn start(range: Option<ViewRange>) -> Result<Self, BaseError> {
+        let mut below = Self { range, ahead: None };
         below.take()?;
         Ok(below)
     }
 
     /// The record ahead; the next one takes its place.
-    fn take(&mut self) -> Result<Option<(RecordKey, Bytes)>> {
+    fn take(&mut self) -> Result<Option<(RecordKey, Bytes)>, BaseError> {
         let next = match &mut self.range {
             None => None,
-            Some(range) => range
-                .next()
-                .map_err(|error| Error::unavailable("scan the checkpoint store").caused_by(error))?,
+            Some(range) => range.next()?,
         };
         Ok(std::mem::replace(&mut self.ahead, next))
     }
 
-    fn before(&mut self, key: &RecordKey) -> Result<Option<(RecordKey, Bytes)>> {
+    fn before(&mut self, key: &RecordKey) -> Result<Option<(RecordKey, Bytes)>, BaseError> {
         if self.ahead.as_ref().is_some_and(|(ahead, _)| ahead < key) { self.take() } else { Ok(None) }
     }
 
-    fn skip(&mut self, key: &RecordKey) -> Result<()> {
+    fn skip(&mut self, key: &RecordKey) -> Result<(), BaseError> {
         if self.ahead.as_ref().is_some_and(|(ahead, _)| ahead == key) {
             self.take()?;
         }
@@ -357,6 +461,7 @@ impl Below {
 fn unreadable(key: &RecordKey, error: BaseError) -> Error {
     let kind = match &*error {
         redb::Error::Corrupted(_) => ErrorKind::Corrupt,
+        error if Damage::in_error(error).is_some() => ErrorKind::Corrupt,
         _ => ErrorKind::Unavailable { retry_after_ms: Some(100) },
     };
     Error::new(kind, format!("read {key:?} from the checkpoint store")).caused_by(error)

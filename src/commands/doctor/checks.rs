@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+use embedded::OpenError as EmbeddedError;
 use http_frontend::Status;
 use redis_provider::{OpenError, Redis};
 
@@ -148,6 +149,30 @@ fn format(data_dir: &Path) -> Finding {
         Err(error) => {
             Finding::fail(NAME, error.to_string(), "do so before the next start, which would refuse it")
         }
+    }
+}
+
+/// Whether everything in the checkpoint store is what was written. The journal is read whole by every start.
+pub(super) fn stored_bytes(settings: &Settings) -> Finding {
+    const NAME: &str = "stored bytes";
+    if !matches!(settings.store, StoreSettings::Embedded) {
+        return Finding::ok(NAME, "nothing is kept here but by the store");
+    }
+    match embedded::verify(&settings.data_dir) {
+        Ok(Some(records)) => {
+            Finding::ok(NAME, format!("{records} records, each read back as it was written"))
+        }
+        Ok(None) => {
+            Finding::ok(NAME, "nothing with checksums is kept there yet; the next start gives it some")
+        }
+        Err(error @ EmbeddedError::Locked { .. }) => {
+            Finding::warn(NAME, error.to_string(), "stop the server, then ask again")
+        }
+        Err(error) => Finding::fail(
+            NAME,
+            error.to_string(),
+            "restore the whole data directory from a copy; until then what is damaged is refused and the rest is served",
+        ),
     }
 }
 

@@ -87,7 +87,7 @@ fn first(table: Table) -> RecordKey {
 
 /// Hands every record of `table` to `take`, which answers none for one that does not fit.
 fn visit(
-    store: &Store,
+    store: &mut Store,
     table: Table,
     until: &RecordKey,
     mut take: impl FnMut(&RecordKey, &Record) -> Option<()>,

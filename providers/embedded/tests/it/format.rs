@@ -3,27 +3,37 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    sync::{Arc, atomic::Ordering},
 };
 
 use embedded::{Config, Embedded, OpenError};
 use ports::{Key, key_value::Scan};
 
-use crate::world::{block_on, directory, durably, key, message, open, patient, put, settle, value};
+use crate::{
+    faulty::{Faults, FaultyStorage},
+    world::{block_on, directory, durably, key, message, open, patient, put, settle, value},
+};
 
-fn fixture() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/format-1")
+/// Every format there has been.
+const FORMATS: [u32; 2] = [1, 2];
+
+fn fixture(format: u32) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/format-{format}"))
 }
 
 fn small(path: &Path) -> Config {
     Config { journal_segment_bytes: 16 << 10, ..Config::new(path) }
 }
 
+/// The one that is written now.
+const NEWEST: u32 = FORMATS[FORMATS.len() - 1];
+
 /// The files of a fixture. Each is kept as its blocks that are not all zeros: the rest is allocated ahead.
 const FILES: [&str; 3] = ["format", "journal/00000001.log", "state.redb"];
 const BLOCK: usize = 4096;
 
-fn packed(file: &str) -> PathBuf {
-    fixture().join(file.replace('/', "-") + ".blocks")
+fn packed(format: u32, file: &str) -> PathBuf {
+    fixture(format).join(file.replace('/', "-") + ".blocks")
 }
 
 /// `length u64`, then for each block `place u64` and its bytes.
@@ -49,10 +59,10 @@ fn unpack(packed: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn unpack_fixture(to: &Path) {
+fn unpack_fixture(format: u32, to: &Path) {
     fs::create_dir_all(to.join("journal")).expect("the directory is made");
     for file in FILES {
-        let bytes = fs::read(packed(file)).expect("the fixture reads");
+        let bytes = fs::read(packed(format, file)).expect("the fixture reads");
         fs::write(to.join(file), unpack(&bytes)).expect("the file is written");
     }
 }
@@ -70,30 +80,101 @@ async fn write_fixture(path: &Path) {
     store.queue().send("work", vec![message("group", "second")]).await.expect("send answers");
     durably(&store.key_value(), put("journaled", 2)).await;
     drop(store);
-    fs::create_dir_all(fixture()).expect("the directory is made");
+    fs::create_dir_all(fixture(NEWEST)).expect("the directory is made");
     for file in FILES {
         let bytes = fs::read(path.join(file)).expect("the file reads");
-        fs::write(packed(file), pack(&bytes)).expect("the fixture is written");
+        fs::write(packed(NEWEST, file), pack(&bytes)).expect("the fixture is written");
     }
 }
 
-/// A directory of format 1 opens, with everything in it. `UPDATE=1` writes it anew.
+/// What the fixture holds is there, and nothing else.
+async fn holds_the_fixture(store: &Embedded) {
+    let kv = store.key_value();
+    assert_eq!((value(&kv, "checkpointed").await, value(&kv, "journaled").await), (Some(1), Some(2)));
+    let taken = store.queue().receive("work", 10).await.expect("receive answers");
+    let bodies: Vec<_> = taken.iter().map(|delivery| &delivery.body[..]).collect();
+    assert_eq!(bodies, [&b"first"[..], b"second"]);
+    let page = kv.scan(&Scan::partition("test", 10)).await.expect("scan answers").value;
+    assert_eq!(page.items.len(), 2);
+}
+
+/// Directories of all formats open, with everything in them, and have the newest one from then on. `UPDATE=1` writes the
+/// newest fixture anew.
 #[test]
-fn a_directory_of_format_1_opens_with_everything_in_it() {
+fn directories_of_every_format_open_with_everything_in_them() {
     block_on(async {
         if std::env::var_os("UPDATE").is_some() {
             write_fixture(directory().path()).await;
         }
-        let directory = directory();
-        unpack_fixture(directory.path());
-        let store = Embedded::open(small(directory.path())).await.expect("format 1 opens");
-        let kv = store.key_value();
-        assert_eq!((value(&kv, "checkpointed").await, value(&kv, "journaled").await), (Some(1), Some(2)));
-        let taken = store.queue().receive("work", 10).await.expect("receive answers");
-        let bodies: Vec<_> = taken.iter().map(|delivery| &delivery.body[..]).collect();
-        assert_eq!(bodies, [&b"first"[..], b"second"]);
-        let page = kv.scan(&Scan::partition("test", 10)).await.expect("scan answers").value;
-        assert_eq!(page.items.len(), 2);
+        for format in FORMATS {
+            let directory = directory();
+            unpack_fixture(format, directory.path());
+            assert_eq!(embedded::format_of(directory.path()).expect("it is known"), Some(format));
+            let store = Embedded::open(small(directory.path())).await.expect("the format opens");
+            holds_the_fixture(&store).await;
+            assert_eq!(embedded::format_of(directory.path()).expect("it is known"), Some(NEWEST));
+            drop(store);
+            let store = Embedded::open(small(directory.path())).await.expect("it opens as the newest");
+            holds_the_fixture(&store).await;
+        }
+    });
+}
+
+/// A process may die in each of its changes to the disk while it converts a directory; the next one goes on.
+#[test]
+fn a_conversion_that_dies_anywhere_is_done_by_the_next_start() {
+    block_on(async {
+        for dies_in in 1.. {
+            let directory = directory();
+            unpack_fixture(1, directory.path());
+            let faults = Arc::new(Faults::default());
+            faults.dies_in.store(dies_in, Ordering::SeqCst);
+            let storage = Arc::new(FaultyStorage(Arc::clone(&faults)));
+            let opened = Embedded::open(Config { storage, ..small(directory.path()) }).await;
+            let is_over = opened.is_ok();
+            drop(opened);
+            let store = Embedded::open(small(directory.path())).await;
+            let store = store.unwrap_or_else(|error| panic!("after a death in change {dies_in}: {error}"));
+            holds_the_fixture(&store).await;
+            assert_eq!(embedded::format_of(directory.path()).expect("it is known"), Some(NEWEST));
+            if is_over {
+                assert!(dies_in > 10, "only {dies_in} changes were made");
+                return;
+            }
+        }
+    });
+}
+
+/// A bit that has flipped in a checkpoint store of format 1 is met before it gets a checksum that hides it.
+#[test]
+fn a_store_of_format_1_that_is_damaged_is_refused_or_converted_as_it_was() {
+    block_on(async {
+        let random = &mut fastrand::Rng::with_seed(11);
+        let (mut refused, mut right) = (0, 0);
+        for _ in 0..60 {
+            let directory = directory();
+            unpack_fixture(1, directory.path());
+            let path = directory.path().join("state.redb");
+            let mut bytes = fs::read(&path).expect("it reads");
+            let used: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at] != 0).collect();
+            let at = used[random.usize(..used.len())];
+            bytes[at] ^= 1 << random.u32(..8);
+            fs::write(&path, bytes).expect("it is written");
+            match Embedded::open(small(directory.path())).await {
+                Ok(store) => {
+                    holds_the_fixture(&store).await;
+                    right += 1;
+                }
+                Err(error) => {
+                    assert!(
+                        error.to_string().contains(directory.path().to_str().expect("a path")),
+                        "byte {at}: {error}"
+                    );
+                    refused += 1;
+                }
+            }
+        }
+        assert!(refused > 0 && right > 0, "{refused} were refused, {right} were right");
     });
 }
 
@@ -105,10 +186,10 @@ fn a_newer_format_is_refused_and_says_which_version_can_read_it() {
         drop(open(directory.path()).await);
         let path = directory.path().join("format");
         let text = fs::read_to_string(&path).expect("the record reads");
-        let newer = text.replace("format 1", "format 2").replace("readable by 0.1.0", "readable by 7.8.9");
+        let newer = text.replace("format 2", "format 3").replace("readable by 0.1.0", "readable by 7.8.9");
         fs::write(&path, newer).expect("the record is written");
         let refused = Embedded::open(Config::new(directory.path())).await.expect_err("it is newer");
-        assert!(matches!(refused, OpenError::NewerFormat { found: 2, supported: 1, .. }), "{refused:?}");
+        assert!(matches!(refused, OpenError::NewerFormat { found: 3, supported: 2, .. }), "{refused:?}");
         assert!(refused.to_string().contains("7.8.9"), "{refused}");
         fs::write(&path, "something else\n").expect("the record is written");
         let refused = Embedded::open(Config::new(directory.path())).await.expect_err("it is no record");
@@ -151,7 +232,7 @@ fn a_missing_format_record_beside_data_is_refused_by_name_and_taken_when_it_is_p
             }
         }
         fs::rename(&aside, &path).expect("the record is put back");
-        assert_eq!(embedded::format_of(directory.path()).expect("it is there"), Some(1));
+        assert_eq!(embedded::format_of(directory.path()).expect("it is there"), Some(NEWEST));
         assert_eq!(value(&open(directory.path()).await.key_value(), "item").await, Some(1));
     });
 }

@@ -5,6 +5,7 @@
 mod child;
 mod contract;
 mod crash;
+mod damage;
 mod fall_back;
 mod faulty;
 mod first_segment;

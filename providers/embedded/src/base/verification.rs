@@ -1,0 +1,65 @@
+//! Reading the whole checkpoint store back, for whoever asks whether it is what was written.
+//!
+//! Every block that counts is read through its checksum, redb's checksums from page to page are followed, which also
+//! notice a page that is whole and older than it should be, and every record is decoded. Nothing is written: what redb
+//! would write is held in memory and forgotten.
+
+use std::{path::Path, sync::Arc};
+
+use bytes::Bytes;
+use redb::{ReadableDatabase, ReadableTable, TableError};
+
+use super::{BaseError, CACHE_BYTES_ONCE, NAME, RECORDS, boxed, database_in, file};
+use crate::{
+    blocks::{self, Blocks, Writes},
+    error::OpenError,
+    format::Format,
+    record::{Record, RecordKey},
+    storage::Storage,
+};
+
+/// How many records the store of `data_dir` holds, all of it read; none where it has no checksums yet.
+pub(crate) fn verify(
+    storage: &dyn Storage,
+    data_dir: &Path,
+    format: Format,
+) -> Result<Option<u64>, OpenError> {
+    let path = file(data_dir);
+    let attempted = || OpenError::io(format!("read {}", path.display()));
+    if !storage.list(data_dir).map_err(attempted())?.iter().any(|name| name == NAME) {
+        return Err(OpenError::Missing { file: path });
+    }
+    let opened = storage.open(&path).map_err(attempted())?;
+    if blocks::is_plain(&*opened).map_err(attempted())? {
+        return Ok(None);
+    }
+    Blocks::open(Arc::clone(&opened), &path, format.salt, Writes::Forgotten)
+        .map_err(boxed)
+        .and_then(read_all)
+        .map(Some)
+        .map_err(OpenError::checkpoint(&path))
+}
+
+fn read_all(blocks: Blocks) -> Result<u64, BaseError> {
+    let mut database = database_in(blocks, CACHE_BYTES_ONCE)?;
+    if !database.check_integrity().map_err(boxed)? {
+        return Err(boxed(redb::Error::Corrupted("its pages do not fit together".to_owned())));
+    }
+    let read = database.begin_read().map_err(boxed)?;
+    let records = match read.open_table(RECORDS) {
+        Ok(records) => records,
+        Err(TableError::TableDoesNotExist(_)) => return Ok(0),
+        Err(error) => return Err(boxed(error)),
+    };
+    let mut count = 0;
+    for entry in records.iter().map_err(boxed)? {
+        let (key, value) = entry.map_err(boxed)?;
+        let known = RecordKey::read(key.value())
+            .and_then(|key| Record::decode(key.table, Bytes::copy_from_slice(value.value())));
+        if known.is_none() {
+            return Err(boxed(redb::Error::Corrupted(format!("record {:x?} does not decode", key.value()))));
+        }
+        count += 1;
+    }
+    Ok(count)
+}
