@@ -12,6 +12,7 @@ mod forgotten;
 mod heartbeat;
 mod losses;
 mod members;
+mod overtaken;
 mod poison;
 mod refusals;
 mod restart;
