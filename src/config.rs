@@ -21,6 +21,8 @@ const DEFAULT_FILE: &str = "landfast.toml";
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// The most worker threads that may be asked for.
 const THREADS_MAX: usize = 1024;
+/// The least that packets of ZooKeeper clients may be limited to.
+const PACKET_BYTES_MIN: usize = 1024;
 
 /// Everything that can be set, each possibly absent.
 #[derive(Debug, Clone, Default, Args, Deserialize)]
@@ -49,6 +51,9 @@ pub(crate) struct Options {
     /// ZooKeeper connections that one address may have open, like maxClientCnxns; 0 for any number [default: 1000]
     #[arg(long, env = "LANDFAST_ZOOKEEPER_CONNECTIONS_PER_ADDRESS", value_name = "COUNT")]
     zookeeper_connections_per_address: Option<usize>,
+    /// The longest packet of a ZooKeeper client in bytes, like jute.maxbuffer [default: 1048575]
+    #[arg(long, env = "LANDFAST_ZOOKEEPER_PACKET_BYTES_MAX", value_name = "BYTES")]
+    zookeeper_packet_bytes_max: Option<usize>,
     /// Where S3 clients connect, or `off` (not in this build: left out)
     #[arg(long, env = "LANDFAST_S3", value_name = "HOST:PORT")]
     s3: Option<Listen>,
@@ -140,6 +145,8 @@ pub(crate) struct Settings {
     pub(crate) zookeeper: Listen,
     /// Zero: no bound of its own.
     pub(crate) zookeeper_connections_per_address: usize,
+    /// Its upper bound is what the store can keep, which is not known yet.
+    pub(crate) zookeeper_packet_bytes_max: usize,
     pub(crate) http: Listen,
     pub(crate) threads: usize,
     pub(crate) user_store: UserStore,
@@ -165,6 +172,9 @@ impl Options {
             zookeeper_connections_per_address: options
                 .zookeeper_connections_per_address
                 .unwrap_or(zookeeper_frontend::Config::CONNECTIONS_PER_ADDRESS_DEFAULT),
+            zookeeper_packet_bytes_max: options
+                .zookeeper_packet_bytes_max
+                .unwrap_or(zookeeper_frontend::Config::PACKET_BYTES_DEFAULT),
             http: options.http.unwrap_or(Listen::loopback(7600)),
             threads: options.threads.unwrap_or_else(workers),
             user_store: options.user_store.unwrap_or_default(),
@@ -174,6 +184,11 @@ impl Options {
             (1..=THREADS_MAX).contains(&settings.threads),
             "--threads {}: give 1 to {THREADS_MAX}",
             settings.threads
+        );
+        ensure!(
+            settings.zookeeper_packet_bytes_max >= PACKET_BYTES_MIN,
+            "--zookeeper-packet-bytes-max {}: give {PACKET_BYTES_MIN} or more, or few requests would fit",
+            settings.zookeeper_packet_bytes_max
         );
         let insecure = options.insecure == Some(true);
         settings.zookeeper.refuse_strangers("--zookeeper", insecure)?;
@@ -203,6 +218,7 @@ impl Options {
             zookeeper_connections_per_address: self
                 .zookeeper_connections_per_address
                 .or(lower.zookeeper_connections_per_address),
+            zookeeper_packet_bytes_max: self.zookeeper_packet_bytes_max.or(lower.zookeeper_packet_bytes_max),
             s3: self.s3.or(lower.s3),
             http: self.http.or(lower.http),
             tls_cert: self.tls_cert.or(lower.tls_cert),
@@ -366,6 +382,7 @@ mod tests {
             ("zookeeper = \"0.0.0.0:0\"", "--zookeeper 0.0.0.0:0"),
             ("http = \"[::]:0\"", "--insecure"),
             ("threads = 0", "--threads 0"),
+            ("zookeeper_packet_bytes_max = 1023", "--zookeeper-packet-bytes-max 1023"),
         ] {
             let refused = written(file).settle().expect_err(file).to_string();
             assert!(refused.contains(complaint), "{file}: {refused}");

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, anyhow};
+use anyhow::{Context as _, anyhow, ensure};
 use coordination::{Gateway, Parts, Region, Service, user_store::DataPlacement};
 use http_frontend::{Limits, Services};
 use in_process::{Functions, SystemClock, SystemEntropy};
@@ -102,8 +102,7 @@ impl House {
         let engine = transactions.engine();
         services.provide_transactions(engine.clone());
         if let Listen::At(address) = settings.zookeeper {
-            let per_address = settings.zookeeper_connections_per_address;
-            front_ends.start_zookeeper((address, per_address), gateway.clone(), overview).await?;
+            front_ends.start_zookeeper(address, settings, gateway.clone(), overview).await?;
         }
         let blocked_groups = Arc::<AtomicU64>::default();
         if provider.blocked_groups().is_none() {
@@ -194,6 +193,12 @@ async fn start_coordination(
         entropy: Arc::new(SystemEntropy::default()),
     };
     let service = Service::new(parts, coordination_config(provider, settings));
+    let (asked, most) = (settings.zookeeper_packet_bytes_max, service.request_bytes_max());
+    ensure!(
+        asked <= most,
+        "--zookeeper-packet-bytes-max {asked}: what one packet sets is kept in one item, and {} takes up to {most} bytes",
+        settings.store.name()
+    );
     for definition in service.functions() {
         let clock = Arc::new(SystemClock::new());
         let counted = MeteredFunctions::metered(definition, FUNCTION_MEMORY_MB, metered(), clock);
@@ -359,13 +364,15 @@ impl FrontEnds {
 
     async fn start_zookeeper(
         &mut self,
-        (address, connections_per_address_max): (SocketAddr, usize),
+        address: SocketAddr,
+        settings: &Settings,
         gateway: Gateway,
         overview: &Arc<Overview>,
     ) -> anyhow::Result<()> {
         let config = zookeeper_frontend::Config {
             connections_max: self.connections.zookeeper,
-            connections_per_address_max,
+            connections_per_address_max: settings.zookeeper_connections_per_address,
+            packet_bytes_max: settings.zookeeper_packet_bytes_max,
             stop_timeout: ZOOKEEPER_STOP_MAX,
             ..zookeeper_frontend::Config::new(address)
         };

@@ -8,11 +8,12 @@
 //! - **N1** [`Functions::invoke`] runs the function once and returns its result; it is never repeated by the
 //!   provider.
 //! - **N2** A function sent an event by [`Functions::send`] runs at least once, up to `attempts_max` times;
-//!   then the exception handler named at registration gets the event and the reason (requirement 2).
+//!   then the exception handler named at registration gets the event and the reason (requirement 2), however long it
+//!   takes until it can be given them.
 //! - **N3** A queue trigger runs at most one invocation per message group at a time, with messages in
 //!   order; what an invocation completed is acknowledged, the rest is delivered again.
 //! - **N4** An armed timer fires about once per period until disarmed; after [`Functions::disarm_timer`]
-//!   returned no new invocation starts. Arming an armed timer changes nothing but its period.
+//!   returned no new invocation starts, also of one that was just going off. Arming an armed timer changes nothing but its period.
 //! - **N5** An invocation that runs past its timeout is dropped and counts as failed.
 //! - **N6** An event that was sent with an id shows it in every run, and to its exception handler: so a function that keeps
 //!   the ids of what it has done knows an event that was sent again or runs again. A provider may, and need not, take

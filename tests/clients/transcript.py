@@ -174,6 +174,16 @@ def acl_entry(word):
     return int(permissions), scheme, name
 
 
+def with_narrow_grants_refused(lines):
+    """The lines with every create refused whose ACL is valid and has an entry with less than all permissions."""
+    granted = lambda turn: [word for word in turn.split(" ") if word.endswith(":world:anyone")]
+    is_narrow = lambda word: int(word.split(":")[0]) & wire.ALL_PERMISSIONS != wire.ALL_PERMISSIONS
+    refused = lambda answer: f"    invalid-acl {answer.split()[1]}"
+    return lines[:1] + [
+        refused(answer) if any(map(is_narrow, granted(turn))) else answer for turn, answer in itertools.pairwise(lines)
+    ]
+
+
 def zxids_of_closes(lines):
     """The zxids at which sessions were closed."""
     return {answer.split()[-1] for turn, answer in itertools.pairwise(lines) if turn.endswith(": close")}

@@ -57,6 +57,26 @@ fn what_this_build_lacks_is_refused_before_anything_is_touched() {
     assert_eq!(fs::read_dir(directory.path()).expect("a directory").count(), 0);
 }
 
+/// The bound is the store's, so that no packet is taken that cannot be kept.
+#[test]
+fn packets_longer_than_the_store_keeps_are_refused_at_the_start() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let most = (4 << 20) - 16 * 1024;
+    let output = run(&mut serve(
+        directory.path(),
+        &["--http", "127.0.0.1:0", "--zookeeper-packet-bytes-max", &(most + 1).to_string()],
+    ));
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stderr);
+    assert!(
+        said.contains("--zookeeper-packet-bytes-max") && said.contains(&format!("up to {most} bytes")),
+        "{said}"
+    );
+    let file = format!("zookeeper_packet_bytes_max = {most}\n");
+    fs::write(directory.path().join("landfast.toml"), file).expect("a file");
+    drop(Server::start(&mut serve(directory.path(), &[])));
+}
+
 #[test]
 fn a_directory_that_cannot_be_made_is_named() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -168,6 +168,7 @@ macro_rules! functions_contract {
                 "N2" a_sent_event_runs_and_its_sender_does_not_wait,
                 "N2" a_failed_event_is_tried_again_until_it_succeeds,
                 "N2" an_event_that_fails_for_good_goes_to_the_exception_handler_with_its_reason,
+                "N2" an_event_waits_for_an_exception_handler_that_cannot_be_given_it_yet,
                 "N5" an_invocation_past_its_timeout_is_dropped,
                 "N5" an_event_that_times_out_counts_as_failed,
                 "N6" an_event_shows_its_id_in_every_run_and_to_its_exception_handler,
@@ -183,6 +184,7 @@ macro_rules! functions_contract {
             timers {
                 "N4" an_armed_timer_fires_about_once_per_period,
                 "N4" a_disarmed_timer_fires_no_more,
+                "N4" nothing_starts_once_disarming_has_returned,
                 "N4" arming_an_armed_timer_changes_its_period_alone,
                 "N4" a_timer_goes_on_after_a_failure,
             }

@@ -39,6 +39,27 @@ impl<T> Backlog<T> {
         self.items.front().map(|(_, item)| item)
     }
 
+    pub(crate) fn back(&self) -> Option<&T> {
+        self.items.back().map(|(_, item)| item)
+    }
+
+    /// From the oldest to the newest.
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &T> {
+        self.items.iter().map(|(_, item)| item)
+    }
+
+    /// Puts an item before the one at `index`.
+    pub(crate) fn insert(&mut self, index: usize, bytes: usize, item: T) {
+        self.bytes += ITEM_BYTES + bytes;
+        self.items.insert(index, (ITEM_BYTES + bytes, item));
+    }
+
+    pub(crate) fn pop_back(&mut self) -> Option<T> {
+        let (bytes, item) = self.items.pop_back()?;
+        self.bytes -= bytes;
+        Some(item)
+    }
+
     pub(crate) fn get_mut(&mut self, index: usize) -> Option<&mut T> {
         self.items.get_mut(index).map(|(_, item)| item)
     }
@@ -83,5 +104,12 @@ mod tests {
         assert_eq!((backlog.front(), backlog.bytes()), (Some(&'c'), 1000 + ITEM_BYTES));
         assert_eq!(backlog.pop_front(), Some('c'));
         assert_eq!((backlog.pop_front(), backlog.bytes(), backlog.is_empty()), (None, 0, true));
+        backlog.push_back(1, 'a');
+        backlog.push_back(1, 'c');
+        backlog.insert(1, 10, 'b');
+        assert_eq!(backlog.iter().collect::<String>(), "abc");
+        assert_eq!(backlog.back(), Some(&'c'));
+        assert_eq!(backlog.pop_back(), Some('c'));
+        assert_eq!((backlog.len(), backlog.bytes()), (2, 11 + 2 * ITEM_BYTES));
     }
 }

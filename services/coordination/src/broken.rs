@@ -24,7 +24,13 @@ pub enum Broken {
     AnswersBeforeApplying,
     /// C-5: reads show what the view has not reached.
     ReadsAheadOfTheView,
-    /// C4: watches that are set again are all looked at anew when a change overtakes one of them.
+    /// C4: a watch hears of what changes from when it is left, not from when its znode was looked at.
+    WatchesFromNowOn,
+    /// C3: what takes several calls to see is shown as it was seen, whatever changed between the first and the last.
+    ShowsWhatItSaw,
+    /// C3: a read looks again whenever what it looks at has changed meanwhile.
+    LooksAgainForEver,
+    /// C4: watches that are set again are all looked at anew when one of them changes meanwhile.
     ForgetsWhichWatchesAreSet,
     /// What one client may have waiting: reads run on however much is held for it.
     HoldsWithoutBound,

@@ -1,8 +1,8 @@
 //! The client library: one session's requests, replies and watch events, in ZooKeeper's order.
 //!
 //! Requests are executed in the order they were submitted. Updates go to the session's queue, numbered, and
-//! come back through the tail; a read runs when every update before it has come back, and shows nothing newer
-//! than this process's view ([`crate::read`]). An update is not sent before the reads ahead of it have run:
+//! come back through the tail; a read runs when every update before it has come back, and is shown between the
+//! events that are older than what it found and those that are newer ([`crate::read`]). An update is not sent before the reads ahead of it have run:
 //! what they see lies between the session's own updates, as in ZooKeeper, however much is pipelined.
 //!
 //! What was executed is answered once it is durable, in order. Executing does not wait for the disk, so that
@@ -30,7 +30,8 @@ use crate::{
     gateway::Shared,
     mailbox::{Letter, Mailbox},
     model::{Output, Password, Request, Response, SessionId, Zxid},
-    names, read,
+    names,
+    read::{self, Found},
     records::{Answer, Operation, Payload, Submitted, encode_sized},
     session::Moved,
     tail::Connection,
@@ -48,9 +49,8 @@ const PENDING_BYTES_MAX: usize = 4 << 20;
 /// peer that does not read its answers would else have a thousand of them computed.
 const HELD_BYTES_MAX: usize = 1 << 20;
 
-/// How often a read is put back because changes overtake it, before its client is disconnected. One comes nowhere near,
-/// since it looks at one znode at a time: what is changed takes several calls of a store, and what is read mostly one.
-const READ_TURNS_MAX: u32 = 200;
+/// Paths up to so long take nothing of what data may have of a message.
+const PATH_BYTES_FREE: usize = 4 << 10;
 
 /// Renewals per timeout while the peer is active.
 pub(crate) const RENEWALS_PER_TIMEOUT: u32 = 4;
@@ -77,8 +77,8 @@ pub struct Client {
     incarnation: Incarnation,
     /// The head of `pending` is a read that must not run before the view is here.
     blocked_until: Option<Zxid>,
-    /// How often that read was put back.
-    turns: u32,
+    /// What that read has found, and the least zxid to show it at. Until it is shown nothing newer leaves the mailbox.
+    kept: Option<(Found, Zxid)>,
     /// Outputs that wait for their zxid to be durable, in order.
     held: Backlog<(Zxid, Output)>,
     /// The head of `pending` is a read that could run, was there room for its answer.
@@ -137,7 +137,7 @@ impl Client {
             basis,
             incarnation,
             blocked_until: None,
-            turns: 0,
+            kept: None,
             held: Backlog::default(),
             is_held_up: false,
             last_shown: Zxid(0),
@@ -199,7 +199,8 @@ impl Client {
                 self.is_closing = true;
                 Operation::Close
             }
-            read => {
+            mut read => {
+                read::turn_over(&mut read);
                 self.pending.push_back(bytes, Pending::Read { tag, request: read });
                 return;
             }
@@ -227,7 +228,7 @@ impl Client {
         self.keep_lease().await?;
         loop {
             self.send().await?;
-            self.open_mailbox()?;
+            self.open_mailbox(self.due())?;
             let is_read = matches!(self.pending.front(), Some(Pending::Read { .. }));
             self.is_held_up = is_read && self.holds_enough();
             if !is_read || self.is_held_up || !self.run_read().await? {
@@ -238,7 +239,7 @@ impl Client {
         // With a read waiting, an answer is worth having before it is durable.
         let is_eager = self.pending.len() > self.sent;
         self.mailbox.set_eager(is_eager);
-        if is_eager && !self.mailbox.is_empty() {
+        if is_eager && self.kept.is_none() && !self.mailbox.is_empty() {
             // It came while nobody was eager: look again at once.
             self.mailbox.wake();
         }
@@ -289,7 +290,7 @@ impl Client {
             self.lease.is_peer_active = true;
             self.wait().await;
             self.keep_lease().await?;
-            self.open_mailbox()?;
+            self.open_mailbox(self.due())?;
             let mut outputs = Vec::new();
             self.release(&mut outputs);
             if outputs.iter().any(|output| matches!(output, Output::Reply { .. })) {
@@ -385,9 +386,10 @@ impl Client {
         Ok(())
     }
 
-    fn open_mailbox(&mut self) -> Result<(), Ended> {
+    /// Takes in the letters up to `until`.
+    fn open_mailbox(&mut self, until: Zxid) -> Result<(), Ended> {
         let unavailable = |attempted: &'static str| Err(Ended::Store(ports::Error::unavailable(attempted)));
-        while let Some(letter) = self.mailbox.take() {
+        while let Some(letter) = self.mailbox.take(until) {
             match letter {
                 Letter::Answer { zxid, request, answer } => self.answered(zxid, request, answer),
                 Letter::Event { zxid, kind, path } => {
@@ -452,28 +454,34 @@ impl Client {
         let whole = is_forgetful.then(|| request.clone());
         let mut attempts = 0;
         while attempts < read::ATTEMPTS_MAX {
-            let since = self.shared.tail.applied();
-            let found = read::look(&self.shared, &request).await?;
+            let (mut found, floor) = if let Some(kept) = self.kept.take() {
+                kept
+            } else {
+                let floor = self.last_shown.max(self.shared.tail.durable());
+                (read::look(&self.shared, &request).await?, floor)
+            };
             let may_wait = self.shared.config.broken != Some(Broken::ReadsAheadOfTheView);
             if may_wait && found.zxid > self.shared.tail.applied() {
-                return self.block(tag, whole.unwrap_or(request), found.zxid);
+                let zxid = found.zxid;
+                self.kept = Some((found, floor));
+                return Ok(self.block(tag, request, zxid));
             }
-            // Before the mailbox is opened: what is handed out from now on is shown after this read.
-            let durable = self.shared.tail.durable();
-            self.open_mailbox()?;
-            if found.is_overtaken(&self.shared, self.connection(), since) {
+            let Some(zxid) = found.settle(&self.shared, floor) else {
                 attempts += 1;
                 request = whole.clone().unwrap_or(request);
                 continue;
+            };
+            self.open_mailbox(zxid)?;
+            if !found.watch(&self.shared, self.connection(), zxid) {
+                attempts += 1;
+                continue;
             }
-            let zxid = self.last_shown.max(found.zxid).max(durable);
             let is_whole = found.is_whole();
             match found.output(tag, zxid) {
                 Some(output) => self.show(zxid, output),
                 // A watch that was armed in silence: what comes behind it is not shown as of before.
                 None => self.last_shown = zxid,
             }
-            self.turns = 0;
             if is_whole {
                 return Ok(true);
             }
@@ -484,21 +492,21 @@ impl Client {
             }
             attempts = 0;
         }
-        // Overtaken again and again: the rest of the process gets a turn.
+        // More is handed out than is kept, again and again: the rest of the process gets a turn.
         let zxid = self.shared.tail.applied();
-        self.block(tag, request, zxid)
+        Ok(self.block(tag, request, zxid))
     }
 
-    /// Puts a read back until the view has reached `zxid`: it has not run. One that was put back too often ends the
-    /// connection.
-    fn block(&mut self, tag: i32, request: Request, zxid: Zxid) -> Result<bool, Ended> {
-        self.turns += 1;
-        if self.turns > READ_TURNS_MAX {
-            return Err(ports::Error::unavailable("read znodes that change faster than they are read").into());
-        }
+    /// Puts a read back until the view has reached `zxid`: it has not run.
+    fn block(&mut self, tag: i32, request: Request, zxid: Zxid) -> bool {
         self.blocked_until = Some(zxid);
         self.put_back(tag, request);
-        Ok(false)
+        false
+    }
+
+    /// Up to where the mailbox may be opened: what a read at the head has found may have to be shown before the rest.
+    fn due(&self) -> Zxid {
+        self.kept.as_ref().map_or(Zxid(i64::MAX), |(_, floor)| *floor)
     }
 
     fn put_back(&mut self, tag: i32, request: Request) {
@@ -533,9 +541,13 @@ async fn detach_payload(
     request: u64,
     operation: &mut Operation,
 ) -> Result<(), ports::Error> {
-    let (Operation::Create { data, .. } | Operation::SetData { data, .. }) = operation else { return Ok(()) };
+    let (Operation::Create { path, data, .. } | Operation::SetData { path, data, .. }) = operation else {
+        return Ok(());
+    };
     let Payload::Inline(bytes) = data else { return Ok(()) };
-    if bytes.len() > shared.config.message_payload_bytes_max {
+    // The message to the distributor says a path three times.
+    let beside = path.len().saturating_sub(PATH_BYTES_FREE) * 2;
+    if !bytes.is_empty() && bytes.len() + beside > shared.config.message_payload_bytes_max {
         *data = temporary::put(&*shared.temporary, session, attach, request, bytes.clone()).await?;
     }
     Ok(())

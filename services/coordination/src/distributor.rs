@@ -39,7 +39,7 @@ use primitives::{Appended, Cursor, Epoch, FencedLog, SlotIndex};
 use tokio::sync::Mutex;
 
 use self::{
-    numbering::Numbered,
+    numbering::{Numbered, SlotLimits},
     order::{Applied, Ordered},
 };
 use crate::{
@@ -63,6 +63,13 @@ const SLOTS_RETAINED: usize = 1024;
 
 /// How many are removed at a time.
 const SLOTS_TRIMMED: usize = 256;
+
+/// The paths that a slot changes may together take this part of what it may be long: it says each up to three times,
+/// and its entries take something beside.
+const SLOT_PATHS_PART: usize = 8;
+
+/// The data of so many bytes is applied with one slot.
+const SLOT_DATA_BYTES_MAX: usize = 32 << 20;
 
 /// The distributor function.
 #[derive(Debug)]
@@ -211,10 +218,19 @@ impl Distributor {
             warm = self.take_over().await?;
             ordered = self.ordered(&mut warm, ordered.next).await?;
         }
-        if !ordered.next.is_empty() {
-            self.distribute(&mut warm, &ordered.next).await?;
+        let mut rest = ordered.next.as_slice();
+        while !rest.is_empty() {
+            let (some, others) = rest.split_at(self.slot_limits().count(rest));
+            self.distribute(&mut warm, some).await?;
+            rest = others;
         }
         Ok(warm)
+    }
+
+    /// A slot is an item of the log and a call of the watch function.
+    fn slot_limits(&self) -> SlotLimits {
+        let bytes_max = self.system.limits().item_bytes_max.min(self.functions.limits().payload_bytes_max);
+        SlotLimits { path_bytes_max: bytes_max / SLOT_PATHS_PART, data_bytes_max: SLOT_DATA_BYTES_MAX }
     }
 
     /// Of work that begins now.

@@ -9,11 +9,11 @@
 use std::sync::Arc;
 
 use ports::{
-    Condition, Error, Key, KeyValue, Result, Update,
+    Condition, Key, KeyValue, Result, Update,
     key_value::{Read, Scan, Test, Value},
 };
 
-use crate::{basis::Basis, model::SessionId, records::UpdateId};
+use crate::{basis::Basis, keys, model::SessionId, records::UpdateId};
 
 /// Which of its session's updates made the ephemeral.
 const CREATE: &str = "create";
@@ -34,7 +34,8 @@ impl Ephemerals {
 
     /// Notes that `path` may become an ephemeral, made by `create`.
     pub async fn add(&self, create: UpdateId, path: &str, basis: &mut Basis) -> Result<()> {
-        let attributes = vec![(CREATE.into(), Value::Integer(create.sequence as i64))];
+        let mut attributes = vec![(CREATE.into(), Value::Integer(create.sequence as i64))];
+        attributes.extend(keys::beside(path));
         self.update(Update::put(key(create.session, path), attributes), basis).await
     }
 
@@ -62,23 +63,21 @@ impl Ephemerals {
         self.first(session, usize::MAX, basis).await
     }
 
-    /// The first of them, `count` if there are as many.
+    /// Some of them in path order, `count` if there are as many.
     pub async fn first(&self, session: SessionId, count: usize, basis: &mut Basis) -> Result<Vec<String>> {
         let mut paths = Vec::new();
         let mut scan = Scan::partition(partition(session), PAGE_ITEMS);
         loop {
             let Read { value: page, point } = self.system.scan(&scan).await?;
             basis.seen(point)?;
-            for (sort, _) in page.items {
-                let path = String::from_utf8(sort.to_vec());
-                paths.push(
-                    path.map_err(|cause| Error::corrupt("read the path of an ephemeral").caused_by(cause))?,
-                );
+            for (sort, item) in page.items {
+                paths.push(keys::read(&sort, &item, "the path of an ephemeral")?);
             }
             match page.next {
                 Some(next) if paths.len() < count => scan.from = next,
                 _ => {
                     paths.truncate(count);
+                    keys::sort(&mut paths);
                     return Ok(paths);
                 }
             }
@@ -95,5 +94,5 @@ fn partition(session: SessionId) -> Vec<u8> {
 }
 
 fn key(session: SessionId, path: &str) -> Key {
-    Key::new(partition(session), path)
+    Key::new(partition(session), keys::of("", path))
 }

@@ -35,6 +35,7 @@ pub mod error;
 pub mod gateway;
 pub mod heartbeat;
 mod judge;
+mod keys;
 mod mailbox;
 pub mod member;
 pub mod model;

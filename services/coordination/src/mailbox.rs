@@ -50,6 +50,14 @@ pub(crate) enum Letter {
 }
 
 impl Letter {
+    /// Where it stands in the order of all; none: it is the last one.
+    fn zxid(&self) -> Option<Zxid> {
+        match self {
+            Self::Answer { zxid, .. } | Self::Event { zxid, .. } => Some(*zxid),
+            Self::Expired | Self::Moved | Self::LostPlace | Self::Overflow => None,
+        }
+    }
+
     fn bytes_len(&self) -> usize {
         match self {
             Self::Answer { answer: Ok(Answer::Created { path, .. }), .. } | Self::Event { path, .. } => {
@@ -86,6 +94,19 @@ impl Mailbox {
         letters.waiting.push_back(letter.bytes_len(), letter);
     }
 
+    /// Puts an event among the letters of its time, unless it is there: one that the client asked for after it happened.
+    pub(crate) fn put_late(&self, zxid: Zxid, kind: EventKind, path: &str) {
+        let mut letters = self.letters.lock().expect("no panic while a mailbox is held");
+        let is_it = |letter: &Letter| matches!(letter, Letter::Event { zxid: of, kind: what, path: at } if (*of, *what, at.as_str()) == (zxid, kind, path));
+        if letters.has_overflown || letters.waiting.iter().any(is_it) {
+            return;
+        }
+        let is_later = |letter: &Letter| letter.zxid().is_none_or(|of| of > zxid);
+        let place = letters.waiting.iter().position(is_later).unwrap_or(letters.waiting.len());
+        let letter = Letter::Event { zxid, kind, path: path.to_owned() };
+        letters.waiting.insert(place, letter.bytes_len(), letter);
+    }
+
     /// Says whether the client has something to do with a letter before it is durable.
     pub(crate) fn set_eager(&self, is_eager: bool) {
         self.is_eager.store(is_eager, Ordering::Release);
@@ -106,9 +127,15 @@ impl Mailbox {
         self.arrived.notify_one();
     }
 
-    /// The next letter.
-    pub(crate) fn take(&self) -> Option<Letter> {
-        self.letters.lock().expect("no panic while a mailbox is held").waiting.pop_front()
+    /// The next letter, if it is of `until` or before. That the connection is over is said in any case.
+    pub(crate) fn take(&self, until: Zxid) -> Option<Letter> {
+        let mut letters = self.letters.lock().expect("no panic while a mailbox is held");
+        let is_due = |letter: &Letter| letter.zxid().is_none_or(|zxid| zxid <= until);
+        if let Some(letter) = letters.waiting.pop_front_if(is_due) {
+            return Some(letter);
+        }
+        let is_over = letters.waiting.back().is_some_and(|letter| letter.zxid().is_none());
+        if is_over { letters.waiting.pop_back() } else { None }
     }
 
     /// Returns once there may be a letter.
@@ -133,9 +160,40 @@ mod tests {
             }
             mailbox.put(Letter::Moved);
             assert!(put * path_len <= LETTER_BYTES_MAX, "{put} letters");
-            let taken: Vec<Letter> = std::iter::from_fn(|| mailbox.take()).collect();
+            let taken: Vec<Letter> = std::iter::from_fn(|| mailbox.take(Zxid(1))).collect();
             assert_eq!(taken.len(), put);
             assert!(matches!(taken.last(), Some(Letter::Overflow)));
         }
+    }
+    fn events(mailbox: &Mailbox, until: i64) -> Vec<i64> {
+        let taken = std::iter::from_fn(|| mailbox.take(Zxid(until)));
+        taken.map(|letter| letter.zxid().map_or(-1, |zxid| zxid.0)).collect()
+    }
+
+    #[test]
+    fn letters_are_taken_up_to_a_zxid_and_late_events_stand_in_their_place() {
+        let mailbox = Mailbox::default();
+        for zxid in [2, 5, 9] {
+            let path = "/n".to_owned();
+            mailbox.put(Letter::Event { zxid: Zxid(zxid), kind: EventKind::NodeDataChanged, path });
+        }
+        assert_eq!(events(&mailbox, 4), [2]);
+        for _ in 0..2 {
+            mailbox.put_late(Zxid(7), EventKind::NodeDeleted, "/n");
+        }
+        mailbox.put_late(Zxid(9), EventKind::NodeDataChanged, "/n");
+        assert_eq!(events(&mailbox, 8), [5, 7]);
+        assert_eq!(events(&mailbox, 9), [9]);
+    }
+
+    /// Whoever waits for the view to reach what it has read hears that it never will.
+    #[test]
+    fn the_end_of_a_connection_is_heard_before_what_is_not_due_yet() {
+        let mailbox = Mailbox::default();
+        let path = "/n".to_owned();
+        mailbox.put(Letter::Event { zxid: Zxid(5), kind: EventKind::NodeCreated, path });
+        assert_eq!(events(&mailbox, 4), []);
+        mailbox.put(Letter::LostPlace);
+        assert_eq!(events(&mailbox, 4), [-1]);
     }
 }

@@ -27,6 +27,7 @@ use crate::{
     basis::Basis,
     broken::Broken,
     config::Config,
+    keys,
     records::{NodeState, UpdateId, decode, encode},
     session::{Moved, Sessions},
 };
@@ -294,10 +295,7 @@ impl Nodes {
 }
 
 fn key(path: &str) -> Key {
-    let mut partition = String::with_capacity(5 + path.len());
-    partition.push_str("node:");
-    partition.push_str(path);
-    Key::new(partition, [])
+    Key::new(keys::of("node:", path), [])
 }
 
 fn held_by(lock: &Lock) -> Condition {

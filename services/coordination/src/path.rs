@@ -4,8 +4,9 @@
 //! element, no control, surrogate, private-use or special characters. What lies beyond U+FFFF is two surrogates in
 //! Java, so there is none of that either.
 
-/// The longest path: what providers take as a key, less what the rows' names add.
-pub const PATH_BYTES_MAX: usize = 1000;
+/// The longest path. A decided create says its path three times in its session's row, a slot of the log once more, and
+/// either has to fit into an item, a message and a call of a function (256 KiB and 400 KiB where they are smallest).
+pub const PATH_BYTES_MAX: usize = 64 * 1024;
 
 /// Where ZooKeeper keeps its members.
 pub const CONFIG: &str = "/zookeeper/config";

@@ -224,6 +224,15 @@ impl Decided {
         Holder { request: UpdateId { sequence: self.locks, ..self.id }, fence: self.fence }
     }
 
+    /// How long the paths are that it changes.
+    pub fn path_bytes(&self) -> usize {
+        match &self.outcome {
+            Ok(Effect::Create { path, .. } | Effect::SetData { path, .. }) => path.len(),
+            Ok(Effect::Delete { paths } | Effect::Close { paths }) => paths.iter().map(String::len).sum(),
+            Ok(Effect::Attach) | Err(_) => 0,
+        }
+    }
+
     /// The data that it puts into a znode.
     pub fn data(&self) -> Option<&Payload> {
         match &self.outcome {

@@ -39,6 +39,9 @@ const VISIBILITY_TIMEOUT: Duration = Duration::from_secs(20);
 /// An invocation that takes longer is given up; another takes over by what the rows say.
 const INVOCATION_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// What a znode's item holds beside what its request brought: key, names and Stat; with room for what is to come.
+const ITEM_OVERHEAD_BYTES: usize = 16 * 1024;
+
 /// What the service is made of.
 #[derive(Debug, Clone)]
 pub struct Parts {
@@ -83,6 +86,13 @@ impl Service {
         let log = FencedLog::new(parts.system.clone(), LOG_PARTITION);
         let tail = Arc::new(Tail::new(regions[0].clone(), log, parts.clock.clone(), &config));
         Self { parts, config, regions, tail }
+    }
+
+    /// The longest request that can be kept: what it sets of a znode lies in one item of each region. In bytes.
+    pub fn request_bytes_max(&self) -> usize {
+        let of_region = |region: &Region| region.items.limits().item_bytes_max;
+        let items = self.parts.regions.iter().map(of_region).min().unwrap_or_default();
+        items.saturating_sub(ITEM_OVERHEAD_BYTES)
     }
 
     /// The functions to register with whoever runs them.

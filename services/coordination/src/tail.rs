@@ -11,22 +11,21 @@
 //!
 //! Where several processes distribute, a slot is told in one of them alone; the others look for it ([`looks`]).
 //!
-//! Two marks move over the log: `started` before a slot is handed out and `applied` after it. A reader that
-//! saw the same `applied` before its read and the same `started` after it knows that nothing was handed out
-//! in between.
+//! What was handed out last is kept for readers: while they looked at the store, it changed, and what they saw is made
+//! whole by what happened meanwhile ([`crate::read`]).
 //!
 //! Invariants
 //! - While the tail has no place in the log nobody is registered: whatever is applied then is handed to nobody.
 //!   So a client that is registered is handed every answer to what it sends afterwards, or is disconnected.
 //! - A place is of one start of the store. When the store has restarted, what was handed out from there may be lost:
 //!   everybody is disconnected, and the next place is looked for.
-//! - A watch is armed for the connection that asked for it, in the same moment in which what was looked at for it has
-//!   not changed since.
+//! - A watch is armed for the connection that asked for it, in the same moment in which what was looked at for it is known
+//!   not to have changed since; if it has, the event is put where it would have been.
 
 mod looks;
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::BTreeMap,
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicI64, Ordering},
@@ -40,10 +39,11 @@ use tokio::sync::{Notify, watch};
 
 use self::looks::Looks;
 use crate::{
+    backlog::Backlog,
     broken::Broken,
     config::Config,
     mailbox::{Letter, Mailbox},
-    model::{SessionId, Zxid},
+    model::{EventKind, SessionId, Zxid},
     records::{Answer, Entry, Slot, Wake, decode},
     user_store::UserStore,
     watch::{Aspect, Watches},
@@ -51,6 +51,9 @@ use crate::{
 
 /// How many of the last changes are kept for readers that were overtaken by them.
 const RECENT_CHANGES_MAX: usize = 1024;
+
+/// Fewer, where their paths together are longer.
+const RECENT_BYTES_MAX: usize = 4 << 20;
 
 /// How many slots are read at a time where they were not told.
 const LOG_PAGE_SLOTS: usize = 64;
@@ -71,7 +74,6 @@ pub struct Tail {
     inbox: Mutex<BTreeMap<u64, Wake>>,
     offered: Notify,
     registry: Mutex<Registry>,
-    started: AtomicI64,
     applied: watch::Sender<Zxid>,
     durable: AtomicI64,
     handed_out: Notify,
@@ -87,13 +89,21 @@ struct Registry {
     clients: BTreeMap<SessionId, Registered>,
     watches: Watches,
     /// The last changes handed out, oldest first.
-    recent: VecDeque<(Zxid, String)>,
+    recent: Backlog<Change>,
     /// Changes up to here may be missing from `recent`.
     forgotten: Zxid,
     /// What was handed out and is not known to be durable: up to this zxid, at this point.
     unconfirmed: Option<(Zxid, DurabilityPoint)>,
     /// Whom to wake once that is durable.
     waiting: BTreeMap<SessionId, Arc<Mailbox>>,
+}
+
+/// What was handed out.
+#[derive(Debug)]
+pub(crate) struct Change {
+    pub(crate) zxid: Zxid,
+    pub(crate) kind: EventKind,
+    pub(crate) path: String,
 }
 
 /// One connection to one session.
@@ -147,7 +157,6 @@ impl Tail {
             inbox: Mutex::default(),
             offered: Notify::new(),
             registry: Mutex::default(),
-            started: AtomicI64::new(0),
             applied: watch::Sender::new(Zxid(0)),
             durable: AtomicI64::new(0),
             handed_out: Notify::new(),
@@ -244,23 +253,42 @@ impl Tail {
         }
     }
 
-    /// Whether a change of what a request of `client` looked at may have been handed out after `since`. If not, the watch
-    /// that it asks for is armed in the same moment.
-    pub(crate) fn overtaken(&self, look: &Look, since: Zxid, client: Connection) -> bool {
-        if look.watch.is_none() && self.started.load(Ordering::Acquire) == since.0 {
-            return false;
+    /// What `pick` takes of the changes after `since`, up to `until`, in order; none: more was handed out than is kept. The
+    /// view has reached `until`.
+    pub(crate) fn changes<T>(
+        &self,
+        since: Zxid,
+        until: Zxid,
+        pick: impl FnMut(&Change) -> Option<T>,
+    ) -> Option<Vec<T>> {
+        if until <= since {
+            return Some(Vec::new());
         }
+        let registry = self.registry();
+        let after = registry.changes_after(since)?;
+        Some(after.take_while(|change| change.zxid <= until).filter_map(pick).collect())
+    }
+
+    /// Leaves the watch that `look` asks for, as of `at`: what has happened since fires it at once. False if more was handed
+    /// out since than is kept, and nobody knows. The view has reached `at`.
+    pub(crate) fn watch(&self, look: &Look, at: Zxid, client: Connection) -> bool {
+        let Some(aspect) = look.watch else { return true };
         let mut registry = self.registry();
-        if self.started.load(Ordering::Acquire) != since.0 && registry.may_have_changed(&look.path, since) {
-            return true;
+        let fires =
+            |change: &&Change| Aspect::changed_by(change.kind).contains(&aspect) && change.path == look.path;
+        let is_blind = self.broken == Some(Broken::WatchesFromNowOn);
+        let missed = match registry.changes_after(at) {
+            Some(mut after) => after.find(fires).filter(|_| !is_blind),
+            None => return false,
+        };
+        let missed = missed.map(|change| (change.zxid, change.kind));
+        match (registry.clients.get(&client.session), missed) {
+            // A connection that was replaced or ended meanwhile leaves nothing behind for the one after it.
+            _ if !registry.is_registered(client) => {}
+            (Some(registered), Some((zxid, kind))) => registered.mailbox.put_late(zxid, kind, &look.path),
+            (_, _) => registry.watches.arm(client.session, aspect, &look.path),
         }
-        // A connection that was replaced or ended meanwhile leaves nothing behind for the one after it.
-        if let Some(aspect) = look.watch
-            && registry.is_registered(client)
-        {
-            registry.watches.arm(client.session, aspect, &look.path);
-        }
-        false
+        true
     }
 
     /// Reads on for ever: the task that the program runs beside its front ends.
@@ -297,9 +325,9 @@ impl Tail {
         self.region.items().externalize(point).await?;
         let mut registry = self.registry();
         assert!(!registry.has_place, "a place is looked for only where there is none");
-        self.started.store(cursor.zxid.0, Ordering::Release);
         self.applied.send_replace(cursor.zxid);
         self.durable.store(cursor.zxid.0, Ordering::Release);
+        registry.recent = Backlog::default();
         registry.forgotten = cursor.zxid;
         registry.unconfirmed = None;
         registry.has_place = true;
@@ -451,10 +479,9 @@ impl Tail {
         let mut eager = BTreeMap::new();
         {
             let mut registry = self.registry();
-            self.started.store(slot.last().0, Ordering::Release);
             for (zxid, entry) in slot.numbered() {
                 for (kind, path) in &entry.events {
-                    registry.remember(zxid, path);
+                    registry.remember(zxid, *kind, path);
                     for session in registry.watches.fire(*kind, path) {
                         registry.put(
                             session,
@@ -520,18 +547,18 @@ impl Registry {
         eager.insert(session, mailbox);
     }
 
-    fn may_have_changed(&self, path: &str, since: Zxid) -> bool {
-        let mut after = self.recent.iter().rev().take_while(|(zxid, _)| *zxid > since);
-        self.forgotten > since || after.any(|(_, changed)| changed == path)
+    /// The changes after `since`, in order; none: some of them are forgotten.
+    fn changes_after(&self, since: Zxid) -> Option<impl Iterator<Item = &Change>> {
+        let after = self.recent.iter().rev().take_while(|change| change.zxid > since).count();
+        (self.forgotten <= since).then(|| self.recent.iter().skip(self.recent.len() - after))
     }
 
-    fn remember(&mut self, zxid: Zxid, path: &str) {
-        if self.recent.len() == RECENT_CHANGES_MAX
-            && let Some((forgotten, _)) = self.recent.pop_front()
-        {
-            self.forgotten = forgotten;
+    fn remember(&mut self, zxid: Zxid, kind: EventKind, path: &str) {
+        self.recent.push_back(path.len(), Change { zxid, kind, path: path.to_owned() });
+        while self.recent.len() > RECENT_CHANGES_MAX || self.recent.bytes() > RECENT_BYTES_MAX {
+            let Some(forgotten) = self.recent.pop_front() else { return };
+            self.forgotten = forgotten.zxid;
         }
-        self.recent.push_back((zxid, path.to_owned()));
     }
 
     /// Puts a letter into a client's mailbox. Most clients can do nothing with it before it is durable and are

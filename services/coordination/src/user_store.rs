@@ -25,6 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     basis::Basis,
+    keys,
     model::{Acl, Stat, Zxid},
     path,
     records::{Payload, UpdateId, decode, encode},
@@ -153,11 +154,13 @@ impl Node {
         Ok(Self { meta: decode(meta, "a znode")?, data, acl: item.bytes(ACL).cloned().unwrap_or_default() })
     }
 
-    fn attributes(&self) -> Vec<(Name, Value)> {
+    /// What the item at `path` holds.
+    fn attributes(&self, path: &str) -> Vec<(Name, Value)> {
         let mut attributes = vec![
             (ACL.into(), Value::Bytes(self.acl.clone())),
             (META.into(), Value::Bytes(encode(&self.meta))),
         ];
+        attributes.extend(path::split(path).and_then(|(_, name)| keys::beside(name)));
         match &self.data {
             Payload::Null => {}
             Payload::Inline(bytes) => attributes.push((DATA.into(), Value::Bytes(bytes.clone()))),
@@ -221,15 +224,14 @@ impl UserStore {
         let mut scan = Scan::partition(children_partition(path), PAGE_ITEMS);
         loop {
             let page = self.items.scan(&scan).await?.value;
-            for (sort, _) in page.items {
-                let name = String::from_utf8(sort.to_vec());
-                names.push(name.map_err(|cause| Error::corrupt("read a child's name").caused_by(cause))?);
+            for (sort, item) in page.items {
+                names.push(keys::read(&sort, &item, "a child's name")?);
             }
-            match page.next {
-                Some(next) => scan.from = next,
-                None => return Ok(names),
-            }
+            let Some(next) = page.next else { break };
+            scan.from = next;
         }
+        keys::sort(&mut names);
+        Ok(names)
     }
 
     /// The bytes behind `data`; none if the object is gone, because the znode has changed since it was read.
@@ -310,7 +312,7 @@ impl UserStore {
     /// Makes a znode that is part of the service, if it is not there.
     pub async fn put_if_absent(&self, path: &str, node: &Node) -> Result<()> {
         let key = key(path).expect("the service's own paths are valid");
-        self.items.update(Update::put(key, node.attributes()).when(Condition::Absent)).await.map(|_| ())
+        self.items.update(Update::put(key, node.attributes(path)).when(Condition::Absent)).await.map(|_| ())
     }
 
     /// Applies a slot: all of `changes` and the cursor, or nothing if that is done already. What was seen of this store
@@ -332,7 +334,7 @@ impl UserStore {
             for (path, node) in changes {
                 let key = key(path).ok_or_else(|| Error::corrupt(format!("apply a change of {path:?}")))?;
                 updates.push(match node {
-                    Some(node) => Update::put(key, node.attributes()),
+                    Some(node) => Update::put(key, node.attributes(path)),
                     None => Update::delete(key),
                 });
             }
@@ -410,8 +412,8 @@ fn cursor_key() -> Key {
     Key::new("cursor", [])
 }
 
-fn children_partition(path: &str) -> String {
-    format!("children:{path}")
+fn children_partition(path: &str) -> Vec<u8> {
+    keys::of("children:", path)
 }
 
 /// None for what no znode can be called: then there is none.
@@ -420,7 +422,7 @@ fn key(path: &str) -> Option<Key> {
         return None;
     }
     match path::split(path) {
-        Some((parent, name)) => Some(Key::new(children_partition(parent), name)),
+        Some((parent, name)) => Some(Key::new(children_partition(parent), keys::of("", name))),
         None if path == "/" => Some(Key::new("root", [])),
         None => None,
     }

@@ -33,6 +33,17 @@ pub enum Aspect {
     Children,
 }
 
+impl Aspect {
+    /// The aspects whose watches `kind` fires.
+    pub(crate) fn changed_by(kind: EventKind) -> &'static [Self] {
+        match kind {
+            EventKind::NodeCreated | EventKind::NodeDataChanged => &[Self::Data],
+            EventKind::NodeChildrenChanged => &[Self::Children],
+            EventKind::NodeDeleted => &[Self::Data, Self::Children],
+        }
+    }
+}
+
 /// One-shot watches of the clients of one gateway.
 #[derive(Debug, Default)]
 pub struct Watches {
@@ -59,13 +70,8 @@ impl Watches {
         if self.by_path.is_empty() {
             return BTreeSet::new();
         }
-        let aspects: &[Aspect] = match kind {
-            EventKind::NodeCreated | EventKind::NodeDataChanged => &[Aspect::Data],
-            EventKind::NodeChildrenChanged => &[Aspect::Children],
-            EventKind::NodeDeleted => &[Aspect::Data, Aspect::Children],
-        };
         let mut hearing = BTreeSet::new();
-        for aspect in aspects {
+        for aspect in Aspect::changed_by(kind) {
             let watched = (*aspect, path.to_owned());
             let Some(sessions) = self.by_path.remove(&watched) else { continue };
             for session in &sessions {

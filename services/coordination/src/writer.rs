@@ -376,8 +376,9 @@ impl Turn<'_> {
         let bytes_max = self.writer.item_bytes_max / CLOSE_PATHS_PART;
         let mut bytes = 0;
         let fits = |path: &&String| {
+            let is_first = bytes == 0;
             bytes += path.len();
-            bytes <= bytes_max
+            is_first || bytes <= bytes_max
         };
         let part: Vec<String> = all.iter().take(CLOSE_EPHEMERALS_MAX).take_while(fits).cloned().collect();
         if part.len() == all.len() {

@@ -13,6 +13,7 @@ mod heartbeat;
 mod leases;
 mod losses;
 mod members;
+mod overtaken;
 mod poison;
 mod refusals;
 mod restart;

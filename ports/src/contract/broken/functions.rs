@@ -1,6 +1,14 @@
 //! Functions that break N1 to N6.
 
-use std::{fmt::Debug, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    fmt::Debug,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -19,6 +27,7 @@ pub const BROKEN: &[Broken<Subject>] = &[
     Broken::new("N2", "LosesEvents", |subject| twisted(subject, LosesEvents)),
     Broken::new("N2", "TriesOnce", |subject| registering(subject, tries_once)),
     Broken::new("N2", "ForgetsExceptionHandlers", |subject| registering(subject, forgets_exception_handler)),
+    Broken::new("N2", "DropsWhatNobodyTakesYet", drops_what_nobody_takes_yet),
     Broken::new("N3", "RunsGroupsTwice", |subject| {
         registering(subject, |definition| handling(definition, |honest| Arc::new(Twice(honest))))
     }),
@@ -29,6 +38,7 @@ pub const BROKEN: &[Broken<Subject>] = &[
         registering(subject, |definition| handling(definition, |honest| Arc::new(AllOrNothing(honest))))
     }),
     Broken::new("N4", "NeverDisarms", |subject| twisted(subject, NeverDisarms)),
+    Broken::new("N4", "RunsOnceMore", runs_once_more),
     Broken::new("N4", "FiresTooOften", |subject| twisted(subject, FiresTooOften)),
     Broken::new("N5", "NeverTimesOut", |subject| registering(subject, never_times_out)),
     Broken::new("N1", "KnowsEverything", |subject| twisted(subject, KnowsEverything)),
@@ -105,6 +115,92 @@ fn registering(subject: Subject, change: fn(Definition) -> Definition) -> Subjec
 
 fn handling(definition: Definition, around: fn(Arc<dyn Handler>) -> Arc<dyn Handler>) -> Definition {
     Definition { handler: around(definition.handler), ..definition }
+}
+
+/// Gives events up whose exception handler is not there at their last attempt (N2).
+fn drops_what_nobody_takes_yet(subject: Subject) -> Subject {
+    let (honest, known) = (Arc::clone(&subject.register), Arc::<Mutex<BTreeSet<String>>>::default());
+    let register: Arc<dyn Register> = Arc::new(move |definition: Definition| {
+        locked(&known).insert(definition.name.to_owned());
+        let Some(waited_for) = definition.options.exception_handler.clone() else {
+            return honest.register(definition);
+        };
+        let (known, attempts) = (Arc::clone(&known), AtomicU32::new(definition.options.attempts_max));
+        let handler = DropsWhatNobodyTakesYet { honest: definition.handler, waited_for, known, attempts };
+        honest.register(Definition { handler: Arc::new(handler), ..definition });
+    });
+    Subject { register, ..subject }
+}
+
+#[derive(Debug)]
+struct DropsWhatNobodyTakesYet {
+    honest: Arc<dyn Handler>,
+    waited_for: String,
+    known: Arc<Mutex<BTreeSet<String>>>,
+    attempts: AtomicU32,
+}
+
+#[async_trait]
+impl Handler for DropsWhatNobodyTakesYet {
+    async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
+        let handled = self.honest.handle(event).await;
+        let is_last = self.attempts.fetch_sub(1, Ordering::Relaxed) == 1;
+        let is_dropped = is_last && !locked(&self.known).contains(&self.waited_for);
+        if is_dropped { Ok(Bytes::new()) } else { handled }
+    }
+}
+
+/// Disarms a timer when it has fired once more (N4).
+fn runs_once_more(subject: Subject) -> Subject {
+    let disarming = Arc::<Mutex<BTreeSet<String>>>::default();
+    let (honest, register) = (Arc::clone(&subject.functions), Arc::clone(&subject.register));
+    let functions = RunsOnceMore { honest: Arc::clone(&honest), disarming: Arc::clone(&disarming) };
+    let register: Arc<dyn Register> = Arc::new(move |definition: Definition| {
+        let (functions, disarming) = (Arc::clone(&honest), Arc::clone(&disarming));
+        let handler =
+            DisarmsLater { name: definition.name, honest: definition.handler, functions, disarming };
+        register.register(Definition { handler: Arc::new(handler), ..definition });
+    });
+    Subject { functions: Arc::new(Twisted(functions)), register, ..subject }
+}
+
+#[derive(Debug)]
+struct RunsOnceMore {
+    honest: Arc<dyn Functions>,
+    disarming: Arc<Mutex<BTreeSet<String>>>,
+}
+
+#[async_trait]
+impl Twist for RunsOnceMore {
+    fn honest(&self) -> &Arc<dyn Functions> {
+        &self.honest
+    }
+    async fn disarm_timer(&self, function: &str) -> Result<()> {
+        locked(&self.disarming).insert(function.to_owned());
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct DisarmsLater {
+    name: &'static str,
+    honest: Arc<dyn Handler>,
+    functions: Arc<dyn Functions>,
+    disarming: Arc<Mutex<BTreeSet<String>>>,
+}
+
+#[async_trait]
+impl Handler for DisarmsLater {
+    async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
+        if matches!(event, Event::Timer) && locked(&self.disarming).remove(self.name) {
+            self.functions.disarm_timer(self.name).await?;
+        }
+        self.honest.handle(event).await
+    }
+}
+
+fn locked(names: &Mutex<BTreeSet<String>>) -> MutexGuard<'_, BTreeSet<String>> {
+    names.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Invokes again what failed (N1).

@@ -192,6 +192,31 @@ pub(super) async fn an_event_that_fails_for_good_goes_to_the_exception_handler_w
     assert_eq!((attempts.all().len(), handled.all().len()), (2, 1));
 }
 
+/// N2: there is no last attempt to hand an event on.
+pub(super) async fn an_event_waits_for_an_exception_handler_that_cannot_be_given_it_yet(subject: Subject) {
+    let (attempts, handled) = (Notes::new(), Notes::new());
+    let (noted, noted_failure) = (attempts.clone(), handled.clone());
+    let options =
+        FunctionOptions { attempts_max: 2, exception_handler: Some("late".to_owned()), ..Default::default() };
+    subject.define("failing", options, move |event| {
+        noted.add(payload(&event));
+        async { Err(Failure::new("always")) }
+    });
+    subject.functions.send("failing", None, Bytes::from("event")).await.expect("send answers");
+    subject.noted("the last attempt", &attempts, 2).await;
+    subject.a_while().await;
+    subject.define("late", FunctionOptions::default(), move |event| {
+        let Event::Failed { function, payload, .. } = event else {
+            panic!("an exception handler gets failures, not {event:?}");
+        };
+        noted_failure.add((function, text(&payload)));
+        async { Ok(Bytes::new()) }
+    });
+    let told = subject.noted("the failure", &handled, 1).await;
+    assert_eq!(told, [("failing".to_owned(), "event".to_owned())]);
+    assert_eq!(attempts.all().len(), 2, "waiting is no further attempt");
+}
+
 fn impatient(attempts_max: u32) -> FunctionOptions {
     FunctionOptions {
         timeout: Duration::from_millis(100),

@@ -1,6 +1,12 @@
 //! Functions started by timers: N4.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 
@@ -17,7 +23,7 @@ impl Subject {
     /// A function that notes when its timer fired.
     fn ticking(&self, name: &'static str) -> Notes<Monotonic> {
         let notes = Notes::new();
-        let (noted, clock) = (notes.clone(), std::sync::Arc::clone(&self.clock));
+        let (noted, clock) = (notes.clone(), Arc::clone(&self.clock));
         self.define(name, FunctionOptions::default(), move |event| {
             assert!(matches!(event, Event::Timer), "{event:?}");
             noted.add(clock.monotonic());
@@ -69,6 +75,30 @@ pub(super) async fn a_disarmed_timer_fires_no_more(subject: Subject) {
         assert_eq!(ticks.all().len(), ended, "round {round}");
     }
     subject.disarm_timer("stopping").await;
+}
+
+/// N4: disarmed again and again at the moment at which it goes off.
+pub(super) async fn nothing_starts_once_disarming_has_returned(subject: Subject) {
+    const ROUNDS: u32 = 100;
+    const SHORT: Duration = Duration::from_millis(2);
+    let (is_disarmed, late) = (Arc::new(AtomicBool::new(true)), Notes::new());
+    let (seen, noted) = (Arc::clone(&is_disarmed), late.clone());
+    subject.define("edge", FunctionOptions::default(), move |_| {
+        if seen.load(Ordering::SeqCst) {
+            noted.add(());
+        }
+        async { Ok(Bytes::new()) }
+    });
+    for _ in 0..ROUNDS {
+        is_disarmed.store(false, Ordering::SeqCst);
+        subject.arm_timer("edge", SHORT).await;
+        subject.clock.sleep(SHORT).await;
+        subject.disarm_timer("edge").await;
+        is_disarmed.store(true, Ordering::SeqCst);
+        // Whoever was about to run does so by now.
+        subject.clock.sleep(SHORT).await;
+    }
+    assert_eq!(late.all().len(), 0, "of {ROUNDS} timers so many ran once they were disarmed");
 }
 
 /// N4.

@@ -97,7 +97,7 @@ impl Functions {
     pub fn stop(&self) {
         self.inner.looking.lock().abort_all();
         self.inner.triggers.lock().drain().for_each(|(_, (_, stop))| stop.stop());
-        self.inner.timers.lock().drain().for_each(|(_, timer)| timer.disarm());
+        self.inner.timers.lock().drain().for_each(|(_, timer)| timer.stop());
     }
 }
 
@@ -127,7 +127,11 @@ impl Inner {
         let queue = event_queue(function);
         let options = QueueOptions {
             visibility_timeout_ms: 30_000,
-            attempts_max: definition.options.attempts_max.max(1),
+            // What has failed for good waits here until its exception handler has it, however long.
+            attempts_max: match definition.options.exception_handler {
+                Some(_) => u32::MAX,
+                None => trigger::attempts_max(&definition),
+            },
             on_failure: OnFailure::DeadLetter,
             ..QueueOptions::default()
         };
@@ -243,8 +247,9 @@ impl ports::Functions for Functions {
     }
 
     async fn disarm_timer(&self, function: &str) -> Result<()> {
-        if let Some(timer) = self.inner.timers.lock().remove(function) {
-            timer.disarm();
+        let removed = self.inner.timers.lock().remove(function);
+        if let Some(timer) = removed {
+            timer.disarm().await;
         }
         Ok(())
     }

@@ -1,10 +1,18 @@
 //! Timers: one task each (N4).
+//!
+//! Whether a timer is armed is decided when it goes off, and its function begins a moment later, on another thread than
+//! whoever disarms it. So disarming waits until what was decided has begun: until the function was polled once.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    pin::pin,
+    sync::{Arc, OnceLock},
+    task::Poll,
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use ports::functions::Event;
-use tokio::{sync::Notify, time::Instant};
+use tokio::{sync::Notify, task, time::Instant};
 
 use super::{invocation::Invocation, registry::Inner};
 
@@ -13,17 +21,28 @@ use super::{invocation::Invocation, registry::Inner};
 pub(super) struct Timer {
     state: Mutex<State>,
     changed: Notify,
+    /// What was decided to start has.
+    started: Notify,
+    /// The task that runs the function.
+    task: OnceLock<task::Id>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct State {
     period: Duration,
     armed: bool,
+    is_starting: bool,
 }
 
 impl Timer {
     pub(super) fn new(period: Duration) -> Self {
-        Self { state: Mutex::new(State { period, armed: true }), changed: Notify::new() }
+        let state = State { period, armed: true, is_starting: false };
+        Self {
+            state: Mutex::new(state),
+            changed: Notify::new(),
+            started: Notify::new(),
+            task: OnceLock::new(),
+        }
     }
 
     pub(super) fn change_period(&self, period: Duration) {
@@ -31,21 +50,44 @@ impl Timer {
         self.changed.notify_one();
     }
 
-    pub(super) fn disarm(&self) {
+    /// Nothing is decided to start from now on.
+    pub(super) fn stop(&self) {
         self.state.lock().armed = false;
         self.changed.notify_one();
     }
 
-    /// Sleeps until a period after `last`; answers whether it is still armed then.
+    /// Stops it; nothing starts any more once this returns. A function that disarms its own timer has started.
+    pub(super) async fn disarm(&self) {
+        self.stop();
+        if task::try_id().is_some_and(|id| self.task.get() == Some(&id)) {
+            return;
+        }
+        loop {
+            let started = self.started.notified();
+            if !self.state.lock().is_starting {
+                return;
+            }
+            started.await;
+        }
+    }
+
+    fn has_started(&self) {
+        self.state.lock().is_starting = false;
+        self.started.notify_waiters();
+    }
+
+    /// Sleeps until a period after `last`; answers whether it is still armed then, and starts.
     async fn turn(&self, last: Instant) -> bool {
         loop {
-            let State { period, armed } = *self.state.lock();
+            let State { period, armed, .. } = *self.state.lock();
             if !armed {
                 return false;
             }
             let slept = tokio::time::timeout_at(last + period, self.changed.notified()).await;
             if slept.is_err() {
-                return self.state.lock().armed;
+                let mut state = self.state.lock();
+                state.is_starting = state.armed;
+                return state.armed;
             }
         }
     }
@@ -54,10 +96,18 @@ impl Timer {
 /// Fires until disarmed. A run that takes longer than a period delays the next; none run at once.
 pub(super) async fn run(functions: Arc<Inner>, function: String, timer: Arc<Timer>) {
     let mut last = Instant::now();
+    let _ = timer.task.set(task::id());
     while timer.turn(last).await {
         last = Instant::now();
-        let Some(definition) = functions.definition(&function) else { return };
-        if let Err(failure) = Invocation::new(definition, Event::Timer).await {
+        let Some(definition) = functions.definition(&function) else { return timer.has_started() };
+        let mut invocation = pin!(Invocation::new(definition, Event::Timer));
+        let begun = std::future::poll_fn(|context| Poll::Ready(invocation.as_mut().poll(context))).await;
+        timer.has_started();
+        let ran = match begun {
+            Poll::Ready(ran) => ran,
+            Poll::Pending => invocation.await,
+        };
+        if let Err(failure) = ran {
             tracing::warn!(function, reason = failure.reason, "a scheduled function failed");
         }
     }

@@ -18,7 +18,7 @@ use std::{
 use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use ports::{
-    Result,
+    ErrorKind, Result,
     functions::{Definition, Event, Failure, QueueTrigger},
     queue::{Delivery, Handle},
 };
@@ -226,20 +226,26 @@ impl<'task> Task<'task> {
     async fn run_event(self, definition: Arc<Definition>, deliveries: Vec<Delivery>) {
         for delivery in deliveries {
             let Delivery { handle, deduplication: id, body } = delivery;
+            let attempts_max = attempts_max(&definition);
             let outcome = match Envelope::decode(&body) {
+                // Its last attempt came to no end, or its exception handler could not be given it.
+                Ok(envelope) if handle.attempt > attempts_max => {
+                    let reason = format!("failed {attempts_max} times; what it said last is not known");
+                    Err((Failure::new(reason), envelope))
+                }
                 Ok(envelope) => {
                     let event = envelope.clone().into_event(id.clone());
                     let invocation = Invocation::new(Arc::clone(&definition), event);
                     let ran = self.kept(&handle, invocation).await;
-                    ran.map(drop).map_err(|failure| (failure, Some(envelope)))
+                    ran.map(drop).map_err(|failure| (failure, envelope))
                 }
-                Err(error) => Err((Failure::from(error), None)),
+                Err(error) => Err((Failure::from(error), Envelope::Call(body))),
             };
             let queue = &self.trigger.queue;
             let done = match outcome {
                 Ok(()) => true,
                 Err((failure, envelope)) => {
-                    let is_last = handle.attempt >= definition.options.attempts_max;
+                    let is_last = handle.attempt >= attempts_max;
                     let handed_on = is_last && self.hand_on(&definition, id, envelope, &failure).await;
                     if !handed_on {
                         self.give_back(&handle, &failure).await;
@@ -273,26 +279,30 @@ impl<'task> Task<'task> {
         }
     }
 
-    /// Gives an event that failed for good to the exception handler; answers whether there is one.
+    /// Gives an event that failed for good to the exception handler; answers whether that has it. Where there is one that
+    /// cannot be given it, that is tried again at each delivery.
     async fn hand_on(
         self,
         definition: &Definition,
         id: Option<Bytes>,
-        envelope: Option<Envelope>,
+        envelope: Envelope,
         failure: &Failure,
     ) -> bool {
-        let (Some(handler), Some(envelope)) = (&definition.options.exception_handler, envelope) else {
-            return false;
-        };
+        let Some(handler) = &definition.options.exception_handler else { return false };
         let failed = envelope.failed(definition.name, id, &failure.reason);
         // Its own queue first, then ours is acknowledged: a crash in between hands it on twice, never not.
-        match self.functions.send_event(handler, None, &failed).await {
-            Ok(_) => true,
-            Err(error) => {
-                tracing::warn!(%error, handler, "an exception handler could not be given an event");
-                false
+        for tries_left in (0..HAND_ON_TRIES).rev() {
+            match self.functions.send_event(handler, None, &failed).await {
+                Ok(_) => return true,
+                Err(error) if tries_left == 0 || error.kind() == ErrorKind::Invalid => {
+                    tracing::warn!(%error, handler, "an exception handler could not be given an event yet");
+                    return false;
+                }
+                // What the function said goes with this delivery.
+                Err(_) => tokio::time::sleep(QUEUE_PAUSE).await,
             }
         }
+        false
     }
 
     async fn give_back(self, handle: &Handle, failure: &Failure) {
@@ -310,6 +320,14 @@ impl<'task> Task<'task> {
             tracing::warn!(%error, queue, "messages stay hidden until their timeout");
         }
     }
+}
+
+/// How often an event is tried to be given to an exception handler in one delivery.
+const HAND_ON_TRIES: u32 = 10;
+
+/// How often `definition` runs for one event at most.
+pub(super) fn attempts_max(definition: &Definition) -> u32 {
+    definition.options.attempts_max.max(1)
 }
 
 /// From this attempt of one message on, failures are worth somebody's attention.

@@ -30,6 +30,28 @@ pub(super) struct Numbered {
     pub(super) garbage: Vec<Bytes>,
 }
 
+/// What one slot may hold.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SlotLimits {
+    /// Paths of what vanishes or changes: the slot says each of them up to three times.
+    pub(super) path_bytes_max: usize,
+    /// Data, all of which is in memory and in one request of a store while it is applied.
+    pub(super) data_bytes_max: usize,
+}
+
+impl SlotLimits {
+    /// How many of `ordered` go into the next slot: one at least, since each alone fits.
+    pub(super) fn count(self, ordered: &[Decided]) -> usize {
+        let (mut path_bytes, mut data_bytes) = (0, 0);
+        let fits = |decided: &&Decided| {
+            path_bytes += decided.path_bytes();
+            data_bytes += decided.data().map_or(0, Payload::bytes_len) as usize;
+            path_bytes <= self.path_bytes_max && data_bytes <= self.data_bytes_max
+        };
+        ordered.iter().take_while(fits).count().max(1)
+    }
+}
+
 /// Numbers `ordered` from `first` on.
 pub(super) async fn number(regions: &[UserStore], first: Zxid, ordered: &[Decided]) -> Result<Numbered> {
     let mut entries = Vec::with_capacity(ordered.len());

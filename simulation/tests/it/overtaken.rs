@@ -1,0 +1,211 @@
+//! C3, C4: reads of what changes during every single look at it.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeSet,
+    sync::Arc,
+    time::Duration,
+};
+
+use coordination::{
+    Client, Config,
+    broken::Broken,
+    model::{EventKind, Lifetime, Output, Request, Response, Watching, Zxid},
+};
+use simulated::World;
+
+use crate::{
+    alone::{connect, create, follow, is_answered, set, shown, started},
+    watches::SlowReads,
+};
+
+/// How long each look at a znode takes.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A read that is not given up or begun again comes nowhere near.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Of a refusal nothing but its zxid.
+type Reply = (Zxid, Option<Response>);
+
+/// What others made of the tree, in order, and what the reader was shown: its reply and the event behind it.
+#[derive(Debug)]
+struct Amid {
+    history: Vec<(Zxid, Request)>,
+    reply: Reply,
+    event: (Zxid, EventKind),
+}
+
+impl Amid {
+    /// How many of the changes are part of what the reply says.
+    fn seen(&self) -> usize {
+        self.history.iter().filter(|(zxid, _)| *zxid <= self.reply.0).count()
+    }
+
+    /// C4: the event is that of the first change behind the reply, of those that fire the watch.
+    fn is_first(&self, fires: impl Fn(&Request) -> Option<EventKind>) -> bool {
+        let behind = &self.history[self.seen()..];
+        let first = behind.iter().find_map(|(zxid, request)| Some((*zxid, fires(request)?)));
+        first == Some(self.event)
+    }
+}
+
+/// Asks for `request` while others make `changes` again and again, one during each of its looks.
+/// None: it was not answered, or not told of the change behind its reply.
+async fn amid(changes: &[Request], request: Request, broken: Option<Broken>) -> Option<Amid> {
+    let (world, slow) = (World::new(1), Arc::new(SlowReads::of(LOOK)));
+    let service = started(&world, slow.clone(), Config { broken, ..Config::default() }).await;
+    follow(&service);
+    let (gateway, clock) = (service.gateway(), world.clock());
+    let mut other = connect(&gateway).await.expect("a session");
+    assert!(is_answered(&mut other, create("/a", Lifetime::Persistent)).await);
+    let mut client = connect(&gateway).await.expect("a session");
+    let (history, told) = (RefCell::new(Vec::new()), Cell::new(None));
+    let changing = async {
+        for change in changes.iter().cycle() {
+            clock.sleep(LOOK / 3).await;
+            let shown = shown(&mut other, change.clone()).await;
+            let Some([Output::Reply { zxid, result: Ok(_), .. }]) = shown.as_deref() else {
+                panic!("{change:?}: {shown:?}")
+            };
+            history.borrow_mut().push((*zxid, change.clone()));
+            // Who made a change may hear of it after who watches it.
+            if told.get().is_some_and(|told| told <= *zxid) {
+                return;
+            }
+        }
+    };
+    let read = async {
+        client.submit(1, request);
+        let (reply, event) = slow.during(reply_and_event(&mut client)).await?;
+        told.set(Some(event.0));
+        Some((reply, event))
+    };
+    let (reply, event) = tokio::select! {
+        biased;
+        (shown, ()) = async { tokio::join!(read, changing) } => shown?,
+        () = clock.sleep(PATIENCE) => return None,
+    };
+    Some(Amid { history: history.into_inner(), reply, event })
+}
+
+/// What the client is shown, its reply first; none if it ends before.
+async fn reply_and_event(client: &mut Client) -> Option<(Reply, (Zxid, EventKind))> {
+    let mut outputs = Vec::new();
+    loop {
+        client.pump(&mut outputs).await.ok()?;
+        match &outputs[..] {
+            [Output::Reply { zxid, result, .. }, Output::Event { zxid: Some(changed), kind, .. }] => {
+                return Some(((*zxid, result.clone().ok()), (*changed, *kind)));
+            }
+            [] | [Output::Reply { .. }] => client.wait().await,
+            outputs => panic!("{outputs:?}"),
+        }
+    }
+}
+
+fn delete(path: &str) -> Request {
+    Request::Delete { path: path.into(), version: -1 }
+}
+
+/// The data of a znode that is set all the time.
+fn data(broken: Option<Broken>) -> Option<Amid> {
+    let request = Request::GetData { path: "/a".into(), watching: Watching::Yes };
+    simulated::run(amid(&[set("/a")], request, broken))
+}
+
+fn is_true_of_data(amid: &Amid) -> bool {
+    let (_, Some(Response::Data { stat, .. })) = &amid.reply else { return false };
+    stat.version as usize == amid.seen() && amid.is_first(|_| Some(EventKind::NodeDataChanged))
+}
+
+/// C3, C4.
+#[test]
+fn data_that_changes_at_every_look_is_read_and_watched_as_it_was_at_one_zxid() {
+    let amid = data(None).expect("it is answered");
+    assert!(is_true_of_data(&amid), "{amid:?}");
+}
+
+/// C3, broken.
+#[test]
+fn looking_again_for_ever_is_caught() {
+    assert!(data(Some(Broken::LooksAgainForEver)).is_none());
+}
+
+/// The children of a znode that come and go all the time.
+fn children(broken: Option<Broken>) -> Option<Amid> {
+    let made = |path: &str| create(path, Lifetime::Persistent);
+    let changes =
+        [made("/a/b"), made("/a/c"), delete("/a/b"), set("/a"), made("/a/d"), delete("/a/c"), delete("/a/d")];
+    let request = Request::GetChildren { path: "/a".into(), watching: Watching::Yes };
+    simulated::run(amid(&changes, request, broken))
+}
+
+fn is_true_of_children(amid: &Amid) -> bool {
+    let (_, Some(Response::Children { children, stat })) = &amid.reply else { return false };
+    let mut names = BTreeSet::new();
+    for (_, change) in &amid.history[..amid.seen()] {
+        match change {
+            Request::Create { path, .. } => drop(names.insert(path["/a/".len()..].to_owned())),
+            Request::Delete { path, .. } => drop(names.remove(&path["/a/".len()..])),
+            _ => {}
+        }
+    }
+    let is_whole = names.into_iter().eq(children.iter().cloned());
+    let fires = |change: &Request| {
+        let is_set = matches!(change, Request::SetData { .. });
+        (!is_set).then_some(EventKind::NodeChildrenChanged)
+    };
+    is_whole && stat.num_children as usize == children.len() && amid.is_first(fires)
+}
+
+/// C3, C4.
+#[test]
+fn children_that_change_at_every_look_are_listed_and_watched_as_they_were_at_one_zxid() {
+    let amid = children(None).expect("it is answered");
+    assert!(is_true_of_children(&amid), "{amid:?}");
+}
+
+/// C3, broken.
+#[test]
+fn showing_children_as_they_were_seen_is_caught() {
+    let amid = children(Some(Broken::ShowsWhatItSaw)).expect("it is answered");
+    assert!(!is_true_of_children(&amid), "{amid:?}");
+}
+
+/// A znode that is created and deleted all the time.
+fn existence(broken: Option<Broken>) -> Option<Amid> {
+    let changes = [create("/b", Lifetime::Persistent), delete("/b")];
+    let request = Request::Exists { path: "/b".into(), watching: Watching::Yes };
+    simulated::run(amid(&changes, request, broken))
+}
+
+fn is_true_of_existence(amid: &Amid) -> bool {
+    let is_there = matches!(amid.history[..amid.seen()].last(), Some((_, Request::Create { .. })));
+    let fires = |change: &Request| match change {
+        Request::Create { .. } => Some(EventKind::NodeCreated),
+        _ => Some(EventKind::NodeDeleted),
+    };
+    amid.reply.1.is_some() == is_there && amid.is_first(fires)
+}
+
+/// C3, C4.
+#[test]
+fn a_znode_that_comes_and_goes_at_every_look_is_there_or_not_as_it_was_at_one_zxid() {
+    let amid = existence(None).expect("it is answered");
+    assert!(is_true_of_existence(&amid), "{amid:?}");
+}
+
+/// C3, broken.
+#[test]
+fn showing_a_znode_as_missing_as_it_was_seen_is_caught() {
+    let amid = existence(Some(Broken::ShowsWhatItSaw)).expect("it is answered");
+    assert!(!is_true_of_existence(&amid), "{amid:?}");
+}
+
+/// C4, broken.
+#[test]
+fn watching_from_now_on_is_caught() {
+    let amid = existence(Some(Broken::WatchesFromNowOn)).expect("it is answered");
+    assert!(!is_true_of_existence(&amid), "{amid:?}");
+}
