@@ -302,3 +302,6 @@ impl StorageBackend for Backend {
         self.file.write_at(data, offset)
     }
 }
+
+#[cfg(test)]
+mod tests;

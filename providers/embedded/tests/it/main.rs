@@ -5,6 +5,7 @@
 mod child;
 mod contract;
 mod crash;
+mod failures;
 mod fall_back;
 mod faulty;
 mod first_segment;
