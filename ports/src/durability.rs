@@ -24,12 +24,12 @@
 //!
 //! From `external-synchrony.txt`, section 3; the incarnation is ours (rule P3).
 
-use std::fmt::Debug;
+use std::{fmt::Debug, ops::AddAssign};
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use crate::Result;
+use crate::{Item, Result, queue::Message};
 
 /// Which start of a store: grows durably before the first visible write of each start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
@@ -53,15 +53,53 @@ impl DurabilityPoint {
     pub const DURABLE: Self = Self { incarnation: Incarnation(0), position: Position(0) };
 }
 
-/// What an operation cost, in the units clouds bill by.
+/// What a mutation cost, in the units clouds bill by. It follows from what was asked and what was there, so it is the
+/// same whoever provides the port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cost {
-    /// Items read, or scanned.
+    /// Items, and cursors of lanes, that were looked at and left as they are, each once: refused, done before, or not
+    /// changed by what was asked; of a transaction that conflicts, the one item that it is refused for.
     pub reads: u32,
-    /// Items written.
+    /// Items made, changed or deleted, and cursors of lanes moved, each once; queues made, and messages sent,
+    /// acknowledged or given back, as many as were asked for, also where that had been done before.
     pub writes: u32,
-    /// Bytes carried in either direction.
+    /// The lengths of all these items as the call leaves them ([`Item::bytes_len`]), and of the bodies of messages sent.
     pub bytes: u64,
+}
+
+impl Cost {
+    /// Of an item that is left as it is; none: there is none, or it is a lane's cursor.
+    pub fn of_read(item: Option<&Item>) -> Self {
+        Self { reads: 1, writes: 0, bytes: bytes_of(item) }
+    }
+
+    /// Of an item that was changed, as it is after that; none: it was deleted, or is a lane's cursor.
+    pub fn of_write(item: Option<&Item>) -> Self {
+        Self { reads: 0, writes: 1, bytes: bytes_of(item) }
+    }
+
+    /// Of messages that are sent.
+    pub fn of_sending(messages: &[Message]) -> Self {
+        let bytes = messages.iter().map(|message| message.body.len() as u64).sum();
+        Self { bytes, ..Self::of_messages(messages.len()) }
+    }
+
+    /// Of messages that are acknowledged or given back, or of a queue that is made.
+    pub fn of_messages(count: usize) -> Self {
+        Self { writes: count as u32, ..Self::default() }
+    }
+}
+
+impl AddAssign for Cost {
+    fn add_assign(&mut self, other: Self) {
+        self.reads += other.reads;
+        self.writes += other.writes;
+        self.bytes += other.bytes;
+    }
+}
+
+fn bytes_of(item: Option<&Item>) -> u64 {
+    item.map_or(0, Item::bytes_len) as u64
 }
 
 /// What every mutation returns beside its result.

@@ -25,6 +25,7 @@
 //! - **K11** [`KeyValue::room`] says that there is room while there is. Where [`KeyValueLimits::tells_room`], it says
 //!   that there is not once an update was refused with [`NoRoom`](crate::ErrorKind::NoRoom), until there is again;
 //!   meanwhile items are read, and changed by transient updates that make them no larger.
+//! - **K12** A receipt's [`Cost`](crate::Cost) is what that says, of every answer.
 //!
 //! Not promised: an order between partitions, or durability before
 //! [`Externalize::externalize`](crate::Externalize::externalize). Nor does a point say anything of transient updates
@@ -90,6 +91,8 @@ pub enum Transacted {
         index: usize,
         /// Its item as it is.
         item: Option<Arc<Item>>,
+        /// What asking cost, and what the answer rests on (D6).
+        receipt: Receipt,
     },
 }
 
@@ -144,6 +147,8 @@ pub enum Batched {
     Early {
         /// The last sequence applied.
         cursor: u64,
+        /// What asking cost, and what the answer rests on (D6).
+        receipt: Receipt,
     },
 }
 

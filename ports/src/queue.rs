@@ -15,6 +15,7 @@
 //!   [`QueueLimits::shares_journal`] says so: one durability point covers both.
 //! - **Q8** Every delivery carries the deduplication id its message was sent with, so that a receiver who keeps the ids of
 //!   what he has done knows a message that was sent again after the window (Q4) or delivered again (Q3).
+//! - **Q9** A receipt's [`Cost`](crate::Cost) is what that says.
 //!
 //! Not promised: an order between groups, or exactly one delivery.
 

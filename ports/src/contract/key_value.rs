@@ -1,6 +1,7 @@
 //! The cases of [`KeyValue`](crate::KeyValue), one module per promise or few.
 
 mod batches;
+mod costs;
 mod operations;
 mod room;
 mod scans;
@@ -190,6 +191,11 @@ macro_rules! key_value_contract {
                 "K10" a_repeated_transient_operation_is_recognised_as_done,
                 "K10" transient_and_durable_updates_of_concurrent_writers_all_count,
                 "K10" whoever_waits_for_a_transient_update_waits_for_what_came_before_it,
+            }
+            costs {
+                "K12" an_update_costs_a_write_or_where_it_changes_nothing_a_read,
+                "K12" a_transaction_costs_what_its_updates_cost_and_refused_the_one_it_is_refused_for,
+                "K12" a_batch_costs_each_of_its_items_once_and_its_lanes_cursor,
             }
             room {
                 "K11" there_is_room_while_nothing_is_refused,

@@ -325,3 +325,6 @@ impl ViewRange {
         Ok(Some((key, Bytes::copy_from_slice(value.value()))))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -27,7 +27,7 @@ pub struct Config {
     /// What the queues cannot exceed; a test that waits for the deduplication window shortens it here.
     #[doc(hidden)]
     pub queue_limits: QueueLimits,
-    /// Breaks D1 on purpose, so that the power-loss test can show that it would notice.
+    /// Breaks D1 and O1 on purpose, so that the power-loss test can show that it would notice.
     #[doc(hidden)]
     pub acknowledge_before_sync: bool,
     /// Serves blocks of the checkpoint store unchecked, so that the tests of damage can show that they would notice.

@@ -8,7 +8,10 @@
 //! [`KeyValueLimits::operation_retention_ms`], so that a late repeat is recognised (K8) and its version does
 //! not go back (K9); after that it counts as never having been, and a checkpoint removes it.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, btree_map},
+    sync::Arc,
+};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -174,24 +177,23 @@ fn update_one(store: &mut Store, update: &Update, claim: Claim) -> Result<Update
     let key = item_key(&update.key);
     let found = store.item(&key)?;
     let present = stored(found.value.as_deref());
-    let bytes = |item: &Option<Arc<Item>>| item.as_deref().map_or(0, Item::bytes_len) as u64;
     match evaluate(present, update, &LIMITS)? {
         Evaluated::Refused => {
             let item = present.item.clone();
-            let cost = Cost { reads: 1, writes: 0, bytes: bytes(&item) };
+            let cost = Cost::of_read(item.as_deref());
             let receipt = Receipt { point: store.point(), cost };
             Ok(Updated { outcome: Outcome::Conflict(item), receipt })
         }
         Evaluated::Unchanged => {
             let item = present.item.clone();
-            let cost = Cost { reads: 1, writes: 0, bytes: bytes(&item) };
+            let cost = Cost::of_read(item.as_deref());
             let receipt = Receipt { point: store.point(), cost };
             Ok(Updated { outcome: Outcome::Done(item), receipt })
         }
         Evaluated::Changed(changed) => {
             let item = changed.item.clone();
             let record = record_of(changed).map(|item| Record::Item(Arc::new(item)));
-            let cost = Cost { reads: 0, writes: 1, bytes: bytes(&item) };
+            let cost = Cost::of_write(item.as_deref());
             if let Some(record) = &record
                 && update.retention == Retention::Transient
                 && store.overlay.set_unjournaled(&key, record, found.below)
@@ -218,15 +220,16 @@ fn transact(store: &mut Store, updates: &[Update], claim: Claim) -> Result<Trans
         let present = stored(found.value.as_deref());
         match evaluate(present, update, &LIMITS)? {
             Evaluated::Refused => {
-                return Ok(Transacted::Conflict { index, item: present.item.clone() });
+                let item = present.item.clone();
+                let receipt = Receipt { point: store.point(), cost: Cost::of_read(item.as_deref()) };
+                return Ok(Transacted::Conflict { index, item, receipt });
             }
             Evaluated::Unchanged => {
-                cost.reads += 1;
+                cost += Cost::of_read(present.item.as_deref());
                 items.push(present.item.clone());
             }
             Evaluated::Changed(changed) => {
-                cost.writes += 1;
-                cost.bytes += changed.item.as_deref().map_or(0, Item::bytes_len) as u64;
+                cost += Cost::of_write(changed.item.as_deref());
                 items.push(changed.item.clone());
                 let record = record_of(changed).map(|item| Record::Item(Arc::new(item)));
                 reserved += entry_bound(&key, record.as_ref()) as u64;
@@ -263,18 +266,24 @@ fn write_batch(store: &mut Store, batch: Batch, claim: Claim) -> Result<Batched>
         Some(_) => return Err(Error::corrupt(format!("read the cursor of {lane:?}"))),
         None => 0,
     };
+    let receipt = Receipt { point: store.point(), cost: Cost::of_read(None) };
     if batch.sequence <= cursor {
-        return Ok(Batched::Repeat(Receipt { point: store.point(), cost: Cost::default() }));
+        return Ok(Batched::Repeat(receipt));
     }
     if batch.sequence > cursor + 1 {
-        return Ok(Batched::Early { cursor });
+        return Ok(Batched::Early { cursor, receipt });
     }
-    let mut cost = Cost::default();
-    let staged = stage(store, batch.changes, &mut cost)?;
+    let mut cost = Cost::of_write(None);
+    let staged = stage(store, batch.changes)?;
     let moved = Record::Lane(batch.sequence);
     let mut reserved = entry_bound(&lane, Some(&moved)) as u64;
     let mut changes = Vec::with_capacity(staged.len());
-    for (key, (stored, below)) in staged {
+    for (key, Staged { stored, below, is_changed }) in staged {
+        if !is_changed {
+            cost += Cost::of_read(stored.item.as_deref());
+            continue;
+        }
+        cost += Cost::of_write(stored.item.as_deref());
         let record = record_of(stored).map(|item| Record::Item(Arc::new(item)));
         reserved += entry_bound(&key, record.as_ref()) as u64;
         changes.push((key, record, below));
@@ -287,27 +296,28 @@ fn write_batch(store: &mut Store, batch: Batch, claim: Claim) -> Result<Batched>
     Ok(Batched::Done(Receipt { point: store.order(), cost }))
 }
 
+/// An item as a batch makes it.
+struct Staged {
+    stored: Stored,
+    /// Whether there is a record of it below the overlay.
+    below: bool,
+    is_changed: bool,
+}
+
 /// What a batch makes of each item it touches, later changes of one item over earlier ones.
-fn stage(
-    store: &mut Store,
-    changes: Vec<(Key, Change)>,
-    cost: &mut Cost,
-) -> Result<BTreeMap<RecordKey, (Stored, bool)>> {
-    let mut staged: BTreeMap<RecordKey, (Stored, bool)> = BTreeMap::new();
+fn stage(store: &mut Store, changes: Vec<(Key, Change)>) -> Result<BTreeMap<RecordKey, Staged>> {
+    let mut staged: BTreeMap<RecordKey, Staged> = BTreeMap::new();
     for (key, change) in changes {
-        let record_key = item_key(&key);
-        let update = Update::of(key, change);
-        let (evaluated, below) = if let Some((stored, below)) = staged.get(&record_key) {
-            (evaluate(stored, &update, &LIMITS)?, *below)
-        } else {
-            let Found { value, below } = store.item(&record_key)?;
-            let present = stored(value.as_deref());
-            (evaluate(present, &update, &LIMITS)?, below)
+        let place = match staged.entry(item_key(&key)) {
+            btree_map::Entry::Occupied(there) => there.into_mut(),
+            btree_map::Entry::Vacant(free) => {
+                let Found { value, below } = store.item(free.key())?;
+                let stored = stored(value.as_deref()).clone();
+                free.insert(Staged { stored, below, is_changed: false })
+            }
         };
-        if let Evaluated::Changed(stored) = evaluated {
-            cost.writes += 1;
-            cost.bytes += stored.item.as_deref().map_or(0, Item::bytes_len) as u64;
-            staged.insert(record_key, (stored, below));
+        if let Evaluated::Changed(stored) = evaluate(&place.stored, &Update::of(key, change), &LIMITS)? {
+            (place.stored, place.is_changed) = (stored, true);
         }
     }
     Ok(staged)

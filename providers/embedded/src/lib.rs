@@ -92,6 +92,9 @@ impl Embedded {
             let directory = engine.objects_directory();
             let trial = directory.with_file_name(objects::TRIAL);
             match objects::open(&directory, trial, Arc::clone(&engine.config.storage)) {
+                Ok(objects) if engine.config.acknowledge_before_sync => {
+                    Ok((engine, Arc::new(objects.acknowledging_before_sync())))
+                }
                 Ok(objects) => Ok((engine, Arc::new(objects))),
                 Err(error) => {
                     engine.shut_down(false);

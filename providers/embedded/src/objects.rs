@@ -63,6 +63,13 @@ pub(crate) fn open(
     Ok(Objects { files: files.with_fsync(true), storage, trial, refused: Mutex::default() })
 }
 
+impl Objects {
+    /// Breaks O1 on purpose: objects are acknowledged before they and their names are synced.
+    pub(crate) fn acknowledging_before_sync(self) -> Self {
+        Self { files: self.files.with_fsync(false), ..self }
+    }
+}
+
 /// Now, as files are dated, by making the file `trial`: their clock is a coarser one than the system's, and behind it.
 fn moment_of_files(trial: &Path) -> io::Result<SystemTime> {
     fs::write(trial, [])?;

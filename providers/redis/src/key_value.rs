@@ -90,9 +90,8 @@ impl KeyValue for Store {
         }
         let attempted = || format!("transact {} items from {:?} on", updates.len(), updates[0].key);
         let (mut transacted, point) = settle(&self.servers, &self.turns, &places, &attempted, decide).await?;
-        if let Transacted::Done { receipt, .. } = &mut transacted {
-            receipt.point = point;
-        }
+        let (Transacted::Done { receipt, .. } | Transacted::Conflict { receipt, .. }) = &mut transacted;
+        receipt.point = point;
         Ok(transacted)
     }
 
@@ -124,10 +123,6 @@ fn todo(stamps: &Stamps, present: &Stored, changed: &Stored) -> Todo {
     }
 }
 
-fn bytes_of(item: Option<&Arc<Item>>) -> u64 {
-    item.map_or(0, |item| item.bytes_len()) as u64
-}
-
 impl Store {
     /// Whether what an update rests on is there (D4), as of the server that is known when it is asked: a restart that
     /// strikes while the update is under way is not noticed in time.
@@ -144,18 +139,17 @@ impl Store {
 
     fn decide_one(&self, present: &Bytes, update: &Update) -> Result<Decision<(Outcome, Cost)>> {
         let present = codec::decode(present)?;
-        let read = |item: &Option<Arc<Item>>| Cost { reads: 1, writes: 0, bytes: bytes_of(item.as_ref()) };
         Ok(match evaluate(&present, update, &self.key_value_limits)? {
             Evaluated::Refused => {
-                let cost = read(&present.item);
+                let cost = Cost::of_read(present.item.as_deref());
                 Decision { todo: Vec::new(), answer: (Outcome::Conflict(present.item), cost) }
             }
             Evaluated::Unchanged => {
-                let cost = read(&present.item);
+                let cost = Cost::of_read(present.item.as_deref());
                 Decision { todo: Vec::new(), answer: (Outcome::Done(present.item), cost) }
             }
             Evaluated::Changed(changed) => {
-                let cost = Cost { reads: 0, writes: 1, bytes: bytes_of(changed.item.as_ref()) };
+                let cost = Cost::of_write(changed.item.as_deref());
                 let todo = vec![todo(&self.stamps, &present, &changed)];
                 Decision { todo, answer: (Outcome::Done(changed.item), cost) }
             }
@@ -168,17 +162,18 @@ impl Store {
             let stored = codec::decode(bytes)?;
             match evaluate(&stored, update, &self.key_value_limits)? {
                 Evaluated::Refused => {
-                    let answer = Transacted::Conflict { index, item: stored.item };
+                    let receipt =
+                        Receipt { cost: Cost::of_read(stored.item.as_deref()), ..Receipt::default() };
+                    let answer = Transacted::Conflict { index, item: stored.item, receipt };
                     return Ok(Decision { todo: Vec::new(), answer });
                 }
                 Evaluated::Unchanged => {
-                    cost.reads += 1;
+                    cost += Cost::of_read(stored.item.as_deref());
                     all.push(Todo::Check);
                     items.push(stored.item);
                 }
                 Evaluated::Changed(changed) => {
-                    cost.writes += 1;
-                    cost.bytes += bytes_of(changed.item.as_ref());
+                    cost += Cost::of_write(changed.item.as_deref());
                     all.push(todo(&self.stamps, &stored, &changed));
                     items.push(changed.item);
                 }
@@ -243,12 +238,13 @@ impl Store {
             for change in changes {
                 let update = Update::of((*key).clone(), (*change).clone());
                 if let Evaluated::Changed(changed) = evaluate(&stored, &update, &self.key_value_limits)? {
-                    cost.writes += 1;
-                    cost.bytes += bytes_of(changed.item.as_ref());
                     stored = changed;
                 }
             }
-            all.push(if stored == before { Todo::Check } else { todo(&self.stamps, &before, &stored) });
+            let is_changed = stored != before;
+            let item = stored.item.as_deref();
+            cost += if is_changed { Cost::of_write(item) } else { Cost::of_read(item) };
+            all.push(if is_changed { todo(&self.stamps, &before, &stored) } else { Todo::Check });
         }
         Ok((all, cost))
     }
@@ -263,7 +259,8 @@ impl Store {
             if let Some(answer) = out_of_turn(cursor, batch.sequence) {
                 return Ok(Decision { todo: Vec::new(), answer });
             }
-            let (staged, cost) = self.stage(&items, &present[1..])?;
+            let (staged, mut cost) = self.stage(&items, &present[1..])?;
+            cost += Cost::of_write(None);
             let mut todo = vec![Todo::Set(self.stamps.encode_cursor(batch.sequence))];
             todo.extend(staged);
             Ok(Decision { todo, answer: Batched::Done(Receipt { cost, ..Receipt::default() }) })
@@ -278,9 +275,9 @@ impl Store {
         let attempted = || format!("write batch {} of lane {:?}", batch.sequence, batch.lane);
         let lane = self.names.lane(&batch.lane);
         let found = self.servers.get(&lane).await;
-        let (_, cursor) = found.map_err(|failure| failure.into_error(Effect::Reads, attempted()))?;
+        let (point, cursor) = found.map_err(|failure| failure.into_error(Effect::Reads, attempted()))?;
         if let Some(answer) = out_of_turn(codec::decode_cursor(&cursor)?, batch.sequence) {
-            return Ok(answer);
+            return Ok(at(answer, point));
         }
         let mut partitions: BTreeMap<&[u8], Vec<(&Key, Vec<&Change>)>> = BTreeMap::new();
         for (key, changes) in by_item(&batch.changes) {
@@ -290,10 +287,9 @@ impl Store {
         for items in partitions.values() {
             self.write_partition(batch, items, Judging::Only).await?;
         }
-        let mut cost = Cost::default();
+        let mut cost = Cost::of_write(None);
         for items in partitions.values() {
-            let one = self.write_partition(batch, items, Judging::AndWriting).await?;
-            (cost.writes, cost.bytes) = (cost.writes + one.writes, cost.bytes + one.bytes);
+            cost += self.write_partition(batch, items, Judging::AndWriting).await?;
         }
         let decide = |present: &[Bytes]| {
             let cursor = codec::decode_cursor(&present[0])?;
@@ -343,17 +339,20 @@ enum Judging {
 
 /// The answer to a batch that is not the next one.
 fn out_of_turn(cursor: u64, sequence: u64) -> Option<Batched> {
+    let receipt = Receipt { cost: Cost::of_read(None), ..Receipt::default() };
     if sequence <= cursor {
-        return Some(Batched::Repeat(Receipt::default()));
+        return Some(Batched::Repeat(receipt));
     }
-    (sequence > cursor + 1).then_some(Batched::Early { cursor })
+    (sequence > cursor + 1).then_some(Batched::Early { cursor, receipt })
 }
 
 fn at(batched: Batched, point: DurabilityPoint) -> Batched {
     match batched {
         Batched::Done(receipt) => Batched::Done(Receipt { point, ..receipt }),
         Batched::Repeat(receipt) => Batched::Repeat(Receipt { point, ..receipt }),
-        early @ Batched::Early { .. } => early,
+        Batched::Early { cursor, receipt } => {
+            Batched::Early { cursor, receipt: Receipt { point, ..receipt } }
+        }
     }
 }
 

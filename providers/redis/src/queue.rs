@@ -70,20 +70,19 @@ impl Queue for Store {
             decimal(u8::from(has_dead_letters)),
         ];
         let (receipt, _) = self.about(queue, Script::QueueCreate, &arguments, Effect::Changes).await?;
-        Ok(receipt)
+        Ok(Receipt { cost: Cost::of_messages(1), ..receipt })
     }
 
     async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
         check_messages(queue, &messages, &self.queue_limits)?;
         let mut arguments = vec![microseconds(self.queue_limits.deduplication_window_ms)];
-        let (writes, bytes) =
-            (messages.len() as u32, messages.iter().map(|message| message.body.len() as u64).sum());
+        let cost = Cost::of_sending(&messages);
         for Message { group, deduplication, body } in messages {
             let has_id = decimal(u8::from(deduplication.is_some()));
             arguments.extend([group, has_id, deduplication.unwrap_or_default(), body]);
         }
         let (receipt, _) = self.about(queue, Script::QueueSend, &arguments, Effect::Changes).await?;
-        Ok(Receipt { cost: Cost { reads: 0, writes, bytes }, ..receipt })
+        Ok(Receipt { cost, ..receipt })
     }
 
     async fn receive_hidden(
@@ -123,14 +122,14 @@ impl Queue for Store {
     async fn acknowledge(&self, queue: &str, handles: &[Handle]) -> Result<Receipt> {
         let arguments: Vec<Bytes> = handles.iter().flat_map(handle_arguments).collect();
         let (receipt, _) = self.about(queue, Script::QueueAcknowledge, &arguments, Effect::Changes).await?;
-        Ok(Receipt { cost: Cost { writes: handles.len() as u32, ..Cost::default() }, ..receipt })
+        Ok(Receipt { cost: Cost::of_messages(handles.len()), ..receipt })
     }
 
     async fn release(&self, queue: &str, handle: &Handle, delay_ms: u64, reason: &str) -> Result<Receipt> {
         let mut arguments = handle_arguments(handle).to_vec();
         arguments.extend([microseconds(delay_ms), Bytes::copy_from_slice(reason.as_bytes())]);
         let (receipt, _) = self.about(queue, Script::QueueRelease, &arguments, Effect::Changes).await?;
-        Ok(Receipt { cost: Cost { writes: 1, ..Cost::default() }, ..receipt })
+        Ok(Receipt { cost: Cost::of_messages(1), ..receipt })
     }
 
     async fn extend(&self, queue: &str, handle: &Handle, timeout_ms: u64) -> Result<()> {

@@ -64,7 +64,7 @@ impl KeyValue for SimulatedStore {
         let say = |batched: &Batched| match batched {
             Batched::Done(_) => "done".into(),
             Batched::Repeat(_) => "repeat".into(),
-            Batched::Early { cursor } => format!("early, the cursor is {cursor}").into(),
+            Batched::Early { cursor, .. } => format!("early, the cursor is {cursor}").into(),
         };
         self.0.call("write_batch", subject, Kind::Changes, perform, say).await
     }
@@ -146,8 +146,9 @@ impl Store {
         check_key(&update.key, &self.limits)?;
         self.check_basis(&update)?;
         let stored = self.stored(&update.key, now);
-        let bytes = update_bytes(stored);
-        let outcome = match evaluate(stored, &update, &self.limits)? {
+        let evaluated = evaluate(stored, &update, &self.limits)?;
+        let cost = cost_of(&evaluated, stored);
+        let outcome = match evaluated {
             Evaluated::Refused => Outcome::Conflict(stored.item.clone()),
             Evaluated::Unchanged => Outcome::Done(stored.item.clone()),
             Evaluated::Changed(next)
@@ -164,7 +165,7 @@ impl Store {
                 Outcome::Done(item)
             }
         };
-        Ok(Updated { outcome, receipt: self.receipt(Cost { reads: 0, writes: 1, bytes }) })
+        Ok(Updated { outcome, receipt: self.receipt(cost) })
     }
 
     fn transact(&mut self, updates: &[Update], now: Duration) -> Result<Transacted> {
@@ -175,10 +176,13 @@ impl Store {
         let mut cost = Cost::default();
         for (index, update) in updates.iter().enumerate() {
             let stored = self.stored(&update.key, now);
-            cost = Cost { writes: cost.writes + 1, bytes: cost.bytes + update_bytes(stored), ..cost };
-            match evaluate(stored, update, &self.limits)? {
+            let evaluated = evaluate(stored, update, &self.limits)?;
+            let one = cost_of(&evaluated, stored);
+            cost += one;
+            match evaluated {
                 Evaluated::Refused => {
-                    return Ok(Transacted::Conflict { index, item: stored.item.clone() });
+                    let (item, receipt) = (stored.item.clone(), self.receipt(one));
+                    return Ok(Transacted::Conflict { index, item, receipt });
                 }
                 Evaluated::Unchanged => items.push(stored.item.clone()),
                 Evaluated::Changed(next) => {
@@ -204,24 +208,33 @@ impl Store {
         }
         let cursor = self.lanes.get(&batch.lane).copied().unwrap_or(0);
         if batch.sequence <= cursor {
-            return Ok(Batched::Repeat(self.receipt(Cost { writes: 1, ..Cost::default() })));
+            return Ok(Batched::Repeat(self.receipt(Cost::of_read(None))));
         }
         if batch.sequence > cursor + 1 {
-            return Ok(Batched::Early { cursor });
+            return Ok(Batched::Early { cursor, receipt: self.receipt(Cost::of_read(None)) });
         }
-        let writes = batch.changes.len() as u32 + 1;
         let mut overlay: BTreeMap<Key, Stored> = BTreeMap::new();
+        let mut costs: BTreeMap<Key, Cost> = BTreeMap::new();
         for (key, change) in batch.changes {
             check_key(&key, &self.limits)?;
             let update = Update::of(key, change);
             let stored = overlay.get(&update.key).unwrap_or_else(|| self.stored(&update.key, now));
-            if let Evaluated::Changed(next) = evaluate(stored, &update, &self.limits)? {
+            let evaluated = evaluate(stored, &update, &self.limits)?;
+            let one = cost_of(&evaluated, stored);
+            if let Evaluated::Changed(next) = evaluated {
+                costs.insert(update.key.clone(), one);
                 overlay.insert(update.key, next);
+            } else {
+                costs.entry(update.key).or_insert(one);
             }
+        }
+        let mut cost = Cost::of_write(None);
+        for one in costs.into_values() {
+            cost += one;
         }
         self.check_room()?;
         self.put_all(overlay, Some((batch.lane, batch.sequence)), now);
-        Ok(Batched::Done(self.receipt(Cost { writes, ..Cost::default() })))
+        Ok(Batched::Done(self.receipt(cost)))
     }
 
     /// Stores all of these at one position, or takes none if there is nothing to store.
@@ -239,6 +252,9 @@ impl Store {
     }
 }
 
-fn update_bytes(stored: &Stored) -> u64 {
-    stored.item.as_ref().map_or(0, |item| item.bytes_len() as u64)
+fn cost_of(evaluated: &Evaluated, stored: &Stored) -> Cost {
+    match evaluated {
+        Evaluated::Refused | Evaluated::Unchanged => Cost::of_read(stored.item.as_deref()),
+        Evaluated::Changed(next) => Cost::of_write(next.item.as_deref()),
+    }
 }

@@ -200,7 +200,7 @@ impl Store {
             QueueUndo::Created
         };
         self.order(vec![Undo::Queue(queue.to_owned(), undo)]);
-        self.receipt(Cost { writes: 1, ..Cost::default() })
+        self.receipt(Cost::of_messages(1))
     }
 
     /// A queue of the cloud's own, which no crash takes back.
@@ -210,10 +210,10 @@ impl Store {
 
     /// Appends an event to a queue of the cloud's own, whose messages have limits of their own.
     pub(crate) fn send_event(&mut self, queue: &str, message: Message, now: Duration) -> Result<Receipt> {
-        let bytes = message.body.len() as u64;
+        let cost = Cost::of_sending(std::slice::from_ref(&message));
         let undo = self.queue(queue)?.send(message, now, Duration::ZERO);
         self.order(undo.into_iter().map(|undo| Undo::Queue(queue.to_owned(), undo)).collect());
-        Ok(self.receipt(Cost { reads: 0, writes: 1, bytes }))
+        Ok(self.receipt(cost))
     }
 
     pub(crate) fn send(&mut self, queue: &str, messages: Vec<Message>, now: Duration) -> Result<Receipt> {
@@ -230,8 +230,7 @@ impl Store {
                 )));
             }
         }
-        let (writes, bytes) =
-            (messages.len() as u32, messages.iter().map(|message| message.body.len() as u64).sum());
+        let cost = Cost::of_sending(&messages);
         let window = Duration::from_millis(limits.deduplication_window_ms);
         let state = self.queue(queue)?;
         let undo: Vec<_> = messages
@@ -242,7 +241,7 @@ impl Store {
         if !undo.is_empty() {
             self.order(undo);
         }
-        Ok(self.receipt(Cost { reads: 0, writes, bytes }))
+        Ok(self.receipt(cost))
     }
 
     /// Gives a batch to a consumer, hidden for `hidden_for` or the queue's visibility timeout.
@@ -261,11 +260,10 @@ impl Store {
 
     fn acknowledge(&mut self, queue: &str, handles: &[Handle], twice: bool) -> Result<Receipt> {
         let undo = self.queue(queue)?.acknowledge(handles, twice);
-        let writes = handles.len() as u32;
         if !undo.is_empty() {
             self.order(undo.into_iter().map(|undo| Undo::Queue(queue.to_owned(), undo)).collect());
         }
-        Ok(self.receipt(Cost { writes, ..Cost::default() }))
+        Ok(self.receipt(Cost::of_messages(handles.len())))
     }
 
     /// Takes back what consumers have kept for too long, and gives up what failed for good.

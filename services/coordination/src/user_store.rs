@@ -352,11 +352,11 @@ impl UserStore {
     ) -> Result<()> {
         match self.items.transact(updates).await? {
             Transacted::Done { receipt, .. } => basis.seen(receipt.point),
-            Transacted::Conflict { item, .. } => {
+            Transacted::Conflict { item, receipt, .. } => {
                 let number = |name| item.as_ref().and_then(|item| item.integer(name)).unwrap_or_default();
                 let (applied, parts) = (number(SLOT) as u64, number(PART) as usize);
                 if applied >= step.slot || (applied == step.previous && parts > part) {
-                    return basis.look(&*self.items); // by a predecessor that was only slow
+                    return basis.seen(receipt.point); // by a predecessor that was only slow
                 }
                 Err(Error::corrupt(format!(
                     "apply slot {} part {part} where the cursor is at {applied}",

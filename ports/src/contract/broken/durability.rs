@@ -53,6 +53,8 @@ pub const BROKEN: &[Broken<Subject>] = &[
     Broken::new("D6", "CoversNoUnchangedTransaction", answers::of_an_unchanged_transaction),
     Broken::new("D6", "CoversNoBatch", answers::of_a_batch),
     Broken::new("D6", "CoversNoRepeatedBatch", answers::of_a_repeated_batch),
+    Broken::new("D6", "CoversNoTransactionsConflict", answers::of_a_transactions_conflict),
+    Broken::new("D6", "CoversNoEarlyBatch", answers::of_an_early_batch),
     Broken::new("D6", "CoversNoCreation", |honest| answers::of_queues(honest, Given::Creation)),
     Broken::new("D6", "CoversNoRelease", |honest| answers::of_queues(honest, Given::Release)),
 ];

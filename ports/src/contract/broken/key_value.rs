@@ -1,5 +1,6 @@
-//! Key-value stores that break K1 to K11. What a crash does to transient updates is in [`super::durability`].
+//! Key-value stores that break K1 to K12. What a crash does to transient updates is in [`super::durability`].
 
+mod costs;
 mod repeats;
 mod scans;
 mod single;
@@ -49,6 +50,11 @@ pub const BROKEN: &[Broken<Subject>] = &[
     }),
     Broken::new("K11", "SaysThereIsRoom", |subject| twisted(subject, transient::SaysThereIsRoom::around)),
     Broken::new("K11", "SaysThereIsNone", |subject| twisted(subject, transient::SaysThereIsNone::around)),
+    Broken::new("K12", "BillsRefusalsAsWrites", |subject| twisted(subject, costs::Misbills::refusals)),
+    Broken::new("K12", "BillsWhatWasBefore", |subject| twisted(subject, costs::Misbills::growth)),
+    Broken::new("K12", "BillsNoRepeats", |subject| twisted(subject, costs::Misbills::repeats)),
+    Broken::new("K12", "BillsTheFirstAlone", |subject| twisted(subject, costs::Misbills::transactions)),
+    Broken::new("K12", "BillsTheCursorAlone", |subject| twisted(subject, costs::Misbills::batches)),
 ];
 
 /// A store that differs from an honest one in what it overrides.

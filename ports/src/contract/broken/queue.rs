@@ -1,4 +1,4 @@
-//! Queues that break Q1 to Q8. What their points leave out is in [`super::durability`].
+//! Queues that break Q1 to Q9. What their points leave out is in [`super::durability`].
 
 mod delivering;
 mod sending;
@@ -37,6 +37,7 @@ pub const BROKEN: &[Broken<Subject>] = &[
     Broken::new("Q7", "KeepsItsOwnOrder", |subject| twisted(subject, sending::KeepsItsOwnOrder::around)),
     Broken::new("Q8", "KeepsIdsToItself", |subject| twisted(subject, delivering::KeepsIdsToItself)),
     Broken::new("Q8", "CarriesIdsOnce", |subject| twisted(subject, delivering::CarriesIdsOnce)),
+    Broken::new("Q9", "BillsCalls", |subject| twisted(subject, sending::BillsCalls)),
 ];
 
 /// Queues that differ from honest ones in what they override.

@@ -185,6 +185,44 @@ pub(super) async fn the_point_of_a_batch_covers_it_and_so_does_a_repeats(subject
     .await;
 }
 
+/// D6, K5.
+pub(super) async fn the_point_of_a_transactions_conflict_covers_what_did_not_fit(subject: Subject) {
+    covers(
+        subject,
+        async |store, place| done(store, add(place)).await,
+        async |store, place| {
+            let loser = add(place).when(Condition::attribute("n", Test::is_integer(1)));
+            let beside = Update::put(Key::new("answers", [&place.sort()[..], b" beside"].concat()), vec![]);
+            match store.transact(vec![beside, loser]).await.expect("transact answers") {
+                Transacted::Conflict { index: 1, receipt, .. } => receipt.point,
+                other => panic!("{other:?}"),
+            }
+        },
+    )
+    .await;
+}
+
+/// D6, K7: whoever hears that he is too early goes on from the cursor that he is told.
+pub(super) async fn the_point_of_an_early_batch_covers_the_batches_before_it(subject: Subject) {
+    let batch = async |store: &SharedKeyValue, place: &Key, sequence| {
+        let changes = vec![(place.clone(), Change::Modify(vec![Action::Add("n".into(), 1)]))];
+        let batch = Batch { lane: place.sort(), sequence, changes };
+        store.write_batch(batch).await.expect("write_batch answers")
+    };
+    covers(
+        subject,
+        async |store, place| match batch(store, place, 1).await {
+            Batched::Done(receipt) => receipt.point,
+            other => panic!("{other:?}"),
+        },
+        async |store, place| match batch(store, place, 3).await {
+            Batched::Early { cursor: 1, receipt } => receipt.point,
+            other => panic!("{other:?}"),
+        },
+    )
+    .await;
+}
+
 /// The point of a message sent to `name`.
 async fn sent(queue: &SharedQueue, name: &str, body: &str) -> DurabilityPoint {
     queue.send(name, vec![message(body)]).await.expect("send answers").point

@@ -246,7 +246,7 @@ pub(super) async fn a_lanes_cursor_survives(subject: Subject) {
         assert!(matches!(batched, Batched::Repeat(_)), "{sequence}: {batched:?}");
     }
     let early = store.write_batch(batch(5)).await.expect("write_batch answers");
-    assert_eq!(early, Batched::Early { cursor: 3 });
+    assert!(matches!(early, Batched::Early { cursor: 3, .. }), "{early:?}");
     store.write_batch(batch(4)).await.expect("write_batch answers");
     assert_eq!(read(&store, &Key::new("lane", "item")).await, Some(4));
 }

@@ -49,7 +49,14 @@ impl Order {
 fn done(transacted: Transacted) -> Vec<Option<Arc<Item>>> {
     match transacted {
         Transacted::Done { items, .. } => items,
-        Transacted::Conflict { index, item } => panic!("update {index} conflicts with {item:?}"),
+        Transacted::Conflict { index, item, .. } => panic!("update {index} conflicts with {item:?}"),
+    }
+}
+
+fn conflict(transacted: Transacted) -> (usize, Option<Arc<Item>>) {
+    match transacted {
+        Transacted::Conflict { index, item, .. } => (index, item),
+        Transacted::Done { items, .. } => panic!("it was done, giving {items:?}"),
     }
 }
 
@@ -65,7 +72,7 @@ pub(super) async fn a_transaction_applies_all_its_updates_or_none(subject: Subje
         ]
     };
     let refused = subject.transact(updates(Condition::Absent)).await;
-    assert_eq!(refused, Transacted::Conflict { index: 1, item: Some(held.clone()) });
+    assert_eq!(conflict(refused), (1, Some(held.clone())));
     assert_eq!((subject.get(&one).await, subject.get(&two).await), (None, None));
     assert_eq!(subject.get(&gone).await, Some(held));
 
@@ -133,7 +140,7 @@ pub(super) async fn money_moved_by_concurrent_transactions_is_neither_made_nor_l
                         continue;
                     }
                     let (amount, order) = (30 + (writer % 50) as i64, Order::of(writer + round));
-                    if let Transacted::Conflict { index, item } =
+                    if let Transacted::Conflict { index, item, .. } =
                         subject.transact(transfer(from, to, amount, order)).await
                     {
                         assert_eq!(index, usize::from(order == Order::CreditFirst), "the debit is refused");
@@ -193,7 +200,7 @@ pub(super) async fn a_transaction_spans_partitions_where_limits_say_so(subject: 
     let (here, there) = (key("span here", "item"), key("span there", "item"));
     let add = |place: &Key| Update::modify(place.clone(), vec![Action::Add("n".into(), 1)]);
     let refused = subject.transact(vec![add(&here), add(&there).when(Condition::Exists)]).await;
-    assert_eq!(refused, Transacted::Conflict { index: 1, item: None });
+    assert_eq!(conflict(refused), (1, None));
     assert_eq!((subject.get(&here).await, subject.get(&there).await), (None, None));
     done(subject.transact(vec![add(&here), add(&there)]).await);
     assert_eq!((subject.integer(&here, "n").await, subject.integer(&there, "n").await), (Some(1), Some(1)));

@@ -168,7 +168,7 @@ impl Queues {
         name: &str,
         messages: Vec<Message>,
         window_ms: u64,
-    ) -> Result<u32> {
+    ) -> Result<()> {
         let queue = self.by_name.get_mut(name).ok_or_else(|| unknown(name))?;
         let bytes: usize = messages
             .iter()
@@ -190,7 +190,7 @@ impl Queues {
             store.reserve((bytes + gone) as u64, Claim::Ordinary)?;
         }
         forget_expired(queue, store, expired);
-        let mut sent = 0;
+        let mut has_new = false;
         for message in messages {
             if let Some(id) = &message.deduplication {
                 let known = queue.deduplication.get(id).is_some_and(|expires| *expires > now);
@@ -211,12 +211,12 @@ impl Queues {
                 set_records(store, &entry, message.body);
             }
             append(queue, message.group, entry);
-            sent += 1;
+            has_new = true;
         }
-        if sent > 0 && (!is_transient || has_ids) {
+        if has_new && (!is_transient || has_ids) {
             store.order();
         }
-        Ok(sent)
+        Ok(())
     }
 
     /// Gives the head of the next group in line to a consumer.
@@ -261,37 +261,36 @@ impl Queues {
         Ok(deliveries)
     }
 
-    /// Removes delivered messages; answers how many.
+    /// Removes delivered messages.
     pub(crate) fn acknowledge(
         &mut self,
         store: &mut Store,
         name: &str,
         handles: &[Handle],
         now: Duration,
-    ) -> Result<u32> {
+    ) -> Result<()> {
         let queue = self.by_name.get_mut(name).ok_or_else(|| unknown(name))?;
         if queue.options.retention == Retention::Durable {
             let reserved: usize = handles.iter().map(|handle| 3 * (handle.group.len() + 40)).sum();
             // Nothing else takes messages out.
             store.reserve(reserved as u64, Claim::Reserve)?;
         }
-        let (mut removed, mut recorded) = (0, 0);
+        let mut has_records = false;
         for handle in handles {
             let Some(group) = queue.groups.get_mut(&handle.group) else { continue };
             let Some(place) = group.delivered(handle, self.incarnation) else { continue };
             let entry = group.entries.remove(place).expect("it was found there");
-            recorded += u32::from(entry.body.is_none());
+            has_records |= entry.body.is_none();
             remove_records(store, entry);
-            removed += 1;
             shrink_flight(queue, &handle.group, 1, now, &mut self.next_deadline);
         }
-        if recorded > 0 {
+        if has_records {
             store.order();
         }
-        Ok(removed)
+        Ok(())
     }
 
-    /// Gives a delivered message back, with those behind it; answers whether the handle was good.
+    /// Gives a delivered message back, with those behind it, if the handle is good.
     pub(crate) fn release(
         &mut self,
         store: &mut Store,
@@ -300,11 +299,11 @@ impl Queues {
         delay_ms: u64,
         reason: &str,
         now: Duration,
-    ) -> Result<bool> {
+    ) -> Result<()> {
         let queue = self.by_name.get_mut(name).ok_or_else(|| unknown(name))?;
-        let Some(group) = queue.groups.get_mut(&handle.group) else { return Ok(false) };
-        let Some(place) = group.delivered(handle, self.incarnation) else { return Ok(false) };
-        let Phase::InFlight { count, .. } = group.phase else { return Ok(false) };
+        let Some(group) = queue.groups.get_mut(&handle.group) else { return Ok(()) };
+        let Some(place) = group.delivered(handle, self.incarnation) else { return Ok(()) };
+        let Phase::InFlight { count, .. } = group.phase else { return Ok(()) };
         let failed = fail(queue, store, &handle.group, place, reason)?;
         let group = queue.groups.get_mut(&handle.group).expect("the flight is over no sooner than below");
         if failed != Failed::Left {
@@ -316,7 +315,7 @@ impl Queues {
         if failed != Failed::Forgotten {
             store.order();
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Hides the flight of a delivered message until `timeout_ms` from now.

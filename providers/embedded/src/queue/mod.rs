@@ -20,3 +20,6 @@ mod rebuild;
 
 pub(crate) use index::Queues;
 pub(crate) use port::LIMITS;
+
+#[cfg(test)]
+mod tests;

@@ -30,14 +30,15 @@ pub(crate) const LIMITS: QueueLimits = QueueLimits {
 const NAME_BYTES_MAX: usize = 512;
 
 impl Engine {
-    fn change_queues<T>(
+    fn change_queues(
         &self,
-        change: impl FnOnce(&mut crate::engine::State, Duration) -> Result<(T, u32)>,
+        cost: Cost,
+        change: impl FnOnce(&mut crate::engine::State, Duration) -> Result<()>,
     ) -> Result<Receipt> {
         let now = self.now();
         let mut state = self.serving()?;
-        let (_, writes) = change(&mut state, now)?;
-        Ok(Receipt { point: state.store.point(), cost: Cost { reads: 0, writes, bytes: 0 } })
+        change(&mut state, now)?;
+        Ok(Receipt { point: state.store.point(), cost })
     }
 }
 
@@ -50,20 +51,17 @@ impl Queue for Engine {
         if options.attempts_max == 0 {
             return Err(Error::invalid(format!("create queue {queue:?} that delivers nothing")));
         }
-        self.change_queues(|state, _| {
-            Ok(((), state.queues.create(&mut state.store, queue, options).map(|()| 1)?))
+        self.change_queues(Cost::of_messages(1), |state, _| {
+            state.queues.create(&mut state.store, queue, options)
         })
     }
 
     async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
         check_messages(queue, &messages, &self.config.queue_limits)?;
-        let bytes = messages.iter().map(|message| message.body.len() as u64).sum();
         let window = self.config.queue_limits.deduplication_window_ms;
-        let mut receipt = self.change_queues(|state, _| {
-            Ok(((), state.queues.send(&mut state.store, queue, messages, window)?))
-        })?;
-        receipt.cost.bytes = bytes;
-        Ok(receipt)
+        self.change_queues(Cost::of_sending(&messages), |state, _| {
+            state.queues.send(&mut state.store, queue, messages, window)
+        })
     }
 
     async fn receive_hidden(
@@ -103,15 +101,14 @@ impl Queue for Engine {
     }
 
     async fn acknowledge(&self, queue: &str, handles: &[Handle]) -> Result<Receipt> {
-        self.change_queues(|state, now| {
-            Ok(((), state.queues.acknowledge(&mut state.store, queue, handles, now)?))
+        self.change_queues(Cost::of_messages(handles.len()), |state, now| {
+            state.queues.acknowledge(&mut state.store, queue, handles, now)
         })
     }
 
     async fn release(&self, queue: &str, handle: &Handle, delay_ms: u64, reason: &str) -> Result<Receipt> {
-        self.change_queues(|state, now| {
-            let good = state.queues.release(&mut state.store, queue, handle, delay_ms, reason, now)?;
-            Ok(((), u32::from(good)))
+        self.change_queues(Cost::of_messages(1), |state, now| {
+            state.queues.release(&mut state.store, queue, handle, delay_ms, reason, now)
         })
     }
 

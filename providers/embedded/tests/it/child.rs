@@ -18,6 +18,7 @@ use ports::{
     Event, Functions, Handler, KeyValue, Queue, Update,
     functions::{Definition, Failure, FunctionOptions, QueueTrigger},
     key_value::Action,
+    objects::{ObjectError, ObjectPath, ObjectStore, ObjectStoreExt as _},
     queue::Message,
 };
 use tokio::sync::Semaphore;
@@ -31,7 +32,14 @@ const ACKNOWLEDGE_EARLY: &str = "LANDFAST_CHILD_ACKNOWLEDGE_EARLY";
 
 const PAIRS: usize = 4;
 const GROUPS: usize = 3;
+const OBJECTS: usize = 2;
 const QUEUE: &str = "work";
+
+/// So many bytes has an object: more than a sector.
+const OBJECT_BYTES: usize = 2_000;
+
+/// Of so many rounds an object has one: each is several syncs.
+const ROUNDS_PER_OBJECT: u64 = 5;
 
 /// How many more messages of a group a child sends than it has handled: the queue stays short over all kills.
 const AHEAD_MAX: usize = 4;
@@ -100,6 +108,9 @@ fn the_child_of_the_crash_tests_works_until_it_is_killed() {
         for group in 0..GROUPS {
             tasks.push(tokio::spawn(send(Arc::clone(&store), Arc::clone(&ahead), group, rounds)));
         }
+        for object in 0..OBJECTS {
+            tasks.push(tokio::spawn(put_objects(Arc::clone(&store), object, rounds / ROUNDS_PER_OBJECT)));
+        }
         let consumer = tokio::spawn(consume(store.queue(), ahead));
         for task in tasks {
             task.await.expect("a task of the child ends well");
@@ -162,6 +173,36 @@ async fn write_pairs(kv: Arc<dyn KeyValue>, pair: usize, rounds: u64) {
     }
 }
 
+fn object_path(object: usize) -> ObjectPath {
+    ObjectPath::from(format!("child/{object}"))
+}
+
+/// Replaces an object again and again; each byte of it says which one it is.
+async fn put_objects(store: Arc<Embedded>, object: usize, rounds: u64) {
+    let objects = store.objects();
+    let mut number = number_in(&*objects, object).await.expect("it is whole").unwrap_or(0);
+    for _ in 0..rounds_of(rounds) {
+        number += 1;
+        let body = format!("{number:08}").repeat(OBJECT_BYTES / 8);
+        objects.put(&object_path(object), body.into()).await.expect("an object is put");
+        say(&format_args!("object {object} {number}"));
+    }
+}
+
+/// Which one an object is; none if there is none.
+async fn number_in(objects: &dyn ObjectStore, object: usize) -> Result<Option<i64>, String> {
+    let got = match objects.get(&object_path(object)).await {
+        Err(ObjectError::NotFound { .. }) => return Ok(None),
+        got => got.map_err(|error| format!("object {object}: {error}"))?,
+    };
+    let bytes = got.bytes().await.map_err(|error| format!("object {object}: {error}"))?;
+    let number = bytes.get(..8).and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
+    match number {
+        Some(number) if bytes == format!("{number:08}").repeat(OBJECT_BYTES / 8) => Ok(Some(number)),
+        _ => Err(format!("object {object} is torn: {} bytes", bytes.len())),
+    }
+}
+
 async fn send(store: Arc<Embedded>, ahead: Ahead, group: usize, rounds: u64) {
     let (kv, queue) = (store.key_value(), store.queue());
     let counter = format!("sent-{group}");
@@ -211,6 +252,7 @@ pub(crate) struct Said {
     pairs: [i64; PAIRS],
     sent: [i64; GROUPS],
     done: [i64; GROUPS],
+    objects: [i64; OBJECTS],
     broken: Vec<String>,
 }
 
@@ -220,11 +262,12 @@ impl Said {
         let words: Vec<&str> = line.split(' ').collect();
         match words[..] {
             ["ready"] => self.ready = true,
-            [what @ ("pair" | "sent" | "done"), index, number] => {
+            [what @ ("pair" | "sent" | "done" | "object"), index, number] => {
                 let (Ok(index), Ok(number)) = (index.parse::<usize>(), number.parse::<i64>()) else { return };
                 let heard = match what {
                     "pair" => &mut self.pairs[index],
                     "sent" => &mut self.sent[index],
+                    "object" => &mut self.objects[index],
                     _ => &mut self.done[index],
                 };
                 *heard = number.max(*heard);
@@ -241,7 +284,7 @@ impl Said {
 
     /// How much was acknowledged in all.
     pub(crate) fn total(&self) -> i64 {
-        self.pairs.iter().chain(&self.sent).chain(&self.done).sum()
+        self.pairs.iter().chain(&self.sent).chain(&self.done).chain(&self.objects).sum()
     }
 
     /// Opens the store and holds it to what was said; an answer is what it broke. What was found counts as
@@ -251,6 +294,25 @@ impl Said {
             return Err(broken.clone());
         }
         let store = Embedded::open(config(directory)).await.map_err(|error| format!("open: {error}"))?;
+        match (self.check_store(&store).await, self.check_objects(&*store.objects()).await) {
+            (Err(store), Err(objects)) => Err(format!("{store}; {objects}")),
+            (store, objects) => store.and(objects),
+        }
+    }
+
+    /// O1.
+    async fn check_objects(&mut self, objects: &dyn ObjectStore) -> Result<(), String> {
+        for (object, said) in self.objects.iter_mut().enumerate() {
+            let number = number_in(objects, object).await?.unwrap_or(0);
+            if number < *said || number > *said + 1 {
+                return Err(format!("object {object} is {number}, and {said} was acknowledged"));
+            }
+            *said = number;
+        }
+        Ok(())
+    }
+
+    async fn check_store(&mut self, store: &Embedded) -> Result<(), String> {
         let kv = store.key_value();
         for (pair, said) in self.pairs.iter_mut().enumerate() {
             let left = value(&kv, &format!("left-{pair}")).await.unwrap_or(0);

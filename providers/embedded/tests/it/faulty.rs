@@ -5,7 +5,7 @@ use std::{
     io,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex,
+        Arc, Condvar, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
@@ -27,12 +27,26 @@ pub(crate) struct Faults {
     /// write and not at all if it is not, and nothing after it. Zero: never.
     pub(crate) dies_in: AtomicU64,
     changes: AtomicU64,
+    /// Syncs of journal segments take until this is over.
+    is_slow: Mutex<bool>,
+    is_quick: Condvar,
     sizes: Mutex<BTreeMap<PathBuf, u64>>,
 }
 
 impl Faults {
     pub(crate) fn set(flag: &AtomicBool, on: bool) {
         flag.store(on, Ordering::SeqCst);
+    }
+
+    /// Has syncs of journal segments wait from now on, or no longer.
+    pub(crate) fn hold_syncs(&self, hold: bool) {
+        *self.is_slow.lock().expect("nobody panics holding it") = hold;
+        self.is_quick.notify_all();
+    }
+
+    fn wait_until_quick(&self) {
+        let is_slow = self.is_slow.lock().expect("nobody panics holding it");
+        drop(self.is_quick.wait_while(is_slow, |is_slow| *is_slow).expect("nobody panics holding it"));
     }
 
     /// Counts a change to the disk; an error if the process is dead by then.
@@ -168,6 +182,9 @@ impl StorageFile for FaultyFile {
 
     fn sync_data(&self) -> io::Result<()> {
         self.faults.change()?;
+        if self.is_journal() {
+            self.faults.wait_until_quick();
+        }
         if self.is_journal() && self.faults.fail_journal_sync.load(Ordering::SeqCst) {
             return Err(broken());
         }

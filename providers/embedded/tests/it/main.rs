@@ -6,6 +6,7 @@ mod child;
 mod contract;
 mod crash;
 mod damage;
+mod failures;
 mod fall_back;
 mod faulty;
 mod first_segment;

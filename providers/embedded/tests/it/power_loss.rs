@@ -246,8 +246,9 @@ impl Disk {
                     _ => tear(&mut content, step, random),
                 }
             }
-            let path = path.strip_prefix(original).expect("all names lie in the directory");
-            fs::write(target.join(path), content).expect("the file is written");
+            let path = target.join(path.strip_prefix(original).expect("all names lie in the directory"));
+            fs::create_dir_all(path.parent().expect("it lies in one")).expect("the directory is made");
+            fs::write(path, content).expect("the file is written");
         }
     }
 }
@@ -288,6 +289,9 @@ fn record(workspace: &Path, orders: Orders) -> (PathBuf, Vec<Step>) {
     fs::create_dir(&data).expect("the directory is made");
     let data = data.canonicalize().expect("the directory is there");
     let mut command = command(&data, orders);
+    if orders.acknowledge_early {
+        command.env("POWER_LOSS_HOLDS_SYNCS", "1");
+    }
     command.env("LD_PRELOAD", shim(workspace)).env("POWER_LOSS_DIRECTORY", &data).env("POWER_LOSS_LOG", &log);
     Talking::start(command).finish().expect("the child works to its end");
     let steps = read_log(&fs::read(log).expect("the shim wrote"));
@@ -364,10 +368,13 @@ fn a_loss_of_power_at_any_instant_loses_nothing_that_was_acknowledged() {
     assert!(broken.is_empty(), "{broken:#?}");
 }
 
-/// D1: the test above would notice a store that acknowledges before it syncs.
+/// D1, O1: the test above would notice a store that acknowledges before it syncs, on a disk of any speed: the shim holds
+/// each sync until somebody was told of what it covers. Objects are not synced at all then.
 #[test]
 fn a_store_that_acknowledges_before_it_syncs_is_caught() {
     let orders = Orders { rounds: 150, acknowledge_early: true, ..Orders::default() };
     let found = lose_power_often(orders, 2);
-    assert!(found.iter().any(Result::is_err), "losing acknowledged writes went unnoticed");
+    let lost = |what| found.iter().filter_map(|found| found.as_ref().err()).any(|lost| lost.contains(what));
+    assert!(lost(": pair ") || lost(": group "), "losing acknowledged writes went unnoticed");
+    assert!(lost("object "), "losing acknowledged objects went unnoticed");
 }

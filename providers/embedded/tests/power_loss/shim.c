@@ -19,15 +19,25 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static const char *directory;
 static int log_fd = -1;
 
+/* How much was acknowledged, and by when the last write to a journal segment was. */
+static uint64_t acknowledged, acknowledged_at_write;
+static pthread_cond_t spoke = PTHREAD_COND_INITIALIZER;
+
+/* The longest that a sync is held: what is in it may be waited for by nobody. */
+#define HELD_NS_MAX 100000000L
+static int holds_syncs;
+
 __attribute__((constructor)) static void begin(void) {
     directory = getenv("POWER_LOSS_DIRECTORY");
     const char *log = getenv("POWER_LOSS_LOG");
+    holds_syncs = getenv("POWER_LOSS_HOLDS_SYNCS") != NULL;
     if (directory && log) log_fd = (int)syscall(SYS_openat, AT_FDCWD, log, O_WRONLY | O_CREAT | O_APPEND, 0600);
 }
 
@@ -108,18 +118,30 @@ OPEN(open64)
         pthread_mutex_lock(&lock);                                                                          \
         ssize_t written = real(fd, data, length, offset);                                                   \
         if (written > 0) record('W', inode_of(fd), (uint64_t)offset, NULL, NULL, data, (size_t)written);    \
+        if (strstr(path, "/journal/")) acknowledged_at_write = acknowledged;                                \
         pthread_mutex_unlock(&lock);                                                                        \
         return written;                                                                                     \
     }
 PWRITE(pwrite, off_t)
 PWRITE(pwrite64, off64_t)
 
-/* Acknowledgements go to standard output, and must stand in the same order. */
+/* Acknowledgements go to standard output, and must stand in the same order. Objects are written at the place where
+ * their file stands, which is theirs alone. */
 ssize_t write(int fd, const void *data, size_t length) {
-    if (fd != STDOUT_FILENO || log_fd < 0) return syscall(SYS_write, fd, data, length);
+    char path[PATH_MAX];
+    if (log_fd < 0 || (fd != STDOUT_FILENO && !path_of(fd, path))) return syscall(SYS_write, fd, data, length);
     pthread_mutex_lock(&lock);
-    record('A', 0, 0, NULL, NULL, data, length);
-    ssize_t written = syscall(SYS_write, fd, data, length);
+    ssize_t written;
+    if (fd == STDOUT_FILENO) {
+        record('A', 0, 0, NULL, NULL, data, length);
+        written = syscall(SYS_write, fd, data, length);
+        acknowledged += 1;
+        pthread_cond_broadcast(&spoke);
+    } else {
+        off_t offset = lseek(fd, 0, SEEK_CUR);
+        written = syscall(SYS_write, fd, data, length);
+        if (written > 0) record('W', inode_of(fd), (uint64_t)offset, NULL, NULL, data, (size_t)written);
+    }
     pthread_mutex_unlock(&lock);
     return written;
 }
@@ -153,6 +175,18 @@ SIZED(ftruncate64, 'T', off64_t)
 ALLOCATE(posix_fallocate, off_t)
 ALLOCATE(posix_fallocate64, off64_t)
 
+/* As slow as a disk can be: until somebody has been told of what is being synced, if anybody is before it ends. */
+static void hold(void) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += HELD_NS_MAX;
+    until.tv_sec += until.tv_nsec / 1000000000L;
+    until.tv_nsec %= 1000000000L;
+    while (acknowledged == acknowledged_at_write) {
+        if (pthread_cond_timedwait(&spoke, &lock, &until) != 0) return;
+    }
+}
+
 /* A sync covers what was written before it began. Others go on while it runs, so both its ends are recorded. */
 static int synced(int fd, int (*real)(int)) {
     char path[PATH_MAX];
@@ -162,6 +196,7 @@ static int synced(int fd, int (*real)(int)) {
     uint64_t thread = (uint64_t)syscall(SYS_gettid);
     pthread_mutex_lock(&lock);
     record(is_directory ? 'd' : 's', found.st_ino, thread, path, NULL, NULL, 0);
+    if (holds_syncs && !is_directory && strstr(path, "/journal/")) hold();
     pthread_mutex_unlock(&lock);
     int result = real(fd);
     if (result != 0) return result;

@@ -149,7 +149,7 @@ fn a_lane_goes_back_with_its_batch() {
         world.crash();
         assert_eq!(integer(&*key_value, &key("a"), "n").await, 1);
         let early = key_value.write_batch(batch(3)).await.expect("calm");
-        assert_eq!(early, Batched::Early { cursor: 1 });
+        assert!(matches!(early, Batched::Early { cursor: 1, .. }), "{early:?}");
         assert!(matches!(key_value.write_batch(batch(2)).await.expect("calm"), Batched::Done(_)));
         assert!(matches!(key_value.write_batch(batch(1)).await.expect("calm"), Batched::Repeat(_)));
         assert_eq!(integer(&*key_value, &key("a"), "n").await, 2);

@@ -30,6 +30,8 @@ enum Answer {
     Repeat,
     /// To an update that changed nothing.
     Unchanged,
+    /// To a transaction that lost.
+    TransactionsConflict,
     /// To a transaction of operations that were done before.
     RepeatedTransaction,
     /// To a transaction that changed nothing.
@@ -38,6 +40,8 @@ enum Answer {
     Batch,
     /// To a batch that was applied before.
     RepeatedBatch,
+    /// To a batch that came early.
+    EarlyBatch,
 }
 
 /// Hands out the point that needs no waiting with answers of one kind.
@@ -67,6 +71,8 @@ covering_nothing! {
     of_an_unchanged_transaction, UnchangedTransaction;
     of_a_batch, Batch;
     of_a_repeated_batch, RepeatedBatch;
+    of_a_transactions_conflict, TransactionsConflict;
+    of_an_early_batch, EarlyBatch;
 }
 
 impl CoversNothing {
@@ -109,12 +115,16 @@ impl Twist for CoversNothing {
         let (before, are_operations) =
             (self.honest.point(), updates.iter().all(|update| update.operation.is_some()));
         let mut transacted = self.honest.transact(updates).await?;
-        if let Transacted::Done { receipt, .. } = &mut transacted
-            && self.honest.point() == before
-        {
-            let answer =
-                if are_operations { Answer::RepeatedTransaction } else { Answer::UnchangedTransaction };
-            self.spoil(answer, &mut receipt.point);
+        match &mut transacted {
+            Transacted::Conflict { receipt, .. } => {
+                self.spoil(Answer::TransactionsConflict, &mut receipt.point);
+            }
+            Transacted::Done { .. } if self.honest.point() > before => {}
+            Transacted::Done { receipt, .. } => {
+                let answer =
+                    if are_operations { Answer::RepeatedTransaction } else { Answer::UnchangedTransaction };
+                self.spoil(answer, &mut receipt.point);
+            }
         }
         Ok(transacted)
     }
@@ -126,7 +136,9 @@ impl Twist for CoversNothing {
         Ok(match self.honest.write_batch(batch).await? {
             Batched::Done(receipt) => Batched::Done(spoiled(Answer::Batch, receipt)),
             Batched::Repeat(receipt) => Batched::Repeat(spoiled(Answer::RepeatedBatch, receipt)),
-            early @ Batched::Early { .. } => early,
+            Batched::Early { cursor, receipt } => {
+                Batched::Early { cursor, receipt: spoiled(Answer::EarlyBatch, receipt) }
+            }
         })
     }
 }

@@ -31,7 +31,7 @@ impl Twist for HalfTransacts {
             receipt = updated.receipt;
             match updated.outcome {
                 Outcome::Done(item) => items.push(item),
-                Outcome::Conflict(item) => return Ok(Transacted::Conflict { index, item }),
+                Outcome::Conflict(item) => return Ok(Transacted::Conflict { index, item, receipt }),
             }
             pause().await;
         }

@@ -1,4 +1,4 @@
-//! Q1, Q2, Q4 and Q7, broken at the sender's side.
+//! Q1, Q2, Q4, Q7 and Q9, broken at the sender's side.
 
 use std::{
     collections::BTreeSet,
@@ -14,9 +14,9 @@ use bytes::Bytes;
 
 use super::Twist;
 use crate::{
-    Clock, DurabilityPoint, Monotonic, Receipt, Result,
+    Clock, Cost, DurabilityPoint, Monotonic, Receipt, Result,
     durability::{Incarnation, Position},
-    queue::{Delivery, Message, SharedQueue},
+    queue::{Delivery, Handle, Message, SharedQueue},
 };
 
 /// Gives the messages of a batch in the wrong order (Q1).
@@ -202,5 +202,24 @@ impl Twist for KeepsItsOwnOrder {
         let position = Position(self.sent.fetch_add(1, Ordering::Relaxed) + 1);
         let point = DurabilityPoint { incarnation: Incarnation(0), position };
         Ok(Receipt { point, ..receipt })
+    }
+}
+
+/// Says of each call that it cost one write, and of no body that it has bytes (Q9).
+#[derive(Debug)]
+pub(super) struct BillsCalls(pub(super) SharedQueue);
+
+#[async_trait]
+impl Twist for BillsCalls {
+    fn honest(&self) -> &SharedQueue {
+        &self.0
+    }
+    async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
+        let receipt = self.0.send(queue, messages).await?;
+        Ok(Receipt { cost: Cost::of_messages(1), ..receipt })
+    }
+    async fn acknowledge(&self, queue: &str, handles: &[Handle]) -> Result<Receipt> {
+        let receipt = self.0.acknowledge(queue, handles).await?;
+        Ok(Receipt { cost: Cost::of_messages(1), ..receipt })
     }
 }

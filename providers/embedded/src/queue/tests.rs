@@ -1,0 +1,97 @@
+//! What queues remember goes when its time is over.
+
+use std::{
+    hint,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use ports::{
+    Externalize as _, Queue as _,
+    queue::{Message, QueueOptions},
+};
+
+use super::LIMITS;
+use crate::{
+    config::Config,
+    engine::Engine,
+    record::{RecordKey, Table},
+};
+
+const WINDOW: Duration = Duration::from_millis(1);
+
+/// As many ids as one send brings.
+const IDS: usize = 256;
+
+fn open(directory: &Path) -> Arc<Engine> {
+    let mut queue_limits = LIMITS;
+    queue_limits.deduplication_window_ms = WINDOW.as_millis() as u64;
+    // Checkpoints come often, so that ids lie in the overlay, in a generation on its way, and below.
+    let config = Config {
+        queue_limits,
+        journal_segment_bytes: 64 << 10,
+        checkpoint_bytes: 64 << 10,
+        ..Config::new(directory)
+    };
+    Engine::open(config).expect("the store opens")
+}
+
+/// How many ids there are: in memory by id, in memory by time, and recorded.
+fn remembered(engine: &Engine) -> [usize; 3] {
+    let mut state = engine.state();
+    let (from, until) = (Table::Deduplication, Table::DeadLetter);
+    let mut recorded = 0;
+    let first = |table| RecordKey::new(table, Bytes::new());
+    let counted = state.store.range(&first(from), &first(until), |_, _| {
+        recorded += 1;
+        Ok(true)
+    });
+    counted.expect("it is read");
+    let queue = &state.queues.by_name["work"];
+    [queue.deduplication.len(), queue.expiring.len(), recorded]
+}
+
+fn window_passes() {
+    let begun = Instant::now();
+    while begun.elapsed() <= 2 * WINDOW {
+        hint::spin_loop();
+    }
+}
+
+/// Sends messages with new ids, and takes them.
+async fn send(engine: &Engine, round: usize) {
+    let message = |number| Message {
+        group: Bytes::from_static(b"group"),
+        deduplication: Some(Bytes::from(format!("{round} {number:0>100}"))),
+        body: Bytes::new(),
+    };
+    let sent = engine.send("work", (0..IDS).map(message).collect()).await.expect("send answers");
+    let taken = engine.receive("work", IDS).await.expect("receive answers");
+    let handles: Vec<_> = taken.into_iter().map(|delivery| delivery.handle).collect();
+    engine.acknowledge("work", &handles).await.expect("acknowledge answers");
+    engine.externalize(sent.point).await.expect("it becomes durable");
+}
+
+/// Q4: each send forgets what is past its window, over checkpoints and over restarts, from memory and from the store.
+#[tokio::test]
+async fn deduplication_ids_go_when_their_window_is_over() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let engine = open(directory.path());
+    engine.create("work", QueueOptions::default()).await.expect("create answers");
+    for round in 0..20 {
+        send(&engine, round).await;
+        window_passes();
+        assert!(remembered(&engine).iter().all(|count| *count <= 2 * IDS), "{:?}", remembered(&engine));
+    }
+    let left = remembered(&engine);
+    engine.shut_down(true);
+    drop(engine);
+    let engine = open(directory.path());
+    assert_eq!(remembered(&engine), left, "they are there after a restart");
+    window_passes();
+    send(&engine, 20).await;
+    assert_eq!(remembered(&engine), [IDS; 3], "those of before the restart are gone");
+    engine.shut_down(true);
+}
