@@ -60,6 +60,10 @@ pub(crate) struct Options {
     /// Where transactions, state, health and status are served, or `off` [default: 127.0.0.1:7600]
     #[arg(long, env = "LANDFAST_HTTP", value_name = "HOST:PORT")]
     http: Option<Listen>,
+    /// Where the other processes on a shared store reach the HTTP listener [default: where it is bound to; by the machine's name,
+    /// if that is everywhere]
+    #[arg(long, env = "LANDFAST_ADVERTISE", value_name = "HOST:PORT")]
+    advertise: Option<String>,
     /// The certificate chain, PEM (TLS is not in this build)
     #[arg(long, env = "LANDFAST_TLS_CERT", value_name = "FILE")]
     tls_cert: Option<PathBuf>,
@@ -148,6 +152,8 @@ pub(crate) struct Settings {
     /// Its upper bound is what the store can keep, which is not known yet.
     pub(crate) zookeeper_packet_bytes_max: usize,
     pub(crate) http: Listen,
+    /// Where other processes reach it, if not where it is bound to.
+    pub(crate) advertise: Option<String>,
     pub(crate) threads: usize,
     pub(crate) user_store: UserStore,
     /// What to tell the user once logs are on.
@@ -176,6 +182,7 @@ impl Options {
                 .zookeeper_packet_bytes_max
                 .unwrap_or(zookeeper_frontend::Config::PACKET_BYTES_DEFAULT),
             http: options.http.unwrap_or(Listen::loopback(7600)),
+            advertise: options.advertised()?,
             threads: options.threads.unwrap_or_else(workers),
             user_store: options.user_store.unwrap_or_default(),
             warnings: options.warnings(),
@@ -221,6 +228,7 @@ impl Options {
             zookeeper_packet_bytes_max: self.zookeeper_packet_bytes_max.or(lower.zookeeper_packet_bytes_max),
             s3: self.s3.or(lower.s3),
             http: self.http.or(lower.http),
+            advertise: self.advertise.or(lower.advertise),
             tls_cert: self.tls_cert.or(lower.tls_cert),
             tls_key: self.tls_key.or(lower.tls_key),
             insecure: self.insecure.or(lower.insecure),
@@ -239,6 +247,18 @@ impl Options {
             bail!("--tls-cert and --tls-key: TLS is not in this build; put a TLS proxy in front");
         }
         Ok(())
+    }
+
+    /// What `--advertise` names; not resolved here, where it may mean something else than to others.
+    fn advertised(&self) -> anyhow::Result<Option<String>> {
+        let Some(address) = &self.advertise else { return Ok(None) };
+        let is_right = address.rsplit_once(':').is_some_and(|(host, port)| {
+            let is_host = !host.is_empty()
+                && host.chars().all(|letter| letter.is_ascii_graphic() && !"/?#@".contains(letter));
+            is_host && port.parse::<u16>().is_ok_and(|port| port > 0)
+        });
+        ensure!(is_right, "--advertise {address}: give HOST:PORT, as the other processes reach it");
+        Ok(Some(address.clone()))
     }
 
     /// The directory that `--objects` names.
@@ -381,11 +401,22 @@ mod tests {
             ("zookeeper = \"off\"\nhttp = \"off\"", "nothing would be served"),
             ("zookeeper = \"0.0.0.0:0\"", "--zookeeper 0.0.0.0:0"),
             ("http = \"[::]:0\"", "--insecure"),
+            ("advertise = \"host\"", "--advertise host: give HOST:PORT"),
+            ("advertise = \"http://host:1/x\"", "--advertise"),
+            ("advertise = \"host:0\"", "--advertise"),
             ("threads = 0", "--threads 0"),
             ("zookeeper_packet_bytes_max = 1023", "--zookeeper-packet-bytes-max 1023"),
         ] {
             let refused = written(file).settle().expect_err(file).to_string();
             assert!(refused.contains(complaint), "{file}: {refused}");
+        }
+    }
+
+    #[test]
+    fn the_address_for_others_is_taken_as_it_is() {
+        for address in ["node-1.example:7600", "[2001:db8::1]:7600", "10.0.0.1:1"] {
+            let settings = written(&format!("advertise = \"{address}\"")).settle().expect("settings");
+            assert_eq!(settings.advertise.as_deref(), Some(address));
         }
     }
 

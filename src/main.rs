@@ -8,11 +8,10 @@
 
 mod commands;
 mod config;
-mod lease;
-mod member;
 mod open_files;
 mod overview;
 mod provider;
+mod same_store;
 mod wiring;
 
 use std::process::ExitCode;

@@ -2,13 +2,12 @@
 //! One function per box of the picture; the only place that opens a provider.
 
 use std::{
-    convert::Infallible,
     env,
     future::Future,
     io,
     net::SocketAddr,
     sync::{
-        Arc, OnceLock,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -16,7 +15,7 @@ use std::{
 
 use anyhow::{Context as _, anyhow, ensure};
 use coordination::{Gateway, Parts, Region, Service, user_store::DataPlacement};
-use http_frontend::{Limits, Services};
+use http_frontend::{HttpPeers, Limits, Services};
 use in_process::{Functions, SystemClock, SystemEntropy};
 use ports::{
     Queue,
@@ -25,16 +24,19 @@ use ports::{
 use tokio::{
     sync::watch,
     task::{JoinHandle, JoinSet},
+    time::Instant,
 };
-use transactions::membership::Address;
+use transactions::{
+    Started,
+    membership::{Address, Coordinated},
+};
 
 use crate::{
     config::{Listen, Settings, UserStore},
-    lease::{Lease, Turn},
-    member::Member,
     open_files::Connections,
     overview::{Overview, Sources},
     provider::{self, Provider},
+    same_store::SameStore,
 };
 
 /// What a function would be given on a cloud; in one process it decides only what the usage would cost.
@@ -46,8 +48,10 @@ const ZOOKEEPER_STOP_MAX: Duration = Duration::from_secs(2);
 const FILES_WAIT: Duration = Duration::from_millis(2);
 /// How often the log of coordination is read for what other processes have distributed, while this one has clients.
 const LOOK_AT_LOG: Duration = Duration::from_millis(500);
-/// How often a process that stands by looks whether it is its turn to serve transactions.
-const STAND_BY: Duration = Duration::from_millis(250);
+/// How long a start beside others may fail because of them.
+const START_MAX: Duration = Duration::from_secs(10);
+/// How long to wait between two attempts.
+const START_AGAIN: Duration = Duration::from_millis(250);
 /// How often a shared store is asked for blocked queue groups.
 const LOOK_FOR_BLOCKED: Duration = Duration::from_secs(10);
 
@@ -58,11 +62,7 @@ pub(crate) struct House {
     functions: Arc<Functions>,
     /// What services do for ever beside the front ends.
     background: JoinSet<()>,
-    /// What this process is to others on its store.
-    member: Option<Member>,
     transactions: Arc<transactions::Service>,
-    /// The right to serve transactions from a store that others reach too, once it was given.
-    lease: Arc<OnceLock<Lease>>,
     /// Serves transactions, or stands by; ends where the process has to.
     serving: JoinHandle<anyhow::Error>,
     front_ends: FrontEnds,
@@ -94,13 +94,12 @@ impl House {
         let coordination = start_coordination(&provider, &functions, &meter, settings).await?;
         let gateway = coordination.gateway();
         background.spawn(async move { coordination.run().await });
-        let shared = provider.is_shared();
-        let member = shared.then(|| Member::join(&provider, &gateway, front_ends.http_address()));
-        let transactions = Arc::new(transactions(&provider, &meter, settings).await?);
-        let lease = Arc::<OnceLock<Lease>>::default();
-        let serving = start_transactions(&provider, &transactions, &lease).await?;
+        let member = member(&provider, &gateway, front_ends.address_for_others(settings))?;
+        let transactions = Arc::new(transactions(&provider, &meter, settings, member.clone()).await?);
         let engine = transactions.engine();
+        // Other nodes ask it before it serves.
         services.provide_transactions(engine.clone());
+        let serving = start_transactions(&provider, &transactions, member).await?;
         if let Listen::At(address) = settings.zookeeper {
             front_ends.start_zookeeper(address, settings, gateway.clone(), overview).await?;
         }
@@ -116,7 +115,7 @@ impl House {
             engine,
             meter,
         });
-        Ok(Self { provider, functions, background, member, transactions, lease, serving, front_ends })
+        Ok(Self { provider, functions, background, transactions, serving, front_ends })
     }
 
     /// The line that says where to connect, with its line end.
@@ -142,16 +141,10 @@ impl House {
         self.front_ends.stop.send_replace(true);
         while self.front_ends.running.join_next().await.is_some() {}
         self.serving.abort();
+        // Coordination runs on until the others know.
         self.transactions.leave().await;
-        if let Some(member) = self.member {
-            // Coordination runs on until the others know.
-            member.leave().await;
-        }
         self.background.abort_all();
         self.functions.stop();
-        if let Some(lease) = self.lease.get() {
-            lease.give_back().await;
-        }
         self.provider.close().await;
     }
 }
@@ -213,11 +206,12 @@ fn coordination_config(provider: &Provider, settings: &Settings) -> coordination
     coordination::Config { placement: placement(settings), log_look_period, ..Default::default() }
 }
 
-/// Transactions on metered ports.
+/// Transactions on metered ports: beside other processes, where they reach the store too.
 async fn transactions(
     provider: &Provider,
     meter: &Arc<Meter>,
     settings: &Settings,
+    member: Option<Member>,
 ) -> anyhow::Result<transactions::Service> {
     let parts = transactions::Parts {
         // It asks for room too, and a start finishes what earlier ones began, also when the disk is full.
@@ -228,79 +222,89 @@ async fn transactions(
     // No functions: those there are belong to the house, and no client may have them run.
     let queue = Arc::new(MeteredQueue::new(provider.queue(), Arc::clone(meter)));
     let destinations = transactions::Destinations { queue: Some(queue), functions: None };
-    Ok(match &settings.objects {
-        Some(directory) => {
-            let objects = provider::open_objects(directory).await?;
-            let objects = Arc::new(MeteredObjects::new(objects, Arc::clone(meter)));
-            let config = transactions::Config { pack_wait: FILES_WAIT, ..Default::default() };
-            transactions::Service::with_objects(parts, destinations, objects, config)
-        }
-        None => {
-            transactions::Service::with_destinations(parts, destinations, transactions::Config::default())
-        }
-    })
+    let mut config = transactions::Config::default();
+    let mut service = transactions::Service::builder(parts).destinations(destinations);
+    if let Some(directory) = &settings.objects {
+        let objects = provider::open_objects(directory).await?;
+        config.pack_wait = FILES_WAIT;
+        service = service.objects(Arc::new(MeteredObjects::new(objects, Arc::clone(meter))));
+    }
+    if let Some(Member { membership, peers }) = member {
+        service = service.among(membership, peers);
+    }
+    Ok(service.build(config))
 }
 
-/// Has transactions served; what earlier starts left is finished when this returns. Where another process serves them, this
-/// one stands by. The task ends only where the process has to.
+/// What this process is to others on its store, and how it reaches them.
+#[derive(Debug, Clone)]
+struct Member {
+    membership: Arc<Coordinated>,
+    peers: Arc<HttpPeers>,
+}
+
+/// This process, as one that others reach at `address`; none: nobody else reaches its store.
+fn member(provider: &Provider, gateway: &Gateway, address: Address) -> anyhow::Result<Option<Member>> {
+    if !provider.is_shared() {
+        return Ok(None);
+    }
+    let membership = Arc::new(Coordinated::new(gateway.clone(), Arc::new(SystemClock::new()), address));
+    let peers = HttpPeers::new(token().as_deref()).context("LANDFAST_TOKEN")?;
+    Ok(Some(Member { membership, peers: Arc::new(peers) }))
+}
+
+/// Has transactions served; what earlier starts left is finished when this returns. Where another process serves them alone,
+/// this one stands by. The task ends only where the process has to.
 async fn start_transactions(
     provider: &Arc<Provider>,
     service: &Arc<transactions::Service>,
-    lease: &Arc<OnceLock<Lease>>,
+    member: Option<Member>,
 ) -> anyhow::Result<JoinHandle<anyhow::Error>> {
-    let could_not = "the transactions service could not start";
+    let same_store = match &member {
+        Some(_) => Some(SameStore::begin(provider.key_value(), &SystemEntropy::default()).await?),
+        None => None,
+    };
+    match start_in_time(service, member.is_some())
+        .await
+        .context("the transactions service could not start")?
+    {
+        Started::Serves => {}
+        Started::StandsBy => {
+            tracing::info!("another process serves the transactions of this store; this one stands by");
+        }
+    }
     let runner = Arc::clone(service);
-    if !provider.is_shared() {
-        runner.start().await.context(could_not)?;
-        return Ok(tokio::spawn(async move {
-            runner.run().await;
-            anyhow!("transactions ended by themselves")
-        }));
-    }
-    let turn = take_lease(provider).await?;
-    if let Turn::Ours(_) = &turn {
-        runner.start().await.context(could_not)?;
-    }
-    let (provider, lease) = (Arc::clone(provider), Arc::clone(lease));
-    let serves = async move {
-        let taken = match turn {
-            Turn::Ours(taken) => taken,
-            Turn::Others(who) => {
-                tracing::info!("{who} serves transactions; this process stands by");
-                let taken = wait_for_lease(&provider).await?;
-                runner.start().await.context(could_not)?;
-                taken
+    Ok(tokio::spawn(async move {
+        let lost = async {
+            match (same_store, member) {
+                (Some(same_store), Some(member)) => same_store.is_lost(&*member.membership).await,
+                _ => std::future::pending().await,
             }
         };
-        let taken = lease.get_or_init(|| taken);
         tokio::select! {
             biased;
-            lost = taken.keep() => Err(lost),
-            () = runner.run() => Err(anyhow!("transactions ended by themselves")),
+            lost = lost => lost,
+            () = runner.run() => anyhow!("transactions ended by themselves"),
         }
-    };
-    Ok(tokio::spawn(async {
-        let ended: anyhow::Result<Infallible> = serves.await;
-        ended.expect_err("it serves for ever")
     }))
 }
 
-/// The right to serve the transactions of a store that other processes reach too.
-async fn take_lease(provider: &Provider) -> anyhow::Result<Turn> {
-    Lease::take(provider.key_value(), Arc::new(SystemClock::new()), &SystemEntropy::default()).await
+/// Starts the service. Among others a start may fail because of them, and succeed a moment later.
+async fn start_in_time(service: &transactions::Service, is_among: bool) -> transactions::Result<Started> {
+    let began = Instant::now();
+    loop {
+        match service.start().await {
+            Err(error @ transactions::Error::Unavailable(_)) if is_among && began.elapsed() < START_MAX => {
+                tracing::info!(%error, "no node yet");
+                tokio::time::sleep(START_AGAIN).await;
+            }
+            started => return started,
+        }
+    }
 }
 
-/// Returns once that right is this process's, however long that takes.
-async fn wait_for_lease(provider: &Provider) -> anyhow::Result<Lease> {
-    loop {
-        match take_lease(provider).await {
-            Ok(Turn::Ours(lease)) => return Ok(lease),
-            Ok(Turn::Others(_)) => {}
-            // Nobody is worse off for it than before.
-            Err(error) => tracing::debug!(%error, "standing by"),
-        }
-        tokio::time::sleep(STAND_BY).await;
-    }
+/// What callers from beyond this machine show.
+fn token() -> Option<String> {
+    env::var("LANDFAST_TOKEN").ok()
 }
 
 /// A body longer than any value that would be kept is refused before it is received.
@@ -322,8 +326,11 @@ impl FrontEnds {
         }
     }
 
-    /// Where other processes reach the HTTP listener, if there is one.
-    fn http_address(&self) -> Address {
+    /// Where other processes reach the HTTP listener, if there is one: where they are told to, or else where it is bound to.
+    fn address_for_others(&self, settings: &Settings) -> Address {
+        if let Some(address) = &settings.advertise {
+            return Address(address.clone());
+        }
         let Some((_, address)) = self.bound.iter().find(|(name, _)| *name == "http") else {
             return Address::default();
         };
@@ -353,7 +360,7 @@ impl FrontEnds {
         overview: &Arc<Overview>,
         services: &Arc<Services>,
     ) -> anyhow::Result<()> {
-        let token = env::var("LANDFAST_TOKEN").ok();
+        let token = token();
         let config = http_frontend::Config { address, token, limits: http_limits(self.connections) };
         let server = http_frontend::bind(config).await.with_context(|| format!("--http {address}"))?;
         self.bind("http", server.local_address(), overview);

@@ -1,58 +1,14 @@
 """Several processes on one Redis: one tree for the clients of all of them, and what is left when one is gone."""
 
-import os
 import threading
 import time
 
-import pytest
 from kazoo.client import KazooState
-from kazoo.exceptions import NoNodeError
 
-import http_api
-import redis_server
-import server as servers
+import several_processes
 import waiting
 import wire
-
-PATIENCE_SECONDS = 60
-MEMBERS = "/landfast/transactions/members"
-# What the design promises of a process that is gone.
-GONE_WITHIN_SECONDS = 5
-
-
-@pytest.fixture
-def redis(tmp_path):
-    running = redis_server.Redis(tmp_path / "redis").start()
-    yield running
-    running.stop()
-
-
-@pytest.fixture
-def house(tmp_path, redis):
-    """Three processes."""
-    if os.environ.get("LANDFAST_TEST_ZOOKEEPER"):
-        pytest.skip("a provider is Landfast's alone")
-    processes = [servers.LandfastBeside(tmp_path / f"process-{number}", redis) for number in range(3)]
-    waiting.together(*(process.start for process in processes), seconds=PATIENCE_SECONDS)
-    yield processes
-    for process in processes:
-        process.shut_down()
-
-
-def _addresses(client):
-    """Where the members say that they are reached."""
-    addresses = set()
-    for name in client.get_children(MEMBERS):
-        try:
-            addresses.add(client.get(f"{MEMBERS}/{name}")[0].decode())
-        except NoNodeError:
-            pass
-    return addresses
-
-
-def _serving(processes):
-    """The processes that serve transactions."""
-    return [process for process in processes if http_api.Api(process).ask("GET", "/v1/state/any").status != 503]
+from several_processes import GONE_WITHIN_SECONDS, PATIENCE_SECONDS, house, process, redis  # noqa: F401
 
 
 def a_client_sees_what_one_at_another_process_wrote(clients, house):
@@ -107,7 +63,7 @@ def a_process_that_is_killed_is_missed_soon_and_its_clients_go_on_elsewhere(clie
     """T10, C6."""
     hosts = ",".join(process.hosts for process in house)
     watcher = clients(house[1], timeout=20)
-    waiting.until(lambda: _addresses(watcher) == {process.http for process in house}, "three members", PATIENCE_SECONDS)
+    several_processes.are_members(watcher, house)
     doomed = house[0]
     # kazoo tries the hosts in the order given, and the next ones when the first is gone.
     moving = clients(type("Hosts", (), {"hosts": hosts}), timeout=20, randomize_hosts=False)
@@ -132,11 +88,11 @@ def a_process_that_is_killed_is_missed_soon_and_its_clients_go_on_elsewhere(clie
     killed_at = time.monotonic()
     doomed.kill()
     rest = {process.http for process in house[1:]}
-    waiting.until(lambda: _addresses(watcher) == rest, "two members", GONE_WITHIN_SECONDS)
+    waiting.until(lambda: several_processes.addresses(watcher) == rest, "two members", GONE_WITHIN_SECONDS)
     gone_after = time.monotonic() - killed_at
     assert gone_after < GONE_WITHIN_SECONDS, gone_after
     other = clients(house[2])
-    waiting.until(lambda: _addresses(other) == rest, "two members at the other process too", GONE_WITHIN_SECONDS)
+    waiting.until(lambda: several_processes.addresses(other) == rest, "two members at the other process too", GONE_WITHIN_SECONDS)
     before = len(acknowledged)
     waiting.until(lambda: len(acknowledged) > before + 20, "writes to go on elsewhere", PATIENCE_SECONDS)
     stop.set()
@@ -148,27 +104,12 @@ def a_process_that_is_killed_is_missed_soon_and_its_clients_go_on_elsewhere(clie
     waiting.until(lambda: watcher.exists("/left") is None, "the session of a client that went with it to expire", 20)
     # A new process takes the place of the old one.
     doomed.start()
-    waiting.until(lambda: _addresses(watcher) == {process.http for process in house}, "three members again", PATIENCE_SECONDS)
+    several_processes.are_members(watcher, house)
 
 
 def a_process_that_stops_leaves_at_once(clients, house):
     watcher = clients(house[1], timeout=20)
-    waiting.until(lambda: _addresses(watcher) == {process.http for process in house}, "three members", PATIENCE_SECONDS)
+    several_processes.are_members(watcher, house)
     rest = {process.http for process in house[:2]}
     house[2].stop()
-    waiting.until(lambda: _addresses(watcher) == rest, "two members", 1)
-
-
-def one_process_serves_transactions_and_another_after_it(house):
-    """As yet: the others stand by."""
-    [serving] = waiting.until(lambda: _serving(house), "one that serves", PATIENCE_SECONDS)
-    api = http_api.Api(serving)
-    transaction = api.begin()
-    transaction.put("left", b"1")
-    transaction.put("right", b"1")
-    transaction.commit()
-    serving.kill()
-    rest = [process for process in house if process is not serving]
-    [next_one] = waiting.until(lambda: _serving(rest), "another to serve", 2 * GONE_WITHIN_SECONDS)
-    after = http_api.Api(next_one)
-    assert (after.state("left"), after.state("right")) == (b"1", b"1")
+    waiting.until(lambda: several_processes.addresses(watcher) == rest, "two members", 1)

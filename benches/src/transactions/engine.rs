@@ -22,7 +22,7 @@ pub async fn start_packing(
     objects: SharedObjects,
     config: Config,
 ) -> Result<(Engine, JoinSet<()>)> {
-    run(Service::with_objects(parts(key_value), Destinations::default(), objects, config)).await
+    run(Service::builder(parts(key_value)).objects(objects).build(config)).await
 }
 
 fn parts(key_value: SharedKeyValue) -> Parts {

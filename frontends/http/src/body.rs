@@ -55,11 +55,22 @@ impl Budget {
 /// Errors: [`Kind::TooLarge`] beyond `bytes_max`, [`Kind::TooMuchBuffered`] beyond the budget,
 /// [`Kind::InvalidRequest`] if it breaks off.
 pub(crate) async fn read(body: Body, bytes_max: usize, budget: &Budget) -> Result<Whole, Problem> {
+    read_by_kind(body, |_| bytes_max, budget).await
+}
+
+/// The same where the first byte of a body says how long it may be.
+pub(crate) async fn read_by_kind(
+    body: Body,
+    bytes_max: impl Fn(u8) -> usize,
+    budget: &Budget,
+) -> Result<Whole, Problem> {
     let mut data = body.into_data_stream();
     let mut bytes = BytesMut::new();
     let mut reserved: Option<OwnedSemaphorePermit> = None;
     while let Some(data) = data.next().await {
         let data = data.map_err(|_| Problem::new(Kind::InvalidRequest, "the body breaks off"))?;
+        let Some(first) = bytes.first().or(data.first()) else { continue };
+        let bytes_max = bytes_max(*first);
         if data.len() > bytes_max - bytes.len() {
             return Err(too_large(bytes_max));
         }
@@ -154,6 +165,20 @@ mod tests {
         drop(whole);
         assert_eq!(budget.bytes.available_permits(), 4);
         assert_eq!(read(Body::empty(), 0, &budget).await.expect("nothing").bytes, "");
+    }
+
+    #[tokio::test]
+    async fn the_first_byte_says_how_long_a_body_may_be() {
+        let budget = Budget::new(64);
+        let by_kind = |first: u8| if first == b'l' { 8 } else { 2 };
+        let chunks = |chunks: &'static [&'static str]| {
+            Body::from_stream(stream::iter(chunks.iter().map(|chunk| Ok::<_, std::io::Error>(*chunk))))
+        };
+        let long = read_by_kind(chunks(&["", "l", "ong"]), by_kind, &budget).await.expect("within bounds");
+        assert_eq!(long.bytes, "long");
+        let refused = read_by_kind(chunks(&["s", "h", "ort"]), by_kind, &budget).await.expect_err("too long");
+        assert_eq!(refused.kind(), Kind::TooLarge);
+        assert!(read_by_kind(Body::empty(), by_kind, &budget).await.expect("nothing").bytes.is_empty());
     }
 
     #[tokio::test]

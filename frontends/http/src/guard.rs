@@ -20,10 +20,12 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
+use transactions::peers::MESSAGE_BYTES_MAX;
 
 use crate::{
     body,
     headers::single,
+    peers,
     problem::{Kind, Problem},
 };
 
@@ -110,6 +112,7 @@ impl Rules {
         let path = request.uri().path();
         let bytes_max = match *request.method() {
             Method::PUT => self.value_bytes_max,
+            Method::POST if path == peers::PATH => MESSAGE_BYTES_MAX,
             Method::POST if path.contains("/messages/") || path.contains("/invocations/") => EFFECT_BYTES_MAX,
             _ => BODY_BYTES_MAX,
         };

@@ -2,7 +2,8 @@
 //!
 //! One listener. What is shown comes from a [`Snapshot`], which the program fills in; transactions and plain
 //! state go to the engine of the transactions service, which the program provides once it runs. Here is only
-//! what the wire adds: percent-encoding, headers, bodies, status codes and the names of problems.
+//! what the wire adds: percent-encoding, headers, bodies, status codes and the names of problems. The nodes of one store
+//! reach each other here, too ([`HttpPeers`]).
 //!
 //! Invariants
 //! - An answer leaves only once everything it rests on is durable (rule P4): here, at the edge, somebody waits.
@@ -25,6 +26,7 @@ mod effects;
 mod guard;
 mod headers;
 mod metrics;
+mod peers;
 pub mod problem;
 mod routes;
 mod segment;
@@ -34,6 +36,7 @@ mod state;
 pub mod status;
 mod transactions;
 
+pub use peers::HttpPeers;
 pub use server::{Config, Limits, Server, bind};
 pub use services::Services;
 pub use status::{Snapshot, Status};

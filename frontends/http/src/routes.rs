@@ -15,7 +15,7 @@ use crate::{
     backend::Backend,
     effects,
     guard::{Rules, guard},
-    metrics,
+    metrics, peers,
     problem::{Kind, Problem},
     state,
     status::{Phase, Snapshot},
@@ -29,8 +29,11 @@ const PAGE_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script
                            connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
 
 pub(crate) fn router(snapshot: Shared, backend: Backend, rules: Rules) -> Router {
-    let services =
-        transactions::routes().merge(effects::routes()).merge(state::routes()).with_state(Arc::new(backend));
+    let services = transactions::routes()
+        .merge(effects::routes())
+        .merge(state::routes())
+        .merge(peers::routes())
+        .with_state(Arc::new(backend));
     Router::new()
         .route("/", get(page))
         .route("/health/live", get(live))

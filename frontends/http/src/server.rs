@@ -3,6 +3,7 @@
 use std::{future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use tokio::{net::TcpListener, sync::watch};
+use transactions::peers::MESSAGE_BYTES_MAX;
 
 use crate::{
     backend::Backend,
@@ -94,7 +95,8 @@ impl Server {
         let budget = Budget::new(buffered_bytes_max);
         let backend = Backend { services, budget, value_bytes_max, answer_timeout };
         let router = routes::router(snapshot, backend, rules);
-        let request_bytes_max = value_bytes_max + DISCARD_BYTES_MAX + ENVELOPE_BYTES_MAX;
+        let request_bytes_max =
+            value_bytes_max.max(MESSAGE_BYTES_MAX) + DISCARD_BYTES_MAX + ENVELOPE_BYTES_MAX;
         let (stopping, mut stopped) = watch::channel(false);
         let signal = async move {
             shutdown.await;

@@ -32,8 +32,13 @@ const TOKEN_SLACK_MS: u64 = 10_000;
 
 impl Core {
     pub(crate) async fn begin(self: &Arc<Self>, begin: Begin) -> Result<Shown<Begun>> {
-        let node = self.serving()?;
+        let mut node = self.serving()?;
         self.may_answer(&node)?;
+        if begin.isolation == Isolation::Serializable && !self.is_alone() {
+            let keyspace = begin.keyspaces.first().copied().unwrap_or_default();
+            self.serve_alone(&node, keyspace).await?;
+            node = self.serving()?;
+        }
         self.check_clock()?;
         self.view().open.check_room(&self.config)?;
         let terms = Box::pin(self.agree(&node, &begin)).await?;
@@ -95,9 +100,6 @@ impl Core {
             } else {
                 Err(Error::Invalid("only a serializable transaction names its keyspaces"))
             };
-        }
-        if !self.is_alone() {
-            return Err(Error::Invalid("serializable transactions are for a node that is alone"));
         }
         let default = [KeyspaceId::default()];
         let keyspaces = if begin.keyspaces.is_empty() { &default } else { &begin.keyspaces[..] };

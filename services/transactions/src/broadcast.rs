@@ -125,7 +125,7 @@ impl Neighbours {
             };
             minimum = Some(minimum.map_or_else(|| horizon.clone(), |minimum| minimum.minimum(horizon)));
         }
-        Some(minimum.unwrap_or_else(everything))
+        Some(minimum.unwrap_or_else(Heard::everything))
     }
 
     /// From which node on the registry has to be listed: all before have ended. One that has an id and no row as yet may
@@ -196,13 +196,6 @@ impl Neighbours {
         let median = others[others.len() / 2];
         Duration::from_millis(u64::try_from(-median).unwrap_or(0))
     }
-}
-
-/// What is heard of every log where nobody else runs.
-fn everything() -> Heard {
-    let mut heard = Heard::default();
-    heard.finish(NodeId(0), NodeId(u32::MAX));
-    heard
 }
 
 /// Those of `records`, which go in one message, that their receiver needs; `is_superseded` says whether it knows of a version

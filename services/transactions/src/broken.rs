@@ -70,6 +70,8 @@ pub enum Broken {
     LeavesAtOnce,
     /// What no log names stays.
     SweepsNothing,
+    /// Who ends while the store is searched for others is not searched for.
+    ForgetsWhoEndsMeanwhile,
     /// P6: a record is written while chunks that it names are still on their way.
     RecordBeforeChunks,
     /// P6: a record is written while packs that its values go into are still on their way.
@@ -98,6 +100,10 @@ pub enum Broken {
     ClosesPreparedRows,
     /// T11: nobody asks whether what was read was written since.
     SkipsValidation,
+    /// Who may call a node is believed to be one.
+    BelievesStrangers,
+    /// Who must serve its store alone does not wait until it is alone.
+    ServesBesideOthers,
     /// T12: transactions that only read are validated like the others.
     ValidatesReaders,
 }

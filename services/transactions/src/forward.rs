@@ -145,7 +145,6 @@ impl Forwarded {
         Self { id: call.id.clone(), attempt: call.attempt, asked }
     }
 
-    #[cfg(test)]
     pub(crate) fn commit(call: &Call) -> Self {
         Self::new(call, Asked::Commit)
     }

@@ -27,6 +27,13 @@ pub struct Heard {
 }
 
 impl Heard {
+    /// All of every log there is and will be.
+    pub fn everything() -> Self {
+        let mut heard = Self::default();
+        heard.finish(NodeId(0), NodeId(u32::MAX));
+        heard
+    }
+
     /// Up to which slot `log` is heard.
     pub fn through(&self, log: NodeId) -> u64 {
         match self.whole.range(..=log.0).next_back() {

@@ -366,11 +366,16 @@ impl Housekeeping {
             });
             self.rows.pop();
         }
+        self.begin_sweep();
+        Ok(())
+    }
+
+    /// Those who ended while it was swept for others have their turn.
+    fn begin_sweep(&mut self) {
         if self.sweep.is_none() {
             let unswept = std::mem::take(&mut self.unswept);
             self.sweep = Sweep::of(unswept, self.core.config.buckets);
         }
-        Ok(())
     }
 
     fn log(&self, node: NodeId) -> FencedLog {
@@ -401,6 +406,9 @@ impl Housekeeping {
         }
         self.node.packs.settle();
         self.sweep = None;
+        if !self.core.config.is_broken(Broken::ForgetsWhoEndsMeanwhile) {
+            self.begin_sweep();
+        }
         Ok(())
     }
 

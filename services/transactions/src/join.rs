@@ -13,6 +13,7 @@
 //! one of those has heard, or with all that is decided in the store. So it lies above, too, and everybody who lists later
 //! counts it.
 //!
+//! - A place in line before a look whether the store is served by one node at a time ([`alone`](crate::alone)).
 //! - A member before a row: whoever finds a row of a node that is no member takes it for gone.
 //! - Dies anywhere: an id is lost, and perhaps a row whose log is resolved with nothing in it.
 //!
@@ -20,7 +21,7 @@
 
 use std::sync::Arc;
 
-use primitives::{Cursor, FencedLog};
+use primitives::FencedLog;
 
 use crate::{
     Error, Result,
@@ -31,6 +32,7 @@ use crate::{
     model::NodeId,
     node::Node,
     node_log::NodeLog,
+    pack,
     peers::{Answer, Message, Standing},
     records::{StoredSlot, decode},
     registry,
@@ -40,15 +42,9 @@ use crate::{
 impl Core {
     /// Begins to serve beside others. Errors: as those of any start; the next try takes another id.
     pub(crate) async fn join_others(self: &Arc<Self>, store: Arc<Store>) -> Result<()> {
-        if !keyspace::list_marked(&store).await?.is_empty() {
-            return Err(Error::unavailable("the store has sequenced keyspaces, which one node serves alone"));
-        }
-        let id = registry::take_id(&store).await?;
-        self.membership.join(id).await?;
-        registry::put_row(&store, id, self.clock.now()).await?;
-        let log = FencedLog::new(Arc::clone(&self.key_value), layout::log(id));
-        let (writer, _) = store.again(|| log.take_over(Cursor::START)).await?;
-        store.seen(writer.point())?;
+        let id = self.become_one_of_several(&store).await?;
+        let secret = self.secret_of(&store).await?;
+        let writer = self.begin_log(&store, id).await?;
         let clock = Arc::clone(&self.clock);
         let log = NodeLog::new(
             Arc::clone(&store),
@@ -58,7 +54,7 @@ impl Core {
             self.slot_bytes_max(),
             self.config.broken,
         );
-        let node = Arc::new(Node::new(id, store, log, self.clock.monotonic()));
+        let node = Arc::new(Node::new(id, store, log, self.clock.monotonic(), Some(secret)));
         let rows = registry::list(&node.store).await?;
         let mut heard = Heard::default();
         let mut dropped = Heard::default();
@@ -92,12 +88,25 @@ impl Core {
             view.neighbours = crate::broadcast::Neighbours::default();
             view.node = Some(Arc::clone(&node));
         }
-        tracing::info!(node = id.0, "transactions are served, beside other nodes");
+        self.starts.send_replace(());
+        tracing::info!(node = id.0, "transactions are served, beside other nodes if there are any");
         self.announce_for_ever(&node);
         self.follow_for_ever(&node);
         self.look_after_others(&node);
         self.keep_house(node, Vec::new());
         Ok(())
+    }
+
+    /// A new member with a row. Errors: the store is served by one node at a time.
+    async fn become_one_of_several(&self, store: &Store) -> Result<NodeId> {
+        let id = registry::take_id(store).await?;
+        self.membership.join(id).await?;
+        registry::put_row(store, id, self.clock.now()).await?;
+        // Whoever is to serve alone stands in line behind who has found nothing here.
+        if pack::has_home(store).await? || !keyspace::list_marked(store).await?.is_empty() {
+            return Err(Error::unavailable("the store is served by one node at a time from now on"));
+        }
+        Ok(id)
     }
 
     /// How the other members stand: those that answer.

@@ -68,10 +68,10 @@ pub(crate) async fn list_marked(store: &Store) -> Result<BTreeSet<KeyspaceId>> {
 }
 
 /// Says that `keyspace` is being marked, or is.
-async fn mark(store: &Store, keyspace: KeyspaceId) -> Result<()> {
+pub(crate) async fn mark(store: &Store, keyspace: KeyspaceId) -> Result<DurabilityPoint> {
     let marking = vec![(Name::from(STATE), Value::Integer(MARKING))];
     let update = Update::put(layout::keyspace(keyspace), marking).when(Condition::Absent);
-    store.update(update).await.map(drop)
+    store.update(update).await.map(|(_, point)| point)
 }
 
 /// Says that `keyspace`, which is marked, is sequenced.

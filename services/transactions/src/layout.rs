@@ -221,6 +221,11 @@ pub fn pack(id: PackId) -> ItemKey {
     ItemKey::new(PACKS, id.to_bytes())
 }
 
+/// What the nodes of the store know each other by.
+pub fn secret() -> ItemKey {
+    ItemKey::new(b"t/format", b"secret")
+}
+
 /// Says where among the objects the packs lie.
 pub fn packs_home() -> ItemKey {
     ItemKey::new(b"t/format", b"packs")

@@ -17,10 +17,14 @@ const LEAVE_MAX: Duration = Duration::from_secs(2);
 impl Core {
     /// Ends this node's service for good. True: the next start need not search the store for what it left.
     pub(crate) async fn leave(self: &Arc<Self>) -> bool {
-        let (node, open) = {
+        let serving = {
             let mut view = self.view();
-            let Some(node) = view.node.take() else { return false };
-            (node, view.open.all())
+            view.node.take().map(|node| (node, view.open.all()))
+        };
+        let Some((node, open)) = serving else {
+            // It may stand in line.
+            self.membership.leave().await;
+            return false;
         };
         if self.config.is_broken(Broken::LeavesAtOnce) {
             return registry::mark_left(&node.store, node.id).await.is_ok();

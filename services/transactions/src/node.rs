@@ -13,6 +13,7 @@ use crate::{
     model::{Attempt, NodeId},
     node_log::NodeLog,
     pack::Packs,
+    peers::Secret,
     registry::NodeRow,
     sequencer::Sequencer,
     store::Store,
@@ -29,6 +30,8 @@ pub(crate) struct Node {
     /// When it began to serve.
     pub(crate) started: Monotonic,
     pub(crate) packs: Packs,
+    /// What the other nodes know it by; none: there are no others.
+    secret: Option<Secret>,
     begun: AtomicU64,
     /// Once a keyspace is sequenced.
     sequencer: OnceLock<Sequencer>,
@@ -44,7 +47,13 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) fn new(id: NodeId, store: Arc<Store>, log: NodeLog, started: Monotonic) -> Self {
+    pub(crate) fn new(
+        id: NodeId,
+        store: Arc<Store>,
+        log: NodeLog,
+        started: Monotonic,
+        secret: Option<Secret>,
+    ) -> Self {
         Self {
             id,
             store,
@@ -52,6 +61,7 @@ impl Node {
             work: Notify::new(),
             started,
             packs: Packs::default(),
+            secret,
             begun: AtomicU64::new(0),
             sequencer: OnceLock::new(),
             at_work: Arc::default(),
@@ -60,6 +70,11 @@ impl Node {
             following: Notify::new(),
             left_behind: Mutex::default(),
         }
+    }
+
+    /// What the nodes of the store know each other by; none: there are no others.
+    pub(crate) fn secret(&self) -> Option<Secret> {
+        self.secret
     }
 
     /// Who orders the commits of sequenced keyspaces; none: there are none.

@@ -43,6 +43,7 @@ use tokio::sync::watch;
 use self::{directory::Filed, reading::Wanted, table::Table};
 pub(crate) use self::{
     home::find_home,
+    home::has_home,
     written::{OnTheirWay, Written},
 };
 use crate::{

@@ -7,28 +7,56 @@
 //! A message says to which node it goes, not only to which address: a process that starts over is another node at the same
 //! address. One whose kind is not known is refused by its number, so nodes of two builds can work beside each other.
 //!
-//! Bounds: [`MESSAGE_BYTES_MAX`] a message, [`CALL_MAX`] a call.
+//! It also carries a secret that only those know who reach the store: whoever may call the listener is not yet a node, and a
+//! stranger's news would be believed by all.
+//!
+//! Bounds: [`message_bytes_max`] a message, [`CALL_MAX`] a call.
 
-use std::{fmt::Debug, sync::Arc, time::Duration};
+use std::{
+    fmt::{self, Debug},
+    sync::Arc,
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use ports::DurabilityPoint;
+use ports::{
+    Condition, DurabilityPoint, Entropy, Update,
+    key_value::{Name, Value},
+};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
     Error, Result,
+    broken::Broken,
     engine::Core,
     forward::{Forwarded, Reply},
     heard::Heard,
+    layout,
     membership::Address,
-    model::{Attempt, NodeId, Position, Timestamp, TransactionId, Version},
+    model::{Attempt, Call, NodeId, Position, Timestamp, TransactionId, Version},
     node::Node,
     records::{CommitRecord, Write, decode, encode},
+    store::Store,
 };
 
-/// The longest message: a value of the largest size, and what stands around it.
+/// The longest message of any kind, and the longest answer: a value of the largest size, and what stands around it.
 pub const MESSAGE_BYTES_MAX: usize = (64 << 20) + (64 << 10);
+
+/// The longest announcement: its commits up to one of the largest, and how its node stands.
+const ANNOUNCEMENT_BYTES_MAX: usize = 20 << 20;
+
+/// The longest question, and the longest message of a kind that is not known here.
+const QUESTION_BYTES_MAX: usize = 4 << 10;
+
+/// The longest message that begins with `kind`.
+pub const fn message_bytes_max(kind: u8) -> usize {
+    match kind {
+        FORWARD => MESSAGE_BYTES_MAX,
+        ANNOUNCE => ANNOUNCEMENT_BYTES_MAX,
+        _ => QUESTION_BYTES_MAX,
+    }
+}
 
 /// How long an answer is waited for.
 pub const CALL_MAX: Duration = Duration::from_secs(2);
@@ -84,6 +112,37 @@ const UNKNOWN: u8 = 4;
 pub(crate) struct Way {
     pub(crate) from: NodeId,
     pub(crate) to: NodeId,
+    pub(crate) secret: Secret,
+}
+
+/// What the nodes of one store know, and nobody else: it lies in the store.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub(crate) struct Secret(u128);
+
+/// The row's attribute.
+const SECRET: &str = "secret";
+
+impl Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+impl Secret {
+    /// That of `store`, which the first to ask draws.
+    pub(crate) async fn of(store: &Store, entropy: &dyn Entropy) -> Result<Self> {
+        let mut row = store.get(&layout::secret()).await?;
+        if row.value.is_none() {
+            let drawn = [entropy.next_u64().to_be_bytes(), entropy.next_u64().to_be_bytes()].concat();
+            let attributes = vec![(Name::from(SECRET), Value::Bytes(drawn.into()))];
+            store.update(Update::put(layout::secret(), attributes).when(Condition::Absent)).await?;
+            row = store.get(&layout::secret()).await?;
+        }
+        store.externalize(row.point).await?;
+        let bytes = row.value.and_then(|row| row.bytes(SECRET)?[..].try_into().ok());
+        let damaged = || Error::Corrupt("decode the secret of the nodes".into());
+        bytes.map(|bytes| Self(u128::from_be_bytes(bytes))).ok_or_else(damaged)
+    }
 }
 
 /// How a node stands. All but its clock only grows.
@@ -188,6 +247,26 @@ impl Answer {
     }
 }
 
+/// A message of each kind, as `from` sends it to `to` without knowing the secret: for tests of those who carry messages.
+#[doc(hidden)]
+pub fn messages_of_a_stranger(from: NodeId, to: NodeId) -> Vec<Bytes> {
+    let way = Way { from, to, secret: Secret(0) };
+    let all = Heard::everything();
+    let standing = Standing {
+        wall_ms: u64::MAX,
+        timestamp: Timestamp(u64::MAX - 1),
+        heard: all.clone(),
+        horizon: all.clone(),
+        dropped: all,
+    };
+    let announcement =
+        Announcement { standing, from: 1, through: u64::MAX - 1, last: u64::MAX, records: Vec::new() };
+    let id = TransactionId::new("a stranger's").expect("a name");
+    let forwarded = Forwarded::commit(&Call::latest(id));
+    let messages = [Message::Ask, Message::Announce(announcement), Message::Forward(forwarded)];
+    messages.iter().map(|message| message.encode(way)).collect()
+}
+
 fn frame<T: Serialize>(kind: u8, body: &T) -> Bytes {
     let body = encode(body);
     let mut framed = Vec::with_capacity(1 + body.len());
@@ -206,9 +285,13 @@ fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T> {
 }
 
 impl Core {
-    /// Whether no other node shares the store.
-    pub(crate) fn is_alone(&self) -> bool {
-        self.peers.is_none()
+    /// What the nodes of `store` know each other by; the same at each start.
+    pub(crate) async fn secret_of(&self, store: &Store) -> Result<Secret> {
+        if let Some(secret) = self.secret.get() {
+            return Ok(*secret);
+        }
+        let secret = Secret::of(store, &*self.entropy).await?;
+        Ok(*self.secret.get_or_init(|| secret))
     }
 
     /// Asks the node `to`. Errors: `Unavailable`, and it may have heard.
@@ -219,9 +302,11 @@ impl Core {
         address: &Address,
         message: &Message,
     ) -> Result<Answer> {
-        let Some(peers) = &self.peers else { return Err(Error::unavailable("there is no other node")) };
-        let message = message.encode(Way { from: node.id, to });
-        if message.len() > MESSAGE_BYTES_MAX {
+        let (Some(peers), Some(secret)) = (&self.peers, node.secret()) else {
+            return Err(Error::unavailable("there is no other node"));
+        };
+        let message = message.encode(Way { from: node.id, to, secret });
+        if message.first().is_none_or(|kind| message.len() > message_bytes_max(*kind)) {
             return Err(Error::TooLarge("what is to be told to a node"));
         }
         let answered = tokio::select! {
@@ -250,6 +335,9 @@ impl Core {
 
     async fn answer_message(self: &Arc<Self>, way: Way, message: Message) -> Answer {
         let node = self.view().node.clone().filter(|node| node.id == way.to);
+        let node = node.filter(|node| {
+            node.secret() == Some(way.secret) || self.config.is_broken(Broken::BelievesStrangers)
+        });
         // What one has heard that nobody counts any more may lie below what is collected.
         let Some(node) = node.filter(|node| self.may_answer(node).is_ok()) else { return Answer::NotHere };
         match message {
@@ -266,10 +354,7 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        model::{Call, Key},
-        records::Place,
-    };
+    use crate::{model::Key, records::Place};
 
     fn standing() -> Standing {
         let mut heard = Heard::default();
@@ -300,7 +385,7 @@ mod tests {
 
     #[test]
     fn messages_are_read_back_as_they_were_sent() {
-        let way = Way { from: NodeId(1), to: NodeId(2) };
+        let way = Way { from: NodeId(1), to: NodeId(2), secret: Secret(u128::MAX / 3) };
         for message in messages() {
             assert_eq!(Message::decode(&message.encode(way)), Ok((way, message)));
         }
@@ -311,7 +396,7 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_refused_by_its_number() {
-        let way = Way { from: NodeId(1), to: NodeId(2) };
+        let way = Way { from: NodeId(1), to: NodeId(2), secret: Secret(u128::MAX / 3) };
         let mut message = Message::Ask.encode(way).to_vec();
         message[0] = 77;
         assert_eq!(Message::decode(&message), Err(77));
@@ -323,7 +408,7 @@ mod tests {
     #[test]
     fn hostile_bytes_are_refused() {
         let mut random = fastrand::Rng::with_seed(7);
-        let way = Way { from: NodeId(1), to: NodeId(2) };
+        let way = Way { from: NodeId(1), to: NodeId(2), secret: Secret(u128::MAX / 3) };
         for message in messages() {
             let whole = message.encode(way);
             for _ in 0..2_000 {

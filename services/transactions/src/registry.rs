@@ -59,13 +59,6 @@ pub(crate) struct NodeRow {
     pub(crate) timestamp: Timestamp,
 }
 
-/// Takes an id that nobody has had, and puts its row.
-pub(crate) async fn register(store: &Store, started: ports::Timestamp) -> Result<NodeId> {
-    let node = take_id(store).await?;
-    put_row(store, node, started).await?;
-    Ok(node)
-}
-
 /// Takes an id that nobody has had.
 pub(crate) async fn take_id(store: &Store) -> Result<NodeId> {
     let counter = AtomicCounter::new(store.key_value().clone(), layout::node_counter());

@@ -9,10 +9,10 @@
 //!
 //! From AFT, section 4.2, whose fault manager scans all commits; ours reads what is behind the last mark.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
-use primitives::{Cursor, FencedLog, Slot};
+use primitives::{Cursor, FencedLog, Slot, Writer};
 
 use crate::{
     Error, Result,
@@ -24,7 +24,6 @@ use crate::{
     model::{Attempt, NodeId, TransactionId},
     node::Node,
     node_log::NodeLog,
-    pack,
     records::{Entry, StoredSlot, decode},
     registry::{self, NodeRow},
     retention::delete_uncommitted,
@@ -49,17 +48,13 @@ impl Core {
         let store =
             Arc::new(Store::new(Arc::clone(&self.key_value), self.config.buckets, clock, entropy, fell));
         store.check_format().await?;
-        if let Some(home) = pack::find_home(self, &store).await? {
-            // The same at each start.
-            self.home.get_or_init(|| home);
-        }
-        if !self.is_alone() {
+        let is_alone = self.must_be_alone(&store).await?;
+        self.shares.store(!is_alone, Ordering::Release);
+        if !is_alone {
             return self.join_others(store).await;
         }
-        let id = registry::register(&store, self.clock.now()).await?;
-        let log = FencedLog::new(Arc::clone(&self.key_value), layout::log(id));
-        let (writer, _) = store.again(|| log.take_over(Cursor::START)).await?;
-        store.seen(writer.point())?;
+        let id = self.become_only_one(&store).await?;
+        let writer = self.begin_log(&store, id).await?;
         // Before any row is judged that was handed over to it: from here on it decides nothing.
         let marked = keyspace::list_marked(&store).await?;
         let sequencer = if marked.is_empty() { None } else { Some(self.take_over_sequencer(&store).await?) };
@@ -84,7 +79,7 @@ impl Core {
         let mut heard = Heard::default();
         heard.finish(NodeId(1), NodeId(id.0 - 1));
         store.look()?;
-        let node = Arc::new(Node::new(id, store, log, self.clock.monotonic()));
+        let node = Arc::new(Node::new(id, store, log, self.clock.monotonic(), None));
         self.hand_over(&node, unsent);
         let mut view = self.view();
         view.heard = Arc::new(heard);
@@ -96,9 +91,19 @@ impl Core {
         }
         view.node = Some(Arc::clone(&node));
         drop(view);
+        self.starts.send_replace(());
         tracing::info!(node = id.0, "transactions are served");
+        self.mind_lease(&node);
         self.keep_house(node, rows);
         Ok(())
+    }
+
+    /// The log of a new node.
+    pub(crate) async fn begin_log(&self, store: &Store, id: NodeId) -> Result<Writer> {
+        let log = FencedLog::new(Arc::clone(&self.key_value), layout::log(id));
+        let (writer, _) = store.again(|| log.take_over(Cursor::START)).await?;
+        store.seen(writer.point())?;
+        Ok(writer)
     }
 
     /// A slot has to fit an item, with room for what a large last entry adds.

@@ -6,6 +6,7 @@ use ports::{Clock, Entropy, KeyValue};
 
 use crate::{
     Result,
+    alone::Started,
     config::Config,
     effects::Destinations,
     engine::Engine,
@@ -32,62 +33,89 @@ pub struct Service {
     engine: Engine,
 }
 
-impl Service {
-    /// The service on `parts`, without effects. Nothing happens before [`Service::start`].
-    pub fn new(parts: Parts, config: Config) -> Self {
-        Self::with_destinations(parts, Destinations::default(), config)
+/// A service that is being put together.
+#[derive(Debug)]
+pub struct Builder {
+    parts: Parts,
+    destinations: Destinations,
+    objects: Option<SharedObjects>,
+    among: Option<(Arc<dyn Membership>, Arc<dyn Peers>)>,
+}
+
+impl Builder {
+    /// With effects, which go to `destinations`.
+    pub fn destinations(self, destinations: Destinations) -> Self {
+        Self { destinations, ..self }
     }
 
-    /// The same with effects, which go to `destinations`.
-    pub fn with_destinations(parts: Parts, destinations: Destinations, config: Config) -> Self {
-        Self { engine: Engine::new(parts, destinations, None, Arc::new(Alone::default()), None, config) }
-    }
-
-    /// The same with values kept in packs among `objects`: a store that has once been given some is given them for ever.
-    pub fn with_objects(
-        parts: Parts,
-        destinations: Destinations,
-        objects: SharedObjects,
-        config: Config,
-    ) -> Self {
-        Self {
-            engine: Engine::new(parts, destinations, Some(objects), Arc::new(Alone::default()), None, config),
-        }
+    /// With values kept in packs among `objects`: a store that has once been given some is given them for ever, and is served by
+    /// one node at a time.
+    pub fn objects(self, objects: SharedObjects) -> Self {
+        Self { objects: Some(objects), ..self }
     }
 
     /// One of several nodes on a store that they share, as `membership` says, which reach each other by `peers`. Each
     /// answers the others by [`Engine::answer_peer`].
-    pub fn among(
-        parts: Parts,
-        destinations: Destinations,
-        membership: Arc<dyn Membership>,
-        peers: Arc<dyn Peers>,
-        config: Config,
-    ) -> Self {
-        Self { engine: Engine::new(parts, destinations, None, membership, Some(peers), config) }
+    pub fn among(self, membership: Arc<dyn Membership>, peers: Arc<dyn Peers>) -> Self {
+        Self { among: Some((membership, peers)), ..self }
     }
 
-    /// Takes a node id, finishes what earlier starts left, and begins to serve. After an error it can be tried again.
-    pub async fn start(&self) -> Result<()> {
-        self.engine.core.start_over().await
+    /// The service. Nothing happens before [`Service::start`].
+    pub fn build(self, config: Config) -> Service {
+        let Self { parts, destinations, objects, among } = self;
+        let (membership, peers) = match among {
+            Some((membership, peers)) => (membership, Some(peers)),
+            None => (Arc::new(Alone::default()) as _, None),
+        };
+        Service { engine: Engine::new(parts, destinations, objects, membership, peers, config) }
+    }
+}
+
+impl Service {
+    /// A service on `parts`, of a node that is alone.
+    pub fn builder(parts: Parts) -> Builder {
+        Builder { parts, destinations: Destinations::default(), objects: None, among: None }
     }
 
-    /// Starts over whenever the node cannot go on, because its store went back to an earlier state or somebody has taken
-    /// its log over. For ever: the program runs it beside the front ends.
+    /// The same at once, without effects.
+    pub fn new(parts: Parts, config: Config) -> Self {
+        Self::builder(parts).build(config)
+    }
+
+    /// The same with effects, which go to `destinations`.
+    pub fn with_destinations(parts: Parts, destinations: Destinations, config: Config) -> Self {
+        Self::builder(parts).destinations(destinations).build(config)
+    }
+
+    /// Takes a node id, finishes what earlier starts left, and begins to serve, unless the store is one that another process
+    /// serves alone. After an error it can be tried again.
+    pub async fn start(&self) -> Result<Started> {
+        let core = &self.engine.core;
+        tokio::select! {
+            biased;
+            started = core.start_over() => started.map(|()| Started::Serves),
+            () = core.standing_by() => Ok(Started::StandsBy),
+        }
+    }
+
+    /// Starts over whenever the node cannot go on, because its store went back to an earlier state, its lease ran out or somebody
+    /// has taken its log over; and serves when it is the turn of a process that stands by. For ever: the program runs it beside the front ends.
     pub async fn run(&self) {
         let core = &self.engine.core;
         loop {
-            core.fell.notified().await;
             let mut delays = Store::delays();
             while core.has_fallen() {
-                tracing::warn!(
-                    "transactions start over: the store lost what was not durable, or the log was taken"
-                );
+                if !*core.stands_by.borrow() {
+                    tracing::warn!(
+                        "transactions start over: the store lost what was not durable, the lease ran out or the log was taken"
+                    );
+                }
                 if let Err(error) = core.start_over().await {
                     tracing::error!(%error, "transactions do not start");
                     core.pause(&mut delays).await;
                 }
             }
+            core.fell.notified().await;
         }
     }
 

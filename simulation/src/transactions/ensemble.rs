@@ -37,13 +37,20 @@ pub struct Ensemble(Arc<Mutex<State>>);
 struct State {
     rng: Rng,
     members: BTreeMap<NodeId, Address>,
+    /// In the order in which they joined: the first leads.
+    line: Vec<NodeId>,
     seats: Vec<Arc<Seat>>,
 }
 
 impl Ensemble {
     /// An ensemble without members, whose chance comes from `rng`.
     pub fn new(rng: Rng) -> Self {
-        Self(Arc::new(Mutex::new(State { rng, members: BTreeMap::new(), seats: Vec::new() })))
+        Self(Arc::new(Mutex::new(State {
+            rng,
+            members: BTreeMap::new(),
+            line: Vec::new(),
+            seats: Vec::new(),
+        })))
     }
 
     /// The membership of a new process at `address`.
@@ -55,6 +62,7 @@ impl Ensemble {
             clock,
             inner: Arc::new(Mutex::new(Inner { node: None, lease: None, cut_off: None })),
             members: watch::Sender::new(Members::default()),
+            first: Mutex::default(),
         });
         self.state().seats.push(Arc::clone(&seat));
         seat
@@ -62,7 +70,7 @@ impl Ensemble {
 
     /// Somebody's membership has ended.
     fn end(&self, node: NodeId) {
-        if self.state().members.remove(&node).is_some() {
+        if self.state().remove(node) {
             self.tell();
         }
     }
@@ -99,6 +107,16 @@ pub struct Seat {
     clock: Arc<dyn Clock>,
     inner: Arc<Mutex<Inner>>,
     members: watch::Sender<Members>,
+    /// Who was seen to lead.
+    first: Mutex<Option<NodeId>>,
+}
+
+impl State {
+    /// False: it was no member.
+    fn remove(&mut self, node: NodeId) -> bool {
+        self.line.retain(|other| *other != node);
+        self.members.remove(&node).is_some()
+    }
 }
 
 #[derive(Debug)]
@@ -160,7 +178,11 @@ impl Seat {
 
     /// Sees the members as they are.
     fn look(&self) {
-        let nodes = self.ensemble.state().members.clone();
+        let (nodes, first) = {
+            let state = self.ensemble.state();
+            (state.members.clone(), state.line.first().copied())
+        };
+        *lock(&self.first) = first;
         self.members.send_if_modified(|members| {
             let is_news = members.nodes != nodes;
             if is_news {
@@ -193,10 +215,11 @@ impl Membership for Seat {
             let mut state = self.ensemble.state();
             let mut inner = self.inner();
             if let Some(before) = inner.node.replace(node) {
-                state.members.remove(&before);
+                state.remove(before);
             }
             inner.lease = None;
             state.members.insert(node, self.address.clone());
+            state.line.push(node);
         }
         self.look();
         self.ensemble.tell();
@@ -231,6 +254,7 @@ impl Membership for Seat {
 
     fn leads(&self, _: Office) -> bool {
         let node = self.inner().node;
-        node.is_some() && self.members.borrow().nodes.keys().next() == node.as_ref()
+        let may_answer = self.may_answer_until().is_none_or(|until| self.clock.monotonic() < until);
+        may_answer && node.is_some() && *lock(&self.first) == node
     }
 }

@@ -11,7 +11,7 @@ use transactions::{
     Config, Figures,
     broken::Broken,
     layout::Buckets,
-    model::{Call, Key},
+    model::{Begin, Begun, Call, Isolation, Key},
 };
 
 use super::{
@@ -85,6 +85,8 @@ pub struct Scenario {
     pub disasters: Vec<Disaster>,
     /// How many nodes there are.
     pub nodes: usize,
+    /// Whether one of them serves at a time, since the store has a sequenced keyspace.
+    pub one_at_a_time: bool,
     /// How bad the network between them is.
     pub network: Trouble,
     /// How far their clocks differ, at most.
@@ -124,6 +126,7 @@ impl Default for Scenario {
             weather: Weather::Calm,
             disasters: Vec::new(),
             nodes: 1,
+            one_at_a_time: false,
             network: Trouble::default(),
             skew: Duration::ZERO,
             clock_set_back: Duration::ZERO,
@@ -172,6 +175,9 @@ impl Scenario {
             let skew = if self.nodes > 1 { self.skew.mul_f64(rng.f64()).as_millis() as i64 } else { 0 };
             skews.push(skew);
             house.boot_at(place, Life::default(), skew).await;
+            if place == 0 && self.one_at_a_time {
+                sequence(&house).await;
+            }
         }
         let receipts = if self.mix.effects > 0 {
             effects::receive(&world, rng.fork()).await
@@ -215,7 +221,8 @@ impl Scenario {
         // Of their own, so that what clients do is the same whatever becomes of a message.
         let network = Network::new(Rng::with_seed(seed ^ 0x6e65), self.network);
         let ensemble = Ensemble::new(Rng::with_seed(seed ^ 0x656e));
-        House::among(world, self.config.clone(), Among { network, ensemble, places: self.nodes })
+        let house = House::among(world, self.config.clone(), Among { network, ensemble, places: self.nodes });
+        if self.one_at_a_time { house.one_at_a_time() } else { house }
     }
 
     /// Lets what is left come to its end, and compares what stands there with what was told.
@@ -247,7 +254,7 @@ impl Scenario {
         let idle_port_calls = world.port_calls() - calls_before;
         let figures = house.serving().map(|connection| connection.engine.figures()).unwrap_or_default();
         let mut remembered = Vec::new();
-        for place in (0..self.nodes).filter(|_| self.nodes > 1) {
+        for place in (0..self.nodes).filter(|_| self.several_serve()) {
             remembered.push(shown_by(house.serving_at(place), self.mix.keys).await);
         }
         let at_rest = at_rest(house, self.mix.keys).await;
@@ -267,6 +274,10 @@ impl Scenario {
         }
     }
 
+    fn several_serve(&self) -> bool {
+        self.nodes > 1 && !self.one_at_a_time
+    }
+
     fn violations(&self, executions: &[Execution], at_rest: &AtRest, figures: &Figures) -> Vec<String> {
         let order = at_rest.order();
         let mut violations = vec![
@@ -282,13 +293,13 @@ impl Scenario {
             ("mixed", outcomes::mixed(at_rest)),
             (
                 "cycle",
-                if self.nodes == 1 { serializability::cycles(executions, at_rest) } else { Vec::new() },
+                if !self.several_serve() { serializability::cycles(executions, at_rest) } else { Vec::new() },
             ),
             ("reader in conflict", serializability::readers_in_conflict(executions)),
             ("held", leftovers::held(figures)),
         ];
         // What one node commits goes above what it has heard: real time alone orders nothing among several.
-        let blind = if self.nodes == 1 { Duration::ZERO } else { SEEN_WITHIN };
+        let blind = if self.several_serve() { SEEN_WITHIN } else { Duration::ZERO };
         if let Some(within) = self.seen_within {
             violations.push(("not seen", outcomes::not_seen_in_time(executions, at_rest, within, blind)));
             violations.push(("no version", outcomes::no_valid_version(executions, at_rest, within)));
@@ -359,6 +370,19 @@ impl Scenario {
             Some(seed) => println!("{:?} was caught by seed {seed}", self.config.broken),
             None => panic!("{:?} was not caught by {seeds_max} seeds", self.config.broken),
         }
+    }
+}
+
+/// Has the first node ask for a serializable transaction, as long as it is alone.
+async fn sequence(house: &House) {
+    let connection = house.connect().await;
+    let begin = Begin { isolation: Isolation::Serializable, ..Begin::default() };
+    match connection.shown(connection.engine.begin(begin)).await.expect("a calm world") {
+        Begun::Open { id, attempt } => {
+            let call = Call { id, attempt: Some(attempt) };
+            connection.call(connection.engine.abort(&call)).await.expect("a calm world");
+        }
+        Begun::Committed { .. } => unreachable!("it has no name"),
     }
 }
 

@@ -6,7 +6,7 @@ use embedded::{
     Embedded,
     storage::{DiskStorage, Storage},
 };
-use http_frontend::{Config, Limits, Services, Status};
+use http_frontend::{Config, HttpPeers, Limits, Services, Status};
 use in_process::{SystemClock, SystemEntropy};
 use ports::{
     faults::{Calm, FaultSchedule, FaultyKeyValue},
@@ -14,7 +14,7 @@ use ports::{
 };
 use tempfile::TempDir;
 use tokio::task::JoinSet;
-use transactions::{Destinations, Parts, Service, effects::queue_name};
+use transactions::{Destinations, Parts, Service, effects::queue_name, membership::Alone};
 
 use crate::Fixture;
 
@@ -53,7 +53,25 @@ impl Engine {
         let key_value = Arc::new(FaultyKeyValue::new(provider.key_value(), faults, clock.clone()));
         let parts = Parts { key_value, clock, entropy: Arc::new(SystemEntropy::default()) };
         let destinations = Destinations { queue: Some(provider.queue()), functions: None };
-        let service = Service::with_destinations(parts, destinations, config);
+        Self::running(Service::builder(parts).destinations(destinations).build(config), provider, directory)
+            .await
+    }
+
+    /// As a node whose store others could share, though nobody does, and which is always a member.
+    pub(crate) async fn among(config: transactions::Config) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let provider = Embedded::open(embedded::Config::new(directory.path())).await.expect("a store");
+        let parts = Parts {
+            key_value: provider.key_value(),
+            clock: Arc::new(SystemClock::new()),
+            entropy: Arc::new(SystemEntropy::default()),
+        };
+        let peers = Arc::new(HttpPeers::new(None).expect("no token"));
+        let service = Service::builder(parts).among(Arc::new(Alone::default()), peers).build(config);
+        Self::running(service, provider, directory).await
+    }
+
+    async fn running(service: Service, provider: Embedded, directory: TempDir) -> Self {
         service.start().await.expect("the service starts");
         let engine = service.engine();
         let mut background = JoinSet::new();
@@ -107,10 +125,20 @@ impl Engine {
     }
 
     pub(crate) async fn serve_within(&self, limits: Limits) -> Fixture {
+        self.serve_with("127.0.0.1:0", None, limits).await
+    }
+
+    /// Where callers show a token.
+    pub(crate) async fn serve_at(&self, address: &str, token: Option<&str>) -> Fixture {
+        self.serve_with(address, token, Limits::default()).await
+    }
+
+    async fn serve_with(&self, address: &str, token: Option<&str>, limits: Limits) -> Fixture {
         let services = Arc::<Services>::default();
         services.provide_transactions(self.inner.clone());
-        let address = "127.0.0.1:0".parse().expect("a literal address");
-        Fixture::with(Config { address, token: None, limits }, Status::default(), services).await
+        let address = address.parse().expect("a literal address");
+        let config = Config { address, token: token.map(str::to_owned), limits };
+        Fixture::with(config, Status::default(), services).await
     }
 }
 

@@ -16,7 +16,8 @@ use crate::{code, engine::Engine, problem};
 const INPUTS: u64 = 1_500;
 
 const METHODS: [&str; 8] = ["GET", "PUT", "POST", "DELETE", "HEAD", "PATCH", "OPTIONS", "BREW"];
-const BEGINNINGS: [&str; 9] = [
+const BEGINNINGS: [&str; 10] = [
+    "/v1/peers",
     "/v1/state/",
     "/v1/transactions",
     "/v1/transactions/",

@@ -10,6 +10,7 @@ mod engine;
 mod fuzz;
 mod limits;
 mod origins;
+mod peers;
 mod room;
 mod routes;
 mod state;
@@ -69,7 +70,7 @@ impl Fixture {
         stream.write_all(request.as_bytes()).await.expect("the request is sent");
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).await.expect("the server closes");
-        String::from_utf8(answer).expect("text")
+        String::from_utf8_lossy(&answer).into_owned()
     }
 
     async fn get(&self, path: &str) -> String {

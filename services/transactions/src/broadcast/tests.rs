@@ -68,7 +68,7 @@ fn all_who_live_agree_or_nobody_does() {
     tell(&mut neighbours, 1, heard(2, 1));
     assert_eq!(neighbours.minimum(NodeId(2), None), Some(heard(2, 5)), "the first has ended");
     neighbours.count(&[row(2, false)]);
-    assert_eq!(neighbours.minimum(NodeId(2), None), Some(everything()), "there is nobody else");
+    assert_eq!(neighbours.minimum(NodeId(2), None), Some(Heard::everything()), "there is nobody else");
 }
 
 /// A node that has an id and puts its row later is found.

@@ -21,7 +21,7 @@ const STORE: &str = "store";
 /// The row's attribute.
 const HOME: &str = "home";
 
-/// Where the packs of `store` lie; none: it has no objects and needs none. Errors: `Corrupt` if there are packs, and the objects
+/// Where the packs of `store` lie, or lay; none: it never had objects, and has none. Errors: `Corrupt` if there are packs, and the objects
 /// are not those they are among.
 pub(crate) async fn find_home(core: &Core, store: &Store) -> Result<Option<String>> {
     let row = store.get(&layout::packs_home()).await?.value;
@@ -29,7 +29,7 @@ pub(crate) async fn find_home(core: &Core, store: &Store) -> Result<Option<Strin
     let known = known.map(|home| String::from_utf8_lossy(&home).into_owned());
     match (&core.objects, known) {
         (None, None) => Ok(None),
-        (None, Some(_)) => has_none(store).await,
+        (None, Some(home)) => has_none(store).await.map(|()| Some(home)),
         (Some(objects), Some(home)) => {
             let place = ObjectPath::from(format!("{home}/{STORE}"));
             if is_there(store, objects, &place).await? {
@@ -41,11 +41,16 @@ pub(crate) async fn find_home(core: &Core, store: &Store) -> Result<Option<Strin
     }
 }
 
+/// Whether `store` has been given objects.
+pub(crate) async fn has_home(store: &Store) -> Result<bool> {
+    Ok(store.get(&layout::packs_home()).await?.value.is_some())
+}
+
 /// Errors: there are packs after all.
-async fn has_none(store: &Store) -> Result<Option<String>> {
+async fn has_none(store: &Store) -> Result<()> {
     let page = store.scan(&Scan::partition(layout::PACKS, 1)).await?.value;
     if page.items.is_empty() {
-        return Ok(None);
+        return Ok(());
     }
     Err(Error::Corrupt("values of this store lie in an object store, and none was given".into()))
 }

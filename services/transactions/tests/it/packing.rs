@@ -10,7 +10,7 @@ use ports::{
 };
 use simulated::World;
 use transactions::{
-    Config, Destinations, Error, Parts, Service,
+    Config, Error, Parts, Service,
     broken::Broken,
     layout::{self, Buckets},
     pack::PackId,
@@ -26,7 +26,7 @@ const MOMENT: Duration = Duration::from_secs(1);
 
 fn service(world: &World, objects: Arc<dyn ObjectStore>, config: Config) -> Service {
     let parts = Parts { key_value: world.key_value(), clock: world.clock(), entropy: world.entropy() };
-    Service::with_objects(parts, Destinations::default(), objects, config)
+    Service::builder(parts).objects(objects).build(config)
 }
 
 async fn node(world: &World, config: Config) -> Node {
@@ -229,7 +229,7 @@ async fn read_after_its_item_was_late(world: &World, config: Config) -> Result<O
     let config = Config { data_cache_bytes_max: 0, attempt_buffer_bytes_max: 4_000, ..config };
     let gate = Gate::new(world.key_value());
     let parts = Parts { key_value: gate.clone(), clock: world.clock(), entropy: world.entropy() };
-    let node = Node::of(Service::with_objects(parts, Destinations::default(), world.objects(), config)).await;
+    let node = Node::of(Service::builder(parts).objects(world.objects()).build(config)).await;
     let (late, aborted) = (node.begin().await, node.begin().await);
     node.engine.put(&late, key("k"), value(2_048, 1)).await.expect("taken");
     let place = |name| Buckets::default().version(&key(name), late.attempt.expect("a begin answers it"));

@@ -20,8 +20,9 @@ use simulation::{
     },
 };
 use transactions::{
+    Error,
     broken::Broken,
-    model::{Begin, Begun, Call},
+    model::{Begin, Begun, Call, Isolation},
 };
 
 use super::SEEDS_UNTIL_CAUGHT;
@@ -30,12 +31,13 @@ use super::SEEDS_UNTIL_CAUGHT;
 const SEEN_WITHIN: Duration = Duration::from_secs(2);
 const SEEN_WITHIN_LOSSES: Duration = Duration::from_secs(10);
 
-/// Seeds of each scenario at most, whatever is asked for: a quarter of a second each is too long for a thousand.
-const SEEDS_MAX: u64 = 20;
+/// Seeds of each scenario at most, unless `NODES_SEEDS` says more: a quarter of a second each is too long for a thousand.
+const SEEDS_MAX: u64 = 50;
 
 fn holds(scenario: &Scenario, test: &str) {
+    let seeds_max = std::env::var("NODES_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
     let asked = seeds();
-    scenario.holds_for(asked.start..asked.end.min(asked.start + SEEDS_MAX), test);
+    scenario.holds_for(asked.start..asked.end.min(asked.start + seeds_max.unwrap_or(SEEDS_MAX)), test);
 }
 
 /// Small transactions on two nodes that are both asked, by clients that move from one to the other.
@@ -116,6 +118,14 @@ fn one_of_several_dies() {
     for weather in [Weather::Slow, Weather::Stormy] {
         holds(&dying(weather), "one_of_several_dies");
     }
+}
+
+/// T9, broken: nobody searches for who died during a search.
+#[test]
+fn forgetting_who_ends_during_a_search_is_caught() {
+    let mut scenario = dying(Weather::Stormy);
+    scenario.disasters = vec![Disaster::OneOfMany; 6];
+    scenario.without(Broken::ForgetsWhoEndsMeanwhile).is_caught("leftover", SEEDS_UNTIL_CAUGHT);
 }
 
 /// T-2, broken.
@@ -214,6 +224,86 @@ fn nobody_answers_without_a_lease() {
 fn answering_without_a_lease_is_caught() {
     let read = simulated::run(read_without_a_lease(Some(Broken::AnswersWithoutLease)));
     assert_eq!(read, Ok(Some(Bytes::from_static(b"first"))), "what nobody else shows any more");
+}
+
+/// Several processes of which one serves, since the store has a sequenced keyspace: serializable and other transactions at whoever
+/// that is, while it dies or is cut off.
+fn one_at_a_time(disaster: Disaster) -> Scenario {
+    let mut scenario = two(Weather::Slow);
+    (scenario.nodes, scenario.one_at_a_time) = (3, true);
+    scenario.disasters = vec![disaster; 4];
+    scenario.seen_within = Some(Duration::ZERO);
+    scenario.mix = Mix { keys: 4, one_delete_in: 0, clients: 4, transactions: 24, ..scenario.mix };
+    scenario.habits.one_serializable_in = 2;
+    scenario.habits.pause = Duration::from_millis(800);
+    scenario
+}
+
+/// T11, T4, T9: whoever takes over goes on where the one before was, and that one shows and decides nothing any more.
+#[test]
+fn who_serves_alone_is_followed_by_one_who_does() {
+    for disaster in [Disaster::OneOfMany, Disaster::CutOff] {
+        holds(&one_at_a_time(disaster), "who_serves_alone_is_followed_by_one_who_does");
+    }
+}
+
+/// The line, broken: the two take the logs from each other.
+#[test]
+fn serving_beside_who_serves_alone_is_caught() {
+    let serves = |broken| async move {
+        let mut config = Scenario::default().config;
+        config.broken = broken;
+        let (network, ensemble) =
+            (Network::new(Rng::with_seed(1), Trouble::default()), Ensemble::new(Rng::with_seed(2)));
+        let house = House::among(&World::new(1), config, Among { network, ensemble, places: 2 });
+        assert!(house.boot_at(0, Life::default(), 0).await);
+        let one = house.serving_at(0).expect("nobody dies");
+        let begin = || Begin { isolation: Isolation::Serializable, ..Begin::default() };
+        one.shown(one.engine.begin(begin())).await.expect("it is alone");
+        assert!(house.boot_at(1, Life::default(), 0).await);
+        [0, 1].map(|place| house.serving_at(place).expect("nobody dies").engine.serves())
+    };
+    assert_eq!(simulated::run(serves(None)), [true, false]);
+    assert!(simulated::run(serves(Some(Broken::ServesBesideOthers)))[1], "beside the first");
+}
+
+/// Who shares a store with others has no serializable transactions, and says so; nothing is changed by asking.
+#[test]
+fn serializable_transactions_are_refused_among_several() {
+    simulated::run(async {
+        let world = World::new(1);
+        let (network, ensemble) =
+            (Network::new(Rng::with_seed(1), Trouble::default()), Ensemble::new(Rng::with_seed(2)));
+        let among = Among { network, ensemble, places: 2 };
+        let house = House::among(&world, Scenario::default().config, among);
+        let begin = || Begin { isolation: Isolation::Serializable, ..Begin::default() };
+        for place in 0..2 {
+            assert!(house.boot_at(place, Life::default(), 0).await);
+        }
+        for place in 0..2 {
+            let at = house.serving_at(place).expect("nobody dies");
+            let refused = at.shown(at.engine.begin(begin())).await;
+            assert!(matches!(refused, Err(Failure::Refused(Error::Invalid(_)))), "{refused:?}");
+            at.call(at.engine.put_now(key(place), Some(Bytes::from_static(b"v")))).await.expect("it serves");
+        }
+        // The one that is left is alone once the other is missed.
+        house.kill_at(0);
+        let left = house.serving_at(1).expect("it lives");
+        let mut begun = left.shown(left.engine.begin(begin())).await;
+        for _ in 0..10 {
+            if begun.is_ok() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            begun = left.shown(left.engine.begin(begin())).await;
+        }
+        let Ok(Begun::Open { id, attempt }) = begun else { panic!("it is alone: {begun:?}") };
+        let call = Call { id, attempt: Some(attempt) };
+        for place in 0..2 {
+            let read = left.shown(left.engine.get(&call, &key(place))).await.expect("a calm world");
+            assert_eq!(read, Some(Bytes::from_static(b"v")));
+        }
+    });
 }
 
 /// Transactions that read and write several of few keys, and take their time, while others overwrite them elsewhere.

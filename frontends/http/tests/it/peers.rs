@@ -1,0 +1,135 @@
+//! What a node says to those who call it as one of its store, and are none: from seeds, like the other edges.
+
+use bytes::Bytes;
+use fastrand::Rng;
+use http_frontend::HttpPeers;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+use transactions::{
+    Config,
+    broken::Broken,
+    membership::Address,
+    model::{Key, NodeId},
+    peers::{MESSAGE_BYTES_MAX, Peers, message_bytes_max, messages_of_a_stranger},
+};
+
+use crate::{Fixture, code, engine::Engine, problem};
+
+/// The first byte of an answer: that the node is not here, or that the message is of a kind that is not known.
+const NOT_HERE: u8 = 3;
+const UNKNOWN: u8 = 4;
+/// The kind of a call for a transaction.
+const FORWARD: u8 = 3;
+
+/// What a node of the same store at the server's address is answered.
+async fn answer(server: &Fixture, message: Bytes) -> Result<Bytes, String> {
+    let peers = HttpPeers::new(None).expect("no token");
+    let answered = peers.call(&Address(server.address.to_string()), message).await;
+    answered.map_err(|error| error.to_string())
+}
+
+/// To the first node of a store, which is the one that runs, from another.
+fn messages() -> Vec<Bytes> {
+    messages_of_a_stranger(NodeId(2), NodeId(1))
+}
+
+async fn tells_strangers(config: Config) -> Vec<u8> {
+    let engine = Engine::among(config).await;
+    let server = engine.serve().await;
+    let mut said = Vec::new();
+    for message in messages() {
+        said.push(answer(&server, message).await.expect("an answer")[0]);
+    }
+    said
+}
+
+#[tokio::test]
+async fn who_does_not_know_the_secret_of_the_store_is_no_node() {
+    assert_eq!(tells_strangers(Config::default()).await, [NOT_HERE; 3]);
+}
+
+#[tokio::test]
+async fn believing_strangers_is_caught() {
+    let broken = Config { broken: Some(Broken::BelievesStrangers), ..Config::default() };
+    assert!(tells_strangers(broken).await.iter().all(|said| *said != NOT_HERE));
+}
+
+#[tokio::test]
+async fn messages_that_are_damaged_or_none_change_nothing() {
+    let engine = Engine::among(Config::default()).await;
+    let server = engine.serve().await;
+    let key = Key::new("canary").expect("short");
+    engine.put_now(key.clone(), Some("sings".into())).await.expect("a write");
+    let mut chance = Rng::with_seed(7);
+    for _ in 0..300 {
+        for message in messages() {
+            let mut bytes = message.to_vec();
+            for _ in 0..chance.usize(1..6) {
+                let at = chance.usize(..bytes.len());
+                bytes[at] = chance.u8(..);
+            }
+            bytes.truncate(chance.usize(1..=bytes.len()));
+            let said = answer(&server, bytes.clone().into()).await.expect("an answer");
+            assert!([NOT_HERE, UNKNOWN].contains(&said[0]), "{bytes:?} was answered with {said:?}");
+        }
+    }
+    let canary = engine.get_now(&key).await.expect("a read");
+    assert_eq!(canary.value.as_deref(), Some(b"sings".as_slice()));
+    engine.put_now(key, None).await.expect("its clock is where it was");
+}
+
+#[tokio::test]
+async fn a_message_is_as_long_as_its_kind_may_be() {
+    let engine = Engine::among(Config::default()).await;
+    let server = engine.serve().await;
+    for kind in [1, 2, 77] {
+        let longest = vec![kind; message_bytes_max(kind)];
+        let said = answer(&server, longest.clone().into()).await.expect("an answer");
+        assert!([NOT_HERE, UNKNOWN].contains(&said[0]), "{kind}: {said:?}");
+        let longer = [longest, vec![kind]].concat();
+        assert!(answer(&server, longer.into()).await.expect_err("too long").contains("413"), "{kind}");
+    }
+    assert_eq!(message_bytes_max(FORWARD), MESSAGE_BYTES_MAX);
+    let announced = format!(
+        "POST /v1/peers HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+        MESSAGE_BYTES_MAX + 1
+    );
+    let mut stream = TcpStream::connect(server.address).await.expect("the server accepts");
+    stream.write_all(announced.as_bytes()).await.expect("sent");
+    let mut refused = String::new();
+    stream.read_to_string(&mut refused).await.expect("text");
+    assert_eq!(problem(&refused), (413, "too-large".to_owned()));
+}
+
+#[tokio::test]
+async fn where_nobody_listens_there_is_no_answer() {
+    let gone = Fixture::showing(http_frontend::Status::default()).await.address;
+    let peers = HttpPeers::new(None).expect("no token");
+    for nowhere in [gone.to_string(), String::new(), "no address".to_owned()] {
+        let called = peers.call(&Address(nowhere.clone()), messages().swap_remove(0)).await;
+        assert!(called.is_err(), "{nowhere}");
+    }
+}
+
+/// A page of another site cannot speak as a node, and beyond loopback a token is asked for.
+#[tokio::test]
+async fn a_node_passes_the_same_guard_as_everybody() {
+    let engine = Engine::among(Config::default()).await;
+    let server = engine.serve().await;
+    let foreign = server.send("POST", "/v1/peers", "Origin: http://evil.example\r\n", "x").await;
+    assert_eq!(problem(&foreign), (403, "foreign-origin".to_owned()));
+    let guarded = engine.serve_at("0.0.0.0:0", Some("right")).await;
+    let address = Address(guarded.address.to_string());
+    for (token, status) in [(None, Some("401")), (Some("wrong"), Some("401")), (Some("right"), None)] {
+        let peers = HttpPeers::new(token).expect("a token");
+        let called = peers.call(&address, messages().swap_remove(0)).await;
+        let refused = called.err().map(|error| error.to_string());
+        assert_eq!(
+            refused.as_ref().map(|why| why.contains(status.unwrap_or_default())),
+            status.map(|_| true)
+        );
+    }
+    assert_eq!(code(&server.get("/v1/peers").await), 405);
+}

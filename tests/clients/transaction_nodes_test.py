@@ -1,0 +1,250 @@
+"""Transactions on several processes: any takes any call, and what is left when one is killed, stopped or leaves."""
+
+import random
+import signal
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import http_api
+import several_processes
+import waiting
+from several_processes import GONE_WITHIN_SECONDS, PATIENCE_SECONDS, house, process, redis  # noqa: F401
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "clients/python"))
+
+import landfast  # noqa: E402
+
+# What a commit needs to be seen at another node.
+SEEN_WITHIN_SECONDS = 2
+# What is left of the throughput that is asked for again after a death: the machine is shared.
+THROUGHPUT_LEFT = 0.5
+
+
+@pytest.fixture
+def apis(house):
+    opened = [http_api.Api(one) for one in house]
+    yield opened
+    for api in opened:
+        api.close()
+
+
+def _problem(api, method, path, body=None, **headers):
+    return api.ask(method, path, body, **headers).problem
+
+
+def _serves(process):
+    """Whether it answers for the store at the moment."""
+    return http_api.Api(process).ask("GET", "/v1/state/any").status != 503
+
+
+class Load:
+    """Clients of several nodes that commit, each transaction under an id of its own and with a stamp of its run."""
+
+    def __init__(self, processes, clients):
+        self.urls = [f"http://{one.http}" for one in processes]
+        self.acknowledged, self.times, self.failures = {}, [], []
+        self.stop = threading.Event()
+        self.threads = [threading.Thread(target=self.work, args=(n,), daemon=True) for n in range(clients)]
+        for thread in self.threads:
+            thread.start()
+
+    def work(self, client):
+        turned = client % len(self.urls)
+        with landfast.connect(self.urls[turned:] + self.urls[:turned]) as connection:
+            number = 0
+            while not self.stop.is_set():
+                number += 1
+                name = f"{client}-{number}"
+
+                def body(t, name=name):
+                    stamp = f"{name} {random.getrandbits(64):016x}".encode()
+                    t.put(f"left {name}", stamp)
+                    t.get(f"hot {random.randrange(4)}")
+                    t.put(f"right {name}", stamp)
+                    t.put(f"hot {random.randrange(4)}", stamp)
+                    return stamp
+
+                try:
+                    self.acknowledged[name] = connection.transact(body, id=name)
+                    self.times.append(time.monotonic())
+                except landfast.Error as error:
+                    self.failures.append(error)
+
+    def rate(self, seconds=1.0):
+        """Commits per second lately."""
+        since = time.monotonic() - seconds
+        return sum(at > since for at in self.times[-20_000:]) / seconds
+
+    def end(self):
+        self.stop.set()
+        for thread in self.threads:
+            thread.join(PATIENCE_SECONDS)
+            assert not thread.is_alive()
+
+    def check(self, api):
+        """T4: each that was acknowledged is there as its run wrote it, whole, and committed under its id."""
+        assert self.acknowledged
+        for name, stamp in self.acknowledged.items():
+            left, right = api.state(f"left {name}"), api.state(f"right {name}")
+            assert left == right and left is not None, f"{name} is there in part, or lost"
+            # A client that hears that its id has committed does not know which of its runs that was.
+            assert stamp in [left, None], f"{name} committed twice"
+            answer = api.ask("POST", "/v1/transactions", f'{{"id":"{name}"}}')
+            assert (answer.status, answer.document["status"]) == (200, "committed"), answer
+
+
+def any_node_takes_any_call(apis):
+    """T10, T5."""
+    first, second, third = apis
+    begun = first.begin()
+    at = lambda api: http_api.Transaction(api, begun.id, begun.attempt)  # noqa: E731
+    at(second).put("key", b"value")
+    at(third).put("large", bytes(3_000_000))
+    assert at(third).get("key") == b"value"
+    at(first).delete("gone")
+    after = at(second).commit()["after"]
+    assert at(third).commit()["after"] == after, "a repeat is answered alike, wherever"
+    assert [at(api).status() for api in apis] == ["committed"] * 3
+    for api in apis:
+        seen = lambda api=api: api.state("key") == b"value"  # noqa: E731
+        waiting.until(seen, "a commit to be seen elsewhere", SEEN_WITHIN_SECONDS)
+    assert third.state("large") == bytes(3_000_000)
+    # T14: at once, for who carries it.
+    carried = second.put_state("key", b"newer")
+    assert third.begin(after=carried).get("key") == b"newer"
+
+
+def a_name_is_begun_anew_at_another_node(apis):
+    """T8, T4."""
+    first, second, third = apis
+    earlier = first.begin(id="named")
+    earlier.put("a", b"earlier")
+    later = second.begin(id="named")
+    later.put("a", b"later")
+    assert earlier.ask("POST", "/commit").problem == (409, "transaction-finished")
+    later.commit()
+    answer = third.ask("POST", "/v1/transactions", '{"id":"named"}')
+    assert (answer.status, answer.document["status"]) == (200, "committed")
+    assert third.begin(after=answer.headers["Landfast-After"]).get("a") == b"later"
+
+
+def one_of_three_is_killed_under_load(clients, house):
+    """T4, T5, T10."""
+    watcher = clients(house[1], timeout=20)
+    several_processes.are_members(watcher, house)
+    load = Load(house, 6)
+    waiting.until(lambda: len(load.times) > 200, "some commits", PATIENCE_SECONDS)
+    before = load.rate(seconds=min(3.0, time.monotonic() - load.times[0]))
+    doomed, rest = house[0], house[1:]
+    killed_at = time.monotonic()
+    doomed.kill()
+    several_processes.are_members(watcher, rest, GONE_WITHIN_SECONDS)
+    gone_after = time.monotonic() - killed_at
+    waiting.until(lambda: load.rate() > before * THROUGHPUT_LEFT, "the throughput to be back", GONE_WITHIN_SECONDS - gone_after)
+    back_after = time.monotonic() - killed_at
+    print(f"gone after {gone_after:.1f} s, {before:.0f}/s before, {load.rate():.0f}/s again after {back_after:.1f} s")
+    # Another takes its place, and work.
+    doomed.start()
+    several_processes.are_members(watcher, house)
+    waiting.until(lambda: _serves(doomed), "it to serve", PATIENCE_SECONDS)
+    load.end()
+    assert not load.failures, load.failures[:3]
+    for one in house:
+        load.check(http_api.Api(one))
+
+
+def a_node_that_was_stopped_answers_nothing_stale(clients, house, apis):
+    """T5, T10."""
+    watcher = clients(house[1], timeout=20)
+    several_processes.are_members(watcher, house)
+    stopped, other = apis[0], apis[1]
+    other.put_state("key", b"old")
+    waiting.until(lambda: stopped.state("key") == b"old", "it to be seen, and kept", SEEN_WITHIN_SECONDS)
+    reader = stopped.begin()
+    assert reader.get("key") == b"old"
+    house[0].process.send_signal(signal.SIGSTOP)
+    try:
+        several_processes.are_members(watcher, house[1:], GONE_WITHIN_SECONDS)
+        other.put_state("key", b"new")
+        # Asked while it is stopped, so that these are the first it answers.
+        address = house[0].http.split(":")
+        asked = [socket.create_connection((address[0], int(address[1])), PATIENCE_SECONDS) for _ in range(8)]
+        for connection in asked:
+            connection.sendall(b"GET /v1/state/key HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    finally:
+        house[0].process.send_signal(signal.SIGCONT)
+    answers = [connection.makefile("rb").read() for connection in asked]
+    for answer in answers:
+        assert b" 503 " in answer.splitlines()[0] or answer.endswith(b"\r\n\r\nnew"), answer
+    assert reader.ask("GET", "/keys/key").status in (409, 503), "what it had open is over"
+    waiting.until(lambda: stopped.ask("GET", "/v1/state/key").status == 200, "it to be a node again", PATIENCE_SECONDS)
+    assert stopped.state("key") == b"new"
+    several_processes.are_members(watcher, house)
+
+
+def a_node_that_leaves_is_missed_by_nobody(clients, house):
+    """T4, T10."""
+    watcher = clients(house[1], timeout=20)
+    several_processes.are_members(watcher, house)
+    load = Load(house, 3)
+    waiting.until(lambda: len(load.times) > 60, "some commits", PATIENCE_SECONDS)
+    assert house[2].stop() == 0
+    several_processes.are_members(watcher, house[:2], GONE_WITHIN_SECONDS)
+    before = len(load.times)
+    waiting.until(lambda: len(load.times) > before + 60, "commits to go on", PATIENCE_SECONDS)
+    load.end()
+    assert not load.failures, load.failures[:3]
+    load.check(http_api.Api(house[0]))
+    assert house[2].log_lines("has_left=true"), "nothing has to be searched for"
+
+
+def serializable_transactions_are_for_one_node_and_others_stand_by(process):
+    """T11: as yet."""
+    first, second = process("first").start(), process("second").start()
+    api, other = http_api.Api(first), http_api.Api(second)
+    assert _problem(api, "POST", "/v1/transactions", '{"isolation":"serializable"}') == (400, "invalid-request")
+    other.put_state("before", b"1")
+    assert second.stop() == 0
+    waiting.until(lambda: api.state("before") == b"1", "the other's commit", PATIENCE_SECONDS)
+    begins = lambda: api.ask("POST", "/v1/transactions", '{"isolation":"serializable"}')  # noqa: E731
+    begun = waiting.until(lambda: (answer := begins()).status == 201 and answer, "nobody else to be there", PATIENCE_SECONDS)
+    transaction = http_api.Transaction(api, **begun.document)
+    assert transaction.get("before") == b"1"
+    transaction.put("before", b"2")
+    rival = api.begin(isolation="serializable")
+    rival.put("before", rival.get("before") + b"!")
+    transaction.commit()
+    assert rival.ask("POST", "/commit").problem == (409, "conflict")
+    # From now on the store is served by one at a time.
+    second.start()
+    assert http_api.Api(second).ask("GET", "/v1/state/before").problem == (503, "unavailable")
+    api.put_state("plain", b"3")
+    first.kill()
+    waiting.until(lambda: _serves(second), "the other to take over", 2 * GONE_WITHIN_SECONDS)
+    after = http_api.Api(second)
+    assert (after.state("before"), after.state("plain")) == (b"2", b"3")
+    last = after.begin(isolation="serializable")
+    last.put("before", last.get("before") + b"!")
+    last.commit()
+    assert after.state("before") == b"2!"
+
+
+def strangers_are_no_nodes(apis):
+    """Who may call the listener is not yet one of the nodes of its store."""
+    random.seed(7)
+    for kind in [1, 2, 3, 77]:
+        for length in [0, 1, 3, 40, 5_000]:
+            message = bytes([kind]) + random.randbytes(length)
+            answer = apis[0].ask("POST", "/v1/peers", message)
+            if length > 4096 and kind in (1, 77):
+                assert answer.problem == (413, "too-large")
+                apis[0].close()
+                continue
+            assert answer.status == 200 and answer.body[0] in (3, 4), (message, answer)
+    apis[0].put_state("still", b"here")
+    waiting.until(lambda: apis[1].state("still") == b"here", "nodes to hear each other", SEEN_WITHIN_SECONDS)
