@@ -1,6 +1,6 @@
 //! More and more nodes on one store, in virtual time (`aft.txt`, section 6.5.2): whether they hold each other up.
 //!
-//! Every call of the store takes as long as the paper's did and every message between nodes a few milliseconds; computing takes
+//! Every call of the store takes about as long as DynamoDB's in the paper and every message between nodes a few milliseconds; computing takes
 //! no time at all. So throughput shows what nodes wait for, and nothing else. What more nodes cost in computing is the CPU
 //! time for each transaction, which is real: this process plays all nodes, their store, the network and the clients.
 
@@ -16,7 +16,7 @@ use simulation::transactions::{
     network::{Network, Trouble},
     workload::Mix,
 };
-use transactions::{Config, Destinations, Engine, Parts, Service, membership::Address};
+use transactions::{Config, Engine, Parts, Service, membership::Address};
 
 use super::{
     run::{self, Figures, Watching},
@@ -80,7 +80,7 @@ async fn start(world: &World, nodes: usize, seed: u64) -> Result<(Vec<Engine>, V
         let parts = Parts { key_value: world.key_value(), clock: world.clock(), entropy: world.entropy() };
         let seat = ensemble.seat(&address, life.clone(), world.clock());
         let peers = network.from(&address);
-        let service = Service::among(parts, Destinations::default(), seat, peers, Config::default());
+        let service = Service::builder(parts).among(seat, peers).build(Config::default());
         let (engine, service) = (service.engine(), Arc::new(service));
         network.listen(&address, engine.clone(), life);
         service.start().await.with_context(|| format!("node {node} starts"))?;

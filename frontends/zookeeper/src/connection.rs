@@ -1,7 +1,8 @@
 //! One connection, from its first byte to its last: the shell that reads, writes and waits.
 //!
 //! A turn takes every request that has arrived, lets the service work once, and sends every answer with
-//! one write. What has not happened by then is waited for together: bytes, room to write, the service.
+//! one write. What has not happened by then is waited for together: bytes, room to write, the service. Between turns
+//! others run, however much a peer sends: a turn has as many requests as one may have in flight.
 //!
 //! Back-pressure, so that no peer can make this process hold more than its share: nothing is read while
 //! the service has no room or too many requests are in flight, and nothing is read or answered while the
@@ -254,6 +255,7 @@ impl Connection<'_> {
             if self.conversation.is_over() {
                 return self.send_down_to(0).await;
             }
+            tokio::task::yield_now().await;
             if self.has_too_much_unsent() {
                 self.send_down_to(self.shared.config.unsent_bytes_max / 2).await?;
             } else if !(self.may_submit() && self.frames.has_next()) {
