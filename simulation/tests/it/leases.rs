@@ -1,7 +1,10 @@
-//! C6, C-6: what a renewal is worth, and whose it is.
+//! C6, C-6: what a renewal is worth, whose it is, and who may speak for a session.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -10,11 +13,12 @@ use coordination::{
     Config, Ended, Parts,
     basis::Basis,
     broken::Broken,
-    model::{Request, SessionId},
+    model::{Lifetime, Request, SessionId, Watching},
     session::{Moved, Sessions, State},
 };
 use ports::{
     DurabilityPoint, Externalize, Item, Key, KeyValue, Result, Update,
+    faults::{Fault, FaultSchedule},
     key_value::{
         Action, Batch, Batched, Change, KeyValueLimits, Page, Read, Room, Scan, SharedKeyValue, Transacted,
         Updated,
@@ -22,7 +26,7 @@ use ports::{
 };
 use simulated::World;
 
-use crate::alone::{TIMEOUT, connect, follow, parts, started_with};
+use crate::alone::{TIMEOUT, connect, create, follow, parts, started, started_with};
 
 /// A store in which a session is renewed once, after it was judged silent and before that has arrived.
 #[derive(Debug)]
@@ -155,4 +159,133 @@ fn a_connection_that_was_replaced_renews_nothing() {
 fn renewing_for_another_connection_is_caught() {
     let end = simulated::run(end_of_the_replaced(Some(Broken::RenewsForWhoeverIsAttached)));
     assert!(end.is_none(), "{end:?}");
+}
+
+/// How a connection ends that is looked after every second by its front end, and whose peer says nothing.
+async fn end_of_the_silent() -> (Option<Ended>, Duration) {
+    let world = World::new(1);
+    let service = started_with(&world, parts(&world), Config::default()).await;
+    follow(&service);
+    let mut client = connect(&service.gateway()).await.expect("a calm world");
+    let begun = world.clock().monotonic();
+    loop {
+        let end = client.pump(&mut Vec::new()).await.err();
+        let passed = world.clock().monotonic().since(begun);
+        if end.is_some() || passed > TIMEOUT * 3 {
+            return (end, passed);
+        }
+        world.clock().sleep(Duration::from_secs(1)).await;
+    }
+}
+
+/// C6, C-6: the peer renews, not the process that it is connected to.
+#[test]
+fn a_connection_whose_peer_is_silent_ends_with_its_lease() {
+    let (end, passed) = simulated::run(end_of_the_silent());
+    assert!(matches!(end, Some(Ended::LeaseLost | Ended::Expired)), "{end:?}");
+    // Connecting counts as a word of its peer, by which it is renewed once.
+    assert!(passed <= TIMEOUT + TIMEOUT / 4 + Duration::from_secs(1), "{passed:?}");
+}
+
+/// C-6: a process that was not looked after for a whole timeout speaks for nobody, whatever the row says.
+#[test]
+fn a_connection_that_was_paused_for_its_timeout_falls_silent() {
+    let end = simulated::run(async {
+        let world = World::new(1);
+        let service = started_with(&world, parts(&world), Config::default()).await;
+        follow(&service);
+        let mut client = connect(&service.gateway()).await.expect("a calm world");
+        world.clock().sleep(TIMEOUT).await;
+        client.submit(1, Request::Ping);
+        client.pump(&mut Vec::new()).await.err()
+    });
+    assert!(matches!(end, Some(Ended::LeaseLost)), "{end:?}");
+}
+
+/// C6: whoever takes a session up has its whole timeout from then on.
+#[test]
+fn taking_a_session_up_renews_it() {
+    simulated::run(async {
+        let world = World::new(1);
+        let service = started_with(&world, parts(&world), Config::default()).await;
+        follow(&service);
+        let client = connect(&service.gateway()).await.expect("a calm world");
+        let (session, password) = (client.session(), client.password());
+        drop(client);
+        world.clock().sleep(TIMEOUT * 9 / 10).await;
+        let sessions = Sessions::new(world.key_value());
+        let attached = sessions.attach(session, password, TIMEOUT, &mut Basis::default()).await;
+        assert!(matches!(attached, Ok(Moved::Done(_))), "{attached:?}");
+        world.clock().sleep(TIMEOUT * 9 / 10).await;
+        let row = sessions.get(session, &mut Basis::default()).await.expect("a calm world");
+        assert!(row.is_some_and(|row| row.state == State::Open), "its time is not over");
+    });
+}
+
+/// C6: a session is its password's, and one whose end has begun is nobody's.
+#[test]
+fn a_session_is_taken_up_by_its_password_alone_and_not_once_it_is_closing() {
+    simulated::run(async {
+        let world = World::new(1);
+        let service = started_with(&world, parts(&world), Config::default()).await;
+        follow(&service);
+        let client = connect(&service.gateway()).await.expect("a calm world");
+        let (session, password) = (client.session(), client.password());
+        let sessions = Sessions::new(world.key_value());
+        let attach = async |password| {
+            let attached = sessions.attach(session, password, TIMEOUT, &mut Basis::default()).await;
+            matches!(attached.expect("a calm world"), Moved::Done(_))
+        };
+        let mut wrong = password;
+        wrong.0[15] ^= 1;
+        assert!(!attach(wrong).await, "one bit is another");
+        assert!(attach(password).await);
+        let row = sessions.get(session, &mut Basis::default()).await.expect("a calm world");
+        let renewals = row.expect("it is open").renewals;
+        let condemned = sessions.condemn(session, renewals, &mut Basis::default()).await;
+        assert!(matches!(condemned, Ok(Moved::Done(_))), "{condemned:?}");
+        assert!(!attach(password).await, "its end has begun");
+    });
+}
+
+/// How long it takes until anything is durable, where it takes long.
+const SYNC_TAKES: Duration = Duration::from_secs(2);
+
+/// Makes everything durable late while it is switched on.
+#[derive(Debug, Default)]
+struct SlowToSync(AtomicBool);
+
+impl FaultSchedule for SlowToSync {
+    fn next(&self, operation: &'static str) -> Fault {
+        match operation {
+            "key_value.externalize" if self.0.load(Ordering::Relaxed) => Fault::Delay(SYNC_TAKES),
+            _ => Fault::None,
+        }
+    }
+}
+
+/// C5: with a read behind it an answer comes to its client early; it leaves once it is durable all the same.
+#[test]
+fn an_answer_that_a_read_waits_behind_leaves_when_it_is_durable() {
+    simulated::run(async {
+        let (world, faults) = (World::new(1), Arc::<SlowToSync>::default());
+        let service = started(&world, faults.clone(), Config::default()).await;
+        follow(&service);
+        let mut client = connect(&service.gateway()).await.expect("a calm world");
+        faults.0.store(true, Ordering::Relaxed);
+        client.submit(1, create("/made", Lifetime::Persistent));
+        client.submit(2, Request::Exists { path: "/made".into(), watching: Watching::No });
+        let mut outputs = Vec::new();
+        let until = world.clock().monotonic() + SYNC_TAKES / 2;
+        while world.clock().monotonic() < until {
+            client.pump(&mut outputs).await.expect("it is looked after");
+            assert_eq!(outputs, [], "nothing is durable");
+            world.clock().sleep(Duration::from_millis(100)).await;
+        }
+        faults.0.store(false, Ordering::Relaxed);
+        while outputs.len() < 2 {
+            client.pump(&mut outputs).await.expect("it is looked after");
+            world.clock().sleep(Duration::from_millis(100)).await;
+        }
+    });
 }
