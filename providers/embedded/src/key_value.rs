@@ -199,6 +199,7 @@ fn update_one(store: &mut Store, update: &Update, claim: Claim) -> Result<Update
                 let receipt = Receipt { point: store.point(), cost };
                 return Ok(Updated { outcome: Outcome::Done(item), receipt });
             }
+            let claim = claim.freeing(bytes(&present.item), cost.bytes);
             store.reserve(entry_bound(&key, record.as_ref()) as u64, claim)?;
             store.set(key, record, found.below);
             let receipt = Receipt { point: store.order(), cost };
@@ -210,7 +211,7 @@ fn update_one(store: &mut Store, update: &Update, claim: Claim) -> Result<Update
 fn transact(store: &mut Store, updates: &[Update], claim: Claim) -> Result<Transacted> {
     let mut changes = Vec::with_capacity(updates.len());
     let mut items = Vec::with_capacity(updates.len());
-    let (mut reserved, mut cost) = (0, Cost::default());
+    let (mut reserved, mut earlier_bytes, mut cost) = (0, 0, Cost::default());
     updates.iter().try_for_each(|update| store.check_basis(update.basis))?;
     for (index, update) in updates.iter().enumerate() {
         let key = item_key(&update.key);
@@ -227,6 +228,7 @@ fn transact(store: &mut Store, updates: &[Update], claim: Claim) -> Result<Trans
             Evaluated::Changed(changed) => {
                 cost.writes += 1;
                 cost.bytes += changed.item.as_deref().map_or(0, Item::bytes_len) as u64;
+                earlier_bytes += present.item.as_deref().map_or(0, Item::bytes_len) as u64;
                 items.push(changed.item.clone());
                 let record = record_of(changed).map(|item| Record::Item(Arc::new(item)));
                 reserved += entry_bound(&key, record.as_ref()) as u64;
@@ -237,7 +239,7 @@ fn transact(store: &mut Store, updates: &[Update], claim: Claim) -> Result<Trans
     if changes.is_empty() {
         return Ok(Transacted::Done { items, receipt: Receipt { point: store.point(), cost } });
     }
-    store.reserve(reserved, claim)?;
+    store.reserve(reserved, claim.freeing(earlier_bytes, cost.bytes))?;
     for (key, record, below) in changes {
         store.set(key, record, below);
     }
@@ -270,7 +272,7 @@ fn write_batch(store: &mut Store, batch: Batch, claim: Claim) -> Result<Batched>
         return Ok(Batched::Early { cursor });
     }
     let mut cost = Cost::default();
-    let staged = stage(store, batch.changes, &mut cost)?;
+    let (staged, earlier_bytes) = stage(store, batch.changes, &mut cost)?;
     let moved = Record::Lane(batch.sequence);
     let mut reserved = entry_bound(&lane, Some(&moved)) as u64;
     let mut changes = Vec::with_capacity(staged.len());
@@ -279,7 +281,7 @@ fn write_batch(store: &mut Store, batch: Batch, claim: Claim) -> Result<Batched>
         reserved += entry_bound(&key, record.as_ref()) as u64;
         changes.push((key, record, below));
     }
-    store.reserve(reserved, claim)?;
+    store.reserve(reserved, claim.freeing(earlier_bytes, cost.bytes))?;
     for (key, record, below) in changes {
         store.set(key, record, below);
     }
@@ -287,13 +289,14 @@ fn write_batch(store: &mut Store, batch: Batch, claim: Claim) -> Result<Batched>
     Ok(Batched::Done(Receipt { point: store.order(), cost }))
 }
 
-/// What a batch makes of each item it touches, later changes of one item over earlier ones.
-fn stage(
-    store: &mut Store,
-    changes: Vec<(Key, Change)>,
-    cost: &mut Cost,
-) -> Result<BTreeMap<RecordKey, (Stored, bool)>> {
-    let mut staged: BTreeMap<RecordKey, (Stored, bool)> = BTreeMap::new();
+/// Items as a batch leaves them, and whether there is something to delete.
+type Staged = BTreeMap<RecordKey, (Stored, bool)>;
+
+/// What a batch makes of each item it touches, later changes of one item over earlier ones, and how many bytes those items
+/// have had.
+fn stage(store: &mut Store, changes: Vec<(Key, Change)>, cost: &mut Cost) -> Result<(Staged, u64)> {
+    let mut staged = Staged::new();
+    let mut earlier_bytes = 0;
     for (key, change) in changes {
         let record_key = item_key(&key);
         let update = Update::of(key, change);
@@ -302,6 +305,7 @@ fn stage(
         } else {
             let Found { value, below } = store.item(&record_key)?;
             let present = stored(value.as_deref());
+            earlier_bytes += present.item.as_deref().map_or(0, Item::bytes_len) as u64;
             (evaluate(present, &update, &LIMITS)?, below)
         };
         if let Evaluated::Changed(stored) = evaluated {
@@ -310,7 +314,7 @@ fn stage(
             staged.insert(record_key, (stored, below));
         }
     }
-    Ok(staged)
+    Ok((staged, earlier_bytes))
 }
 
 fn scan_page(store: &mut Store, scan: &Scan) -> Result<Page> {
