@@ -63,9 +63,14 @@ async fn live() -> Response {
 async fn is_ready(State(snapshot): State<Shared>) -> Response {
     let status = snapshot.status();
     match status.phase {
-        Phase::Ready if status.journal.is_some_and(|journal| !journal.serving) => {
+        Phase::Ready if status.journal.as_ref().is_some_and(|journal| !journal.serving) => {
             Problem::new(Kind::NotReady, "the store is recovering from a failed write").into_response()
         }
+        Phase::Ready if status.journal.as_ref().is_some_and(|journal| journal.full) => Problem::new(
+            Kind::NotReady,
+            "the disk is full: writes are refused until something is deleted or room is made, reads go on",
+        )
+        .into_response(),
         Phase::Ready if status.store.is_some_and(|store| !store.serving) => {
             Problem::new(Kind::NotReady, "the store cannot be reached").into_response()
         }

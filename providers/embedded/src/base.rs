@@ -21,14 +21,14 @@ use redb::{
 };
 
 use crate::{
-    blocks::{Blocks, Checking, Damage, Writes},
+    blocks::{self, Blocks, Checking, Damage, Writes},
     codec::{Reader, Write},
     config::Config,
     error::OpenError,
     format::{self, Format},
-    overlay::Generation,
+    overlay::Slot,
     record::{Record, RecordKey, Table},
-    storage::Storage,
+    storage::{Storage, is_about_room},
 };
 
 mod conversion;
@@ -47,8 +47,21 @@ const EXPIRIES: TableDefinition<'static, Bytewise, ()> = TableDefinition::new("e
 const META: TableDefinition<'static, &str, Bytewise> = TableDefinition::new("meta");
 const PLACE: &str = "place";
 
-/// The most expired memories removed by one checkpoint.
-const EXPIRIES_MAX: usize = 100_000;
+/// Which expired memories go with a transaction.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Expiring {
+    /// Those that have expired by now.
+    pub(crate) now_ms: u64,
+    /// At most so many.
+    pub(crate) count_max: usize,
+}
+
+impl Expiring {
+    /// As many as a checkpoint removes.
+    pub(crate) fn by(now_ms: u64) -> Self {
+        Self { now_ms, count_max: 100_000 }
+    }
+}
 
 /// Where in the journal a checkpoint stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -63,6 +76,11 @@ pub(crate) struct Place {
 
 /// What redb answers when it fails.
 pub(crate) type BaseError = Box<redb::Error>;
+
+/// Whether an error of redb's is about the room on the disk.
+pub(crate) fn is_full(error: &redb::Error) -> bool {
+    matches!(error, redb::Error::Io(error) if is_about_room(error))
+}
 
 fn boxed(error: impl Into<redb::Error>) -> BaseError {
     Box::new(error.into())
@@ -188,12 +206,23 @@ impl Base {
         Ok(Some(View { table, place }))
     }
 
-    /// Folds a generation into the store, in one durable transaction.
-    pub(crate) fn write(&self, generation: &Generation, place: Place, now_ms: u64) -> Result<(), BaseError> {
-        self.transact(generation, place, now_ms).inspect_err(|error| self.note_damage(error))
+    /// Folds records into the store, in one durable transaction, which then stands at `place`.
+    pub(crate) fn write<'records>(
+        &self,
+        records: impl Iterator<Item = (&'records RecordKey, &'records Slot)>,
+        place: Place,
+        expiring: Expiring,
+    ) -> Result<(), BaseError> {
+        self.transact(records, place, expiring).inspect_err(|error| self.note_damage(error))
     }
 
-    fn transact(&self, generation: &Generation, place: Place, now_ms: u64) -> Result<(), BaseError> {
+    fn transact<'records>(
+        &self,
+        folded: impl Iterator<Item = (&'records RecordKey, &'records Slot)>,
+        place: Place,
+        expiring: Expiring,
+    ) -> Result<(), BaseError> {
+        let now_ms = expiring.now_ms;
         let guard = self.database.lock();
         let database = guard.as_ref().ok_or_else(|| boxed(redb::Error::PreviousIo))?;
         let mut write = database.begin_write().map_err(boxed)?;
@@ -203,8 +232,7 @@ impl Base {
             let mut records = write.open_table(RECORDS).map_err(boxed)?;
             let mut expiries = write.open_table(EXPIRIES).map_err(boxed)?;
             let (mut key, mut value) = (Vec::new(), Vec::new());
-            // In the order of the tree: neighbours share its pages.
-            for (record_key, slot) in generation.in_order() {
+            for (record_key, slot) in folded {
                 key.clear();
                 record_key.write(&mut key);
                 let Some(record) = slot.record.as_ref().filter(|record| !is_expired(record, now_ms)) else {
@@ -218,11 +246,22 @@ impl Base {
                     expiries.insert(&*expiry_key(expiry, &key), ()).map_err(boxed)?;
                 }
             }
-            expire(&mut records, &mut expiries, now_ms)?;
+            expire(&mut records, &mut expiries, expiring)?;
             let mut meta = write.open_table(META).map_err(boxed)?;
             meta.insert(PLACE, &*encode_place(place)).map_err(boxed)?;
         }
         write.commit().map_err(boxed)
+    }
+
+    /// How many bytes of disk the store has that nothing lies in. Reads all of it.
+    pub(crate) fn room(&self) -> Result<u64, BaseError> {
+        let guard = self.database.lock();
+        let database = guard.as_ref().ok_or_else(|| boxed(redb::Error::PreviousIo))?;
+        let write = database.begin_write().map_err(boxed)?;
+        let stats = write.stats().map_err(boxed)?;
+        write.abort().map_err(boxed)?;
+        let disk = self.storage.open(&self.path).and_then(|file| file.disk_bytes()).map_err(boxed)?;
+        Ok(disk.saturating_sub(stats.allocated_pages() * blocks::SLOT_BYTES))
     }
 
     /// Closes the store.
@@ -255,11 +294,10 @@ fn expiry_key(expires_ms: u64, key: &[u8]) -> Vec<u8> {
 fn expire(
     records: &mut redb::Table<'_, Bytewise, Bytewise>,
     expiries: &mut redb::Table<'_, Bytewise, ()>,
-    now_ms: u64,
+    Expiring { now_ms, count_max }: Expiring,
 ) -> Result<(), BaseError> {
     let mut passed = Vec::new();
-    for entry in expiries.range::<&[u8]>(..now_ms.to_be_bytes().as_slice()).map_err(boxed)?.take(EXPIRIES_MAX)
-    {
+    for entry in expiries.range::<&[u8]>(..now_ms.to_be_bytes().as_slice()).map_err(boxed)?.take(count_max) {
         passed.push(entry.map_err(boxed)?.0.value().to_vec());
     }
     for expiry in passed {

@@ -34,12 +34,12 @@ use std::{
 use parking_lot::Mutex;
 use redb::StorageBackend;
 
-use crate::storage::StorageFile;
+use crate::storage::{StorageFile, is_about_room};
 
 /// What redb reads and writes at once, at least: its page.
 const BLOCK_BYTES: usize = 4096;
 /// What a block takes in the file.
-const SLOT_BYTES: u64 = BLOCK_BYTES as u64 + 8;
+pub(crate) const SLOT_BYTES: u64 = BLOCK_BYTES as u64 + 8;
 /// Behind every block; a block of zeros is none.
 const MARK: u32 = 0x4b4c_424c; // "LBLK"
 
@@ -210,6 +210,18 @@ impl Blocks {
         Ok(())
     }
 
+    fn grow(&self, file_bytes: u64) -> io::Result<()> {
+        let earlier = self.file.len()?;
+        match self.file.allocate(file_bytes) {
+            Err(error) if is_about_room(&error) => {
+                // A file system may keep what it could give.
+                self.file.set_len(earlier)?;
+                self.file.set_len(file_bytes)
+            }
+            allocated => allocated,
+        }
+    }
+
     fn write_blocks(&self, first: u64, data: &[u8]) -> io::Result<()> {
         let mut slots = Vec::with_capacity(data.len() / BLOCK_BYTES * SLOT_BYTES as usize);
         for (number, block) in (first..).zip(data.chunks_exact(BLOCK_BYTES)) {
@@ -317,13 +329,14 @@ impl StorageBackend for Blocks {
         Ok(())
     }
 
-    /// Growing takes the room at once: redb then never meets a full disk halfway through a page.
+    /// Growing takes the room at once, where there is as much: redb doubles its file, and on a nearly full disk a part of
+    /// that may be all it needs. It then meets the full disk when it writes, and the checkpoint fails there.
     fn set_len(&self, length: u64) -> io::Result<()> {
         let blocks = aligned(length, 0)?;
         let file_bytes = if blocks == 0 { 0 } else { slot(blocks) };
         match &self.forgotten {
             Some(forgotten) => forgotten.lock().file_bytes = file_bytes,
-            None if file_bytes > self.file.len()? => self.file.allocate(file_bytes)?,
+            None if file_bytes > self.file.len()? => self.grow(file_bytes)?,
             None => self.file.set_len(file_bytes)?,
         }
         Ok(())

@@ -6,7 +6,8 @@
 //!
 //! Failure at each step: a crash before the transaction's commit leaves the earlier checkpoint and the whole
 //! journal; after it, segments that are no longer needed, which the next open removes. A failed transaction
-//! (a full disk) changes nothing: the generation stays frozen, and is tried again later.
+//! changes nothing: what it was made of goes back to the active generation, and is tried again later, without what was
+//! deleted meanwhile. One that meets a full disk is first tried in parts ([`parts`]).
 
 use std::{
     sync::Arc,
@@ -14,17 +15,22 @@ use std::{
 };
 
 use parking_lot::{Condvar, Mutex};
-use ports::{Monotonic, Outage};
+use ports::{Monotonic, Outage, key_value::Room};
 
 use crate::{
-    base::{BaseError, Place},
+    base::{self, BaseError, Expiring, Place},
     engine::Engine,
     overlay::Generation,
-    store::{now_ms, refresh_cache},
+    store::{Growth, now_ms, refresh_cache},
 };
+
+mod parts;
 
 /// How long a failed checkpoint waits before it is tried again; then the next commit does.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// How many times `checkpoint_bytes` the journal, and the memory that it fills, may grow to while checkpoints fail.
+const JOURNAL_WITHOUT_CHECKPOINTS: u64 = 4;
 
 /// A frozen generation and where it ends.
 #[derive(Debug, Clone)]
@@ -62,12 +68,14 @@ impl Checkpoints {
         self.changed.notify_all();
     }
 
-    pub(crate) fn retry_if_due(&self) {
+    /// Whether a failed one may be tried again; it then is for the caller to see that it is.
+    pub(crate) fn is_due_again(&self) -> bool {
         let mut inner = self.inner.lock();
-        if inner.failed.is_some_and(|failed| failed.elapsed() >= RETRY) {
+        let is_due = inner.failed.is_some_and(|failed| failed.elapsed() >= RETRY);
+        if is_due {
             inner.failed = None;
-            self.changed.notify_all();
         }
+        is_due
     }
 
     /// Waits for a running checkpoint and forgets a waiting one.
@@ -97,9 +105,7 @@ impl Checkpoints {
             if inner.stop {
                 return None;
             }
-            if inner.failed.is_none()
-                && let Some(job) = inner.job.take()
-            {
+            if let Some(job) = inner.job.take() {
                 inner.running = true;
                 return Some(job);
             }
@@ -117,15 +123,13 @@ impl Checkpoints {
         self.changed.notify_all();
     }
 
-    /// Puts `job` back, to be tried again: its generation is still frozen, so nobody handed in another.
-    fn failed(&self, job: Job, error: &str, now: Monotonic) {
+    fn failed(&self, error: &str, now: Monotonic) {
         let mut inner = self.inner.lock();
         inner.running = false;
         if let Some(lasts) = inner.outage.failed(now, error) {
             tracing::warn!(error, ?lasts, "checkpoints fail; everything is kept, and they are tried again");
         }
         inner.failed = Some(Instant::now());
-        inner.job = Some(job);
         self.changed.notify_all();
     }
 }
@@ -140,7 +144,8 @@ pub(crate) fn run(engine: &Arc<Engine>) {
             }
             Err(error) => {
                 recover_store(engine);
-                engine.checkpoints.failed(job, &error.to_string(), Monotonic(engine.now()));
+                give_up(engine, job, &error);
+                engine.checkpoints.failed(&error.to_string(), Monotonic(engine.now()));
             }
         }
     }
@@ -173,7 +178,13 @@ pub(crate) fn finish(engine: &Engine) {
 }
 
 fn fold(engine: &Engine, job: &Job) -> Result<(), BaseError> {
-    engine.base.write(&job.generation, job.place, now_ms())?;
+    match engine.base.write(job.generation.in_order(), job.place, Expiring::by(now_ms())) {
+        Err(error) if base::is_full(&error) => {
+            recover_store(engine);
+            parts::fold(engine, job)?;
+        }
+        folded => folded?,
+    }
     let view = engine.base.view()?;
     let cache = Arc::clone(&engine.state().store.cache);
     refresh_cache(&cache, &job.generation);
@@ -187,10 +198,59 @@ fn fold(engine: &Engine, job: &Job) -> Result<(), BaseError> {
     if let Err(error) = engine.facts.remove_until(job.place.sequence, spare, &*engine.config.storage) {
         tracing::warn!(%error, "a journal segment could not be removed; the next checkpoint tries again");
     }
+    engine.ballast.refill();
     spare.grow(0);
+    make_way(engine);
+    Ok(())
+}
+
+/// After a checkpoint: says whether there is room for the next one, and has the journal leave a segment that is full and that
+/// nothing but the checkpoint store's state is in, as only then it can be given back.
+fn make_way(engine: &Engine) {
+    let growth = if has_room_for_the_next(engine) { Growth::Taken } else { Growth::NoRoom };
+    let spare = engine.spare();
+    let is_short = {
+        let mut state = engine.state();
+        state.store.set_growth(growth);
+        state.store.spare_room = spare.room();
+        state.store.room != Room::Free
+    };
+    if !is_short {
+        return;
+    }
+    let wanted = 2 * spare.reserve_bytes();
+    if spare.grow(wanted) < wanted && engine.ballast.let_go().is_ok() {
+        spare.grow_anyway(wanted);
+        engine.ballast.take();
+    }
     let mut state = engine.state();
     state.store.spare_room = spare.room();
-    Ok(())
+    // A segment that has as much room itself is left when it is full.
+    if state.store.spare_room >= wanted && state.store.tail_room < wanted {
+        state.store.rotation_wanted = true;
+        engine.durability.force();
+    }
+}
+
+/// Whether deletions could be taken in by the next checkpoint, whatever is on the disk then. Only a disk without room for the
+/// whole ballast makes the checkpoint store be searched for room of its own.
+fn has_room_for_the_next(engine: &Engine) -> bool {
+    let (whole, held) = (engine.ballast.whole_bytes(), engine.ballast.bytes());
+    held == whole || engine.base.room().is_ok_and(|room| held + room >= whole / 2)
+}
+
+/// A failed one is made again of what there is then: what was deleted meanwhile needs no room.
+fn give_up(engine: &Engine, job: Job, error: &redb::Error) {
+    drop(job);
+    let is_too_much =
+        engine.facts.bytes() >= JOURNAL_WITHOUT_CHECKPOINTS * engine.config.checkpoint_bytes.max(1);
+    let mut state = engine.state();
+    state.store.overlay.melt();
+    if base::is_full(error) {
+        state.store.set_growth(Growth::NoRoom);
+    } else if is_too_much {
+        state.store.set_growth(Growth::NoCheckpoints);
+    }
 }
 
 /// Opens the checkpoint store again: after a failure it refuses everything, reads too.
@@ -325,9 +385,14 @@ mod tests {
         let desk = Checkpoints::default();
         desk.submit(job(1));
         let running = desk.next().expect("nobody stopped it");
-        desk.failed(running, "the disk is full", Monotonic::default());
+        drop(running);
+        desk.failed("the disk is full", Monotonic::default());
         assert_eq!(desk.report(), (0, Some("the disk is full".to_owned())));
-        assert_eq!(waiting(&desk), Some(1));
+        assert!(!desk.is_due_again(), "it waits");
+        desk.inner.lock().failed = Instant::now().checked_sub(RETRY);
+        assert!(desk.is_due_again());
+        assert!(!desk.is_due_again(), "it is tried once");
+        desk.submit(job(2));
         desk.quiesce();
         assert_eq!(waiting(&desk), None);
     }

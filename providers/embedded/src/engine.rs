@@ -23,6 +23,7 @@ use ports::{Error, ErrorKind, Result, key_value};
 use tokio::time::Instant;
 
 use crate::{
+    ballast::{self, Ballast},
     base::{self, Base, Place, View},
     checkpoint::{self, Checkpoints},
     config::Config,
@@ -41,7 +42,7 @@ use crate::{
     recovery::{Recovered, TrustedEnd, recover},
     status::{Health, RecoveryReport, Room, Status},
     storage::make_directory,
-    store::{Store, item_cache},
+    store::{Growth, Store, item_cache},
 };
 
 /// The state behind the lock.
@@ -62,6 +63,7 @@ pub(crate) struct Engine {
     pub(crate) checkpoints: Checkpoints,
     format: Format,
     spare: Arc<Spare>,
+    pub(crate) ballast: Arc<Ballast>,
     state: Mutex<State>,
     recovery: RecoveryReport,
     lock: Mutex<Option<DirectoryLock>>,
@@ -94,10 +96,14 @@ impl Engine {
         let base = Arc::new(base);
         let view = base.view().map_err(OpenError::checkpoint(base.path()))?;
         let facts = Arc::new(JournalFacts::default());
-        let spare = Arc::new(Spare::new(storage, journal_directory, config.segment_bytes()));
+        let ballast = config.data_dir.join(ballast::NAME);
+        let ballast = Arc::new(Ballast::new(Arc::clone(&storage), ballast, config.segment_bytes()));
+        ballast.take();
+        let shared = (Arc::clone(&facts), Arc::clone(&ballast));
+        let spare = Arc::new(Spare::new(storage, journal_directory, config.segment_bytes(), shared));
         let durability = Arc::new(Durability::default());
         let (base, spare, facts, durability) = (&base, &spare, &facts, &durability);
-        let parts = Parts { config: &config, format, base, spare, facts, durability };
+        let parts = Parts { config: &config, format, base, spare, ballast: &ballast, facts, durability };
         let assembled = parts.assemble(view, None)?;
         let format = format.begin_journal(&*config.storage, &config.data_dir)?;
         let (incarnation, position) = (assembled.store.incarnation, assembled.store.position);
@@ -110,6 +116,7 @@ impl Engine {
             checkpoints: Checkpoints::default(),
             format,
             spare: Arc::clone(spare),
+            ballast: Arc::clone(&ballast),
             config,
             state: Mutex::new(state),
             recovery: assembled.report,
@@ -185,6 +192,7 @@ impl Engine {
             format: self.format,
             base: &self.base,
             spare: &self.spare,
+            ballast: &self.ballast,
             facts: &self.facts,
             durability: &self.durability,
         };
@@ -270,6 +278,7 @@ struct Parts<'engine> {
     format: Format,
     base: &'engine Arc<Base>,
     spare: &'engine Arc<Spare>,
+    ballast: &'engine Arc<Ballast>,
     facts: &'engine Arc<JournalFacts>,
     durability: &'engine Arc<Durability>,
 }
@@ -303,9 +312,11 @@ impl Parts<'_> {
             durability: Arc::clone(self.durability),
             announced: false,
             room: key_value::Room::Free,
+            growth: Growth::Taken,
             refused_bytes: 0,
             reserved_bytes: 0,
             checkpoint_wanted: false,
+            rotation_wanted: false,
             early_checkpoint_at: None,
             scratch: Vec::new(),
         };
@@ -338,7 +349,7 @@ impl Parts<'_> {
         let current = match recovered.current {
             Some(current) if recovered.appendable && current.end + ROOM_MIN <= current.bytes => current,
             previous => {
-                self.spare.grow(ROOM_MIN);
+                self.make_room(ROOM_MIN)?;
                 let header = SegmentHeader {
                     number: previous.as_ref().map_or(0, |previous| previous.number) + 1,
                     first_sequence: sequence + 1,
@@ -369,6 +380,18 @@ impl Parts<'_> {
         }
         let (facts, spare) = (Arc::clone(self.facts), Arc::clone(self.spare));
         Ok(Journal { facts, spare, salt: self.format.salt, sequence, current, bytes_since_checkpoint })
+    }
+
+    /// Has the spare hold at least `bytes`, at the cost of the ballast if that must be: a full disk keeps no store from
+    /// starting.
+    fn make_room(&self, bytes: u64) -> Result<(), OpenError> {
+        if self.spare.grow(bytes) < bytes && self.spare.grow_anyway(bytes) < bytes {
+            self.ballast.let_go().map_err(OpenError::io("let the ballast go"))?;
+            self.spare.grow_anyway(bytes + 2 * self.spare.reserve_bytes());
+            self.spare.grow_anyway(bytes);
+            self.ballast.take();
+        }
+        Ok(())
     }
 
     /// Writes the first record of the incarnation: where the earlier ones ended.

@@ -201,6 +201,7 @@ fn update_one(store: &mut Store, update: &Update, claim: Claim) -> Result<Update
                 let receipt = Receipt { point: store.point(), cost };
                 return Ok(Updated { outcome: Outcome::Done(item), receipt });
             }
+            let claim = claim.freeing(bytes_of(&present.item), bytes_of(&item));
             store.reserve(entry_bound(&key, record.as_ref()) as u64, claim)?;
             store.set(key, record, found.below);
             let receipt = Receipt { point: store.order(), cost };
@@ -213,6 +214,7 @@ fn transact(store: &mut Store, updates: &[Update], claim: Claim) -> Result<Trans
     let mut changes = Vec::with_capacity(updates.len());
     let mut items = Vec::with_capacity(updates.len());
     let (mut reserved, mut cost) = (0, Cost::default());
+    let (mut earlier_bytes, mut left_bytes) = (0, 0);
     updates.iter().try_for_each(|update| store.check_basis(update.basis))?;
     for (index, update) in updates.iter().enumerate() {
         let key = item_key(&update.key);
@@ -230,6 +232,8 @@ fn transact(store: &mut Store, updates: &[Update], claim: Claim) -> Result<Trans
             }
             Evaluated::Changed(changed) => {
                 cost += Cost::of_write(changed.item.as_deref());
+                earlier_bytes += bytes_of(&present.item);
+                left_bytes += bytes_of(&changed.item);
                 items.push(changed.item.clone());
                 let record = record_of(changed).map(|item| Record::Item(Arc::new(item)));
                 reserved += entry_bound(&key, record.as_ref()) as u64;
@@ -240,7 +244,7 @@ fn transact(store: &mut Store, updates: &[Update], claim: Claim) -> Result<Trans
     if changes.is_empty() {
         return Ok(Transacted::Done { items, receipt: Receipt { point: store.point(), cost } });
     }
-    store.reserve(reserved, claim)?;
+    store.reserve(reserved, claim.freeing(earlier_bytes, left_bytes))?;
     for (key, record, below) in changes {
         store.set(key, record, below);
     }
@@ -275,20 +279,23 @@ fn write_batch(store: &mut Store, batch: Batch, claim: Claim) -> Result<Batched>
     }
     let mut cost = Cost::of_write(None);
     let staged = stage(store, batch.changes)?;
+    let (mut earlier_bytes, mut left_bytes) = (0, 0);
     let moved = Record::Lane(batch.sequence);
     let mut reserved = entry_bound(&lane, Some(&moved)) as u64;
     let mut changes = Vec::with_capacity(staged.len());
-    for (key, Staged { stored, below, is_changed }) in staged {
-        if !is_changed {
+    for (key, Staged { stored, below, changed_from }) in staged {
+        let Some(bytes) = changed_from else {
             cost += Cost::of_read(stored.item.as_deref());
             continue;
-        }
+        };
         cost += Cost::of_write(stored.item.as_deref());
+        earlier_bytes += bytes;
+        left_bytes += bytes_of(&stored.item);
         let record = record_of(stored).map(|item| Record::Item(Arc::new(item)));
         reserved += entry_bound(&key, record.as_ref()) as u64;
         changes.push((key, record, below));
     }
-    store.reserve(reserved, claim)?;
+    store.reserve(reserved, claim.freeing(earlier_bytes, left_bytes))?;
     for (key, record, below) in changes {
         store.set(key, record, below);
     }
@@ -301,7 +308,8 @@ struct Staged {
     stored: Stored,
     /// Whether there is a record of it below the overlay.
     below: bool,
-    is_changed: bool,
+    /// How many bytes it had; none: it is as it was.
+    changed_from: Option<u64>,
 }
 
 /// What a batch makes of each item it touches, later changes of one item over earlier ones.
@@ -313,14 +321,19 @@ fn stage(store: &mut Store, changes: Vec<(Key, Change)>) -> Result<BTreeMap<Reco
             btree_map::Entry::Vacant(free) => {
                 let Found { value, below } = store.item(free.key())?;
                 let stored = stored(value.as_deref()).clone();
-                free.insert(Staged { stored, below, is_changed: false })
+                free.insert(Staged { stored, below, changed_from: None })
             }
         };
         if let Evaluated::Changed(stored) = evaluate(&place.stored, &Update::of(key, change), &LIMITS)? {
-            (place.stored, place.is_changed) = (stored, true);
+            place.changed_from.get_or_insert(bytes_of(&place.stored.item));
+            place.stored = stored;
         }
     }
     Ok(staged)
+}
+
+fn bytes_of(item: &Option<Arc<Item>>) -> u64 {
+    item.as_deref().map_or(0, Item::bytes_len) as u64
 }
 
 fn scan_page(store: &mut Store, scan: &Scan) -> Result<Page> {

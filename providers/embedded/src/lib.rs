@@ -9,11 +9,12 @@
 //! [`checkpoint`]; then one module per port.
 //!
 //! What is in the data directory: `LOCK`, `format`, `journal/NNNNNNNN.log` with one `spare-N`, `state.redb`,
-//! `objects/`, and now and then `objects-trial` ([`mod@objects`]).
+//! `ballast`, `objects/`, and now and then `objects-trial` ([`mod@objects`]).
 
 #![allow(rustdoc::private_intra_doc_links)]
 #![allow(clippy::disallowed_methods, reason = "clocks and threads live in providers")]
 
+mod ballast;
 mod base;
 mod blocks;
 mod checkpoint;

@@ -256,6 +256,24 @@ impl Overlay {
         self.frozen.take()
     }
 
+    /// Takes the frozen generation back, since no checkpoint could be made of it: what was changed since counts, and what was
+    /// deleted since need not be taken in at all. Some of it may have reached the checkpoint store all the same.
+    pub(crate) fn melt(&mut self) {
+        let Some(frozen) = self.frozen.take() else { return };
+        let mut merged = match Arc::try_unwrap(frozen) {
+            Ok(merged) => merged,
+            Err(shared) => return self.frozen = Some(shared),
+        };
+        merged.slots.values_mut().for_each(|slot| slot.shadows = true);
+        let active = std::mem::take(&mut self.active);
+        merged.order.extend(active.order);
+        for (key, mut slot) in active.slots {
+            slot.shadows |= merged.slots.contains_key(&key);
+            merged.slots.insert(key, slot);
+        }
+        self.active = merged;
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.active.len() + self.frozen.as_ref().map_or(0, |frozen| frozen.len())
     }

@@ -9,13 +9,21 @@
 //! - After a failed sync nothing is known about what was written before it: the kernel may have dropped the
 //!   dirty pages and marked them clean. Nobody here tries the same sync again.
 
-#![allow(unsafe_code)] // one call: posix_fallocate
+#![allow(unsafe_code)] // two calls: posix_fallocate and statvfs
 
 use std::{
+    ffi::CString,
     fmt::Debug,
     fs::{self, File, OpenOptions},
     io,
-    os::{fd::AsRawFd, unix::fs::FileExt},
+    mem::MaybeUninit,
+    os::{
+        fd::AsRawFd,
+        unix::{
+            ffi::OsStrExt,
+            fs::{FileExt, MetadataExt},
+        },
+    },
     path::Path,
     sync::Arc,
 };
@@ -36,6 +44,10 @@ pub trait StorageFile: Debug + Send + Sync {
     fn set_len(&self, length: u64) -> io::Result<()>;
     /// Gives it `length` bytes of disk, so that writing there cannot fail for lack of room.
     fn allocate(&self, length: u64) -> io::Result<()>;
+    /// How many bytes of disk it has, which are fewer than its length where it has holes.
+    fn disk_bytes(&self) -> io::Result<u64> {
+        self.len()
+    }
     /// Makes its bytes durable, and as much metadata as reading them back needs.
     fn sync_data(&self) -> io::Result<()>;
 }
@@ -54,6 +66,18 @@ pub trait Storage: Debug + Send + Sync {
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// Makes the names in a directory durable.
     fn sync_directory(&self, directory: &Path) -> io::Result<()>;
+    /// How many bytes of disk files in this directory may still take; the most there is where that is not known.
+    fn free_bytes(&self, _directory: &Path) -> io::Result<u64> {
+        Ok(u64::MAX)
+    }
+}
+
+/// Whether `error` is about the room on the disk.
+pub(crate) fn is_about_room(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+    )
 }
 
 /// Makes a directory and those above it, and their names durable. The last one's name is synced even if it was there: whoever
@@ -108,6 +132,18 @@ impl Storage for DiskStorage {
     fn sync_directory(&self, directory: &Path) -> io::Result<()> {
         File::open(directory)?.sync_all()
     }
+
+    fn free_bytes(&self, directory: &Path) -> io::Result<u64> {
+        let path = CString::new(directory.as_os_str().as_bytes())?;
+        let mut found = MaybeUninit::<libc::statvfs>::uninit();
+        // SAFETY: the path ends in a zero byte, and `found` has room for what the call writes there.
+        if unsafe { libc::statvfs(path.as_ptr(), found.as_mut_ptr()) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the call has succeeded, so it has filled it in.
+        let found = unsafe { found.assume_init() };
+        Ok(found.f_bavail.saturating_mul(found.f_frsize))
+    }
 }
 
 impl StorageFile for DiskFile {
@@ -135,6 +171,11 @@ impl StorageFile for DiskFile {
             0 => Ok(()),
             code => Err(io::Error::from_raw_os_error(code)),
         }
+    }
+
+    fn disk_bytes(&self) -> io::Result<u64> {
+        const SECTOR_BYTES: u64 = 512;
+        Ok(self.0.metadata()?.blocks() * SECTOR_BYTES)
     }
 
     fn sync_data(&self) -> io::Result<()> {

@@ -91,6 +91,10 @@ pub(crate) struct Store {
     pub(crate) refused_bytes: u64,
     /// How far the changes that wait for the journal may grow in the room that was reserved.
     pub(crate) reserved_bytes: u64,
+    /// Whether what makes the store larger is taken.
+    pub(crate) growth: Growth,
+    /// The next group goes to another segment, so that a checkpoint can give this one back.
+    pub(crate) rotation_wanted: bool,
     /// An early checkpoint would free journal segments.
     pub(crate) checkpoint_wanted: bool,
     pub(crate) early_checkpoint_at: Option<Instant>,
@@ -104,6 +108,25 @@ pub(crate) enum Claim {
     Ordinary,
     /// It may use the reserve.
     Reserve,
+}
+
+impl Claim {
+    /// The claim of a change that leaves `bytes` of `earlier` ones. Who leaves no more than half gets out of a full store by it, and
+    /// may use the reserve: the journal takes no more for it than is freed, so a reserve spent on it has made room.
+    pub(crate) fn freeing(self, earlier: u64, bytes: u64) -> Self {
+        if earlier > 0 && bytes <= earlier / 2 { Self::Reserve } else { self }
+    }
+}
+
+/// Whether what makes the store larger is taken, as far as the checkpoint store knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Growth {
+    /// It is.
+    Taken,
+    /// The last checkpoint found no room, or took what the next one needs to take in deletions.
+    NoRoom,
+    /// Checkpoints fail, and the journal has grown as long as it may without one.
+    NoCheckpoints,
 }
 
 /// A record, and whether a deletion of it would have something to delete.
@@ -265,7 +288,7 @@ impl Store {
         self.reserved_bytes = self.overlay.pending_bytes() + bytes;
         let needed = frame_bound(self.reserved_bytes);
         let kept = self.spare.reserve_bytes();
-        if self.leaves(kept, needed) {
+        if self.growth == Growth::Taken && self.leaves(kept, needed) {
             self.find_room(Room::Free);
             return Ok(());
         }
@@ -277,8 +300,10 @@ impl Store {
             let kind = ErrorKind::Unavailable { retry_after_ms: Some(20) };
             return Err(Error::new(kind, "order a change while the journal is behind"));
         }
-        self.spare_room = self.spare.grow(needed + kept);
-        if self.leaves(kept, needed) {
+        if !self.leaves(kept, needed) {
+            self.spare_room = self.spare.grow(needed + kept);
+        }
+        if self.growth == Growth::Taken && self.leaves(kept, needed) {
             self.find_room(Room::Free);
             return Ok(());
         }
@@ -295,7 +320,12 @@ impl Store {
             return Ok(());
         }
         self.refused_bytes = bytes;
-        Err(Error::new(ErrorKind::NoRoom, format!("journal {bytes} bytes")))
+        let attempted = match self.growth {
+            Growth::Taken => format!("journal {bytes} bytes"),
+            Growth::NoRoom => format!("take {bytes} bytes more, which no checkpoint would have room for"),
+            Growth::NoCheckpoints => format!("journal {bytes} bytes more while checkpoints fail"),
+        };
+        Err(Error::new(ErrorKind::NoRoom, attempted))
     }
 
     /// What there is room for now, having asked the disk if it was too little. It stays too little until what was
@@ -315,6 +345,14 @@ impl Store {
         together <= self.tail_room
             || together <= self.spare_room
             || (needed <= self.tail_room && kept <= self.spare_room)
+    }
+
+    /// From now on growth is taken, or is not.
+    pub(crate) fn set_growth(&mut self, growth: Growth) {
+        self.growth = growth;
+        if growth != Growth::Taken {
+            self.find_room(self.room.min(Room::Scarce));
+        }
     }
 
     fn find_room(&mut self, room: Room) {

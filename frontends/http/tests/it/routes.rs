@@ -71,6 +71,14 @@ async fn a_store_that_does_not_serve_is_not_ready() {
     let answer = server.get("/health/ready").await;
     assert!(answer.contains(r#""type":"not-ready""#), "{answer}");
 
+    let journal = Some(Journal { serving: true, full: true, ..Journal::default() });
+    let server = Fixture::showing(Status { journal, ..busy() }).await;
+    let answer = server.get("/health/ready").await;
+    assert!(
+        status_line(&answer).starts_with("HTTP/1.1 503") && answer.contains("the disk is full"),
+        "{answer}"
+    );
+
     let store = Some(Store { serving: false, ..Store::default() });
     let server = Fixture::showing(Status { store, ..busy() }).await;
     let answer = server.get("/health/ready").await;

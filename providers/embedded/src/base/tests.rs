@@ -3,7 +3,11 @@
 use ports::key_value::{Version, evaluate::Stored};
 
 use super::*;
-use crate::{overlay::replay, record::StoredItem, storage::DiskStorage};
+use crate::{
+    overlay::{Generation, replay},
+    record::StoredItem,
+    storage::DiskStorage,
+};
 
 /// What a deleted item leaves behind.
 fn memory(expires_ms: u64) -> Record {
@@ -21,7 +25,7 @@ fn write(base: &Base, changes: &[(&'static str, Option<Record>)], now_ms: u64) {
     for (name, record) in changes {
         replay(&mut generation, key(name), record.clone(), true);
     }
-    base.write(&generation, Place::default(), now_ms).expect("it is written");
+    base.write(generation.in_order(), Place::default(), Expiring::by(now_ms)).expect("it is written");
 }
 
 /// How many records there are, and how many times at which one expires.

@@ -55,6 +55,10 @@ pub(crate) struct JournalFacts {
     pub(crate) fsyncs: AtomicU64,
     /// The number of the last record written.
     pub(crate) sequence: AtomicU64,
+    /// The number of the last record that a checkpoint of this start, or the one it began with, holds.
+    folded: AtomicU64,
+    /// One removes segments at a time.
+    removing: Mutex<()>,
 }
 
 impl JournalFacts {
@@ -63,8 +67,16 @@ impl JournalFacts {
         closed + self.current_bytes.load(Ordering::Relaxed)
     }
 
-    /// Removes the segments that a checkpoint at record `sequence` covers, oldest first.
+    /// A checkpoint has taken in the records up to number `sequence`: removes the segments that hold no others.
     pub(crate) fn remove_until(&self, sequence: u64, spare: &Spare, storage: &dyn Storage) -> io::Result<()> {
+        self.folded.store(sequence, Ordering::Relaxed);
+        self.remove_folded(spare, storage)
+    }
+
+    /// Removes the segments that the last checkpoint covers, oldest first.
+    pub(crate) fn remove_folded(&self, spare: &Spare, storage: &dyn Storage) -> io::Result<()> {
+        let _one = self.removing.lock();
+        let sequence = self.folded.load(Ordering::Relaxed);
         let covered: Vec<u64> = {
             let closed = self.closed.lock();
             closed.iter().take_while(|old| old.last_sequence <= sequence).map(|old| old.number).collect()

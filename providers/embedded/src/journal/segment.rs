@@ -7,8 +7,8 @@
 //! The spare is the free-space reserve of rule P6: a group that does not fit the current segment becomes the
 //! first of the spare, which then takes its name among the segments. Only renaming is left to do then.
 //!
-//! A disk that has no room for a whole segment gives a smaller one, half of what it could: the checkpoint store needs
-//! room too, and a checkpoint is what frees segments.
+//! A disk that has no room for a whole segment gives a smaller one. It is given none without room beside it for a
+//! checkpoint of all that the journal would then hold: else what was taken in could never leave the journal.
 //!
 //! ```text
 //! magic u64 | crc u32 | zero u32 | number u64 | first sequence u64 | previous end u64 | created by u64
@@ -26,7 +26,11 @@ use std::{
 
 use parking_lot::Mutex;
 
-use crate::storage::{Storage, StorageFile};
+use super::JournalFacts;
+use crate::{
+    ballast::Ballast,
+    storage::{Storage, StorageFile},
+};
 
 /// The length of a segment's header: where its first frame starts.
 pub(crate) const SEGMENT_HEADER_BYTES: u64 = 64;
@@ -40,6 +44,9 @@ const EXTENSION: &str = ".log";
 
 /// What is kept back for changes that must go on when the disk is full is this part of a segment.
 const RESERVE_PART: u64 = 8;
+
+/// What the checkpoint store takes for what the journal holds, at most: its pages are half full at worst.
+const CHECKPOINT_FACTOR: u64 = 2;
 
 /// How long a refused allocation is not tried again.
 const ALLOCATION_RETRY: Duration = Duration::from_millis(50);
@@ -111,6 +118,8 @@ pub(crate) struct Spare {
     directory: PathBuf,
     segment_bytes: u64,
     held: Mutex<Held>,
+    facts: Arc<JournalFacts>,
+    ballast: Arc<Ballast>,
     /// Little more than the reserve was left when the last change was ordered.
     is_scarce: AtomicBool,
 }
@@ -142,8 +151,14 @@ impl Held {
 }
 
 impl Spare {
-    pub(crate) fn new(storage: Arc<dyn Storage>, directory: PathBuf, segment_bytes: u64) -> Self {
-        Self { storage, directory, segment_bytes, held: Mutex::default(), is_scarce: AtomicBool::new(false) }
+    pub(crate) fn new(
+        storage: Arc<dyn Storage>,
+        directory: PathBuf,
+        segment_bytes: u64,
+        (facts, ballast): (Arc<JournalFacts>, Arc<Ballast>),
+    ) -> Self {
+        let is_scarce = AtomicBool::new(false);
+        Self { storage, directory, segment_bytes, held: Mutex::default(), facts, ballast, is_scarce }
     }
 
     /// How many bytes are kept back for changes that must go on when the disk is full.
@@ -188,38 +203,43 @@ impl Spare {
         let mut held = self.held.lock();
         let needed = bytes + SEGMENT_HEADER_BYTES;
         let too_soon = held.refused.is_some_and(|refused| refused.elapsed() < ALLOCATION_RETRY);
-        if held.bytes() < needed && !too_soon {
+        if held.bytes() < needed && !too_soon && self.ballast.is_held() {
             let whole =
                 if needed <= self.segment_bytes { self.segment_bytes } else { needed.next_power_of_two() };
-            if let Err(error) = self.allocate(&mut held, whole) {
-                self.allocate_a_piece(&mut held, whole, needed);
-                if held.refused.is_none() {
-                    let got = held.bytes();
-                    tracing::warn!(%error, bytes = whole, got, "no room for another journal segment");
-                }
+            if !self.allocate_beside_checkpoints(&mut held, whole, needed) && held.refused.is_none() {
+                let got = held.bytes();
+                tracing::warn!(bytes = whole, got, "no room for another whole journal segment");
             }
             held.refused = (held.bytes() < needed).then(Instant::now);
         }
         held.room()
     }
 
-    /// What can be had of `whole`, which cannot: half of it, so that as much again is left to the checkpoint store,
-    /// or, where that is less than `needed`, not much more than that.
-    fn allocate_a_piece(&self, held: &mut Held, whole: u64, needed: u64) {
-        let mut piece = whole / 4;
-        while piece >= needed {
-            if self.allocate(held, 2 * piece).is_ok() {
-                if let Some(allocated) = &mut held.allocated
-                    && allocated.file.set_len(piece).is_ok()
-                {
-                    allocated.bytes = piece;
-                }
-                return;
-            }
-            piece /= 2;
+    /// Has the spare hold at least `bytes` of records whatever is left beside it: for who is getting out of a full disk, or
+    /// has just come.
+    pub(crate) fn grow_anyway(&self, bytes: u64) -> u64 {
+        let mut held = self.held.lock();
+        let needed = (bytes + SEGMENT_HEADER_BYTES).next_multiple_of(self.reserve_bytes());
+        if held.bytes() < needed {
+            // Who asks hears it from what is held then.
+            let _ = self.allocate(&mut held, needed);
         }
-        // Who asks hears it from what is held then.
-        let _ = self.allocate(held, needed.next_multiple_of(self.reserve_bytes()));
+        held.room()
+    }
+
+    /// Allocates `whole`, or as much of it by halves, `needed` at least, as leaves room for a checkpoint; whether it was whole.
+    fn allocate_beside_checkpoints(&self, held: &mut Held, whole: u64, needed: u64) -> bool {
+        let free = self.storage.free_bytes(&self.directory).unwrap_or(u64::MAX);
+        let free = free.saturating_add(self.ballast.bytes()).saturating_add(held.bytes());
+        let mut piece = whole;
+        while piece >= needed {
+            let to_fold = CHECKPOINT_FACTOR * (self.facts.bytes() + piece);
+            if free >= piece.saturating_add(to_fold) && self.allocate(held, piece).is_ok() {
+                return piece == whole;
+            }
+            piece = if piece == needed { 0 } else { (piece / 2).max(needed) };
+        }
+        false
     }
 
     fn allocate(&self, held: &mut Held, bytes: u64) -> io::Result<()> {

@@ -83,6 +83,10 @@ fn commit(engine: &Engine, journal: &mut Journal, buffer: &mut Vec<u8>) -> io::R
     }
     engine.durability.advance(taken.end);
     if is_rotated {
+        if let Err(error) = journal.facts.remove_folded(&journal.spare, &*engine.config.storage) {
+            tracing::warn!(%error, "a journal segment could not be removed; the next checkpoint tries again");
+        }
+        engine.ballast.refill();
         journal.spare.grow(0);
     }
     {
@@ -97,8 +101,9 @@ fn commit(engine: &Engine, journal: &mut Journal, buffer: &mut Vec<u8>) -> io::R
     if let Some(generation) = taken.frozen {
         let place = Place { position: taken.end, sequence: journal.sequence, incarnation: taken.incarnation };
         engine.checkpoints.submit(Job { generation, place });
-    } else {
-        engine.checkpoints.retry_if_due();
+    } else if engine.checkpoints.is_due_again() {
+        engine.state().store.checkpoint_wanted = true;
+        engine.durability.force();
     }
     Ok(())
 }
@@ -113,11 +118,12 @@ fn take(engine: &Engine, journal: &mut Journal) -> io::Result<Taken> {
     let bound = frame::frame_bound(store.overlay.pending_bytes());
     let group = store.overlay.take_group();
     let mut spare = None;
+    let is_wanted = std::mem::take(&mut store.rotation_wanted) && bound <= store.spare_room;
+    if is_wanted || (!group.is_empty() && bound > store.tail_room) {
+        spare = Some(journal.spare.take().expect("room in the spare was reserved"));
+        store.tail_room = std::mem::take(&mut store.spare_room);
+    }
     if !group.is_empty() {
-        if bound > store.tail_room {
-            spare = Some(journal.spare.take().expect("room in the spare was reserved"));
-            store.tail_room = std::mem::take(&mut store.spare_room);
-        }
         store.tail_room = store.tail_room.checked_sub(bound).expect("room was reserved before each change");
         journal.bytes_since_checkpoint += bound;
     }

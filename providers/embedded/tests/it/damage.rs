@@ -294,7 +294,9 @@ fn one_of_two_heads_is_enough_and_is_written_again() {
         for damaged in [vec![100], vec![8192 + 100], vec![100, 8192 + 100]] {
             let directory = directory();
             copy(built.path(), directory.path());
-            damaged.iter().for_each(|at| flip(&file(directory.path()), *at, 3));
+            for at in &damaged {
+                flip(&file(directory.path()), *at, 3);
+            }
             let opened = Embedded::open(config(directory.path())).await;
             if damaged.len() == 2 {
                 let refused = opened.expect_err("no head is whole");

@@ -21,7 +21,7 @@ pub(crate) struct Faults {
     pub(crate) fail_journal_sync: AtomicBool,
     /// Writes to journal segments fail halfway.
     pub(crate) fail_journal_write: AtomicBool,
-    /// The checkpoint store cannot grow.
+    /// The checkpoint store can neither grow nor change.
     pub(crate) no_room_for_checkpoints: AtomicBool,
     /// The change to the disk in which the process dies, counted from one: that one is done by half if it is a
     /// write and not at all if it is not, and nothing after it. Zero: never.
@@ -138,6 +138,13 @@ impl Storage for FaultyStorage {
         self.0.change()?;
         DiskStorage.sync_directory(directory)
     }
+
+    fn free_bytes(&self, _: &Path) -> io::Result<u64> {
+        match self.0.capacity.load(Ordering::SeqCst) {
+            0 => Ok(u64::MAX),
+            capacity => Ok(capacity.saturating_sub(self.0.used())),
+        }
+    }
 }
 
 impl StorageFile for FaultyFile {
@@ -157,6 +164,11 @@ impl StorageFile for FaultyFile {
             return Err(broken());
         }
         death?;
+        // The heads have their room: a store that met a full disk is opened again.
+        let is_new = !self.is_journal() && offset >= 16384;
+        if is_new && self.faults.no_room_for_checkpoints.load(Ordering::SeqCst) {
+            return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+        }
         // What is allocated already takes no more room, whatever the file is called by now.
         if offset + data.len() as u64 > self.file.len()? {
             self.faults.grow(&self.path, offset + data.len() as u64)?;

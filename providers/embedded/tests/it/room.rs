@@ -1,6 +1,7 @@
 //! A full disk: writes are refused, reads go on, and it ends by itself (rule P6).
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::Path,
     process::Command,
@@ -18,8 +19,8 @@ use ports::{
 use crate::{
     faulty::{Faults, FaultyStorage},
     world::{
-        SEGMENT_BYTES, block_on, config, directory, done, durably, found, key, message, patient, put, settle,
-        value,
+        SEGMENT_BYTES, block_on, config, directory, done, durably, eventually, found, key, message, patient,
+        put, settle, value,
     },
 };
 
@@ -163,7 +164,7 @@ fn a_transient_update_takes_no_room_and_is_seen_by_everybody() {
 
 /// P6.
 #[test]
-fn a_disk_without_room_for_a_whole_segment_gives_the_journal_pieces_and_leaves_some_to_checkpoints() {
+fn a_nearly_full_disk_gives_the_journal_no_more_than_a_checkpoint_would_have_room_for() {
     let directory = directory();
     let (faults, config) = faulty(directory.path());
     block_on(async {
@@ -174,7 +175,11 @@ fn a_disk_without_room_for_a_whole_segment_gives_the_journal_pieces_and_leaves_s
         Faults::set(&faults.no_room_for_checkpoints, true);
         let written = fill(&kv).await;
         let journaled = store.status().journal_bytes;
-        assert!(journaled > 2 * SEGMENT_BYTES, "{journaled} bytes are no more than were allocated at first");
+        assert!(journaled > SEGMENT_BYTES, "{journaled} bytes are less than were allocated at first");
+        assert!(
+            journaled <= 2 * SEGMENT_BYTES,
+            "{journaled} bytes are more than a checkpoint would have room for"
+        );
         reads_go_on(&kv, written).await;
 
         Faults::set(&faults.no_room_for_checkpoints, false);
@@ -200,17 +205,16 @@ fn a_checkpoint_that_meets_a_full_disk_keeps_everything_and_is_tried_again() {
         let kv = store.key_value();
         Faults::set(&faults.no_room_for_checkpoints, true);
         let mut written = 0;
-        while store.status().checkpoint_error.is_none() {
-            durably(&kv, filler(written)).await;
+        while store.status().checkpoint_error.is_none() && tried(&kv, filler(written)).await {
             written += 1;
             assert!(written < 1000, "no checkpoint met the full disk");
         }
-        for _ in 0..10 {
-            durably(&kv, filler(written)).await;
-            written += 1;
-        }
+        eventually("a checkpoint fails", || store.status().checkpoint_error.is_some()).await;
+        assert!(!tried(&kv, filler(written)).await, "no checkpoint would have room for it");
+        durably(&kv, Update::delete(key("filler-0000"))).await;
+        assert!(kv.get(&key("filler-0000")).await.expect("reads go on").value.is_none());
+        let filler_again = async || tried(&kv, filler(0)).await.then_some(());
         let made = store.status().checkpoints;
-        reads_go_on(&kv, written).await;
         Faults::set(&faults.no_room_for_checkpoints, false);
         found("the checkpoint is tried again by a later commit", async || {
             // Until then there may be no room again: whatever came back is small.
@@ -219,6 +223,7 @@ fn a_checkpoint_that_meets_a_full_disk_keeps_everything_and_is_tried_again() {
         })
         .await;
         assert_eq!(store.status().checkpoint_error, None);
+        found("growth is taken again", filler_again).await;
         reads_go_on(&kv, written).await;
         drop((store, kv));
         let store = Embedded::open(config).await.expect("the store opens");
@@ -249,7 +254,7 @@ struct SmallDisk<'directory>(&'directory Path);
 impl<'directory> SmallDisk<'directory> {
     fn mount(directory: &'directory Path) -> Option<Self> {
         let mounted =
-            Command::new("mount").args(["-t", "tmpfs", "-o", "size=6m", "tmpfs"]).arg(directory).output();
+            Command::new("mount").args(["-t", "tmpfs", "-o", "size=8m", "tmpfs"]).arg(directory).output();
         mounted.is_ok_and(|output| output.status.success()).then_some(Self(directory))
     }
 }
@@ -302,5 +307,123 @@ fn a_really_full_disk_refuses_writes_serves_reads_and_recovers_when_space_return
         reads_go_on(&kv, written + 1).await;
         store.close().await;
         drop(store);
+    });
+}
+
+/// How large item `number` is: some take many blocks, most share one.
+fn varied(number: usize) -> Update {
+    let length = [150, 900, 3_000, 20_000][number % 4];
+    Update::modify(
+        key(&format!("varied-{number:05}")),
+        vec![Action::set("data", Bytes::from(vec![number as u8; length]))],
+    )
+}
+
+/// Writes durably, if there is room.
+async fn tried(kv: &Arc<dyn KeyValue>, update: Update) -> bool {
+    match kv.update(update).await {
+        Ok(updated) => {
+            kv.externalize(updated.receipt.point).await.expect("what was taken becomes durable");
+            true
+        }
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::NoRoom, "{error}");
+            false
+        }
+    }
+}
+
+/// Writes new items from `next` on, until one is refused that is refused again after a checkpoint was tried. Answers the next
+/// number.
+async fn fill_to_the_end(store: &Embedded, mut next: usize, there: &mut BTreeSet<usize>) -> usize {
+    let kv = store.key_value();
+    let mut refused = 0;
+    while refused < 3 {
+        if tried(&kv, varied(next)).await {
+            there.insert(next);
+            next += 1;
+            refused = 0;
+            continue;
+        }
+        refused += 1;
+        let made = store.status().checkpoints;
+        eventually("a checkpoint is tried", || {
+            let status = store.status();
+            status.checkpoints > made || status.checkpoint_error.is_some() || status.room != Room::Refusing
+        })
+        .await;
+    }
+    next
+}
+
+/// Exactly the items in `there`, each whole.
+async fn holds(kv: &Arc<dyn KeyValue>, there: &BTreeSet<usize>, next: usize) {
+    for number in 0..next {
+        let item = kv.get(&key(&format!("varied-{number:05}"))).await.expect("reads go on").value;
+        let length = item.map(|item| item.bytes("data").map(|data| (data[0], data.len())));
+        let expected = [150, 900, 3_000, 20_000][number % 4];
+        let expected = there.contains(&number).then_some(Some((number as u8, expected)));
+        assert_eq!(length, expected, "item {number}");
+    }
+}
+
+/// What happens between the moment at which a disk is full and the first deletion.
+#[derive(Debug, Clone, Copy)]
+enum Between {
+    Nothing,
+    AStopInOrder,
+    ADeath,
+}
+
+/// P6: a store that its own data has filled is got out of by deleting, again and again, with no other space freed and across
+/// starts.
+#[test]
+fn a_disk_that_is_full_of_the_stores_own_data_is_got_out_of_by_deleting() {
+    let directory = directory();
+    let Some(_disk) = SmallDisk::mount(directory.path()) else {
+        eprintln!(
+            "skipped: room::a_disk_that_is_full_of_the_stores_own_data_is_got_out_of_by_deleting: this machine does not let \
+             the test mount a tmpfs"
+        );
+        return;
+    };
+    let data = directory.path().join("data");
+    block_on(async {
+        let mut store = Embedded::open(config(&data)).await.expect("the store opens");
+        let (mut there, mut next) = (BTreeSet::new(), 0);
+        for between in [Between::Nothing, Between::AStopInOrder, Between::ADeath, Between::Nothing] {
+            next = fill_to_the_end(&store, next, &mut there).await;
+            assert_eq!(store.status().room, Room::Refusing, "{between:?}");
+            let held: usize = there.iter().map(|number| [150, 900, 3_000, 20_000][number % 4]).sum();
+            assert!(held > 1 << 20, "{between:?}: full of {held} bytes in {} items", there.len());
+            if matches!(between, Between::AStopInOrder) {
+                store.close().await;
+            }
+            if !matches!(between, Between::Nothing) {
+                drop(store);
+                store = Embedded::open(config(&data)).await.expect("a full store opens");
+            }
+            let kv = store.key_value();
+            holds(&kv, &there, next).await;
+            // Every second one: those that stay share their pages with those that go.
+            let going: Vec<usize> = there.iter().copied().step_by(2).collect();
+            for number in going {
+                let gone = kv.update(Update::delete(key(&format!("varied-{number:05}")))).await;
+                let gone = gone.unwrap_or_else(|error| panic!("{between:?}: deleting is refused: {error}"));
+                kv.externalize(gone.receipt.point).await.expect("it is durable");
+                there.remove(&number);
+            }
+            found("what was deleted makes room", async || tried(&kv, varied(next)).await.then_some(())).await;
+            there.insert(next);
+            next += 1;
+            holds(&kv, &there, next).await;
+        }
+        store.close().await;
+        drop(store);
+        let store = Embedded::open(config(&data)).await.expect("the store opens");
+        holds(&store.key_value(), &there, next).await;
+        store.close().await;
+        drop(store);
+        assert!(embedded::verify(&data).expect("it is whole").is_some());
     });
 }
