@@ -83,11 +83,27 @@ pub(crate) fn is_about_room(error: &io::Error) -> bool {
 /// Makes a directory and those above it, and their names durable. The last one's name is synced even if it was there: whoever
 /// made it may have died before.
 pub(crate) fn make_directory(storage: &dyn Storage, directory: &Path) -> io::Result<()> {
-    let missing = directory.ancestors().skip(1).take_while(|above| !is_there(above)).count();
+    let missing = directory.ancestors().take_while(|above| !is_there(above)).count();
     storage.create_directory(directory)?;
-    directory.ancestors().skip(1).take(missing + 1).try_for_each(|above| {
-        storage.sync_directory(if above.as_os_str().is_empty() { Path::new(".") } else { above })
-    })
+    for (made, above) in directory.ancestors().skip(1).take(missing.max(1)).enumerate() {
+        let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
+        match storage.sync_directory(above) {
+            // Nothing was made there now, and who may not list it, or whose file system knows no such sync, cannot do more.
+            Err(error) if made >= missing && cannot_be_asked(&error) => {
+                tracing::debug!(directory = %above.display(), %error, "the directory above is not synced");
+            }
+            Err(error) => return Err(io::Error::other(format!("sync {}: {error}", above.display()))),
+            Ok(()) => {}
+        }
+    }
+    Ok(())
+}
+
+fn cannot_be_asked(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported
+    )
 }
 
 /// The working directory has the empty path.
@@ -180,5 +196,51 @@ impl StorageFile for DiskFile {
 
     fn sync_data(&self) -> io::Result<()> {
         self.0.sync_data()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    /// The disk, where one directory may be entered and not listed.
+    #[derive(Debug)]
+    struct NotListed(PathBuf);
+
+    impl Storage for NotListed {
+        fn open(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
+            DiskStorage.open(path)
+        }
+        fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
+            DiskStorage.list(directory)
+        }
+        fn create_directory(&self, directory: &Path) -> io::Result<()> {
+            DiskStorage.create_directory(directory)
+        }
+        fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+            DiskStorage.rename(from, to)
+        }
+        fn remove(&self, path: &Path) -> io::Result<()> {
+            DiskStorage.remove(path)
+        }
+        fn sync_directory(&self, directory: &Path) -> io::Result<()> {
+            if directory == self.0 {
+                return Err(io::ErrorKind::PermissionDenied.into());
+            }
+            DiskStorage.sync_directory(directory)
+        }
+    }
+
+    #[test]
+    fn a_directory_that_was_there_needs_nothing_of_the_one_above() {
+        let above = tempfile::tempdir().expect("a temporary directory");
+        let storage = NotListed(above.path().to_owned());
+        let data = above.path().join("data");
+        let refused = make_directory(&storage, &data).expect_err("its name may not last");
+        assert!(refused.to_string().contains(&above.path().display().to_string()), "{refused}");
+        make_directory(&storage, &data).expect("it is there");
+        make_directory(&storage, &data.join("journal")).expect("below it nothing is refused");
     }
 }

@@ -289,3 +289,27 @@ fn an_answer_that_a_read_waits_behind_leaves_when_it_is_durable() {
         }
     });
 }
+
+/// Whether a session is open whose client reads for three timeouts what it was sent, and is asked for nothing.
+async fn lives_while_it_reads(takes_answers: bool) -> bool {
+    let world = World::new(1);
+    let service = started_with(&world, parts(&world), Config::default()).await;
+    follow(&service);
+    let mut client = connect(&service.gateway()).await.expect("a calm world");
+    let until = world.clock().monotonic() + TIMEOUT * 3;
+    while world.clock().monotonic() < until {
+        if takes_answers {
+            client.takes_answers().await.expect("its lease is renewed in time");
+        }
+        world.clock().sleep(Duration::from_secs(1)).await;
+    }
+    let row = Sessions::new(world.key_value()).get(client.session(), &mut Basis::default()).await;
+    row.expect("a calm world").is_some_and(|row| row.state == State::Open)
+}
+
+/// C6: what a client asked for may take longer to read than its timeout; meanwhile nothing else of it is heard.
+#[test]
+fn who_takes_answers_is_there() {
+    assert!(simulated::run(lives_while_it_reads(true)));
+    assert!(!simulated::run(lives_while_it_reads(false)), "the timeout is as long as ever");
+}

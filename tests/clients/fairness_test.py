@@ -1,0 +1,82 @@
+"""One connection that asks without a pause, and the others beside it."""
+
+import statistics
+import threading
+
+import pytest
+
+import server as servers
+import wire
+
+# Each is answered in as many bytes: an error has no body.
+REQUESTS = b"".join(
+    wire.buffer(wire.integer(number) + wire.integer(wire.EXISTS) + wire.string("/missing") + wire.boolean(False))
+    for number in range(1, 1001)
+)
+ANSWER_BYTES = 20
+PINGS = 15
+# A turn of a connection has a thousand requests; what was answered is counted late, as it lies in sockets.
+ANSWERS_BETWEEN_MAX = 40_000
+
+
+class Flood:
+    """Sends as fast as the server takes it, and counts what comes back."""
+
+    def __init__(self, session):
+        self.session = session
+        self.received_bytes = 0
+        self.begun = threading.Event()
+        self.threads = [threading.Thread(target=run, daemon=True) for run in (self.send, self.receive)]
+
+    def __enter__(self):
+        for thread in self.threads:
+            thread.start()
+        assert self.begun.wait(wire.SECONDS), "it is answered"
+        return self
+
+    def __exit__(self, *_):
+        self.session.drop()
+        for thread in self.threads:
+            thread.join(wire.SECONDS)
+
+    def send(self):
+        try:
+            while True:
+                self.session.socket.sendall(REQUESTS)
+        except OSError:
+            pass  # the test is over
+
+    def receive(self):
+        try:
+            while received := self.session.socket.recv(1 << 20):
+                self.received_bytes += len(received)
+                self.begun.set()
+        except OSError:
+            pass  # the test is over
+
+    @property
+    def answers(self):
+        return self.received_bytes // ANSWER_BYTES
+
+
+@pytest.fixture
+def lone_worker(tmp_path, monkeypatch):
+    """A server on one thread: whoever keeps that keeps everybody else out."""
+    monkeypatch.setenv("LANDFAST_THREADS", "1")
+    server = servers.new(tmp_path)
+    if not isinstance(server, servers.Landfast):
+        pytest.skip("it has no threads to be asked for")
+    yield server.start()
+    server.shut_down()
+
+
+def a_flood_on_one_connection_leaves_the_others_their_turn(lone_worker, sessions):
+    beside = sessions(lone_worker)
+    with Flood(sessions(lone_worker)) as flood:
+        between = []
+        for _ in range(PINGS):
+            before = flood.answers
+            assert beside.ping().error == wire.OK
+            between.append(flood.answers - before)
+        assert wire.Session(lone_worker.port).ping().error == wire.OK
+    assert statistics.median(between) < ANSWERS_BETWEEN_MAX, between
