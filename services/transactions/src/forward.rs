@@ -189,7 +189,9 @@ impl Core {
         match self.ask(&node, owner.node, &owner.address, &message).await {
             Ok(Answer::Reply(reply)) => reply.map_err(Error::from),
             Ok(_) => Err(not_understood()),
-            Err(Error::Unavailable(_)) if is_only_there => Err(self.ended_with_its_node(owner, call).await),
+            Err(Error::Unavailable(_)) if is_only_there => {
+                Err(Box::pin(self.ended_with_its_node(owner, call)).await)
+            }
             Err(error) => Err(error),
         }
     }
