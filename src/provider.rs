@@ -29,7 +29,15 @@ pub(crate) enum Provider {
     /// One process, one data directory.
     Embedded(Embedded),
     /// Redis or Valkey.
-    Redis(Redis),
+    Redis(Box<Shared>),
+}
+
+/// A shared store, with connections of their own for coordination: behind the large values of a transaction a lease would run out
+/// before its renewal has got through.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    transactions: Redis,
+    coordination: Redis,
 }
 
 impl Provider {
@@ -37,7 +45,7 @@ impl Provider {
     pub(crate) async fn open(settings: &Settings) -> anyhow::Result<Self> {
         match &settings.store {
             StoreSettings::Embedded => open_embedded(settings).await.map(Self::Embedded),
-            StoreSettings::Redis(config) => open_redis(config).await.map(Self::Redis),
+            StoreSettings::Redis(config) => open_shared(config).await.map(Box::new).map(Self::Redis),
         }
     }
 
@@ -51,23 +59,34 @@ impl Provider {
     pub(crate) fn key_value(&self) -> Arc<dyn KeyValue> {
         match self {
             Self::Embedded(store) => store.key_value_with_reserve(),
-            Self::Redis(store) => store.key_value(),
+            Self::Redis(store) => store.transactions.key_value(),
         }
     }
 
     /// Items that change together whatever their partitions, which coordination needs.
     pub(crate) fn key_value_that_transacts(&self) -> Arc<dyn KeyValue> {
         match self {
-            Self::Redis(store) if store.status().is_cluster => store.key_value_in_one_slot(COORDINATION_SLOT),
-            _ => self.key_value(),
+            Self::Redis(store) if store.coordination.status().is_cluster => {
+                store.coordination.key_value_in_one_slot(COORDINATION_SLOT)
+            }
+            Self::Redis(store) => store.coordination.key_value(),
+            Self::Embedded(_) => self.key_value(),
         }
     }
 
-    /// Queues.
+    /// Queues of the house.
     pub(crate) fn queue(&self) -> Arc<dyn Queue> {
         match self {
             Self::Embedded(store) => store.queue(),
-            Self::Redis(store) => store.queue(),
+            Self::Redis(store) => store.coordination.queue(),
+        }
+    }
+
+    /// Queues of clients.
+    pub(crate) fn queue_of_effects(&self) -> Arc<dyn Queue> {
+        match self {
+            Self::Embedded(store) => store.queue(),
+            Self::Redis(store) => store.transactions.queue(),
         }
     }
 
@@ -75,7 +94,7 @@ impl Provider {
     pub(crate) fn objects(&self) -> Arc<dyn ObjectStore> {
         match self {
             Self::Embedded(store) => store.objects(),
-            Self::Redis(_) => Arc::new(ItemObjects::new(self.key_value())),
+            Self::Redis(store) => Arc::new(ItemObjects::new(store.coordination.key_value())),
         }
     }
 
@@ -83,9 +102,11 @@ impl Provider {
     pub(crate) fn functions(&self) -> Functions {
         match self {
             Self::Embedded(store) => Functions::new(store.queue()),
-            Self::Redis(store) => {
-                Functions::beside_others(store.queue(), MESSAGES_HIDDEN, &SystemEntropy::default())
-            }
+            Self::Redis(store) => Functions::beside_others(
+                store.coordination.queue(),
+                MESSAGES_HIDDEN,
+                &SystemEntropy::default(),
+            ),
         }
     }
 
@@ -110,7 +131,7 @@ impl Provider {
         match self {
             Self::Embedded(_) => None,
             Self::Redis(store) => {
-                let status = store.status();
+                let status = store.transactions.status();
                 Some(Store {
                     servers: status.servers,
                     acknowledged: status.acknowledged.name(),
@@ -149,6 +170,10 @@ async fn open_embedded(settings: &Settings) -> anyhow::Result<Embedded> {
         );
     }
     Ok(store)
+}
+
+async fn open_shared(config: &redis_provider::Config) -> anyhow::Result<Shared> {
+    Ok(Shared { transactions: open_redis(config).await?, coordination: open_redis(config).await? })
 }
 
 async fn open_redis(config: &redis_provider::Config) -> anyhow::Result<Redis> {

@@ -220,7 +220,7 @@ async fn transactions(
         entropy: Arc::new(SystemEntropy::default()),
     };
     // No functions: those there are belong to the house, and no client may have them run.
-    let queue = Arc::new(MeteredQueue::new(provider.queue(), Arc::clone(meter)));
+    let queue = Arc::new(MeteredQueue::new(provider.queue_of_effects(), Arc::clone(meter)));
     let destinations = transactions::Destinations { queue: Some(queue), functions: None };
     let mut config = transactions::Config::default();
     let mut service = transactions::Service::builder(parts).destinations(destinations);

@@ -158,6 +158,24 @@ def one_of_three_is_killed_under_load(clients, house):
         load.check(http_api.Api(one))
 
 
+def what_was_open_at_a_node_that_died_ends_without_waiting_for_its_membership(house, apis):
+    """T4, T7: a client that moves on begins again at once."""
+    open_one, named = apis[0].begin(), apis[0].begin(id="named")
+    for transaction in [open_one, named]:
+        transaction.put("never", b"committed")
+    house[0].kill()
+    for api, transaction in zip(apis[1:], [open_one, named]):
+        there = http_api.Transaction(api, transaction.id, transaction.attempt)
+        answer = there.ask("GET", "/keys/never")
+        assert answer.problem == (409, "transaction-finished"), answer
+        assert answer.document["outcome"] == "aborted"
+        assert there.ask("POST", "/commit").problem == (409, "transaction-finished")
+    again = apis[2].begin(id="named")
+    again.put("ever", b"committed")
+    again.commit()
+    assert [api.state("never") for api in apis[1:]] == [None, None]
+
+
 def a_node_that_was_stopped_answers_nothing_stale(clients, house, apis):
     """T5, T10."""
     watcher = clients(house[1], timeout=20)

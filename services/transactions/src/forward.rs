@@ -1,9 +1,9 @@
 //! Any node takes any call (T10): one for a transaction of another node goes there, one hop and no further.
 //!
 //! Whose a transaction is says its attempt, which a client carries and a generated id contains; of a name without an attempt
-//! its row says it. A node that does not answer may be gone, or not: reads and writes are refused as unavailable, since what
-//! it held is only there. What became of a commit is found out from the row, which is closed first
-//! ([`outcome`](crate::outcome)).
+//! its row says it. A node that does not answer may be gone, or not. What it held of the transaction is only there, so a read or a
+//! write ends it; what became of a commit is found out. Both by the row, which is closed first ([`outcome`](crate::outcome)):
+//! that is safe however alive the node is, and nobody waits until it is missed.
 //!
 //! What is answered from here is durable already, so it rests on nothing.
 
@@ -140,6 +140,13 @@ impl From<Refused> for Error {
     }
 }
 
+impl Asked {
+    /// Whether nobody but the transaction's node can do it.
+    fn is_only_there(&self) -> bool {
+        matches!(self, Self::Get(_) | Self::Write(..) | Self::Send(..))
+    }
+}
+
 impl Forwarded {
     fn new(call: &Call, asked: Asked) -> Self {
         Self { id: call.id.clone(), attempt: call.attempt, asked }
@@ -177,10 +184,24 @@ impl Core {
 
     async fn forward(self: &Arc<Self>, owner: &Owner, call: &Call, asked: Asked) -> Result<Said> {
         let node = self.serving()?;
+        let is_only_there = asked.is_only_there();
         let message = Message::Forward(Forwarded::new(call, asked));
-        match self.ask(&node, owner.node, &owner.address, &message).await? {
-            Answer::Reply(reply) => reply.map_err(Error::from),
-            _ => Err(not_understood()),
+        match self.ask(&node, owner.node, &owner.address, &message).await {
+            Ok(Answer::Reply(reply)) => reply.map_err(Error::from),
+            Ok(_) => Err(not_understood()),
+            Err(Error::Unavailable(_)) if is_only_there => {
+                Err(Box::pin(self.ended_with_its_node(owner, call)).await)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What it held was only there, so whoever asks had better begin again, and need not wait until the node is missed.
+    async fn ended_with_its_node(self: &Arc<Self>, owner: &Owner, call: &Call) -> Error {
+        tracing::debug!(?owner, "the node of a transaction does not answer: the transaction ends");
+        match self.status(call).await {
+            Ok(outcome) => Error::TransactionFinished(outcome.value),
+            Err(error) => error,
         }
     }
 

@@ -293,7 +293,7 @@ impl Scenario {
             ("mixed", outcomes::mixed(at_rest)),
             (
                 "cycle",
-                if !self.several_serve() { serializability::cycles(executions, at_rest) } else { Vec::new() },
+                if self.several_serve() { Vec::new() } else { serializability::cycles(executions, at_rest) },
             ),
             ("reader in conflict", serializability::readers_in_conflict(executions)),
             ("held", leftovers::held(figures)),

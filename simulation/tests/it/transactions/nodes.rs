@@ -32,7 +32,7 @@ const SEEN_WITHIN: Duration = Duration::from_secs(2);
 const SEEN_WITHIN_LOSSES: Duration = Duration::from_secs(10);
 
 /// Seeds of each scenario at most, unless `NODES_SEEDS` says more: a quarter of a second each is too long for a thousand.
-const SEEDS_MAX: u64 = 50;
+const SEEDS_MAX: u64 = 20;
 
 fn holds(scenario: &Scenario, test: &str) {
     let seeds_max = std::env::var("NODES_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
