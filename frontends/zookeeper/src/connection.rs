@@ -257,7 +257,7 @@ impl Connection<'_> {
             }
             tokio::task::yield_now().await;
             if self.has_too_much_unsent() {
-                self.send_down_to(self.shared.config.unsent_bytes_max / 2).await?;
+                self.wait_for_reader(stopped).await?;
             } else if !(self.may_submit() && self.frames.has_next()) {
                 match self.wait(stopped).await? {
                     Woken::Bytes(0) => return self.run_without_peer(false).await,
@@ -303,12 +303,30 @@ impl Connection<'_> {
 
     /// Sends until at most so many bytes are left and every output is on its way.
     async fn send_down_to(&mut self, bytes: usize) -> Result<(), End> {
-        let stall = self.stall();
         while self.outgoing.len() > bytes || !self.outputs.is_empty() {
-            timeout(stall, self.writer.writable()).await.map_err(|_| End::Stalled)??;
-            self.send()?;
+            self.send_some().await?;
         }
         Ok(())
+    }
+
+    /// The same down to half of what may be unsent. Whoever takes something is there, and its session goes on, however
+    /// long it takes: what it asks meanwhile is not read.
+    async fn wait_for_reader(&mut self, stopped: &mut oneshot::Receiver<()>) -> Result<(), End> {
+        while self.outgoing.len() > self.shared.config.unsent_bytes_max / 2 || !self.outputs.is_empty() {
+            tokio::select! {
+                biased;
+                _ = &mut *stopped => return Err(End::Stopped),
+                sent = self.send_some() => sent?,
+            }
+            self.client.takes_answers().await?;
+        }
+        Ok(())
+    }
+
+    /// Sends what the peer takes next. Cancellation safe.
+    async fn send_some(&mut self) -> Result<(), End> {
+        timeout(self.stall(), self.writer.writable()).await.map_err(|_| End::Stalled)??;
+        Ok(self.send()?)
     }
 
     /// Turns outputs into bytes, as far as a peer may leave them unread.

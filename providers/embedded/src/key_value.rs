@@ -201,7 +201,7 @@ fn update_one(store: &mut Store, update: &Update, claim: Claim) -> Result<Update
                 let receipt = Receipt { point: store.point(), cost };
                 return Ok(Updated { outcome: Outcome::Done(item), receipt });
             }
-            let claim = claim.freeing(bytes_of(&present.item), bytes_of(&item));
+            let claim = claim.freeing(bytes_of(present.item.as_ref()), bytes_of(item.as_ref()));
             store.reserve(entry_bound(&key, record.as_ref()) as u64, claim)?;
             store.set(key, record, found.below);
             let receipt = Receipt { point: store.order(), cost };
@@ -232,8 +232,8 @@ fn transact(store: &mut Store, updates: &[Update], claim: Claim) -> Result<Trans
             }
             Evaluated::Changed(changed) => {
                 cost += Cost::of_write(changed.item.as_deref());
-                earlier_bytes += bytes_of(&present.item);
-                left_bytes += bytes_of(&changed.item);
+                earlier_bytes += bytes_of(present.item.as_ref());
+                left_bytes += bytes_of(changed.item.as_ref());
                 items.push(changed.item.clone());
                 let record = record_of(changed).map(|item| Record::Item(Arc::new(item)));
                 reserved += entry_bound(&key, record.as_ref()) as u64;
@@ -290,7 +290,7 @@ fn write_batch(store: &mut Store, batch: Batch, claim: Claim) -> Result<Batched>
         };
         cost += Cost::of_write(stored.item.as_deref());
         earlier_bytes += bytes;
-        left_bytes += bytes_of(&stored.item);
+        left_bytes += bytes_of(stored.item.as_ref());
         let record = record_of(stored).map(|item| Record::Item(Arc::new(item)));
         reserved += entry_bound(&key, record.as_ref()) as u64;
         changes.push((key, record, below));
@@ -325,15 +325,15 @@ fn stage(store: &mut Store, changes: Vec<(Key, Change)>) -> Result<BTreeMap<Reco
             }
         };
         if let Evaluated::Changed(stored) = evaluate(&place.stored, &Update::of(key, change), &LIMITS)? {
-            place.changed_from.get_or_insert(bytes_of(&place.stored.item));
+            place.changed_from.get_or_insert(bytes_of(place.stored.item.as_ref()));
             place.stored = stored;
         }
     }
     Ok(staged)
 }
 
-fn bytes_of(item: &Option<Arc<Item>>) -> u64 {
-    item.as_deref().map_or(0, Item::bytes_len) as u64
+fn bytes_of(item: Option<&Arc<Item>>) -> u64 {
+    item.map_or(0, |item| item.bytes_len()) as u64
 }
 
 fn scan_page(store: &mut Store, scan: &Scan) -> Result<Page> {

@@ -167,6 +167,12 @@ impl Client {
         self.lease.is_peer_active |= !self.is_closing;
     }
 
+    /// Its peer reads what it was sent before, and is not read from meanwhile: it is there. Not cancellation safe.
+    pub async fn takes_answers(&mut self) -> Result<(), Ended> {
+        self.is_here();
+        self.keep_lease().await
+    }
+
     /// When its lease runs out unless it is renewed before.
     pub(crate) fn lease_until(&self) -> Monotonic {
         self.lease.renewed_at + self.timeout
