@@ -2,6 +2,7 @@
 
 import statistics
 import threading
+import time
 
 import pytest
 
@@ -15,6 +16,10 @@ REQUESTS = b"".join(
 )
 ANSWER_BYTES = 20
 PINGS = 15
+# More than sockets hold.
+LARGE = 1_000_000
+PIECE_BYTES = 4_096
+TIMEOUT_MS = 4_000
 # A turn of a connection has a thousand requests; what was answered is counted late, as it lies in sockets.
 ANSWERS_BETWEEN_MAX = 40_000
 
@@ -80,3 +85,22 @@ def a_flood_on_one_connection_leaves_the_others_their_turn(lone_worker, sessions
             between.append(flood.answers - before)
         assert wire.Session(lone_worker.port).ping().error == wire.OK
     assert statistics.median(between) < ANSWERS_BETWEEN_MAX, between
+
+
+def who_reads_slowly_and_pings_keeps_its_session(sessions, server, session, path):
+    session.create(path)
+    large = [session.created(f"{path}/{number}", bytes(LARGE)) for number in range(8)]
+    slow = sessions(server, timeout_ms=TIMEOUT_MS)
+    mark = slow.created(f"{path}/mark", b"", wire.EPHEMERAL)
+    for node in large:
+        slow.send(wire.GET_DATA, wire.string(node) + wire.boolean(False))
+    until = time.monotonic() + 2.5 * TIMEOUT_MS / 1000
+    received = 0
+    while time.monotonic() < until:
+        slow.send(wire.PING, xid=wire.PING_XID)
+        received += len(slow.socket.recv(PIECE_BYTES))
+        # Others' round trips are its pace.
+        for _ in range(50):
+            assert session.ping().error == wire.OK
+    assert received < len(large) * LARGE, "it was still reading"
+    assert session.ask(wire.EXISTS, wire.string(mark) + wire.boolean(False)).error == wire.OK

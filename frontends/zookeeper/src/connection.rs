@@ -5,8 +5,8 @@
 //! others run, however much a peer sends: a turn has as many requests as one may have in flight.
 //!
 //! Back-pressure, so that no peer can make this process hold more than its share: nothing is read while
-//! the service has no room or too many requests are in flight, and nothing is read or answered while the
-//! peer leaves too much unread. A peer that then takes nothing for a session timeout is cut off.
+//! the service has no room or too many requests are in flight, and nothing is answered while the
+//! peer leaves too much unread. A peer that then neither takes nor sends anything for a session timeout is cut off.
 
 use std::{io, net::SocketAddr, time::Duration};
 
@@ -34,6 +34,8 @@ use crate::{
 const FIRST_PACKET_BYTES_MAX: usize = 1024;
 /// What a connection keeps for sending after a turn that needed less than a quarter of it.
 const OUTGOING_BYTES_KEPT: usize = 64 << 10;
+/// What is received and not looked at while the peer leaves too much unread: pings for longer than any timeout.
+const UNREAD_BYTES_KEPT: usize = 64 << 10;
 /// How long, and for how many bytes, a closed connection is listened to, so that the peer reads our last
 /// answer before the kernel tells it that we did not read its last bytes.
 const LINGER: Duration = Duration::from_secs(1);
@@ -257,7 +259,9 @@ impl Connection<'_> {
             }
             tokio::task::yield_now().await;
             if self.has_too_much_unsent() {
-                self.wait_for_reader(stopped).await?;
+                if !self.wait_for_reader(stopped).await? {
+                    return self.run_without_peer(false).await;
+                }
             } else if !(self.may_submit() && self.frames.has_next()) {
                 match self.wait(stopped).await? {
                     Woken::Bytes(0) => return self.run_without_peer(false).await,
@@ -309,21 +313,33 @@ impl Connection<'_> {
         Ok(())
     }
 
-    /// The same down to half of what may be unsent. Whoever takes something is there, and its session goes on, however
-    /// long it takes: what it asks meanwhile is not read.
-    async fn wait_for_reader(&mut self, stopped: &mut oneshot::Receiver<()>) -> Result<(), End> {
+    /// The same down to half of what may be unsent, and whether the peer is still there. Whoever takes something, or asks
+    /// for something meanwhile, has its session go on, however long that takes.
+    async fn wait_for_reader(&mut self, stopped: &mut oneshot::Receiver<()>) -> Result<bool, End> {
         while self.outgoing.len() > self.shared.config.unsent_bytes_max / 2 || !self.outputs.is_empty() {
+            let stall = self.stall();
+            let may_read = self.frames.received_bytes() < UNREAD_BYTES_KEPT;
             tokio::select! {
                 biased;
                 _ = &mut *stopped => return Err(End::Stopped),
-                sent = self.send_some() => sent?,
+                read = self.reader.read_buf(self.frames.space()), if may_read => match read.unwrap_or(0) {
+                    0 => return Ok(false),
+                    bytes => {
+                        self.frames.received(bytes);
+                        self.conversation.tally.bytes_received += bytes as u64;
+                    }
+                },
+                writable = timeout(stall, self.writer.writable()) => {
+                    writable.map_err(|_| End::Stalled)??;
+                    self.send()?;
+                }
             }
             self.client.takes_answers().await?;
         }
-        Ok(())
+        Ok(true)
     }
 
-    /// Sends what the peer takes next. Cancellation safe.
+    /// Sends what the peer takes next.
     async fn send_some(&mut self) -> Result<(), End> {
         timeout(self.stall(), self.writer.writable()).await.map_err(|_| End::Stalled)??;
         Ok(self.send()?)

@@ -70,6 +70,11 @@ impl Frames {
         &mut self.buffer
     }
 
+    /// How many bytes have arrived and were not taken as frames yet.
+    pub fn received_bytes(&self) -> usize {
+        self.block.len() - self.position + self.buffer.len()
+    }
+
     /// Learns from a read of so many bytes how much to offer the next.
     pub fn received(&mut self, bytes: usize) {
         if bytes >= self.read_bytes {
