@@ -36,8 +36,9 @@ pub(crate) fn read(body: &str) -> anyhow::Result<Status> {
 
 fn table(status: &Status) -> Result<String, std::fmt::Error> {
     let mut text = String::new();
-    let phase = format!("{:?}", status.phase).to_lowercase();
-    writeln!(text, "landfast {} {phase}, up {}", status.version, duration(status.uptime_ms))?;
+    let readiness =
+        status.why_not_ready().map_or("ready".to_owned(), |reason| format!("not ready: {reason}"));
+    writeln!(text, "landfast {} {readiness}, up {}", status.version, duration(status.uptime_ms))?;
     writeln!(text, "provider      {}", status.provider)?;
     for (name, address) in &status.listeners {
         writeln!(text, "{name:<13} {address}")?;

@@ -18,7 +18,7 @@ use crate::{
     metrics, peers,
     problem::{Kind, Problem},
     state,
-    status::{Phase, Snapshot},
+    status::Snapshot,
     transactions,
 };
 
@@ -61,22 +61,9 @@ async fn live() -> Response {
 }
 
 async fn is_ready(State(snapshot): State<Shared>) -> Response {
-    let status = snapshot.status();
-    match status.phase {
-        Phase::Ready if status.journal.as_ref().is_some_and(|journal| !journal.serving) => {
-            Problem::new(Kind::NotReady, "the store is recovering from a failed write").into_response()
-        }
-        Phase::Ready if status.journal.as_ref().is_some_and(|journal| journal.full) => Problem::new(
-            Kind::NotReady,
-            "the disk is full: writes are refused until something is deleted or room is made, reads go on",
-        )
-        .into_response(),
-        Phase::Ready if status.store.is_some_and(|store| !store.serving) => {
-            Problem::new(Kind::NotReady, "the store cannot be reached").into_response()
-        }
-        Phase::Ready => json(r#"{"status":"ready"}"#),
-        Phase::Starting => Problem::new(Kind::NotReady, "the server is starting").into_response(),
-        Phase::Stopping => Problem::new(Kind::NotReady, "the server is stopping").into_response(),
+    match snapshot.status().why_not_ready() {
+        None => json(r#"{"status":"ready"}"#),
+        Some(reason) => Problem::new(Kind::NotReady, reason).into_response(),
     }
 }
 

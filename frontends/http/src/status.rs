@@ -55,6 +55,26 @@ pub struct Status {
     pub usage: Vec<Usage>,
 }
 
+impl Status {
+    /// Why no traffic should be sent here; none: it should.
+    pub fn why_not_ready(&self) -> Option<&'static str> {
+        match self.phase {
+            Phase::Starting => Some("the server is starting"),
+            Phase::Stopping => Some("the server is stopping"),
+            Phase::Ready if self.journal.as_ref().is_some_and(|journal| !journal.serving) => {
+                Some("the store is recovering from a failed write")
+            }
+            Phase::Ready if self.journal.as_ref().is_some_and(|journal| journal.full) => Some(
+                "the disk is full: writes are refused until something is deleted or room is made, reads go on",
+            ),
+            Phase::Ready if self.store.as_ref().is_some_and(|store| !store.serving) => {
+                Some("the store cannot be reached")
+            }
+            Phase::Ready => None,
+        }
+    }
+}
+
 /// The coordination service in numbers.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
