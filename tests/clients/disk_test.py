@@ -35,7 +35,7 @@ def a_full_disk_refuses_writes_and_nothing_else(clients, sessions, running):
     doomed.created("/doomed", flags=EPHEMERAL)
     assert not running.says_full()
 
-    ballast = running.fill()
+    of_others = running.fill()
     assert small_disk.is_refused(client.set_async, "/mine", LARGER_THAN_A_MESSAGE), "it would be a file of its own"
     assert running.says_full()
     client.set("/mine", b"small")
@@ -60,7 +60,7 @@ def a_full_disk_refuses_writes_and_nothing_else(clients, sessions, running):
     assert client.exists("/mine").ephemeralOwner == owner
     assert small_disk.is_refused(client.set_async, "/mine", b"refused")
 
-    ballast.unlink()
+    of_others.unlink()
     waiting.until(lambda: not small_disk.is_refused(client.set_async, "/mine", b"after"), "a write to be taken again")
     waiting.until(lambda: seen, "the watch that was set while the disk was full")
     client.set("/mine", LARGER_THAN_A_MESSAGE)
@@ -75,7 +75,7 @@ def a_server_starts_on_a_full_disk_and_goes_on_as_before(clients, running):
     client.create("/filler")
     client.add_listener(states.append)
     http_api.Api(running).put_state("kept", b"before")
-    ballast = running.fill()
+    of_others = running.fill()
     small_disk.fill_the_journal(client, lambda: None)
     owner = client.client_id[0]
     for end in (running.kill, running.stop):
@@ -89,6 +89,6 @@ def a_server_starts_on_a_full_disk_and_goes_on_as_before(clients, running):
         api = http_api.Api(running)
         assert api.state("kept") == b"before"
         assert api.ask("PUT", "/v1/state/kept", b"refused").problem == (507, "no-room")
-    ballast.unlink()
+    of_others.unlink()
     waiting.until(lambda: not small_disk.is_refused(client.set_async, "/mine", b"after"), "a write to be taken again")
     assert client.get("/mine")[0] == b"after"
