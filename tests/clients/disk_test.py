@@ -92,3 +92,19 @@ def a_server_starts_on_a_full_disk_and_goes_on_as_before(clients, running):
     of_others.unlink()
     waiting.until(lambda: not small_disk.is_refused(client.set_async, "/mine", b"after"), "a write to be taken again")
     assert client.get("/mine")[0] == b"after"
+
+
+def a_server_on_a_full_disk_is_not_ready_until_there_is_room(clients, running):
+    client, api = clients(running, timeout=30), http_api.Api(running)
+    client.create("/filler")
+    assert api.ask("GET", "/health/ready").status == 200
+    of_others = running.fill()
+    created = small_disk.fill_the_journal(client, lambda: None)
+    answer = api.ask("GET", "/health/ready")
+    assert answer.problem == (503, "not-ready"), answer
+    assert "the disk is full" in answer.document["detail"]
+    assert api.ask("GET", "/health/live").status == 200
+    assert client.get(f"/filler/{created - 1}")[0] == small_disk.FILLER, "reads go on"
+    of_others.unlink()
+    waiting.until(lambda: api.ask("GET", "/health/ready").status == 200, "the server to be ready again")
+    client.create("/after", small_disk.FILLER)
