@@ -35,7 +35,7 @@ def a_full_disk_refuses_writes_and_nothing_else(clients, sessions, running):
     doomed.created("/doomed", flags=EPHEMERAL)
     assert not running.says_full()
 
-    ballast = running.fill()
+    of_others = running.fill()
     assert small_disk.is_refused(client.set_async, "/mine", LARGER_THAN_A_MESSAGE), "it would be a file of its own"
     assert running.says_full()
     client.set("/mine", b"small")
@@ -60,7 +60,7 @@ def a_full_disk_refuses_writes_and_nothing_else(clients, sessions, running):
     assert client.exists("/mine").ephemeralOwner == owner
     assert small_disk.is_refused(client.set_async, "/mine", b"refused")
 
-    ballast.unlink()
+    of_others.unlink()
     waiting.until(lambda: not small_disk.is_refused(client.set_async, "/mine", b"after"), "a write to be taken again")
     waiting.until(lambda: seen, "the watch that was set while the disk was full")
     client.set("/mine", LARGER_THAN_A_MESSAGE)
@@ -75,7 +75,7 @@ def a_server_starts_on_a_full_disk_and_goes_on_as_before(clients, running):
     client.create("/filler")
     client.add_listener(states.append)
     http_api.Api(running).put_state("kept", b"before")
-    ballast = running.fill()
+    of_others = running.fill()
     small_disk.fill_the_journal(client, lambda: None)
     owner = client.client_id[0]
     for end in (running.kill, running.stop):
@@ -89,6 +89,22 @@ def a_server_starts_on_a_full_disk_and_goes_on_as_before(clients, running):
         api = http_api.Api(running)
         assert api.state("kept") == b"before"
         assert api.ask("PUT", "/v1/state/kept", b"refused").problem == (507, "no-room")
-    ballast.unlink()
+    of_others.unlink()
     waiting.until(lambda: not small_disk.is_refused(client.set_async, "/mine", b"after"), "a write to be taken again")
     assert client.get("/mine")[0] == b"after"
+
+
+def a_server_on_a_full_disk_is_not_ready_until_there_is_room(clients, running):
+    client, api = clients(running, timeout=30), http_api.Api(running)
+    client.create("/filler")
+    assert api.ask("GET", "/health/ready").status == 200
+    of_others = running.fill()
+    created = small_disk.fill_the_journal(client, lambda: None)
+    answer = api.ask("GET", "/health/ready")
+    assert answer.problem == (503, "not-ready"), answer
+    assert "the disk is full" in answer.document["detail"]
+    assert api.ask("GET", "/health/live").status == 200
+    assert client.get(f"/filler/{created - 1}")[0] == small_disk.FILLER, "reads go on"
+    of_others.unlink()
+    waiting.until(lambda: api.ask("GET", "/health/ready").status == 200, "the server to be ready again")
+    client.create("/after", small_disk.FILLER)

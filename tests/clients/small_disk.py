@@ -64,13 +64,13 @@ class OnSmallDisk(servers.Landfast):
 
     def fill(self):
         """Leaves no byte of the disk to files; the one to remove so that space returns."""
-        ballast = self.disk / "ballast"
-        with open(ballast, "wb", buffering=0) as file:
+        of_others = self.disk / "of-others"
+        with open(of_others, "wb", buffering=0) as file:
             try:
                 while True:
                     file.write(PIECE)
             except OSError:
-                return ballast
+                return of_others
 
 
 def is_refused(call, *arguments):

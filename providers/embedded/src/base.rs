@@ -146,19 +146,32 @@ impl Base {
         self.replace(|_| Ok(()))
     }
 
-    /// Puts a new store in the place of what is there, filled by `fill`.
+    /// Puts a new store in the place of what is there, filled by `fill`. One that cannot be finished leaves nothing.
     fn replace(&self, fill: impl FnOnce(&Database) -> Result<(), BaseError>) -> Result<(), BaseError> {
         let directory = self.path.parent().expect("the store lies in the data directory");
         let unfinished = directory.join(UNFINISHED);
-        let file = self.storage.open(&unfinished).map_err(boxed)?;
-        let blocks = Blocks::create(Arc::clone(&file), &unfinished, self.salt).map_err(boxed)?;
+        self.write_new(&unfinished, fill).inspect_err(|_| {
+            // It takes room, and the next try makes it anew.
+            let _ = self.storage.remove(&unfinished);
+        })?;
+        self.storage
+            .rename(&unfinished, &self.path)
+            .and_then(|()| self.storage.sync_directory(directory))
+            .map_err(boxed)
+    }
+
+    /// Makes a new store at `path`, durable, filled by `fill`.
+    fn write_new(
+        &self,
+        path: &Path,
+        fill: impl FnOnce(&Database) -> Result<(), BaseError>,
+    ) -> Result<(), BaseError> {
+        let file = self.storage.open(path).map_err(boxed)?;
+        let blocks = Blocks::create(Arc::clone(&file), path, self.salt).map_err(boxed)?;
         let database = database_in(blocks, self.cache_bytes)?;
         fill(&database)?;
         drop(database);
-        file.sync_data()
-            .and_then(|()| self.storage.rename(&unfinished, &self.path))
-            .and_then(|()| self.storage.sync_directory(directory))
-            .map_err(boxed)
+        file.sync_data().map_err(boxed)
     }
 
     /// Opens the store again. The caller has dropped every [`View`].

@@ -23,6 +23,8 @@ pub(crate) struct Faults {
     pub(crate) fail_journal_write: AtomicBool,
     /// The checkpoint store can neither grow nor change.
     pub(crate) no_room_for_checkpoints: AtomicBool,
+    /// The checkpoint store cannot change, and not for lack of room.
+    pub(crate) fail_checkpoints: AtomicBool,
     /// The change to the disk in which the process dies, counted from one: that one is done by half if it is a
     /// write and not at all if it is not, and nothing after it. Zero: never.
     pub(crate) dies_in: AtomicU64,
@@ -166,6 +168,9 @@ impl StorageFile for FaultyFile {
         death?;
         // The heads have their room: a store that met a full disk is opened again.
         let is_new = !self.is_journal() && offset >= 16384;
+        if is_new && self.faults.fail_checkpoints.load(Ordering::SeqCst) {
+            return Err(broken());
+        }
         if is_new && self.faults.no_room_for_checkpoints.load(Ordering::SeqCst) {
             return Err(io::Error::from_raw_os_error(libc::ENOSPC));
         }

@@ -1,6 +1,7 @@
 //! Which directories may be opened: the `format` record, the fixtures of released formats, and the lock.
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
     sync::{Arc, atomic::Ordering},
@@ -143,6 +144,60 @@ fn a_conversion_that_dies_anywhere_is_done_by_the_next_start() {
             }
         }
     });
+}
+
+/// Without room for both stores a conversion refuses: the directory stays what it was, and nothing takes room that did not.
+#[test]
+fn a_conversion_without_room_changes_nothing_and_is_done_when_there_is_room() {
+    block_on(async {
+        let bytes: u64 =
+            FILES.iter().map(|file| unpack(&fs::read(packed(1, file)).expect("it reads")).len() as u64).sum();
+        let mut refused = 0;
+        for room in (0..).step_by(64 << 10) {
+            let directory = directory();
+            unpack_fixture(1, directory.path());
+            let earlier = contents(directory.path());
+            let faults = Arc::new(Faults::default());
+            faults.capacity.store(bytes + room, Ordering::SeqCst);
+            let storage = Arc::new(FaultyStorage(Arc::clone(&faults)));
+            let opened = Embedded::open(Config { storage, ..small(directory.path()) }).await;
+            if embedded::format_of(directory.path()).expect("it is known") == Some(NEWEST) {
+                break;
+            }
+            let error = opened.expect_err("a store of format 1 is not served");
+            assert!(error.to_string().contains("state.redb"), "with {room} bytes: {error}");
+            refused += 1;
+            let later = contents(directory.path());
+            assert!(later.keys().eq(earlier.keys()), "with {room} bytes: {:?}", later.keys());
+            for (file, bytes) in later {
+                // redb notes in its file that it is open, as it did for the release that wrote it.
+                let is_noted_in = file.ends_with("state.redb") && bytes.len() == earlier[&file].len();
+                assert!(
+                    is_noted_in || bytes == earlier[&file],
+                    "with {room} bytes {} was changed",
+                    file.display()
+                );
+            }
+            let store = Embedded::open(small(directory.path())).await.expect("there is room");
+            holds_the_fixture(&store).await;
+        }
+        assert!(refused > 0, "no room was too little");
+    });
+}
+
+/// The files in a directory, its lock apart, and what is in them.
+fn contents(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    for entry in fs::read_dir(directory).expect("it lists").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            files.extend(contents(&path));
+        } else if !path.ends_with("LOCK") {
+            let bytes = fs::read(&path).expect("it reads");
+            files.insert(path, bytes);
+        }
+    }
+    files
 }
 
 /// A bit that has flipped in a checkpoint store of format 1 is met before it gets a checksum that hides it.

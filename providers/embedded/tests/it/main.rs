@@ -2,6 +2,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "these tests run on real threads, in real time")]
 
+mod ballast;
 mod child;
 mod contract;
 mod crash;

@@ -30,7 +30,7 @@ fn filler(number: usize) -> Update {
 }
 
 /// Writes fillers until one is refused; answers how many were done.
-async fn fill(kv: &Arc<dyn KeyValue>) -> usize {
+pub(crate) async fn fill(kv: &Arc<dyn KeyValue>) -> usize {
     for number in 0..10_000 {
         match kv.update(filler(number)).await {
             Ok(_) => settle(kv).await,
@@ -231,6 +231,38 @@ fn a_checkpoint_that_meets_a_full_disk_keeps_everything_and_is_tried_again() {
     });
 }
 
+/// P6: a disk that fails checkpoints, and has room, is not filled with journal, nor memory with what is in it.
+#[test]
+fn a_journal_that_no_checkpoint_can_be_made_of_ends_at_four_times_its_usual_length() {
+    let directory = directory();
+    let (faults, config) = faulty(directory.path());
+    let usual = 200 << 10;
+    let config = Config { checkpoint_bytes: usual, ..config };
+    block_on(async {
+        let store = Embedded::open(config).await.expect("the store opens");
+        let kv = store.key_value();
+        Faults::set(&faults.fail_checkpoints, true);
+        let mut written = 0;
+        while tried(&kv, filler(written)).await {
+            written += 1;
+            assert!(written < 1000, "the journal grew to {} bytes", store.status().journal_bytes);
+        }
+        let journaled = store.status().journal_bytes;
+        assert!(journaled >= 4 * usual, "growth was refused at {journaled} bytes");
+        // One more part of the usual length, and what is written while its checkpoint fails.
+        assert!(journaled <= 8 * usual, "the journal grew to {journaled} bytes");
+        durably(&kv, Update::delete(key("filler-0000"))).await;
+        Faults::set(&faults.fail_checkpoints, false);
+        let taken = async || {
+            durably(&kv, Update::delete(key(&format!("filler-{:04}", written - 1)))).await;
+            tried(&kv, filler(0)).await.then_some(())
+        };
+        found("growth is taken again", taken).await;
+        reads_go_on(&kv, written - 1).await;
+        assert!(store.status().journal_bytes < 4 * usual);
+    });
+}
+
 /// P6: a transaction of more than a segment gets one of its own size.
 #[test]
 fn a_transaction_larger_than_a_segment_is_all_there_after_a_crash() {
@@ -249,10 +281,10 @@ fn a_transaction_larger_than_a_segment_is_all_there_after_a_crash() {
 }
 
 /// A small file system in memory, as long as it lives.
-struct SmallDisk<'directory>(&'directory Path);
+pub(crate) struct SmallDisk<'directory>(&'directory Path);
 
 impl<'directory> SmallDisk<'directory> {
-    fn mount(directory: &'directory Path) -> Option<Self> {
+    pub(crate) fn mount(directory: &'directory Path) -> Option<Self> {
         let mounted =
             Command::new("mount").args(["-t", "tmpfs", "-o", "size=8m", "tmpfs"]).arg(directory).output();
         mounted.is_ok_and(|output| output.status.success()).then_some(Self(directory))
@@ -311,7 +343,7 @@ fn a_really_full_disk_refuses_writes_serves_reads_and_recovers_when_space_return
 }
 
 /// How large item `number` is: some take many blocks, most share one.
-fn varied(number: usize) -> Update {
+pub(crate) fn varied(number: usize) -> Update {
     let length = [150, 900, 3_000, 20_000][number % 4];
     Update::modify(
         key(&format!("varied-{number:05}")),
@@ -320,7 +352,7 @@ fn varied(number: usize) -> Update {
 }
 
 /// Writes durably, if there is room.
-async fn tried(kv: &Arc<dyn KeyValue>, update: Update) -> bool {
+pub(crate) async fn tried(kv: &Arc<dyn KeyValue>, update: Update) -> bool {
     match kv.update(update).await {
         Ok(updated) => {
             kv.externalize(updated.receipt.point).await.expect("what was taken becomes durable");
@@ -335,7 +367,7 @@ async fn tried(kv: &Arc<dyn KeyValue>, update: Update) -> bool {
 
 /// Writes new items from `next` on, until one is refused that is refused again after a checkpoint was tried. Answers the next
 /// number.
-async fn fill_to_the_end(store: &Embedded, mut next: usize, there: &mut BTreeSet<usize>) -> usize {
+pub(crate) async fn fill_to_the_end(store: &Embedded, mut next: usize, there: &mut BTreeSet<usize>) -> usize {
     let kv = store.key_value();
     let mut refused = 0;
     while refused < 3 {
@@ -357,7 +389,7 @@ async fn fill_to_the_end(store: &Embedded, mut next: usize, there: &mut BTreeSet
 }
 
 /// Exactly the items in `there`, each whole.
-async fn holds(kv: &Arc<dyn KeyValue>, there: &BTreeSet<usize>, next: usize) {
+pub(crate) async fn holds(kv: &Arc<dyn KeyValue>, there: &BTreeSet<usize>, next: usize) {
     for number in 0..next {
         let item = kv.get(&key(&format!("varied-{number:05}"))).await.expect("reads go on").value;
         let length = item.map(|item| item.bytes("data").map(|data| (data[0], data.len())));

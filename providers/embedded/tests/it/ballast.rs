@@ -1,0 +1,132 @@
+//! Getting out of a full disk with nothing but what the store keeps for that (rule P6): others have taken the rest of it.
+
+use std::{collections::BTreeSet, fs, io::Write as _, path::Path};
+
+use embedded::Embedded;
+use ports::{Update, key_value::Transacted};
+
+use crate::{
+    room::{SmallDisk, fill, fill_to_the_end, holds, tried, varied},
+    world::{block_on, config, directory, durably, found, key, put, settle, value},
+};
+
+/// Deletions of so many take several segments.
+const MANY: usize = 4_000;
+
+/// Leaves no byte of the disk to anybody.
+fn take_the_rest(disk: &Path) {
+    let path = disk.join("of-others");
+    let mut file = fs::OpenOptions::new().create(true).append(true).open(path).expect("it opens");
+    for piece in [1 << 16, 1 << 12, 1] {
+        while file.write_all(&vec![1; piece]).is_ok() {}
+    }
+}
+
+/// P6: deletions are taken in, and make room for others, on a disk without a free byte; again and again, and across starts.
+#[test]
+fn a_disk_that_others_have_taken_the_rest_of_is_got_out_of_by_deleting() {
+    let directory = directory();
+    let Some(_disk) = SmallDisk::mount(directory.path()) else {
+        eprintln!(
+            "skipped: ballast::a_disk_that_others_have_taken_the_rest_of_is_got_out_of_by_deleting: this machine does not let \
+             the test mount a tmpfs"
+        );
+        return;
+    };
+    let data = directory.path().join("data");
+    block_on(async {
+        let mut store = Embedded::open(config(&data)).await.expect("the store opens");
+        let (mut there, mut next) = (BTreeSet::new(), 0);
+        for is_stopped_in_order in [true, false, true] {
+            next = fill_to_the_end(&store, next, &mut there).await;
+            if is_stopped_in_order {
+                store.close().await;
+            }
+            drop(store);
+            // Not while it runs: they might get what it has let go for a checkpoint.
+            take_the_rest(directory.path());
+            store = Embedded::open(config(&data)).await.expect("a full store opens");
+            let kv = store.key_value();
+            holds(&kv, &there, next).await;
+            // Every second one: those that stay share their pages with those that go.
+            let going: Vec<usize> = there.iter().copied().step_by(2).collect();
+            for number in going {
+                let gone = kv.update(Update::delete(key(&format!("varied-{number:05}")))).await;
+                let gone = gone.unwrap_or_else(|error| panic!("deleting is refused: {error}"));
+                kv.externalize(gone.receipt.point).await.expect("it is durable");
+                there.remove(&number);
+            }
+            found("what was deleted makes room", async || tried(&kv, varied(next)).await.then_some(())).await;
+            there.insert(next);
+            next += 1;
+            holds(&kv, &there, next).await;
+        }
+    });
+}
+
+/// P6: a journal without room for the first record of a start, and a disk without room for another segment.
+#[test]
+fn a_store_starts_on_a_disk_without_room_for_its_first_record() {
+    let directory = directory();
+    let Some(_disk) = SmallDisk::mount(directory.path()) else {
+        eprintln!(
+            "skipped: ballast::a_store_starts_on_a_disk_without_room_for_its_first_record: this machine does not let the test \
+             mount a tmpfs"
+        );
+        return;
+    };
+    let data = directory.path().join("data");
+    block_on(async {
+        let store = Embedded::open(config(&data)).await.expect("the store opens");
+        take_the_rest(directory.path());
+        let reserved = store.key_value_with_reserve();
+        let written = fill(&reserved).await;
+        assert!(written > 0);
+        let mut last = 0;
+        while tried(&reserved, put("last", last + 1)).await {
+            last += 1;
+        }
+        drop((store, reserved));
+        take_the_rest(directory.path());
+        let spares = fs::read_dir(data.join("journal")).expect("it lists");
+        let is_spare = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with("spare");
+        assert_eq!(spares.flatten().filter(is_spare).count(), 0, "the spare was used up");
+        let store = Embedded::open(config(&data)).await.expect("a full store opens");
+        assert_eq!(value(&store.key_value(), "last").await, Some(last));
+        durably(&store.key_value(), Update::delete(key("last"))).await;
+    });
+}
+
+/// P6: deletions that take more journal than there is room for are all taken, though some only after a checkpoint.
+#[test]
+fn more_is_deleted_on_a_full_disk_than_the_journal_has_room_for() {
+    let directory = directory();
+    let Some(_disk) = SmallDisk::mount(directory.path()) else {
+        eprintln!(
+            "skipped: ballast::more_is_deleted_on_a_full_disk_than_the_journal_has_room_for: this machine does not let the \
+             test mount a tmpfs"
+        );
+        return;
+    };
+    let data = directory.path().join("data");
+    let name = |number: usize| format!("small-{number:05}-{}", "long".repeat(25));
+    block_on(async {
+        let store = Embedded::open(config(&data)).await.expect("the store opens");
+        for first in (0..MANY).step_by(100) {
+            let updates = (first..first + 100).map(|number| put(&name(number), 1)).collect();
+            let outcome = store.key_value().transact(updates).await.expect("transact answers");
+            assert!(matches!(outcome, Transacted::Done { .. }));
+            settle(&store.key_value()).await;
+        }
+        store.close().await;
+        drop(store);
+        take_the_rest(directory.path());
+        let store = Embedded::open(config(&data)).await.expect("a full store opens");
+        let kv = store.key_value();
+        for number in 0..MANY {
+            let deletion = async || tried(&kv, Update::delete(key(&name(number)))).await.then_some(());
+            found("a deletion is taken", deletion).await;
+        }
+        found("growth is taken", async || tried(&kv, put("last", 1)).await.then_some(())).await;
+    });
+}
