@@ -82,10 +82,10 @@ def is_refused(call, *arguments):
     return False
 
 
-def fill_the_journal(client, meanwhile):
-    """Creates znodes until one is refused; how many there are."""
+def fill_the_journal(client, meanwhile, parent="/filler"):
+    """Creates znodes below `parent` until one is refused; how many there are."""
     for number in range(FILLERS_MAX):
-        if is_refused(client.create_async, f"/filler/{number}", FILLER):
+        if is_refused(client.create_async, f"{parent}/{number}", FILLER):
             return number
         meanwhile()
     raise AssertionError("the disk was never full")
