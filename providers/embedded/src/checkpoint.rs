@@ -271,7 +271,6 @@ fn recover_store(engine: &Engine) {
 mod tests {
     use std::{
         io,
-        path::Path,
         sync::atomic::{AtomicBool, Ordering},
     };
 
@@ -283,7 +282,7 @@ mod tests {
     use super::*;
     use crate::{
         config::Config,
-        storage::{DiskStorage, Storage, StorageFile},
+        storage::{DiskStorage, Intercepted, Operation},
     };
 
     /// Does something at the first thing that is logged.
@@ -308,41 +307,17 @@ mod tests {
         fn exit(&self, _: &Id) {}
     }
 
-    /// A disk on which nothing can be opened any more, once told so.
-    #[derive(Debug)]
-    struct Closing(Arc<AtomicBool>);
-
-    impl Storage for Closing {
-        fn open(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
-            if self.0.load(Ordering::Relaxed) {
-                return Err(io::ErrorKind::Other.into());
-            }
-            DiskStorage.open(path)
-        }
-        fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
-            DiskStorage.list(directory)
-        }
-        fn create_directory(&self, directory: &Path) -> io::Result<()> {
-            DiskStorage.create_directory(directory)
-        }
-        fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-            DiskStorage.rename(from, to)
-        }
-        fn remove(&self, path: &Path) -> io::Result<()> {
-            DiskStorage.remove(path)
-        }
-        fn sync_directory(&self, directory: &Path) -> io::Result<()> {
-            DiskStorage.sync_directory(directory)
-        }
-    }
-
     /// P6: without its view the store has nothing to say about what is in its checkpoint, least of all that it is not
     /// there.
     #[test]
     fn a_store_that_has_lost_its_view_serves_nothing() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let is_closing = Arc::new(AtomicBool::new(false));
-        let storage = Arc::new(Closing(Arc::clone(&is_closing)));
+        let is_closed = Arc::clone(&is_closing);
+        let storage = Arc::new(Intercepted::new(DiskStorage, move |operation, _| {
+            let is_refused = operation == Operation::Open && is_closed.load(Ordering::Relaxed);
+            if is_refused { Err(io::ErrorKind::Other.into()) } else { Ok(()) }
+        }));
         let config = Config { storage, journal_segment_bytes: 256 << 10, ..Config::new(directory.path()) };
         let engine = Engine::open(config).expect("the store opens");
         let is_served = Arc::new(Mutex::new(None));

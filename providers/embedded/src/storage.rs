@@ -28,6 +28,10 @@ use std::{
     sync::Arc,
 };
 
+mod intercepted;
+
+pub use intercepted::{Intercepted, Operation};
+
 /// An open file, read and written at given places.
 pub trait StorageFile: Debug + Send + Sync {
     /// Its length in bytes.
@@ -201,42 +205,16 @@ impl StorageFile for DiskFile {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::*;
-
-    /// The disk, where one directory may be entered and not listed.
-    #[derive(Debug)]
-    struct NotListed(PathBuf);
-
-    impl Storage for NotListed {
-        fn open(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
-            DiskStorage.open(path)
-        }
-        fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
-            DiskStorage.list(directory)
-        }
-        fn create_directory(&self, directory: &Path) -> io::Result<()> {
-            DiskStorage.create_directory(directory)
-        }
-        fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-            DiskStorage.rename(from, to)
-        }
-        fn remove(&self, path: &Path) -> io::Result<()> {
-            DiskStorage.remove(path)
-        }
-        fn sync_directory(&self, directory: &Path) -> io::Result<()> {
-            if directory == self.0 {
-                return Err(io::ErrorKind::PermissionDenied.into());
-            }
-            DiskStorage.sync_directory(directory)
-        }
-    }
 
     #[test]
     fn a_directory_that_was_there_needs_nothing_of_the_one_above() {
         let above = tempfile::tempdir().expect("a temporary directory");
-        let storage = NotListed(above.path().to_owned());
+        let not_listed = above.path().to_owned();
+        let storage = Intercepted::new(DiskStorage, move |operation, path| {
+            let is_refused = operation == Operation::SyncDirectory && path == not_listed;
+            if is_refused { Err(io::ErrorKind::PermissionDenied.into()) } else { Ok(()) }
+        });
         let data = above.path().join("data");
         let refused = make_directory(&storage, &data).expect_err("its name may not last");
         assert!(refused.to_string().contains(&above.path().display().to_string()), "{refused}");

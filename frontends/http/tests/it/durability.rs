@@ -1,13 +1,11 @@
 //! Nothing leaves before it is durable: the disk stands still, and so do the answers.
 
 use std::{
-    io,
-    path::Path,
     sync::{Arc, Condvar, Mutex},
     time::Duration,
 };
 
-use embedded::storage::{DiskStorage, Storage, StorageFile};
+use embedded::storage::{DiskStorage, Intercepted, Operation, Storage};
 use http_frontend::Limits;
 use transactions::Config;
 
@@ -49,63 +47,14 @@ impl Disk {
 }
 
 /// Storage on such a disk.
-#[derive(Debug)]
-struct Stalling(Arc<Disk>);
-
-#[derive(Debug)]
-struct StallingFile(Arc<Disk>, Arc<dyn StorageFile>);
-
-impl Storage for Stalling {
-    fn open(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
-        Ok(Arc::new(StallingFile(Arc::clone(&self.0), DiskStorage.open(path)?)))
-    }
-
-    fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
-        DiskStorage.list(directory)
-    }
-
-    fn create_directory(&self, directory: &Path) -> io::Result<()> {
-        DiskStorage.create_directory(directory)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        DiskStorage.rename(from, to)
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        DiskStorage.remove(path)
-    }
-
-    fn sync_directory(&self, directory: &Path) -> io::Result<()> {
-        DiskStorage.sync_directory(directory)
-    }
-}
-
-impl StorageFile for StallingFile {
-    fn len(&self) -> io::Result<u64> {
-        self.1.len()
-    }
-
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
-        self.1.read_at(buffer, offset)
-    }
-
-    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
-        self.1.write_at(data, offset)
-    }
-
-    fn set_len(&self, length: u64) -> io::Result<()> {
-        self.1.set_len(length)
-    }
-
-    fn allocate(&self, length: u64) -> io::Result<()> {
-        self.1.allocate(length)
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        self.0.wait();
-        self.1.sync_data()
-    }
+fn stalling(disk: &Arc<Disk>) -> Arc<dyn Storage> {
+    let disk = Arc::clone(disk);
+    Arc::new(Intercepted::new(DiskStorage, move |operation, _| {
+        if operation == Operation::SyncData {
+            disk.wait();
+        }
+        Ok(())
+    }))
 }
 
 /// T5, P4. A write that is visible inside and not yet durable is shown to nobody, its writer included.
@@ -114,7 +63,7 @@ async fn what_is_not_durable_is_shown_to_nobody() {
     let disk = Arc::<Disk>::default();
     let soon = Duration::from_millis(200);
     let config = Config { commit_answer_timeout: soon, ..Config::default() };
-    let engine = Engine::on(Arc::new(Stalling(Arc::clone(&disk))), config).await;
+    let engine = Engine::on(stalling(&disk), config).await;
     let server = engine.serve_within(Limits { answer_timeout: 2 * soon, ..Limits::default() }).await;
     assert_eq!(code(&server.get("/v1/state/k").await), 404, "known to be absent, without asking the store");
     let standing = StandsStill::new(&disk);

@@ -6,7 +6,7 @@ use embedded::Embedded;
 use ports::{Update, key_value::Transacted};
 
 use crate::{
-    room::{SmallDisk, fill, fill_to_the_end, holds, tried, varied},
+    room::{SmallDisk, delete_half_and_go_on, fill, fill_to_the_end, holds, tried},
     world::{block_on, config, directory, durably, found, key, put, settle, value},
 };
 
@@ -26,13 +26,8 @@ fn take_the_rest(disk: &Path) {
 #[test]
 fn a_disk_that_others_have_taken_the_rest_of_is_got_out_of_by_deleting() {
     let directory = directory();
-    let Some(_disk) = SmallDisk::mount(directory.path()) else {
-        eprintln!(
-            "skipped: ballast::a_disk_that_others_have_taken_the_rest_of_is_got_out_of_by_deleting: this machine does not let \
-             the test mount a tmpfs"
-        );
-        return;
-    };
+    let test = "ballast::a_disk_that_others_have_taken_the_rest_of_is_got_out_of_by_deleting";
+    let Some(_disk) = SmallDisk::mount(directory.path(), test) else { return };
     let data = directory.path().join("data");
     block_on(async {
         let mut store = Embedded::open(config(&data)).await.expect("the store opens");
@@ -48,18 +43,7 @@ fn a_disk_that_others_have_taken_the_rest_of_is_got_out_of_by_deleting() {
             store = Embedded::open(config(&data)).await.expect("a full store opens");
             let kv = store.key_value();
             holds(&kv, &there, next).await;
-            // Every second one: those that stay share their pages with those that go.
-            let going: Vec<usize> = there.iter().copied().step_by(2).collect();
-            for number in going {
-                let gone = kv.update(Update::delete(key(&format!("varied-{number:05}")))).await;
-                let gone = gone.unwrap_or_else(|error| panic!("deleting is refused: {error}"));
-                kv.externalize(gone.receipt.point).await.expect("it is durable");
-                there.remove(&number);
-            }
-            found("what was deleted makes room", async || tried(&kv, varied(next)).await.then_some(())).await;
-            there.insert(next);
-            next += 1;
-            holds(&kv, &there, next).await;
+            next = delete_half_and_go_on(&kv, next, &mut there).await;
         }
     });
 }
@@ -68,13 +52,8 @@ fn a_disk_that_others_have_taken_the_rest_of_is_got_out_of_by_deleting() {
 #[test]
 fn a_store_starts_on_a_disk_without_room_for_its_first_record() {
     let directory = directory();
-    let Some(_disk) = SmallDisk::mount(directory.path()) else {
-        eprintln!(
-            "skipped: ballast::a_store_starts_on_a_disk_without_room_for_its_first_record: this machine does not let the test \
-             mount a tmpfs"
-        );
-        return;
-    };
+    let test = "ballast::a_store_starts_on_a_disk_without_room_for_its_first_record";
+    let Some(_disk) = SmallDisk::mount(directory.path(), test) else { return };
     let data = directory.path().join("data");
     block_on(async {
         let store = Embedded::open(config(&data)).await.expect("the store opens");
@@ -101,13 +80,8 @@ fn a_store_starts_on_a_disk_without_room_for_its_first_record() {
 #[test]
 fn more_is_deleted_on_a_full_disk_than_the_journal_has_room_for() {
     let directory = directory();
-    let Some(_disk) = SmallDisk::mount(directory.path()) else {
-        eprintln!(
-            "skipped: ballast::more_is_deleted_on_a_full_disk_than_the_journal_has_room_for: this machine does not let the \
-             test mount a tmpfs"
-        );
-        return;
-    };
+    let test = "ballast::more_is_deleted_on_a_full_disk_than_the_journal_has_room_for";
+    let Some(_disk) = SmallDisk::mount(directory.path(), test) else { return };
     let data = directory.path().join("data");
     let name = |number: usize| format!("small-{number:05}-{}", "long".repeat(25));
     block_on(async {

@@ -284,10 +284,15 @@ fn a_transaction_larger_than_a_segment_is_all_there_after_a_crash() {
 pub(crate) struct SmallDisk<'directory>(&'directory Path);
 
 impl<'directory> SmallDisk<'directory> {
-    pub(crate) fn mount(directory: &'directory Path) -> Option<Self> {
+    /// For `test`, which is skipped where this may not be done.
+    pub(crate) fn mount(directory: &'directory Path, test: &str) -> Option<Self> {
         let mounted =
             Command::new("mount").args(["-t", "tmpfs", "-o", "size=8m", "tmpfs"]).arg(directory).output();
-        mounted.is_ok_and(|output| output.status.success()).then_some(Self(directory))
+        if !mounted.is_ok_and(|output| output.status.success()) {
+            eprintln!("skipped: {test}: this machine does not let the test mount a tmpfs");
+            return None;
+        }
+        Some(Self(directory))
     }
 }
 
@@ -301,13 +306,8 @@ impl Drop for SmallDisk<'_> {
 #[test]
 fn a_really_full_disk_refuses_writes_serves_reads_and_recovers_when_space_returns() {
     let directory = directory();
-    let Some(_disk) = SmallDisk::mount(directory.path()) else {
-        eprintln!(
-            "skipped: room::a_really_full_disk_refuses_writes_serves_reads_and_recovers_when_space_returns: this machine \
-             does not let the test mount a tmpfs"
-        );
-        return;
-    };
+    let test = "room::a_really_full_disk_refuses_writes_serves_reads_and_recovers_when_space_returns";
+    let Some(_disk) = SmallDisk::mount(directory.path(), test) else { return };
     block_on(async {
         let store = Embedded::open(config(&directory.path().join("data"))).await.expect("the store opens");
         let kv = store.key_value();
@@ -399,6 +399,26 @@ pub(crate) async fn holds(kv: &Arc<dyn KeyValue>, there: &BTreeSet<usize>, next:
     }
 }
 
+/// Deletes every second item, so that those that stay share their pages with those that go, and writes the next one as soon as
+/// there is room. Answers the number after it.
+pub(crate) async fn delete_half_and_go_on(
+    kv: &Arc<dyn KeyValue>,
+    next: usize,
+    there: &mut BTreeSet<usize>,
+) -> usize {
+    let going: Vec<usize> = there.iter().copied().step_by(2).collect();
+    for number in going {
+        let gone = kv.update(Update::delete(key(&format!("varied-{number:05}")))).await;
+        let gone = gone.unwrap_or_else(|error| panic!("deleting is refused: {error}"));
+        kv.externalize(gone.receipt.point).await.expect("it is durable");
+        there.remove(&number);
+    }
+    found("what was deleted makes room", async || tried(kv, varied(next)).await.then_some(())).await;
+    there.insert(next);
+    holds(kv, there, next + 1).await;
+    next + 1
+}
+
 /// What happens between the moment at which a disk is full and the first deletion.
 #[derive(Debug, Clone, Copy)]
 enum Between {
@@ -412,13 +432,8 @@ enum Between {
 #[test]
 fn a_disk_that_is_full_of_the_stores_own_data_is_got_out_of_by_deleting() {
     let directory = directory();
-    let Some(_disk) = SmallDisk::mount(directory.path()) else {
-        eprintln!(
-            "skipped: room::a_disk_that_is_full_of_the_stores_own_data_is_got_out_of_by_deleting: this machine does not let \
-             the test mount a tmpfs"
-        );
-        return;
-    };
+    let test = "room::a_disk_that_is_full_of_the_stores_own_data_is_got_out_of_by_deleting";
+    let Some(_disk) = SmallDisk::mount(directory.path(), test) else { return };
     let data = directory.path().join("data");
     block_on(async {
         let mut store = Embedded::open(config(&data)).await.expect("the store opens");
@@ -437,18 +452,7 @@ fn a_disk_that_is_full_of_the_stores_own_data_is_got_out_of_by_deleting() {
             }
             let kv = store.key_value();
             holds(&kv, &there, next).await;
-            // Every second one: those that stay share their pages with those that go.
-            let going: Vec<usize> = there.iter().copied().step_by(2).collect();
-            for number in going {
-                let gone = kv.update(Update::delete(key(&format!("varied-{number:05}")))).await;
-                let gone = gone.unwrap_or_else(|error| panic!("{between:?}: deleting is refused: {error}"));
-                kv.externalize(gone.receipt.point).await.expect("it is durable");
-                there.remove(&number);
-            }
-            found("what was deleted makes room", async || tried(&kv, varied(next)).await.then_some(())).await;
-            there.insert(next);
-            next += 1;
-            holds(&kv, &there, next).await;
+            next = delete_half_and_go_on(&kv, next, &mut there).await;
         }
         store.close().await;
         drop(store);

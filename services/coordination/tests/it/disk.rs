@@ -2,11 +2,10 @@
 
 use std::{
     io,
-    path::Path,
     sync::{Arc, Condvar, Mutex},
 };
 
-use embedded::storage::{DiskStorage, Storage, StorageFile};
+use embedded::storage::{DiskStorage, Intercepted, Operation, Storage};
 
 /// What becomes of syncs of the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -55,58 +54,9 @@ impl Faults {
 }
 
 /// The disk.
-#[derive(Debug)]
-pub(crate) struct FaultyDisk(pub(crate) Arc<Faults>);
-
-#[derive(Debug)]
-struct JournalFile {
-    faults: Arc<Faults>,
-    file: Arc<dyn StorageFile>,
-}
-
-impl Storage for FaultyDisk {
-    fn open(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
-        let file = DiskStorage.open(path)?;
-        if !path.parent().is_some_and(|parent| parent.ends_with("journal")) {
-            return Ok(file);
-        }
-        Ok(Arc::new(JournalFile { faults: Arc::clone(&self.0), file }))
-    }
-    fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
-        DiskStorage.list(directory)
-    }
-    fn create_directory(&self, directory: &Path) -> io::Result<()> {
-        DiskStorage.create_directory(directory)
-    }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        DiskStorage.rename(from, to)
-    }
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        DiskStorage.remove(path)
-    }
-    fn sync_directory(&self, directory: &Path) -> io::Result<()> {
-        DiskStorage.sync_directory(directory)
-    }
-}
-
-impl StorageFile for JournalFile {
-    fn len(&self) -> io::Result<u64> {
-        self.file.len()
-    }
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
-        self.file.read_at(buffer, offset)
-    }
-    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
-        self.file.write_at(data, offset)
-    }
-    fn set_len(&self, length: u64) -> io::Result<()> {
-        self.file.set_len(length)
-    }
-    fn allocate(&self, length: u64) -> io::Result<()> {
-        self.file.allocate(length)
-    }
-    fn sync_data(&self) -> io::Result<()> {
-        self.faults.pass()?;
-        self.file.sync_data()
-    }
+pub(crate) fn faulty_disk(faults: Arc<Faults>) -> Arc<dyn Storage> {
+    Arc::new(Intercepted::new(DiskStorage, move |operation, path| {
+        let is_journal = path.parent().is_some_and(|parent| parent.ends_with("journal"));
+        if is_journal && operation == Operation::SyncData { faults.pass() } else { Ok(()) }
+    }))
 }

@@ -11,7 +11,7 @@ use coordination::{
 use embedded::{Embedded, Health};
 use in_process::{Functions, SystemClock, SystemEntropy};
 
-use crate::disk::{Faults, FaultyDisk};
+use crate::disk::{Faults, faulty_disk};
 
 /// Nothing that is waited for takes longer, unless it is broken; shorter than a session lives.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -53,7 +53,7 @@ async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
 
 /// The service on a store in `directory`, over a disk that can fail.
 async fn house(directory: &Path, faults: &Arc<Faults>) -> (Embedded, Arc<Service>) {
-    let storage = Arc::new(FaultyDisk(Arc::clone(faults)));
+    let storage = faulty_disk(Arc::clone(faults));
     let config =
         embedded::Config { storage, journal_segment_bytes: 256 << 10, ..embedded::Config::new(directory) };
     let store = Embedded::open(config).await.expect("the store opens");
