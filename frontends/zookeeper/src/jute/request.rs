@@ -47,12 +47,19 @@ fn is_update(operation: Operation) -> bool {
 fn body(operation: Operation, frame: &mut Reader<'_>) -> Result<Request, Malformed> {
     Ok(match operation {
         Operation::Create | Operation::Create2 => create(frame)?,
-        Operation::Delete => Request::Delete { path: frame.path()?, version: frame.int()? },
-        Operation::Exists => Request::Exists { path: path_to_read(frame)?, watching: watching(frame)? },
-        Operation::GetData => Request::GetData { path: path_to_read(frame)?, watching: watching(frame)? },
+        Operation::Delete => delete(frame)?,
+        Operation::Exists => {
+            let (path, watching) = read(frame)?;
+            Request::Exists { path, watching }
+        }
+        Operation::GetData => {
+            let (path, watching) = read(frame)?;
+            Request::GetData { path, watching }
+        }
         Operation::SetData => set_data(frame)?,
         Operation::GetChildren | Operation::GetChildren2 => {
-            Request::GetChildren { path: path_to_read(frame)?, watching: watching(frame)? }
+            let (path, watching) = read(frame)?;
+            Request::GetChildren { path, watching }
         }
         // ZooKeeper does not look at the path, and answers it.
         Operation::Sync => Request::Sync { path: frame.string()? },
@@ -65,10 +72,16 @@ fn body(operation: Operation, frame: &mut Reader<'_>) -> Result<Request, Malform
     })
 }
 
-/// ZooKeeper has its root under the empty path too, but only for reads.
-fn path_to_read(frame: &mut Reader<'_>) -> Result<String, Malformed> {
-    let path = frame.path()?;
-    Ok(if path.is_empty() { "/".to_owned() } else { path })
+/// ZooKeeper has its root under the empty path too, but only for reads, and a watch that is set there never fires.
+fn read(frame: &mut Reader<'_>) -> Result<(String, Watching), Malformed> {
+    let (path, watching) = (frame.path()?, watching(frame)?);
+    Ok(if path.is_empty() { ("/".to_owned(), Watching::No) } else { (path, watching) })
+}
+
+/// A null path takes a zxid, and a body that ends too early does not, whatever its path.
+fn delete(frame: &mut Reader<'_>) -> Result<Request, Malformed> {
+    let (path, version) = (frame.string()?, frame.int()?);
+    Ok(Request::Delete { path: path.ok_or(Malformed::Null)?, version })
 }
 
 /// A null path is refused as an invalid one here, other than elsewhere: ZooKeeper checks it first.

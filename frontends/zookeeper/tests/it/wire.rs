@@ -289,11 +289,18 @@ fn an_authentication_fails_and_ends_the_conversation() {
     assert!(wire.conversation.is_over());
 }
 
-/// ZooKeeper has its root under the empty path too.
+/// ZooKeeper has its root under the empty path too, but a watch that is set there never fires.
 #[test]
-fn an_empty_path_is_read_as_the_root() {
-    let root = Request::GetData { path: "/".into(), watching: Watching::No };
-    assert_eq!(decoded(4, &[int(0), vec![0]]), root);
+fn an_empty_path_is_read_as_the_root_and_cannot_be_watched() {
+    let (path, watching) = ("/".to_owned(), Watching::No);
+    for watch in [0, 1] {
+        let asked = |opcode| decoded(opcode, &[int(0), vec![watch]]);
+        assert_eq!(asked(3), Request::Exists { path: path.clone(), watching });
+        assert_eq!(asked(4), Request::GetData { path: path.clone(), watching });
+        for opcode in [8, 12] {
+            assert_eq!(asked(opcode), Request::GetChildren { path: path.clone(), watching });
+        }
+    }
 }
 
 #[test]
@@ -327,7 +334,7 @@ fn flags_of_create_are_checked() {
 #[test]
 fn a_body_that_does_not_decode_is_refused_and_the_conversation_goes_on() {
     let null = buffer(None);
-    let bodies: [(&str, i32, Vec<Vec<u8>>); 15] = [
+    let bodies: [(&str, i32, Vec<Vec<u8>>); 16] = [
         ("truncated get", 4, vec![int(50)]),
         ("truncated set", 5, vec![int(50), b"abc".to_vec()]),
         ("truncated create", 1, vec![int(50), b"abc".to_vec()]),
@@ -337,6 +344,7 @@ fn a_body_that_does_not_decode_is_refused_and_the_conversation_goes_on() {
         ("null path to exists", 3, vec![null.clone(), vec![1]]),
         ("null path to children", 8, vec![null.clone(), vec![1]]),
         ("null path to delete", 2, vec![null.clone(), int(0)]),
+        ("null path to a truncated delete", 2, vec![null.clone(), b"abc".to_vec()]),
         ("null path to create", 1, vec![null.clone(), null.clone(), world(), int(0)]),
         ("negative length", 4, vec![int(-5), vec![0]]),
         ("null watch path", 101, vec![long(0), int(1), null.clone(), int(0), int(0)]),
