@@ -68,6 +68,8 @@ pub enum Broken {
     CondemnsTheRenewed,
     /// C-6: a connection that was replaced renews the lease of the one that replaced it.
     RenewsForWhoeverIsAttached,
+    /// C-6: a lease is counted from when its renewal was answered, though it was made before.
+    CountsLeasesFromTheirAnswer,
     /// C-6: a session is ended without watching it for a whole timeout.
     ExpiresAtFirstSilence,
 }

@@ -329,7 +329,9 @@ impl Client {
                     // An answer that takes this long may be forgotten where nobody else looks at the log.
                     self.shared.tail.expect();
                 }
-                self.lease = Lease { renewed_at: now, is_peer_active: false, timer: None };
+                let is_late = self.shared.config.broken == Some(Broken::CountsLeasesFromTheirAnswer);
+                let renewed_at = if is_late { self.shared.clock.monotonic() } else { now };
+                self.lease = Lease { renewed_at, is_peer_active: false, timer: None };
                 Ok(())
             }
             Moved::Refused(Some(row)) if row.attach != self.attach => Err(Ended::Moved),

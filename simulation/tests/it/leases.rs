@@ -161,12 +161,31 @@ fn renewing_for_another_connection_is_caught() {
     assert!(end.is_none(), "{end:?}");
 }
 
+/// How long a connection may last whose peer says nothing but that it connects, by which it is renewed once; the front end
+/// looks after it every second.
+const SILENCE_MAX: Duration =
+    Duration::from_millis(TIMEOUT.as_millis() as u64 * 5 / 4).saturating_add(Duration::from_secs(1));
+
+/// Answers updates late while it is switched on.
+#[derive(Debug, Default)]
+struct SlowToUpdate(AtomicBool);
+
+impl FaultSchedule for SlowToUpdate {
+    fn next(&self, operation: &'static str) -> Fault {
+        match operation {
+            "key_value.update" if self.0.load(Ordering::Relaxed) => Fault::Delay(TIMEOUT / 2),
+            _ => Fault::None,
+        }
+    }
+}
+
 /// How a connection ends that is looked after every second by its front end, and whose peer says nothing.
-async fn end_of_the_silent() -> (Option<Ended>, Duration) {
-    let world = World::new(1);
-    let service = started_with(&world, parts(&world), Config::default()).await;
+async fn end_of_the_silent(renews_slowly: bool, broken: Option<Broken>) -> (Option<Ended>, Duration) {
+    let (world, faults) = (World::new(1), Arc::<SlowToUpdate>::default());
+    let service = started(&world, faults.clone(), Config { broken, ..Config::default() }).await;
     follow(&service);
     let mut client = connect(&service.gateway()).await.expect("a calm world");
+    faults.0.store(renews_slowly, Ordering::Relaxed);
     let begun = world.clock().monotonic();
     loop {
         let end = client.pump(&mut Vec::new()).await.err();
@@ -181,10 +200,19 @@ async fn end_of_the_silent() -> (Option<Ended>, Duration) {
 /// C6, C-6: the peer renews, not the process that it is connected to.
 #[test]
 fn a_connection_whose_peer_is_silent_ends_with_its_lease() {
-    let (end, passed) = simulated::run(end_of_the_silent());
-    assert!(matches!(end, Some(Ended::LeaseLost | Ended::Expired)), "{end:?}");
-    // Connecting counts as a word of its peer, by which it is renewed once.
-    assert!(passed <= TIMEOUT + TIMEOUT / 4 + Duration::from_secs(1), "{passed:?}");
+    for renews_slowly in [false, true] {
+        let (end, passed) = simulated::run(end_of_the_silent(renews_slowly, None));
+        assert!(matches!(end, Some(Ended::LeaseLost | Ended::Expired)), "{end:?}");
+        assert!(passed <= SILENCE_MAX, "{passed:?}");
+    }
+}
+
+/// C-6, broken.
+#[test]
+fn counting_a_lease_from_the_answer_is_caught() {
+    let broken = Some(Broken::CountsLeasesFromTheirAnswer);
+    let (_, passed) = simulated::run(end_of_the_silent(true, broken));
+    assert!(passed > SILENCE_MAX, "{passed:?}");
 }
 
 /// C-6: a process that was not looked after for a whole timeout speaks for nobody, whatever the row says.
