@@ -50,6 +50,8 @@ pub enum Broken {
     NumbersWhatWasLost,
     /// D4, C-3: what is numbered rests on the slots before it alone, not on what it was computed from.
     NumbersByTheLogAlone,
+    /// D4, C5: answers wait for their zxid to be durable, whichever start of the store has given it.
+    ConfirmsWhatAnotherPlaceLost,
     /// D4: a process goes on from its place in the log in a store that may have lost what stood before it.
     FollowsALostLog,
     /// D4, C-6: silence that was noted in one start of the store goes on in the next.

@@ -66,6 +66,8 @@ pub struct Client {
     attach: u64,
     timeout: Duration,
     mailbox: Arc<Mailbox>,
+    /// The tail's place that everything in the mailbox was handed out from.
+    place: u64,
     /// Requests not yet executed, oldest first.
     pending: Backlog<Pending>,
     /// How many at the head of `pending` are updates that have been sent.
@@ -123,7 +125,7 @@ impl Client {
         Attached { session, password, attach, timeout, asked_at, basis, incarnation }: Attached,
     ) -> Self {
         let mailbox = Arc::new(Mailbox::default());
-        shared.tail.register(Connection { session, attach }, mailbox.clone());
+        let place = shared.tail.register(Connection { session, attach }, mailbox.clone());
         Self {
             shared,
             session,
@@ -131,6 +133,7 @@ impl Client {
             attach,
             timeout,
             mailbox,
+            place,
             pending: Backlog::default(),
             sent: 0,
             last_request: 0,
@@ -438,7 +441,7 @@ impl Client {
     /// Lets the outputs go that are durable, and has the client woken for the first that is not.
     fn release(&mut self, outputs: &mut Vec<Output>) {
         loop {
-            let durable = self.shared.tail.durable();
+            let Some(durable) = self.shared.tail.durable_from(self.place) else { return };
             while let Some((_, output)) = self.held.pop_front_if(|(zxid, _)| *zxid <= durable) {
                 outputs.push(output);
             }

@@ -18,7 +18,8 @@
 //! - While the tail has no place in the log nobody is registered: whatever is applied then is handed to nobody.
 //!   So a client that is registered is handed every answer to what it sends afterwards, or is disconnected.
 //! - A place is of one start of the store. When the store has restarted, what was handed out from there may be lost:
-//!   everybody is disconnected, and the next place is looked for.
+//!   everybody is disconnected, and the next place is looked for. What is durable from there on says nothing of what was
+//!   handed out before, so a client lets nothing go by it ([`Tail::durable_from`]).
 //! - A watch is armed for the connection that asked for it, in the same moment in which what was looked at for it is known
 //!   not to have changed since; if it has, the event is put where it would have been.
 
@@ -28,7 +29,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc, Mutex, MutexGuard,
-        atomic::{AtomicBool, AtomicI64, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -55,6 +56,9 @@ const RECENT_CHANGES_MAX: usize = 1024;
 /// Fewer, where their paths together are longer.
 const RECENT_BYTES_MAX: usize = 4 << 20;
 
+/// The number of no place: what is said to be handed out from it is not.
+const NO_PLACE: u64 = 0;
+
 /// How many slots are read at a time where they were not told.
 const LOG_PAGE_SLOTS: usize = 64;
 
@@ -76,6 +80,8 @@ pub struct Tail {
     registry: Mutex<Registry>,
     applied: watch::Sender<Zxid>,
     durable: AtomicI64,
+    /// The number of its place among those of this process; zero while it has none.
+    place: AtomicU64,
     handed_out: Notify,
     /// The place that was found before anybody follows the log from it.
     found: Mutex<Option<Place>>,
@@ -84,8 +90,8 @@ pub struct Tail {
 /// Who is connected here, and what they watch.
 #[derive(Debug, Default)]
 struct Registry {
-    /// Whether there is a place in the log, behind which everything will be handed out.
-    has_place: bool,
+    /// How many places there were: behind each everything was handed out until it was lost.
+    places: u64,
     clients: BTreeMap<SessionId, Registered>,
     watches: Watches,
     /// The last changes handed out, oldest first.
@@ -159,6 +165,7 @@ impl Tail {
             registry: Mutex::default(),
             applied: watch::Sender::new(Zxid(0)),
             durable: AtomicI64::new(0),
+            place: AtomicU64::new(0),
             handed_out: Notify::new(),
             found: Mutex::default(),
         }
@@ -169,9 +176,19 @@ impl Tail {
         *self.applied.borrow()
     }
 
-    /// Everything up to this zxid is durable and may leave.
+    /// Everything up to this zxid is durable, of what was handed out since the tail has found its place.
     pub fn durable(&self) -> Zxid {
         Zxid(self.durable.load(Ordering::Acquire))
+    }
+
+    /// Up to where everything may leave that was handed out from `place`; none once that is lost: zxids that were not durable
+    /// then are another's by now.
+    pub(crate) fn durable_from(&self, place: u64) -> Option<Zxid> {
+        // In this order: a place is lost before the next one says what is durable.
+        let durable = self.durable();
+        let is_lost = place == NO_PLACE || self.place.load(Ordering::Acquire) != place;
+        let is_blind = self.broken == Some(Broken::ConfirmsWhatAnotherPlaceLost);
+        (!is_lost || is_blind).then_some(durable)
     }
 
     /// Has `mailbox` woken once `zxid` is durable; false if it is already. Who was replaced has been woken to hear so.
@@ -215,13 +232,14 @@ impl Tail {
     /// Registers the one client that speaks for `session` here; one of an earlier attach is told that it no longer does,
     /// whichever of the two comes first.
     /// Without a place in the log the client is disconnected at once: what it asks for might be applied before
-    /// there is one, and be handed to nobody.
-    pub(crate) fn register(&self, Connection { session, attach }: Connection, mailbox: Arc<Mailbox>) {
+    /// there is one, and be handed to nobody. Answers which place it is handed everything from.
+    pub(crate) fn register(&self, Connection { session, attach }: Connection, mailbox: Arc<Mailbox>) -> u64 {
         let mut registry = self.registry();
-        if !registry.has_place {
+        let place = self.place.load(Ordering::Relaxed);
+        if place == NO_PLACE {
             mailbox.put(Letter::LostPlace);
             mailbox.wake();
-            return;
+            return place;
         }
         let replaced = match registry.clients.get(&session) {
             Some(latest)
@@ -241,6 +259,7 @@ impl Tail {
             replaced.put(Letter::Moved);
             replaced.wake();
         }
+        place
     }
 
     /// Forgets a client that has gone, unless another has taken its place.
@@ -324,13 +343,15 @@ impl Tail {
         let Read { value: (cursor, _), point } = self.region.cursor().await?;
         self.region.items().externalize(point).await?;
         let mut registry = self.registry();
-        assert!(!registry.has_place, "a place is looked for only where there is none");
+        let place = self.place.load(Ordering::Relaxed);
+        assert_eq!(place, NO_PLACE, "a place is looked for only where there is none");
         self.applied.send_replace(cursor.zxid);
         self.durable.store(cursor.zxid.0, Ordering::Release);
         registry.recent = Backlog::default();
         registry.forgotten = cursor.zxid;
         registry.unconfirmed = None;
-        registry.has_place = true;
+        registry.places += 1;
+        self.place.store(registry.places, Ordering::Release);
         Ok(Place { index: cursor.slot, epoch: cursor.epoch, incarnation: point.incarnation })
     }
 
@@ -509,7 +530,7 @@ impl Tail {
 
     fn disconnect_all(&self) {
         let mut registry = self.registry();
-        registry.has_place = false;
+        self.place.store(NO_PLACE, Ordering::Release);
         for (session, client) in std::mem::take(&mut registry.clients) {
             registry.watches.disarm_all(session);
             client.mailbox.put(Letter::LostPlace);

@@ -14,6 +14,7 @@ mod leases;
 mod losses;
 mod members;
 mod overtaken;
+mod places;
 mod poison;
 mod refusals;
 mod restart;
