@@ -3,18 +3,16 @@
 //! Each check returns the violations it finds, so that a test can ask for none of the real service and for
 //! some of a broken variant.
 
+mod left;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use coordination::{
-    basis::Basis,
     model::{EventKind, Naming, Output, Request, Response, SessionId, Stat, Watching, Zxid},
     records::Answer,
-    session::{CLIENTS, Sessions},
 };
-use futures_util::TryStreamExt as _;
-use ports::objects::ObjectPath;
-use simulated::World;
 
+pub use self::left::nothing_is_left;
 use crate::{
     history::{History, Moment},
     timeline::Timeline,
@@ -353,23 +351,6 @@ fn ephemerals_end_with_their_sessions(timeline: &Timeline) -> Vec<String> {
     let outlives =
         |path: &&String| timeline.stat(path, last).is_some_and(|stat| closed.contains(&stat.ephemeral_owner));
     timeline.paths().filter(outlives).map(|path| format!("{path} has outlived its session")).collect()
-}
-
-/// After everybody has gone and time has passed: every session has ended, and what travelled for it is removed.
-pub async fn nothing_is_left(world: &World) -> Vec<String> {
-    let mut left = Vec::new();
-    let sessions = Sessions::new(world.key_value());
-    for shard in CLIENTS {
-        let mut pages = sessions.rows(shard);
-        while let Some(rows) = pages.next_page(&mut Basis::default()).await.expect("the world is healed") {
-            left.extend(rows.iter().map(|(session, row)| format!("{session:?} is left, {:?}", row.state)));
-        }
-    }
-    let prefix = ObjectPath::from("temporary");
-    let objects: Vec<_> =
-        world.objects().list(Some(&prefix)).try_collect().await.expect("the world is healed");
-    left.extend(objects.iter().map(|object| format!("object {} is left", object.location)));
-    left
 }
 
 /// The sessions that their clients were told had expired.

@@ -318,6 +318,17 @@ pub fn watched(rng: &mut Rng, client: usize, request: usize) -> Request {
     }
 }
 
+/// Sets of few znodes, many of which get into one slot.
+pub fn sets(rng: &mut Rng, client: usize, request: usize) -> Request {
+    let path = ["/a", "/b", "/c"][rng.usize(..3)].to_owned();
+    match rng.usize(..8) {
+        0 => Request::Delete { path, version: -1 },
+        1 | 2 => create(path, client, request, Lifetime::Persistent, Naming::Given),
+        3 => Request::GetData { path, watching: Watching::No },
+        _ => set(path, client, request, -1),
+    }
+}
+
 /// Ephemerals that everybody makes and takes away, their own and others'.
 pub fn ephemerals(rng: &mut Rng, client: usize, request: usize) -> Request {
     let path = ["/e", "/f"][rng.usize(..2)].to_owned();

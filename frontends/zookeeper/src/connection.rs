@@ -155,6 +155,8 @@ async fn converse(
         outgoing,
     };
     let end = connection.run(stopped).await;
+    // A store that does not answer now keeps no connection here.
+    let _ = timeout(LINGER, connection.client.leave()).await;
     shared.statistics.add(&mut connection.conversation.tally);
     end.map(|()| End::Over)
 }

@@ -42,6 +42,8 @@ pub enum Broken {
     RemembersSilenceInTheInstance,
     /// P5: temporary objects of a replaced connection are removed although what they came for is not applied.
     SweepsWhatIsNotApplied,
+    /// P5: objects go that look replaced to whoever computes a slot again over what others have applied of it.
+    CollectsWhatOthersHaveApplied,
     /// P5: objects are named by decisions that the store may yet lose.
     PlacesWhatMayBeLost,
     /// D4: writers decide and install by locks that the store may have lost.

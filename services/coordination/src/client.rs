@@ -13,7 +13,8 @@
 //! it need not wait.
 //!
 //! A client speaks for its session only under a lease (rule C-6): it renews the session's row while its
-//! peer is active, counts the lease from before each renewal was sent, and falls silent when it runs out.
+//! peer is active, and once more when the peer goes, counts the lease from before each renewal was sent, and falls silent when
+//! it runs out.
 //!
 //! This is FaaSKeeper's client library with its sorted receive queue (section 4.5), without threads.
 
@@ -174,6 +175,18 @@ impl Client {
     pub async fn takes_answers(&mut self) -> Result<(), Ended> {
         self.is_here();
         self.keep_lease().await
+    }
+
+    /// Its peer has gone, or is sent away: the session has its timeout from when it was last heard of, and a renewal that was
+    /// not due yet is made now. One that fails is the peer's loss alone.
+    pub async fn leave(&mut self) {
+        let is_over = self.is_closing || self.shared.clock.monotonic() >= self.lease_until();
+        if !self.lease.is_peer_active || is_over {
+            return;
+        }
+        if let Err(error) = self.renew().await {
+            tracing::debug!(session = ?self.session, %error, "a session is not renewed by its last request");
+        }
     }
 
     /// When its lease runs out unless it is renewed before.

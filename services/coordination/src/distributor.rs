@@ -21,6 +21,7 @@
 //! The paper's timestamp adjustment (algorithm 2, step 5) is not needed: zxids are given here, in order.
 
 mod numbering;
+mod objects;
 mod order;
 
 use std::{
@@ -39,7 +40,7 @@ use primitives::{Appended, Cursor, Epoch, FencedLog, SlotIndex};
 use tokio::sync::Mutex;
 
 use self::{
-    numbering::{Numbered, SlotLimits},
+    numbering::SlotLimits,
     order::{Applied, Ordered},
 };
 use crate::{
@@ -52,7 +53,7 @@ use crate::{
     node::Nodes,
     records::{Answer, Decided, Entry, Slot, Wake, decode, encode},
     session::Sessions,
-    user_store::{Step, UserStore},
+    user_store::{Change, Step, UserStore},
 };
 
 /// The partition of the log.
@@ -271,15 +272,21 @@ impl Distributor {
         }
         let index = match warm.writer.append(encoded.clone()).await? {
             Appended::At(index, _) => index,
-            Appended::Fenced => return Err(Stopped::Overtaken),
+            Appended::Fenced => {
+                let mut late = Vec::new();
+                self.add_what_came_late(ordered, &mut late, &mut warm.grounds).await?;
+                self.collect(&late, &mut warm.grounds).await?;
+                return Err(Stopped::Overtaken);
+            }
         };
         let step = warm.step(index, warm.writer.epoch(), numbered.slot.last());
         if self.broken == Some(Broken::AnswersBeforeApplying) {
             self.tell(step, encoded.clone(), warm.grounds.regions[0].point()).await?;
         }
-        self.apply(step, &numbered, &mut warm.grounds).await?;
+        let garbage = self.apply(step, numbered.changes, numbered.garbage, &mut warm.grounds).await?;
         self.settle(warm, &numbered.slot.entries).await?;
         self.tell(step, encoded, warm.grounds.regions[0].point()).await?;
+        self.collect(&garbage, &mut warm.grounds).await?;
         warm.advance(step);
         Ok(self.trim(warm).await?)
     }
@@ -296,26 +303,25 @@ impl Distributor {
         self.system.externalize(warm.grounds.system.point()).await
     }
 
-    /// Applies a slot to every region.
-    async fn apply(&self, step: Step, numbered: &Numbered, grounds: &mut Grounds) -> Result<()> {
-        let regions = self.regions.iter().zip(&numbered.changes).zip(&mut grounds.regions);
+    /// Applies a slot to every region. Answers the garbage of those where nobody else has begun with it: of the others it is
+    /// in their cursors' rows, for whoever takes over.
+    async fn apply(
+        &self,
+        step: Step,
+        changes: Vec<Vec<Change>>,
+        mut garbage: Vec<Vec<Bytes>>,
+        grounds: &mut Grounds,
+    ) -> Result<Vec<Vec<Bytes>>> {
+        let regions = self.regions.iter().zip(&changes).zip(&garbage).zip(&mut grounds.regions);
         let applied =
-            regions.map(|((region, changes), basis)| region.apply(step, changes, &numbered.garbage, basis));
-        try_join_all(applied).await?;
-        self.collect(&numbered.garbage, grounds).await
-    }
-
-    /// Removes objects that nothing names once everything applied so far is durable in every region: until
-    /// then whoever applies it again reads them (rule P5, for a delete in another store).
-    async fn collect(&self, garbage: &[Bytes], grounds: &mut Grounds) -> Result<()> {
-        if garbage.is_empty() {
-            return Ok(());
+            regions.map(|(((region, changes), garbage), basis)| region.apply(step, changes, garbage, basis));
+        let has_begun = try_join_all(applied).await?;
+        for (garbage, has_begun) in garbage.iter_mut().zip(has_begun) {
+            if !has_begun && self.broken != Some(Broken::CollectsWhatOthersHaveApplied) {
+                garbage.clear();
+            }
         }
-        let regions = self.regions.iter().zip(&mut grounds.regions);
-        try_join_all(regions.map(|(region, basis)| region.items().externalize(basis.point()))).await?;
-        let regions = self.regions.iter().zip(&mut grounds.regions);
-        try_join_all(regions.map(|(region, basis)| region.collect(garbage, basis))).await?;
-        Ok(())
+        Ok(garbage)
     }
 
     /// Removes slots that no gateway needs any more, many at a time.
@@ -364,11 +370,12 @@ impl Distributor {
     /// last one applied is among them, since its outboxes may not be settled.
     async fn take_over(&self) -> Result<Warm> {
         let mut grounds = self.grounds();
-        let (mut cursors, mut garbage) = (Vec::with_capacity(self.regions.len()), Vec::new());
+        let (mut cursors, mut garbage) =
+            (Vec::with_capacity(self.regions.len()), Vec::with_capacity(self.regions.len()));
         for (region, basis) in self.regions.iter().zip(&mut grounds.regions) {
             let Read { value: (cursor, of_region), point } = region.cursor().await?;
             basis.seen(point)?;
-            garbage.extend(of_region);
+            garbage.push(of_region);
             cursors.push(cursor);
         }
         let slowest = cursors.into_iter().min_by_key(|cursor| cursor.slot);
@@ -399,17 +406,19 @@ impl Distributor {
             basis.seen(point)?;
             is_applied &= cursor.slot >= step.slot;
         }
+        let (mut decided, mut garbage) = (Vec::new(), Vec::new());
         if !is_applied {
-            let mut decided = Vec::with_capacity(slot.entries.len());
             for entry in &slot.entries {
                 decided.push(self.find_in_outbox(entry, &mut warm.grounds.system).await?);
             }
             // Only the changes are computed again: what was logged is what was decided.
             let numbered = numbering::number(&self.regions, slot.first, &decided).await?;
-            self.apply(step, &numbered, &mut warm.grounds).await?;
+            garbage = self.apply(step, numbered.changes, numbered.garbage, &mut warm.grounds).await?;
         }
         self.settle(warm, &slot.entries).await?;
         self.tell(step, logged.payload, warm.grounds.regions[0].point()).await?;
+        self.add_what_came_late(&decided, &mut garbage, &mut warm.grounds).await?;
+        self.collect(&garbage, &mut warm.grounds).await?;
         warm.advance(step);
         Ok(())
     }

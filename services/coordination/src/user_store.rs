@@ -262,7 +262,7 @@ impl UserStore {
         let bytes_len = data.bytes_len();
         match data {
             Payload::Inline(bytes) if belongs_in_object => {
-                let name = format!("znodes/{:016x}/{:016x}", update.session.0, update.sequence);
+                let name = object_name(update);
                 match put_object(&*self.objects, &name, bytes.clone()).await {
                     Ok(()) => Ok(Payload::Object { name, bytes_len }),
                     // What is decided has to be applied, and the items have a reserve.
@@ -281,20 +281,29 @@ impl UserStore {
     /// Removes objects that no item names any more, and forgets them.
     pub async fn collect(&self, garbage: &[Bytes], basis: &mut Basis) -> Result<()> {
         for name in garbage {
-            let name = String::from_utf8_lossy(name);
-            match self.objects.delete(&ObjectPath::from(name.as_ref())).await {
-                Ok(()) | Err(ObjectError::NotFound { .. }) => {}
-                Err(cause) => {
-                    return Err(Error::unavailable(format!("delete object {name}")).caused_by(cause));
-                }
-            }
+            self.remove_object(&String::from_utf8_lossy(name)).await?;
         }
         let actions = vec![Action::RemoveElements(GARBAGE.into(), garbage.to_vec())];
         let update = Update::modify(cursor_key(), actions).resting_on(basis.point());
         basis.seen(self.items.update(update).await?.receipt.point)
     }
 
-    /// How far the store is applied, and the objects that wait for [`UserStore::collect`].
+    /// The object of an update that is applied, if the znode at `path` does not name it.
+    pub async fn nameless(&self, update: UpdateId, path: &str, basis: &mut Basis) -> Result<Option<Bytes>> {
+        let (node, name) = (self.get(path).await?, object_name(update));
+        basis.look(&*self.items)?;
+        let names = |node: Node| matches!(node.data, Payload::Object { name: named, .. } if named == name);
+        Ok((!node.is_some_and(names)).then(|| Bytes::copy_from_slice(name.as_bytes())))
+    }
+
+    async fn remove_object(&self, name: &str) -> Result<()> {
+        match self.objects.delete(&ObjectPath::from(name)).await {
+            Ok(()) | Err(ObjectError::NotFound { .. }) => Ok(()),
+            Err(cause) => Err(Error::unavailable(format!("delete object {name}")).caused_by(cause)),
+        }
+    }
+
+    /// How far the store is applied, and the objects that wait for [`UserStore::collect`] once it is applied whole.
     pub async fn cursor(&self) -> Result<Read<(Cursor, Vec<Bytes>)>> {
         let Read { value: item, point } = self.items.get(&cursor_key()).await?;
         let Some(item) = item else { return Ok(Read { value: (Cursor::default(), Vec::new()), point }) };
@@ -317,16 +326,20 @@ impl UserStore {
 
     /// Applies a slot: all of `changes` and the cursor, or nothing if that is done already. What was seen of this store
     /// before, it rests on: a cursor that has gone back may come to stand where it stood, for other slots.
+    ///
+    /// Answers whether nobody else had begun with it: `garbage` was computed over what was there before then, and is noted with
+    /// the first part. Else it may name what is in use, and goes nowhere; what is right was noted by whoever began.
     pub async fn apply(
         &self,
         step: Step,
         changes: &[Change],
         garbage: &[Bytes],
         basis: &mut Basis,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         basis.look(&*self.items)?;
         let per_part = self.items.limits().transact_items_max - 1;
         let parts = changes.len().div_ceil(per_part).max(1);
+        let mut has_begun = false;
         for part in 0..parts {
             let changes = &changes[part * per_part..changes.len().min((part + 1) * per_part)];
             let mut updates = Vec::with_capacity(changes.len() + 1);
@@ -338,25 +351,27 @@ impl UserStore {
                     None => Update::delete(key),
                 });
             }
-            self.apply_part(step, part, updates, basis).await?;
+            let is_done_here = self.apply_part(step, part, updates, basis).await?;
+            has_begun |= part == 0 && is_done_here;
         }
-        Ok(())
+        Ok(has_begun)
     }
 
+    /// Whether it was done here, and not by a predecessor that was only slow.
     async fn apply_part(
         &self,
         step: Step,
         part: usize,
         updates: Vec<Update>,
         basis: &mut Basis,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         match self.items.transact(updates).await? {
-            Transacted::Done { receipt, .. } => basis.seen(receipt.point),
+            Transacted::Done { receipt, .. } => basis.seen(receipt.point).map(|()| true),
             Transacted::Conflict { item, receipt, .. } => {
                 let number = |name| item.as_ref().and_then(|item| item.integer(name)).unwrap_or_default();
                 let (applied, parts) = (number(SLOT) as u64, number(PART) as usize);
                 if applied >= step.slot || (applied == step.previous && parts > part) {
-                    return basis.seen(receipt.point); // by a predecessor that was only slow
+                    return basis.seen(receipt.point).map(|()| false);
                 }
                 Err(Error::corrupt(format!(
                     "apply slot {} part {part} where the cursor is at {applied}",
@@ -390,21 +405,20 @@ fn move_cursor(step: Step, part: usize, parts: usize, garbage: &[Bytes]) -> Upda
         value => Condition::attribute(name, Test::is_integer(value)),
     };
     let condition = Condition::All(vec![at(SLOT, step.previous as i64), at(PART, part as i64)]);
-    let actions = if part + 1 == parts {
-        let mut actions = vec![
+    let mut actions = if part + 1 == parts {
+        vec![
             Action::set_integer(SLOT, step.slot as i64),
             Action::set_integer(EPOCH, step.epoch as i64),
             Action::set_integer(ZXID, step.last.0),
             Action::unset(PART),
             Action::unset(APPLYING),
-        ];
-        if !garbage.is_empty() {
-            actions.push(Action::Append(GARBAGE.into(), garbage.to_vec()));
-        }
-        actions
+        ]
     } else {
         vec![Action::set_integer(PART, part as i64 + 1), Action::set_integer(APPLYING, step.last.0)]
     };
+    if part == 0 && !garbage.is_empty() {
+        actions.push(Action::Append(GARBAGE.into(), garbage.to_vec()));
+    }
     Update::modify(cursor_key(), actions).when(condition)
 }
 
@@ -414,6 +428,10 @@ fn cursor_key() -> Key {
 
 fn children_partition(path: &str) -> Vec<u8> {
     keys::of("children:", path)
+}
+
+fn object_name(update: UpdateId) -> String {
+    format!("znodes/{:016x}/{:016x}", update.session.0, update.sequence)
 }
 
 /// None for what no znode can be called: then there is none.

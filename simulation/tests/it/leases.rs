@@ -230,6 +230,33 @@ fn a_connection_that_was_paused_for_its_timeout_falls_silent() {
     assert!(matches!(end, Some(Ended::LeaseLost)), "{end:?}");
 }
 
+/// Whether a session is open almost a timeout after its client was heard of, whose connection broke before the next renewal was
+/// due.
+async fn lives_from_its_last_request(leaves: bool) -> bool {
+    let world = World::new(1);
+    let service = started_with(&world, parts(&world), Config::default()).await;
+    follow(&service);
+    let mut client = connect(&service.gateway()).await.expect("a calm world");
+    world.clock().sleep(TIMEOUT / 4 - Duration::from_secs(1)).await;
+    client.submit(1, Request::Ping);
+    client.pump(&mut Vec::new()).await.expect("its lease runs");
+    let session = client.session();
+    if leaves {
+        client.leave().await;
+    }
+    drop(client);
+    world.clock().sleep(TIMEOUT - Duration::from_secs(1)).await;
+    let row = Sessions::new(world.key_value()).get(session, &mut Basis::default()).await;
+    row.expect("a calm world").is_some_and(|row| row.state == State::Open)
+}
+
+/// C6: its timeout runs from the last request, not from the last renewal.
+#[test]
+fn a_session_has_its_whole_timeout_from_its_last_request() {
+    assert!(simulated::run(lives_from_its_last_request(true)));
+    assert!(!simulated::run(lives_from_its_last_request(false)), "nothing else renews it");
+}
+
 /// C6: whoever takes a session up has its whole timeout from then on.
 #[test]
 fn taking_a_session_up_renews_it() {

@@ -13,6 +13,7 @@ mod heartbeat;
 mod leases;
 mod losses;
 mod members;
+mod objects;
 mod overtaken;
 mod places;
 mod poison;

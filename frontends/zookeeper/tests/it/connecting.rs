@@ -5,7 +5,7 @@
 
 use std::{future::pending, io::Result, sync::Arc, time::Duration};
 
-use coordination::{Parts, Region, Service};
+use coordination::{Parts, Region, Service, basis::Basis, model::SessionId, session::Sessions};
 use ports::{
     Clock,
     faults::{Fault, FaultSchedule, FaultyKeyValue},
@@ -65,5 +65,59 @@ async fn a_connection_whose_session_cannot_be_opened_in_time_is_closed() -> Resu
     assert_eq!(answer, b"", "nothing is said of a session that may or may not be there");
     assert_eq!(statistics.sessions_refused(), 1);
     serving.abort();
+    Ok(())
+}
+
+/// A ping as kazoo sends it.
+const PING: &[u8] = b"\0\0\0\x08\xff\xff\xff\xfe\0\0\0\x0b";
+
+/// C6: what a peer said last counts, also if it says nothing more.
+#[tokio::test]
+async fn a_peer_that_goes_leaves_its_session_renewed() -> Result<()> {
+    let world = World::new(1);
+    let parts = Parts {
+        system: world.key_value(),
+        regions: vec![Region { items: world.key_value(), objects: world.objects() }],
+        queue: world.queue(),
+        functions: world.functions(),
+        clock: world.clock(),
+        entropy: world.entropy(),
+    };
+    let service = Arc::new(Service::new(parts, coordination::Config::default()));
+    for definition in service.functions() {
+        world.functions().register(definition);
+    }
+    service.start().await.expect("a calm start");
+    let follower = Arc::clone(&service);
+    let following = tokio::spawn(async move { follower.run().await });
+    let config = Config::new(([127, 0, 0, 1], 0).into());
+    let server = bind(config, Arc::new(service.gateway())).await?;
+    let (address, statistics) = (server.local_address(), server.statistics());
+    let serving = tokio::spawn(server.run(pending()));
+    let mut peer = TcpStream::connect(address).await?;
+    peer.write_all(CONNECT).await?;
+    let mut opened = [0; 41];
+    timeout(PATIENCE, peer.read_exact(&mut opened)).await.expect("a session is opened")?;
+    let session = SessionId(i64::from_be_bytes(opened[12..20].try_into().expect("eight bytes")));
+    let sessions = Sessions::new(world.key_value());
+    let renewals = async || {
+        let row = sessions.get(session, &mut Basis::default()).await.expect("a calm world");
+        row.expect("it is open").renewals
+    };
+    let before = renewals().await;
+    peer.write_all(PING).await?;
+    let mut pong = [0; 20];
+    timeout(PATIENCE, peer.read_exact(&mut pong)).await.expect("it is answered")?;
+    assert_eq!(renewals().await, before, "none is due yet");
+    drop(peer);
+    let gone = async {
+        while statistics.connections_open() > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, gone).await.expect("the connection ends");
+    assert_eq!(renewals().await, before + 1);
+    serving.abort();
+    following.abort();
     Ok(())
 }

@@ -5,7 +5,9 @@
 //! state: a slot is applied whole or not at all.
 //!
 //! New states are absolute: they come from the decided request and from what the znode was, in such a way
-//! that computing them again over a half-applied slot gives the same (a successor does that).
+//! that computing them again over a half-applied slot gives the same (a successor does that). What becomes garbage does not
+//! come out the same: an object that the slot has put in its place already looks like one that is to be replaced. It is
+//! right if nothing of the slot was applied before, and only then does it reach the region ([`UserStore::apply`]).
 
 use std::collections::BTreeMap;
 
@@ -26,8 +28,8 @@ pub(super) struct Numbered {
     pub(super) slot: Slot,
     /// What becomes of which znode, per region.
     pub(super) changes: Vec<Vec<Change>>,
-    /// Objects that nothing names once the slot is applied.
-    pub(super) garbage: Vec<Bytes>,
+    /// Objects that nothing names once the slot is applied, per region, if nothing of it was applied there before.
+    pub(super) garbage: Vec<Vec<Bytes>>,
 }
 
 /// What one slot may hold.
@@ -56,7 +58,7 @@ impl SlotLimits {
 pub(super) async fn number(regions: &[UserStore], first: Zxid, ordered: &[Decided]) -> Result<Numbered> {
     let mut entries = Vec::with_capacity(ordered.len());
     let mut changes = Vec::with_capacity(regions.len());
-    let mut garbage = Vec::new();
+    let mut garbage = Vec::with_capacity(regions.len());
     for (index, region) in regions.iter().enumerate() {
         let mut working =
             Working { leader: &regions[0], region, nodes: BTreeMap::new(), garbage: Vec::new() };
@@ -64,13 +66,15 @@ pub(super) async fn number(regions: &[UserStore], first: Zxid, ordered: &[Decide
             let entry = working.apply(Zxid(zxid), decided).await?;
             if index == 0 {
                 entries.push(entry);
+                let temporary = decided.temporary.as_deref();
+                working.garbage.extend(temporary.map(|name| Bytes::copy_from_slice(name.as_bytes())));
             }
         }
         changes.push(working.nodes.into_iter().collect());
-        garbage.append(&mut working.garbage);
+        working.garbage.sort_unstable();
+        working.garbage.dedup();
+        garbage.push(working.garbage);
     }
-    garbage.sort_unstable();
-    garbage.dedup();
     Ok(Numbered { slot: Slot { first, entries }, changes, garbage })
 }
 
@@ -90,7 +94,6 @@ impl Working<'_> {
             Ok(effect) => Ok(self.effect(zxid, decided, effect, &mut events).await?),
             Err(error) => Err(*error),
         };
-        self.garbage.extend(decided.temporary.as_deref().map(|name| Bytes::copy_from_slice(name.as_bytes())));
         Ok(Entry { id: decided.id, attach: decided.attach, request: decided.request, answer, events })
     }
 

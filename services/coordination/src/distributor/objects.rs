@@ -1,0 +1,64 @@
+//! What becomes of objects: those that a slot has left without a name, and those that came too late.
+//!
+//! An object is put before the slot that names it is logged, under the name of its update, and by whoever numbers that. So one
+//! may put it that has been overtaken since, when its successor has applied the update, and perhaps another one after it and
+//! removed the object. Whoever may have been overtaken therefore looks: once an update is applied, no znode will name its
+//! object that does not name it now. One that dies before it has looked leaves the object.
+
+use bytes::Bytes;
+use futures_util::future::try_join_all;
+use ports::Result;
+
+use super::{Distributor, Grounds};
+use crate::records::{Decided, Effect};
+
+impl Distributor {
+    /// Removes objects, per region, that nothing names once everything applied so far is durable in every region: until
+    /// then whoever applies it again reads them (rule P5, for a delete in another store).
+    pub(super) async fn collect(&self, garbage: &[Vec<Bytes>], grounds: &mut Grounds) -> Result<()> {
+        if garbage.iter().all(Vec::is_empty) {
+            return Ok(());
+        }
+        let regions = self.regions.iter().zip(&mut grounds.regions);
+        try_join_all(regions.map(|(region, basis)| region.items().externalize(basis.point()))).await?;
+        let regions = self.regions.iter().zip(garbage).zip(&mut grounds.regions);
+        let collecting =
+            regions.map(
+                async |((region, garbage), basis)| {
+                    if garbage.is_empty() { Ok(()) } else { region.collect(garbage, basis).await }
+                },
+            );
+        try_join_all(collecting).await?;
+        Ok(())
+    }
+
+    /// Adds to the garbage the objects of those of `decided` that are applied, and whose znodes name others.
+    pub(super) async fn add_what_came_late(
+        &self,
+        decided: &[Decided],
+        garbage: &mut Vec<Vec<Bytes>>,
+        grounds: &mut Grounds,
+    ) -> Result<()> {
+        garbage.resize(self.regions.len(), Vec::new());
+        for decided in decided {
+            let Ok(Effect::Create { path, data, .. } | Effect::SetData { path, data }) = &decided.outcome
+            else {
+                continue;
+            };
+            if !self.regions.iter().any(|region| region.belongs_in_object(data)) {
+                continue;
+            }
+            let row = self.sessions.get(decided.id.session, &mut grounds.system).await?;
+            if row.is_some_and(|row| row.applied < decided.id.sequence) {
+                continue;
+            }
+            let regions = self.regions.iter().zip(&mut *garbage).zip(&mut grounds.regions);
+            for ((region, garbage), basis) in
+                regions.filter(|((region, _), _)| region.belongs_in_object(data))
+            {
+                garbage.extend(region.nameless(decided.id, path, basis).await?);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,56 @@
+//! What may be left in the stores when everybody has gone.
+
+use std::collections::BTreeSet;
+
+use coordination::{
+    basis::Basis,
+    path,
+    records::Payload,
+    session::{CLIENTS, Sessions},
+    user_store::{DataPlacement, UserStore},
+};
+use futures_util::TryStreamExt as _;
+use ports::objects::ObjectPath;
+use simulated::World;
+
+/// After everybody has gone and time has passed: every session has ended, what travelled for it is removed, and objects are
+/// there that znodes name, and no others.
+pub async fn nothing_is_left(world: &World) -> Vec<String> {
+    let mut left = Vec::new();
+    let sessions = Sessions::new(world.key_value());
+    for shard in CLIENTS {
+        let mut pages = sessions.rows(shard);
+        while let Some(rows) = pages.next_page(&mut Basis::default()).await.expect("the world is healed") {
+            left.extend(rows.iter().map(|(session, row)| format!("{session:?} is left, {:?}", row.state)));
+        }
+    }
+    let (named, there) = (named(world, &mut left).await, objects(world, "znodes").await);
+    left.extend(named.difference(&there).map(|name| format!("object {name} is gone, and is named")));
+    left.extend(there.difference(&named).map(|name| format!("object {name} is left, and has no name")));
+    left.extend(objects(world, "temporary").await.iter().map(|name| format!("object {name} is left")));
+    left
+}
+
+/// The objects that znodes name.
+async fn named(world: &World, violations: &mut Vec<String>) -> BTreeSet<String> {
+    let store = UserStore::new(world.key_value(), world.objects(), DataPlacement::KeyValue);
+    let mut waiting = vec!["/".to_owned()];
+    let mut named = BTreeSet::new();
+    while let Some(path) = waiting.pop() {
+        let Some(node) = store.get(&path).await.expect("the world is healed") else {
+            violations.push(format!("{path} is listed and not there"));
+            continue;
+        };
+        if let Payload::Object { name, .. } = node.data {
+            named.insert(name);
+        }
+        let children = store.children(&path).await.expect("the world is healed");
+        waiting.extend(children.iter().map(|child| path::join(&path, child)));
+    }
+    named
+}
+
+async fn objects(world: &World, prefix: &str) -> BTreeSet<String> {
+    let listed = world.objects().list(Some(&ObjectPath::from(prefix))).try_collect::<Vec<_>>();
+    listed.await.expect("the world is healed").into_iter().map(|object| object.location.to_string()).collect()
+}
