@@ -257,7 +257,7 @@ impl Client {
                 break;
             }
         }
-        self.release(outputs);
+        self.release(outputs)?;
         // With a read waiting, an answer is worth having before it is durable.
         let is_eager = self.pending.len() > self.sent;
         self.mailbox.set_eager(is_eager);
@@ -314,7 +314,7 @@ impl Client {
             self.keep_lease().await?;
             self.open_mailbox(self.due())?;
             let mut outputs = Vec::new();
-            self.release(&mut outputs);
+            self.release(&mut outputs)?;
             if outputs.iter().any(|output| matches!(output, Output::Reply { .. })) {
                 // The answer is durable, and the attach came before it, unless it was lost: then another has its number.
                 if self.shared.config.broken != Some(Broken::LetsInByLostAttaches) {
@@ -371,6 +371,11 @@ impl Client {
             }
             renewed => Ok(renewed),
         }
+    }
+
+    fn has_fallen_silent(&self) -> bool {
+        self.shared.clock.monotonic() >= self.lease_until()
+            && self.shared.config.broken != Some(Broken::AnswersAfterItsLease)
     }
 
     fn connection(&self) -> Connection {
@@ -451,16 +456,20 @@ impl Client {
         self.held.push_back(output.bytes_len(), (zxid, output));
     }
 
-    /// Lets the outputs go that are durable, and has the client woken for the first that is not.
-    fn release(&mut self, outputs: &mut Vec<Output>) {
+    /// Lets the outputs go that are durable, and has the client woken for the first that is not. By then the lease may have run
+    /// out, however short a time ago it was renewed: what came before may have taken long.
+    fn release(&mut self, outputs: &mut Vec<Output>) -> Result<(), Ended> {
+        if !self.held.is_empty() && self.has_fallen_silent() {
+            return Err(Ended::LeaseLost);
+        }
         loop {
-            let Some(durable) = self.shared.tail.durable_from(self.place) else { return };
+            let Some(durable) = self.shared.tail.durable_from(self.place) else { return Ok(()) };
             while let Some((_, output)) = self.held.pop_front_if(|(zxid, _)| *zxid <= durable) {
                 outputs.push(output);
             }
-            let Some((zxid, _)) = self.held.front() else { return };
+            let Some((zxid, _)) = self.held.front() else { return Ok(()) };
             if self.shared.tail.wake_when_durable(self.connection(), *zxid, &self.mailbox) {
-                return;
+                return Ok(());
             }
         }
     }

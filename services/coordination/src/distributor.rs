@@ -213,12 +213,15 @@ impl Distributor {
         } else {
             self.ordered(&mut warm, decided).await?
         };
+        let known = std::mem::take(&mut ordered.known);
         if ordered.has_foreign {
             // Whoever numbered them may have died before it told of them, and these messages are what is left
             // to say so: take over, which tells of the last slot again, before they are acknowledged.
             warm = self.take_over().await?;
             ordered = self.ordered(&mut warm, ordered.next).await?;
         }
+        // So are they of objects that one has put for them who was late, and died.
+        self.remove_what_came_late(&known, &mut warm.grounds).await?;
         let mut rest = ordered.next.as_slice();
         while !rest.is_empty() {
             let (some, others) = rest.split_at(self.slot_limits().count(rest));
@@ -273,9 +276,7 @@ impl Distributor {
         let index = match warm.writer.append(encoded.clone()).await? {
             Appended::At(index, _) => index,
             Appended::Fenced => {
-                let mut late = Vec::new();
-                self.add_what_came_late(ordered, &mut late, &mut warm.grounds).await?;
-                self.collect(&late, &mut warm.grounds).await?;
+                self.remove_what_came_late(ordered, &mut warm.grounds).await?;
                 return Err(Stopped::Overtaken);
             }
         };

@@ -11,6 +11,7 @@ use crate::{
     Error,
     backlog::Backlog,
     model::{EventKind, Zxid},
+    path,
     records::Answer,
 };
 
@@ -94,14 +95,17 @@ impl Mailbox {
         letters.waiting.push_back(letter.bytes_len(), letter);
     }
 
-    /// Puts an event among the letters of its time, unless it is there: one that the client asked for after it happened.
+    /// Puts an event among the letters of its time, unless it is there: one that the client asked for after it happened. As in
+    /// ZooKeeper that of a znode stands before that of its parent.
     pub(crate) fn put_late(&self, zxid: Zxid, kind: EventKind, path: &str) {
         let mut letters = self.letters.lock().expect("no panic while a mailbox is held");
         let is_it = |letter: &Letter| matches!(letter, Letter::Event { zxid: of, kind: what, path: at } if (*of, *what, at.as_str()) == (zxid, kind, path));
         if letters.has_overflown || letters.waiting.iter().any(is_it) {
             return;
         }
-        let is_later = |letter: &Letter| letter.zxid().is_none_or(|of| of > zxid);
+        let parent = path::split(path).map(|(parent, _)| parent);
+        let is_of_parent = |letter: &Letter| matches!(letter, Letter::Event { zxid: of, kind: EventKind::NodeChildrenChanged, path } if *of == zxid && kind != EventKind::NodeChildrenChanged && Some(path.as_str()) == parent);
+        let is_later = |letter: &Letter| letter.zxid().is_none_or(|of| of > zxid) || is_of_parent(letter);
         let place = letters.waiting.iter().position(is_later).unwrap_or(letters.waiting.len());
         let letter = Letter::Event { zxid, kind, path: path.to_owned() };
         letters.waiting.insert(place, letter.bytes_len(), letter);
@@ -184,6 +188,24 @@ mod tests {
         mailbox.put_late(Zxid(9), EventKind::NodeDataChanged, "/n");
         assert_eq!(events(&mailbox, 8), [5, 7]);
         assert_eq!(events(&mailbox, 9), [9]);
+    }
+
+    #[test]
+    fn a_late_event_of_a_znode_stands_before_that_of_its_parent() {
+        let mailbox = Mailbox::default();
+        for (zxid, path) in [(3, "/other"), (3, "/"), (4, "/")] {
+            let kind = EventKind::NodeChildrenChanged;
+            mailbox.put(Letter::Event { zxid: Zxid(zxid), kind, path: path.to_owned() });
+        }
+        mailbox.put_late(Zxid(3), EventKind::NodeCreated, "/b");
+        mailbox.put_late(Zxid(4), EventKind::NodeChildrenChanged, "/b");
+        let paths: Vec<String> = std::iter::from_fn(|| mailbox.take(Zxid(4)))
+            .map(|letter| match letter {
+                Letter::Event { path, .. } => path,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(paths, ["/other", "/b", "/", "/", "/b"]);
     }
 
     /// Whoever waits for the view to reach what it has read hears that it never will.

@@ -24,6 +24,7 @@
 //!   not to have changed since; if it has, the event is put where it would have been.
 
 mod looks;
+mod registry;
 
 use std::{
     collections::BTreeMap,
@@ -38,7 +39,10 @@ use ports::{Clock, DurabilityPoint, Incarnation, Result, key_value::Read};
 use primitives::{Cursor, Epoch, FencedLog, SlotIndex};
 use tokio::sync::{Notify, watch};
 
-use self::looks::Looks;
+use self::{
+    looks::Looks,
+    registry::{Registered, Registry},
+};
 use crate::{
     backlog::Backlog,
     broken::Broken,
@@ -47,14 +51,8 @@ use crate::{
     model::{EventKind, SessionId, Zxid},
     records::{Answer, Entry, Slot, Wake, decode},
     user_store::UserStore,
-    watch::{Aspect, Watches},
+    watch::Aspect,
 };
-
-/// How many of the last changes are kept for readers that were overtaken by them.
-const RECENT_CHANGES_MAX: usize = 1024;
-
-/// Fewer, where their paths together are longer.
-const RECENT_BYTES_MAX: usize = 4 << 20;
 
 /// The number of no place: what is said to be handed out from it is not.
 const NO_PLACE: u64 = 0;
@@ -87,23 +85,6 @@ pub struct Tail {
     found: Mutex<Option<Place>>,
 }
 
-/// Who is connected here, and what they watch.
-#[derive(Debug, Default)]
-struct Registry {
-    /// How many places there were: behind each everything was handed out until it was lost.
-    places: u64,
-    clients: BTreeMap<SessionId, Registered>,
-    watches: Watches,
-    /// The last changes handed out, oldest first.
-    recent: Backlog<Change>,
-    /// Changes up to here may be missing from `recent`.
-    forgotten: Zxid,
-    /// What was handed out and is not known to be durable: up to this zxid, at this point.
-    unconfirmed: Option<(Zxid, DurabilityPoint)>,
-    /// Whom to wake once that is durable.
-    waiting: BTreeMap<SessionId, Arc<Mailbox>>,
-}
-
 /// What was handed out.
 #[derive(Debug)]
 pub(crate) struct Change {
@@ -124,12 +105,6 @@ pub(crate) struct Connection {
 pub(crate) struct Look {
     pub(crate) path: String,
     pub(crate) watch: Option<Aspect>,
-}
-
-#[derive(Debug)]
-struct Registered {
-    attach: u64,
-    mailbox: Arc<Mailbox>,
 }
 
 /// A slot that is applied, as it was told or read.
@@ -542,56 +517,6 @@ impl Tail {
 
     fn registry(&self) -> MutexGuard<'_, Registry> {
         self.registry.lock().expect("no panic while the registry is held")
-    }
-}
-
-impl Registry {
-    /// The sessions of clients, without that of the process itself.
-    fn clients(&self) -> impl Iterator<Item = &SessionId> {
-        self.clients.keys().filter(|session| !session.is_members())
-    }
-
-    fn is_registered(&self, client: Connection) -> bool {
-        self.clients.get(&client.session).is_some_and(|registered| registered.attach == client.attach)
-    }
-
-    /// An update of a later connection was applied, which may be at another process: the one here speaks no longer.
-    fn replaced_by(&mut self, later: Connection, eager: &mut BTreeMap<SessionId, Arc<Mailbox>>) {
-        let session = later.session;
-        if self.clients.get(&session).is_none_or(|client| client.attach >= later.attach) {
-            return;
-        }
-        let Some(Registered { mailbox, .. }) = self.clients.remove(&session) else { return };
-        self.watches.disarm_all(session);
-        self.waiting.remove(&session);
-        mailbox.put(Letter::Moved);
-        eager.insert(session, mailbox);
-    }
-
-    /// The changes after `since`, in order; none: some of them are forgotten.
-    fn changes_after(&self, since: Zxid) -> Option<impl Iterator<Item = &Change>> {
-        let after = self.recent.iter().rev().take_while(|change| change.zxid > since).count();
-        (self.forgotten <= since).then(|| self.recent.iter().skip(self.recent.len() - after))
-    }
-
-    fn remember(&mut self, zxid: Zxid, kind: EventKind, path: &str) {
-        self.recent.push_back(path.len(), Change { zxid, kind, path: path.to_owned() });
-        while self.recent.len() > RECENT_CHANGES_MAX || self.recent.bytes() > RECENT_BYTES_MAX {
-            let Some(forgotten) = self.recent.pop_front() else { return };
-            self.forgotten = forgotten.zxid;
-        }
-    }
-
-    /// Puts a letter into a client's mailbox. Most clients can do nothing with it before it is durable and are
-    /// woken then; those that go on with their next request at once are eager.
-    fn put(&mut self, session: SessionId, letter: Letter, eager: &mut BTreeMap<SessionId, Arc<Mailbox>>) {
-        let Some(client) = self.clients.get(&session) else { return };
-        client.mailbox.put(letter);
-        if client.mailbox.is_eager() {
-            eager.entry(session).or_insert_with(|| client.mailbox.clone());
-        } else {
-            self.waiting.entry(session).or_insert_with(|| client.mailbox.clone());
-        }
     }
 }
 

@@ -11,12 +11,12 @@ use std::{
 use coordination::{
     Config, Parts,
     broken::Broken,
-    model::{Connect, Lifetime, Zxid},
+    model::{Connect, Lifetime, Output, Request, Watching, Zxid},
 };
 use ports::faults::{Fault, FaultSchedule, FaultyFunctions};
 use simulated::World;
 
-use crate::alone::{TIMEOUT, connect, create, follow, is_answered, parts, started_with};
+use crate::alone::{TIMEOUT, connect, create, follow, is_answered, parts, result, shown, started_with};
 
 /// How long the connection that was attached first is held up before it registers: shorter than its lease.
 const HELD_UP: Duration = Duration::from_secs(5);
@@ -77,4 +77,26 @@ fn an_older_attach_that_registers_late_replaces_nobody() {
 #[test]
 fn letting_the_last_to_register_speak_is_caught() {
     assert!(!simulated::run(newer_is_answered(Some(Broken::LetsTheLastToRegisterSpeak))));
+}
+
+/// Watches are a connection's: whoever takes its session up while it lives hears of none of them.
+#[test]
+fn watches_do_not_outlive_the_connection_that_left_them() {
+    simulated::run(async {
+        let world = World::new(1);
+        let service = started_with(&world, parts(&world), Config::default()).await;
+        follow(&service);
+        let gateway = service.gateway();
+        let mut older = connect(&gateway).await.expect("a session");
+        let watch = Request::Exists { path: "/made".into(), watching: Watching::Yes };
+        result(&mut older, watch).await.expect_err("it is not there");
+        let resume = Some((older.session(), older.password()));
+        let attach = Connect { last_zxid_seen: Zxid(0), timeout: TIMEOUT, resume };
+        let mut newer = gateway.connect(attach).await.expect("it is taken up");
+        let mut outputs = shown(&mut newer, create("/made", Lifetime::Persistent)).await.expect("it is made");
+        outputs.extend(shown(&mut newer, Request::Sync { path: None }).await.expect("it is answered"));
+        let events = outputs.iter().filter(|output| matches!(output, Output::Event { .. }));
+        assert_eq!(events.count(), 0, "{outputs:?}");
+        assert_eq!(gateway.counts().1, 0, "armed for nobody");
+    });
 }

@@ -13,7 +13,7 @@ use coordination::{
     Config, Ended, Parts,
     basis::Basis,
     broken::Broken,
-    model::{Lifetime, Request, SessionId, Watching},
+    model::{Lifetime, Output, Request, SessionId, Watching},
     session::{Moved, Sessions, State},
 };
 use ports::{
@@ -230,6 +230,47 @@ fn a_connection_that_was_paused_for_its_timeout_falls_silent() {
     assert!(matches!(end, Some(Ended::LeaseLost)), "{end:?}");
 }
 
+/// Answers reads after the lease of whoever asks while it is switched on.
+#[derive(Debug, Default)]
+struct SlowToRead(AtomicBool);
+
+impl FaultSchedule for SlowToRead {
+    fn next(&self, operation: &'static str) -> Fault {
+        match operation {
+            "key_value.get" if self.0.load(Ordering::Relaxed) => Fault::Delay(TIMEOUT),
+            _ => Fault::None,
+        }
+    }
+}
+
+/// What a connection gives of a read that takes longer than its lease.
+async fn given_after_the_lease(broken: Option<Broken>) -> (Vec<Output>, Option<Ended>) {
+    let (world, faults) = (World::new(1), Arc::<SlowToRead>::default());
+    let service = started(&world, faults.clone(), Config { broken, ..Config::default() }).await;
+    follow(&service);
+    let mut client = connect(&service.gateway()).await.expect("a calm world");
+    client.submit(1, Request::Exists { path: "/".into(), watching: Watching::No });
+    faults.0.store(true, Ordering::Relaxed);
+    let mut outputs = Vec::new();
+    let end = client.pump(&mut outputs).await.err();
+    (outputs, end)
+}
+
+/// C-6: what was begun under the lease is not shown when that has run out.
+#[test]
+fn what_takes_longer_than_the_lease_is_not_answered() {
+    let (outputs, end) = simulated::run(given_after_the_lease(None));
+    assert_eq!(outputs, []);
+    assert!(matches!(end, Some(Ended::LeaseLost | Ended::Expired)), "{end:?}");
+}
+
+/// C-6, broken.
+#[test]
+fn answering_after_the_lease_is_caught() {
+    let (outputs, _) = simulated::run(given_after_the_lease(Some(Broken::AnswersAfterItsLease)));
+    assert!(matches!(outputs[..], [Output::Reply { tag: 1, .. }]), "{outputs:?}");
+}
+
 /// Whether a session is open almost a timeout after its client was heard of, whose connection broke before the next renewal was
 /// due.
 async fn lives_from_its_last_request(leaves: bool) -> bool {
@@ -237,7 +278,7 @@ async fn lives_from_its_last_request(leaves: bool) -> bool {
     let service = started_with(&world, parts(&world), Config::default()).await;
     follow(&service);
     let mut client = connect(&service.gateway()).await.expect("a calm world");
-    world.clock().sleep(TIMEOUT / 4 - Duration::from_secs(1)).await;
+    world.clock().sleep(TIMEOUT * 9 / 40).await;
     client.submit(1, Request::Ping);
     client.pump(&mut Vec::new()).await.expect("its lease runs");
     let session = client.session();
@@ -245,7 +286,7 @@ async fn lives_from_its_last_request(leaves: bool) -> bool {
         client.leave().await;
     }
     drop(client);
-    world.clock().sleep(TIMEOUT - Duration::from_secs(1)).await;
+    world.clock().sleep(TIMEOUT * 39 / 40).await;
     let row = Sessions::new(world.key_value()).get(session, &mut Basis::default()).await;
     row.expect("a calm world").is_some_and(|row| row.state == State::Open)
 }

@@ -11,7 +11,10 @@ use coordination::{
     user_store::DataPlacement,
 };
 use futures_util::TryStreamExt as _;
-use ports::objects::{ObjectPath, ObjectStore as _, ObjectStoreExt as _, PutPayload};
+use ports::{
+    faults::Calm,
+    objects::{ObjectPath, ObjectStore as _, ObjectStoreExt as _, PutPayload},
+};
 use simulated::World;
 
 use crate::alone::{NothingDurable, connect, create, follow, result, started};
@@ -74,6 +77,29 @@ fn an_object_that_a_distributor_has_left_is_removed_by_the_next_one() {
         world.clock().sleep(SOME_BEATS).await;
         let second = named().await;
         assert!(second.len() == 1 && second != first, "{second:?}");
+    });
+}
+
+/// P5: what carried an update goes once it is applied, however long its session lives.
+#[test]
+fn a_temporary_object_goes_with_the_update_that_it_carried() {
+    simulated::run(async {
+        let (world, calm) = (World::new(1), Arc::new(Calm));
+        let config = Config { message_payload_bytes_max: 100, ..Config::default() };
+        let service = started(&world, calm, config).await;
+        follow(&service);
+        let mut client = connect(&service.gateway()).await.expect("a session");
+        result(&mut client, create("/a", Lifetime::Persistent)).await.expect("it is made");
+        let data = Some(vec![7; 1_000].into());
+        let set = Request::SetData { path: "/a".into(), data, version: -1 };
+        result(&mut client, set).await.expect("it is set");
+        world.clock().sleep(Duration::from_secs(1)).await;
+        let carried = |entry: &&simulated::Entry| entry.subject.starts_with("temporary/");
+        assert!(world.trace().entries().filter(carried).count() > 0, "it travelled in an object");
+        let prefix = ObjectPath::from("temporary");
+        let left = world.objects().list(Some(&prefix)).try_collect::<Vec<_>>().await;
+        assert_eq!(left.expect("a calm world"), []);
+        result(&mut client, Request::Sync { path: None }).await.expect("its session lives");
     });
 }
 

@@ -3,7 +3,8 @@
 //! An object is put before the slot that names it is logged, under the name of its update, and by whoever numbers that. So one
 //! may put it that has been overtaken since, when its successor has applied the update, and perhaps another one after it and
 //! removed the object. Whoever may have been overtaken therefore looks: once an update is applied, no znode will name its
-//! object that does not name it now. One that dies before it has looked leaves the object.
+//! object that does not name it now. If it dies before it has looked, whoever gets its messages next looks; only where another
+//! had got them too, and has taken them off the queue, the object is left.
 
 use bytes::Bytes;
 use futures_util::future::try_join_all;
@@ -30,6 +31,17 @@ impl Distributor {
             );
         try_join_all(collecting).await?;
         Ok(())
+    }
+
+    /// Removes the objects of those of `decided` that are applied, and whose znodes name others.
+    pub(super) async fn remove_what_came_late(
+        &self,
+        decided: &[Decided],
+        grounds: &mut Grounds,
+    ) -> Result<()> {
+        let mut late = Vec::new();
+        self.add_what_came_late(decided, &mut late, grounds).await?;
+        self.collect(&late, grounds).await
     }
 
     /// Adds to the garbage the objects of those of `decided` that are applied, and whose znodes name others.

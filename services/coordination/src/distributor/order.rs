@@ -77,7 +77,9 @@ impl Applied {
 pub(super) struct Ordered {
     /// Those to number now, in order.
     pub(super) next: Vec<Decided>,
-    /// Whether another instance has numbered some of the others.
+    /// Those that are numbered.
+    pub(super) known: Vec<Decided>,
+    /// Whether another instance has numbered some of these.
     pub(super) has_foreign: bool,
 }
 
@@ -129,8 +131,9 @@ pub(super) async fn ordered(
         while let Some(top) = waiting.last() {
             let through = applied.through(sessions, top.id.session, basis).await?;
             if top.id.sequence <= through.sequence {
-                ordered.has_foreign |= top.id.sequence <= through.by_others;
-                waiting.pop();
+                let known = waiting.pop().expect("the loop holds it");
+                ordered.has_foreign |= known.id.sequence <= through.by_others;
+                ordered.known.push(known);
                 continue;
             }
             if let Some(missing) = missing(sessions, applied, top, through.sequence, basis).await? {
@@ -153,7 +156,7 @@ pub(super) fn unordered(applied: &mut Applied, arrived: Vec<Decided>) -> Ordered
         through.sequence = decided.id.sequence.max(through.sequence);
         is_new
     };
-    Ordered { next: arrived.into_iter().filter(|decided| is_new(decided)).collect(), has_foreign: false }
+    Ordered { next: arrived.into_iter().filter(|decided| is_new(decided)).collect(), ..Ordered::default() }
 }
 
 /// The first update that `decided` has to wait for.
