@@ -87,9 +87,11 @@ impl Engine {
         let storage = Arc::clone(&config.storage);
         let journal_directory = config.data_dir.join(segment::DIRECTORY);
         make_directory(&*storage, &config.data_dir)
-            .and_then(|()| make_directory(&*storage, &journal_directory))
-            .map_err(OpenError::io(format!("make {}", journal_directory.display())))?;
+            .map_err(OpenError::io(format!("make {}", config.data_dir.display())))?;
         let lock = DirectoryLock::take(&config.data_dir)?;
+        // This syncs the data directory, too: with the lock, as another process may have given names there until now.
+        make_directory(&*storage, &journal_directory)
+            .map_err(OpenError::io(format!("make {}", journal_directory.display())))?;
         let format = format::open(&*storage, &config.data_dir)?;
         let base = Base::open(&config, format)?;
         let format = format.renew(&*storage, &config.data_dir)?;
