@@ -298,7 +298,7 @@ impl Parts<'_> {
         let incarnation = recovered.incarnation + 1;
         let position = recovered.position;
         let overlay = Overlay::recovered(std::mem::take(&mut recovered.generation));
-        let mut journal = self.open_journal(recovered, incarnation, place)?;
+        let mut journal = self.open_journal(recovered, incarnation)?;
         let mut store = Store {
             overlay,
             view,
@@ -323,8 +323,6 @@ impl Parts<'_> {
             scratch: Vec::new(),
         };
         self.begin(&mut journal, &mut store, &ends)?;
-        store.spare_room = self.spare.grow(0);
-        store.tail_room = journal.room();
         let advice = format!(
             "if {} is damaged, restore the whole data directory from a copy",
             self.base.path().display()
@@ -332,16 +330,14 @@ impl Parts<'_> {
         let queues = Queues::rebuild(&mut store).map_err(|error| {
             OpenError::io(format!("read the queues ({advice})"))(std::io::Error::other(error))
         })?;
+        self.remove_folded(place);
+        store.spare_room = self.spare.grow(0);
+        store.tail_room = journal.room();
         Ok(Assembled { journal, store, queues, ends, report })
     }
 
     /// The journal's writing end: behind the last record, or in a new segment where that may not be.
-    fn open_journal(
-        &self,
-        recovered: Recovered,
-        incarnation: u64,
-        place: Option<Place>,
-    ) -> Result<Journal, OpenError> {
+    fn open_journal(&self, recovered: Recovered, incarnation: u64) -> Result<Journal, OpenError> {
         const ROOM_MIN: u64 = (INCARNATIONS_MAX * 20 + 256) as u64;
         let attempted = || format!("make a journal segment in {}", self.spare.directory().display());
         *self.facts.closed.lock() = recovered.closed;
@@ -375,13 +371,17 @@ impl Parts<'_> {
                 CurrentSegment { number: header.number, file, end, bytes, zeroed }
             }
         };
-        if let Some(place) = place {
-            self.facts
-                .remove_until(place.sequence, self.spare, &*self.config.storage)
-                .map_err(OpenError::io("remove a journal segment"))?;
-        }
         let (facts, spare) = (Arc::clone(self.facts), Arc::clone(self.spare));
         Ok(Journal { facts, spare, salt: self.format.salt, sequence, current, bytes_since_checkpoint })
+    }
+
+    /// Removes what the checkpoint at `place` holds of the journal. Nothing may fail behind this, nor because of this: a return to the durable
+    /// state that is tried again goes back to the segment that was written last, which may be among those.
+    fn remove_folded(&self, place: Option<Place>) {
+        let Some(place) = place else { return };
+        if let Err(error) = self.facts.remove_until(place.sequence, self.spare, &*self.config.storage) {
+            tracing::warn!(%error, "a journal segment could not be removed; the next checkpoint tries again");
+        }
     }
 
     /// Has the spare hold at least `bytes`, at the cost of the ballast if that must be: a full disk keeps no store from
