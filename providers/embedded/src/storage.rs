@@ -108,7 +108,8 @@ pub(crate) fn make_directory(storage: &dyn Storage, directory: &Path) -> io::Res
     Ok(())
 }
 
-fn cannot_be_asked(error: &io::Error) -> bool {
+/// Whether it is for who asks, or for the file system, that a directory is not synced.
+pub(crate) fn cannot_be_asked(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported
