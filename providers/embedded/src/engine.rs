@@ -39,9 +39,9 @@ use crate::{
     overlay::Overlay,
     queue::Queues,
     record::{Record, RecordKey, Table},
-    recovery::{Recovered, TrustedEnd, recover},
+    recovery::{Recovered, TrustedEnd, is_cut_at_the_start, recover},
     status::{Health, RecoveryReport, Room, Status},
-    storage::make_directory,
+    storage::{Storage, make_directory},
     store::{Growth, Store, item_cache},
 };
 
@@ -93,6 +93,7 @@ impl Engine {
         make_directory(&*storage, &journal_directory)
             .map_err(OpenError::io(format!("make {}", journal_directory.display())))?;
         let format = format::open(&*storage, &config.data_dir)?;
+        check_for_checkpoint(&*storage, &config.data_dir, &journal_directory)?;
         let base = Base::open(&config, format)?;
         let format = format.renew(&*storage, &config.data_dir)?;
         let base = Arc::new(base);
@@ -418,6 +419,16 @@ impl Parts<'_> {
             .and_then(|()| journal.sync(buffer.len()))
             .map_err(OpenError::io("write the journal"))
     }
+}
+
+/// Errors: the checkpoint store is gone that holds what was removed from the journal. No other one may be made in its place.
+fn check_for_checkpoint(storage: &dyn Storage, data_dir: &Path, journal: &Path) -> Result<(), OpenError> {
+    let attempted = || OpenError::io(format!("look for {}", base::file(data_dir).display()));
+    let is_needed = is_cut_at_the_start(storage, journal).map_err(attempted())?;
+    if is_needed && !base::is_there(storage, data_dir).map_err(attempted())? {
+        return Err(OpenError::Missing { file: base::file(data_dir) });
+    }
+    Ok(())
 }
 
 /// Where all earlier incarnations ended, the last one included.

@@ -123,6 +123,13 @@ struct Found {
     header: SegmentHeader,
 }
 
+/// Whether the beginning of the journal in `directory` was removed: then a checkpoint holds it.
+pub(crate) fn is_cut_at_the_start(storage: &dyn Storage, directory: &Path) -> io::Result<bool> {
+    let names = storage.list(directory)?;
+    let first = names.iter().filter_map(|name| segment::number_of(name)).min();
+    Ok(first.is_some_and(|first| first > FIRST_SEGMENT))
+}
+
 fn list(storage: &dyn Storage, directory: &Path, trusted: Option<TrustedEnd>) -> Result<Vec<u64>, OpenError> {
     let attempted = || format!("list {}", directory.display());
     let names = storage.list(directory).map_err(OpenError::io(attempted()))?;
