@@ -144,8 +144,8 @@ impl NameChange {
 pub(crate) struct Faults {
     /// It dies in so many changes to the disk; that one may be done, or done by half.
     pub(crate) dies_in: u64,
-    /// It dies before it has synced a directory that often.
-    pub(crate) dies_in_directory_sync: u64,
+    /// It dies before it has synced the journal's directory that often.
+    pub(crate) dies_in_journal_directory_sync: u64,
     /// That sync of a file fails.
     pub(crate) fails_sync: u64,
     /// That sync of a directory fails.

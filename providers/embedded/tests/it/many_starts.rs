@@ -241,7 +241,7 @@ impl Run {
             faults.dies_in = random.u64(1..400);
         }
         if random.u8(..3) == 0 {
-            faults.dies_in_directory_sync = random.u64(1..8);
+            faults.dies_in_journal_directory_sync = random.u64(1..8);
         }
         if self.trouble == Trouble::FailedSyncs {
             faults.fails_sync = random.u64(..100);
@@ -463,7 +463,7 @@ async fn go_on_in_an_unsynced_segment(faults: Faults) -> Result<Option<i64>, Ope
     let store = Embedded::open(Config { storage: Arc::new(disk.process()), ..small(&data) }).await?;
     let kv = store.key_value();
     // No checkpoint is made meanwhile: the first directory that is synced is the journal's, for a new segment.
-    disk.set_faults(Faults { dies_in_directory_sync: 1, ..Faults::default() });
+    disk.set_faults(Faults { dies_in_journal_directory_sync: 1, ..Faults::default() });
     let fill = async {
         loop {
             durably(&kv, put("filling", 0)).await;
