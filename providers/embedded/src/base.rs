@@ -9,6 +9,7 @@
 //! been checked block by block ([`crate::blocks`]): damage is an error of the operation that met it, which names the place.
 
 use std::{
+    io,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -97,6 +98,11 @@ pub(crate) fn file(data_dir: &Path) -> PathBuf {
     data_dir.join(NAME)
 }
 
+/// Whether a data directory has a store.
+pub(crate) fn is_there(storage: &dyn Storage, data_dir: &Path) -> io::Result<bool> {
+    Ok(storage.list(data_dir)?.iter().any(|name| name == NAME))
+}
+
 /// The store; writing is for the checkpoint alone.
 #[derive(Debug)]
 pub(crate) struct Base {
@@ -138,9 +144,7 @@ impl Base {
     /// Makes the store under another name first, if there is none: a half-made one would not open.
     fn create(&self) -> Result<(), BaseError> {
         let directory = self.path.parent().expect("the store lies in the data directory");
-        let name = self.path.file_name().expect("the store has a name").to_string_lossy();
-        let names = self.storage.list(directory).map_err(boxed)?;
-        if names.iter().any(|found| *found == name) {
+        if is_there(&*self.storage, directory).map_err(boxed)? {
             return Ok(());
         }
         self.replace(|_| Ok(()))

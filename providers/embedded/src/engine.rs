@@ -39,9 +39,9 @@ use crate::{
     overlay::Overlay,
     queue::Queues,
     record::{Record, RecordKey, Table},
-    recovery::{Recovered, TrustedEnd, recover},
+    recovery::{Recovered, TrustedEnd, is_cut_at_the_start, recover},
     status::{Health, RecoveryReport, Room, Status},
-    storage::make_directory,
+    storage::{Storage, make_directory},
     store::{Growth, Store, item_cache},
 };
 
@@ -87,10 +87,13 @@ impl Engine {
         let storage = Arc::clone(&config.storage);
         let journal_directory = config.data_dir.join(segment::DIRECTORY);
         make_directory(&*storage, &config.data_dir)
-            .and_then(|()| make_directory(&*storage, &journal_directory))
-            .map_err(OpenError::io(format!("make {}", journal_directory.display())))?;
+            .map_err(OpenError::io(format!("make {}", config.data_dir.display())))?;
         let lock = DirectoryLock::take(&config.data_dir)?;
+        // This syncs the data directory, too: with the lock, as another process may have given names there until now.
+        make_directory(&*storage, &journal_directory)
+            .map_err(OpenError::io(format!("make {}", journal_directory.display())))?;
         let format = format::open(&*storage, &config.data_dir)?;
+        check_for_checkpoint(&*storage, &config.data_dir, &journal_directory)?;
         let base = Base::open(&config, format)?;
         let format = format.renew(&*storage, &config.data_dir)?;
         let base = Arc::new(base);
@@ -296,7 +299,7 @@ impl Parts<'_> {
         let incarnation = recovered.incarnation + 1;
         let position = recovered.position;
         let overlay = Overlay::recovered(std::mem::take(&mut recovered.generation));
-        let mut journal = self.open_journal(recovered, incarnation, place)?;
+        let mut journal = self.open_journal(recovered, incarnation)?;
         let mut store = Store {
             overlay,
             view,
@@ -321,8 +324,6 @@ impl Parts<'_> {
             scratch: Vec::new(),
         };
         self.begin(&mut journal, &mut store, &ends)?;
-        store.spare_room = self.spare.grow(0);
-        store.tail_room = journal.room();
         let advice = format!(
             "if {} is damaged, restore the whole data directory from a copy",
             self.base.path().display()
@@ -330,16 +331,14 @@ impl Parts<'_> {
         let queues = Queues::rebuild(&mut store).map_err(|error| {
             OpenError::io(format!("read the queues ({advice})"))(std::io::Error::other(error))
         })?;
+        self.remove_folded(place);
+        store.spare_room = self.spare.grow(0);
+        store.tail_room = journal.room();
         Ok(Assembled { journal, store, queues, ends, report })
     }
 
     /// The journal's writing end: behind the last record, or in a new segment where that may not be.
-    fn open_journal(
-        &self,
-        recovered: Recovered,
-        incarnation: u64,
-        place: Option<Place>,
-    ) -> Result<Journal, OpenError> {
+    fn open_journal(&self, recovered: Recovered, incarnation: u64) -> Result<Journal, OpenError> {
         const ROOM_MIN: u64 = (INCARNATIONS_MAX * 20 + 256) as u64;
         let attempted = || format!("make a journal segment in {}", self.spare.directory().display());
         *self.facts.closed.lock() = recovered.closed;
@@ -373,13 +372,17 @@ impl Parts<'_> {
                 CurrentSegment { number: header.number, file, end, bytes, zeroed }
             }
         };
-        if let Some(place) = place {
-            self.facts
-                .remove_until(place.sequence, self.spare, &*self.config.storage)
-                .map_err(OpenError::io("remove a journal segment"))?;
-        }
         let (facts, spare) = (Arc::clone(self.facts), Arc::clone(self.spare));
         Ok(Journal { facts, spare, salt: self.format.salt, sequence, current, bytes_since_checkpoint })
+    }
+
+    /// Removes what the checkpoint at `place` holds of the journal. Nothing may fail behind this, nor because of this: a return to the durable
+    /// state that is tried again goes back to the segment that was written last, which may be among those.
+    fn remove_folded(&self, place: Option<Place>) {
+        let Some(place) = place else { return };
+        if let Err(error) = self.facts.remove_until(place.sequence, self.spare, &*self.config.storage) {
+            tracing::warn!(%error, "a journal segment could not be removed; the next checkpoint tries again");
+        }
     }
 
     /// Has the spare hold at least `bytes`, at the cost of the ballast if that must be: a full disk keeps no store from
@@ -416,6 +419,16 @@ impl Parts<'_> {
             .and_then(|()| journal.sync(buffer.len()))
             .map_err(OpenError::io("write the journal"))
     }
+}
+
+/// Errors: the checkpoint store is gone that holds what was removed from the journal. No other one may be made in its place.
+fn check_for_checkpoint(storage: &dyn Storage, data_dir: &Path, journal: &Path) -> Result<(), OpenError> {
+    let attempted = || OpenError::io(format!("look for {}", base::file(data_dir).display()));
+    let is_needed = is_cut_at_the_start(storage, journal).map_err(attempted())?;
+    if is_needed && !base::is_there(storage, data_dir).map_err(attempted())? {
+        return Err(OpenError::Missing { file: base::file(data_dir) });
+    }
+    Ok(())
 }
 
 /// Where all earlier incarnations ended, the last one included.

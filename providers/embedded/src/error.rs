@@ -25,7 +25,7 @@ pub enum OpenError {
         /// Where the damage starts.
         offset: u64,
     },
-    /// A journal segment, or the `format` record, that had been durable is not there. Nothing was changed.
+    /// A journal segment, the checkpoint store or the `format` record, which had been durable, is not there. Nothing was changed.
     #[error(
         "{} is missing, and what it held had been durable: put it back or restore the data directory from a copy; to go on without what it held, start with another directory",
         file.display()

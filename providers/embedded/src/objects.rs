@@ -1,12 +1,21 @@
 //! Objects as files under the data directory, synced with their names (O1).
 //!
+//! A name that is found may be in the page cache alone: whoever gave it may have died, or failed, or still be at work, before it was durable.
+//! Invariants
+//! - Who asks whether an object exists, or hears so from a put, may rest on it (O2): its name, and those of the directories above it, are synced first.
+//! - So are those of the directories above an object before a put of it is acknowledged, once in a start: the local store syncs only the
+//!   directories that it has made itself.
+//! - What an earlier start left is synced by a walk in the background. Until that is over who reads an object has its
+//!   name synced, too.
+//!
+//! Nothing rests on a list alone, which is why those do not wait for the walk. Objects put in parts, and copies, of which nobody makes
+//! any, are left to the local store.
+//!
 //! Files find the disk full by themselves, whatever the journal has kept for itself. What was refused is remembered, so
 //! that the status can say so, and asked of the disk again when the status is: nobody else may ever write.
 
 use std::{
-    fmt,
-    fs::{self, DirEntry},
-    io,
+    fmt, fs, io,
     ops::Range,
     path::{Path, PathBuf},
     sync::Arc,
@@ -24,10 +33,13 @@ use object_store::{
 use parking_lot::Mutex;
 use ports::objects::{self, ObjectError, ObjectPath, ObjectStore, PutOptions, PutPayload};
 
+use self::names::Names;
 use crate::{
     error::OpenError,
     storage::{Storage, make_directory},
 };
+
+mod names;
 
 type Result<T, E = ObjectError> = std::result::Result<T, E>;
 
@@ -40,6 +52,9 @@ pub(crate) struct Objects {
     files: LocalFileSystem,
     storage: Arc<dyn Storage>,
     trial: PathBuf,
+    names: Arc<Names>,
+    /// No name is synced: a test's broken variant.
+    trusts_names: bool,
     /// The bytes of the last object that was refused for want of room, if none was written since.
     refused: Mutex<Option<u64>>,
 }
@@ -54,19 +69,23 @@ pub(crate) fn open(
     make_directory(&*storage, directory).map_err(OpenError::io(attempted()))?;
     let files = LocalFileSystem::new_with_prefix(directory)
         .map_err(|error| OpenError::io(attempted())(std::io::Error::other(error)))?;
-    // A disk that has no room for an empty file is cleared by a later start.
-    if let Ok(opened) = moment_of_files(&trial) {
-        let root = directory.to_owned();
-        let clearing = thread::Builder::new().name("objects".into()).spawn(move || clear(&root, opened));
-        clearing.map_err(OpenError::io(format!("clear {}", directory.display())))?;
-    }
-    Ok(Objects { files: files.with_fsync(true), storage, trial, refused: Mutex::default() })
+    // As the local store calls it.
+    let root = fs::canonicalize(directory).map_err(OpenError::io(attempted()))?;
+    let names = Arc::new(Names::new(root, Arc::clone(&storage)));
+    let walk = {
+        // On a disk that has no room for an empty file a later start removes what is left.
+        let (names, opened) = (Arc::clone(&names), moment_of_files(&trial).ok());
+        thread::Builder::new().name("objects".into()).spawn(move || names.sweep(opened))
+    };
+    walk.map_err(OpenError::io(format!("walk through {}", directory.display())))?;
+    let files = files.with_fsync(true);
+    Ok(Objects { files, storage, trial, names, trusts_names: false, refused: Mutex::default() })
 }
 
 impl Objects {
     /// Breaks O1 on purpose: objects are acknowledged before they and their names are synced.
     pub(crate) fn acknowledging_before_sync(self) -> Self {
-        Self { files: self.files.with_fsync(false), ..self }
+        Self { files: self.files.with_fsync(false), trusts_names: true, ..self }
     }
 }
 
@@ -76,34 +95,6 @@ fn moment_of_files(trial: &Path) -> io::Result<SystemTime> {
     let written = fs::metadata(trial)?.modified();
     fs::remove_file(trial)?;
     written
-}
-
-/// Removes what puts had staged in `directory` before `opened`, when a death stopped them. It looks at every file, so
-/// nobody waits for it; what it misses goes at the next start.
-fn clear(directory: &Path, opened: SystemTime) {
-    let Ok(entries) = fs::read_dir(directory) else { return };
-    for entry in entries.flatten() {
-        let path = entry.path();
-        let is_old = |entry: &DirEntry| {
-            entry.metadata().and_then(|file| file.modified()).is_ok_and(|written| written < opened)
-        };
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            clear(&path, opened);
-        } else if is_staged(&path) && is_old(&entry) {
-            let file = path.display();
-            match fs::remove_file(&path) {
-                Ok(()) => tracing::debug!(%file, "removed an object that was never finished"),
-                Err(error) => tracing::warn!(%error, %file, "an object that was never finished stays"),
-            }
-        }
-    }
-}
-
-/// The local store writes to `NAME#NUMBER`, which no object can be called, and renames.
-fn is_staged(path: &Path) -> bool {
-    let name = path.file_name().and_then(|name| name.to_str());
-    let number = name.and_then(|name| name.rsplit_once('#')).map(|(_, number)| number);
-    number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 impl Objects {
@@ -135,6 +126,25 @@ impl Objects {
     }
 }
 
+impl Objects {
+    async fn sync_names(
+        &self,
+        path: &ObjectPath,
+        sync: impl FnOnce(&Names, &Path) -> io::Result<()> + Send + 'static,
+    ) -> Result<()> {
+        if self.trusts_names {
+            return Ok(());
+        }
+        let file = self.files.path_to_filesystem(path)?;
+        let names = Arc::clone(&self.names);
+        let synced = tokio::task::spawn_blocking(move || sync(&names, &file)).await;
+        synced
+            .map_err(io::Error::other)
+            .flatten()
+            .map_err(|source| ObjectError::Generic { store: "disk", source: Box::new(source) })
+    }
+}
+
 impl fmt::Display for Objects {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.files, f)
@@ -150,7 +160,16 @@ impl ObjectStore for Objects {
         options: PutOptions,
     ) -> Result<PutResult> {
         let bytes = payload.content_length() as u64;
-        let result = self.files.put_opts(path, payload, options).await;
+        let mut result = self.files.put_opts(path, payload, options).await;
+        let synced = match &result {
+            Ok(_) if self.names.are_known_above(&self.files.path_to_filesystem(path)?) => Ok(()),
+            Ok(_) => self.sync_names(path, Names::sync_directories_above).await,
+            Err(ObjectError::AlreadyExists { .. }) => self.sync_names(path, Names::sync).await,
+            Err(_) => Ok(()),
+        };
+        if let Err(error) = synced {
+            result = Err(error);
+        }
         self.note(&result, bytes);
         result
     }
@@ -164,11 +183,20 @@ impl ObjectStore for Objects {
     }
 
     async fn get_opts(&self, path: &ObjectPath, options: GetOptions) -> Result<GetResult> {
-        self.files.get_opts(path, options).await
+        let is_asked_for = options.head;
+        let result = self.files.get_opts(path, options).await?;
+        if is_asked_for || !self.names.is_swept() {
+            self.sync_names(path, Names::sync).await?;
+        }
+        Ok(result)
     }
 
     async fn get_ranges(&self, path: &ObjectPath, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        self.files.get_ranges(path, ranges).await
+        let result = self.files.get_ranges(path, ranges).await?;
+        if !self.names.is_swept() {
+            self.sync_names(path, Names::sync).await?;
+        }
+        Ok(result)
     }
 
     fn delete_stream(
@@ -188,36 +216,5 @@ impl ObjectStore for Objects {
 
     async fn copy_opts(&self, from: &ObjectPath, to: &ObjectPath, options: CopyOptions) -> Result<()> {
         self.files.copy_opts(from, to, options).await
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs::File;
-
-    use super::*;
-
-    #[test]
-    fn what_is_staged_by_puts_of_this_start_is_left_alone() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let folder = directory.path().join("znodes");
-        fs::create_dir(&folder).expect("it is made");
-        fs::write(folder.join("old#1"), "par").expect("the disk has room");
-        let hour = std::time::Duration::from_hours(1);
-        let before = SystemTime::now() - hour;
-        File::options()
-            .write(true)
-            .open(folder.join("old#1"))
-            .and_then(|file| file.set_modified(before))
-            .expect("dated");
-        let opened = moment_of_files(&directory.path().join(TRIAL)).expect("the disk has room");
-        for name in ["new#1", "whole", "no#number#x", "no#"] {
-            fs::write(folder.join(name), "any").expect("the disk has room");
-        }
-        clear(directory.path(), opened);
-        assert!(!folder.join("old#1").exists());
-        for name in ["new#1", "whole", "no#number#x", "no#"] {
-            assert!(folder.join(name).exists(), "{name}");
-        }
     }
 }

@@ -322,3 +322,6 @@ pub(crate) fn replay(generation: &mut Generation, key: RecordKey, record: Option
     generation.order.insert(key.clone());
     generation.slots.insert(key, Slot { record, dirty: false, known, shadows: over_store, estimate: 0 });
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,6 +15,11 @@
 //! The record at the very end was perhaps never durable: an earlier start may have failed to sync it and died
 //! while the page cache still had it. It is written again before its state is served.
 //!
+//! So was perhaps the name of the last segment, where that start died between giving it and syncing it: the journal's directory
+//! is synced before anything is read of what it lists. The data directory is by whoever opens it
+//! ([`crate::engine::Engine::open`]), in whose place a return to the durable state needs nothing: names there are
+//! given in a start alone.
+//!
 //! A zeroed tail is not a torn one: segments are allocated ahead and read as zeros.
 
 use std::{
@@ -118,6 +123,13 @@ struct Found {
     header: SegmentHeader,
 }
 
+/// Whether the beginning of the journal in `directory` was removed: then a checkpoint holds it.
+pub(crate) fn is_cut_at_the_start(storage: &dyn Storage, directory: &Path) -> io::Result<bool> {
+    let names = storage.list(directory)?;
+    let first = names.iter().filter_map(|name| segment::number_of(name)).min();
+    Ok(first.is_some_and(|first| first > FIRST_SEGMENT))
+}
+
 fn list(storage: &dyn Storage, directory: &Path, trusted: Option<TrustedEnd>) -> Result<Vec<u64>, OpenError> {
     let attempted = || format!("list {}", directory.display());
     let names = storage.list(directory).map_err(OpenError::io(attempted()))?;
@@ -132,6 +144,9 @@ fn list(storage: &dyn Storage, directory: &Path, trusted: Option<TrustedEnd>) ->
             storage.sync_directory(directory).map_err(OpenError::io(attempted()))?;
         }
     }
+    // Who named the last one may have died before the name was durable.
+    let attempted = || format!("sync {}", directory.display());
+    storage.sync_directory(directory).map_err(OpenError::io(attempted()))?;
     Ok(numbers)
 }
 

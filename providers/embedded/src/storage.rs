@@ -5,7 +5,8 @@
 //!
 //! Invariants
 //! - `write_at` and `set_len` promise nothing before `sync_data` returned `Ok`.
-//! - A created, renamed or removed name is durable only after `sync_directory`.
+//! - A created, renamed or removed name is durable only after `sync_directory`. Who finds a name does not know whether it is:
+//!   whoever gave it may have died in between. So a start syncs each directory before anything rests on what is there.
 //! - After a failed sync nothing is known about what was written before it: the kernel may have dropped the
 //!   dirty pages and marked them clean. Nobody here tries the same sync again.
 
@@ -84,16 +85,20 @@ pub(crate) fn is_about_room(error: &io::Error) -> bool {
     )
 }
 
-/// Makes a directory and those above it, and their names durable. The last one's name is synced even if it was there: whoever
-/// made it may have died before.
+/// Makes a directory and those above it, and their names durable: from the top, each before the next is made. So of what an
+/// earlier call left when its process died only the lowest name may not be durable, and that one is synced again.
 pub(crate) fn make_directory(storage: &dyn Storage, directory: &Path) -> io::Result<()> {
     let missing = directory.ancestors().take_while(|above| !is_there(above)).count();
-    storage.create_directory(directory)?;
-    for (made, above) in directory.ancestors().skip(1).take(missing.max(1)).enumerate() {
+    let row: Vec<&Path> = directory.ancestors().take(missing + 1).collect();
+    for (made, directory) in row.into_iter().rev().enumerate() {
+        if made > 0 {
+            storage.create_directory(directory)?;
+        }
+        let Some(above) = directory.parent() else { continue };
         let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
         match storage.sync_directory(above) {
             // Nothing was made there now, and who may not list it, or whose file system knows no such sync, cannot do more.
-            Err(error) if made >= missing && cannot_be_asked(&error) => {
+            Err(error) if made == 0 && cannot_be_asked(&error) => {
                 tracing::debug!(directory = %above.display(), %error, "the directory above is not synced");
             }
             Err(error) => return Err(io::Error::other(format!("sync {}: {error}", above.display()))),
@@ -103,7 +108,8 @@ pub(crate) fn make_directory(storage: &dyn Storage, directory: &Path) -> io::Res
     Ok(())
 }
 
-fn cannot_be_asked(error: &io::Error) -> bool {
+/// Whether it is for who asks, or for the file system, that a directory is not synced.
+pub(crate) fn cannot_be_asked(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported

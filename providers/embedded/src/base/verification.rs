@@ -9,7 +9,7 @@ use std::{path::Path, sync::Arc};
 use bytes::Bytes;
 use redb::{ReadableDatabase, ReadableTable, TableError};
 
-use super::{BaseError, CACHE_BYTES_ONCE, NAME, RECORDS, boxed, database_in, file};
+use super::{BaseError, CACHE_BYTES_ONCE, RECORDS, boxed, database_in, file, is_there};
 use crate::{
     blocks::{self, Blocks, Writes},
     error::OpenError,
@@ -26,7 +26,7 @@ pub(crate) fn verify(
 ) -> Result<Option<u64>, OpenError> {
     let path = file(data_dir);
     let attempted = || OpenError::io(format!("read {}", path.display()));
-    if !storage.list(data_dir).map_err(attempted())?.iter().any(|name| name == NAME) {
+    if !is_there(storage, data_dir).map_err(attempted())? {
         return Err(OpenError::Missing { file: path });
     }
     let opened = storage.open(&path).map_err(attempted())?;

@@ -82,7 +82,11 @@ impl JournalFacts {
             closed.iter().take_while(|old| old.last_sequence <= sequence).map(|old| old.number).collect()
         };
         for number in covered {
-            storage.remove(&spare.directory().join(segment::file_name(number)))?;
+            match storage.remove(&spare.directory().join(segment::file_name(number))) {
+                // An earlier try has failed in its sync.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                removed => removed?,
+            }
             // Oldest first also after a power loss: a gap in the middle would read as damage.
             storage.sync_directory(spare.directory())?;
             self.closed.lock().retain(|old| old.number != number);

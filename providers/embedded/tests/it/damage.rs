@@ -14,7 +14,9 @@ use ports::{
     key_value::{Action, Scan},
 };
 
-use crate::world::{block_on, config, directory, durably, eventually, key, message, patient, put, settle};
+use crate::world::{
+    block_on, config, directory, durably, eventually, key, message, patient, put, settle, value,
+};
 
 /// How many places are tried.
 const PLACES: usize = 60;
@@ -334,5 +336,34 @@ fn verification_writes_nothing_and_takes_a_store_that_was_not_closed() {
         let before = fs::read(file(killed.path())).expect("it reads");
         assert!(embedded::verify(killed.path()).expect("it is whole").is_some_and(|records| records > 300));
         assert!(fs::read(file(killed.path())).expect("it reads") == before, "looking has changed it");
+    });
+}
+
+/// D1: what the journal has no longer was in the checkpoint store, and no other one is made in its place.
+#[test]
+fn a_directory_whose_checkpoint_store_is_gone_refuses_to_start_and_names_it() {
+    let directory = directory();
+    let path = directory.path();
+    let config = Config { checkpoint_bytes: 20 << 10, journal_segment_bytes: 16 << 10, ..config(path) };
+    block_on(async {
+        let store = Embedded::open(config.clone()).await.expect("the store opens");
+        let kv = store.key_value();
+        let mut number = 0;
+        while path.join("journal/00000001.log").exists() {
+            assert!(number < 5_000, "no segment was removed");
+            number += 1;
+            durably(&kv, put("kept", number)).await;
+        }
+        store.close().await;
+        drop((store, kv));
+        let file = path.join("state.redb");
+        let kept = fs::read(&file).expect("it reads");
+        fs::remove_file(&file).expect("it goes");
+        let refused = Embedded::open(config.clone()).await.expect_err("what it held is gone");
+        assert!(matches!(&refused, OpenError::Missing { file: missing } if *missing == file), "{refused:?}");
+        assert!(!file.exists(), "nothing was made in its place");
+        fs::write(&file, kept).expect("it is put back");
+        let store = Embedded::open(config).await.expect("the store opens");
+        assert_eq!(value(&store.key_value(), "kept").await, Some(number));
     });
 }

@@ -1,0 +1,149 @@
+//! O1, O2: names of objects that nobody may have synced are durable before anything rests on them.
+//!
+//! The local store names an object and syncs its directory then; whoever died, or failed, in between left a name that the next
+//! one finds like any other. The files are real, so no power can be lost here: what counts is that nothing is
+//! answered while the directories cannot be synced, and which of them have been when it is.
+
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use embedded::{
+    Config, Embedded,
+    storage::{DiskStorage, Intercepted, Operation},
+};
+use ports::objects::{ObjectError, ObjectPath, ObjectStore, ObjectStoreExt as _, PutMode};
+use tempfile::TempDir;
+
+use crate::world::{block_on, directory, eventually, found};
+
+/// The directories of objects that were synced, and whether they cannot be.
+#[derive(Debug, Default)]
+struct Syncs {
+    synced: Mutex<BTreeSet<PathBuf>>,
+    fail: AtomicBool,
+}
+
+impl Syncs {
+    /// The storage of a data directory.
+    fn storage(self: &Arc<Self>, objects: PathBuf) -> Arc<Intercepted<DiskStorage>> {
+        let syncs = Arc::clone(self);
+        Arc::new(Intercepted::new(DiskStorage, move |operation, path| {
+            if operation != Operation::SyncDirectory || !path.starts_with(&objects) {
+                return Ok(());
+            }
+            if syncs.fail.load(Ordering::SeqCst) {
+                return Err(io::Error::from_raw_os_error(libc::EIO));
+            }
+            syncs.synced.lock().expect("nobody panics holding it").insert(path.to_owned());
+            Ok(())
+        }))
+    }
+
+    fn has(&self, directories: &[PathBuf]) -> bool {
+        let synced = self.synced.lock().expect("nobody panics holding it");
+        directories.iter().all(|directory| synced.contains(directory))
+    }
+}
+
+/// A store on files that an earlier start left: an object, and an empty directory.
+struct Left {
+    _directory: TempDir,
+    root: PathBuf,
+    syncs: Arc<Syncs>,
+    store: Embedded,
+}
+
+const LEFT: &str = "znodes/1/left";
+
+async fn left(fail: bool) -> Left {
+    let directory = directory();
+    let data = fs::canonicalize(directory.path()).expect("it is there");
+    let root = data.join("objects");
+    for made in ["znodes/1", "znodes/2"] {
+        fs::create_dir_all(root.join(made)).expect("it is made");
+    }
+    fs::write(root.join(LEFT), "whole").expect("the disk has room");
+    let syncs = Arc::new(Syncs { fail: AtomicBool::new(fail), ..Syncs::default() });
+    let config = Config { storage: syncs.storage(root.clone()), ..Config::new(&data) };
+    let store = Embedded::open(config).await.expect("the store opens");
+    Left { _directory: directory, root, syncs, store }
+}
+
+async fn create(objects: &Arc<dyn ObjectStore>, name: &str) -> Result<(), ObjectError> {
+    let put = objects.put_opts(&ObjectPath::from(name), "new".into(), PutMode::Create.into()).await;
+    put.map(|_| ())
+}
+
+fn row(root: &Path, below: &[&str]) -> Vec<PathBuf> {
+    below.iter().map(|below| root.join(below)).chain([root.to_owned()]).collect()
+}
+
+/// O2.
+#[test]
+fn an_object_is_said_to_exist_when_its_name_is_durable() {
+    block_on(async {
+        let Left { root, syncs, store, .. } = &left(true).await;
+        let refused = create(&store.objects(), LEFT).await;
+        assert!(matches!(refused, Err(ObjectError::Generic { .. })), "its name is not durable: {refused:?}");
+        syncs.fail.store(false, Ordering::SeqCst);
+        let exists = create(&store.objects(), LEFT).await;
+        assert!(matches!(exists, Err(ObjectError::AlreadyExists { .. })), "{exists:?}");
+        assert!(syncs.has(&row(root, &["znodes", "znodes/1"])), "{syncs:?}");
+        // Of this start's own objects, too: whoever makes them may not be done yet.
+        create(&store.objects(), "znodes/1/new").await.expect("the disk has room");
+        syncs.fail.store(true, Ordering::SeqCst);
+        let refused = create(&store.objects(), "znodes/1/new").await;
+        assert!(matches!(refused, Err(ObjectError::Generic { .. })), "{refused:?}");
+    });
+}
+
+/// O1: the local store syncs the directory that the object lies in, and not the name of that directory if it was there.
+#[test]
+fn a_put_is_acknowledged_when_the_directories_above_the_object_are_durable() {
+    block_on(async {
+        let Left { root, syncs, store, .. } = &left(true).await;
+        create(&store.objects(), "znodes/2/new").await.expect_err("znodes/2 may not last");
+        syncs.fail.store(false, Ordering::SeqCst);
+        create(&store.objects(), "znodes/2/newer").await.expect("the disk has room");
+        assert!(syncs.has(&row(root, &["znodes"])), "{syncs:?}");
+        // Now they are known to be: nobody asks the disk again.
+        syncs.fail.store(true, Ordering::SeqCst);
+        create(&store.objects(), "znodes/2/newest").await.expect("the disk has room");
+    });
+}
+
+/// O1: whoever has read an object may say so.
+#[test]
+fn an_object_that_an_earlier_start_left_is_read_when_its_name_is_durable() {
+    block_on(async {
+        let Left { root, syncs, store, .. } = &left(true).await;
+        let (objects, path) = (store.objects(), ObjectPath::from(LEFT));
+        objects.get(&path).await.expect_err("its name is not durable");
+        objects.head(&path).await.expect_err("its name is not durable");
+        objects.get_range(&path, 0..2).await.expect_err("its name is not durable");
+        syncs.fail.store(false, Ordering::SeqCst);
+        let whole = objects.get(&path).await.expect("it is there").bytes().await;
+        assert_eq!(whole.expect("it is read"), "whole");
+        assert!(syncs.has(&row(root, &["znodes", "znodes/1"])), "{syncs:?}");
+    });
+}
+
+#[test]
+fn every_directory_that_an_earlier_start_left_is_synced_and_then_nobody_waits_for_that() {
+    block_on(async {
+        let Left { root, syncs, store, .. } = &left(false).await;
+        eventually("all are synced", || syncs.has(&row(root, &["znodes", "znodes/1", "znodes/2"]))).await;
+        syncs.fail.store(true, Ordering::SeqCst);
+        // The walk notes its end behind the last sync.
+        let (objects, path) = (store.objects(), ObjectPath::from(LEFT));
+        found("reads go on", async || objects.get(&path).await.ok()).await;
+        objects.head(&path).await.expect_err("who asks whether it exists may rest on the answer");
+    });
+}
