@@ -14,7 +14,10 @@ mod provider;
 mod same_store;
 mod wiring;
 
-use std::process::ExitCode;
+use std::{
+    io::{self, Write as _},
+    process::ExitCode,
+};
 
 use clap::{Parser, Subcommand};
 
@@ -51,7 +54,8 @@ fn main() -> ExitCode {
         Command::Completions(arguments) => commands::completions::run::<Cli>(&arguments),
     };
     ended.unwrap_or_else(|error| {
-        eprintln!("landfast: {error:#}");
+        // Where nobody can be told, the exit code has to do.
+        let _ = writeln!(io::stderr(), "landfast: {error:#}");
         ExitCode::FAILURE
     })
 }

@@ -26,7 +26,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let body = arguments.target.get("/v1/status")?;
     let status = read(&body)?;
     let text = if arguments.json { format!("{}\n", body.trim_end()) } else { table(&status)? };
-    Ok(super::print(&text)?)
+    super::print(&text)
 }
 
 /// The status in an answer's body.

@@ -1,6 +1,11 @@
 //! `status`, `doctor` and `completions`.
 
-use std::{net::TcpListener, time::Duration};
+use std::{
+    fs, io,
+    net::TcpListener,
+    process::{Command, Stdio},
+    time::Duration,
+};
 
 use crate::process::{Server, landfast, run, serve, text};
 
@@ -32,6 +37,43 @@ fn status_without_a_server_says_what_to_run() {
     assert_eq!(output.status.code(), Some(1));
     let complaint = text(&output.stderr);
     assert!(complaint.contains(&url) && complaint.contains("landfast serve"), "{complaint}");
+}
+
+/// Its reader may have gone (`landfast doctor | head -1`), or the disk may be full.
+#[test]
+fn who_cannot_be_told_learns_it_from_the_exit_code() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let full = || fs::File::create("/dev/full").expect("it is there");
+    let unread = || io::pipe().expect("a pipe").1;
+    let ends = |arguments: &[&str], stdout: Stdio, stderr: Stdio| {
+        let mut command = landfast(directory.path(), arguments);
+        command.stdout(stdout).stderr(stderr).status().expect("the binary starts").code()
+    };
+    let refused = ["status", "--url", "http://127.0.0.1:1"];
+    assert_eq!(ends(&refused, Stdio::null(), full().into()), Some(1));
+    assert_eq!(ends(&refused, Stdio::null(), unread().into()), Some(1));
+    assert_eq!(ends(&["completions", "bash"], unread().into(), full().into()), Some(0));
+    assert_eq!(ends(&["completions", "bash"], full().into(), full().into()), Some(1));
+    assert_eq!(ends(&["--help"], unread().into(), full().into()), Some(0));
+}
+
+#[test]
+fn stdout_that_cannot_be_written_is_named() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let full = || fs::File::create("/dev/full").expect("it is there");
+    let said = |mut command: Command| {
+        let output = command.stdout(full()).stderr(Stdio::piped()).output().expect("the binary starts");
+        assert_eq!(output.status.code(), Some(1));
+        text(&output.stderr)
+    };
+    let complaint = said(landfast(directory.path(), &["completions", "bash"]));
+    assert!(
+        complaint.starts_with("landfast: stdout cannot be written; send it somewhere else: "),
+        "{complaint}"
+    );
+    let complaint = said(serve(directory.path(), &[]));
+    let (_, complaint) = complaint.split_once("landfast: the ready line, ").expect("it is named");
+    assert!(complaint.contains("stdout cannot be written"), "{complaint}");
 }
 
 #[test]
