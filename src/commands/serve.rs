@@ -107,10 +107,12 @@ impl Stop {
 /// Logs go to stderr: stdout holds the `ready` line alone. A line that cannot be written, because the disk is full or its
 /// reader has gone, is dropped: whoever is served notices nothing.
 fn start_logs() -> anyhow::Result<()> {
-    let filter = match (env::var("LANDFAST_LOG"), env::var("RUST_LOG")) {
-        (Ok(filter), _) => EnvFilter::try_new(filter).context("LANDFAST_LOG")?,
-        (_, Ok(filter)) => EnvFilter::try_new(filter).context("RUST_LOG")?,
-        _ => EnvFilter::new("info"),
+    let set = ["LANDFAST_LOG", "RUST_LOG"].into_iter().find_map(|name| Some((name, env::var(name).ok()?)));
+    let filter = match set {
+        Some((name, filter)) => EnvFilter::try_new(&filter).with_context(|| {
+            format!("{name}={filter}: give levels, as in `debug` or `info,zookeeper_frontend=debug`")
+        })?,
+        None => EnvFilter::new("info"),
     };
     tracing_subscriber::fmt()
         .with_env_filter(filter)

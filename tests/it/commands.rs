@@ -39,6 +39,46 @@ fn status_without_a_server_says_what_to_run() {
     assert!(complaint.contains(&url) && complaint.contains("landfast serve"), "{complaint}");
 }
 
+#[test]
+fn status_says_what_is_wrong_with_the_address() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let says = |url: &str| {
+        let output = run(&mut landfast(directory.path(), &["status", "--url", url]));
+        assert_eq!(output.status.code(), Some(1), "{url}");
+        text(&output.stderr)
+    };
+    for url in ["127.0.0.1:7600", "", "https://x", "nonsense", "http://", "http://127.0.0.1:7600/nope"] {
+        let complaint =
+            format!("--url (LANDFAST_URL) {url:?}: give http://HOST:PORT and nothing behind it\n");
+        assert_eq!(says(url), format!("landfast: {complaint}"));
+    }
+    let server = Server::start(&mut serve(directory.path(), &[]));
+    let url = format!("http://{}", server.address("zookeeper"));
+    let complaint = says(&url);
+    assert!(complaint.contains(&url) && complaint.contains("give the address behind `http=`"), "{complaint}");
+    let output = run(&mut landfast(
+        directory.path(),
+        &["status", "--url", &format!("http://{}/", server.address("http"))],
+    ));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+#[test]
+fn doctor_says_as_a_start_would_that_the_data_directory_is_none() {
+    let directory = tempfile::tempdir().expect("a directory");
+    fs::write(directory.path().join("taken"), "").expect("a file");
+    for place in ["taken", "taken/below"] {
+        let arguments =
+            ["doctor", "--zookeeper", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data-dir", place];
+        let output = run(&mut landfast(directory.path(), &arguments));
+        assert_eq!(output.status.code(), Some(1));
+        let shown = text(&output.stdout);
+        assert!(shown.contains("fail  data directory  taken is there and is not a directory\n"), "{shown}");
+        assert!(shown.contains("choose another --data-dir"), "{shown}");
+        assert!(!shown.contains("permissions"), "{shown}");
+    }
+}
+
 /// Its reader may have gone (`landfast doctor | head -1`), or the disk may be full.
 #[test]
 fn who_cannot_be_told_learns_it_from_the_exit_code() {

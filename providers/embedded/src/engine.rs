@@ -86,9 +86,9 @@ impl Engine {
     pub(crate) fn open(config: Config) -> Result<Arc<Self>, OpenError> {
         let storage = Arc::clone(&config.storage);
         let journal_directory = config.data_dir.join(segment::DIRECTORY);
-        make_directory(&*storage, &config.data_dir)
-            .and_then(|()| make_directory(&*storage, &journal_directory))
-            .map_err(OpenError::io(format!("make {}", journal_directory.display())))?;
+        for directory in [&config.data_dir, &journal_directory] {
+            make_directory(&*storage, directory).map_err(OpenError::making(directory))?;
+        }
         let lock = DirectoryLock::take(&config.data_dir)?;
         let format = format::open(&*storage, &config.data_dir)?;
         let base = Base::open(&config, format)?;
