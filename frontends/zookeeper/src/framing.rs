@@ -149,6 +149,11 @@ impl Frames {
         self.position < self.block.len() || self.frame_bytes(0) != Ok(None)
     }
 
+    /// Whether a frame has begun to arrive, and there is nothing before it.
+    pub fn has_unfinished(&self) -> bool {
+        !self.has_next() && !self.buffer.is_empty()
+    }
+
     /// How many bytes at the front of the buffer are whole frames. A bad length behind good frames is
     /// found when these are used up, so that they are answered.
     fn whole_bytes(&self) -> Result<usize, LengthOutOfRange> {
