@@ -5,6 +5,7 @@
 //! surprise (another provider, TLS), and left out with a warning where it would not (the S3 listener).
 
 use std::{
+    ffi::OsString,
     fmt,
     net::{SocketAddr, ToSocketAddrs as _},
     path::{Path, PathBuf},
@@ -12,7 +13,10 @@ use std::{
 };
 
 use anyhow::{Context as _, bail, ensure};
-use clap::{Args, ValueEnum};
+use clap::{
+    Args, Command, ValueEnum,
+    error::{ContextKind, ContextValue},
+};
 use serde::Deserialize;
 
 /// The file that is read if it is there and `--config` names no other.
@@ -327,6 +331,25 @@ impl Listen {
             _ => Ok(()),
         }
     }
+}
+
+/// The environment's variable that holds the value which `error` complains of, if it was not on the command line.
+pub(crate) fn variable_to_blame(
+    error: &clap::Error,
+    program: &Command,
+    arguments: impl Iterator<Item = OsString>,
+) -> Option<String> {
+    let Some(ContextValue::String(named)) = error.get(ContextKind::InvalidArg) else { return None };
+    let arguments: Vec<String> = arguments.map(|word| word.to_string_lossy().into_owned()).collect();
+    let called =
+        program.get_subcommands().find(|command| arguments.iter().any(|word| word == command.get_name()))?;
+    let option = called.get_arguments().find(|option| option.to_string() == *named)?;
+    let flag = format!("--{}", option.get_long()?);
+    let is_given =
+        |word: &String| word.strip_prefix(&flag).is_some_and(|rest| rest.is_empty() || rest.starts_with('='));
+    let is_from_command_line = arguments.iter().any(is_given);
+    let variable = option.get_env()?.to_string_lossy().into_owned();
+    (!is_from_command_line).then_some(variable)
 }
 
 impl FromStr for Listen {

@@ -7,6 +7,7 @@
 #![allow(clippy::disallowed_methods)]
 
 mod commands;
+mod complaint;
 mod config;
 mod open_files;
 mod overview;
@@ -14,9 +15,16 @@ mod provider;
 mod same_store;
 mod wiring;
 
-use std::process::ExitCode;
+use std::{
+    env,
+    io::{self, Write as _},
+    process::ExitCode,
+};
 
-use clap::{Parser, Subcommand};
+use clap::{
+    CommandFactory as _, Parser, Subcommand,
+    error::{ContextKind, ContextValue},
+};
 
 /// A request allocates a few dozen small things that die with it; the system's allocator spends a quarter of
 /// a write's time on them.
@@ -43,15 +51,31 @@ enum Command {
     Completions(commands::completions::Arguments),
 }
 
+impl Cli {
+    /// What the command line and the environment say; ends the process where that is nothing that can be done.
+    fn arguments() -> Self {
+        Self::try_parse().unwrap_or_else(|mut error| {
+            let mut program = Self::command();
+            program.build();
+            if let Some(variable) = config::variable_to_blame(&error, &program, env::args_os()) {
+                let tip = format!("the value is from {variable} in the environment").into();
+                error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
+            }
+            error.exit()
+        })
+    }
+}
+
 fn main() -> ExitCode {
-    let ended = match Cli::parse().command {
+    let ended = match Cli::arguments().command {
         Command::Serve(options) => commands::serve::run(options),
         Command::Status(arguments) => commands::status::run(&arguments),
         Command::Doctor(arguments) => commands::doctor::run(arguments),
         Command::Completions(arguments) => commands::completions::run::<Cli>(&arguments),
     };
     ended.unwrap_or_else(|error| {
-        eprintln!("landfast: {error:#}");
+        // Where nobody can be told, the exit code has to do.
+        let _ = writeln!(io::stderr(), "landfast: {}", complaint::of(&error));
         ExitCode::FAILURE
     })
 }

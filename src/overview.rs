@@ -97,6 +97,7 @@ impl Overview {
             zxid: gateway.applied().0,
             requests: count(Statistics::requests_total),
             responses: count(Statistics::packets_sent),
+            malformed: count(Statistics::malformed),
         }
     }
 }

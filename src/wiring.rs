@@ -316,6 +316,10 @@ fn http_limits(connections: Connections) -> Limits {
     }
 }
 
+fn no_listener(flag: &str, address: SocketAddr) -> String {
+    format!("{flag} {address}: it cannot listen there; give another address, or stop what uses this one")
+}
+
 impl FrontEnds {
     fn new() -> Self {
         Self {
@@ -362,7 +366,7 @@ impl FrontEnds {
     ) -> anyhow::Result<()> {
         let token = token();
         let config = http_frontend::Config { address, token, limits: http_limits(self.connections) };
-        let server = http_frontend::bind(config).await.with_context(|| format!("--http {address}"))?;
+        let server = http_frontend::bind(config).await.with_context(|| no_listener("--http", address))?;
         self.bind("http", server.local_address(), overview);
         let running = server.run(Arc::clone(overview) as Arc<_>, Arc::clone(services), self.stopped());
         self.running.spawn(async { ("http", running.await) });
@@ -384,7 +388,7 @@ impl FrontEnds {
             ..zookeeper_frontend::Config::new(address)
         };
         let bound = zookeeper_frontend::bind(config, Arc::new(gateway)).await;
-        let server = bound.with_context(|| format!("--zookeeper {address}"))?;
+        let server = bound.with_context(|| no_listener("--zookeeper", address))?;
         self.bind("zookeeper", server.local_address(), overview);
         overview.counts(server.statistics());
         let stopped = self.stopped();

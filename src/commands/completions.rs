@@ -16,5 +16,5 @@ pub(crate) struct Arguments {
 pub(crate) fn run<C: CommandFactory>(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut C::command(), "landfast", &mut script);
-    Ok(super::print(std::str::from_utf8(&script)?)?)
+    super::print(std::str::from_utf8(&script)?)
 }

@@ -12,7 +12,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::request::Target;
-use crate::config::Options;
+use crate::{complaint, config::Options};
 
 /// What to check, and how to show it.
 #[derive(Debug, Args)]
@@ -78,7 +78,11 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             findings
         }
         Err(error) => {
-            vec![Finding::fail("configuration", format!("{error:#}"), "correct it; the rest was not checked")]
+            vec![Finding::fail(
+                "configuration",
+                complaint::of(&error),
+                "correct it; the rest was not checked",
+            )]
         }
     };
     let failed = findings.iter().any(|finding| finding.verdict == Verdict::Fail);

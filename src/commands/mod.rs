@@ -11,11 +11,15 @@ use std::{
     process::ExitCode,
 };
 
+use anyhow::Context as _;
+
 /// Writes `text` to stdout at once. A reader that has gone away (`landfast status | head`) is no error.
-pub(crate) fn print(text: &str) -> io::Result<ExitCode> {
+pub(crate) fn print(text: &str) -> anyhow::Result<ExitCode> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(error).context("stdout cannot be written; send it somewhere else")
+        }
         _ => Ok(ExitCode::SUCCESS),
     }
 }

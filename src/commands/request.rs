@@ -43,20 +43,24 @@ impl Target {
 
     /// The body at `path`, if the server answers 200.
     pub(crate) fn get(&self, path: &str) -> anyhow::Result<String> {
+        let host = self.host()?;
         let answer = self
-            .exchange(path)
-            .with_context(|| format!("{} does not answer; is `landfast serve` running there?", self.url))?;
-        let (head, body) = answer.split_once("\r\n\r\n").context("the answer is not HTTP")?;
+            .exchange(host, path)
+            .with_context(|| format!("{} does not answer (is `landfast serve` running there?)", self.url))?;
+        let not_http =
+            "what answers there does not speak HTTP; give the address behind `http=` in the line `ready`";
+        let (head, body) =
+            answer.split_once("\r\n\r\n").with_context(|| format!("{}: {not_http}", self.url))?;
         let status = head.split(' ').nth(1).unwrap_or_default();
-        ensure!(head.starts_with("HTTP/1.") && status.len() == 3, "{}: the answer is not HTTP", self.url);
+        ensure!(head.starts_with("HTTP/1.") && status.len() == 3, "{}: {not_http}", self.url);
         if status != "200" {
             bail!("{}{path} answered {status}: {}", self.url, body.trim());
         }
         Ok(body.to_owned())
     }
 
-    fn exchange(&self, path: &str) -> anyhow::Result<String> {
-        let (host, address) = self.address()?;
+    fn exchange(&self, host: &str, path: &str) -> anyhow::Result<String> {
+        let address = address(host)?;
         let mut stream = TcpStream::connect_timeout(&address, WAIT_MAX)?;
         stream.set_read_timeout(Some(WAIT_MAX))?;
         stream.set_write_timeout(Some(WAIT_MAX))?;
@@ -71,13 +75,18 @@ impl Target {
         Ok(answer)
     }
 
-    /// The host as it is named in the URL, and the address behind it.
-    fn address(&self) -> anyhow::Result<(&str, SocketAddr)> {
-        let rest = self.url.strip_prefix("http://").context("the URL must start with http://")?;
-        let host = rest.split('/').next().unwrap_or_default();
-        let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-        let target = if has_port { host.to_owned() } else { format!("{host}:80") };
-        let address = target.to_socket_addrs()?.next().context("the host has no address")?;
-        Ok((host, address))
+    /// The host as it is named in the URL, with its port if it has one.
+    fn host(&self) -> anyhow::Result<&str> {
+        let rest = self.url.strip_prefix("http://").map(|rest| rest.strip_suffix('/').unwrap_or(rest));
+        rest.filter(|host| !host.is_empty() && !host.contains(['/', '?', '#', '@'])).with_context(|| {
+            format!("--url (LANDFAST_URL) {:?}: give http://HOST:PORT and nothing behind it", self.url)
+        })
     }
+}
+
+/// The address of a host; port 80 if it names none.
+fn address(host: &str) -> anyhow::Result<SocketAddr> {
+    let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    let target = if has_port { host.to_owned() } else { format!("{host}:80") };
+    target.to_socket_addrs()?.next().context("the host has no address")
 }

@@ -62,7 +62,7 @@ async fn serve(settings: &Settings) -> anyhow::Result<()> {
         house = House::open(settings, &overview) => house?,
     };
     overview.enter(Phase::Ready);
-    super::print(&house.ready_line())?;
+    super::print(&house.ready_line()).context("the ready line, which scripts wait for")?;
     tracing::info!(store = %settings.place(), "{}", house.ready_line().trim_end());
     let ended = tokio::select! {
         biased;
@@ -104,16 +104,21 @@ impl Stop {
     }
 }
 
-/// Logs go to stderr: stdout holds the `ready` line alone.
+/// Logs go to stderr: stdout holds the `ready` line alone. A line that cannot be written, because the disk is full or its
+/// reader has gone, is dropped: whoever is served notices nothing.
 fn start_logs() -> anyhow::Result<()> {
-    let filter = match (env::var("LANDFAST_LOG"), env::var("RUST_LOG")) {
-        (Ok(filter), _) => EnvFilter::try_new(filter).context("LANDFAST_LOG")?,
-        (_, Ok(filter)) => EnvFilter::try_new(filter).context("RUST_LOG")?,
-        _ => EnvFilter::new("info"),
+    let set = ["LANDFAST_LOG", "RUST_LOG"].into_iter().find_map(|name| Some((name, env::var(name).ok()?)));
+    let filter = match set {
+        Some((name, filter)) => EnvFilter::try_new(&filter).with_context(|| {
+            format!("{name}={filter}: give levels, as in `debug` or `info,zookeeper_frontend=debug`")
+        })?,
+        None => EnvFilter::new("info"),
     };
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)
+        // It would say on the same stderr that it cannot write there, and end the process when that fails too.
+        .log_internal_errors(false)
         .with_ansi(io::stderr().is_terminal())
         .with_target(false)
         .init();

@@ -26,7 +26,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let body = arguments.target.get("/v1/status")?;
     let status = read(&body)?;
     let text = if arguments.json { format!("{}\n", body.trim_end()) } else { table(&status)? };
-    Ok(super::print(&text)?)
+    super::print(&text)
 }
 
 /// The status in an answer's body.
@@ -44,10 +44,13 @@ fn table(status: &Status) -> Result<String, std::fmt::Error> {
         writeln!(text, "{name:<13} {address}")?;
     }
     if let Some(numbers) = &status.coordination {
-        let Coordination { sessions, connections, watches, zxid, requests, responses } = numbers;
+        let Coordination { sessions, connections, watches, zxid, requests, responses, malformed } = numbers;
         writeln!(text, "sessions      {sessions} on {connections} connections, {watches} watches")?;
         writeln!(text, "zxid          {zxid:#x}")?;
         writeln!(text, "requests      {requests} in, {responses} replies and events out")?;
+        if *malformed > 0 {
+            writeln!(text, "malformed     {malformed} packets that no client sends; the log says whose")?;
+        }
     }
     if let Some(numbers) = &status.transactions {
         let Transactions { open, committed, aborted, expired, .. } = numbers;

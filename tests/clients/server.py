@@ -50,8 +50,11 @@ class Server:
 
     def run(self, command):
         self.output = tempfile.TemporaryFile()
-        self.log = open(self.directory / "server.log", "ab")
+        self.log = self.open_log()
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self.output, stderr=self.log)
+
+    def open_log(self):
+        return open(self.directory / "server.log", "ab")
 
     def stop(self, number=signal.SIGTERM):
         """Sends a signal to the process and waits until it is gone."""

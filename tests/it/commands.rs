@@ -1,6 +1,11 @@
 //! `status`, `doctor` and `completions`.
 
-use std::{net::TcpListener, time::Duration};
+use std::{
+    fs, io,
+    net::TcpListener,
+    process::{Command, Stdio},
+    time::Duration,
+};
 
 use crate::process::{Server, landfast, run, serve, text};
 
@@ -32,6 +37,83 @@ fn status_without_a_server_says_what_to_run() {
     assert_eq!(output.status.code(), Some(1));
     let complaint = text(&output.stderr);
     assert!(complaint.contains(&url) && complaint.contains("landfast serve"), "{complaint}");
+}
+
+#[test]
+fn status_says_what_is_wrong_with_the_address() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let says = |url: &str| {
+        let output = run(&mut landfast(directory.path(), &["status", "--url", url]));
+        assert_eq!(output.status.code(), Some(1), "{url}");
+        text(&output.stderr)
+    };
+    for url in ["127.0.0.1:7600", "", "https://x", "nonsense", "http://", "http://127.0.0.1:7600/nope"] {
+        let complaint =
+            format!("--url (LANDFAST_URL) {url:?}: give http://HOST:PORT and nothing behind it\n");
+        assert_eq!(says(url), format!("landfast: {complaint}"));
+    }
+    let server = Server::start(&mut serve(directory.path(), &[]));
+    let url = format!("http://{}", server.address("zookeeper"));
+    let complaint = says(&url);
+    assert!(complaint.contains(&url) && complaint.contains("give the address behind `http=`"), "{complaint}");
+    let output = run(&mut landfast(
+        directory.path(),
+        &["status", "--url", &format!("http://{}/", server.address("http"))],
+    ));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+#[test]
+fn doctor_says_as_a_start_would_that_the_data_directory_is_none() {
+    let directory = tempfile::tempdir().expect("a directory");
+    fs::write(directory.path().join("taken"), "").expect("a file");
+    for place in ["taken", "taken/below"] {
+        let arguments =
+            ["doctor", "--zookeeper", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data-dir", place];
+        let output = run(&mut landfast(directory.path(), &arguments));
+        assert_eq!(output.status.code(), Some(1));
+        let shown = text(&output.stdout);
+        assert!(shown.contains("fail  data directory  taken is there and is not a directory\n"), "{shown}");
+        assert!(shown.contains("choose another --data-dir"), "{shown}");
+        assert!(!shown.contains("permissions"), "{shown}");
+    }
+}
+
+/// Its reader may have gone (`landfast doctor | head -1`), or the disk may be full.
+#[test]
+fn who_cannot_be_told_learns_it_from_the_exit_code() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let full = || fs::File::create("/dev/full").expect("it is there");
+    let unread = || io::pipe().expect("a pipe").1;
+    let ends = |arguments: &[&str], stdout: Stdio, stderr: Stdio| {
+        let mut command = landfast(directory.path(), arguments);
+        command.stdout(stdout).stderr(stderr).status().expect("the binary starts").code()
+    };
+    let refused = ["status", "--url", "http://127.0.0.1:1"];
+    assert_eq!(ends(&refused, Stdio::null(), full().into()), Some(1));
+    assert_eq!(ends(&refused, Stdio::null(), unread().into()), Some(1));
+    assert_eq!(ends(&["completions", "bash"], unread().into(), full().into()), Some(0));
+    assert_eq!(ends(&["completions", "bash"], full().into(), full().into()), Some(1));
+    assert_eq!(ends(&["--help"], unread().into(), full().into()), Some(0));
+}
+
+#[test]
+fn stdout_that_cannot_be_written_is_named() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let full = || fs::File::create("/dev/full").expect("it is there");
+    let said = |mut command: Command| {
+        let output = command.stdout(full()).stderr(Stdio::piped()).output().expect("the binary starts");
+        assert_eq!(output.status.code(), Some(1));
+        text(&output.stderr)
+    };
+    let complaint = said(landfast(directory.path(), &["completions", "bash"]));
+    assert!(
+        complaint.starts_with("landfast: stdout cannot be written; send it somewhere else: "),
+        "{complaint}"
+    );
+    let complaint = said(serve(directory.path(), &[]));
+    let (_, complaint) = complaint.split_once("landfast: the ready line, ").expect("it is named");
+    assert!(complaint.contains("stdout cannot be written"), "{complaint}");
 }
 
 #[test]

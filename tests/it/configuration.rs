@@ -1,6 +1,6 @@
 //! Flags over environment over file over defaults, and what is refused.
 
-use std::fs;
+use std::{fs, process::Command};
 
 use crate::process::{Server, landfast, run, serve, text};
 
@@ -78,12 +78,57 @@ fn packets_longer_than_the_store_keeps_are_refused_at_the_start() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_made_is_named() {
+fn what_is_in_the_way_of_a_directory_is_named_with_what_to_do() {
     let directory = tempfile::tempdir().expect("a directory");
     fs::write(directory.path().join("taken"), "").expect("a file");
-    let output = run(&mut serve(directory.path(), &["--data-dir", "taken"]));
-    assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("taken"), "{}", text(&output.stderr));
+    std::os::unix::fs::symlink("nowhere", directory.path().join("dangling")).expect("a link");
+    let objects = format!("file://{}/taken", directory.path().display());
+    let in_the_way = "is there and is not a directory: choose another place, or move it away\n";
+    for (arguments, path) in [
+        (["--data-dir", "taken"], "taken".to_owned()),
+        (["--data-dir", "taken/below"], "taken".to_owned()),
+        (["--data-dir", "dangling"], "dangling".to_owned()),
+        (["--objects", &objects], objects.replace("file://", "")),
+    ] {
+        let [flag, place] = arguments;
+        let complaint = format!("landfast: {flag} {place}: {path} {in_the_way}");
+        assert_eq!(refused(&mut serve(directory.path(), &arguments)), complaint);
+    }
+}
+
+#[test]
+fn an_error_says_its_cause_once_and_what_to_do() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let complaint = refused(&mut serve(directory.path(), &["--data-dir", "/proc/landfast"]));
+    assert!(
+        complaint.contains("choose another place, or give this user the right to write there"),
+        "{complaint}"
+    );
+    assert_eq!(complaint.matches("os error").count(), 1, "{complaint}");
+
+    let complaint = refused(serve(directory.path(), &[]).env("LANDFAST_LOG", "nonsense====="));
+    assert!(complaint.contains("LANDFAST_LOG=nonsense=====: give levels, as in `debug`"), "{complaint}");
+    assert_eq!(complaint.matches("error parsing level").count(), 1, "{complaint}");
+}
+
+#[test]
+fn a_value_of_the_environment_is_said_to_be_from_there() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let tip = "the value is from LANDFAST_THREADS in the environment";
+    let complaint = refused(landfast(directory.path(), &["serve"]).env("LANDFAST_THREADS", "abc"));
+    assert!(complaint.contains("'abc' for '--threads <COUNT>'") && complaint.contains(tip), "{complaint}");
+    for arguments in [&["serve", "--threads=abd"][..], &["doctor", "--threads", "abd"]] {
+        let complaint = refused(landfast(directory.path(), arguments).env("LANDFAST_THREADS", "abc"));
+        assert!(complaint.contains("'abd'") && !complaint.contains("LANDFAST_THREADS"), "{complaint}");
+    }
+}
+
+/// What a command that cannot begin says.
+fn refused(command: &mut Command) -> String {
+    let output = run(command);
+    assert!(!output.status.success(), "{command:?}");
+    assert_eq!(text(&output.stdout), "", "{command:?}");
+    text(&output.stderr)
 }
 
 /// A store that is away is tried for a while, several times a second; the log says so a few times.

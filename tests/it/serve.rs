@@ -42,7 +42,8 @@ fn a_busy_port_names_its_flag_and_ends_the_start() {
         let output = run(&mut serve(directory.path(), &[flag, &address]));
         assert_eq!(output.status.code(), Some(1), "{flag}");
         assert_eq!(text(&output.stdout), "", "{flag}");
-        assert!(text(&output.stderr).contains(&format!("{flag} {address}: ")), "{}", text(&output.stderr));
+        let complaint = format!("{flag} {address}: it cannot listen there; give another address");
+        assert!(text(&output.stderr).contains(&complaint), "{}", text(&output.stderr));
     }
 }
 

@@ -63,7 +63,9 @@ fn coordination(encoder: &mut DescriptorEncoder<'_>, numbers: &Coordination) -> 
     gauge(encoder, "coordination_watches", "Watches that clients have armed", numbers.watches)?;
     gauge(encoder, "coordination_zxid", "The last zxid applied", numbers.zxid)?;
     counter(encoder, "coordination_requests", "Requests read from clients", numbers.requests)?;
-    counter(encoder, "coordination_responses", "Replies and events written to clients", numbers.responses)
+    counter(encoder, "coordination_responses", "Replies and events written to clients", numbers.responses)?;
+    let help = "Connections closed, and requests refused, for what no client sends";
+    counter(encoder, "coordination_malformed", help, numbers.malformed)
 }
 
 fn transactions(encoder: &mut DescriptorEncoder<'_>, numbers: &Transactions) -> fmt::Result {

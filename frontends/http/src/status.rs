@@ -91,6 +91,8 @@ pub struct Coordination {
     pub requests: u64,
     /// Replies and events written to clients since the start.
     pub responses: u64,
+    /// Connections closed, and requests refused, since the start for what no client sends.
+    pub malformed: u64,
 }
 
 /// The transactions service in numbers.

@@ -26,7 +26,11 @@ use crate::{
     conversation::{Conversation, Violation},
     four_letter_words,
     framing::{Frames, Stranger},
-    jute::connect::{ConnectRequest, ConnectResponse},
+    jute::{
+        connect::{ConnectRequest, ConnectResponse},
+        request::Fault,
+    },
+    peer_log::Line,
     server::Shared,
 };
 
@@ -77,35 +81,42 @@ pub(crate) async fn serve(
     peer: SocketAddr,
     mut stopped: oneshot::Receiver<()>,
 ) {
-    let end = match converse(shared, &mut stream, &mut stopped).await {
+    let end = match converse(shared, &mut stream, peer, &mut stopped).await {
         Ok(end) | Err(end) => end,
     };
-    match &end {
-        End::Foreign(_) | End::Violation(_) => {
-            shared.statistics.peer_malformed();
-            tracing::warn!(%peer, %end, "connection closed");
-        }
-        End::Refused(error) => {
-            shared.statistics.session_refused();
-            tracing::info!(%peer, %error, "connection closed without a session");
-        }
-        End::NoSessionInTime => {
-            shared.statistics.session_refused();
-            tracing::warn!(%peer, %end, "connection closed");
-        }
-        End::Ended(Ended::Store(_) | Ended::LeaseLost) | End::Stalled => {
-            tracing::warn!(%peer, %end, "connection closed");
-        }
-        _ => tracing::debug!(%peer, %end, "connection closed"),
-    }
+    report(shared, peer, &end);
     if !matches!(end, End::PeerGone | End::Io(_) | End::Stalled | End::Stopped) {
         linger(&mut stream).await;
+    }
+}
+
+/// Counts an end, and says it where somebody should know.
+fn report(shared: &Shared, peer: SocketAddr, end: &End) {
+    match end {
+        End::Foreign(_) | End::Violation(_) => shared.statistics.peer_malformed(),
+        End::Refused(_) | End::NoSessionInTime => shared.statistics.session_refused(),
+        _ => {}
+    }
+    match end {
+        End::Foreign(_) | End::Violation(_) | End::NoSessionInTime | End::Stalled => {
+            if let Some(Line { unsaid }) = shared.log.line() {
+                tracing::warn!(%peer, unsaid, %end, "connection closed");
+            }
+        }
+        End::Refused(error) => {
+            if let Some(Line { unsaid }) = shared.log.line() {
+                tracing::info!(%peer, unsaid, %error, "connection closed without a session");
+            }
+        }
+        End::Ended(Ended::Store(_) | Ended::LeaseLost) => tracing::warn!(%peer, %end, "connection closed"),
+        _ => tracing::debug!(%peer, %end, "connection closed"),
     }
 }
 
 async fn converse(
     shared: &Shared,
     stream: &mut TcpStream,
+    peer: SocketAddr,
     stopped: &mut oneshot::Receiver<()>,
 ) -> Result<End, End> {
     stream.set_nodelay(true)?;
@@ -145,6 +156,7 @@ async fn converse(
     frames.limit(shared.config.packet_bytes_max);
     let mut connection = Connection {
         shared,
+        peer,
         reader,
         writer,
         frames,
@@ -158,7 +170,10 @@ async fn converse(
     // A store that does not answer now keeps no connection here.
     let _ = timeout(LINGER, connection.client.leave()).await;
     shared.statistics.add(&mut connection.conversation.tally);
-    end.map(|()| End::Over)
+    match end {
+        Err(End::PeerGone) if connection.frames.has_unfinished() => Err(Violation::Unfinished.into()),
+        end => end.map(|()| End::Over),
+    }
 }
 
 /// What a connection begins with.
@@ -178,7 +193,7 @@ async fn first_packet(reader: &mut ReadHalf<'_>, frames: &mut Frames) -> Result<
         }
         let bytes = reader.read_buf(frames.space()).await?;
         if bytes == 0 {
-            return Err(End::PeerGone);
+            return Err(if frames.has_unfinished() { Violation::Unfinished.into() } else { End::PeerGone });
         }
         frames.received(bytes);
     }
@@ -221,6 +236,7 @@ async fn linger(stream: &mut TcpStream) {
 
 struct Connection<'a> {
     shared: &'a Shared,
+    peer: SocketAddr,
     reader: ReadHalf<'a>,
     writer: WriteHalf<'a>,
     frames: Frames,
@@ -282,9 +298,22 @@ impl Connection<'_> {
         while self.may_submit()
             && let Some((tag, request)) = self.conversation.next_request(&mut self.frames)?
         {
+            if let Some(fault) = self.conversation.take_fault() {
+                self.report(fault);
+            }
             self.client.submit(tag, request);
         }
         Ok(())
+    }
+
+    /// Counts what no client sends, and says it.
+    #[cold]
+    fn report(&self, fault: Fault) {
+        self.shared.statistics.peer_malformed();
+        if let Some(Line { unsaid }) = self.shared.log.line() {
+            let session = format_args!("{:#x}", self.client.session().0);
+            tracing::warn!(peer = %self.peer, unsaid, session, %fault, "request refused");
+        }
     }
 
     fn may_submit(&self) -> bool {

@@ -14,7 +14,10 @@ use coordination::model::{Output, Request};
 
 use crate::{
     framing::{Frames, LengthOutOfRange},
-    jute::{Malformed, Operation, reply, request},
+    jute::{
+        Malformed, Operation, reply,
+        request::{self, Fault},
+    },
     statistics::Tally,
 };
 
@@ -27,6 +30,9 @@ pub enum Violation {
     /// A frame is too short for the header of a request.
     #[error("a packet is too short for a request: {0}")]
     Header(#[from] Malformed),
+    /// The rest of a frame does not come any more.
+    #[error("the peer has gone in the middle of a packet")]
+    Unfinished,
 }
 
 /// What one client has asked and not been answered.
@@ -34,6 +40,7 @@ pub enum Violation {
 pub struct Conversation {
     awaited: VecDeque<Awaited>,
     stage: Stage,
+    fault: Option<Fault>,
     pub(crate) tally: Tally,
 }
 
@@ -60,13 +67,19 @@ impl Conversation {
             return Ok(None);
         }
         let Some(frame) = frames.next_frame()? else { return Ok(None) };
-        let request::Decoded { xid, operation, request } = request::decode(frame)?;
+        let request::Decoded { xid, operation, request, fault } = request::decode(frame)?;
         if matches!(operation, Operation::CloseSession | Operation::Authenticate | Operation::Unknown) {
             self.stage = Stage::Ending;
         }
+        self.fault = fault;
         self.tally.requests[operation.index()] += 1;
         self.awaited.push_back(Awaited { xid, operation });
         Ok(Some((xid, request)))
+    }
+
+    /// What was wrong with the last request, said once.
+    pub fn take_fault(&mut self) -> Option<Fault> {
+        self.fault.take()
     }
 
     /// Writes a reply or event; nothing if the last reply was written before.

@@ -6,7 +6,8 @@
 //!
 //! Invariants
 //! - A length is checked before anything is allocated for it, and the buffer grows with what arrives, not
-//!   with what was announced. It holds at most one unfinished frame and one read besides.
+//!   with what was announced. It holds at most one unfinished frame and one read besides: for a frame that is longer
+//!   than a read, no more than that frame.
 //! - An idle connection keeps [`READ_BYTES_MIN`] bytes.
 //!
 //! What a peer sends first may not be jute at all: [`Stranger`].
@@ -66,8 +67,33 @@ impl Frames {
     /// Where the next bytes go: read into it once, then say how many came by [`Frames::received`].
     pub fn space(&mut self) -> &mut BytesMut {
         self.release();
-        self.buffer.reserve(self.read_bytes);
+        if !self.buffer.try_reclaim(self.read_bytes) {
+            match self.large_frame_bytes() {
+                Some(bytes) => self.make_room_within(bytes),
+                None => self.buffer.reserve(self.read_bytes),
+            }
+        }
         &mut self.buffer
+    }
+
+    /// The bytes of the frame that has begun to arrive, if it is too large for one read.
+    fn large_frame_bytes(&self) -> Option<usize> {
+        let bytes = FrameWriter::LENGTH_BYTES + usize::try_from(announced(&self.buffer)?).ok()?;
+        let is_unfinished = self.buffer.len() < bytes;
+        (is_unfinished && bytes > READ_BYTES_MAX && self.frame_bytes(0).is_ok()).then_some(bytes)
+    }
+
+    /// Makes room for the next read of a frame of so many bytes, which is not whole yet. Twice of what has arrived is enough
+    /// to move each byte once on average; `reserve` would double beyond the end of the frame.
+    fn make_room_within(&mut self, frame_bytes: usize) {
+        let arrived = self.buffer.len();
+        let read_bytes = self.read_bytes.min(frame_bytes - arrived);
+        if self.buffer.capacity() - arrived < read_bytes {
+            let capacity = (2 * arrived).max(arrived + read_bytes).min(frame_bytes);
+            let mut grown = BytesMut::with_capacity(capacity);
+            grown.extend_from_slice(&self.buffer);
+            self.buffer = grown;
+        }
     }
 
     /// How many bytes have arrived and were not taken as frames yet.
@@ -121,6 +147,11 @@ impl Frames {
     /// Whether [`Frames::next_frame`] has something to say: a frame, or that there cannot be one.
     pub fn has_next(&self) -> bool {
         self.position < self.block.len() || self.frame_bytes(0) != Ok(None)
+    }
+
+    /// Whether a frame has begun to arrive, and there is nothing before it.
+    pub fn has_unfinished(&self) -> bool {
+        !self.has_next() && !self.buffer.is_empty()
     }
 
     /// How many bytes at the front of the buffer are whole frames. A bad length behind good frames is
@@ -255,6 +286,29 @@ mod tests {
         let mut frames = frames(&1_000_000_i32.to_be_bytes());
         assert_eq!(frames.next_frame().map(|frame| frame.is_none()), Ok(true));
         assert!(frames.space().capacity() <= 2 * READ_BYTES_MIN);
+    }
+
+    #[test]
+    fn a_frame_that_arrives_takes_no_more_than_itself_and_no_more_than_twice_what_has_arrived() {
+        let length = Config::PACKET_BYTES_DEFAULT;
+        for piece in [777, READ_BYTES_MIN, usize::MAX] {
+            let mut frames = frames(&(length as i32).to_be_bytes());
+            let mut arrived = FrameWriter::LENGTH_BYTES;
+            while arrived < FrameWriter::LENGTH_BYTES + length {
+                assert!(matches!(frames.next_frame(), Ok(None)), "{arrived} bytes");
+                let space = frames.space();
+                let capacity = space.capacity();
+                assert!(capacity <= FrameWriter::LENGTH_BYTES + length, "{capacity} at {arrived} bytes");
+                assert!(capacity <= 2 * arrived + READ_BYTES_MAX, "{capacity} at {arrived} bytes");
+                let read = (capacity - space.len()).min(piece);
+                assert!(read > 0, "there is room at {arrived} bytes");
+                space.extend_from_slice(&vec![7; read]);
+                frames.received(read);
+                arrived += read;
+            }
+            let frame = frames.next_frame().expect("the length is good").expect("it has arrived");
+            assert_eq!(frame.remaining(), length);
+        }
     }
 
     #[test]

@@ -19,7 +19,8 @@
 //! - Replies leave in the order of the requests, events before any reply that reflects a later change.
 //! - What a peer can make this process allocate is bounded: by the packet limit, the number of requests
 //!   and their bytes in flight, the unsent bytes, and the number of connections, of an address too.
-//! - Bytes of a peer end in a reply, an error code or a closed connection with a log line; never a panic.
+//! - Bytes of a peer end in a reply, an error code or a closed connection; never a panic. What no client sends has a line
+//!   in the log, as long as there are not too many of them, and is counted.
 //!
 //! The formats are those of Apache ZooKeeper 3.9 (`zookeeper.jute`, `BinaryInputArchive`).
 
@@ -34,6 +35,7 @@ mod four_letter_words;
 pub mod framing;
 pub mod jute;
 mod open_connections;
+mod peer_log;
 pub mod server;
 pub mod statistics;
 

@@ -16,7 +16,11 @@ use tokio::{
     task::JoinSet,
 };
 
-use crate::{Config, Statistics, connection, open_connections::OpenConnections};
+use crate::{
+    Config, Statistics, connection,
+    open_connections::OpenConnections,
+    peer_log::{Line, PeerLog},
+};
 
 /// How long to wait before accepting again when the process has no descriptors left.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
@@ -27,6 +31,7 @@ pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) gateway: Arc<Gateway>,
     pub(crate) statistics: Arc<Statistics>,
+    pub(crate) log: PeerLog,
 }
 
 /// A front end that listens; [`Server::run`] serves.
@@ -56,7 +61,7 @@ pub async fn bind(config: Config, gateway: Arc<Gateway>) -> io::Result<Server> {
     }
     let listener = TcpListener::bind(config.listen).await?;
     let local_address = listener.local_addr()?;
-    let shared = Arc::new(Shared { config, gateway, statistics: Arc::default() });
+    let shared = Arc::new(Shared { config, gateway, statistics: Arc::default(), log: PeerLog::new() });
     Ok(Server { listener, local_address, shared })
 }
 
@@ -95,7 +100,9 @@ impl Server {
                     }
                     Err(no_place) => {
                         shared.statistics.connection_refused();
-                        tracing::warn!(%peer, "refused: {no_place}");
+                        if let Some(Line { unsaid }) = shared.log.line() {
+                            tracing::warn!(%peer, unsaid, "refused: {no_place}");
+                        }
                     }
                 },
             }

@@ -48,7 +48,7 @@ impl Statistics {
         self.sessions_refused.load(Relaxed)
     }
 
-    /// Connections closed for bytes that are not the protocol's.
+    /// Connections closed, and requests refused, for what no client sends.
     pub fn malformed(&self) -> u64 {
         self.malformed.load(Relaxed)
     }

@@ -86,12 +86,10 @@ impl Engine {
     pub(crate) fn open(config: Config) -> Result<Arc<Self>, OpenError> {
         let storage = Arc::clone(&config.storage);
         let journal_directory = config.data_dir.join(segment::DIRECTORY);
-        make_directory(&*storage, &config.data_dir)
-            .map_err(OpenError::io(format!("make {}", config.data_dir.display())))?;
+        make_directory(&*storage, &config.data_dir).map_err(OpenError::making(&config.data_dir))?;
         let lock = DirectoryLock::take(&config.data_dir)?;
         // This syncs the data directory, too: with the lock, as another process may have given names there until now.
-        make_directory(&*storage, &journal_directory)
-            .map_err(OpenError::io(format!("make {}", journal_directory.display())))?;
+        make_directory(&*storage, &journal_directory).map_err(OpenError::making(&journal_directory))?;
         let format = format::open(&*storage, &config.data_dir)?;
         check_for_checkpoint(&*storage, &config.data_dir, &journal_directory)?;
         let base = Base::open(&config, format)?;

@@ -5,14 +5,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::journal::segment;
+use crate::{journal::segment, storage};
 
 /// Why [`Embedded::open`](crate::Embedded::open) refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
     /// Another process has the directory open.
-    #[error("the data directory is in use by process {pid}")]
+    #[error("the data directory is in use by process {pid}: stop that, or choose another directory")]
     Locked {
         /// Its process id, or zero if it has not written it yet.
         pid: u32,
@@ -46,6 +46,12 @@ pub enum OpenError {
         /// The first release that reads it, as it recorded itself.
         readable_by: String,
     },
+    /// Something else is where a directory would be.
+    #[error("{} is there and is not a directory: choose another place, or move it away", path.display())]
+    NotADirectory {
+        /// The directory that was asked for, or one above it.
+        path: PathBuf,
+    },
     /// A file operation failed.
     #[error("{attempted}: {source}")]
     Io {
@@ -72,6 +78,20 @@ impl OpenError {
     pub(crate) fn io(attempted: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let attempted = attempted.into();
         move |source| Self::Io { attempted, source }
+    }
+
+    /// Says why `directory` could not be made when `source` happened.
+    pub(crate) fn making(directory: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| match storage::in_the_way(directory) {
+            Some(path) => Self::NotADirectory { path },
+            None => Self::Io {
+                attempted: format!(
+                    "make {} (choose another place, or give this user the right to write there)",
+                    directory.display()
+                ),
+                source,
+            },
+        }
     }
 
     /// Says that the checkpoint store in `file` could not be read.

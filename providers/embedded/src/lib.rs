@@ -47,6 +47,7 @@ use ports::{KeyValue, Queue};
 pub use config::Config;
 pub use error::OpenError;
 pub use status::{Cut, Health, RecoveryReport, Room, Status};
+pub use storage::in_the_way;
 
 use crate::{engine::Engine, storage::DiskStorage};
 

@@ -66,7 +66,7 @@ pub(crate) fn open(
     storage: Arc<dyn Storage>,
 ) -> Result<Objects, OpenError> {
     let attempted = || format!("make {}", directory.display());
-    make_directory(&*storage, directory).map_err(OpenError::io(attempted()))?;
+    make_directory(&*storage, directory).map_err(OpenError::making(directory))?;
     let files = LocalFileSystem::new_with_prefix(directory)
         .map_err(|error| OpenError::io(attempted())(std::io::Error::other(error)))?;
     // As the local store calls it.

@@ -25,7 +25,7 @@ use std::{
             fs::{FileExt, MetadataExt},
         },
     },
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -106,6 +106,12 @@ pub(crate) fn make_directory(storage: &dyn Storage, directory: &Path) -> io::Res
         }
     }
     Ok(())
+}
+
+/// What is where `directory` or one above it would be, and is not one.
+pub fn in_the_way(directory: &Path) -> Option<PathBuf> {
+    let there = directory.ancestors().find(|path| path.symlink_metadata().is_ok())?;
+    (!there.is_dir()).then(|| there.to_owned())
 }
 
 /// Whether it is for who asks, or for the file system, that a directory is not synced.

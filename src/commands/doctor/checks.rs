@@ -103,6 +103,13 @@ fn existing(data_dir: &Path) -> PathBuf {
 
 fn writable(data_dir: &Path, place: &Path) -> Finding {
     const NAME: &str = "data directory";
+    if let Some(path) = embedded::in_the_way(data_dir) {
+        return Finding::fail(
+            NAME,
+            format!("{} is there and is not a directory", path.display()),
+            "choose another --data-dir, or move it away",
+        );
+    }
     match probe_file(place) {
         Ok(_) if data_dir.is_dir() => Finding::ok(NAME, format!("{} is writable", data_dir.display())),
         Ok(_) => Finding::ok(NAME, format!("{} will be created", data_dir.display())),
@@ -120,6 +127,9 @@ fn lock(data_dir: &Path, running: Option<&Status>) -> Finding {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Finding::ok(NAME, "free: nothing has run there yet");
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+            return Finding::fail(NAME, error.to_string(), "see the data directory above");
         }
         Err(error) => return Finding::warn(NAME, error.to_string(), "check the directory's permissions"),
     };

@@ -19,6 +19,7 @@ fn busy() -> Status {
             zxid: 17,
             requests: 40,
             responses: 41,
+            malformed: 5,
         }),
         transactions: Some(Transactions {
             open: 3,
@@ -112,6 +113,7 @@ async fn metrics_are_the_status_in_the_text_format() {
         "landfast_coordination_sessions 2",
         "landfast_coordination_zxid 17",
         "landfast_coordination_requests_total 40",
+        "landfast_coordination_malformed_total 5",
         "landfast_blocked_groups 2",
         "landfast_transactions_open 3",
         "landfast_transactions_committed_total 21",

@@ -24,20 +24,49 @@ pub struct Decoded {
     pub operation: Operation,
     /// The same in the service's words.
     pub request: Request,
+    /// Why it is refused, if no client sends such a thing.
+    pub fault: Option<Fault>,
+}
+
+/// What no client sends, and is answered all the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// The body is not what the operation promises.
+    #[error("{}: {malformed}", operation.name())]
+    Body {
+        /// What the header says.
+        operation: Operation,
+        /// What is wrong behind it.
+        malformed: Malformed,
+    },
+    /// Nobody has this operation; the connection closes.
+    #[error("opcode {0} is not one to send here, the connection closes")]
+    Opcode(i32),
+    /// It says who it is, which means nothing here; the connection closes.
+    #[error("it authenticates, which is not offered, the connection closes")]
+    Authentication,
 }
 
 /// Reads a request; fails only if there is no whole header.
 pub fn decode(mut frame: Reader<'_>) -> Result<Decoded, Malformed> {
     let xid = frame.int()?;
-    let operation = Operation::of(frame.int()?);
+    let opcode = frame.int()?;
+    let operation = Operation::of(opcode);
+    let body = body(operation, &mut frame);
+    let fault = match (operation, &body) {
+        (Operation::Unknown, _) => Some(Fault::Opcode(opcode)),
+        (Operation::Authenticate, _) => Some(Fault::Authentication),
+        (_, Err(malformed)) => Some(Fault::Body { operation, malformed: *malformed }),
+        (_, Ok(_)) => None,
+    };
     // As in ZooKeeper: a refused update takes a zxid like any other, unless it does not decode at all.
-    let request = match body(operation, &mut frame) {
+    let request = match body {
         Ok(Request::Refuse(error)) if is_update(operation) => Request::RefuseUpdate(error),
         Ok(request) => request,
         Err(Malformed::Null) if is_update(operation) => Request::RefuseUpdate(Error::Marshalling),
         Err(_) => Request::Refuse(Error::Marshalling),
     };
-    Ok(Decoded { xid, operation, request })
+    Ok(Decoded { xid, operation, request, fault })
 }
 
 fn is_update(operation: Operation) -> bool {

@@ -14,6 +14,7 @@ use zookeeper_frontend::{
     jute::{
         Reader,
         connect::{ConnectRequest, ConnectResponse},
+        request::Fault,
     },
 };
 
@@ -48,11 +49,19 @@ impl Wire {
 
 /// What becomes of one body under an opcode.
 fn decoded(opcode: i32, body: &[Vec<u8>]) -> Request {
+    judged(opcode, body).0
+}
+
+/// The same, and what is wrong with it.
+fn judged(opcode: i32, body: &[Vec<u8>]) -> (Request, Option<Fault>) {
     let bytes = frame(&[int(7), int(opcode), body.concat()].concat());
-    let mut asked = Wire::new().ask(&bytes);
+    let mut wire = Wire::new();
+    let mut asked = wire.ask(&bytes);
     let (xid, request) = asked.pop().expect("a header makes a request");
     assert_eq!((xid, asked.len()), (7, 0));
-    request
+    let fault = wire.conversation.take_fault();
+    assert_eq!(wire.conversation.take_fault(), None, "it is said once");
+    (request, fault)
 }
 
 fn world() -> Vec<u8> {
@@ -358,9 +367,29 @@ fn a_body_that_does_not_decode_is_refused_and_the_conversation_goes_on() {
             "null path to delete" | "null path to create" => Request::RefuseUpdate(Error::Marshalling),
             _ => Request::Refuse(Error::Marshalling),
         };
-        assert_eq!(decoded(opcode, &body), malformed, "{name}");
+        let (request, fault) = judged(opcode, &body);
+        assert_eq!(request, malformed, "{name}");
+        assert!(matches!(fault, Some(Fault::Body { .. })), "{name}: {fault:?}");
     }
     assert_eq!(decoded(5, &[null.clone(), null, int(0)]), Request::RefuseUpdate(Error::BadArguments));
+}
+
+/// Beside bodies that do not decode: an opcode that nobody has, and an authentication. What is only refused is none.
+#[test]
+fn what_no_client_sends_is_a_fault_and_what_one_may_send_is_none() {
+    assert_eq!(judged(4242, &[]).1, Some(Fault::Opcode(4242)));
+    assert_eq!(
+        judged(100, &[int(0), string("digest"), string("user:password")]).1,
+        Some(Fault::Authentication)
+    );
+    let fault = judged(4, &[int(-5)]).1.expect("it does not decode");
+    assert_eq!(fault.to_string(), "getData: a length does not fit the frame");
+    let (path, multi) = (string("/x"), 14);
+    let create = |flags| [path.clone(), string(""), world(), int(flags)];
+    assert_eq!(judged(4, &[path.clone(), vec![1]]).1, None);
+    assert_eq!(judged(multi, &[]).1, None);
+    assert_eq!(judged(1, &create(4)).1, None);
+    assert_eq!(judged(1, &create(99)).1, None);
 }
 
 /// As ZooKeeper 3.9.5: the service then says what it says of such values.

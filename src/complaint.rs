@@ -1,0 +1,27 @@
+//! What the program says when it cannot go on.
+
+/// An error with its causes, each once: many an error's own text has its cause in it already.
+pub(crate) fn of(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |said, cause| {
+        if said.is_empty() {
+            cause
+        } else if said.contains(&cause) {
+            said
+        } else {
+            said + ": " + &cause
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    #[test]
+    fn a_cause_is_said_once_whoever_says_it() {
+        let error =
+            anyhow!("no such file").context("read a: no such file; look for it").context("--config a");
+        assert_eq!(super::of(&error), "--config a: read a: no such file; look for it");
+        assert_eq!(super::of(&anyhow!("cause").context("what")), "what: cause");
+    }
+}

@@ -1,0 +1,145 @@
+"""The log: what no client sends is said there, within bounds; what cannot be written is dropped, and nobody notices."""
+
+import os
+import re
+import struct
+import time
+
+import pytest
+
+import http_api
+import server as servers
+import waiting
+import wire
+from wire import OK
+
+SECRET = "hunter2"
+LINES_MAX = 100
+FLOOD = 3000
+
+# What a stranger sends, or a client that has lost its place, and what the log says of it.
+OPENINGS = {
+    b"GET / HTTP/1.1\r\n\r\n": "the peer speaks HTTP",
+    bytes.fromhex("16030100c8010000c40303"): "the peer speaks TLS",
+    struct.pack("!i", -1): "a packet of -1 bytes is announced",
+    wire.integer(8) + bytes(8): "the frame ends within a field",
+    b"\0\0": "gone in the middle of a packet",
+}
+REQUESTS = {
+    (4242, b""): "opcode 4242",
+    (wire.GET_DATA, b"\0\0"): "getData: the frame ends within a field",
+    (wire.GET_DATA, wire.integer(1000) + SECRET.encode()): "getData: a length does not fit the frame",
+    (wire.CREATE, wire.string("/x") + wire.buffer(SECRET.encode()) + wire.integer(2**31 - 1)): "create: a length does not fit",
+    (wire.DELETE, wire.buffer(None) + wire.integer(0)): "delete: a field is null",
+    (wire.AUTH, wire.integer(0) + wire.string("digest") + wire.string(f"user:{SECRET}")): "it authenticates",
+}
+# Within a session: bytes behind which nothing can be read any more.
+FRAMES = {
+    struct.pack("!i", -7): "a packet of -7 bytes is announced",
+    wire.integer(2) + b"\0\0": "too short for a request",
+    wire.integer(100) + SECRET.encode(): "gone in the middle of a packet",
+}
+
+
+@pytest.fixture
+def started(tmp_path):
+    """Starts a server of landfast's own, with its log at this file or where it can be read."""
+    if not isinstance(servers.new(tmp_path), servers.Landfast):
+        pytest.skip("it looks at the log of landfast")
+    (tmp_path / "server.log").touch()
+    running = []
+
+    def start(log=None):
+        running.append(servers.new(tmp_path))
+        if log is not None:
+            running[0].open_log = lambda: log
+        return running[0].start()
+
+    yield start
+    for server in running:
+        server.shut_down()
+
+
+def _malformed(server):
+    """How much the server has counted that no client sends."""
+    metrics = http_api.Api(server).ask("GET", "/metrics").body.decode()
+    return int(re.search(r"^landfast_coordination_malformed_total (\d+)$", metrics, re.MULTILINE).group(1))
+
+
+def what_no_client_sends_is_said_and_counted_and_not_repeated(sessions, started):
+    server = started()
+    assert _malformed(server) == 0
+    seen = [(line, _opened) for line in OPENINGS.items()]
+    seen += [(line, _asked) for line in REQUESTS.items()]
+    seen += [(line, _framed) for line in FRAMES.items()]
+    for number, ((sent, words), send) in enumerate(seen, 1):
+        before = len(server.log_lines(words))
+        send(sessions, server, sent)
+        waiting.until(lambda: len(server.log_lines(words)) > before, f"a line of {words!r}")
+        assert len(server.log_lines(words)) == before + 1
+        assert _malformed(server) == number
+    assert not server.log_lines(SECRET)
+    assert all("peer=127.0.0.1:" in line for line in server.log_lines("WARN"))
+
+
+def _opened(_, server, sent):
+    with wire.open_socket(server.port) as stranger:
+        stranger.sendall(sent)
+        stranger.shutdown(1)
+        wire.drain(stranger)
+
+
+def _asked(sessions, server, sent):
+    assert sessions(server).ask(*sent).error != OK
+
+
+def _framed(sessions, server, sent):
+    session = sessions(server)
+    session.socket.sendall(sent)
+    session.socket.shutdown(1)
+    assert session.receive() is None
+
+
+def a_flood_of_what_no_client_sends_has_its_lines_and_no_more(sessions, started):
+    server = started()
+    hostile = sessions(server)
+    begun = time.monotonic()
+    for _ in range(FLOOD):
+        assert hostile.ask(wire.GET_DATA, b"\0\0").error == wire.MARSHALLING
+    lines = len(server.log_lines("request refused"))
+    assert LINES_MAX <= lines <= LINES_MAX + 1 + time.monotonic() - begun < FLOOD
+    assert _malformed(server) == FLOOD
+    waiting.until(lambda: _told(hostile, server), "a line that tells of those without one")
+
+
+def _told(hostile, server):
+    hostile.ask(wire.GET_DATA, b"\0\0")
+    return server.log_lines("unsaid=")
+
+
+def _have_a_line_logged(server):
+    with wire.open_socket(server.port) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        wire.drain(stranger)
+
+
+def a_log_on_a_full_disk_is_no_reason_to_stop(sessions, started):
+    server = started(open("/dev/full", "wb"))
+    session = sessions(server)
+    session.created("/n")
+    _have_a_line_logged(server)
+    assert session.get("/n").error == OK
+    assert sessions(server).set("/n", b"after").error == OK
+    assert server.stop() == 0
+
+
+def a_log_whose_reader_has_gone_is_no_reason_to_stop(sessions, started):
+    reader, writer = os.pipe()
+    server = started(os.fdopen(writer, "wb"))
+    session = sessions(server)
+    session.created("/n")
+    os.close(reader)
+    _have_a_line_logged(server)
+    assert session.get("/n").error == OK
+    assert sessions(server).set("/n", b"after").error == OK
+    assert server.stop() == 0
