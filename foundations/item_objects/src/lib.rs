@@ -46,6 +46,7 @@ impl ItemObjects {
 
     async fn read(&self, location: &Path) -> Result<Bytes> {
         let read = self.items.get(&key(location)).await.map_err(failed)?;
+        self.items.externalize(read.point).await.map_err(failed)?;
         let content = read.value.as_deref().and_then(content_of);
         content.ok_or_else(|| Error::NotFound {
             path: location.to_string(),
@@ -57,8 +58,10 @@ impl ItemObjects {
         let update = Update::put(key(location), vec![(CONTENT.into(), Value::Bytes(content))]);
         let update = if is_new { update.when(Condition::Absent) } else { update };
         let updated = self.items.update(update).await.map_err(failed)?;
+        // What stands there is durable, too, before anybody hears so: who has put it may have died before that.
+        self.items.externalize(updated.receipt.point).await.map_err(failed)?;
         match updated.outcome {
-            Outcome::Done(_) => self.items.externalize(updated.receipt.point).await.map_err(failed),
+            Outcome::Done(_) => Ok(()),
             Outcome::Conflict(_) => Err(Error::AlreadyExists {
                 path: location.to_string(),
                 source: "an item has this name".into(),

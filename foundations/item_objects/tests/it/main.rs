@@ -2,19 +2,21 @@
 
 #![allow(clippy::disallowed_methods, reason = "these tests run on real threads, in real time")]
 
-use std::sync::Arc;
+use std::{pin::pin, sync::Arc};
 
 use async_trait::async_trait;
 use embedded::{Config, Embedded};
+use futures_util::poll;
 use in_process::SystemClock;
 use item_objects::ItemObjects;
 use ports::{
     Clock,
     contract::{self, Case, Spawn},
     key_value::SharedKeyValue,
-    objects::{ObjectPath, ObjectStore, ObjectStoreExt as _},
+    objects::{ObjectError, ObjectPath, ObjectStore, ObjectStoreExt as _, PutMode, PutPayload},
     queue::SharedQueue,
 };
+use simulated::World;
 use tempfile::TempDir;
 
 const SPAWN: Spawn = |task| {
@@ -105,4 +107,29 @@ fn folders_are_told_from_objects() {
         assert_eq!(listed.objects[0].location, ObjectPath::from("a/1"));
         store.close().await;
     });
+}
+
+/// O1, P6: an object that is found, by whoever puts or gets it, outlives a crash, although its writer had died before it was
+/// durable.
+#[test]
+fn an_object_that_is_found_is_durable() {
+    for is_put in [true, false] {
+        simulated::run(async {
+            let world = World::new(1);
+            let (objects, path) = (ItemObjects::new(world.key_value()), ObjectPath::from("o/1"));
+            let put = || objects.put_opts(&path, PutPayload::from_static(b"x"), PutMode::Create.into());
+            {
+                let mut first = pin!(put());
+                assert!(poll!(&mut first).is_pending(), "it waits for the disk, and dies");
+            }
+            if is_put {
+                let again = put().await;
+                assert!(matches!(again, Err(ObjectError::AlreadyExists { .. })), "{again:?}");
+            } else {
+                objects.get(&path).await.expect("it is there");
+            }
+            world.crash();
+            objects.get(&path).await.expect("it was said to be there");
+        });
+    }
 }
