@@ -134,18 +134,8 @@ async fn converse(
         Opening::Client(request) => request,
         Opening::Stranger(stranger) => return greet(shared, stranger, &mut writer).await,
     };
+    let client = open_session(shared, &request, &mut writer).await?;
     let mut outgoing = BytesMut::new();
-    let opened = timeout(shared.config.connect_timeout, open_session(shared, &request));
-    let client = match opened.await.map_err(|_| End::NoSessionInTime)? {
-        Ok(client) => client,
-        Err(error) => {
-            if matches!(error, ConnectError::Expired) {
-                ConnectResponse::expired(request.has_read_only).encode(&mut outgoing);
-                timeout(LINGER, writer.write_all(&outgoing)).await.map_err(|_| End::Stalled)??;
-            }
-            return Err(error.into());
-        }
-    };
     ConnectResponse {
         timeout_ms: i32::try_from(client.timeout().as_millis()).unwrap_or(i32::MAX),
         session: client.session(),
@@ -211,9 +201,22 @@ async fn greet(shared: &Shared, stranger: Stranger, writer: &mut WriteHalf<'_>) 
     }
 }
 
-async fn open_session(shared: &Shared, request: &ConnectRequest) -> Result<Client, ConnectError> {
-    let connect = request.connect().ok_or(ConnectError::Expired)?;
-    shared.gateway.connect(connect).await
+async fn open_session(
+    shared: &Shared,
+    request: &ConnectRequest,
+    writer: &mut WriteHalf<'_>,
+) -> Result<Client, End> {
+    let opened = async {
+        let connect = request.connect().ok_or(ConnectError::Expired)?;
+        shared.gateway.connect(connect).await
+    };
+    let opened = timeout(shared.config.connect_timeout, opened).await.map_err(|_| End::NoSessionInTime)?;
+    if matches!(opened, Err(ConnectError::Expired)) {
+        let mut outgoing = BytesMut::new();
+        ConnectResponse::expired(request.has_read_only).encode(&mut outgoing);
+        timeout(LINGER, writer.write_all(&outgoing)).await.map_err(|_| End::Stalled)??;
+    }
+    Ok(opened?)
 }
 
 /// Says that nothing more will come, and lets the peer read what did.

@@ -44,6 +44,8 @@ pub enum Broken {
     SweepsWhatIsNotApplied,
     /// P5: objects go that look replaced to whoever computes a slot again over what others have applied of it.
     CollectsWhatOthersHaveApplied,
+    /// D4, P5: an object is taken for a lost decision's that has the name of the one that stands.
+    LooksForObjectsOfTheLost,
     /// P5: objects are named by decisions that the store may yet lose.
     PlacesWhatMayBeLost,
     /// D4: writers decide and install by locks that the store may have lost.

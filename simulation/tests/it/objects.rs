@@ -1,10 +1,25 @@
 //! C1, P5: data in objects, where slots are applied in parts and distributors die between them.
 
-use coordination::{broken::Broken, user_store::DataPlacement};
+use std::{sync::Arc, time::Duration};
+
+use coordination::{
+    Config, Error,
+    basis::Basis,
+    broken::Broken,
+    model::{Lifetime, Output, Request, Response, Watching},
+    names,
+    records::{Decided, Effect, Payload, UpdateId, encode},
+    session::Sessions,
+    user_store::DataPlacement,
+};
+use ports::{Incarnation, faults::Calm, queue::Message};
+use simulated::World;
 use simulation::{
     faults::Weather,
     scenario::{Scenario, everything, sets},
 };
+
+use crate::alone::{connect, create, follow, result, shown, started};
 
 /// How many seeds a broken variant may survive.
 const SEEDS_UNTIL_CAUGHT: u64 = 1_000;
@@ -54,4 +69,56 @@ fn collecting_what_others_have_applied_is_caught() {
 fn reading_ahead_of_the_view_is_caught_in_parts() {
     let scenario = Scenario { weather: Weather::Slow, ..in_parts_of(1, DataPlacement::KeyValue) };
     scenario.without(Broken::ReadsAheadOfTheView).is_caught(SEEDS_UNTIL_CAUGHT);
+}
+
+/// What is read of a znode whose data is in an object, after the queue has brought a decision that was lost before it was
+/// applied, and has the name of the one that the object is of.
+async fn read_beside_the_lost(broken: Option<Broken>) -> Option<Result<Response, Error>> {
+    let world = World::new(1);
+    let config = Config { placement: DataPlacement::Objects, broken, ..Config::default() };
+    let service = started(&world, Arc::new(Calm), config).await;
+    follow(&service);
+    let mut client = connect(&service.gateway()).await.expect("a calm world");
+    let mut set = async |path: &str| {
+        let data = Some("data".into());
+        let set = Request::SetData { path: path.into(), data, version: -1 };
+        result(&mut client, create(path, Lifetime::Persistent)).await.expect("it is made");
+        result(&mut client, set).await.expect("it is set");
+    };
+    set("/other").await;
+    set("/named").await;
+    let row = Sessions::new(world.key_value()).get(client.session(), &mut Basis::default()).await;
+    let id = UpdateId { session: client.session(), sequence: row.expect("calm").expect("open").applied };
+    let lost = Decided {
+        id,
+        incarnation: Incarnation(world.key_value().point().incarnation.0 - 1),
+        fence: 1,
+        locks: id.sequence,
+        attach: 1,
+        request: 1,
+        time_ms: 1,
+        outcome: Ok(Effect::SetData { path: "/other".into(), data: Payload::Inline("lost".into()) }),
+        touched: Vec::new(),
+        temporary: None,
+    };
+    let message = Message { group: names::distributor_group(), deduplication: None, body: encode(&lost) };
+    world.queue().send(names::DISTRIBUTOR_QUEUE, vec![message]).await.expect("a calm world");
+    world.clock().sleep(Duration::from_secs(1)).await;
+    let read = Request::GetData { path: "/named".into(), watching: Watching::No };
+    let Some(Output::Reply { result, .. }) = shown(&mut client, read).await?.pop() else { return None };
+    Some(result)
+}
+
+/// D4, P5: a lost decision's name, and its object's, is another's.
+#[test]
+fn an_object_is_not_taken_for_that_of_a_lost_decision() {
+    let read = simulated::run(read_beside_the_lost(None));
+    assert!(matches!(read, Some(Ok(Response::Data { data: Some(_), .. }))), "{read:?}");
+}
+
+/// D4, P5, broken.
+#[test]
+fn looking_for_objects_of_the_lost_is_caught() {
+    let read = simulated::run(read_beside_the_lost(Some(Broken::LooksForObjectsOfTheLost)));
+    assert!(read.is_none(), "{read:?}");
 }

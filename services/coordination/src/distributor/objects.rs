@@ -11,7 +11,10 @@ use futures_util::future::try_join_all;
 use ports::Result;
 
 use super::{Distributor, Grounds};
-use crate::records::{Decided, Effect};
+use crate::{
+    broken::Broken,
+    records::{Decided, Effect},
+};
 
 impl Distributor {
     /// Removes objects, per region, that nothing names once everything applied so far is durable in every region: until
@@ -33,14 +36,19 @@ impl Distributor {
         Ok(())
     }
 
-    /// Removes the objects of those of `decided` that are applied, and whose znodes name others.
+    /// Removes the objects of those of `decided` that are applied, and whose znodes name others. What was decided in an earlier
+    /// start of the store may be lost, and its name and its object's another's by now: that stays.
     pub(super) async fn remove_what_came_late(
         &self,
         decided: &[Decided],
         grounds: &mut Grounds,
     ) -> Result<()> {
+        let (now, trusts_all) =
+            (grounds.system.incarnation(), self.broken == Some(Broken::LooksForObjectsOfTheLost));
+        let standing = |decided: &&Decided| decided.incarnation == now || trusts_all;
+        let standing: Vec<Decided> = decided.iter().filter(standing).cloned().collect();
         let mut late = Vec::new();
-        self.add_what_came_late(decided, &mut late, grounds).await?;
+        self.add_what_came_late(&standing, &mut late, grounds).await?;
         self.collect(&late, grounds).await
     }
 
