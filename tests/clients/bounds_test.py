@@ -55,6 +55,16 @@ def a_client_that_asks_for_much_at_once_is_held_in_little_memory(sessions, start
     assert server.peak_resident_bytes() - before < HELD_BYTES_MAX
 
 
+def a_client_that_takes_nothing_for_its_session_timeout_is_cut_off(sessions, started):
+    server = started()
+    deaf = sessions(server, timeout_ms=4000)
+    path = deaf.created("/n", bytes(LARGE))
+    for _ in range(READS):
+        deaf.send(wire.GET_DATA, wire.string(path) + wire.boolean(False))
+    waiting.until(lambda: server.log_lines("the peer reads nothing any more"), "the end of its connection")
+    assert sessions(server).exists(path).error == OK
+
+
 def an_address_has_so_many_connections_and_gets_them_back(sessions, started, monkeypatch):
     monkeypatch.setenv("LANDFAST_ZOOKEEPER_CONNECTIONS_PER_ADDRESS", "3")
     server = started()

@@ -22,6 +22,7 @@ OPENINGS = {
     b"GET / HTTP/1.1\r\n\r\n": "the peer speaks HTTP",
     bytes.fromhex("16030100c8010000c40303"): "the peer speaks TLS",
     struct.pack("!i", -1): "a packet of -1 bytes is announced",
+    wire.integer(1025): "a packet of 1025 bytes is announced, the limit is 1024",
     wire.integer(8) + bytes(8): "the frame ends within a field",
     b"\0\0": "gone in the middle of a packet",
 }

@@ -4,6 +4,7 @@
 mod crates;
 mod documents;
 mod promises;
+mod purity;
 mod source;
 
 use std::{

@@ -30,6 +30,7 @@
 #![allow(rustdoc::private_intra_doc_links)]
 #![allow(
     clippy::disallowed_methods,
+    clippy::disallowed_types,
     reason = "connections, timeouts and the system's randomness live in providers"
 )]
 

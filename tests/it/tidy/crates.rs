@@ -168,6 +168,32 @@ fn features_exist_in_the_program_alone() {
 }
 
 #[test]
+fn every_crate_takes_the_workspaces_lints() {
+    let folders = ours().map(|package| from_root(Path::new(&package.manifest_path)));
+    let without = folders.filter(|manifest| !takes_the_workspaces_lints(&read(manifest)));
+    assert_tidy(&without.map(|manifest| format!("{manifest}: [lints] workspace = true")).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_manifest_without_the_workspaces_lints_is_found() {
+    assert!(takes_the_workspaces_lints("[package]\nname = \"a\"\n[lints]\nworkspace = true\n"));
+    assert!(takes_the_workspaces_lints("lints.workspace = true\n[package]\nname = \"a\"\n"));
+    for manifest in [
+        "[package]\nname = \"a\"\n",
+        "# [lints]\n# workspace = true",
+        "[lints.rust]\nunsafe_code = \"deny\"\n",
+    ] {
+        assert!(!takes_the_workspaces_lints(manifest), "{manifest}");
+    }
+}
+
+fn takes_the_workspaces_lints(manifest: &str) -> bool {
+    let manifest: toml::Table = toml::from_str(manifest).expect("a manifest");
+    let lints = manifest.get("lints").and_then(|lints| lints.get("workspace"));
+    lints.and_then(toml::Value::as_bool) == Some(true)
+}
+
+#[test]
 fn every_licence_is_allowed() {
     let mut complaints = Vec::new();
     for package in &METADATA.packages {
