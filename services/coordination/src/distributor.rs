@@ -213,12 +213,13 @@ impl Distributor {
         } else {
             self.ordered(&mut warm, decided).await?
         };
-        let known = std::mem::take(&mut ordered.known);
+        let mut known = std::mem::take(&mut ordered.known);
         if ordered.has_foreign {
             // Whoever numbered them may have died before it told of them, and these messages are what is left
             // to say so: take over, which tells of the last slot again, before they are acknowledged.
             warm = self.take_over().await?;
             ordered = self.ordered(&mut warm, ordered.next).await?;
+            known.append(&mut ordered.known);
         }
         // So are they of objects that one has put for them who was late, and died.
         self.remove_what_came_late(&known, &mut warm.grounds).await?;
