@@ -82,6 +82,8 @@ macro_rules! durability_contract {
                 "D6" the_point_of_a_transactions_conflict_covers_what_did_not_fit,
                 "D6" the_point_of_an_early_batch_covers_the_batches_before_it,
                 "D6" the_point_of_a_queues_creation_covers_it,
+                "D6" the_point_of_a_repeated_creation_covers_what_it_repeats,
+                "D6" the_point_of_a_repeated_acknowledgement_covers_what_it_repeats,
                 "D6" the_point_of_a_release_covers_the_dead_letter_it_made,
             }
             transient {

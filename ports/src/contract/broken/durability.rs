@@ -56,6 +56,12 @@ pub const BROKEN: &[Broken<Subject>] = &[
     Broken::new("D6", "CoversNoTransactionsConflict", answers::of_a_transactions_conflict),
     Broken::new("D6", "CoversNoEarlyBatch", answers::of_an_early_batch),
     Broken::new("D6", "CoversNoCreation", |honest| answers::of_queues(honest, Given::Creation)),
+    Broken::new("D6", "CoversNoRepeatedCreation", |honest| {
+        answers::of_queues(honest, Given::RepeatedCreation)
+    }),
+    Broken::new("D6", "CoversNoRepeatedAcknowledgement", |honest| {
+        answers::of_queues(honest, Given::RepeatedAcknowledgement)
+    }),
     Broken::new("D6", "CoversNoRelease", |honest| answers::of_queues(honest, Given::Release)),
 ];
 

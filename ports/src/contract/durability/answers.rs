@@ -6,7 +6,7 @@
 
 use super::{
     Subject,
-    survival::{create, message, nth, read, text, write},
+    survival::{create, drain, message, nth, read, text, write},
 };
 use crate::{
     Condition, DurabilityPoint, Key, Update,
@@ -246,6 +246,54 @@ pub(super) async fn the_point_of_a_queues_creation_covers_it(subject: Subject) {
         subject = subject.crash_and_reopen().await;
         let queue = subject.queue().expect("it had queues before");
         queue.send(&name, Vec::new()).await.expect("the queue is there");
+    }
+}
+
+/// D6: whoever makes sure that his queue is there may be the second to do so.
+pub(super) async fn the_point_of_a_repeated_creation_covers_what_it_repeats(subject: Subject) {
+    let mut subject = subject;
+    for round in 0..ROUNDS {
+        let Some(queue) = subject.queue() else { return };
+        create(&queue, "earlier", 5, OnFailure::Block).await;
+        for n in 0..UNHEEDED {
+            sent(&queue, "earlier", &format!("{round} {n}")).await;
+        }
+        let name = format!("made twice {round}");
+        let made = queue.create(&name, QueueOptions::default()).await.expect("create answers").point;
+        let again = queue.create(&name, QueueOptions::default()).await.expect("create answers").point;
+        assert!(again >= made, "{again:?} does not cover {made:?}");
+        queue.externalize(again).await.expect("externalize answers");
+        drop(queue);
+        subject = subject.crash_and_reopen().await;
+        let queue = subject.queue().expect("it had queues before");
+        queue.send(&name, Vec::new()).await.expect("the queue is there");
+    }
+}
+
+/// D6, Q3: the answer to the first attempt was lost.
+pub(super) async fn the_point_of_a_repeated_acknowledgement_covers_what_it_repeats(subject: Subject) {
+    let mut subject = subject;
+    for round in 0..ROUNDS {
+        let Some(queue) = subject.queue() else { return };
+        let name = format!("acknowledged {round}");
+        create(&queue, &name, 1_000, OnFailure::Block).await;
+        create(&queue, "earlier", 5, OnFailure::Block).await;
+        let before = sent(&queue, &name, "done").await;
+        queue.externalize(before).await.expect("externalize answers");
+        let delivery = queue.receive(&name, 1).await.expect("receive answers").remove(0);
+        for n in 0..UNHEEDED {
+            sent(&queue, "earlier", &format!("{round} {n}")).await;
+        }
+        let handles = [delivery.handle];
+        let done = queue.acknowledge(&name, &handles).await.expect("acknowledge answers").point;
+        let again = queue.acknowledge(&name, &handles).await.expect("acknowledge answers").point;
+        assert!(again >= done, "{again:?} does not cover {done:?}");
+        queue.externalize(again).await.expect("externalize answers");
+        drop(queue);
+        subject = subject.crash_and_reopen().await;
+        let queue = subject.queue().expect("it had queues before");
+        sent(&queue, &name, "last").await;
+        assert_eq!(drain(&subject, &queue, &name).await, ["last"], "round {round}");
     }
 }
 

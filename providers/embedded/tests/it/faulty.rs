@@ -25,6 +25,8 @@ pub(crate) struct Faults {
     pub(crate) no_room_for_checkpoints: AtomicBool,
     /// The checkpoint store cannot change, and not for lack of room.
     pub(crate) fail_checkpoints: AtomicBool,
+    /// The checkpoint store cannot be read.
+    pub(crate) fail_checkpoint_reads: AtomicBool,
     /// The change to the disk in which the process dies, counted from one: that one is done by half if it is a
     /// write and not at all if it is not, and nothing after it. Zero: never.
     pub(crate) dies_in: AtomicU64,
@@ -155,6 +157,9 @@ impl StorageFile for FaultyFile {
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        if !self.is_journal() && self.faults.fail_checkpoint_reads.load(Ordering::SeqCst) {
+            return Err(broken());
+        }
         self.file.read_at(buffer, offset)
     }
 

@@ -23,4 +23,5 @@ mod recovery;
 mod room;
 mod staged;
 mod transient;
+mod unreadable;
 mod world;

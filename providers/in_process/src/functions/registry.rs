@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 use super::{
     event::Envelope,
     invocation::Invocation,
-    timer::{self, Timer},
+    timer::{self, Timers},
     trigger::{self, Hiding, Stop, Work},
 };
 use crate::SystemEntropy;
@@ -47,7 +47,7 @@ pub(super) struct Inner {
     pub(super) hiding: Hiding,
     definitions: Mutex<HashMap<String, Arc<Definition>>>,
     triggers: Mutex<HashMap<String, (QueueTrigger, Arc<Stop>)>>,
-    timers: Mutex<HashMap<String, Arc<Timer>>>,
+    timers: Mutex<Timers>,
     /// Who looks whether a function has events from before, once for each function.
     looking: Mutex<JoinSet<()>>,
     /// With the number, makes each event a message group of its own, whoever else sends: events have no order.
@@ -97,7 +97,7 @@ impl Functions {
     pub fn stop(&self) {
         self.inner.looking.lock().abort_all();
         self.inner.triggers.lock().drain().for_each(|(_, (_, stop))| stop.stop());
-        self.inner.timers.lock().drain().for_each(|(_, timer)| timer.stop());
+        self.inner.timers.lock().stop();
     }
 }
 
@@ -235,21 +235,16 @@ impl ports::Functions for Functions {
         if period.is_zero() {
             return Err(Error::invalid(format!("arm {function:?} with no period")));
         }
-        let mut timers = self.inner.timers.lock();
-        if let Some(armed) = timers.get(function) {
-            armed.change_period(period);
-            return Ok(());
+        if let Some(timer) = self.inner.timers.lock().arm(function, period) {
+            tokio::spawn(timer::run(Arc::clone(&self.inner), function.to_owned(), timer));
         }
-        let timer = Arc::new(Timer::new(period));
-        timers.insert(function.to_owned(), Arc::clone(&timer));
-        tokio::spawn(timer::run(Arc::clone(&self.inner), function.to_owned(), timer));
         Ok(())
     }
 
     async fn disarm_timer(&self, function: &str) -> Result<()> {
-        let removed = self.inner.timers.lock().remove(function);
-        if let Some(timer) = removed {
-            timer.disarm().await;
+        let disarmed = self.inner.timers.lock().disarm(function);
+        for timer in disarmed {
+            timer.disarmed().await;
         }
         Ok(())
     }

@@ -1,9 +1,11 @@
 //! Timers: one task each (N4).
 //!
 //! Whether a timer is armed is decided when it goes off, and its function begins a moment later, on another thread than
-//! whoever disarms it. So disarming waits until what was decided has begun: until the function was polled once.
+//! whoever disarms it. So disarming waits until what was decided has begun: until the function was polled once. Who disarms
+//! beside another, or after one who gave up waiting, finds the timer disarmed, and waits for the same.
 
 use std::{
+    collections::HashMap,
     pin::pin,
     sync::{Arc, OnceLock},
     task::Poll,
@@ -15,6 +17,43 @@ use ports::functions::Event;
 use tokio::{sync::Notify, task, time::Instant};
 
 use super::{invocation::Invocation, registry::Inner};
+
+/// The timers of all functions.
+#[derive(Debug, Default)]
+pub(super) struct Timers {
+    armed: HashMap<String, Arc<Timer>>,
+    /// Those of them disarmed whose functions may be about to begin.
+    disarmed: Vec<(String, Arc<Timer>)>,
+}
+
+impl Timers {
+    /// The timer of `function`, if that has to be started; else its period is changed.
+    pub(super) fn arm(&mut self, function: &str, period: Duration) -> Option<Arc<Timer>> {
+        if let Some(armed) = self.armed.get(function) {
+            armed.change_period(period);
+            return None;
+        }
+        let timer = Arc::new(Timer::new(period));
+        self.armed.insert(function.to_owned(), Arc::clone(&timer));
+        Some(timer)
+    }
+
+    /// Nothing is decided to start for `function` from now on. Answers whom to wait for ([`Timer::disarmed`]).
+    pub(super) fn disarm(&mut self, function: &str) -> Vec<Arc<Timer>> {
+        if let Some(timer) = self.armed.remove(function) {
+            timer.stop();
+            self.disarmed.push((function.to_owned(), timer));
+        }
+        self.disarmed.retain(|(_, timer)| timer.is_starting());
+        let mine = self.disarmed.iter().filter(|(of, _)| of == function);
+        mine.map(|(_, timer)| Arc::clone(timer)).collect()
+    }
+
+    /// Nothing is decided to start from now on.
+    pub(super) fn stop(&mut self) {
+        self.armed.drain().for_each(|(_, timer)| timer.stop());
+    }
+}
 
 /// An armed timer. Its period is read at each turn.
 #[derive(Debug)]
@@ -35,7 +74,7 @@ struct State {
 }
 
 impl Timer {
-    pub(super) fn new(period: Duration) -> Self {
+    fn new(period: Duration) -> Self {
         let state = State { period, armed: true, is_starting: false };
         Self {
             state: Mutex::new(state),
@@ -45,26 +84,29 @@ impl Timer {
         }
     }
 
-    pub(super) fn change_period(&self, period: Duration) {
+    fn change_period(&self, period: Duration) {
         self.state.lock().period = period;
         self.changed.notify_one();
     }
 
     /// Nothing is decided to start from now on.
-    pub(super) fn stop(&self) {
+    fn stop(&self) {
         self.state.lock().armed = false;
         self.changed.notify_one();
     }
 
-    /// Stops it; nothing starts any more once this returns. A function that disarms its own timer has started.
-    pub(super) async fn disarm(&self) {
-        self.stop();
+    fn is_starting(&self) -> bool {
+        self.state.lock().is_starting
+    }
+
+    /// It was disarmed; nothing starts any more once this returns. A function that disarms its own timer has started.
+    pub(super) async fn disarmed(&self) {
         if task::try_id().is_some_and(|id| self.task.get() == Some(&id)) {
             return;
         }
         loop {
             let started = self.started.notified();
-            if !self.state.lock().is_starting {
+            if !self.is_starting() {
                 return;
             }
             started.await;

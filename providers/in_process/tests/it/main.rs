@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "these tests run on real threads, in real time")]
 
 mod contract;
+mod disarming;
 mod hiding;
 mod server;
 

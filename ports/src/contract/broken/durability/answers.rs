@@ -1,6 +1,9 @@
 //! Stores and queues whose answers of one kind carry the point that is always durable (D6).
 
-use std::sync::Arc;
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use async_trait::async_trait;
 
@@ -148,12 +151,16 @@ impl Twist for CoversNothing {
 pub(super) enum Given {
     /// For a queue.
     Creation,
+    /// For a queue that was there already.
+    RepeatedCreation,
+    /// For what was acknowledged before.
+    RepeatedAcknowledgement,
     /// For what is given back.
     Release,
 }
 
 pub(super) fn of_queues(honest: Subject, of: Given) -> Subject {
-    Box::new(Crashed(WithQueues { honest, of }))
+    Box::new(Crashed(WithQueues { honest, of, done: Arc::default() }))
 }
 
 /// A provider whose queues cover nothing with receipts of one kind.
@@ -161,6 +168,7 @@ pub(super) fn of_queues(honest: Subject, of: Given) -> Subject {
 struct WithQueues {
     honest: Subject,
     of: Given,
+    done: Arc<Mutex<Done>>,
 }
 
 #[async_trait]
@@ -173,20 +181,36 @@ impl Twisting for WithQueues {
     }
     fn queue(&self) -> Option<SharedQueue> {
         let honest = self.honest.queue()?;
-        Some(Arc::new(queue::Twisted(QueueCoversNothing { honest, of: self.of })))
+        Some(Arc::new(queue::Twisted(QueueCoversNothing {
+            honest,
+            of: self.of,
+            done: Arc::clone(&self.done),
+        })))
     }
     async fn crash_and_reopen(self) -> Self {
         Self { honest: self.honest.crash_and_reopen().await, ..self }
     }
 }
 
+/// What was asked of queues before.
+#[derive(Debug, Default)]
+struct Done {
+    created: BTreeSet<String>,
+    acknowledged: Vec<(String, Handle)>,
+}
+
 #[derive(Debug)]
 struct QueueCoversNothing {
     honest: SharedQueue,
     of: Given,
+    done: Arc<Mutex<Done>>,
 }
 
 impl QueueCoversNothing {
+    fn done(&self) -> MutexGuard<'_, Done> {
+        self.done.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn spoiled(&self, given: Given, receipt: Receipt) -> Receipt {
         if given == self.of { Receipt { point: DurabilityPoint::DURABLE, ..receipt } } else { receipt }
     }
@@ -198,7 +222,19 @@ impl queue::Twist for QueueCoversNothing {
         &self.honest
     }
     async fn create(&self, queue: &str, options: QueueOptions) -> Result<Receipt> {
-        Ok(self.spoiled(Given::Creation, self.honest.create(queue, options).await?))
+        let receipt = self.honest.create(queue, options).await?;
+        let is_first = self.done().created.insert(queue.to_owned());
+        Ok(self.spoiled(if is_first { Given::Creation } else { Given::RepeatedCreation }, receipt))
+    }
+    async fn acknowledge(&self, queue: &str, handles: &[Handle]) -> Result<Receipt> {
+        let receipt = self.honest.acknowledge(queue, handles).await?;
+        let asked: Vec<_> = handles.iter().map(|handle| (queue.to_owned(), handle.clone())).collect();
+        let mut done = self.done();
+        if asked.iter().all(|asked| done.acknowledged.contains(asked)) {
+            return Ok(self.spoiled(Given::RepeatedAcknowledgement, receipt));
+        }
+        done.acknowledged.extend(asked);
+        Ok(receipt)
     }
     async fn release(&self, queue: &str, handle: &Handle, delay_ms: u64, reason: &str) -> Result<Receipt> {
         let receipt = self.honest.release(queue, handle, delay_ms, reason).await?;
