@@ -119,3 +119,23 @@ impl Ballast {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::DiskStorage;
+
+    /// P6: whoever let it go has the room for as long as he needs it.
+    #[test]
+    fn what_is_let_go_is_nobody_elses_until_it_is_taken_back() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let ballast = Ballast::new(Arc::new(DiskStorage), directory.path().join(NAME), 0);
+        ballast.take();
+        assert!(ballast.is_held() && ballast.bytes() == BYTES_MIN);
+        ballast.let_go().expect("it goes");
+        ballast.refill();
+        assert_eq!((ballast.is_held(), ballast.bytes()), (false, 0), "the journal and others keep away");
+        ballast.take();
+        assert!(ballast.is_held() && ballast.bytes() == BYTES_MIN);
+    }
+}

@@ -29,7 +29,7 @@ use crate::{
     engine::Engine,
     overlay::entry_bound,
     record::{Record, RecordKey, StoredItem, Table},
-    store::{Claim, Found, Store, now_ms},
+    store::{Claim, Found, Freed, Store, now_ms},
 };
 
 /// What this provider cannot exceed.
@@ -201,8 +201,9 @@ fn update_one(store: &mut Store, update: &Update, claim: Claim) -> Result<Update
                 let receipt = Receipt { point: store.point(), cost };
                 return Ok(Updated { outcome: Outcome::Done(item), receipt });
             }
-            let claim = claim.freeing(bytes_of(present.item.as_ref()), bytes_of(item.as_ref()));
-            store.reserve(entry_bound(&key, record.as_ref()) as u64, claim)?;
+            let mut freed = Freed::default();
+            freed.count(&key, present.item.as_deref(), record.as_ref());
+            store.reserve(entry_bound(&key, record.as_ref()) as u64, claim.freeing(freed))?;
             store.set(key, record, found.below);
             let receipt = Receipt { point: store.order(), cost };
             Ok(Updated { outcome: Outcome::Done(item), receipt })
@@ -213,8 +214,7 @@ fn update_one(store: &mut Store, update: &Update, claim: Claim) -> Result<Update
 fn transact(store: &mut Store, updates: &[Update], claim: Claim) -> Result<Transacted> {
     let mut changes = Vec::with_capacity(updates.len());
     let mut items = Vec::with_capacity(updates.len());
-    let (mut reserved, mut cost) = (0, Cost::default());
-    let (mut earlier_bytes, mut left_bytes) = (0, 0);
+    let (mut reserved, mut cost, mut freed) = (0, Cost::default(), Freed::default());
     updates.iter().try_for_each(|update| store.check_basis(update.basis))?;
     for (index, update) in updates.iter().enumerate() {
         let key = item_key(&update.key);
@@ -232,10 +232,9 @@ fn transact(store: &mut Store, updates: &[Update], claim: Claim) -> Result<Trans
             }
             Evaluated::Changed(changed) => {
                 cost += Cost::of_write(changed.item.as_deref());
-                earlier_bytes += bytes_of(present.item.as_ref());
-                left_bytes += bytes_of(changed.item.as_ref());
                 items.push(changed.item.clone());
                 let record = record_of(changed).map(|item| Record::Item(Arc::new(item)));
+                freed.count(&key, present.item.as_deref(), record.as_ref());
                 reserved += entry_bound(&key, record.as_ref()) as u64;
                 changes.push((key, record, found.below));
             }
@@ -244,7 +243,7 @@ fn transact(store: &mut Store, updates: &[Update], claim: Claim) -> Result<Trans
     if changes.is_empty() {
         return Ok(Transacted::Done { items, receipt: Receipt { point: store.point(), cost } });
     }
-    store.reserve(reserved, claim.freeing(earlier_bytes, left_bytes))?;
+    store.reserve(reserved, claim.freeing(freed))?;
     for (key, record, below) in changes {
         store.set(key, record, below);
     }
@@ -277,25 +276,23 @@ fn write_batch(store: &mut Store, batch: Batch, claim: Claim) -> Result<Batched>
     if batch.sequence > cursor + 1 {
         return Ok(Batched::Early { cursor, receipt });
     }
-    let mut cost = Cost::of_write(None);
+    let (mut cost, mut freed) = (Cost::of_write(None), Freed::default());
     let staged = stage(store, batch.changes)?;
-    let (mut earlier_bytes, mut left_bytes) = (0, 0);
     let moved = Record::Lane(batch.sequence);
     let mut reserved = entry_bound(&lane, Some(&moved)) as u64;
     let mut changes = Vec::with_capacity(staged.len());
     for (key, Staged { stored, below, changed_from }) in staged {
-        let Some(bytes) = changed_from else {
+        let Some(earlier) = changed_from else {
             cost += Cost::of_read(stored.item.as_deref());
             continue;
         };
         cost += Cost::of_write(stored.item.as_deref());
-        earlier_bytes += bytes;
-        left_bytes += bytes_of(stored.item.as_ref());
         let record = record_of(stored).map(|item| Record::Item(Arc::new(item)));
+        freed.count(&key, earlier.item.as_deref(), record.as_ref());
         reserved += entry_bound(&key, record.as_ref()) as u64;
         changes.push((key, record, below));
     }
-    store.reserve(reserved, claim.freeing(earlier_bytes, left_bytes))?;
+    store.reserve(reserved, claim.freeing(freed))?;
     for (key, record, below) in changes {
         store.set(key, record, below);
     }
@@ -308,8 +305,8 @@ struct Staged {
     stored: Stored,
     /// Whether there is a record of it below the overlay.
     below: bool,
-    /// How many bytes it had; none: it is as it was.
-    changed_from: Option<u64>,
+    /// What it was before; none: it is as it was.
+    changed_from: Option<Stored>,
 }
 
 /// What a batch makes of each item it touches, later changes of one item over earlier ones.
@@ -325,15 +322,11 @@ fn stage(store: &mut Store, changes: Vec<(Key, Change)>) -> Result<BTreeMap<Reco
             }
         };
         if let Evaluated::Changed(stored) = evaluate(&place.stored, &Update::of(key, change), &LIMITS)? {
-            place.changed_from.get_or_insert(bytes_of(place.stored.item.as_ref()));
-            place.stored = stored;
+            let earlier = std::mem::replace(&mut place.stored, stored);
+            place.changed_from.get_or_insert(earlier);
         }
     }
     Ok(staged)
-}
-
-fn bytes_of(item: Option<&Arc<Item>>) -> u64 {
-    item.map_or(0, |item| item.bytes_len()) as u64
 }
 
 fn scan_page(store: &mut Store, scan: &Scan) -> Result<Page> {

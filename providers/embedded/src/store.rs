@@ -19,7 +19,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use ports::{DurabilityPoint, Error, ErrorKind, Incarnation, Position, Result, key_value::Room};
+use ports::{DurabilityPoint, Error, ErrorKind, Incarnation, Item, Position, Result, key_value::Room};
 use quick_cache::{Weighter, sync::Cache};
 
 use crate::{
@@ -30,7 +30,7 @@ use crate::{
         frame::{PAYLOAD_BYTES_MAX, frame_bound},
         segment::Spare,
     },
-    overlay::{Generation, Known, Overlay},
+    overlay::{Generation, Known, Overlay, entry_bound},
     record::{Record, RecordKey, StoredItem, Table},
 };
 
@@ -111,10 +111,32 @@ pub(crate) enum Claim {
 }
 
 impl Claim {
-    /// The claim of a change that leaves `bytes` of `earlier` ones. Who leaves no more than half gets out of a full store by it, and
-    /// may use the reserve: the journal takes no more for it than is freed, so a reserve spent on it has made room.
-    pub(crate) fn freeing(self, earlier: u64, bytes: u64) -> Self {
-        if earlier > 0 && bytes <= earlier / 2 { Self::Reserve } else { self }
+    /// The claim of a change. Who frees as much as the journal takes for it gets out of a full store by it, and may use the
+    /// reserve: a reserve spent on it has made room.
+    pub(crate) fn freeing(self, Freed { takes, earlier, left }: Freed) -> Self {
+        if earlier > 0 && takes <= earlier.saturating_sub(left) { Self::Reserve } else { self }
+    }
+}
+
+/// What a change makes of the items that it changes, in bytes. Their keys and the operations that they remember count, too.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Freed {
+    /// What the journal takes for them, at most.
+    takes: u64,
+    /// What they took before it, at least.
+    earlier: u64,
+    /// What they take after it, at most.
+    left: u64,
+}
+
+impl Freed {
+    /// Counts the change of `earlier` to `record`. Of a deletion the key alone counts: what it is remembered by goes in time.
+    pub(crate) fn count(&mut self, key: &RecordKey, earlier: Option<&Item>, record: Option<&Record>) {
+        self.earlier += earlier.map_or(0, |item| entry_bound(key, None) + item.bytes_len()) as u64;
+        let left = record.filter(|record| matches!(record, Record::Item(item) if item.stored.item.is_some()));
+        let bytes = entry_bound(key, left) as u64;
+        self.takes += bytes;
+        self.left += if left.is_some() { bytes } else { 0 };
     }
 }
 

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use embedded::{Config, Embedded, Room};
 use ports::{
     ErrorKind, KeyValue, Update,
-    key_value::{self, Action, Condition, Test, Transacted},
+    key_value::{self, Action, Condition, OperationId, Test, Transacted, Version},
     objects::{self, ObjectPath, ObjectStoreExt as _},
 };
 
@@ -134,6 +134,47 @@ fn who_may_use_the_reserve_goes_on_when_others_are_refused_until_it_is_used_up()
         .await;
         assert_ne!(store.status().room, Room::Refusing);
         space_returns(&kv, used_up).await;
+    });
+}
+
+/// P6: what a small value gives up is less than the journal takes for its key and for what its item remembers.
+#[test]
+fn a_change_that_frees_less_than_the_journal_takes_for_it_leaves_the_reserve_alone() {
+    let directory = directory();
+    let (faults, config) = faulty(directory.path());
+    block_on(async {
+        let store = Embedded::open(config).await.expect("the store opens");
+        let kv = store.key_value();
+        let set = |name: &str, bytes: usize| {
+            Update::modify(key(name), vec![Action::set("data", Bytes::from(vec![1; bytes]))])
+        };
+        let long = "k".repeat(1_000);
+        for (name, bytes) in [(&long[..], 400), ("remembers", 400), ("large", 10_000), ("long-gone", 10)] {
+            durably(&kv, set(name, bytes)).await;
+        }
+        faults.capacity.store(faults.used(), Ordering::SeqCst);
+        fill(&kv).await;
+        // Whoever asks for little fills what the last filler did not fit in.
+        for number in 0.. {
+            assert!(number < 10_000, "the disk never filled");
+            match kv.update(put(&format!("little-{number}"), 1)).await {
+                Ok(_) => settle(&kv).await,
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::NoRoom, "{error}");
+                    break;
+                }
+            }
+        }
+        let operation = OperationId(1);
+        for update in [set(&long, 1), set("remembers", 1).as_operation(operation, Version(0))] {
+            let refused = kv.update(update.clone()).await.expect_err("it frees too little");
+            assert_eq!(refused.kind(), ErrorKind::NoRoom, "{refused}");
+            let refused = kv.transact(vec![update]).await.expect_err("it frees too little");
+            assert_eq!(refused.kind(), ErrorKind::NoRoom, "{refused}");
+        }
+        durably(&kv, set("large", 1_000)).await;
+        durably(&kv, Update::delete(key("long-gone")).as_operation(operation, Version(0))).await;
+        durably(&kv, Update::delete(key(&long))).await;
     });
 }
 
