@@ -209,3 +209,62 @@ fn watching_from_now_on_is_caught() {
     let amid = existence(Some(Broken::WatchesFromNowOn)).expect("it is answered");
     assert!(!is_true_of_existence(&amid), "{amid:?}");
 }
+
+/// How long each look takes that is to miss them, well within the lease.
+const LONG_LOOK: Duration = Duration::from_secs(5);
+
+/// More changes than are kept for readers.
+const MANY: usize = 1_500;
+
+/// What a client is shown of a znode that it saw missing, and that was created before so many other changes that nobody knows
+/// any more; with the zxid of its creation.
+async fn forgotten_meanwhile() -> (Reply, Zxid) {
+    let (world, slow) = (World::new(1), Arc::new(SlowReads::of(LONG_LOOK)));
+    let service = started(&world, slow.clone(), Config::default()).await;
+    follow(&service);
+    let (gateway, clock) = (service.gateway(), world.clock());
+    let mut other = connect(&gateway).await.expect("a session");
+    assert!(is_answered(&mut other, create("/a", Lifetime::Persistent)).await);
+    let mut client = connect(&gateway).await.expect("a session");
+    let changing = async {
+        // Behind the look at the znode, and before that at the cursor.
+        clock.sleep(LONG_LOOK + LOOK).await;
+        let shown = shown(&mut other, create("/b", Lifetime::Persistent)).await;
+        let Some([Output::Reply { zxid, result: Ok(_), .. }]) = shown.as_deref() else { panic!("{shown:?}") };
+        let created = *zxid;
+        let (mut outputs, mut sent) = (Vec::new(), 0);
+        while outputs.len() < MANY {
+            while sent < MANY && other.has_room() {
+                other.submit(1, set("/a"));
+                sent += 1;
+            }
+            other.pump(&mut outputs).await.expect("the session lives");
+            if outputs.len() < MANY {
+                other.wait().await;
+            }
+        }
+        created
+    };
+    let read = async {
+        client.submit(1, Request::Exists { path: "/b".into(), watching: Watching::No });
+        let mut outputs = Vec::new();
+        while outputs.is_empty() {
+            client.pump(&mut outputs).await.expect("the session lives");
+            if outputs.is_empty() {
+                client.wait().await;
+            }
+        }
+        match outputs.remove(0) {
+            Output::Reply { zxid, result, .. } => (zxid, result.ok()),
+            event @ Output::Event { .. } => panic!("{event:?}"),
+        }
+    };
+    tokio::join!(slow.during(read), changing)
+}
+
+/// C3: who looked at what nobody remembers looks again.
+#[test]
+fn a_read_is_true_however_much_changes_meanwhile() {
+    let ((zxid, stat), created) = simulated::run(forgotten_meanwhile());
+    assert!(stat.is_some() || zxid < created, "missing as of {zxid:?}, and created at {created:?}");
+}
