@@ -13,7 +13,7 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     thread::JoinHandle,
     time::Duration,
 };
@@ -252,7 +252,7 @@ impl Engine {
             incarnation: store.point().incarnation,
             ordered: store.point(),
             durable: self.durability.durable(),
-            fsyncs: self.facts.fsyncs.load(std::sync::atomic::Ordering::Relaxed),
+            fsyncs: self.facts.fsyncs.load(Ordering::Relaxed),
             checkpoints,
             blocked_groups: state.queues.blocked_count(),
             checkpoint_error,
@@ -370,6 +370,7 @@ impl Parts<'_> {
                 CurrentSegment { number: header.number, file, end, bytes, zeroed }
             }
         };
+        self.facts.current_room.store(current.bytes - SEGMENT_HEADER_BYTES, Ordering::Relaxed);
         let (facts, spare) = (Arc::clone(self.facts), Arc::clone(self.spare));
         Ok(Journal { facts, spare, salt: self.format.salt, sequence, current, bytes_since_checkpoint })
     }

@@ -51,6 +51,8 @@ pub(crate) struct JournalFacts {
     pub(crate) closed: Mutex<Vec<ClosedSegment>>,
     /// Bytes of records in the current segment.
     pub(crate) current_bytes: AtomicU64,
+    /// Bytes of records that the current segment has room for.
+    pub(crate) current_room: AtomicU64,
     /// Syncs of records.
     pub(crate) fsyncs: AtomicU64,
     /// The number of the last record written.
@@ -62,9 +64,18 @@ pub(crate) struct JournalFacts {
 }
 
 impl JournalFacts {
+    /// Bytes of records in all segments.
     pub(crate) fn bytes(&self) -> u64 {
-        let closed: u64 = self.closed.lock().iter().map(|segment| segment.bytes).sum();
-        closed + self.current_bytes.load(Ordering::Relaxed)
+        self.closed_bytes() + self.current_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The same once the current segment is full.
+    pub(crate) fn bytes_when_full(&self) -> u64 {
+        self.closed_bytes() + self.current_room.load(Ordering::Relaxed)
+    }
+
+    fn closed_bytes(&self) -> u64 {
+        self.closed.lock().iter().map(|segment| segment.bytes).sum()
     }
 
     /// A checkpoint has taken in the records up to number `sequence`: removes the segments that hold no others.
@@ -149,6 +160,7 @@ impl Journal {
             zeroed: SEGMENT_HEADER_BYTES,
         };
         self.facts.current_bytes.store(0, Ordering::Relaxed);
+        self.facts.current_room.store(bytes - SEGMENT_HEADER_BYTES, Ordering::Relaxed);
         Ok(())
     }
 

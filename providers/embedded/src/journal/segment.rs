@@ -233,7 +233,7 @@ impl Spare {
         let free = free.saturating_add(self.ballast.bytes()).saturating_add(held.bytes());
         let mut piece = whole;
         while piece >= needed {
-            let to_fold = CHECKPOINT_FACTOR * (self.facts.bytes() + piece);
+            let to_fold = CHECKPOINT_FACTOR * (self.facts.bytes_when_full() + piece);
             if free >= piece.saturating_add(to_fold) && self.allocate(held, piece).is_ok() {
                 return piece == whole;
             }
