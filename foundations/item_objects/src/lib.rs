@@ -46,7 +46,6 @@ impl ItemObjects {
 
     async fn read(&self, location: &Path) -> Result<Bytes> {
         let read = self.items.get(&key(location)).await.map_err(failed)?;
-        self.items.externalize(read.point).await.map_err(failed)?;
         let content = read.value.as_deref().and_then(content_of);
         content.ok_or_else(|| Error::NotFound {
             path: location.to_string(),
