@@ -12,7 +12,7 @@ run: ## Builds and starts Landfast, shows a tour with real clients, stays until 
 test: ## Runs everything CI runs
 	@scripts/test
 
-simulate: ## Runs every simulated scenario under SEEDS seeds (default 1000)
+simulate: ## Runs every simulated scenario under SEEDS seeds (default 1000; several transaction nodes: NODES_SEEDS, default 20)
 	@SEEDS=$(SEEDS) scripts/simulate
 
 test-oracle: ## Runs the client tests against a real ZooKeeper instead (UPDATE=1 records its answers)

@@ -18,7 +18,8 @@
 //! - **D5** A crash, which a return to the durable state is too, may take an update that is transient
 //!   ([`Update::transient`](crate::Update::transient)), but nothing with it: its item goes back to what it was like
 //!   before it, at most to its last durable change, which took all before it along. In a transaction it is durable.
-//!   Points say nothing of it: D1, D2 and D4 are about the others.
+//!   Points say nothing of it: D1, D2 and D4 are about the others. A message of a transient queue that a crash has taken
+//!   arrives when it is sent again, under the same id as well.
 //! - **D6** Everything that an answer rests on lies at or before the point that it carries, also where it says that
 //!   nothing is there, that a condition did not hold, that nothing changed, or that it was done before (rule P4).
 //!

@@ -19,27 +19,32 @@ pub use object_store::{
 
 use crate::{Error, ErrorKind};
 
-/// A store's failure in our words: `NoRoom` where the disk is full, else `Unavailable`.
+/// A store's failure in our words: `NoRoom` where the disk is full, `NoRoom` or `Invalid` where a store on our own ports
+/// said so, else `Unavailable`.
 pub fn failed(attempted: String, cause: ObjectError) -> Error {
-    let kind = if is_for_want_of_room(&cause) {
-        ErrorKind::NoRoom
-    } else {
-        ErrorKind::Unavailable { retry_after_ms: None }
-    };
+    let kind = refusal(&cause).unwrap_or(ErrorKind::Unavailable { retry_after_ms: None });
     Error::new(kind, attempted).caused_by(cause)
 }
 
-/// Whether it is because the disk is full.
+/// Whether it is because there is no room.
 pub fn is_for_want_of_room(failure: &ObjectError) -> bool {
+    refusal(failure) == Some(ErrorKind::NoRoom)
+}
+
+/// Why the store will not, where trying again does not help.
+fn refusal(failure: &ObjectError) -> Option<ErrorKind> {
     let mut cause: Option<&(dyn StdError + 'static)> = Some(failure);
     while let Some(error) = cause {
+        if let Some(kind @ (ErrorKind::NoRoom | ErrorKind::Invalid)) = error.downcast_ref().map(Error::kind) {
+            return Some(kind);
+        }
         let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
         if matches!(kind, Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)) {
-            return true;
+            return Some(ErrorKind::NoRoom);
         }
         cause = error.source();
     }
-    false
+    None
 }
 
 #[cfg(test)]
@@ -58,5 +63,20 @@ mod tests {
         assert_eq!(wrapped.kind(), ErrorKind::NoRoom);
         let other = failed("write".to_owned(), generic(io::Error::from(io::ErrorKind::PermissionDenied)));
         assert_eq!(other.kind(), ErrorKind::Unavailable { retry_after_ms: None });
+    }
+    /// O1, of a store that is made of items.
+    #[test]
+    fn what_a_store_on_our_ports_refuses_is_refused_in_its_words() {
+        for kind in [ErrorKind::NoRoom, ErrorKind::Invalid] {
+            let said = failed("write".to_owned(), generic(Error::new(kind, "update an item")));
+            assert_eq!(said.kind(), kind);
+        }
+        let unknown = generic(Error::new(ErrorKind::OutcomeUnknown, "update an item"));
+        let said = failed("write".to_owned(), unknown);
+        assert_eq!(
+            said.kind(),
+            ErrorKind::Unavailable { retry_after_ms: None },
+            "nobody but the store repeats it"
+        );
     }
 }

@@ -7,7 +7,8 @@
 //! - **Q3** A message is delivered again, with a higher attempt number, if it was not acknowledged within
 //!   the visibility timeout or was released; it is never lost before it was acknowledged, unless its queue is [`Retention::Transient`] and
 //!   the store crashes.
-//! - **Q4** Two messages with the same deduplication id, sent within the deduplication window, are one.
+//! - **Q4** Two messages with the same deduplication id, sent within the deduplication window, are one; where a crash took the first
+//!   of a [`Retention::Transient`] queue, the second arrives (D5).
 //! - **Q5** A message that failed `attempts_max` times is handled as the queue was created: it blocks its
 //!   group and raises an alarm, or moves to the dead letters with its reason (rule P1). It never vanishes.
 //! - **Q6** An acknowledgement with a handle of an earlier delivery changes nothing.

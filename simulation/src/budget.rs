@@ -7,6 +7,8 @@ pub const PORT_CALLS_MAX: u64 = 2_000;
 /// What the seeds of one test have made.
 #[derive(Debug, Default)]
 pub struct Budget {
+    /// How many they are.
+    seeds: u64,
     /// The most that one made, and which.
     most: (u64, u64),
 }
@@ -18,13 +20,14 @@ impl Budget {
             port_calls <= PORT_CALLS_MAX,
             "seed {seed} made {port_calls} port calls, where {PORT_CALLS_MAX} are allowed"
         );
+        self.seeds += 1;
         self.most = self.most.max((port_calls, seed));
     }
 
     /// Says what the test came to, for whoever wonders how much larger it may become.
     pub fn report(self, test: &str) {
-        let (port_calls, seed) = self.most;
-        println!("{test}: at most {port_calls} port calls, by seed {seed}");
+        let Self { seeds, most: (port_calls, seed) } = self;
+        println!("{test}: {seeds} seeds, at most {port_calls} port calls, by seed {seed}");
     }
 }
 

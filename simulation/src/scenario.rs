@@ -1,6 +1,6 @@
 //! Running a scenario for many seeds: the plan, the weather, the checks, and how to replay a failure.
 
-use std::{env, ops::Range, panic, time::Duration};
+use std::{ops::Range, panic, time::Duration};
 
 use coordination::{
     Config,
@@ -250,13 +250,9 @@ fn print_histories(histories: &[History], timeline: &Timeline) {
     }
 }
 
-/// The seeds to run: `LANDFAST_SEED` alone, or the first `SEEDS`, or a few.
+/// The seeds to run: those asked for, or a few.
 pub fn seeds() -> Range<u64> {
-    let number = |name: &str| env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
-    match number("LANDFAST_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("SEEDS").unwrap_or(20),
-    }
+    simulated::seeds(20)
 }
 
 /// A little of everything, on few paths.

@@ -92,6 +92,7 @@ macro_rules! durability_contract {
                 "D5" an_item_made_by_a_transient_update_is_whole_or_gone,
                 "D5" a_transient_update_in_a_transaction_survives_with_it,
                 "D5" a_transient_operation_is_forgotten_with_what_it_did,
+                "D5" a_transient_message_is_forgotten_with_its_id,
             }
         } }
     };

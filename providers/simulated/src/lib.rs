@@ -7,7 +7,8 @@
 //! delivers twice, and ends functions between any two of their steps.
 //!
 //! What keeps a run reproducible: one thread, a paused clock that moves only when nothing can run, ordered
-//! maps, `biased;` in every `select!`, no blocking threads (each lapse alone loses replay). Delays are
+//! maps, `biased;` in every `select!`, no blocking threads, and a seed for what the runtime draws itself, such as in which
+//! order those are woken who wait for one `watch` (each lapse alone loses replay). Delays are
 //! whole milliseconds, which is the grain of the runtime's timers; shorter ones let other tasks run first a
 //! few times instead.
 //!
@@ -22,6 +23,12 @@
 // The runtime's clock is paused and its generator seeded: here is where virtual time and chance come from.
 #![allow(clippy::disallowed_methods)]
 
+#[cfg(not(tokio_unstable))]
+compile_error!(
+    "a seed reproduces its run only where the runtime's draws are seeded: add `--cfg tokio_unstable` to RUSTFLAGS, \
+     which replaces what .cargo/config.toml says"
+);
+
 mod call;
 mod clock;
 mod cloud;
@@ -33,6 +40,7 @@ mod key_value;
 mod objects;
 mod queue;
 mod run;
+mod seeds;
 mod store;
 mod trace;
 mod world;
@@ -44,5 +52,6 @@ pub use faults::{Chance, Faults, percent};
 pub use functions::Functions;
 pub use objects::SimulatedObjects;
 pub use run::{VIRTUAL_DAYS_MAX, run};
+pub use seeds::{number, seeds};
 pub use trace::{Entry, Trace};
 pub use world::World;

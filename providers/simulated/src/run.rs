@@ -2,10 +2,13 @@
 
 use std::{any::Any, cell::RefCell, panic::resume_unwind, time::Duration};
 
-use tokio::sync::oneshot;
+use tokio::{runtime::RngSeed, sync::oneshot};
 
 /// A run that has not ended after this much virtual time never will: it panics.
 pub const VIRTUAL_DAYS_MAX: u64 = 32;
+
+/// What the runtime draws itself is the same in each run; chance comes from the [`World`](crate::World).
+const RUNTIME_SEED: &[u8] = b"landfast";
 
 type Panic = Box<dyn Any + Send>;
 
@@ -31,6 +34,7 @@ pub fn run<F: Future>(future: F) -> F::Output {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
+        .rng_seed(RngSeed::from_bytes(RUNTIME_SEED))
         .build()
         .expect("a current-thread runtime needs nothing that can be missing");
     let (sender, alarm) = oneshot::channel();

@@ -126,3 +126,14 @@ fn an_object_that_is_said_to_be_there_is_durable() {
         objects.get(&path).await.expect("it was said to be there");
     });
 }
+
+#[test]
+fn a_full_store_is_said_to_be_full() {
+    simulated::run(async {
+        let world = World::new(1);
+        let (objects, path) = (ItemObjects::new(world.key_value()), ObjectPath::from("o/1"));
+        world.fill_disk();
+        let refused = objects.put(&path, "x".into()).await.expect_err("it is full");
+        assert_eq!(ports::objects::failed("put".to_owned(), refused).kind(), ports::ErrorKind::NoRoom);
+    });
+}

@@ -6,9 +6,11 @@ mod fenced_log;
 mod timed_lock;
 mod timed_lock_in_functions;
 
-/// How many seeds each scenario runs; `SEEDS=1000 cargo test` runs more.
+/// The seeds that a scenario plays: those asked for, or a few.
 fn seeds() -> std::ops::Range<u64> {
-    0..std::env::var("SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(100)
+    let seeds = simulated::seeds(100);
+    println!("{} seeds", seeds.end - seeds.start);
+    seeds
 }
 
 /// How many seeds a broken variant has to show itself in.

@@ -4,24 +4,26 @@ mod answers;
 
 use std::{
     cmp::Ordering,
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt::Debug,
     sync::{Arc, Mutex, PoisonError},
 };
 
 use async_trait::async_trait;
+use bytes::Bytes;
 
 use self::answers::Given;
 use super::{
     Broken,
     key_value::{Twist, Twisted},
+    queue,
 };
 use crate::{
-    Clock, DurabilityPoint, Key, Result, Update,
+    Clock, DurabilityPoint, Key, Receipt, Result, Update,
     contract::durability::{Crashable, Subject},
     key_value::{Change, SharedKeyValue, Transacted, Updated},
     objects::ObjectStore,
-    queue::{Retention, SharedQueue},
+    queue::{Message, Retention, SharedQueue},
 };
 
 /// Every broken store, at least one per promise.
@@ -41,6 +43,9 @@ pub const BROKEN: &[Broken<Subject>] = &[
     Broken::new("D4", "IgnoresTheBasis", |honest| around(honest, Baseless)),
     Broken::new("D5", "LeavesTransientsBehind", |honest| {
         Box::new(Crashed(LeavesTransientsBehind { honest, before: Arc::default() }))
+    }),
+    Broken::new("D5", "RemembersLostMessages", |honest| {
+        Box::new(Crashed(RemembersLostMessages { honest, sent: Arc::default() }))
     }),
     Broken::new("D6", "CoversNoItem", answers::of_an_item),
     Broken::new("D6", "CoversNoAbsence", answers::of_no_item),
@@ -263,6 +268,53 @@ impl Twist for BeforeTransients {
             before.entry(update.key.clone()).or_insert(change);
         }
         self.honest.update(update).await
+    }
+}
+
+/// Takes for a double what a transient queue was sent before a crash that took it (D5).
+#[derive(Debug)]
+struct RemembersLostMessages {
+    honest: Subject,
+    sent: SentIds,
+}
+
+/// The ids that queues were sent messages under.
+type SentIds = Arc<Mutex<BTreeSet<(String, Bytes)>>>;
+
+#[async_trait]
+impl Twisting for RemembersLostMessages {
+    fn honest(&self) -> &Subject {
+        &self.honest
+    }
+    fn key_value(&self) -> SharedKeyValue {
+        self.honest.key_value()
+    }
+    fn queue(&self) -> Option<SharedQueue> {
+        let sent = Arc::clone(&self.sent);
+        Some(Arc::new(queue::Twisted(RemembersIds { honest: self.honest.queue()?, sent })))
+    }
+    async fn crash_and_reopen(self) -> Self {
+        Self { honest: self.honest.crash_and_reopen().await, ..self }
+    }
+}
+
+#[derive(Debug)]
+struct RemembersIds {
+    honest: SharedQueue,
+    sent: SentIds,
+}
+
+#[async_trait]
+impl queue::Twist for RemembersIds {
+    fn honest(&self) -> &SharedQueue {
+        &self.honest
+    }
+    async fn send(&self, queue: &str, mut messages: Vec<Message>) -> Result<Receipt> {
+        messages.retain(|message| {
+            let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
+            message.deduplication.as_ref().is_none_or(|id| sent.insert((queue.to_owned(), id.clone())))
+        });
+        self.honest.send(queue, messages).await
     }
 }
 

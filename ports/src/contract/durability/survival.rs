@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// How long a delivered message stays hidden in these cases: a crash may or may not cut it short.
-const VISIBILITY_MS: u64 = 100;
+pub(super) const VISIBILITY_MS: u64 = 100;
 
 /// Writes `n` under `place` and returns the update's point.
 pub(super) async fn write(store: &SharedKeyValue, place: Key, n: i64) -> DurabilityPoint {

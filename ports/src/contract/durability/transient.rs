@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use super::{
     Subject,
-    survival::{nth, read},
+    survival::{VISIBILITY_MS, drain, message, nth, read},
 };
 use crate::{
     Item, Key, Update,
     key_value::{Action, OperationId, Outcome, SharedKeyValue, Version},
+    queue::{QueueOptions, Retention},
 };
 
 fn add(place: &Key, amount: i64) -> Update {
@@ -132,4 +133,28 @@ pub(super) async fn a_transient_operation_is_forgotten_with_what_it_did(subject:
     let store = subject.key_value();
     done(&store, operation).await;
     assert_eq!(read(&store, &place).await, Some(1));
+}
+
+/// D5, Q4: else whoever sends it again, as he has to, is taken for a double.
+pub(super) async fn a_transient_message_is_forgotten_with_its_id(subject: Subject) {
+    let mut subject = subject;
+    let options = QueueOptions {
+        visibility_timeout_ms: VISIBILITY_MS,
+        retention: Retention::Transient,
+        ..QueueOptions::default()
+    };
+    for round in 0..3 {
+        let Some(queue) = subject.queue() else { return };
+        queue.create("transient", options.clone()).await.expect("create answers");
+        let (last, next) = (format!("{round}"), format!("{}", round + 1));
+        queue.send("transient", vec![message(&last), message(&next)]).await.expect("send answers");
+        queue.externalize(queue.point()).await.expect("externalize answers");
+        drop(queue);
+        subject = subject.crash_and_reopen().await;
+        let queue = subject.queue().expect("it had queues before");
+        let mut arrived = drain(&subject, &queue, "transient").await;
+        queue.send("transient", vec![message(&next)]).await.expect("send answers");
+        arrived.extend(drain(&subject, &queue, "transient").await);
+        assert_eq!(arrived.last(), Some(&next), "round {round}: taken by the crash and sent again");
+    }
 }

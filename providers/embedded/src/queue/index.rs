@@ -496,7 +496,8 @@ fn remove_records(store: &mut Store, entry: Entry) {
 
 fn forget_expired(queue: &mut QueueState, store: &mut Store, count: usize) {
     for (expires, id) in queue.expiring.drain(..count) {
-        if queue.deduplication.get(&id) == Some(&expires) {
+        // Unless it was given again since.
+        if queue.deduplication.get(&id).is_none_or(|given| *given == expires) {
             queue.deduplication.remove(&id);
             store.set(id_key(queue.id, &id), None, true);
         }

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
-use ports::{Error, Incarnation, Result};
+use ports::{Error, Incarnation, Result, queue::Retention};
 
 use super::{
     group::Entry,
@@ -62,7 +62,10 @@ impl Queues {
             let Some(queue) = names.get(&queue).and_then(|name| queues.by_name.get_mut(name)) else {
                 continue;
             };
-            queue.deduplication.insert(id.clone(), expires);
+            // What had this id is gone: it may be sent again. Its row goes when it would have.
+            if queue.options.retention == Retention::Durable {
+                queue.deduplication.insert(id.clone(), expires);
+            }
             queue.expiring.push_back((expires, id));
         }
         Ok(queues)

@@ -98,10 +98,11 @@ impl QueueState {
         }
     }
 
-    /// After a crash: the messages of a transient queue are gone.
+    /// After a crash: the messages of a transient queue are gone, and may be sent again under their ids.
     pub(crate) fn forget_transient(&mut self) {
         if self.options.retention == Retention::Transient {
             self.groups.clear();
+            self.deduplication.clear();
         }
     }
 

@@ -1,6 +1,10 @@
 //! One seed is one run.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use ports::{
@@ -10,6 +14,7 @@ use ports::{
     queue::QueueOptions,
 };
 use simulated::{Trace, World, percent, run};
+use tokio::sync::watch;
 
 use crate::{key, message, register};
 
@@ -121,4 +126,33 @@ fn a_panic_in_a_function_ends_the_run() {
         let _ = world.functions().invoke("broken", Bytes::new()).await;
         world.clock().sleep(Duration::from_secs(1)).await;
     });
+}
+
+/// The runtime picks who is woken first among those who wait for one `watch`.
+#[test]
+fn those_who_wait_for_one_event_are_woken_in_the_same_order_in_each_run() {
+    let order = || {
+        run(async {
+            let (event, woken) = (watch::Sender::new(false), Arc::new(Mutex::new(Vec::new())));
+            let wait = |waiter: usize| {
+                let (mut event, woken) = (event.subscribe(), Arc::clone(&woken));
+                tokio::spawn(async move {
+                    event.wait_for(|has_come| *has_come).await.expect("its sender is there");
+                    woken.lock().expect("nobody panics").push(waiter);
+                })
+            };
+            let waiters: Vec<_> = (0..20).map(wait).collect();
+            tokio::task::yield_now().await;
+            event.send_replace(true);
+            for waiter in waiters {
+                waiter.await.expect("it ends");
+            }
+            woken.lock().expect("nobody panics").clone()
+        })
+    };
+    let first = order();
+    assert_eq!(first.len(), 20);
+    for _ in 0..20 {
+        assert_eq!(order(), first);
+    }
 }

@@ -35,9 +35,9 @@ const SEEN_WITHIN_LOSSES: Duration = Duration::from_secs(10);
 const SEEDS_MAX: u64 = 20;
 
 fn holds(scenario: &Scenario, test: &str) {
-    let seeds_max = std::env::var("NODES_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
+    let seeds_max = simulated::number("NODES_SEEDS").unwrap_or(SEEDS_MAX);
     let asked = seeds();
-    scenario.holds_for(asked.start..asked.end.min(asked.start + seeds_max.unwrap_or(SEEDS_MAX)), test);
+    scenario.holds_for(asked.start..asked.end.min(asked.start + seeds_max), test);
 }
 
 /// Small transactions on two nodes that are both asked, by clients that move from one to the other.

@@ -11,7 +11,7 @@ use simulation::{
         effects::Receipts,
         house::House,
         mortal::{Life, Side},
-        scenario::{Disaster, Outcome, Scenario},
+        scenario::{Disaster, Outcome, Scenario, seeds},
         workload::{Mix, Planned, Script, Work, key},
     },
 };
@@ -190,5 +190,14 @@ fn a_death_in_any_gap_of_a_compaction_loses_nothing_and_leaves_nothing() {
         // Two versions go; what the pack holds is read in three steps and three items; a put and its row; the move; the wait; the
         // mark; the deletions of object and row.
         assert!(gaps >= 17, "{gaps} gaps");
+    }
+}
+
+/// One seed gives one trace, also where several wait for one pack.
+#[test]
+fn one_seed_of_packed_values_gives_one_trace() {
+    for seed in seeds().take(5) {
+        let scenario = packed(Weather::Slow);
+        assert_eq!(scenario.run(seed).trace_hash, scenario.run(seed).trace_hash, "seed {seed}");
     }
 }

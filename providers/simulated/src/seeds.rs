@@ -1,0 +1,39 @@
+//! Which seeds a test plays.
+
+use std::{env, ops::Range, str::FromStr};
+
+/// The seed that `LANDFAST_SEED` names alone, or the first `SEEDS`, or the first `few`.
+///
+/// Panics where either is no number: a run that played others than it was asked for would prove nothing.
+pub fn seeds(few: u64) -> Range<u64> {
+    match number("LANDFAST_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("SEEDS").unwrap_or(few),
+    }
+}
+
+/// The number that the environment variable `name` holds, if it is there. Panics where it is none.
+pub fn number(name: &str) -> Option<u64> {
+    env::var(name).ok().map(|value| parsed(name, &value))
+}
+
+fn parsed(name: &str, value: &str) -> u64 {
+    u64::from_str(value)
+        .unwrap_or_else(|_| panic!("{name} is '{value}', where a number is expected, such as 1000"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_one() {
+        assert_eq!(parsed("SEEDS", "1000"), 1_000);
+    }
+
+    #[test]
+    #[should_panic(expected = "SEEDS is '1e3', where a number is expected")]
+    fn what_is_no_number_is_not_passed_over() {
+        parsed("SEEDS", "1e3");
+    }
+}
