@@ -103,3 +103,13 @@ fn what_waiting_does_not_help_is_not_repeated() {
         assert_eq!(try_through(kind, 1, true).1, 1);
     }
 }
+
+/// S14: what is drawn is waited for, whether or not the provider hints.
+#[test]
+fn the_delays_that_are_drawn_are_waited_for() {
+    let chance = World::new(1).entropy();
+    let mut delays = BACKOFF.delays();
+    let drawn: Duration = std::iter::from_fn(|| delays.next_delay(&*chance)).sum();
+    let (_, _, waited) = try_through(ErrorKind::Unavailable { retry_after_ms: None }, 100, false);
+    assert!(drawn > Duration::from_millis(100) && waited >= drawn, "{waited:?} of {drawn:?}");
+}

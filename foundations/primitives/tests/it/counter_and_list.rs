@@ -76,6 +76,14 @@ fn an_addition_repeated_through_lost_answers_counts_once() {
 
 /// S6.
 #[test]
+fn a_counter_that_nobody_has_added_to_is_zero() {
+    run(async {
+        assert_eq!(counter(&World::new(1)).read().await.expect("calm").value, 0);
+    });
+}
+
+/// S6.
+#[test]
 fn a_counter_that_would_overflow_says_so_and_keeps_its_value() {
     run(async {
         let counter = counter(&World::new(1));
@@ -135,6 +143,20 @@ fn a_list_takes_what_fits_and_gives_back_from_its_front() {
         assert_eq!(list.remove(vec![element(2), element(9)]).await.expect("calm").elements, [element(3)]);
         assert_eq!(list.remove_first(5, None).await.expect("calm").elements, Vec::<Bytes>::new());
         assert_eq!(list.read().await.expect("calm").elements, Vec::<Bytes>::new());
+    });
+}
+
+/// S8.
+#[test]
+fn what_is_removed_under_an_operation_is_removed_once() {
+    run(async {
+        let world = World::new(1);
+        let (list, operation) = (list(&world, 4), operation(&*world.entropy()));
+        list.append((0..4).map(element).collect(), None).await.expect("calm");
+        for _ in 0..2 {
+            list.remove_first(1, Some(operation)).await.expect("calm");
+        }
+        assert_eq!(list.read().await.expect("calm").elements, [element(1), element(2), element(3)]);
     });
 }
 

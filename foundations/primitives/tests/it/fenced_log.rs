@@ -5,6 +5,8 @@ mod storm;
 mod trimming;
 mod void_slots;
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use ports::ErrorKind;
 use primitives::{Appended, Cursor, FencedLog, SlotIndex, Writer};
@@ -103,6 +105,27 @@ fn an_append_comes_after_the_unsettled_one_before_it() {
         let (mut writer, _) = log.take_over(Cursor::START).await.expect("calm");
         world.faults().lose_answer(Chance::ALWAYS);
         writer.append(Bytes::from_static(b"a")).await.expect_err("the answer was lost");
+        world.faults().calm();
+        assert!(matches!(append(&mut writer, "b").await, Appended::At(SlotIndex(3), _)));
+        assert_eq!(payloads(&log, Cursor::START).await, ["a", "b"]);
+    });
+}
+
+/// S11: nobody waits any more for an append that happens all the same.
+#[test]
+fn an_append_comes_after_one_that_was_dropped_on_its_way() {
+    run(async {
+        let world = World::new(1);
+        let log = log(&world);
+        let (mut writer, _) = log.take_over(Cursor::START).await.expect("calm");
+        // It takes this long each way: at half of the second one it is in the store.
+        let (clock, way) = (world.clock(), Duration::from_millis(100));
+        world.faults().delay(Chance::ALWAYS, way..=way);
+        tokio::select! {
+            biased;
+            () = clock.sleep(way * 3 / 2) => {}
+            appended = writer.append(Bytes::from_static(b"a")) => panic!("it has not come back: {appended:?}"),
+        }
         world.faults().calm();
         assert!(matches!(append(&mut writer, "b").await, Appended::At(SlotIndex(3), _)));
         assert_eq!(payloads(&log, Cursor::START).await, ["a", "b"]);

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use ports::{
-    Clock, ErrorKind, Key, Update,
+    Clock, ErrorKind, Key, Timestamp, Update,
     key_value::{Action, Operation, OperationId, SharedKeyValue, Version},
 };
 use primitives::{Acquired, DRIFT_MS_MAX, Guarded, Held, Holder, TimedLock, Token};
@@ -262,26 +262,46 @@ fn whichever_way_a_lock_was_asked_for_its_owner_may_ask_again() {
     });
 }
 
-/// S3: the lock's own attributes are no caller's to change.
+/// S1: to whoever asks and to whoever takes it, by the same allowance.
 #[test]
-#[should_panic(expected = "a guarded update leaves the lock itself alone")]
-fn an_update_under_a_lock_that_touches_it_is_our_own_mistake() {
+fn a_lock_has_expired_once_its_time_and_the_drift_have_passed() {
     run(async {
         let world = World::new(1);
-        let lock = TimedLock::new(world.key_value(), HOLD_MS);
-        let held = held(lock.acquire(&key(), &owner("a"), world.clock().now()).await.expect("calm"));
-        drop(lock.update(&held, Held::unlocking().to_vec(), None).await);
+        let (lock, since) = (TimedLock::new(world.key_value(), HOLD_MS), world.clock().now());
+        let first = held(lock.acquire(&key(), &owner("a"), since).await.expect("calm"));
+        let holder = Holder::of(&first.item).expect("it is held");
+        let last = Timestamp(since.0 + HOLD_MS + DRIFT_MS_MAX);
+        assert!(!lock.is_expired(&holder, last));
+        let refused = lock.acquire(&key(), &owner("b"), last).await.expect("calm");
+        assert!(matches!(refused, Acquired::Busy(..)));
+        let after = Timestamp(last.0 + 1);
+        assert!(lock.is_expired(&holder, after));
+        held(lock.acquire(&key(), &owner("b"), after).await.expect("calm"));
     });
 }
 
-/// S3: nor where it is given back.
+/// S3: the lock's own attributes are no caller's to change, nor where it is given back.
 #[test]
-#[should_panic(expected = "a guarded update leaves the lock itself alone")]
-fn a_release_that_touches_the_lock_otherwise_is_our_own_mistake() {
-    run(async {
-        let world = World::new(1);
-        let lock = TimedLock::new(world.key_value(), HOLD_MS);
-        let held = held(lock.acquire(&key(), &owner("a"), world.clock().now()).await.expect("calm"));
-        drop(lock.release(&held, vec![Action::set("lock_owner", "b")]).await);
-    });
+fn an_update_under_a_lock_that_touches_it_is_our_own_mistake() {
+    for attribute in ["lock_since", "lock_owner", "lock_token"] {
+        for gives_back in [false, true] {
+            let touching = || {
+                run(async {
+                    let world = World::new(1);
+                    let lock = TimedLock::new(world.key_value(), HOLD_MS);
+                    let held =
+                        held(lock.acquire(&key(), &owner("a"), world.clock().now()).await.expect("calm"));
+                    let actions = vec![Action::unset(attribute)];
+                    drop(if gives_back {
+                        lock.release(&held, actions).await
+                    } else {
+                        lock.update(&held, actions, None).await
+                    });
+                });
+            };
+            let said = std::panic::catch_unwind(touching).expect_err(attribute);
+            let said = said.downcast_ref::<&str>().copied().unwrap_or_default();
+            assert_eq!(said, "a guarded update leaves the lock itself alone", "{attribute}");
+        }
+    }
 }

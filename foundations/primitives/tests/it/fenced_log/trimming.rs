@@ -195,3 +195,19 @@ fn a_trim_leaves_the_slot_that_its_cursor_names() {
         assert_eq!(payloads(&log, until).await, ["b"]);
     });
 }
+
+/// S13: of a log of several pages as well.
+#[test]
+fn a_trim_leaves_nothing_before_its_end_but_seals() {
+    run(async {
+        let world = World::new(1);
+        let log = log(&world);
+        let (mut writer, _) = log.take_over(Cursor::START).await.expect("calm");
+        for _ in 0..250 {
+            append(&mut writer, "record").await;
+        }
+        log.trim(Cursor { next: writer.next(), epoch: writer.epoch() }).await.expect("calm");
+        let left = world.key_value().scan(&Scan::partition("log", 100)).await.expect("calm").value.items;
+        assert_eq!(left.len(), 2, "the seal and the mark: {left:?}");
+    });
+}
