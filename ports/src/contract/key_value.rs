@@ -174,6 +174,7 @@ macro_rules! key_value_contract {
                 "K7" racing_repeats_of_one_batch_apply_once,
                 "K7" batches_sent_out_of_order_are_applied_in_order,
                 "K7" a_refused_batch_changes_nothing_and_keeps_its_place,
+                "K7" changes_of_one_item_in_one_batch_are_made_one_after_the_other,
             }
             operations {
                 "K8" a_repeat_is_recognised_as_done_and_changes_nothing,
@@ -200,6 +201,7 @@ macro_rules! key_value_contract {
             room {
                 "K11" there_is_room_while_nothing_is_refused,
                 "K11" a_full_store_says_so_and_takes_what_needs_no_room,
+                "K11" a_full_store_refuses_whichever_way_it_is_asked,
             }
         } }
     };

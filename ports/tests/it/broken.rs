@@ -17,14 +17,22 @@ fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
 }
 
-/// The numbers of the promises that a port's documentation lists.
+/// The numbers of the promises that a port's documentation states, as `**K1**`, in its module or in those below it.
 fn promised(source: &Path) -> BTreeSet<String> {
-    let text = fs::read_to_string(source).expect("a port's source reads");
-    let listed = |line: &str| {
-        let item = line.trim_start().trim_start_matches(['/', '!']).trim_start().strip_prefix("- **")?;
-        Some(item.split_once("**")?.0.to_owned())
-    };
-    text.lines().filter_map(listed).collect()
+    let below = fs::read_dir(source.with_extension("")).into_iter().flatten();
+    let below = below.map(|entry| entry.expect("an entry reads").path()).filter(|path| path.is_file());
+    let mut promised = BTreeSet::new();
+    for path in below.chain([source.to_owned()]) {
+        let text = fs::read_to_string(path).expect("a port's source reads");
+        promised.extend(text.split("**").skip(1).filter(|word| is_number(word)).map(str::to_owned));
+    }
+    promised
+}
+
+/// One capital letter and digits.
+fn is_number(word: &str) -> bool {
+    let digits = word.strip_prefix(|letter: char| letter.is_ascii_uppercase());
+    digits.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// Runs the cases of each promise that `port` makes on each store that breaks it, until one fails.

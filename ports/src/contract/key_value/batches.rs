@@ -55,7 +55,22 @@ pub(super) async fn a_lane_applies_its_batches_in_order_each_once(subject: Subje
     }
     assert_eq!((subject.integer(&place, "n").await, subject.get(&other).await), (Some(2), None));
     assert_eq!(subject.early("lane", 5, vec![]).await, 3);
-    assert!(matches!(subject.batch("lane", 4, vec![]).await, Batched::Done(_)), "an empty one moves on too");
+    assert!(matches!(subject.batch("lane", 4, vec![]).await, Batched::Done(_)));
+    assert!(matches!(subject.batch("lane", 5, vec![]).await, Batched::Done(_)), "an empty one moves on too");
+    assert!(matches!(subject.batch("lane", 4, vec![]).await, Batched::Repeat(_)));
+}
+
+/// K7.
+pub(super) async fn changes_of_one_item_in_one_batch_are_made_one_after_the_other(subject: Subject) {
+    let (place, gone) = (key("twice", "item"), key("twice", "gone"));
+    let mut changes = [count(&place, 1), count(&place, 2)].concat();
+    changes.extend(count(&gone, 1));
+    changes.push((gone.clone(), Change::Delete));
+    assert!(matches!(subject.batch("twice", 1, changes).await, Batched::Done(_)));
+    let item = subject.get(&place).await.expect("the item is there");
+    let order = [1_u64, 2].map(|n| Bytes::copy_from_slice(&n.to_be_bytes()));
+    assert_eq!((item.integer("n"), item.list("order")), (Some(2), &order[..]));
+    assert_eq!(subject.get(&gone).await, None);
 }
 
 /// K7.

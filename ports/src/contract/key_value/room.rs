@@ -1,10 +1,12 @@
 //! A store that is full: K11.
 
-use super::{Subject, key};
+use bytes::Bytes;
+
+use super::{Subject, key, refusal};
 use crate::{
     ErrorKind, Update,
     contract::eventually,
-    key_value::{Action, Room},
+    key_value::{Action, Batch, Room},
 };
 
 /// Enough to fill any disk that a test provides.
@@ -68,4 +70,28 @@ pub(super) async fn a_full_store_says_so_and_takes_what_needs_no_room(subject: S
     subject.done(add()).await;
     store.externalize(store.point()).await.expect("externalize answers");
     assert_eq!(subject.integer(&place, "n").await, Some(100));
+}
+
+/// K11, K3, P6.
+pub(super) async fn a_full_store_refuses_whichever_way_it_is_asked(subject: Subject) {
+    let store = &subject.store;
+    let Some(disk) = subject.disk.as_ref().filter(|_| store.limits().tells_room) else { return };
+    let beside = key("kept", "item");
+    disk.fill();
+    let refused = fill(&subject).await;
+    let both = || vec![Update::put(beside.clone(), vec![]), filler(refused)];
+    assert_eq!(refusal(store.transact(both()).await), ErrorKind::NoRoom);
+    let changes = || both().into_iter().map(|update| (update.key, update.change)).collect();
+    let batch = || Batch { lane: Bytes::from_static(b"full"), sequence: 1, changes: changes() };
+    assert_eq!(refusal(store.write_batch(batch()).await), ErrorKind::NoRoom);
+    for place in [&beside, &filler(refused).key] {
+        assert_eq!(subject.get(place).await, None, "{place:?}");
+    }
+    disk.empty();
+    eventually(&*subject.clock, "the store to notice that there is room", async || {
+        (store.room() == Room::Free).then_some(())
+    })
+    .await;
+    store.write_batch(batch()).await.expect("its place was kept");
+    assert!(subject.get(&beside).await.is_some());
 }

@@ -5,6 +5,8 @@ mod crashes;
 mod determinism;
 mod faults;
 mod functions;
+mod operations;
+mod strikes;
 
 use std::sync::{Arc, Mutex};
 

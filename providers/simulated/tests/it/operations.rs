@@ -1,0 +1,33 @@
+//! For how long a deleted item remembers what was done to it (K8).
+
+use std::time::Duration;
+
+use ports::{
+    ErrorKind, Update,
+    key_value::{Action, OperationId, Version},
+};
+use simulated::{World, run};
+
+use crate::{integer, key};
+
+/// K8: a repeat of what made an item that is deleted by now is recognised while the limits say, and unknown after that.
+#[test]
+fn a_deleted_item_remembers_for_as_long_as_the_limits_say() {
+    run(async {
+        let world = World::new(1);
+        let key_value = world.key_value();
+        let retention = Duration::from_millis(key_value.limits().operation_retention_ms);
+        let add = Update::modify(key("a"), vec![Action::Add("n".into(), 1)]);
+        let add = add.as_operation(OperationId(1), Version(0));
+        key_value.update(add.clone()).await.expect("calm");
+        key_value.update(Update::delete(key("a"))).await.expect("calm");
+        world.clock().sleep(retention - Duration::from_millis(1)).await;
+        key_value.update(add.clone()).await.expect("it is recognised");
+        assert_eq!(integer(&*key_value, &key("a"), "n").await, 0, "and not done again");
+        world.clock().sleep(Duration::from_millis(2)).await;
+        match key_value.update(add).await {
+            Ok(_) => assert_eq!(integer(&*key_value, &key("a"), "n").await, 1, "it is forgotten"),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::OutcomeUnknown),
+        }
+    });
+}
