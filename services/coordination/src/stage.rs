@@ -15,20 +15,23 @@ use futures_util::TryStreamExt as _;
 use ports::{
     Event, Handler, KeyValue, Result,
     functions::{Definition, Failure, FunctionOptions},
-    queue::{Delivery, Handle, Sequence},
+    queue::{Delivery, Handle, QueueOptions, Retention, Sequence},
 };
+use primitives::FencedLog;
 use simulated::{Options, World};
 
 pub(crate) use self::interrupted::{Call, Interrupted, Side};
 use crate::{
     Config,
     basis::Basis,
-    distributor::Distributor,
-    model::{Lifetime, Naming, Password, SessionId},
+    distributor::{Distributor, LOG_PARTITION},
+    gateway::Shared,
+    model::{Acl, Lifetime, Naming, Password, SessionId, Zxid},
     names,
     node::Nodes,
-    records::{NodeState, Operation, Payload, Submitted, UpdateId, Wake, decode, encode},
-    session::{Row, Sessions},
+    records::{NodeState, Operation, Payload, Slot, Submitted, UpdateId, Wake, decode, encode},
+    session::{Decision, Moved, Row, Sessions},
+    tail::Tail,
     user_store::{Node, UserStore, encode_acl},
     writer::Writer,
 };
@@ -65,12 +68,13 @@ impl Stage {
         let (options, handler) = (FunctionOptions::default(), told.clone());
         world.functions().register(Definition { name: names::WATCH, options, handler });
         let queue = world.queue();
-        queue.create(names::DISTRIBUTOR_QUEUE, ports::queue::QueueOptions::default()).await.expect("calm");
+        let transient = QueueOptions { retention: Retention::Transient, ..QueueOptions::default() };
+        queue.create(names::DISTRIBUTOR_QUEUE, transient).await.expect("calm");
         let stage = Self { world, config, told };
         let last = UpdateId { session: SessionId(0), sequence: 0 };
         let state = NodeState { version: 0, creates: 0, children: 0, owner: None, last };
         stage.nodes(stage.world.key_value()).put_if_absent("/", state).await.expect("calm");
-        let root = Node::created(crate::model::Zxid(0), 0, 0, Payload::Null, encode_acl(&[]));
+        let root = Node::created(Zxid(0), 0, 0, Payload::Null, encode_acl(&[]));
         stage.region(stage.world.key_value()).put_if_absent("/", &root).await.expect("calm");
         stage
     }
@@ -137,6 +141,50 @@ impl Stage {
         new.map(|body| self.delivery(body.clone())).collect()
     }
 
+    /// Leaves what nobody can read in a session's outbox; its row then.
+    pub(crate) async fn damage_outbox(&self, session: SessionId) -> Row {
+        let Row { sequence, request, fence, attach, state: expected, .. } = self.row(session).await;
+        let first = UpdateId { session, sequence: sequence + 1 };
+        let outcomes = vec![Bytes::from_static(b"of another build")];
+        let request = request + 1;
+        let decision = Decision { first, fence, attach, expected, request, closes: false, outcomes };
+        match self.sessions().decide(decision, &mut Basis::default()).await {
+            Ok(Moved::Done(row)) => row,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// What clients of one process share, which begins where the region is applied, and is shown nothing by itself.
+    pub(crate) async fn shared(&self, store: Arc<Interrupted>) -> Arc<Shared> {
+        let (region, clock) = (self.region(store.clone()), self.world.clock());
+        let log = FencedLog::new(store.clone(), LOG_PARTITION);
+        let tail = Arc::new(Tail::new(region.clone(), log, clock.clone(), &self.config));
+        tail.start_at_cursor().await.expect("calm");
+        let follower = tail.clone();
+        tokio::spawn(async move { follower.run().await });
+        Arc::new(Shared {
+            config: self.config.clone(),
+            sessions: Sessions::new(store),
+            region,
+            temporary: self.world.objects(),
+            queue: self.world.queue(),
+            functions: self.world.functions(),
+            clock,
+            entropy: self.world.entropy(),
+            tail,
+        })
+    }
+
+    /// Shows them everything that was told; returns once the view is there.
+    pub(crate) async fn show(&self, shared: &Shared) {
+        let told = self.told.0.lock().expect("nobody panics holding it").clone();
+        let slot = told.last().map(|wake| decode::<Slot>(&wake.slot, "a slot").expect("it was encoded"));
+        for wake in told {
+            shared.tail.offer(wake);
+        }
+        shared.tail.reached(slot.map_or(Zxid(0), |slot| slot.last())).await;
+    }
+
     fn delivery(&self, body: Bytes) -> Delivery {
         let incarnation = self.world.queue().point().incarnation;
         let handle =
@@ -154,9 +202,7 @@ impl Stage {
     /// How often each update was told of.
     pub(crate) fn told(&self, id: UpdateId) -> usize {
         let told = self.told.0.lock().expect("nobody panics holding it");
-        let slots = told
-            .iter()
-            .map(|wake| decode::<crate::records::Slot>(&wake.slot, "a slot").expect("it was encoded"));
+        let slots = told.iter().map(|wake| decode::<Slot>(&wake.slot, "a slot").expect("it was encoded"));
         slots.filter(|slot| slot.entries.iter().any(|entry| entry.id == id)).count()
     }
 
@@ -169,7 +215,7 @@ impl Stage {
 
 /// Makes a znode without data.
 pub(crate) fn create(path: &str, lifetime: Lifetime) -> Operation {
-    let acl = vec![crate::model::Acl { permissions: 31, scheme: "world".into(), id: "anyone".into() }];
+    let acl = vec![Acl { permissions: 31, scheme: "world".into(), id: "anyone".into() }];
     Operation::Create { path: path.into(), data: Payload::Null, acl, lifetime, naming: Naming::Given }
 }
 

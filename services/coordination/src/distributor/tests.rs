@@ -11,6 +11,7 @@ use crate::{
     model::Lifetime,
     records::{Operation, UpdateId},
     stage::{Call, Interrupted, Side, Stage, create, is_of_row, set},
+    temporary,
     user_store::DataPlacement,
 };
 
@@ -191,6 +192,21 @@ fn who_does_a_slot_again_removes_what_it_has_put_late() {
         late.handle(&attach).await.expect_err("the log is the other's");
         assert!(late.store.is_through());
         assert_is_kept_alone(&stage, &sets[1]).await;
+    });
+}
+
+/// P5: what has carried a request's data goes once it is applied, however long its session lives.
+#[test]
+fn the_temporary_object_of_a_request_goes_when_it_is_applied() {
+    simulated::run(async {
+        let (stage, data) = (in_items().await, Bytes::from("large"));
+        let (session, objects) = (stage.open(1).await, stage.world.objects());
+        let data = temporary::put(&*objects, session, 1, 1, data).await.expect("calm");
+        let set = Operation::SetData { path: "/".into(), data, version: -1 };
+        let decided = stage.decided(session, vec![set]).await;
+        assert_eq!(stage.objects().await.len(), 1);
+        Instance::on(&stage).handle(&decided).await.expect("calm");
+        assert_eq!(stage.objects().await, Vec::<String>::new());
     });
 }
 
