@@ -22,8 +22,9 @@ use simulated::{Options, World};
 
 pub(crate) use self::interrupted::{Call, Interrupted, Side};
 use crate::{
-    Config,
+    Client, Config,
     basis::Basis,
+    client::Attached,
     distributor::{Distributor, LOG_PARTITION},
     gateway::Shared,
     model::{Acl, Lifetime, Naming, Password, SessionId, Zxid},
@@ -37,7 +38,8 @@ use crate::{
 };
 
 /// Of every session.
-const TIMEOUT: Duration = Duration::from_secs(40);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(40);
+pub(crate) const PASSWORD: Password = Password([7; 16]);
 
 /// What the distributors have told, in order.
 #[derive(Debug, Default)]
@@ -111,8 +113,8 @@ impl Stage {
 
     /// Opens a session.
     pub(crate) async fn open(&self, number: u64) -> SessionId {
-        let (session, password) = (SessionId::of_client(number << 2), Password([7; 16]));
-        let opened = self.sessions().create(session, password, TIMEOUT, &mut Basis::default()).await;
+        let session = SessionId::of_client(number << 2);
+        let opened = self.sessions().create(session, PASSWORD, TIMEOUT, &mut Basis::default()).await;
         assert!(opened.expect("calm"), "it is not there");
         session
     }
@@ -173,6 +175,20 @@ impl Stage {
             entropy: self.world.entropy(),
             tail,
         })
+    }
+
+    /// A client of a new session, which is taken for attached.
+    pub(crate) async fn client(&self, shared: &Arc<Shared>, number: u64) -> Client {
+        let attached = Attached {
+            session: self.open(number).await,
+            password: PASSWORD,
+            attach: 1,
+            timeout: TIMEOUT,
+            asked_at: shared.clock.monotonic(),
+            basis: Basis::default(),
+            incarnation: shared.queue.point().incarnation,
+        };
+        Client::new(shared.clone(), attached)
     }
 
     /// Shows them everything that was told; returns once the view is there.

@@ -122,6 +122,26 @@ fn an_object_that_came_late_goes_with_the_message_that_it_came_for() {
     });
 }
 
+/// P5: the same where that one learns only by taking over that it is numbered.
+#[test]
+fn an_object_that_came_late_goes_although_its_message_was_taken_for_new() {
+    simulated::run(async {
+        let stage = in_objects().await;
+        let unaware = Instance::warm(&stage, 2).await;
+        let sets = set_twice(&stage, &unaware).await;
+        let late = Instance::warm(&stage, 3).await;
+        let stranger = stage.open(4).await;
+        let attach = stage.decided(stranger, vec![Operation::Attach]).await;
+        let other = Instance::on(&stage);
+        late.overtaken(Side::Before, is_placing, (&other, [sets.clone(), attach.clone()].concat()));
+        late.dies(Side::Before, is_append);
+        late.handle(&sets[..1]).await.expect_err("it dies");
+        assert_eq!(stage.objects().await.len(), 2, "the late one is there");
+        unaware.handle(&[sets[0].clone(), attach[0].clone()]).await.expect("calm");
+        assert_is_kept_alone(&stage, &sets[1]).await;
+    });
+}
+
 /// P5: the same where it lives on, and the store has restarted since the decision, which was found in its row.
 #[test]
 fn who_was_fenced_removes_the_object_that_it_has_put_for_an_earlier_start() {

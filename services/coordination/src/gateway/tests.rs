@@ -5,9 +5,8 @@ use std::time::Duration;
 use simulated::Options;
 
 use super::*;
-use crate::stage::{Call, Side, Stage};
+use crate::stage::{Call, Side, Stage, TIMEOUT};
 
-const TIMEOUT: Duration = Duration::from_secs(40);
 const SLOW: Duration = Duration::from_secs(5);
 
 /// C-6: the row grants the timeout from when it was changed, whenever the answer comes.

@@ -1,6 +1,6 @@
 //! C3, C4: reads that are overtaken at one call, or told of more than they may show.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use ports::{Event, Handler as _};
 use simulated::Options;
@@ -8,9 +8,7 @@ use simulated::Options;
 use super::*;
 use crate::{
     Client, Config,
-    basis::Basis,
-    client::Attached,
-    model::{Lifetime, Password, SessionId},
+    model::{Lifetime, SessionId},
     records::Operation,
     stage::{Call, Side, Stage, create},
 };
@@ -86,16 +84,7 @@ fn a_read_that_waits_for_the_view_is_shown_before_what_is_newer() {
     simulated::run(async {
         let stage = stage().await;
         let shared = stage.shared(stage.store()).await;
-        let attached = Attached {
-            session: stage.open(1).await,
-            password: Password([7; 16]),
-            attach: 1,
-            timeout: Duration::from_secs(40),
-            asked_at: shared.clock.monotonic(),
-            basis: Basis::default(),
-            incarnation: shared.queue.point().incarnation,
-        };
-        let mut client = Client::new(shared.clone(), attached);
+        let mut client = stage.client(&shared, 1).await;
         let exists = |path: &str, watching| Request::Exists { path: path.into(), watching };
         client.submit(1, exists("/watched", Watching::Yes));
         assert!(matches!(

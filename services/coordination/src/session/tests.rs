@@ -5,17 +5,16 @@ use std::{future::Future, pin::Pin};
 use simulated::World;
 
 use super::*;
+use crate::stage::{PASSWORD, TIMEOUT as GRANTED};
 
 const SESSION: SessionId = SessionId(4);
-const PASSWORD: Password = Password([7; 16]);
-const SECONDS: Duration = Duration::from_secs(40);
 
 /// What a function makes of a row that it has taken up.
 type Transition = (&'static str, fn(Sessions, Row, Basis) -> Pin<Box<dyn Future<Output = Result<Moved>>>>);
 
 const TRANSITIONS: [Transition; 9] = [
     ("attach", |sessions, _, mut basis| {
-        Box::pin(async move { sessions.attach(SESSION, PASSWORD, SECONDS, &mut basis).await })
+        Box::pin(async move { sessions.attach(SESSION, PASSWORD, GRANTED, &mut basis).await })
     }),
     ("renew", |sessions, row, mut basis| {
         Box::pin(async move { sessions.renew(SESSION, row.attach, &mut basis).await })
@@ -52,7 +51,7 @@ const TRANSITIONS: [Transition; 9] = [
 async fn taken_up_twice(world: &World) -> (Sessions, (Row, Basis), (Row, Basis)) {
     let (store, mut first) = (world.key_value(), Basis::default());
     let sessions = Sessions::new(store.clone());
-    assert!(sessions.create(SESSION, PASSWORD, SECONDS, &mut first).await.expect("calm"));
+    assert!(sessions.create(SESSION, PASSWORD, GRANTED, &mut first).await.expect("calm"));
     store.externalize(store.point()).await.expect("calm");
     let taken_up = async |mut basis: Basis| match sessions.take_up(SESSION, &mut basis).await {
         Ok(Moved::Done(row)) => (row, basis),

@@ -7,10 +7,10 @@ use simulated::Options;
 
 use super::*;
 use crate::{
-    model::{Lifetime, Password},
+    model::Lifetime,
     node::{Holder, Lock},
     records::UpdateId,
-    stage::{Call, Interrupted, Side, Stage, create, is_of_row, set},
+    stage::{Call, Interrupted, PASSWORD, Side, Stage, TIMEOUT, create, is_of_row, set},
 };
 
 /// The largest item: the row of a session holds a few of the requests below.
@@ -74,8 +74,7 @@ fn the_locks_of_a_decision_that_is_refused_are_given_back() {
         let (stage, made) = (stage().await, create("/a", Lifetime::Persistent));
         let (session, store, sessions) = (stage.open(1).await, stage.store(), stage.sessions());
         store.once(Side::Before, is_decision, async move {
-            let (timeout, mut basis) = (Duration::from_secs(40), Basis::default());
-            let attached = sessions.attach(session, Password([7; 16]), timeout, &mut basis).await?;
+            let attached = sessions.attach(session, PASSWORD, TIMEOUT, &mut Basis::default()).await?;
             assert!(matches!(attached, Moved::Done(_)));
             Ok(())
         });
