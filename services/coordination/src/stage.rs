@@ -139,8 +139,12 @@ impl Stage {
         let asked = self.asked(session, operations).await;
         self.writer(&self.store()).handle(Event::Messages(asked)).await.expect("calm");
         let row = self.row(session).await;
-        let new = row.outbox().iter().skip((before - row.applied) as usize);
-        new.map(|body| self.delivery(body.clone())).collect()
+        self.outbox(session).await.split_off((before - row.applied) as usize)
+    }
+
+    /// What the distributor would be given of everything that is decided in a session and not applied.
+    pub(crate) async fn outbox(&self, session: SessionId) -> Vec<Delivery> {
+        self.row(session).await.outbox().iter().map(|body| self.delivery(body.clone())).collect()
     }
 
     /// Leaves what nobody can read in a session's outbox; its row then.

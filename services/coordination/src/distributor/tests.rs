@@ -285,6 +285,47 @@ fn what_another_has_numbered_meanwhile_is_told_before_its_message_goes() {
     });
 }
 
+/// C-3: what an instance has told itself it need not tell again, however often its message comes, and whenever it was decided.
+#[test]
+fn a_message_that_comes_again_is_not_told_again() {
+    for restarts in [false, true] {
+        simulated::run(async {
+            let stage = in_items().await;
+            let session = stage.open(1).await;
+            let message = stage.decided(session, vec![Operation::Attach]).await;
+            if restarts {
+                stage.restart().await;
+            }
+            let instance = Instance::on(&stage);
+            for _ in 0..2 {
+                instance.handle(&message).await.expect("calm");
+            }
+            assert_eq!(stage.told(id_of(&message[0])), 1, "restarts: {restarts}");
+        });
+    }
+}
+
+/// C-3, D4: what a start has decided and not installed is installed before it leaves its outbox.
+#[test]
+fn a_decision_of_an_earlier_start_is_installed_before_it_is_numbered() {
+    simulated::run(async {
+        let stage = in_items().await;
+        let (session, store) = (stage.open(1).await, stage.store());
+        let asked = stage.asked(session, vec![create("/a", Lifetime::Persistent)]).await;
+        let is_of_root = |call: &Call<'_>| matches!(call, Call::Update(Update { key, .. }) if key.partition() == b"node:/");
+        // It is locked, and would be unlocked when its new state is installed.
+        store.once(Side::Before, is_of_root, async { Ok(()) });
+        store.once(Side::Before, is_of_root, async { Err(death()) });
+        stage.writer(&store).handle(Event::Messages(asked)).await.expect_err("it dies");
+        assert!(store.is_through());
+        let message = stage.outbox(session).await;
+        stage.restart().await;
+        Instance::on(&stage).handle(&message).await.expect("calm");
+        let (nodes, mut basis) = (stage.nodes(stage.world.key_value()), Basis::default());
+        assert!(nodes.is_there("/a", &mut basis).await.expect("calm"));
+    });
+}
+
 /// D4, C-3: what an instance has numbered in a start of the store that is lost, it does not take for numbered.
 #[test]
 fn an_instance_begins_anew_with_the_store() {
