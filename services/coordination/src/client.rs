@@ -595,3 +595,6 @@ fn response(answer: Answer) -> Response {
         Answer::Closed | Answer::Attached => Response::Closed,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -41,7 +41,7 @@ use tokio::sync::Mutex;
 
 use self::{
     numbering::SlotLimits,
-    order::{Applied, Ordered},
+    order::{Applied, Arrived, Ordered},
 };
 use crate::{
     basis::Basis,
@@ -214,9 +214,10 @@ impl Distributor {
             self.ordered(&mut warm, decided).await?
         };
         let mut known = std::mem::take(&mut ordered.known);
-        if ordered.has_foreign {
+        while ordered.has_foreign {
             // Whoever numbered them may have died before it told of them, and these messages are what is left
-            // to say so: take over, which tells of the last slot again, before they are acknowledged.
+            // to say so: take over, which tells of the last slot again, before they are acknowledged. Meanwhile another may
+            // have numbered some of the rest, and died; each time there are fewer.
             warm = self.take_over().await?;
             ordered = self.ordered(&mut warm, ordered.next).await?;
             known.append(&mut ordered.known);
@@ -256,12 +257,12 @@ impl Distributor {
 
     async fn ordered(&self, warm: &mut Warm, arrived: Vec<Decided>) -> Result<Ordered, Stopped> {
         let Warm { applied, grounds: Grounds { system: basis, .. }, .. } = warm;
-        let decided = if self.broken == Some(Broken::NumbersWhatWasLost) {
-            arrived
+        let arrived = if self.broken == Some(Broken::NumbersWhatWasLost) {
+            Arrived { decided: arrived, ..Arrived::default() }
         } else {
             order::still_decided(&self.sessions, &self.nodes, arrived, basis).await?
         };
-        order::ordered(&self.sessions, &self.nodes, applied, decided, basis).await
+        order::ordered(&self.sessions, &self.nodes, applied, arrived, basis).await
     }
 
     async fn distribute(&self, warm: &mut Warm, ordered: &[Decided]) -> Result<(), Stopped> {
@@ -450,3 +451,6 @@ impl Handler for Distributor {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -139,3 +139,6 @@ impl Gateway {
         Err(ports::Error::unavailable("find an unused session id"))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -47,6 +47,8 @@ pub mod records;
 pub mod service;
 pub mod session;
 pub mod silence;
+#[cfg(test)]
+mod stage;
 pub mod tail;
 pub mod temporary;
 pub mod tree;

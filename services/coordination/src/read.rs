@@ -317,3 +317,6 @@ async fn look_for_missed(shared: &Shared, relative: Zxid, watched: Watched, path
     let missed = missed.map(|kind| (kind, path.to_owned()));
     Ok(Found { since, zxid, sight, result: None, looked_at, missed })
 }
+
+#[cfg(test)]
+mod tests;

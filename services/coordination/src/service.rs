@@ -208,3 +208,6 @@ impl Service {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -457,3 +457,6 @@ fn key(session: SessionId) -> Key {
     let shard = if session.is_members() { MEMBERS } else { of_client };
     Key::new(partition(shard), session.0.to_be_bytes())
 }
+
+#[cfg(test)]
+mod tests;

@@ -529,3 +529,6 @@ fn answer(zxid: Zxid, entry: &Entry) -> Option<Letter> {
         (request, answer) => Some(Letter::Answer { zxid, request, answer: answer.clone() }),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -469,3 +469,6 @@ async fn get_object(objects: &dyn ObjectStore, name: &str) -> Result<Option<Byte
         Err(cause) => Err(failed(cause)),
     }
 }
+
+#[cfg(test)]
+mod tests;

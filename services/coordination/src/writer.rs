@@ -435,3 +435,6 @@ impl Turn<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

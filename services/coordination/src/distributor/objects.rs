@@ -5,16 +5,17 @@
 //! removed the object. Whoever may have been overtaken therefore looks: once an update is applied, no znode will name its
 //! object that does not name it now. If it dies before it has looked, whoever gets its messages next looks; only where another
 //! had got them too, and has taken them off the queue, the object is left.
+//!
+//! Only what is surely decided is looked at: what was decided in this start of the store, or was found in its row. Of a message
+//! of an earlier start the decision may be lost, and its name and its object's be another's by now. So where whoever put an object
+//! has died and the store has restarted since, that is left as well.
 
 use bytes::Bytes;
 use futures_util::future::try_join_all;
 use ports::Result;
 
 use super::{Distributor, Grounds};
-use crate::{
-    broken::Broken,
-    records::{Decided, Effect},
-};
+use crate::records::{Decided, Effect};
 
 impl Distributor {
     /// Removes objects, per region, that nothing names once everything applied so far is durable in every region: until
@@ -36,19 +37,14 @@ impl Distributor {
         Ok(())
     }
 
-    /// Removes the objects of those of `decided` that are applied, and whose znodes name others. What was decided in an earlier
-    /// start of the store may be lost, and its name and its object's another's by now: that stays.
+    /// Removes the objects of those of `decided` that are applied, and whose znodes name others.
     pub(super) async fn remove_what_came_late(
         &self,
         decided: &[Decided],
         grounds: &mut Grounds,
     ) -> Result<()> {
-        let (now, trusts_all) =
-            (grounds.system.incarnation(), self.broken == Some(Broken::LooksForObjectsOfTheLost));
-        let standing = |decided: &&Decided| decided.incarnation == now || trusts_all;
-        let standing: Vec<Decided> = decided.iter().filter(standing).cloned().collect();
         let mut late = Vec::new();
-        self.add_what_came_late(&standing, &mut late, grounds).await?;
+        self.add_what_came_late(decided, &mut late, grounds).await?;
         self.collect(&late, grounds).await
     }
 

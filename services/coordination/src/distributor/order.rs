@@ -12,6 +12,7 @@ use ports::Result;
 use super::Stopped;
 use crate::{
     basis::Basis,
+    broken::Broken,
     model::SessionId,
     node::Nodes,
     records::{Decided, UpdateId},
@@ -60,6 +61,12 @@ impl Applied {
         }
     }
 
+    /// Whether this instance has numbered `id`.
+    fn is_own(&self, id: UpdateId) -> bool {
+        let through = self.through.get(&id.session);
+        through.is_some_and(|through| through.by_others < id.sequence && id.sequence <= through.sequence)
+    }
+
     /// Notes that `session` is numbered up to `sequence` by this instance.
     pub(super) fn advance(&mut self, session: SessionId, sequence: u64) {
         let through = self.through.entry(session).or_insert(Through { sequence, by_others: 0 });
@@ -77,10 +84,20 @@ impl Applied {
 pub(super) struct Ordered {
     /// Those to number now, in order.
     pub(super) next: Vec<Decided>,
-    /// Those that are numbered.
+    /// Those that are numbered, as they were decided.
     pub(super) known: Vec<Decided>,
     /// Whether another instance has numbered some of these.
     pub(super) has_foreign: bool,
+}
+
+/// Of the requests that arrived, what the store has not lost.
+#[derive(Debug, Default)]
+pub(super) struct Arrived {
+    /// As they were decided.
+    pub(super) decided: Vec<Decided>,
+    /// Those of an earlier start of the store that are numbered: under their names others may have been decided, and what
+    /// their messages say beside the name is hearsay.
+    pub(super) numbered: Vec<UpdateId>,
 }
 
 /// `arrived`, without what the store has lost. What was planned in this start of the store, and pushed before `basis`
@@ -92,26 +109,23 @@ pub(super) async fn still_decided(
     nodes: &Nodes,
     arrived: Vec<Decided>,
     basis: &mut Basis,
-) -> Result<Vec<Decided>> {
+) -> Result<Arrived> {
     let incarnation = basis.incarnation();
-    if arrived.iter().all(|decided| decided.incarnation == incarnation) {
-        return Ok(arrived);
-    }
-    let mut standing = Vec::with_capacity(arrived.len());
+    let mut standing = Arrived::default();
     for decided in arrived {
         if decided.incarnation == incarnation {
-            standing.push(decided);
+            standing.decided.push(decided);
             continue;
         }
         match sessions.get(decided.id.session, basis).await? {
             Some(row) if decided.id.sequence > row.applied => {
                 if let Some(decided) = row.decided(decided.id.sequence)? {
                     writer::install(nodes, &row.decided_under(decided.holder())?, basis).await?;
-                    standing.push(decided);
+                    standing.decided.push(decided);
                 }
             }
-            // Numbered by somebody, who may not have told of it.
-            _ => standing.push(decided),
+            _ if nodes.broken() == Some(Broken::LooksForObjectsOfTheLost) => standing.decided.push(decided),
+            _ => standing.numbered.push(decided.id),
         }
     }
     Ok(standing)
@@ -122,11 +136,12 @@ pub(super) async fn ordered(
     sessions: &Sessions,
     nodes: &Nodes,
     applied: &mut Applied,
-    arrived: Vec<Decided>,
+    arrived: Arrived,
     basis: &mut Basis,
 ) -> Result<Ordered, Stopped> {
-    let mut ordered = Ordered::default();
-    for decided in arrived {
+    let has_foreign = arrived.numbered.iter().any(|id| !applied.is_own(*id));
+    let mut ordered = Ordered { has_foreign, ..Ordered::default() };
+    for decided in arrived.decided {
         let mut waiting = vec![decided];
         while let Some(top) = waiting.last() {
             let through = applied.through(sessions, top.id.session, basis).await?;

@@ -1,0 +1,34 @@
+//! C-6: from when a lease counts.
+
+use std::time::Duration;
+
+use simulated::Options;
+
+use super::*;
+use crate::stage::{Call, Side, Stage, TIMEOUT};
+
+const SLOW: Duration = Duration::from_secs(5);
+
+/// C-6: the row grants the timeout from when it was changed, whenever the answer comes.
+#[test]
+fn a_lease_counts_from_before_its_session_was_opened_or_taken_up() {
+    simulated::run(async {
+        let (stage, mut resume) = (Stage::new(Options::default(), Config::default()).await, None);
+        let store = stage.store();
+        let gateway = Gateway::new(stage.shared(store.clone()).await);
+        for attach in [1, 2] {
+            let clock = stage.world.clock();
+            let begun = clock.monotonic();
+            store.once(Side::After, |call| matches!(call, Call::Update(_)), async move {
+                clock.sleep(SLOW).await;
+                Ok(())
+            });
+            let Ok(attached) = gateway.attach(TIMEOUT, resume, SessionId::of_client).await else {
+                panic!("attach {attach}: calm")
+            };
+            assert!(store.is_through());
+            assert_eq!((attached.attach, attached.asked_at), (attach, begun));
+            resume = Some((attached.session, attached.password));
+        }
+    });
+}

@@ -1,0 +1,135 @@
+//! A store whose caller is interrupted between two of its calls, while others work.
+//!
+//! What a race takes many seeds to meet is written down: at this call, before it or after it, that happens. Nothing is waited
+//! for, so a test has one course.
+
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::{Arc, Mutex},
+};
+
+use async_trait::async_trait;
+use ports::{
+    DurabilityPoint, Externalize, Item, Key, KeyValue, Result, Update,
+    key_value::{Batch, Batched, KeyValueLimits, Page, Read, Room, Scan, Transacted, Updated},
+};
+
+/// A call of the store.
+pub(crate) enum Call<'call> {
+    Get(&'call Key),
+    Scan,
+    Update(&'call Update),
+    Transact,
+    Externalize,
+}
+
+/// On which side of its call an interruption comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    Before,
+    After,
+}
+
+/// Whether a call is the one that is meant.
+type IsMeant = Box<dyn Fn(&Call<'_>) -> bool + Send>;
+
+struct Interruption {
+    side: Side,
+    is_meant: IsMeant,
+    work: Pin<Box<dyn Future<Output = Result<()>> + Send>>,
+}
+
+/// The store, as one caller has it.
+pub(crate) struct Interrupted {
+    store: Arc<dyn KeyValue>,
+    due: Mutex<Vec<Interruption>>,
+}
+
+impl Interrupted {
+    pub(crate) fn new(store: Arc<dyn KeyValue>) -> Arc<Self> {
+        Arc::new(Self { store, due: Mutex::default() })
+    }
+
+    /// Has `work` done at the next call that is meant, once. What it fails with, the caller hears: of a call that was not made, or
+    /// was. Each call is interrupted once on either side, in the order of these.
+    pub(crate) fn once(
+        &self,
+        side: Side,
+        is_meant: impl Fn(&Call<'_>) -> bool + Send + 'static,
+        work: impl Future<Output = Result<()>> + Send + 'static,
+    ) {
+        let interruption = Interruption { side, is_meant: Box::new(is_meant), work: Box::pin(work) };
+        self.due.lock().expect("nobody panics holding it").push(interruption);
+    }
+
+    /// Whether all of them have come.
+    pub(crate) fn is_through(&self) -> bool {
+        self.due.lock().expect("nobody panics holding it").is_empty()
+    }
+
+    async fn at(&self, side: Side, call: &Call<'_>) -> Result<()> {
+        let interruption = {
+            let mut due = self.due.lock().expect("nobody panics holding it");
+            let is_due = |due: &Interruption| due.side == side && (due.is_meant)(call);
+            let place = due.iter().position(is_due);
+            place.map(|place| due.remove(place))
+        };
+        match interruption {
+            Some(interruption) => interruption.work.await,
+            None => Ok(()),
+        }
+    }
+
+    async fn around<T>(&self, call: Call<'_>, answer: impl Future<Output = Result<T>> + Send) -> Result<T> {
+        self.at(Side::Before, &call).await?;
+        let answer = answer.await?;
+        self.at(Side::After, &call).await?;
+        Ok(answer)
+    }
+}
+
+impl fmt::Debug for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Interrupted").field("store", &self.store).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Externalize for Interrupted {
+    async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
+        self.around(Call::Externalize, self.store.externalize(point)).await
+    }
+    fn point(&self) -> DurabilityPoint {
+        self.store.point()
+    }
+    fn is_durable(&self, point: DurabilityPoint) -> bool {
+        self.store.is_durable(point)
+    }
+}
+
+#[async_trait]
+impl KeyValue for Interrupted {
+    async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
+        self.around(Call::Get(key), self.store.get(key)).await
+    }
+    async fn scan(&self, scan: &Scan) -> Result<Read<Page>> {
+        self.around(Call::Scan, self.store.scan(scan)).await
+    }
+    async fn update(&self, update: Update) -> Result<Updated> {
+        self.around(Call::Update(&update), self.store.update(update.clone())).await
+    }
+    async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
+        self.around(Call::Transact, self.store.transact(updates)).await
+    }
+    async fn write_batch(&self, batch: Batch) -> Result<Batched> {
+        self.store.write_batch(batch).await
+    }
+    fn limits(&self) -> &KeyValueLimits {
+        self.store.limits()
+    }
+    fn room(&self) -> Room {
+        self.store.room()
+    }
+}
