@@ -63,9 +63,9 @@ fn deaths(raise: impl Fn(&Faults)) -> (usize, usize) {
 
 #[test]
 fn functions_die_before_their_calls_and_after_them() {
-    for raise in [(|faults| faults.crash_functions(percent(20))) as fn(&Faults), |faults| {
-        faults.crash_function("f", percent(20))
-    }] {
+    let of_all = |faults: &Faults| faults.crash_functions(percent(20));
+    let of_one = |faults: &Faults| faults.crash_function("f", percent(20));
+    for raise in [of_all as fn(&Faults), of_one] {
         let (before, after) = deaths(raise);
         assert!(before > 10 && after > 10, "{before} before, {after} after");
     }
