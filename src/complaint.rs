@@ -1,5 +1,10 @@
 //! What the program says when it cannot go on.
 
+/// The line that says an error.
+pub(crate) fn line(error: &anyhow::Error) -> String {
+    format!("landfast: {}\n", of(error))
+}
+
 /// An error with its causes, each once: many an error's own text has its cause in it already.
 pub(crate) fn of(error: &anyhow::Error) -> String {
     error.chain().map(ToString::to_string).fold(String::new(), |said, cause| {

@@ -9,6 +9,7 @@
 mod commands;
 mod complaint;
 mod config;
+mod log;
 mod open_files;
 mod overview;
 mod provider;
@@ -75,7 +76,7 @@ fn main() -> ExitCode {
     };
     ended.unwrap_or_else(|error| {
         // Where nobody can be told, the exit code has to do.
-        let _ = writeln!(io::stderr(), "landfast: {}", complaint::of(&error));
+        let _ = io::stderr().write_all(complaint::line(&error).as_bytes());
         ExitCode::FAILURE
     })
 }

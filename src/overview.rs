@@ -21,13 +21,14 @@ use ports::metering::Meter;
 use transactions::{Engine, Figures};
 use zookeeper_frontend::Statistics;
 
-use crate::provider::Provider;
+use crate::{log::Log, provider::Provider};
 
 /// The server as `/v1/status` and `/metrics` show it.
 #[derive(Debug)]
 pub(crate) struct Overview {
     started: Instant,
     provider: &'static str,
+    log: Log,
     progress: Mutex<Progress>,
     house: OnceLock<Sources>,
     zookeeper: OnceLock<Arc<Statistics>>,
@@ -51,11 +52,12 @@ pub(crate) struct Sources {
 }
 
 impl Overview {
-    /// A server that has just begun to start, on a provider of this name.
-    pub(crate) fn new(provider: &'static str) -> Self {
+    /// A server that has just begun to start, on a provider of this name and with this log.
+    pub(crate) fn new(provider: &'static str, log: Log) -> Self {
         Self {
             started: Instant::now(),
             provider,
+            log,
             progress: Mutex::default(),
             house: OnceLock::new(),
             zookeeper: OnceLock::new(),
@@ -122,6 +124,7 @@ impl Snapshot for Overview {
             blocked_groups: provider.and_then(|provider| provider.blocked_groups()).unwrap_or_else(looked),
             journal: provider.and_then(|provider| provider.journal()),
             store: provider.and_then(|provider| provider.store()),
+            log_lines_dropped: self.log.dropped(),
             usage: house.map(|sources| usage(&sources.meter)).unwrap_or_default(),
         }
     }

@@ -1,4 +1,7 @@
 //! What a seed may cost, so that thousands of them stay quick.
+//!
+//! Every test that plays [`seeds`](crate::scenario::seeds) spends from a budget. One that plays a single world by hand costs what
+//! its question does: once, whatever `SEEDS` says.
 
 /// The most port calls one seed may make: everything in it, faults, recovery and the checks at the end included. A scenario
 /// whose unluckiest seeds make more is too large; smaller ones under more seeds find as much.

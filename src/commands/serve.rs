@@ -25,7 +25,9 @@ use tokio::{
 use tracing_subscriber::EnvFilter;
 
 use crate::{
+    complaint,
     config::{Options, Settings},
+    log::Log,
     overview::Overview,
     wiring::House,
 };
@@ -38,7 +40,17 @@ const THREADS_STOP_MAX: Duration = Duration::from_millis(500);
 /// Serves until told to stop.
 pub(crate) fn run(options: Options) -> anyhow::Result<ExitCode> {
     let settings = options.settle()?;
-    start_logs()?;
+    let log = start_logs()?;
+    let ended = serve_on_threads(&settings, &log);
+    if let Err(error) = &ended {
+        // Nor does its end wait for somebody to read why.
+        log.put(complaint::line(error).as_bytes());
+    }
+    log.finish();
+    Ok(ended.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS))
+}
+
+fn serve_on_threads(settings: &Settings, log: &Log) -> anyhow::Result<()> {
     for warning in &settings.warnings {
         tracing::warn!("{warning}");
     }
@@ -48,14 +60,14 @@ pub(crate) fn run(options: Options) -> anyhow::Result<ExitCode> {
         .enable_all()
         .build()
         .context("the runtime could not be started")?;
-    let ended = runtime.block_on(serve(&settings));
+    let ended = runtime.block_on(serve(settings, log));
     runtime.shutdown_timeout(THREADS_STOP_MAX);
-    ended.map(|()| ExitCode::SUCCESS)
+    ended
 }
 
-async fn serve(settings: &Settings) -> anyhow::Result<()> {
+async fn serve(settings: &Settings, log: &Log) -> anyhow::Result<()> {
     let mut stop = Stop::listen()?;
-    let overview = Arc::new(Overview::new(settings.store.name()));
+    let overview = Arc::new(Overview::new(settings.store.name(), log.clone()));
     let mut house = tokio::select! {
         biased;
         () = stop.asked() => return Ok(()),
@@ -104,9 +116,8 @@ impl Stop {
     }
 }
 
-/// Logs go to stderr: stdout holds the `ready` line alone. A line that cannot be written, because the disk is full or its
-/// reader has gone, is dropped: whoever is served notices nothing.
-fn start_logs() -> anyhow::Result<()> {
+/// Logs go to stderr: stdout holds the `ready` line alone.
+fn start_logs() -> anyhow::Result<Log> {
     let set = ["LANDFAST_LOG", "RUST_LOG"].into_iter().find_map(|name| Some((name, env::var(name).ok()?)));
     let filter = match set {
         Some((name, filter)) => EnvFilter::try_new(&filter).with_context(|| {
@@ -114,13 +125,16 @@ fn start_logs() -> anyhow::Result<()> {
         })?,
         None => EnvFilter::new("info"),
     };
+    let log = Log::to_stderr().context("the log could not be opened")?;
+    log.take_panics();
+    let lines = log.clone();
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(io::stderr)
-        // It would say on the same stderr that it cannot write there, and end the process when that fails too.
+        .with_writer(move || lines.clone())
+        // It would say on stderr that a line has no form, and wait there for a reader.
         .log_internal_errors(false)
         .with_ansi(io::stderr().is_terminal())
         .with_target(false)
         .init();
-    Ok(())
+    Ok(log)
 }

@@ -81,6 +81,9 @@ fn table(status: &Status) -> Result<String, std::fmt::Error> {
         let groups = status.blocked_groups;
         writeln!(text, "blocked       {groups} queue groups: their first message has failed for good")?;
     }
+    if status.log_lines_dropped > 0 {
+        writeln!(text, "log           {} lines dropped: nobody read them", status.log_lines_dropped)?;
+    }
     for line in &status.usage {
         let Usage { operation, calls, failures, bytes, .. } = line;
         writeln!(text, "{operation:<24} {calls:>12} calls {failures:>8} failed {bytes:>14} bytes")?;

@@ -1,5 +1,6 @@
 """The log: what no client sends is said there, within bounds; what cannot be written is dropped, and nobody notices."""
 
+import fcntl
 import os
 import re
 import struct
@@ -16,6 +17,7 @@ from wire import OK
 SECRET = "hunter2"
 LINES_MAX = 100
 FLOOD = 3000
+REFUSED = 10_000
 
 # What a stranger sends, or a client that has lost its place, and what the log says of it.
 OPENINGS = {
@@ -144,3 +146,32 @@ def a_log_whose_reader_has_gone_is_no_reason_to_stop(sessions, started):
     assert session.get("/n").error == OK
     assert sessions(server).set("/n", b"after").error == OK
     assert server.stop() == 0
+
+
+def _refused(server):
+    with wire.open_socket(server.port) as stranger:
+        wire.drain(stranger)
+
+
+def a_log_that_nobody_reads_holds_nobody_up(sessions, started, monkeypatch):
+    monkeypatch.setenv("LANDFAST_ZOOKEEPER_CONNECTIONS_PER_ADDRESS", "1")
+    reader, writer = os.pipe()
+    pipe_bytes = fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    server = started(os.fdopen(writer, "wb"))
+    session = sessions(server)
+    session.created("/n")
+    for _ in range(REFUSED):
+        _refused(server)
+    assert session.set("/n", b"after").error == OK
+    assert session.get("/n").body.buffer() == b"after"
+    assert http_api.Api(server).ask("GET", "/metrics").status == 200
+    assert server.stop() == 0, "nor is it held up at its end"
+    os.set_blocking(reader, False)
+    assert len(os.read(reader, 1 << 20)) > pipe_bytes // 2, "the pipe was full of it"
+    os.close(reader)
+
+
+def the_last_lines_are_written(started):
+    server = started()
+    assert server.stop() == 0
+    assert server.log_lines("stopped")

@@ -54,7 +54,9 @@ fn server(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::Result {
     gauge(encoder, "ready", "1 if every listener accepts", i64::from(status.phase == Phase::Ready))?;
     gauge(encoder, "uptime_seconds", "Seconds since the start", status.uptime_ms as f64 / 1000.0)?;
     let help = "Queue groups whose first message has failed for good and blocks those behind it";
-    gauge(encoder, "blocked_groups", help, status.blocked_groups)
+    gauge(encoder, "blocked_groups", help, status.blocked_groups)?;
+    let help = "Lines of the log that were dropped: nobody read them, or there was no room for them";
+    counter(encoder, "log_lines_dropped", help, status.log_lines_dropped)
 }
 
 fn coordination(encoder: &mut DescriptorEncoder<'_>, numbers: &Coordination) -> fmt::Result {

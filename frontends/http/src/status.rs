@@ -51,6 +51,8 @@ pub struct Status {
     /// Queue groups whose first message has failed for good and blocks those behind it (rule P1): somebody has
     /// to look.
     pub blocked_groups: u64,
+    /// Lines of the log that were dropped, because nobody read them or there was no room for them.
+    pub log_lines_dropped: u64,
     /// What was asked of each port since the start.
     pub usage: Vec<Usage>,
 }

@@ -7,6 +7,9 @@
 //! Back-pressure, so that no peer can make this process hold more than its share: nothing is read while
 //! the service has no room or too many requests are in flight, and nothing is answered while the
 //! peer leaves too much unread. A peer that then neither takes nor sends anything for a session timeout is cut off.
+//!
+//! What was asked before the last request, or before bytes that no request can be found in, is answered before the
+//! connection closes. (ZooKeeper drops answers that are not ready when it finds such bytes.)
 
 use std::{io, net::SocketAddr, time::Duration};
 
@@ -151,6 +154,7 @@ async fn converse(
         writer,
         frames,
         conversation: Conversation::default(),
+        violation: None,
         client,
         outputs: Vec::new(),
         encoded: 0,
@@ -160,9 +164,9 @@ async fn converse(
     // A store that does not answer now keeps no connection here.
     let _ = timeout(LINGER, connection.client.leave()).await;
     shared.statistics.add(&mut connection.conversation.tally);
-    match end {
-        Err(End::PeerGone) if connection.frames.has_unfinished() => Err(Violation::Unfinished.into()),
-        end => end.map(|()| End::Over),
+    match connection.violation {
+        Some(violation) => Err(violation.into()),
+        None => end.map(|()| End::Over),
     }
 }
 
@@ -244,6 +248,8 @@ struct Connection<'a> {
     writer: WriteHalf<'a>,
     frames: Frames,
     conversation: Conversation,
+    /// Why nothing more is read. What came before it is answered yet.
+    violation: Option<Violation>,
     client: Client,
     /// What the service gave, written into `outgoing` up to `encoded`.
     outputs: Vec<Output>,
@@ -251,62 +257,58 @@ struct Connection<'a> {
     outgoing: BytesMut,
 }
 
-/// What a wait brought.
-enum Woken {
-    Bytes(usize),
-    Work,
-}
-
 impl Connection<'_> {
     async fn run(&mut self, stopped: &mut oneshot::Receiver<()>) -> Result<(), End> {
+        let end = self.talk(stopped).await;
+        if matches!(end, Err(End::PeerGone | End::Io(_))) {
+            self.go_on_without_peer().await;
+        }
+        // Whose process ends or whose network breaks has done nothing wrong.
+        if matches!(end, Err(End::PeerGone)) && self.frames.has_unfinished() {
+            self.violation.get_or_insert(Violation::Unfinished);
+        }
+        end
+    }
+
+    async fn talk(&mut self, stopped: &mut oneshot::Receiver<()>) -> Result<(), End> {
         loop {
-            let violation = self.submit().err();
+            self.submit();
             let ended = self.client.pump(&mut self.outputs).await.err();
             let sent = self.send();
             self.shared.statistics.add(&mut self.conversation.tally);
-            if sent.is_err() {
-                return self.run_without_peer(ended.is_some()).await;
-            }
             if let Some(ended) = ended {
-                self.send_down_to(0).await?;
-                return Err(ended.into());
+                return match self.send_down_to(0).await {
+                    Ok(()) | Err(End::Io(_)) => Err(ended.into()),
+                    stalled => stalled,
+                };
             }
-            if let Some(violation) = violation {
-                self.send_down_to(0).await?;
-                return Err(violation.into());
-            }
+            sent?;
             if self.conversation.is_over() {
                 return self.send_down_to(0).await;
             }
             tokio::task::yield_now().await;
             if self.has_too_much_unsent() {
-                if !self.wait_for_reader(stopped).await? {
-                    return self.run_without_peer(false).await;
-                }
+                self.wait_for_reader(stopped).await?;
             } else if !(self.may_submit() && self.frames.has_next()) {
-                match self.wait(stopped).await? {
-                    Woken::Bytes(0) => return self.run_without_peer(false).await,
-                    Woken::Bytes(bytes) => {
-                        self.frames.received(bytes);
-                        self.conversation.tally.bytes_received += bytes as u64;
-                    }
-                    Woken::Work => {}
-                }
+                self.wait(stopped).await?;
             }
         }
     }
 
     /// Hands over the requests that have arrived, as far as there is room.
-    fn submit(&mut self) -> Result<(), Violation> {
-        while self.may_submit()
-            && let Some((tag, request)) = self.conversation.next_request(&mut self.frames)?
-        {
-            if let Some(fault) = self.conversation.take_fault() {
-                self.report(fault);
+    fn submit(&mut self) {
+        while self.may_submit() {
+            match self.conversation.next_request(&mut self.frames) {
+                Ok(Some((tag, request))) => {
+                    if let Some(fault) = self.conversation.take_fault() {
+                        self.report(fault);
+                    }
+                    self.client.submit(tag, request);
+                }
+                Ok(None) => break,
+                Err(violation) => self.violation = Some(violation),
             }
-            self.client.submit(tag, request);
         }
-        Ok(())
     }
 
     /// Counts what no client sends, and says it.
@@ -347,22 +349,16 @@ impl Connection<'_> {
         Ok(())
     }
 
-    /// The same down to half of what may be unsent, and whether the peer is still there. Whoever takes something, or asks
-    /// for something meanwhile, has its session go on, however long that takes.
-    async fn wait_for_reader(&mut self, stopped: &mut oneshot::Receiver<()>) -> Result<bool, End> {
+    /// The same down to half of what may be unsent. Whoever takes something, or asks for something meanwhile, has its
+    /// session go on, however long that takes.
+    async fn wait_for_reader(&mut self, stopped: &mut oneshot::Receiver<()>) -> Result<(), End> {
         while self.outgoing.len() > self.shared.config.unsent_bytes_max / 2 || !self.outputs.is_empty() {
             let stall = self.stall();
             let may_read = self.frames.received_bytes() < UNREAD_BYTES_KEPT;
             tokio::select! {
                 biased;
                 _ = &mut *stopped => return Err(End::Stopped),
-                read = self.reader.read_buf(self.frames.space()), if may_read => match read.unwrap_or(0) {
-                    0 => return Ok(false),
-                    bytes => {
-                        self.frames.received(bytes);
-                        self.conversation.tally.bytes_received += bytes as u64;
-                    }
-                },
+                read = self.reader.read_buf(self.frames.space()), if may_read => self.received(read?)?,
                 writable = timeout(stall, self.writer.writable()) => {
                     writable.map_err(|_| End::Stalled)??;
                     self.send()?;
@@ -370,7 +366,17 @@ impl Connection<'_> {
             }
             self.client.takes_answers().await?;
         }
-        Ok(true)
+        Ok(())
+    }
+
+    /// So many bytes were read; none: the peer has closed its side.
+    fn received(&mut self, bytes: usize) -> Result<(), End> {
+        if bytes == 0 {
+            return Err(End::PeerGone);
+        }
+        self.frames.received(bytes);
+        self.conversation.tally.bytes_received += bytes as u64;
+        Ok(())
     }
 
     /// Sends what the peer takes next.
@@ -422,42 +428,35 @@ impl Connection<'_> {
     ///
     /// Bytes come first, so that a turn answers as many requests as it can; the service works in every
     /// turn, so it cannot starve.
-    async fn wait(&mut self, stopped: &mut oneshot::Receiver<()>) -> Result<Woken, End> {
+    async fn wait(&mut self, stopped: &mut oneshot::Receiver<()>) -> Result<(), End> {
         let may_read = self.may_submit();
         tokio::select! {
             biased;
             _ = stopped => Err(End::Stopped),
-            read = self.reader.read_buf(self.frames.space()), if may_read => {
-                // A connection that was reset is over like one that was closed.
-                Ok(Woken::Bytes(read.unwrap_or(0)))
-            }
-            writable = self.writer.writable(), if !self.outgoing.is_empty() => {
-                writable?;
-                Ok(Woken::Work)
-            }
-            () = self.client.wait() => Ok(Woken::Work),
+            read = self.reader.read_buf(self.frames.space()), if may_read => self.received(read?),
+            writable = self.writer.writable(), if !self.outgoing.is_empty() => Ok(writable?),
+            () = self.client.wait() => Ok(()),
         }
     }
 
     /// Hands over what a peer sent before it went, and lets the service finish a close: the ephemerals of
     /// a session go at once also when its client does not wait for the answer.
-    async fn run_without_peer(&mut self, mut ended: bool) -> Result<(), End> {
+    async fn go_on_without_peer(&mut self) {
         self.discard();
-        while !ended {
-            let taken = self.submit();
-            ended = self.client.pump(&mut self.outputs).await.is_err();
+        loop {
+            self.submit();
+            let ended = self.client.pump(&mut self.outputs).await.is_err();
             self.discard();
             self.shared.statistics.add(&mut self.conversation.tally);
-            let unfinished = if self.conversation.is_ending() {
+            let is_unfinished = if self.conversation.is_ending() {
                 !self.conversation.is_over()
             } else {
-                taken.is_ok() && self.frames.has_next() || self.client.has_unsent()
+                self.frames.has_next() || self.client.has_unsent()
             };
-            if !unfinished || timeout(self.stall(), self.client.wait()).await.is_err() {
-                break;
+            if ended || !is_unfinished || timeout(self.stall(), self.client.wait()).await.is_err() {
+                return;
             }
         }
-        Err(End::PeerGone)
     }
 
     /// Ticks off what nobody is there to read.

@@ -4,8 +4,8 @@
 //! each reply its xid and form. The xid travels along as the service's tag and must come back the same:
 //! if it does not, the service has lost the order and nothing that follows could be trusted.
 //!
-//! A conversation ends with the reply to a close, or to an operation nobody knows. What the client sent
-//! behind such a request is not read.
+//! A conversation ends with the reply to a close, or to an operation nobody knows; or, where there are bytes that no
+//! request can be found in, with the reply to the last request before them. What the client sent behind is not read.
 
 use std::collections::VecDeque;
 
@@ -61,11 +61,19 @@ enum Stage {
 }
 
 impl Conversation {
-    /// The next request, with the tag to submit it with.
+    /// The next request, with the tag to submit it with. A violation is said once, and nothing is read behind it.
     pub fn next_request(&mut self, frames: &mut Frames) -> Result<Option<(i32, Request)>, Violation> {
         if self.stage != Stage::Talking {
             return Ok(None);
         }
+        let next = self.next_in(frames);
+        if next.is_err() {
+            self.stage = if self.awaited.is_empty() { Stage::Over } else { Stage::Ending };
+        }
+        next
+    }
+
+    fn next_in(&mut self, frames: &mut Frames) -> Result<Option<(i32, Request)>, Violation> {
         let Some(frame) = frames.next_frame()? else { return Ok(None) };
         let request::Decoded { xid, operation, request, fault } = request::decode(frame)?;
         if matches!(operation, Operation::CloseSession | Operation::Authenticate | Operation::Unknown) {
@@ -119,7 +127,7 @@ impl Conversation {
         self.awaited.len()
     }
 
-    /// Whether the last request was taken: nothing more is read.
+    /// Whether the last request was taken, or no more can be: nothing more is read.
     pub fn is_ending(&self) -> bool {
         self.stage != Stage::Talking
     }

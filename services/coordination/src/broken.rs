@@ -76,6 +76,8 @@ pub enum Broken {
     RenewsForWhoeverIsAttached,
     /// C-6: a lease is counted from when its renewal was answered, though it was made before.
     CountsLeasesFromTheirAnswer,
+    /// C-6: a session has its timeout from its last renewal, though its client was heard of since by a process that has died.
+    TakesRowsForExact,
     /// C-6: what took longer than the lease is answered all the same.
     AnswersAfterItsLease,
     /// C-6: a session is ended without watching it for a whole timeout.

@@ -12,16 +12,18 @@
 //! what it shows is true and which is neither behind an earlier output nor behind what is durable: if possible
 //! it need not wait.
 //!
-//! A client speaks for its session only under a lease (rule C-6): it renews the session's row while its
-//! peer is active, and once more when the peer goes, counts the lease from before each renewal was sent, and falls silent when
-//! it runs out.
+//! A client speaks for its session only under a lease (rule C-6, [`lease`]).
 //!
 //! This is FaaSKeeper's client library with its sorted receive queue (section 4.5), without threads.
 
-use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
+mod lease;
+
+use std::{fmt, sync::Arc, time::Duration};
 
 use ports::{ErrorKind, Incarnation, Monotonic, queue::Message};
 
+use self::lease::Lease;
+pub(crate) use self::lease::RENEWALS_PER_TIMEOUT;
 use crate::{
     Error,
     backlog::Backlog,
@@ -34,7 +36,6 @@ use crate::{
     names,
     read::{self, Found},
     records::{Answer, Operation, Payload, Submitted, encode_sized},
-    session::Moved,
     tail::Connection,
     temporary,
 };
@@ -52,9 +53,6 @@ const HELD_BYTES_MAX: usize = 1 << 20;
 
 /// Paths up to so long take nothing of what data may have of a message.
 const PATH_BYTES_FREE: usize = 4 << 10;
-
-/// Renewals per timeout while the peer is active.
-pub(crate) const RENEWALS_PER_TIMEOUT: u32 = 4;
 
 /// One connection to one session. Dropping it without [`Request::Close`] leaves the session to its timeout.
 ///
@@ -103,6 +101,8 @@ pub(crate) struct Attached {
     pub(crate) timeout: Duration,
     /// From before it was asked for.
     pub(crate) asked_at: Monotonic,
+    /// How often its lease was renewed up to then.
+    pub(crate) renewals: i64,
     pub(crate) basis: Basis,
     /// The start of the queues' store from before it was asked for.
     pub(crate) incarnation: Incarnation,
@@ -113,17 +113,10 @@ enum Pending {
     Read { tag: i32, request: Request },
 }
 
-struct Lease {
-    renewed_at: Monotonic,
-    is_peer_active: bool,
-    /// Fires when the next renewal may be due; made when needed and kept over calls of `wait`.
-    timer: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-}
-
 impl Client {
     pub(crate) fn new(
         shared: Arc<Shared>,
-        Attached { session, password, attach, timeout, asked_at, basis, incarnation }: Attached,
+        Attached { session, password, attach, timeout, asked_at, renewals, basis, incarnation }: Attached,
     ) -> Self {
         let mailbox = Arc::new(Mailbox::default());
         let place = shared.tail.register(Connection { session, attach }, mailbox.clone());
@@ -147,7 +140,7 @@ impl Client {
             last_shown: Zxid(0),
             end: None,
             is_closing: false,
-            lease: Lease { renewed_at: asked_at, is_peer_active: false, timer: None },
+            lease: Lease::granted(asked_at, renewals),
         }
     }
 
@@ -164,34 +157,6 @@ impl Client {
     /// The timeout granted.
     pub fn timeout(&self) -> Duration {
         self.timeout
-    }
-
-    /// Its peer is there, also if it asks for nothing; not one that is about to go.
-    pub(crate) fn is_here(&mut self) {
-        self.lease.is_peer_active |= !self.is_closing;
-    }
-
-    /// Its peer reads what it was sent before, and is not read from meanwhile: it is there. Not cancellation safe.
-    pub async fn takes_answers(&mut self) -> Result<(), Ended> {
-        self.is_here();
-        self.keep_lease().await
-    }
-
-    /// Its peer has gone, or is sent away: the session has its timeout from when it was last heard of, and a renewal that was
-    /// not due yet is made now. One that fails is the peer's loss alone.
-    pub async fn leave(&mut self) {
-        let is_over = self.is_closing || self.shared.clock.monotonic() >= self.lease_until();
-        if !self.lease.is_peer_active || is_over {
-            return;
-        }
-        if let Err(error) = self.renew().await {
-            tracing::debug!(session = ?self.session, %error, "a session is not renewed by its last request");
-        }
-    }
-
-    /// When its lease runs out unless it is renewed before.
-    pub(crate) fn lease_until(&self) -> Monotonic {
-        self.lease.renewed_at + self.timeout
     }
 
     /// Whether another request may be submitted now; if not, stop reading from the peer (back-pressure).
@@ -277,11 +242,7 @@ impl Client {
         if self.is_held_up && !self.holds_enough() {
             return;
         }
-        if self.lease.timer.is_none() && self.lease.is_peer_active {
-            let due = self.lease.renewed_at + self.renewal_period();
-            let clock = self.shared.clock.clone();
-            self.lease.timer = Some(Box::pin(async move { clock.sleep(due.since(clock.monotonic())).await }));
-        }
+        self.set_lease_timer();
         let Self { shared, mailbox, blocked_until, lease, .. } = self;
         let view = async {
             match blocked_until {
@@ -289,17 +250,11 @@ impl Client {
                 None => std::future::pending().await,
             }
         };
-        let timer = async {
-            match &mut lease.timer {
-                Some(timer) => timer.await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
             biased;
             () = mailbox.arrived() => {}
             () = view => {}
-            () = timer => self.lease.timer = None,
+            () = lease.timer_fires() => {}
         }
     }
 
@@ -325,65 +280,8 @@ impl Client {
         }
     }
 
-    /// Renews the lease if that is due, and falls silent if it has run out.
-    async fn keep_lease(&mut self) -> Result<(), Ended> {
-        let now = self.shared.clock.monotonic();
-        let age = now.since(self.lease.renewed_at);
-        if age >= self.timeout {
-            return Err(Ended::LeaseLost);
-        }
-        if !self.lease.is_peer_active || age < self.renewal_period() {
-            return Ok(());
-        }
-        if self.shared.queue.point().incarnation != self.incarnation {
-            // What was sent before may be lost, and only the peer can ask again.
-            return Err(ports::Error::unavailable("wait for answers of a store that has restarted").into());
-        }
-        match self.renew().await? {
-            Moved::Done(_) => {
-                if self.sent > 0 {
-                    // An answer that takes this long may be forgotten where nobody else looks at the log.
-                    self.shared.tail.expect();
-                }
-                let is_late = self.shared.config.broken == Some(Broken::CountsLeasesFromTheirAnswer);
-                let renewed_at = if is_late { self.shared.clock.monotonic() } else { now };
-                self.lease = Lease { renewed_at, is_peer_active: false, timer: None };
-                Ok(())
-            }
-            Moved::Refused(Some(row)) if row.attach != self.attach => Err(Ended::Moved),
-            // Closed by this client's own request: the answer is on its way.
-            Moved::Refused(_) if self.is_closing => {
-                self.lease.is_peer_active = false;
-                Ok(())
-            }
-            Moved::Refused(_) => Err(Ended::Expired),
-        }
-    }
-
-    async fn renew(&mut self) -> Result<Moved, ports::Error> {
-        let sessions = &self.shared.sessions;
-        let renewed = sessions.renew(self.session, self.attach, &mut self.basis).await?;
-        match renewed {
-            Moved::Refused(Some(row))
-                if self.shared.config.broken == Some(Broken::RenewsForWhoeverIsAttached) =>
-            {
-                sessions.renew(self.session, row.attach, &mut self.basis).await
-            }
-            renewed => Ok(renewed),
-        }
-    }
-
-    fn has_fallen_silent(&self) -> bool {
-        self.shared.clock.monotonic() >= self.lease_until()
-            && self.shared.config.broken != Some(Broken::AnswersAfterItsLease)
-    }
-
     fn connection(&self) -> Connection {
         Connection { session: self.session, attach: self.attach }
-    }
-
-    fn renewal_period(&self) -> Duration {
-        self.timeout / RENEWALS_PER_TIMEOUT
     }
 
     /// Sends the updates that no read has to run before.

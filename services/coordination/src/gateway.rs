@@ -102,16 +102,16 @@ impl Gateway {
         let asked_at = shared.clock.monotonic();
         let incarnation = shared.queue.point().incarnation;
         let mut basis = Basis::default();
-        let (session, password, attach) = match resume {
+        let (session, password, attach, renewals) = match resume {
             None => self.open(timeout, id, &mut basis).await?,
             Some((session, password)) => {
                 match shared.sessions.attach(session, password, timeout, &mut basis).await? {
-                    Moved::Done(row) => (session, password, row.attach),
+                    Moved::Done(row) => (session, password, row.attach, row.renewals),
                     Moved::Refused(_) => return Err(ConnectError::Expired),
                 }
             }
         };
-        Ok(Attached { session, password, attach, timeout, asked_at, basis, incarnation })
+        Ok(Attached { session, password, attach, timeout, asked_at, renewals, basis, incarnation })
     }
 
     async fn let_in(&self, attached: Attached) -> Result<Client, ConnectError> {
@@ -125,7 +125,7 @@ impl Gateway {
         timeout: Duration,
         id: fn(u64) -> SessionId,
         basis: &mut Basis,
-    ) -> Result<(SessionId, Password, u64)> {
+    ) -> Result<(SessionId, Password, u64, i64)> {
         let entropy = &self.shared.entropy;
         let mut secret = [0; 16];
         secret[..8].copy_from_slice(&entropy.next_u64().to_be_bytes());
@@ -133,7 +133,7 @@ impl Gateway {
         for _ in 0..ID_ATTEMPTS_MAX {
             let session = id(entropy.next_u64());
             if self.shared.sessions.create(session, Password(secret), timeout, basis).await? {
-                return Ok((session, Password(secret), 1));
+                return Ok((session, Password(secret), 1, 0));
             }
         }
         Err(ports::Error::unavailable("find an unused session id"))

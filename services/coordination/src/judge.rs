@@ -2,7 +2,9 @@
 //!
 //! Clients' sessions are judged by the heartbeat, those of processes by each other ([`crate::member`]); the rules are the
 //! same. Silence is what the judge has witnessed itself ([`crate::silence`]), and a session is condemned only if nobody
-//! has renewed it since (rule C-6).
+//! has renewed it since (rule C-6). Whoever speaks for a client's session hears it for up to a renewal period before it
+//! renews, and may have died in between: so long the session gets besides its timeout, unless it was said that its client was
+//! not heard any more. A member's session dies with its process, and gets nothing besides.
 //!
 //! An end that is decided and not applied for a whole timeout is asked for again, so that its writer pushes it again: no
 //! request and no other end comes after it, and the message that told of it may be lost.
@@ -14,6 +16,7 @@ use ports::{Clock, ErrorKind, Queue, Result, queue::Message};
 use crate::{
     basis::Basis,
     broken::Broken,
+    client::RENEWALS_PER_TIMEOUT,
     model::SessionId,
     names,
     records::{Operation, Submitted, encode},
@@ -75,7 +78,7 @@ impl Judge {
         basis: &mut Basis,
     ) -> Result<bool> {
         let is_rash = self.broken == Some(Broken::ExpiresAtFirstSilence);
-        let is_silent = silence > row.timeout || is_rash && silence > Duration::ZERO;
+        let is_silent = silence > self.silence_max(session, row) || is_rash && silence > Duration::ZERO;
         match row.state {
             State::Open if is_silent => {
                 let mut condemned = self.sessions.condemn(session, row.renewals, basis).await?;
@@ -90,6 +93,15 @@ impl Judge {
             State::Closing | State::Closed => Ok(is_silent),
             State::Open => Ok(false),
         }
+    }
+
+    /// How long a session may be silent.
+    fn silence_max(&self, session: SessionId, row: &Row) -> Duration {
+        let is_exact = row.is_said_silent || session.is_members() || row.state != State::Open;
+        if is_exact || self.broken == Some(Broken::TakesRowsForExact) {
+            return row.timeout;
+        }
+        row.timeout + row.timeout / RENEWALS_PER_TIMEOUT
     }
 
     async fn end(&self, session: SessionId, row: &Row) -> Result<()> {

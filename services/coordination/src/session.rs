@@ -46,6 +46,7 @@ const APPLIED: &str = "applied";
 const FENCE: &str = "fence";
 const PLANNINGS: &str = "plannings";
 const RENEWALS: &str = "renewals";
+const SILENT: &str = "silent";
 const TIMEOUT: &str = "timeout_ms";
 const PASSWORD: &str = "password";
 const OUTBOX: &str = "outbox";
@@ -106,6 +107,8 @@ pub struct Row {
     pub plannings: u64,
     /// How often its lease was renewed.
     pub renewals: i64,
+    /// Whether its client is known not to have been heard since the last renewal. Else it may have been, for a renewal period.
+    pub is_said_silent: bool,
     /// The timeout granted.
     pub timeout: Duration,
     item: Arc<Item>,
@@ -131,6 +134,7 @@ impl Row {
             fence: number(FENCE)? as u64,
             plannings: item.integer(PLANNINGS).unwrap_or_default() as u64,
             renewals: number(RENEWALS)?,
+            is_said_silent: item.integer(SILENT).is_some(),
             timeout: Duration::from_millis(number(TIMEOUT)? as u64),
             item: item.clone(),
         })
@@ -269,6 +273,7 @@ impl Sessions {
             Action::set_integer(REQUEST, 0),
             Action::unset(PLANNINGS),
             Action::Add(RENEWALS.into(), 1),
+            Action::unset(SILENT),
             Action::set_integer(TIMEOUT, timeout.as_millis() as i64),
         ];
         let condition = Condition::All(vec![
@@ -282,7 +287,26 @@ impl Sessions {
     /// store every silence begins anew, and a full disk must not keep anybody's session from living.
     pub async fn renew(&self, session: SessionId, attach: u64, basis: &mut Basis) -> Result<Moved> {
         let condition = Condition::All(vec![is(STATE, State::Open.number()), is(ATTACH, attach as i64)]);
-        let update = Update::modify(key(session), vec![Action::Add(RENEWALS.into(), 1)]).when(condition);
+        let actions = vec![Action::Add(RENEWALS.into(), 1), Action::unset(SILENT)];
+        let update = Update::modify(key(session), actions).when(condition);
+        self.transition(update.transient(), basis).await
+    }
+
+    /// Says of an open session that its client was not heard by the connection with this attach number since the last of
+    /// so many renewals. Transient like those.
+    pub async fn say_silent(
+        &self,
+        session: SessionId,
+        attach: u64,
+        renewals: i64,
+        basis: &mut Basis,
+    ) -> Result<Moved> {
+        let condition = Condition::All(vec![
+            is(STATE, State::Open.number()),
+            is(ATTACH, attach as i64),
+            is(RENEWALS, renewals),
+        ]);
+        let update = Update::modify(key(session), vec![Action::set_integer(SILENT, 1)]).when(condition);
         self.transition(update.transient(), basis).await
     }
 

@@ -204,7 +204,7 @@ fn a_client_that_comes_back_after_an_end_in_parts_is_told_that_it_has_expired() 
 
 /// A client closes its session and comes back to it until it has ended, while the store falls back. How often it came
 /// back.
-async fn ends_while_the_store_falls_back(seed: u64) -> usize {
+async fn ends_while_the_store_falls_back(seed: u64) -> (usize, u64) {
     let world = world(seed);
     let house = House::start(&world, Config::default(), 2).await;
     let mut rng = Rng::with_seed(seed);
@@ -246,18 +246,24 @@ async fn ends_while_the_store_falls_back(seed: u64) -> usize {
     // Another connection may have been told of an end that is still being made whole.
     world.clock().sleep(3 * TIMEOUT).await;
     assert_eq!(left(&gateway).await, 0, "seed {seed}");
-    came_back
+    (came_back, world.port_calls())
 }
 
 /// C6, C-6, D4: whoever ends it, the message of its client or the heartbeat, and whatever of that the store has lost.
 #[test]
 fn a_session_that_ends_in_parts_ends_whole_while_the_store_falls_back() {
-    let came_back: usize = seeds().map(|seed| simulated::run(ends_while_the_store_falls_back(seed))).sum();
+    let (mut came_back, mut budget) = (0, Budget::default());
+    for seed in seeds() {
+        let (times, port_calls) = simulated::run(ends_while_the_store_falls_back(seed));
+        budget.spend(seed, port_calls);
+        came_back += times;
+    }
+    budget.report("a_session_that_ends_in_parts_ends_whole_while_the_store_falls_back");
     assert!(seeds().count() < 20 || came_back > 0, "no end was lost");
 }
 
 /// C-6: the most parts of a large end that wait at once to be applied, and with them what others have decided since.
-fn parts_waiting(seed: u64, broken: Option<Broken>) -> usize {
+fn parts_waiting(seed: u64, broken: Option<Broken>) -> (usize, u64) {
     simulated::run(async move {
         let world = world(seed);
         let house = House::start(&world, Config { broken, ..Config::default() }, 2).await;
@@ -278,20 +284,25 @@ fn parts_waiting(seed: u64, broken: Option<Broken>) -> usize {
             }
             most
         };
-        tokio::join!(ended, watched).1
+        let (_, most) = tokio::join!(ended, watched);
+        (most, world.port_calls())
     })
 }
 
 /// C6: others are not held up by a session that had many ephemerals.
 #[test]
 fn the_next_part_of_an_end_waits_until_the_one_before_is_applied() {
+    let mut budget = Budget::default();
     for seed in seeds() {
-        assert_eq!(parts_waiting(seed, None), 1, "seed {seed}");
+        let (waiting, port_calls) = parts_waiting(seed, None);
+        assert_eq!(waiting, 1, "seed {seed}");
+        budget.spend(seed, port_calls);
     }
+    budget.report("the_next_part_of_an_end_waits_until_the_one_before_is_applied");
 }
 
 /// C6, broken.
 #[test]
 fn an_end_in_one_go_is_caught() {
-    assert!((0..SEEDS_UNTIL_CAUGHT).any(|seed| parts_waiting(seed, Some(Broken::EndsInOneGo)) > 1));
+    assert!((0..SEEDS_UNTIL_CAUGHT).any(|seed| parts_waiting(seed, Some(Broken::EndsInOneGo)).0 > 1));
 }

@@ -34,8 +34,8 @@ use crate::alone::{TIMEOUT, connect, create, follow, parts, result, set};
 /// Of a session whose renewals are lost: several runs of the heartbeat.
 const SHORT_TIMEOUT: Duration = Duration::from_secs(12);
 
-/// How long its client is away: not for all of it.
-const AWAY: Duration = Duration::from_millis(11_500);
+/// How long its client is away: not for all that a session has which nobody has said to be silent, a quarter more.
+const AWAY: Duration = Duration::from_millis(14_500);
 
 /// Not in step with the heartbeat.
 const BETWEEN_PINGS: Duration = Duration::from_millis(110);

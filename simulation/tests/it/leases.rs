@@ -16,6 +16,7 @@ use coordination::{
     model::{Lifetime, Output, Request, SessionId, Watching},
     session::{Moved, Sessions, State},
 };
+use futures_util::future::join;
 use ports::{
     DurabilityPoint, Externalize, Item, Key, KeyValue, Result, Update,
     faults::{Fault, FaultSchedule},
@@ -271,31 +272,74 @@ fn answering_after_the_lease_is_caught() {
     assert!(matches!(outputs[..], [Output::Reply { tag: 1, .. }]), "{outputs:?}");
 }
 
-/// Whether a session is open almost a timeout after its client was heard of, whose connection broke before the next renewal was
-/// due.
-async fn lives_from_its_last_request(leaves: bool) -> bool {
+/// How a client was heard of for the last time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Parting {
+    /// Its process died with what it had heard.
+    ProcessDied,
+    /// Its connection ended.
+    Left,
+    /// It is still connected, and says nothing.
+    SaysNothing,
+}
+
+/// How long a session is open after its client was heard of for the last time, just before a renewal was due.
+async fn outlives_its_last_request(parting: Parting, broken: Option<Broken>) -> Duration {
     let world = World::new(1);
-    let service = started_with(&world, parts(&world), Config::default()).await;
+    let service = started_with(&world, parts(&world), Config { broken, ..Config::default() }).await;
     follow(&service);
     let mut client = connect(&service.gateway()).await.expect("a calm world");
     world.clock().sleep(TIMEOUT * 9 / 40).await;
     client.submit(1, Request::Ping);
     client.pump(&mut Vec::new()).await.expect("its lease runs");
-    let session = client.session();
-    if leaves {
-        client.leave().await;
-    }
-    drop(client);
-    world.clock().sleep(TIMEOUT * 39 / 40).await;
-    let row = Sessions::new(world.key_value()).get(session, &mut Basis::default()).await;
-    row.expect("a calm world").is_some_and(|row| row.state == State::Open)
+    let (session, begun) = (client.session(), world.clock().monotonic());
+    let looked_after = async move {
+        if parting == Parting::SaysNothing {
+            while client.pump(&mut Vec::new()).await.is_ok() {
+                client.wait().await;
+            }
+        } else if parting == Parting::Left {
+            client.leave().await;
+        }
+    };
+    let ends = async {
+        let sessions = Sessions::new(world.key_value());
+        while let Ok(Some(_)) = sessions.get(session, &mut Basis::default()).await {
+            world.clock().sleep(Duration::from_millis(100)).await;
+        }
+        world.clock().monotonic().since(begun)
+    };
+    join(looked_after, ends).await.1
 }
 
-/// C6: its timeout runs from the last request, not from the last renewal.
+/// How long a session outlives its timeout until a heartbeat sees it, and its end is applied.
+const BEATS_MAX: Duration = Duration::from_millis(2_500);
+
+/// C6: its timeout runs from the last request, not from the last renewal, whoever has died since.
 #[test]
 fn a_session_has_its_whole_timeout_from_its_last_request() {
-    assert!(simulated::run(lives_from_its_last_request(true)));
-    assert!(!simulated::run(lives_from_its_last_request(false)), "nothing else renews it");
+    for parting in [Parting::ProcessDied, Parting::Left, Parting::SaysNothing] {
+        let lived = simulated::run(outlives_its_last_request(parting, None));
+        assert!(lived >= TIMEOUT, "{parting:?}: {lived:?}");
+    }
+}
+
+/// C6, broken.
+#[test]
+fn taking_rows_for_exact_is_caught() {
+    let broken = Some(Broken::TakesRowsForExact);
+    let lived = simulated::run(outlives_its_last_request(Parting::ProcessDied, broken));
+    assert!(lived < TIMEOUT, "{lived:?}");
+}
+
+/// C6: of a client whose process lives it is known that it was not heard any more, and its session ends no later for the doubt.
+#[test]
+fn only_a_session_whose_process_has_died_gets_more_than_its_timeout() {
+    let lived = |parting| simulated::run(outlives_its_last_request(parting, None));
+    assert!(lived(Parting::Left) <= TIMEOUT + BEATS_MAX);
+    // It was renewed when that was due, a fortieth of the timeout after its last request.
+    assert!(lived(Parting::SaysNothing) <= TIMEOUT * 41 / 40 + BEATS_MAX);
+    assert!(lived(Parting::ProcessDied) > TIMEOUT + BEATS_MAX);
 }
 
 /// C6: whoever takes a session up has its whole timeout from then on.

@@ -44,6 +44,7 @@ fn busy() -> Status {
             trouble: None,
         }),
         blocked_groups: 2,
+        log_lines_dropped: 6,
         usage: vec![Usage {
             operation: "key_value.update".into(),
             calls: 12,
@@ -115,6 +116,7 @@ async fn metrics_are_the_status_in_the_text_format() {
         "landfast_coordination_requests_total 40",
         "landfast_coordination_malformed_total 5",
         "landfast_blocked_groups 2",
+        "landfast_log_lines_dropped_total 6",
         "landfast_transactions_open 3",
         "landfast_transactions_committed_total 21",
         "landfast_transactions_index_size_bytes 77",

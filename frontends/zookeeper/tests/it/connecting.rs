@@ -5,7 +5,7 @@
 
 use std::{future::pending, io::Result, sync::Arc, time::Duration};
 
-use coordination::{Parts, Region, Service, basis::Basis, model::SessionId, session::Sessions};
+use coordination::{Parts, Region, Service, basis::Basis, session::Sessions};
 use ports::{
     Clock,
     faults::{Fault, FaultSchedule, FaultyKeyValue},
@@ -18,12 +18,7 @@ use tokio::{
 };
 use zookeeper_frontend::{Config, bind};
 
-/// How long a test waits for what has to happen.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// A connect request for a new session of ten seconds, as kazoo sends it.
-const CONNECT: &[u8] =
-    b"\0\0\0\x2d\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x27\x10\0\0\0\0\0\0\0\0\0\0\0\x10\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+use crate::house::{House, PATIENCE, connect_request};
 
 /// A store that never answers a read.
 #[derive(Debug)]
@@ -59,7 +54,7 @@ async fn a_connection_whose_session_cannot_be_opened_in_time_is_closed() -> Resu
     let (address, statistics) = (server.local_address(), server.statistics());
     let serving = tokio::spawn(server.run(pending()));
     let mut peer = TcpStream::connect(address).await?;
-    peer.write_all(CONNECT).await?;
+    peer.write_all(&connect_request(10_000)).await?;
     let mut answer = Vec::new();
     timeout(PATIENCE, peer.read_to_end(&mut answer)).await.expect("the connection closes")?;
     assert_eq!(answer, b"", "nothing is said of a session that may or may not be there");
@@ -74,50 +69,18 @@ const PING: &[u8] = b"\0\0\0\x08\xff\xff\xff\xfe\0\0\0\x0b";
 /// C6: what a peer said last counts, also if it says nothing more.
 #[tokio::test]
 async fn a_peer_that_goes_leaves_its_session_renewed() -> Result<()> {
-    let world = World::new(1);
-    let parts = Parts {
-        system: world.key_value(),
-        regions: vec![Region { items: world.key_value(), objects: world.objects() }],
-        queue: world.queue(),
-        functions: world.functions(),
-        clock: world.clock(),
-        entropy: world.entropy(),
-    };
-    let service = Arc::new(Service::new(parts, coordination::Config::default()));
-    for definition in service.functions() {
-        world.functions().register(definition);
-    }
-    service.start().await.expect("a calm start");
-    let follower = Arc::clone(&service);
-    let following = tokio::spawn(async move { follower.run().await });
-    let config = Config::new(([127, 0, 0, 1], 0).into());
-    let server = bind(config, Arc::new(service.gateway())).await?;
-    let (address, statistics) = (server.local_address(), server.statistics());
-    let serving = tokio::spawn(server.run(pending()));
-    let mut peer = TcpStream::connect(address).await?;
-    peer.write_all(CONNECT).await?;
-    let mut opened = [0; 41];
-    timeout(PATIENCE, peer.read_exact(&mut opened)).await.expect("a session is opened")?;
-    let session = SessionId(i64::from_be_bytes(opened[12..20].try_into().expect("eight bytes")));
-    let sessions = Sessions::new(world.key_value());
+    let house = House::with_defaults().await?;
+    let mut client = house.client(10_000).await?;
+    let sessions = Sessions::new(house.world.key_value());
     let renewals = async || {
-        let row = sessions.get(session, &mut Basis::default()).await.expect("a calm world");
+        let row = sessions.get(client.session, &mut Basis::default()).await.expect("a calm world");
         row.expect("it is open").renewals
     };
     let before = renewals().await;
-    peer.write_all(PING).await?;
-    let mut pong = [0; 20];
-    timeout(PATIENCE, peer.read_exact(&mut pong)).await.expect("it is answered")?;
+    client.peer.replies(PING, -2..=-2).await?;
     assert_eq!(renewals().await, before, "none is due yet");
-    drop(peer);
-    let gone = async {
-        while statistics.connections_open() > 0 {
-            tokio::task::yield_now().await;
-        }
-    };
-    timeout(PATIENCE, gone).await.expect("the connection ends");
+    drop(client.peer);
+    house.all_gone().await;
     assert_eq!(renewals().await, before + 1);
-    serving.abort();
-    following.abort();
     Ok(())
 }

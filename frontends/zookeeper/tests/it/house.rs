@@ -1,0 +1,268 @@
+//! A front end over TCP, before a service in a calm simulated world: peers are the tests' own bytes.
+//!
+//! All of it runs on the one thread of its test, and nothing in that world takes time. So whoever lets others run often
+//! enough has seen all that they do of themselves.
+
+// A peer outside of the house waits in real time.
+#![allow(clippy::disallowed_methods)]
+
+use std::{
+    future::pending,
+    io::Result,
+    ops::RangeInclusive,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use coordination::{
+    Parts, Region, Service,
+    model::{Acl, Lifetime, Naming, Request, SessionId, Watching},
+    names,
+};
+use ports::{
+    Event, Handler,
+    faults::{Fault, FaultSchedule, FaultyKeyValue},
+    functions::{Definition, Failure},
+};
+use simulated::World;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpStream, tcp::ReadHalf},
+    sync::{Mutex, MutexGuard},
+    task::JoinHandle,
+    time::timeout,
+};
+use zookeeper_frontend::{Config, Statistics, bind};
+
+use crate::requests::{buffer, encode, frame, int, long};
+
+/// How long a test waits for what has to happen.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The znode of those that need one.
+const ZNODE: &str = "/n";
+
+/// So many turns without progress: it waits for somebody.
+const TURNS_WITHOUT_PROGRESS: u32 = 10_000;
+
+/// What a reply has before its body: a length, an xid, a zxid and an error.
+const REPLY_HEAD_BYTES: usize = 20;
+
+/// A service, its front end, and what they did.
+pub(crate) struct House {
+    pub(crate) world: World,
+    pub(crate) config: Config,
+    pub(crate) statistics: Arc<Statistics>,
+    /// Whoever has it holds the writer up.
+    writer: Arc<Mutex<()>>,
+    reads: Arc<Reads>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl House {
+    /// On a free port of its own, with the bounds of `config`.
+    pub(crate) async fn new(config: Config, coordination: coordination::Config) -> Result<Self> {
+        let world = World::new(1);
+        let reads = Arc::new(Reads::default());
+        let items = FaultyKeyValue::new(world.key_value(), reads.clone(), world.clock());
+        let parts = Parts {
+            system: world.key_value(),
+            regions: vec![Region { items: Arc::new(items), objects: world.objects() }],
+            queue: world.queue(),
+            functions: world.functions(),
+            clock: world.clock(),
+            entropy: world.entropy(),
+        };
+        let service = Arc::new(Service::new(parts, coordination));
+        let writer = Arc::new(Mutex::new(()));
+        for Definition { name, options, handler } in service.functions() {
+            let handler: Arc<dyn Handler> = if name == names::WRITER {
+                Arc::new(HeldUp { inner: handler, by: Arc::clone(&writer) })
+            } else {
+                handler
+            };
+            world.functions().register(Definition { name, options, handler });
+        }
+        service.start().await.expect("a calm start");
+        let server = bind(config.clone(), Arc::new(service.gateway())).await?;
+        let (statistics, listen) = (server.statistics(), server.local_address());
+        let following = tokio::spawn(async move { service.run().await });
+        let tasks = vec![following, tokio::spawn(server.run(pending()))];
+        Ok(Self { world, config: Config { listen, ..config }, statistics, writer, reads, tasks })
+    }
+
+    /// The same with the defaults.
+    pub(crate) async fn with_defaults() -> Result<Self> {
+        Self::new(Config::new(([127, 0, 0, 1], 0).into()), coordination::Config::default()).await
+    }
+
+    /// A peer that is connected and has said nothing.
+    pub(crate) async fn peer(&self) -> Result<Peer> {
+        Ok(Peer { stream: TcpStream::connect(self.config.listen).await? })
+    }
+
+    /// A peer with a session of so many milliseconds.
+    pub(crate) async fn client(&self, timeout_ms: i32) -> Result<Client> {
+        let mut peer = self.peer().await?;
+        peer.stream.write_all(&connect_request(timeout_ms)).await?;
+        let mut opened = [0; 41];
+        timeout(PATIENCE, peer.stream.read_exact(&mut opened)).await.expect("a session is opened")?;
+        let session = SessionId(i64::from_be_bytes(opened[12..20].try_into().expect("eight bytes")));
+        Ok(Client { peer, session })
+    }
+
+    /// The same, where [`ZNODE`] has a value of so many bytes.
+    pub(crate) async fn client_with_a_znode(&self, timeout_ms: i32, bytes: usize) -> Result<Client> {
+        let mut client = self.client(timeout_ms).await?;
+        let request = Request::Create {
+            path: ZNODE.into(),
+            data: Some(vec![7; bytes].into()),
+            acl: vec![Acl { permissions: 31, scheme: "world".into(), id: "anyone".into() }],
+            lifetime: Lifetime::Persistent,
+            naming: Naming::Given,
+        };
+        client.peer.replies(&encode(0, &request, false), 0..=0).await?;
+        Ok(client)
+    }
+
+    /// Until it is dropped, no update is decided.
+    pub(crate) async fn hold_the_writer_up(&self) -> MutexGuard<'_, ()> {
+        self.writer.lock().await
+    }
+
+    /// How often a znode was read.
+    pub(crate) fn reads(&self) -> usize {
+        self.reads.0.load(Relaxed)
+    }
+
+    /// Waits until every connection has ended.
+    pub(crate) async fn all_gone(&self) {
+        let gone = async {
+            while self.statistics.connections_open() > 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(PATIENCE, gone).await.expect("the connection ends");
+    }
+
+    /// Sends as much of this as is taken, until nothing moves any more: the server waits for its peer, or for what is held up.
+    /// Says how much that was.
+    pub(crate) async fn press(&self, peer: &Peer, bytes: &[u8]) -> Result<usize> {
+        let progress = || (self.statistics.bytes_received(), self.statistics.bytes_sent(), self.reads());
+        let (mut sent, mut turns, mut before) = (0, 0, progress());
+        while turns < TURNS_WITHOUT_PROGRESS {
+            turns += 1;
+            if sent < bytes.len() {
+                match peer.stream.try_write(&bytes[sent..]) {
+                    Ok(written) => (sent, turns) = (sent + written, 0),
+                    Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            tokio::task::yield_now().await;
+            if progress() != before {
+                (before, turns) = (progress(), 0);
+            }
+        }
+        Ok(sent)
+    }
+}
+
+impl Drop for House {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+/// One connection.
+pub(crate) struct Peer {
+    pub(crate) stream: TcpStream,
+}
+
+impl Peer {
+    /// All that is still sent to it. Fails if the connection does not end in order.
+    pub(crate) async fn rest(&mut self) -> Result<Vec<u8>> {
+        let mut rest = Vec::new();
+        timeout(PATIENCE, self.stream.read_to_end(&mut rest)).await.expect("the connection ends")?;
+        Ok(rest)
+    }
+
+    /// Sends this, and reads replies meanwhile: those with these xids, in this order, without an error.
+    pub(crate) async fn replies(&mut self, bytes: &[u8], xids: RangeInclusive<i32>) -> Result<()> {
+        let (mut reader, mut writer) = self.stream.split();
+        let replies = async {
+            for xid in xids {
+                assert_eq!(reply(&mut reader).await?, (xid, 0));
+            }
+            Ok(())
+        };
+        let both = async { tokio::try_join!(writer.write_all(bytes), replies) };
+        timeout(PATIENCE, both).await.expect("it is answered")?;
+        Ok(())
+    }
+}
+
+/// The next reply's xid and error.
+async fn reply(reader: &mut ReadHalf<'_>) -> Result<(i32, i32)> {
+    let mut head = [0; REPLY_HEAD_BYTES];
+    reader.read_exact(&mut head).await?;
+    let integer = |at: usize| i32::from_be_bytes(head[at..at + 4].try_into().expect("four bytes"));
+    let mut body = vec![0; integer(0) as usize + 4 - REPLY_HEAD_BYTES];
+    reader.read_exact(&mut body).await?;
+    Ok((integer(4), integer(16)))
+}
+
+/// One with a session.
+pub(crate) struct Client {
+    pub(crate) peer: Peer,
+    pub(crate) session: SessionId,
+}
+
+/// The bytes of a request that sets [`ZNODE`] to a value of so many bytes.
+pub(crate) fn set(xid: i32, bytes: usize) -> Vec<u8> {
+    let data = Some(vec![7; bytes].into());
+    encode(xid, &Request::SetData { path: ZNODE.into(), data, version: -1 }, false)
+}
+
+/// Of one that gets it.
+pub(crate) fn get(xid: i32) -> Vec<u8> {
+    encode(xid, &Request::GetData { path: ZNODE.into(), watching: Watching::No }, false)
+}
+
+/// A connect request for a new session, as kazoo sends it.
+pub(crate) fn connect_request(timeout_ms: i32) -> Vec<u8> {
+    frame(&[int(0), long(0), int(timeout_ms), long(0), buffer(Some(&[0; 16])), vec![0]].concat())
+}
+
+/// A function that runs when nobody holds it up.
+#[derive(Debug)]
+struct HeldUp {
+    inner: Arc<dyn Handler>,
+    by: Arc<Mutex<()>>,
+}
+
+#[async_trait]
+impl Handler for HeldUp {
+    async fn handle(&self, event: Event) -> std::result::Result<Bytes, Failure> {
+        drop(self.by.lock().await);
+        self.inner.handle(event).await
+    }
+}
+
+/// Counts reads, and has every call made.
+#[derive(Debug, Default)]
+struct Reads(AtomicUsize);
+
+impl FaultSchedule for Reads {
+    fn next(&self, operation: &'static str) -> Fault {
+        self.0.fetch_add(usize::from(operation == "key_value.get"), Relaxed);
+        Fault::None
+    }
+}
