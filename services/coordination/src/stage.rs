@@ -189,6 +189,7 @@ impl Stage {
             attach: 1,
             timeout: TIMEOUT,
             asked_at: shared.clock.monotonic(),
+            renewals: 0,
             basis: Basis::default(),
             incarnation: shared.queue.point().incarnation,
         };
