@@ -20,6 +20,7 @@ mod object_names;
 mod page_cache;
 mod power_loss;
 mod recovery;
+mod reserve;
 mod room;
 mod staged;
 mod transient;
