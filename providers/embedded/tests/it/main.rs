@@ -16,6 +16,7 @@ mod format;
 mod group_commit;
 mod many_starts;
 mod message_ids;
+mod nearly_full;
 mod object_names;
 mod page_cache;
 mod power_loss;
