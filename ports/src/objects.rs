@@ -10,7 +10,7 @@
 //! - **O3** A get returns the whole object of one put, or that there is none.
 //! - **O4** A list with a prefix returns every object whose put returned before, once.
 
-use std::{error::Error as StdError, io};
+use std::{error::Error as StdError, io, iter};
 
 pub use object_store::{
     Error as ObjectError, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
@@ -31,15 +31,24 @@ pub fn failed(attempted: String, cause: ObjectError) -> Error {
 
 /// Whether it is because the disk is full.
 pub fn is_for_want_of_room(failure: &ObjectError) -> bool {
+    let is_about_room =
+        |error: &io::Error| matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+    io_errors(failure).any(is_about_room)
+}
+
+/// What the file system said, if it was that.
+pub fn io_error_of(failure: &ObjectError) -> Option<&io::Error> {
+    io_errors(failure).next()
+}
+
+fn io_errors(failure: &ObjectError) -> impl Iterator<Item = &io::Error> {
     let mut cause: Option<&(dyn StdError + 'static)> = Some(failure);
-    while let Some(error) = cause {
-        let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
-        if matches!(kind, Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)) {
-            return true;
-        }
+    let causes = iter::from_fn(move || {
+        let error = cause?;
         cause = error.source();
-    }
-    false
+        Some(error)
+    });
+    causes.filter_map(|error| error.downcast_ref())
 }
 
 #[cfg(test)]
