@@ -6,7 +6,7 @@
 //!
 //! Promises
 //! - **O1** A put that returned is seen by every later get, and is durable.
-//! - **O2** Of several creates of one name exactly one succeeds; the others hear that it exists.
+//! - **O2** Of several creates of one name exactly one succeeds; the others hear that it exists, and then it is durable.
 //! - **O3** A get returns the whole object of one put, or that there is none.
 //! - **O4** A list with a prefix returns every object whose put returned before, once.
 
