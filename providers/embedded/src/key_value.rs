@@ -389,6 +389,16 @@ mod tests {
 
     /// K8.
     #[test]
+    fn a_deleted_item_is_remembered_for_as_long_as_the_limits_say() {
+        let deleted = || Stored { item: None, version: Version(3), memory: Some(Box::default()) };
+        let now = now_ms();
+        let kept = record_of(deleted()).expect("it remembers").expires_ms;
+        let kept_ms = LIMITS.operation_retention_ms;
+        assert!((now + kept_ms..=now_ms() + kept_ms).contains(&kept), "{kept} at {now}");
+    }
+
+    /// K8.
+    #[test]
     fn a_deleted_item_without_memory_needs_no_record() {
         let deleted = Stored { item: None, version: Version(3), memory: None };
         assert_eq!(record_of(deleted), None);

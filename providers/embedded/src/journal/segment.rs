@@ -307,3 +307,6 @@ impl Spare {
         &self.directory
     }
 }
+
+#[cfg(test)]
+mod tests;

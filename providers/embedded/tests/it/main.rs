@@ -21,6 +21,7 @@ mod object_names;
 mod page_cache;
 mod power_loss;
 mod recovery;
+mod removal;
 mod reserve;
 mod room;
 mod staged;
