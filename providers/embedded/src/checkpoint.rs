@@ -218,6 +218,10 @@ fn make_way(engine: &Engine) {
         let mut state = engine.state();
         state.store.set_growth(growth);
         state.store.spare_room = spare.room();
+        if state.store.checkpoint_wanted {
+            // By who turned a segment while this one was made; no change need come after that.
+            engine.durability.force();
+        }
         let is_worth_it = spare.is_short() && engine.facts.current_room() >= 2 * wanted;
         (state.store.room != Room::Free, is_worth_it && state.store.tail_room < wanted)
     };

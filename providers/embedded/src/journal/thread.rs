@@ -132,7 +132,8 @@ fn take(engine: &Engine, journal: &mut Journal) -> io::Result<Taken> {
     }
     let is_due = journal.bytes_since_checkpoint >= engine.config.checkpoint_bytes
         || store.checkpoint_wanted
-        || is_due_early(store, journal);
+        // Of the spare after the one that is taken here nothing is known yet.
+        || (spare.is_none() && is_due_early(store, journal));
     let mut frozen = None;
     if is_due && store.overlay.frozen().is_none() {
         store.checkpoint_wanted = false;

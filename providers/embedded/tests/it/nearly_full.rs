@@ -99,3 +99,18 @@ fn nobody_is_refused_on_a_nearly_full_disk_while_checkpoints_have_room() {
         });
     }
 }
+
+/// Where there is room for whole segments no checkpoint is made ahead of time, however much of one an update takes.
+#[test]
+fn nothing_is_folded_ahead_of_time_on_a_disk_with_room() {
+    let directory = directory();
+    let (_, config) = faulty(directory.path());
+    block_on(async {
+        let config = Config { journal_segment_bytes: DATA_BYTES as u64 * 3 / 2, ..config };
+        let store = Embedded::open(config).await.expect("the store opens");
+        for number in 0..20 {
+            durably(&store.key_value(), overwrite(number)).await;
+        }
+        assert_eq!((store.status().segments, store.status().checkpoints), (20, 0));
+    });
+}
