@@ -6,11 +6,11 @@
 //!
 //! Promises
 //! - **O1** A put that returned is seen by every later get, and is durable.
-//! - **O2** Of several creates of one name exactly one succeeds; the others hear that it exists.
+//! - **O2** Of several creates of one name exactly one succeeds; the others hear that it exists, and then it is durable.
 //! - **O3** A get returns the whole object of one put, or that there is none.
 //! - **O4** A list with a prefix returns every object whose put returned before, once.
 
-use std::{error::Error as StdError, io};
+use std::{error::Error as StdError, io, iter};
 
 pub use object_store::{
     Error as ObjectError, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
@@ -31,20 +31,25 @@ pub fn is_for_want_of_room(failure: &ObjectError) -> bool {
     refusal(failure) == Some(ErrorKind::NoRoom)
 }
 
+/// What the file system said, if it was that.
+pub fn io_error_of(failure: &ObjectError) -> Option<&io::Error> {
+    causes(failure).find_map(|error| error.downcast_ref())
+}
+
 /// Why the store will not, where trying again does not help.
 fn refusal(failure: &ObjectError) -> Option<ErrorKind> {
-    let mut cause: Option<&(dyn StdError + 'static)> = Some(failure);
-    while let Some(error) = cause {
+    causes(failure).find_map(|error| {
         if let Some(kind @ (ErrorKind::NoRoom | ErrorKind::Invalid)) = error.downcast_ref().map(Error::kind) {
             return Some(kind);
         }
-        let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
-        if matches!(kind, Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)) {
-            return Some(ErrorKind::NoRoom);
-        }
-        cause = error.source();
-    }
-    None
+        let kind = error.downcast_ref::<io::Error>()?.kind();
+        matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded).then_some(ErrorKind::NoRoom)
+    })
+}
+
+/// The failure, what it was caused by, and so on.
+fn causes(failure: &ObjectError) -> impl Iterator<Item = &(dyn StdError + 'static)> {
+    iter::successors(Some(failure as &(dyn StdError + 'static)), |&error| error.source())
 }
 
 #[cfg(test)]

@@ -58,6 +58,7 @@ macro_rules! durability_contract {
                 "D1" remembered_operations_survive,
                 "D1" a_lanes_cursor_survives,
                 "D1" a_put_object_survives,
+                "D1" an_object_that_is_said_to_exist_survives,
             }
             points {
                 "D1" an_externalized_point_is_durable_and_so_are_all_before_it,

@@ -21,6 +21,8 @@
 //!   a crash tore is in no block that anybody reads.
 //! - Of two whole heads the one with the higher number counts; they differ only between two syncs.
 //!
+//! Not survived: a disk that tears one copy in a sync that fails and, with the power, the other in the sync after that.
+//!
 //! Not noticed here: a whole block as it was earlier, since a disk forgot a write that it had acknowledged. redb's checksums from page to page,
 //! which [`Base::verify`](crate::base::Base::verify) follows, do.
 
@@ -370,3 +372,6 @@ impl StorageBackend for Blocks {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -20,6 +20,7 @@ use ports::{Monotonic, Outage, key_value::Room};
 use crate::{
     base::{self, BaseError, Expiring, Place},
     engine::Engine,
+    journal::Folded,
     overlay::Generation,
     store::{Growth, now_ms, refresh_cache},
 };
@@ -37,6 +38,8 @@ const JOURNAL_WITHOUT_CHECKPOINTS: u64 = 4;
 pub(crate) struct Job {
     pub(crate) generation: Arc<Generation>,
     pub(crate) place: Place,
+    /// The journal up to that place.
+    pub(crate) journal: Folded,
 }
 
 /// The checkpoint thread's desk: one job at most waits, beside the one that runs. The journal thread hands in the
@@ -162,7 +165,6 @@ pub(crate) fn finish(engine: &Engine) {
     }
     let job = {
         let mut state = engine.state();
-        let sequence = engine.facts.sequence.load(std::sync::atomic::Ordering::Relaxed);
         let (position, incarnation) = (state.store.position, state.store.incarnation);
         if state.health != crate::status::Health::Serving
             || engine.durability.durable() != state.store.point()
@@ -170,7 +172,9 @@ pub(crate) fn finish(engine: &Engine) {
         {
             return;
         }
-        Job { generation: state.store.overlay.freeze(), place: Place { position, sequence, incarnation } }
+        let journal = engine.facts.whole();
+        let place = Place { position, sequence: journal.sequence, incarnation };
+        Job { generation: state.store.overlay.freeze(), place, journal }
     };
     if let Err(error) = fold(engine, &job) {
         tracing::warn!(%error, "no checkpoint at close; the journal has it all");
@@ -195,7 +199,7 @@ fn fold(engine: &Engine, job: &Job) -> Result<(), BaseError> {
     };
     drop((earlier_view, thawed));
     let spare = engine.spare();
-    if let Err(error) = engine.facts.remove_until(job.place.sequence, spare, &*engine.config.storage) {
+    if let Err(error) = engine.facts.remove_until(job.journal, spare, &*engine.config.storage) {
         tracing::warn!(%error, "a journal segment could not be removed; the next checkpoint tries again");
     }
     engine.ballast.refill();
@@ -204,22 +208,27 @@ fn fold(engine: &Engine, job: &Job) -> Result<(), BaseError> {
     Ok(())
 }
 
-/// After a checkpoint: says whether there is room for the next one, and has the journal leave a segment that is full and that
-/// nothing but the checkpoint store's state is in, as only then it can be given back.
+/// After a checkpoint: says whether there is room for the next one, and has the journal leave a segment that is full, or nearly
+/// so on a disk that gives no whole one, and that nothing but the checkpoint store's state is in, as only then it can be given back.
 fn make_way(engine: &Engine) {
     let growth = if has_room_for_the_next(engine) { Growth::Taken } else { Growth::NoRoom };
     let spare = engine.spare();
-    let is_short = {
+    let wanted = 2 * spare.reserve_bytes();
+    let (is_refusing, is_running_out) = {
         let mut state = engine.state();
         state.store.set_growth(growth);
         state.store.spare_room = spare.room();
-        state.store.room != Room::Free
+        if state.store.checkpoint_wanted {
+            // By who turned a segment while this one was made; no change need come after that.
+            engine.durability.force();
+        }
+        let is_worth_it = spare.is_short() && engine.facts.current_room() >= 2 * wanted;
+        (state.store.room != Room::Free, is_worth_it && state.store.tail_room < wanted)
     };
-    if !is_short {
+    if !is_refusing && !is_running_out {
         return;
     }
-    let wanted = 2 * spare.reserve_bytes();
-    if spare.grow(wanted) < wanted && engine.ballast.let_go().is_ok() {
+    if spare.grow_to_go_on(wanted) < wanted && is_refusing && engine.ballast.let_go().is_ok() {
         spare.grow_anyway(wanted);
         engine.ballast.take();
     }
@@ -335,7 +344,7 @@ mod tests {
 
     fn job(sequence: u64) -> Job {
         let place = Place { position: 0, sequence, incarnation: 1 };
-        Job { generation: Arc::new(Generation::new()), place }
+        Job { generation: Arc::new(Generation::new()), place, journal: Folded::default() }
     }
 
     /// The number of the job that waits, if one does.

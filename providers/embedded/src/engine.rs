@@ -13,7 +13,7 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
     thread::JoinHandle,
     time::Duration,
 };
@@ -31,7 +31,7 @@ use crate::{
     error::OpenError,
     format::{self, DirectoryLock, Format},
     journal::{
-        ClosedSegment, CurrentSegment, Journal, JournalFacts,
+        ClosedSegment, CurrentSegment, Folded, Journal, JournalFacts,
         frame::{self, Header},
         segment::{self, SEGMENT_HEADER_BYTES, SegmentHeader, Spare},
         thread,
@@ -247,12 +247,12 @@ impl Engine {
         let store = &state.store;
         Status {
             journal_bytes: self.facts.bytes(),
-            segments: self.facts.closed.lock().len() + 1,
+            segments: self.facts.segments(),
             overlay_records: store.overlay.len(),
             incarnation: store.point().incarnation,
             ordered: store.point(),
             durable: self.durability.durable(),
-            fsyncs: self.facts.fsyncs.load(Ordering::Relaxed),
+            fsyncs: self.facts.fsyncs(),
             checkpoints,
             blocked_groups: state.queues.blocked_count(),
             checkpoint_error,
@@ -339,10 +339,11 @@ impl Parts<'_> {
     fn open_journal(&self, recovered: Recovered, incarnation: u64) -> Result<Journal, OpenError> {
         const ROOM_MIN: u64 = (INCARNATIONS_MAX * 20 + 256) as u64;
         let attempted = || format!("make a journal segment in {}", self.spare.directory().display());
-        *self.facts.closed.lock() = recovered.closed;
-        let sequence = recovered.sequence;
+        let (mut closed, sequence) = (recovered.closed, recovered.sequence);
         // A store that is killed often must not gather journal for ever.
         let bytes_since_checkpoint = recovered.unfolded_bytes;
+        // Of a segment that is made here nobody knows how much room it has, until it is.
+        self.facts.begin(closed.clone(), (0, 0), bytes_since_checkpoint);
         let current = match recovered.current {
             Some(current) if recovered.appendable && current.end + ROOM_MIN <= current.bytes => current,
             previous => {
@@ -360,17 +361,18 @@ impl Parts<'_> {
                     .and_then(|spare| self.spare.promote(spare, header, self.format.salt))
                     .map_err(OpenError::io(attempted()))?;
                 if let Some(previous) = previous {
-                    self.facts.closed.lock().push(ClosedSegment {
+                    closed.push(ClosedSegment {
                         number: previous.number,
                         last_sequence: sequence,
-                        bytes: previous.end - SEGMENT_HEADER_BYTES,
+                        bytes: previous.records_bytes(),
                     });
                 }
                 let (end, zeroed) = (SEGMENT_HEADER_BYTES, SEGMENT_HEADER_BYTES);
                 CurrentSegment { number: header.number, file, end, bytes, zeroed }
             }
         };
-        self.facts.current_room.store(current.bytes - SEGMENT_HEADER_BYTES, Ordering::Relaxed);
+        let lengths = (current.records_bytes(), current.bytes - SEGMENT_HEADER_BYTES);
+        self.facts.begin(closed, lengths, bytes_since_checkpoint);
         let (facts, spare) = (Arc::clone(self.facts), Arc::clone(self.spare));
         Ok(Journal { facts, spare, salt: self.format.salt, sequence, current, bytes_since_checkpoint })
     }
@@ -379,7 +381,8 @@ impl Parts<'_> {
     /// state that is tried again goes back to the segment that was written last, which may be among those.
     fn remove_folded(&self, place: Option<Place>) {
         let Some(place) = place else { return };
-        if let Err(error) = self.facts.remove_until(place.sequence, self.spare, &*self.config.storage) {
+        let folded = Folded { sequence: place.sequence, written_bytes: 0 };
+        if let Err(error) = self.facts.remove_until(folded, self.spare, &*self.config.storage) {
             tracing::warn!(%error, "a journal segment could not be removed; the next checkpoint tries again");
         }
     }

@@ -202,7 +202,7 @@ fn update_one(store: &mut Store, update: &Update, claim: Claim) -> Result<Update
                 return Ok(Updated { outcome: Outcome::Done(item), receipt });
             }
             let mut freed = Freed::default();
-            freed.count(&key, present.item.as_deref(), record.as_ref());
+            freed.count(&key, present, record.as_ref());
             store.reserve(entry_bound(&key, record.as_ref()) as u64, claim.freeing(freed))?;
             store.set(key, record, found.below);
             let receipt = Receipt { point: store.order(), cost };
@@ -234,7 +234,7 @@ fn transact(store: &mut Store, updates: &[Update], claim: Claim) -> Result<Trans
                 cost += Cost::of_write(changed.item.as_deref());
                 items.push(changed.item.clone());
                 let record = record_of(changed).map(|item| Record::Item(Arc::new(item)));
-                freed.count(&key, present.item.as_deref(), record.as_ref());
+                freed.count(&key, present, record.as_ref());
                 reserved += entry_bound(&key, record.as_ref()) as u64;
                 changes.push((key, record, found.below));
             }
@@ -280,6 +280,7 @@ fn write_batch(store: &mut Store, batch: Batch, claim: Claim) -> Result<Batched>
     let staged = stage(store, batch.changes)?;
     let moved = Record::Lane(batch.sequence);
     let mut reserved = entry_bound(&lane, Some(&moved)) as u64;
+    freed.count_cursor(&lane, &moved, found.value.is_none());
     let mut changes = Vec::with_capacity(staged.len());
     for (key, Staged { stored, below, changed_from }) in staged {
         let Some(earlier) = changed_from else {
@@ -288,7 +289,7 @@ fn write_batch(store: &mut Store, batch: Batch, claim: Claim) -> Result<Batched>
         };
         cost += Cost::of_write(stored.item.as_deref());
         let record = record_of(stored).map(|item| Record::Item(Arc::new(item)));
-        freed.count(&key, earlier.item.as_deref(), record.as_ref());
+        freed.count(&key, &earlier, record.as_ref());
         reserved += entry_bound(&key, record.as_ref()) as u64;
         changes.push((key, record, below));
     }
@@ -384,6 +385,16 @@ mod tests {
         let behind = behind_partition(&[0xff, 0xff]);
         assert!(last < behind);
         assert!(behind <= item_key(&Key::new([0, 0, 0], [])));
+    }
+
+    /// K8.
+    #[test]
+    fn a_deleted_item_is_remembered_for_as_long_as_the_limits_say() {
+        let deleted = || Stored { item: None, version: Version(3), memory: Some(Box::default()) };
+        let now = now_ms();
+        let kept = record_of(deleted()).expect("it remembers").expires_ms;
+        let kept_ms = LIMITS.operation_retention_ms;
+        assert!((now + kept_ms..=now_ms() + kept_ms).contains(&kept), "{kept} at {now}");
     }
 
     /// K8.

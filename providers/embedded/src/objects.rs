@@ -7,6 +7,7 @@
 //!   directories that it has made itself.
 //! - What an earlier start left is synced by a walk in the background. Until that is over who reads an object has its
 //!   name synced, too.
+//! - Nothing is said to exist, nor acknowledged, in a directory whose sync has failed in this start.
 //!
 //! Nothing rests on a list alone, which is why those do not wait for the walk. Objects put in parts, and copies, of which nobody makes
 //! any, are left to the local store.
@@ -138,11 +139,12 @@ impl Objects {
         let file = self.files.path_to_filesystem(path)?;
         let names = Arc::clone(&self.names);
         let synced = tokio::task::spawn_blocking(move || sync(&names, &file)).await;
-        synced
-            .map_err(io::Error::other)
-            .flatten()
-            .map_err(|source| ObjectError::Generic { store: "disk", source: Box::new(source) })
+        synced.map_err(io::Error::other).flatten().map_err(failed)
     }
+}
+
+fn failed(source: io::Error) -> ObjectError {
+    ObjectError::Generic { store: "disk", source: Box::new(source) }
 }
 
 impl fmt::Display for Objects {
@@ -162,10 +164,21 @@ impl ObjectStore for Objects {
         let bytes = payload.content_length() as u64;
         let mut result = self.files.put_opts(path, payload, options).await;
         let synced = match &result {
-            Ok(_) if self.names.are_known_above(&self.files.path_to_filesystem(path)?) => Ok(()),
-            Ok(_) => self.sync_names(path, Names::sync_directories_above).await,
+            Ok(_) => {
+                let file = self.files.path_to_filesystem(path)?;
+                if self.names.are_known_above(&file) {
+                    self.names.check(&file).map_err(failed)
+                } else {
+                    self.sync_names(path, Names::sync_above).await
+                }
+            }
             Err(ObjectError::AlreadyExists { .. }) => self.sync_names(path, Names::sync).await,
-            Err(_) => Ok(()),
+            Err(error) => {
+                if let Some(cause) = objects::io_error_of(error) {
+                    self.names.note_failed_put(&self.files.path_to_filesystem(path)?, cause);
+                }
+                Ok(())
+            }
         };
         if let Err(error) = synced {
             result = Err(error);

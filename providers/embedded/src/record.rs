@@ -145,9 +145,6 @@ pub(crate) enum Record {
     MessageId(Bytes),
 }
 
-/// More than an item's memory of operations can take encoded: 64 ids with their versions.
-const MEMORY_BYTES_MAX: usize = 64 * (19 + 10) + 32;
-
 impl Record {
     /// An upper bound of its encoded length.
     pub(crate) fn encoded_bound(&self) -> usize {
@@ -155,8 +152,7 @@ impl Record {
             Self::Incarnations(ends) => 8 + ends.len() * 20,
             Self::Item(item) => {
                 let attributes = item.stored.item.as_deref().map_or(&[][..], Item::attributes);
-                let memory = if item.stored.memory.is_some() { MEMORY_BYTES_MAX } else { 0 };
-                48 + item.bytes_len() + attributes.len() * 20 + memory
+                48 + item.bytes_len() + attributes.len() * 20 + memory_bytes(&item.stored)
             }
             Self::Lane(_) | Self::Deduplication(_) => 10,
             Self::Queue(_) => 40,
@@ -264,6 +260,14 @@ fn decode_queue(reader: &mut Reader) -> Option<QueueRecord> {
     })
 }
 
+/// What an item's memory of operations takes encoded.
+pub(crate) fn memory_bytes(stored: &Stored) -> usize {
+    let bytes = |memory: &Memory| postcard::experimental::serialized_size(memory).expect(ENCODES);
+    stored.memory.as_deref().map_or(0, bytes)
+}
+
+const ENCODES: &str = "a memory is plain numbers, which always encode";
+
 const HAS_ITEM: u8 = 1;
 const HAS_MEMORY: u8 = 2;
 
@@ -284,7 +288,7 @@ fn encode_item(item: &StoredItem, buffer: &mut Vec<u8>) {
         }
     }
     if let Some(memory) = &stored.memory {
-        let memory = postcard::to_stdvec(&**memory).expect("a memory is plain numbers, which always encode");
+        let memory = postcard::to_stdvec(&**memory).expect(ENCODES);
         buffer.extend_from_slice(&memory);
     }
 }

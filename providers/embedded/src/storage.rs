@@ -8,7 +8,7 @@
 //! - A created, renamed or removed name is durable only after `sync_directory`. Who finds a name does not know whether it is:
 //!   whoever gave it may have died in between. So a start syncs each directory before anything rests on what is there.
 //! - After a failed sync nothing is known about what was written before it: the kernel may have dropped the
-//!   dirty pages and marked them clean. Nobody here tries the same sync again.
+//!   dirty pages and marked them clean. Nobody here rests on a later sync of the same file, or of the same directory of objects.
 
 #![allow(unsafe_code)] // two calls: posix_fallocate and statvfs
 

@@ -19,7 +19,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use ports::{DurabilityPoint, Error, ErrorKind, Incarnation, Item, Position, Result, key_value::Room};
+use ports::{
+    DurabilityPoint, Error, ErrorKind, Incarnation, Position, Result,
+    key_value::{Room, evaluate::Stored},
+};
 use quick_cache::{Weighter, sync::Cache};
 
 use crate::{
@@ -31,7 +34,7 @@ use crate::{
         segment::Spare,
     },
     overlay::{Generation, Known, Overlay, entry_bound},
-    record::{Record, RecordKey, StoredItem, Table},
+    record::{Record, RecordKey, StoredItem, Table, memory_bytes},
 };
 
 /// Clean items by their key.
@@ -118,7 +121,8 @@ impl Claim {
     }
 }
 
-/// What a change makes of the items that it changes, in bytes. Their keys and the operations that they remember count, too.
+/// What a change makes of the items that it changes, in bytes. Their keys and the operations that they remember count, too, and
+/// so does the cursor of a lane.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Freed {
     /// What the journal takes for them, at most.
@@ -131,12 +135,21 @@ pub(crate) struct Freed {
 
 impl Freed {
     /// Counts the change of `earlier` to `record`. Of a deletion the key alone counts: what it is remembered by goes in time.
-    pub(crate) fn count(&mut self, key: &RecordKey, earlier: Option<&Item>, record: Option<&Record>) {
-        self.earlier += earlier.map_or(0, |item| entry_bound(key, None) + item.bytes_len()) as u64;
+    pub(crate) fn count(&mut self, key: &RecordKey, earlier: &Stored, record: Option<&Record>) {
+        if let Some(item) = &earlier.item {
+            self.earlier += (entry_bound(key, None) + item.bytes_len() + memory_bytes(earlier)) as u64;
+        }
         let left = record.filter(|record| matches!(record, Record::Item(item) if item.stored.item.is_some()));
         let bytes = entry_bound(key, left) as u64;
         self.takes += bytes;
         self.left += if left.is_some() { bytes } else { 0 };
+    }
+
+    /// Counts that a lane's cursor moves, which takes as much as before, or was not there.
+    pub(crate) fn count_cursor(&mut self, lane: &RecordKey, cursor: &Record, is_new: bool) {
+        let bytes = entry_bound(lane, Some(cursor)) as u64;
+        self.takes += bytes;
+        self.left += if is_new { bytes } else { 0 };
     }
 }
 

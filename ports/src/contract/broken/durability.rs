@@ -1,6 +1,7 @@
 //! Stores that break D1 to D6, as a crash shows.
 
 mod answers;
+mod objects;
 
 use std::{
     cmp::Ordering,
@@ -36,6 +37,7 @@ pub const BROKEN: &[Broken<Subject>] = &[
     Broken::new("D1", "CallsTheLostDurable", |honest| {
         around(honest, |store| CallsDurable(store, Ordering::Less))
     }),
+    Broken::new("D1", "FindsWhatIsNotKept", objects::finding_what_is_not_kept),
     Broken::new("D2", "LosesOneInTheMiddle", |honest| {
         Box::new(Crashed(LosesOneInTheMiddle { honest, written: Arc::default() }))
     }),
@@ -78,6 +80,9 @@ trait Twisting: Debug + Send + Sync + Sized + 'static {
     fn queue(&self) -> Option<SharedQueue> {
         self.honest().queue()
     }
+    fn objects(&self) -> Option<Arc<dyn ObjectStore>> {
+        self.honest().objects()
+    }
     async fn crash_and_reopen(self) -> Self;
 }
 
@@ -94,7 +99,7 @@ impl<T: Twisting> Crashable for Crashed<T> {
         self.0.queue()
     }
     fn objects(&self) -> Option<Arc<dyn ObjectStore>> {
-        self.0.honest().objects()
+        self.0.objects()
     }
     fn clock(&self) -> Arc<dyn Clock> {
         self.0.honest().clock()

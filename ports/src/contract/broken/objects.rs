@@ -16,7 +16,7 @@ use crate::{
     objects::{ObjectError, ObjectPath, ObjectStore, PutMode, PutOptions, PutPayload},
 };
 
-type Result<T> = std::result::Result<T, ObjectError>;
+pub(super) type Result<T> = std::result::Result<T, ObjectError>;
 
 /// Every broken object store, at least one per promise.
 pub const BROKEN: &[Broken<Subject>] = &[
@@ -29,7 +29,7 @@ pub const BROKEN: &[Broken<Subject>] = &[
 
 /// A store that differs from an honest one in what it overrides.
 #[async_trait]
-trait Twist: Debug + Send + Sync + 'static {
+pub(super) trait Twist: Debug + Send + Sync + 'static {
     fn honest(&self) -> &Arc<dyn ObjectStore>;
 
     async fn put(&self, path: &ObjectPath, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
@@ -45,7 +45,7 @@ trait Twist: Debug + Send + Sync + 'static {
 
 /// Makes a [`Twist`] an object store.
 #[derive(Debug)]
-struct Twisted<T>(T);
+pub(super) struct Twisted<T>(pub(super) T);
 
 impl<T: Twist> fmt::Display for Twisted<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,15 +1,16 @@
 //! What was externalized is there after a crash: D1.
 
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
 use bytes::Bytes;
-use futures_util::future::join_all;
+use futures_util::{future::join_all, poll};
 
 use super::{Subject, eventually};
 use crate::{
     Condition, DurabilityPoint, Key, Update,
+    contract::pause,
     key_value::{Action, Batch, Batched, Change, OperationId, Outcome, SharedKeyValue, Transacted, Version},
-    objects::{ObjectPath, ObjectStoreExt, PutMode},
+    objects::{ObjectError, ObjectPath, ObjectStoreExt, PutMode},
     queue::{Message, OnFailure, QueueOptions, SharedQueue},
 };
 
@@ -261,4 +262,33 @@ pub(super) async fn a_put_object_survives(subject: Subject) {
     let objects = subject.objects().expect("it had objects before");
     let found = objects.get(&path).await.expect("the object is there");
     assert_eq!(found.bytes().await.expect("it is read whole"), content);
+}
+
+/// D1, O2: who hears that an object exists may rest on it, though whoever was putting it has died before he heard that it is kept.
+pub(super) async fn an_object_that_is_said_to_exist_survives(subject: Subject) {
+    const POLLS_MAX: usize = 6;
+    let mut subject = subject;
+    for polls in 1..=POLLS_MAX {
+        let Some(objects) = subject.objects() else { return };
+        let (path, content) = (ObjectPath::from(format!("found/{polls}")), Bytes::from(vec![7; 10_000]));
+        let put = || objects.put_opts(&path, content.clone().into(), PutMode::Create.into());
+        {
+            let mut first = pin!(put());
+            for _ in 0..polls {
+                if poll!(&mut first).is_ready() {
+                    break;
+                }
+                pause().await;
+            }
+        }
+        match put().await {
+            Ok(_) | Err(ObjectError::AlreadyExists { .. }) => {}
+            Err(error) => panic!("create {path}: {error}"),
+        }
+        drop(objects);
+        subject = subject.crash_and_reopen().await;
+        let objects = subject.objects().expect("it had objects before");
+        let found = objects.get(&path).await.expect("the object is there");
+        assert_eq!(found.bytes().await.expect("it is read whole"), content, "{path}");
+    }
 }

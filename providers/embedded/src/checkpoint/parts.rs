@@ -83,3 +83,6 @@ fn write(engine: &Engine, records: &[Entry<'_>], place: Place) -> Result<(), Bas
 fn few() -> Expiring {
     Expiring { now_ms: now_ms(), count_max: RECORDS_MAX }
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,22 +12,16 @@
 //! - After a failed write or sync nothing is appended behind it: the next record goes to a new segment,
 //!   whose header names the end of the last durable one.
 
+mod facts;
 pub(crate) mod frame;
 pub(crate) mod segment;
 pub(crate) mod thread;
 
-use std::{
-    io,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use std::{io, sync::Arc};
 
-use parking_lot::Mutex;
-
+pub(crate) use self::facts::{ClosedSegment, Folded, JournalFacts};
 use self::segment::{Allocated, SEGMENT_HEADER_BYTES, SegmentHeader, Spare};
-use crate::storage::{Storage, StorageFile};
+use crate::storage::StorageFile;
 
 /// How far zeros are written ahead of the records.
 const ZEROED_STEP_BYTES: u64 = 1 << 18;
@@ -35,76 +29,6 @@ const ZEROED_STEP_BYTES: u64 = 1 << 18;
 /// Frames of this size are written without zeros ahead: a change of metadata then costs less than writing
 /// everything twice.
 const ZEROED_FRAME_BYTES_MAX: usize = 1 << 15;
-
-/// A segment that is no longer written.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ClosedSegment {
-    pub(crate) number: u64,
-    pub(crate) last_sequence: u64,
-    pub(crate) bytes: u64,
-}
-
-/// What others may know of the journal while the thread writes it.
-#[derive(Debug, Default)]
-pub(crate) struct JournalFacts {
-    /// Segments that are no longer written, oldest first.
-    pub(crate) closed: Mutex<Vec<ClosedSegment>>,
-    /// Bytes of records in the current segment.
-    pub(crate) current_bytes: AtomicU64,
-    /// Bytes of records that the current segment has room for.
-    pub(crate) current_room: AtomicU64,
-    /// Syncs of records.
-    pub(crate) fsyncs: AtomicU64,
-    /// The number of the last record written.
-    pub(crate) sequence: AtomicU64,
-    /// The number of the last record that a checkpoint of this start, or the one it began with, holds.
-    folded: AtomicU64,
-    /// One removes segments at a time.
-    removing: Mutex<()>,
-}
-
-impl JournalFacts {
-    /// Bytes of records in all segments.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.closed_bytes() + self.current_bytes.load(Ordering::Relaxed)
-    }
-
-    /// The same once the current segment is full.
-    pub(crate) fn bytes_when_full(&self) -> u64 {
-        self.closed_bytes() + self.current_room.load(Ordering::Relaxed)
-    }
-
-    fn closed_bytes(&self) -> u64 {
-        self.closed.lock().iter().map(|segment| segment.bytes).sum()
-    }
-
-    /// A checkpoint has taken in the records up to number `sequence`: removes the segments that hold no others.
-    pub(crate) fn remove_until(&self, sequence: u64, spare: &Spare, storage: &dyn Storage) -> io::Result<()> {
-        self.folded.store(sequence, Ordering::Relaxed);
-        self.remove_folded(spare, storage)
-    }
-
-    /// Removes the segments that the last checkpoint covers, oldest first.
-    pub(crate) fn remove_folded(&self, spare: &Spare, storage: &dyn Storage) -> io::Result<()> {
-        let _one = self.removing.lock();
-        let sequence = self.folded.load(Ordering::Relaxed);
-        let covered: Vec<u64> = {
-            let closed = self.closed.lock();
-            closed.iter().take_while(|old| old.last_sequence <= sequence).map(|old| old.number).collect()
-        };
-        for number in covered {
-            match storage.remove(&spare.directory().join(segment::file_name(number))) {
-                // An earlier try has failed in its sync.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                removed => removed?,
-            }
-            // Oldest first also after a power loss: a gap in the middle would read as damage.
-            storage.sync_directory(spare.directory())?;
-            self.closed.lock().retain(|old| old.number != number);
-        }
-        Ok(())
-    }
-}
 
 /// The journal's writing end.
 #[derive(Debug)]
@@ -132,6 +56,13 @@ pub(crate) struct CurrentSegment {
     pub(crate) zeroed: u64,
 }
 
+impl CurrentSegment {
+    /// Bytes of records in it.
+    pub(crate) fn records_bytes(&self) -> u64 {
+        self.end - SEGMENT_HEADER_BYTES
+    }
+}
+
 impl Journal {
     /// How many bytes of records the current segment still takes.
     pub(crate) fn room(&self) -> u64 {
@@ -147,11 +78,7 @@ impl Journal {
             incarnation,
         };
         let (file, bytes) = self.spare.promote(spare, header, self.salt)?;
-        self.facts.closed.lock().push(ClosedSegment {
-            number: self.current.number,
-            last_sequence: self.sequence,
-            bytes: self.current.end - SEGMENT_HEADER_BYTES,
-        });
+        self.facts.rotated(self.current.number, bytes - SEGMENT_HEADER_BYTES);
         self.current = CurrentSegment {
             number: header.number,
             file,
@@ -159,8 +86,6 @@ impl Journal {
             bytes,
             zeroed: SEGMENT_HEADER_BYTES,
         };
-        self.facts.current_bytes.store(0, Ordering::Relaxed);
-        self.facts.current_room.store(bytes - SEGMENT_HEADER_BYTES, Ordering::Relaxed);
         Ok(())
     }
 
@@ -183,9 +108,7 @@ impl Journal {
         self.current.file.sync_data()?;
         self.sequence += 1;
         self.current.end += length as u64;
-        self.facts.sequence.store(self.sequence, Ordering::Relaxed);
-        self.facts.fsyncs.fetch_add(1, Ordering::Relaxed);
-        self.facts.current_bytes.store(self.current.end - SEGMENT_HEADER_BYTES, Ordering::Relaxed);
+        self.facts.synced(self.sequence, length as u64);
         Ok(())
     }
 }

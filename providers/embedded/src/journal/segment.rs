@@ -8,7 +8,7 @@
 //! first of the spare, which then takes its name among the segments. Only renaming is left to do then.
 //!
 //! A disk that has no room for a whole segment gives a smaller one. It is given none without room beside it for a
-//! checkpoint of all that the journal would then hold: else what was taken in could never leave the journal.
+//! checkpoint of all that the journal would then hold and none does: else what was taken in could never leave the journal.
 //!
 //! ```text
 //! magic u64 | crc u32 | zero u32 | number u64 | first sequence u64 | previous end u64 | created by u64
@@ -180,6 +180,11 @@ impl Spare {
         self.held.lock().bytes() < self.segment_bytes
     }
 
+    /// How many bytes of records a whole segment has room for.
+    pub(crate) fn whole_room(&self) -> u64 {
+        self.segment_bytes - SEGMENT_HEADER_BYTES
+    }
+
     /// How many bytes of records the spare has room for.
     pub(crate) fn room(&self) -> u64 {
         self.held.lock().room()
@@ -201,18 +206,31 @@ impl Spare {
     /// allocation is not repeated for [`ALLOCATION_RETRY`].
     pub(crate) fn grow(&self, bytes: u64) -> u64 {
         let mut held = self.held.lock();
-        let needed = bytes + SEGMENT_HEADER_BYTES;
         let too_soon = held.refused.is_some_and(|refused| refused.elapsed() < ALLOCATION_RETRY);
-        if held.bytes() < needed && !too_soon && self.ballast.is_held() {
+        if !too_soon {
+            self.grow_beside(&mut held, bytes, self.facts.bytes_to_fold_when_full());
+        }
+        held.room()
+    }
+
+    /// The same for a journal that goes on in it at once: what is left of the current segment is never written then.
+    pub(crate) fn grow_to_go_on(&self, bytes: u64) -> u64 {
+        let mut held = self.held.lock();
+        self.grow_beside(&mut held, bytes, self.facts.bytes_to_fold());
+        held.room()
+    }
+
+    fn grow_beside(&self, held: &mut Held, bytes: u64, to_fold: u64) {
+        let needed = bytes + SEGMENT_HEADER_BYTES;
+        if held.bytes() < needed && self.ballast.is_held() {
             let whole =
                 if needed <= self.segment_bytes { self.segment_bytes } else { needed.next_power_of_two() };
-            if !self.allocate_beside_checkpoints(&mut held, whole, needed) && held.refused.is_none() {
+            if !self.allocate_beside_checkpoints(held, whole, needed, to_fold) && held.refused.is_none() {
                 let got = held.bytes();
                 tracing::warn!(bytes = whole, got, "no room for another whole journal segment");
             }
             held.refused = (held.bytes() < needed).then(Instant::now);
         }
-        held.room()
     }
 
     /// Has the spare hold at least `bytes` of records whatever is left beside it: for who is getting out of a full disk, or
@@ -227,14 +245,15 @@ impl Spare {
         held.room()
     }
 
-    /// Allocates `whole`, or as much of it by halves, `needed` at least, as leaves room for a checkpoint; whether it was whole.
-    fn allocate_beside_checkpoints(&self, held: &mut Held, whole: u64, needed: u64) -> bool {
+    /// Allocates `whole`, or as much of it by halves, `needed` at least, as leaves room for a checkpoint of it and of `to_fold`;
+    /// whether it was whole.
+    fn allocate_beside_checkpoints(&self, held: &mut Held, whole: u64, needed: u64, to_fold: u64) -> bool {
         let free = self.storage.free_bytes(&self.directory).unwrap_or(u64::MAX);
         let free = free.saturating_add(self.ballast.bytes()).saturating_add(held.bytes());
         let mut piece = whole;
         while piece >= needed {
-            let to_fold = CHECKPOINT_FACTOR * (self.facts.bytes_when_full() + piece);
-            if free >= piece.saturating_add(to_fold) && self.allocate(held, piece).is_ok() {
+            let to_leave = CHECKPOINT_FACTOR * (to_fold + piece);
+            if free >= piece.saturating_add(to_leave) && self.allocate(held, piece).is_ok() {
                 return piece == whole;
             }
             piece = if piece == needed { 0 } else { (piece / 2).max(needed) };
@@ -288,3 +307,6 @@ impl Spare {
         &self.directory
     }
 }
+
+#[cfg(test)]
+mod tests;

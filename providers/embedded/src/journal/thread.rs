@@ -22,6 +22,7 @@ use crate::{
     overlay::{Generation, Group},
     recovery::TrustedEnd,
     status::Health,
+    store::Store,
 };
 
 /// The buffer kept between groups; a larger one is given back.
@@ -96,11 +97,13 @@ fn commit(engine: &Engine, journal: &mut Journal, buffer: &mut Vec<u8>) -> io::R
         if is_rotated && journal.spare.is_short() {
             // The disk is nearly full, and the segments behind are what can be given back.
             state.store.checkpoint_wanted = true;
+            engine.durability.force();
         }
     }
     if let Some(generation) = taken.frozen {
-        let place = Place { position: taken.end, sequence: journal.sequence, incarnation: taken.incarnation };
-        engine.checkpoints.submit(Job { generation, place });
+        let folded = journal.facts.whole();
+        let place = Place { position: taken.end, sequence: folded.sequence, incarnation: taken.incarnation };
+        engine.checkpoints.submit(Job { generation, place, journal: folded });
     } else if engine.checkpoints.is_due_again() {
         engine.state().store.checkpoint_wanted = true;
         engine.durability.force();
@@ -127,7 +130,10 @@ fn take(engine: &Engine, journal: &mut Journal) -> io::Result<Taken> {
         store.tail_room = store.tail_room.checked_sub(bound).expect("room was reserved before each change");
         journal.bytes_since_checkpoint += bound;
     }
-    let is_due = journal.bytes_since_checkpoint >= engine.config.checkpoint_bytes || store.checkpoint_wanted;
+    let is_due = journal.bytes_since_checkpoint >= engine.config.checkpoint_bytes
+        || store.checkpoint_wanted
+        // Of the spare after the one that is taken here nothing is known yet.
+        || (spare.is_none() && is_due_early(store, journal));
     let mut frozen = None;
     if is_due && store.overlay.frozen().is_none() {
         store.checkpoint_wanted = false;
@@ -135,6 +141,16 @@ fn take(engine: &Engine, journal: &mut Journal) -> io::Result<Taken> {
         frozen = Some(store.overlay.freeze());
     }
     Ok(Taken { group, incarnation: store.incarnation, end: store.position, spare, frozen })
+}
+
+/// Whether the journal is running out of room on a disk that has none for another whole segment: what a checkpoint takes in
+/// before it has run out, another segment need not leave room for.
+fn is_due_early(store: &Store, journal: &Journal) -> bool {
+    let spare = &journal.spare;
+    let is_short = store.spare_room < spare.whole_room();
+    is_short
+        && store.tail_room < spare.whole_room() / 2
+        && journal.bytes_since_checkpoint >= spare.reserve_bytes()
 }
 
 /// Returns to the durable state, however long it takes; none if told to stop meanwhile.

@@ -1,8 +1,11 @@
-//! Which names of objects, and of the directories that they lie in, are known to be durable.
+//! Which names of objects, and of the directories that they lie in, are known to be durable, and which may never be.
+//!
+//! A sync of a directory that has failed may have dropped what it was to write, and the next one would succeed without it. So
+//! in such a directory nothing is taken for durable until another start has read anew what is there.
 
 use std::{
     collections::BTreeSet,
-    fs::{self, DirEntry},
+    fs::{self, DirEntry, FileType},
     io,
     path::{Path, PathBuf},
     sync::{
@@ -19,6 +22,9 @@ use crate::storage::{Storage, cannot_be_asked};
 /// Of so many directories it is remembered that their names are durable; those of more are synced again.
 const DIRECTORIES_MAX: usize = 1024;
 
+/// Of so many directories it is remembered that their sync has failed; if more do, none is synced any more.
+const FAILED_MAX: usize = 1024;
+
 /// The names in and below a directory.
 #[derive(Debug)]
 pub(super) struct Names {
@@ -27,13 +33,16 @@ pub(super) struct Names {
     storage: Arc<dyn Storage>,
     /// Directories whose names this start has synced when they were there.
     durable: Mutex<BTreeSet<PathBuf>>,
+    /// Directories whose sync has failed in this start.
+    failed: Mutex<BTreeSet<PathBuf>>,
     /// All that earlier starts left is durable.
     is_swept: AtomicBool,
 }
 
 impl Names {
     pub(super) fn new(root: PathBuf, storage: Arc<dyn Storage>) -> Self {
-        Self { root, storage, durable: Mutex::default(), is_swept: AtomicBool::new(false) }
+        let is_swept = AtomicBool::new(false);
+        Self { root, storage, durable: Mutex::default(), failed: Mutex::default(), is_swept }
     }
 
     /// Whether all that earlier starts left is durable.
@@ -47,8 +56,14 @@ impl Names {
         self.sync_directories_above(file)
     }
 
+    /// The same for a file whose own name is synced.
+    pub(super) fn sync_above(&self, file: &Path) -> io::Result<()> {
+        self.check(file)?;
+        self.sync_directories_above(file)
+    }
+
     /// Makes the names of the directories above `file` durable, which are there, unless this start has done so before.
-    pub(super) fn sync_directories_above(&self, file: &Path) -> io::Result<()> {
+    fn sync_directories_above(&self, file: &Path) -> io::Result<()> {
         for directory in self.above(file) {
             if !self.durable.lock().contains(directory) {
                 self.sync_name(directory)?;
@@ -73,17 +88,65 @@ impl Names {
     }
 
     fn sync_name(&self, path: &Path) -> io::Result<()> {
-        self.sync_entries(path.parent().unwrap_or(&self.root))
+        self.sync_entries(self.directory_of(path))
+    }
+
+    fn directory_of<'path>(&'path self, path: &'path Path) -> &'path Path {
+        path.parent().unwrap_or(&self.root)
     }
 
     fn sync_entries(&self, directory: &Path) -> io::Result<()> {
+        self.check_directory(directory)?;
         match self.storage.sync_directory(directory) {
             // Who may not list it, or whose file system knows no such sync, cannot do more.
             Err(error) if cannot_be_asked(&error) => {
                 tracing::debug!(directory = %directory.display(), %error, "a directory of objects is not synced");
                 Ok(())
             }
-            synced => synced,
+            Err(error) => {
+                self.note_failure(directory, &error);
+                Err(error)
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// A put of `file` has failed with `error`. Where the disk has, that may have been in syncing the file's name, if it is there, or
+    /// that of a directory above it.
+    pub(super) fn note_failed_put(&self, file: &Path, error: &io::Error) {
+        if error.raw_os_error() != Some(libc::EIO) {
+            return;
+        }
+        if file.symlink_metadata().is_ok() {
+            self.note_failure(self.directory_of(file), error);
+        }
+        for directory in self.above(file) {
+            if !self.durable.lock().contains(directory) {
+                self.note_failure(self.directory_of(directory), error);
+            }
+        }
+    }
+
+    /// An error where the name of `file`, which was just synced, may be lost all the same.
+    pub(super) fn check(&self, file: &Path) -> io::Result<()> {
+        self.check_directory(self.directory_of(file))
+    }
+
+    fn check_directory(&self, directory: &Path) -> io::Result<()> {
+        let failed = self.failed.lock();
+        if !failed.contains(directory) && failed.len() < FAILED_MAX {
+            return Ok(());
+        }
+        let what =
+            format!("syncing {} has failed, and what was to be synced may be lost", directory.display());
+        Err(io::Error::other(what))
+    }
+
+    fn note_failure(&self, directory: &Path, error: &io::Error) {
+        let mut failed = self.failed.lock();
+        if !is_about_asking(error) && failed.len() < FAILED_MAX && failed.insert(directory.to_owned()) {
+            let directory = directory.display();
+            tracing::error!(%directory, %error, "a directory could not be synced: nothing is acknowledged in it before a restart");
         }
     }
 
@@ -105,9 +168,30 @@ impl Names {
             }
         };
         let Ok(entries) = fs::read_dir(directory) else { return false };
-        for entry in entries.flatten() {
+        let with_kind = |entry: io::Result<DirEntry>| entry.and_then(|entry| Ok((entry.file_type()?, entry)));
+        is_durable &= self.sweep_entries(entries.map(with_kind), opened);
+        is_durable
+    }
+
+    fn sweep_entries(
+        &self,
+        entries: impl Iterator<Item = io::Result<(FileType, DirEntry)>>,
+        opened: Option<SystemTime>,
+    ) -> bool {
+        let mut is_durable = true;
+        for entry in entries {
+            let (kind, entry) = match entry {
+                Ok(entry) => entry,
+                // It was staged by a put that is over by now.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => {
+                    tracing::warn!(%error, "what is in a directory of objects cannot be looked at");
+                    is_durable = false;
+                    continue;
+                }
+            };
             let path = entry.path();
-            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            if kind.is_dir() {
                 is_durable &= self.sweep_below(&path, opened);
             } else if is_staged(&path) && opened.is_some_and(|opened| is_older(&entry, opened)) {
                 let file = path.display();
@@ -119,6 +203,12 @@ impl Names {
         }
         is_durable
     }
+}
+
+/// Whether a directory could not be asked to be synced: none of what was to be written was dropped.
+fn is_about_asking(error: &io::Error) -> bool {
+    let is_out_of = |code| matches!(code, libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EINTR);
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error().is_some_and(is_out_of)
 }
 
 fn is_older(entry: &DirEntry, opened: SystemTime) -> bool {
@@ -141,6 +231,49 @@ mod tests {
         objects::{TRIAL, moment_of_files},
         storage::DiskStorage,
     };
+
+    /// O1, O2: a put fails also in the sync of what it has named, or of what it has made above.
+    #[test]
+    fn a_put_that_the_disk_has_failed_is_not_believed_when_it_is_found() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let root = directory.path();
+        let names = Names::new(root.to_owned(), Arc::new(DiskStorage));
+        let file = |name: &str| {
+            fs::create_dir_all(root.join(name).parent().expect("it has one")).expect("it is made");
+            root.join(name)
+        };
+        let (named, above) = (file("named/object"), file("deep/above/object"));
+        fs::write(&named, "any").expect("the disk has room");
+        for harmless in [libc::ENOSPC, libc::EMFILE, libc::EACCES] {
+            names.note_failed_put(&named, &io::Error::from_raw_os_error(harmless));
+        }
+        names.sync(&named).expect("it is synced");
+        names.note_failed_put(&above, &io::Error::from_raw_os_error(libc::EIO));
+        names.sync(&above).expect_err("deep may be lost, and what lies in it");
+        names.sync(&file("beside/object")).expect_err("what lies beside deep may be lost, too");
+        names.sync(&named).expect("it was synced before");
+        let names = Names::new(root.to_owned(), Arc::new(DiskStorage));
+        names.sync(&named).expect("it is synced");
+        names.note_failed_put(&named, &io::Error::from_raw_os_error(libc::EIO));
+        names.sync(&named).expect_err("its name may be lost");
+        names.sync_above(&above).expect("it lies elsewhere");
+    }
+
+    /// O1: the names in a directory that could not be seen are not synced.
+    #[test]
+    fn a_walk_that_could_not_see_an_entry_does_not_call_all_durable() {
+        let directory = tempfile::tempdir().expect("a directory");
+        fs::write(directory.path().join("whole"), "any").expect("the disk has room");
+        let names = Names::new(directory.path().to_owned(), Arc::new(DiskStorage));
+        let walk = |unseen: Vec<io::Error>| {
+            let seen = fs::read_dir(directory.path()).expect("it lists");
+            let seen = seen.map(|entry| entry.and_then(|entry| Ok((entry.file_type()?, entry))));
+            names.sweep_entries(unseen.into_iter().map(Err).chain(seen), None)
+        };
+        assert!(walk(Vec::new()));
+        assert!(walk(vec![io::ErrorKind::NotFound.into()]), "it has gone meanwhile");
+        assert!(!walk(vec![io::Error::from_raw_os_error(libc::EIO)]));
+    }
 
     #[test]
     fn what_is_staged_by_puts_of_this_start_is_left_alone() {

@@ -95,3 +95,40 @@ async fn deduplication_ids_go_when_their_window_is_over() {
     assert_eq!(remembered(&engine), [IDS; 3], "those of before the restart are gone");
     engine.shut_down(true);
 }
+
+/// Q4: an id that is sent again after its window is remembered from then on, also where the first time is yet to be forgotten.
+#[tokio::test]
+async fn a_later_id_outlives_the_window_of_the_one_before() {
+    const HOUR_MS: u64 = 3_600_000;
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let engine = open(directory.path());
+    engine.create("work", QueueOptions::default()).await.expect("create answers");
+    let message = |id: String| Message {
+        group: Bytes::from_static(b"group"),
+        deduplication: Some(Bytes::from(id)),
+        body: Bytes::new(),
+    };
+    let mut state = engine.state();
+    let state = &mut *state;
+    let mut send =
+        |messages| state.queues.send(&mut state.store, "work", messages, HOUR_MS).expect("there is room");
+    // More than one send forgets.
+    let mut first: Vec<_> = (0..1_500).map(|number| message(number.to_string())).collect();
+    first.push(message("twice".to_owned()));
+    send(first);
+    let queue = state.queues.by_name.get_mut("work").expect("it was made");
+    queue.deduplication.values_mut().for_each(|expires| *expires = 1);
+    queue.expiring.iter_mut().for_each(|(expires, _)| *expires = 1);
+    let mut send = |id: &str| {
+        state
+            .queues
+            .send(&mut state.store, "work", vec![message(id.to_owned())], HOUR_MS)
+            .expect("there is room");
+        let queue = &state.queues.by_name["work"];
+        let times = queue.expiring.iter().filter(|(_, id)| *id == "twice").count();
+        (times, queue.groups[&b"group"[..]].entries.len())
+    };
+    assert_eq!(send("twice"), (2, 1_503 - 1), "it is new, and both times are remembered");
+    assert_eq!(send("other"), (1, 1_503), "the first time is forgotten");
+    assert_eq!(send("twice"), (1, 1_503), "it was sent before");
+}

@@ -2,14 +2,14 @@
 //!
 //! Processes come and go, one at a time ([`Disk::process`]); the page cache outlives each of them. A loss of power leaves
 //! what was synced, and of the rest what a disk may have: of the writes to a file since its last sync each one, none of
-//! it, or some of its sectors; of the names given since their directory's last sync a prefix. A sync that fails
-//! leaves some of the writes on the disk and the others in the cache, where they are clean: no later sync writes them.
+//! it, or some of its sectors; of the names given and taken since their directory's last sync a prefix, or any, as long as what became of
+//! one name stays in order. A sync that fails leaves some of the writes on the disk and the others in the cache, where they are clean: no later sync writes them.
 //!
 //! The store reaches its lock, its objects and the question whether a directory is there around
 //! [`Storage`](embedded::storage::Storage), so directories are made on the real disk, too; one whose name is lost goes with all that is in it.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     fmt, fs, io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard},
@@ -133,11 +133,23 @@ impl NameChange {
         }
     }
 
+    /// The names that it gives or takes.
+    fn names(&self) -> impl Iterator<Item = &PathBuf> {
+        let (first, second) = match self {
+            Self::Give(path, _) | Self::Remove(path) => (path, None),
+            Self::Rename(from, to) => (from, Some(to)),
+        };
+        [Some(first), second].into_iter().flatten()
+    }
+
     fn is_in(&self, directory: &Path) -> bool {
         let (Self::Give(path, _) | Self::Rename(path, _) | Self::Remove(path)) = self;
         path.parent() == Some(directory)
     }
 }
+
+/// A change, with the life in which it was made.
+type Given = (u64, NameChange);
 
 /// What happens to the process that lives, or to what it does. Numbers count from one; zero: it does not happen.
 #[derive(Debug, Clone, Copy, Default)]
@@ -154,6 +166,8 @@ pub(crate) struct Faults {
     pub(crate) capacity: u64,
     /// Breaks D1 on purpose: no directory is synced in which the process has renamed nothing itself.
     pub(crate) trusts_names: bool,
+    /// Breaks D1 on purpose: no directory is synced in which the process has only removed names.
+    pub(crate) trusts_removals: bool,
 }
 
 /// What a loss of power leaves of what was not synced.
@@ -171,8 +185,7 @@ struct State {
     files: Vec<File>,
     names: Names,
     durable_names: Names,
-    /// Each with the life in which it was made.
-    unsynced_names: Vec<(u64, NameChange)>,
+    unsynced_names: Vec<Given>,
     /// The number of the process that lives.
     life: u64,
     faults: Faults,
@@ -233,12 +246,30 @@ impl State {
         }
     }
 
+    /// What of these changes is kept, and what is lost.
+    fn some(&mut self, mut pending: Vec<Given>) -> (Vec<Given>, Vec<Given>) {
+        if self.random.bool() {
+            let lost = pending.split_off(self.random.usize(..=pending.len()));
+            return (pending, lost);
+        }
+        let mut lost_names = BTreeSet::new();
+        pending.into_iter().partition(|(_, change)| {
+            let is_kept = self.random.bool() && change.names().all(|name| !lost_names.contains(name));
+            if !is_kept {
+                lost_names.extend(change.names().cloned());
+            }
+            is_kept
+        })
+    }
+
     fn lose_power(&mut self, unsynced: Unsynced) {
         let is_all_lost = unsynced == Unsynced::None || self.random.u8(..3) == 0;
         let mut names = self.durable_names.clone();
         let pending = std::mem::take(&mut self.unsynced_names);
-        let kept = if is_all_lost { 0 } else { self.random.usize(..=pending.len()) };
-        pending[..kept].iter().for_each(|(_, change)| change.apply(&mut names));
+        let (kept, lost) = if is_all_lost { (Vec::new(), pending) } else { self.some(pending) };
+        for (_, change) in kept {
+            change.apply(&mut names);
+        }
         let reachable: Names = names
             .iter()
             .filter(|(path, _)| {
@@ -247,7 +278,7 @@ impl State {
             })
             .map(|(path, named)| (path.clone(), *named))
             .collect();
-        self.tell(|| format!("power is lost, and with it {:?}", &pending[kept..]));
+        self.tell(|| format!("power is lost, and with it {lost:?}"));
         for path in self.names.keys().filter(|path| !reachable.contains_key(*path)) {
             if path.is_dir() {
                 fs::remove_dir_all(path).expect("the directory goes");

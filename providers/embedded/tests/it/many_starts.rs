@@ -51,6 +51,8 @@ enum Trouble {
     LittleRoom,
     /// The store is broken: it takes a name that it finds for durable.
     TrustedNames,
+    /// The store is broken: it syncs no removal.
+    TrustedRemovals,
 }
 
 /// The values of the items there are.
@@ -218,7 +220,9 @@ impl Run {
 
     fn faults_of_opening(&mut self, dies_early: bool) -> Faults {
         let random = &mut self.random;
-        let mut faults = Faults { trusts_names: self.trouble == Trouble::TrustedNames, ..Faults::default() };
+        let (trusts_names, trusts_removals) =
+            (self.trouble == Trouble::TrustedNames, self.trouble == Trouble::TrustedRemovals);
+        let mut faults = Faults { trusts_names, trusts_removals, ..Faults::default() };
         if dies_early {
             faults.dies_in = random.u64(1..=CHANGES_OF_A_START);
         }
@@ -401,10 +405,13 @@ fn many_starts_on_a_disk_with_little_room_lose_nothing_that_was_acknowledged() {
 /// The tests above would notice.
 #[test]
 fn a_store_that_takes_the_names_it_finds_for_durable_is_caught() {
-    assert!(
-        broken(0..200, Trouble::TrustedNames).next().is_some(),
-        "losing acknowledged writes went unnoticed"
-    );
+    assert!(broken(0..200, Trouble::TrustedNames).next().is_some(), "losing writes went unnoticed");
+}
+
+/// The tests above would notice.
+#[test]
+fn a_store_that_removes_a_segment_before_the_older_one_is_gone_for_good_is_caught() {
+    assert!(broken(0..200, Trouble::TrustedRemovals).next().is_some(), "a gap went unnoticed");
 }
 
 /// Starts on what is left of `disk`, which the last process left without its syncs, acknowledges a write and loses all that

@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicI32, Ordering},
     },
 };
 
@@ -23,12 +23,19 @@ use tempfile::TempDir;
 
 use crate::world::{block_on, directory, eventually, found};
 
-/// The directories of objects that were synced, and whether they cannot be.
+/// The directories of objects that were synced, and why they cannot be.
 #[derive(Debug, Default)]
 struct Syncs {
     synced: Mutex<BTreeSet<PathBuf>>,
-    fail: AtomicBool,
+    /// Zero: they can be.
+    error: AtomicI32,
 }
+
+/// They cannot be opened: nothing is lost by that.
+const NOT_ASKED: i32 = libc::EMFILE;
+/// What was to be written may be lost.
+const FAILED: i32 = libc::EIO;
+const SYNCED: i32 = 0;
 
 impl Syncs {
     /// The storage of a data directory.
@@ -38,8 +45,9 @@ impl Syncs {
             if operation != Operation::SyncDirectory || !path.starts_with(&objects) {
                 return Ok(());
             }
-            if syncs.fail.load(Ordering::SeqCst) {
-                return Err(io::Error::from_raw_os_error(libc::EIO));
+            match syncs.error.load(Ordering::SeqCst) {
+                SYNCED => {}
+                error => return Err(io::Error::from_raw_os_error(error)),
             }
             syncs.synced.lock().expect("nobody panics holding it").insert(path.to_owned());
             Ok(())
@@ -62,7 +70,7 @@ struct Left {
 
 const LEFT: &str = "znodes/1/left";
 
-async fn left(fail: bool) -> Left {
+async fn left(error: i32) -> Left {
     let directory = directory();
     let data = fs::canonicalize(directory.path()).expect("it is there");
     let root = data.join("objects");
@@ -70,7 +78,7 @@ async fn left(fail: bool) -> Left {
         fs::create_dir_all(root.join(made)).expect("it is made");
     }
     fs::write(root.join(LEFT), "whole").expect("the disk has room");
-    let syncs = Arc::new(Syncs { fail: AtomicBool::new(fail), ..Syncs::default() });
+    let syncs = Arc::new(Syncs { error: AtomicI32::new(error), ..Syncs::default() });
     let config = Config { storage: syncs.storage(root.clone()), ..Config::new(&data) };
     let store = Embedded::open(config).await.expect("the store opens");
     Left { _directory: directory, root, syncs, store }
@@ -89,16 +97,16 @@ fn row(root: &Path, below: &[&str]) -> Vec<PathBuf> {
 #[test]
 fn an_object_is_said_to_exist_when_its_name_is_durable() {
     block_on(async {
-        let Left { root, syncs, store, .. } = &left(true).await;
+        let Left { root, syncs, store, .. } = &left(NOT_ASKED).await;
         let refused = create(&store.objects(), LEFT).await;
         assert!(matches!(refused, Err(ObjectError::Generic { .. })), "its name is not durable: {refused:?}");
-        syncs.fail.store(false, Ordering::SeqCst);
+        syncs.error.store(SYNCED, Ordering::SeqCst);
         let exists = create(&store.objects(), LEFT).await;
         assert!(matches!(exists, Err(ObjectError::AlreadyExists { .. })), "{exists:?}");
         assert!(syncs.has(&row(root, &["znodes", "znodes/1"])), "{syncs:?}");
         // Of this start's own objects, too: whoever makes them may not be done yet.
         create(&store.objects(), "znodes/1/new").await.expect("the disk has room");
-        syncs.fail.store(true, Ordering::SeqCst);
+        syncs.error.store(NOT_ASKED, Ordering::SeqCst);
         let refused = create(&store.objects(), "znodes/1/new").await;
         assert!(matches!(refused, Err(ObjectError::Generic { .. })), "{refused:?}");
     });
@@ -108,13 +116,13 @@ fn an_object_is_said_to_exist_when_its_name_is_durable() {
 #[test]
 fn a_put_is_acknowledged_when_the_directories_above_the_object_are_durable() {
     block_on(async {
-        let Left { root, syncs, store, .. } = &left(true).await;
+        let Left { root, syncs, store, .. } = &left(NOT_ASKED).await;
         create(&store.objects(), "znodes/2/new").await.expect_err("znodes/2 may not last");
-        syncs.fail.store(false, Ordering::SeqCst);
+        syncs.error.store(SYNCED, Ordering::SeqCst);
         create(&store.objects(), "znodes/2/newer").await.expect("the disk has room");
         assert!(syncs.has(&row(root, &["znodes"])), "{syncs:?}");
         // Now they are known to be: nobody asks the disk again.
-        syncs.fail.store(true, Ordering::SeqCst);
+        syncs.error.store(NOT_ASKED, Ordering::SeqCst);
         create(&store.objects(), "znodes/2/newest").await.expect("the disk has room");
     });
 }
@@ -123,12 +131,12 @@ fn a_put_is_acknowledged_when_the_directories_above_the_object_are_durable() {
 #[test]
 fn an_object_that_an_earlier_start_left_is_read_when_its_name_is_durable() {
     block_on(async {
-        let Left { root, syncs, store, .. } = &left(true).await;
+        let Left { root, syncs, store, .. } = &left(NOT_ASKED).await;
         let (objects, path) = (store.objects(), ObjectPath::from(LEFT));
         objects.get(&path).await.expect_err("its name is not durable");
         objects.head(&path).await.expect_err("its name is not durable");
         objects.get_range(&path, 0..2).await.expect_err("its name is not durable");
-        syncs.fail.store(false, Ordering::SeqCst);
+        syncs.error.store(SYNCED, Ordering::SeqCst);
         let whole = objects.get(&path).await.expect("it is there").bytes().await;
         assert_eq!(whole.expect("it is read"), "whole");
         assert!(syncs.has(&row(root, &["znodes", "znodes/1"])), "{syncs:?}");
@@ -138,12 +146,41 @@ fn an_object_that_an_earlier_start_left_is_read_when_its_name_is_durable() {
 #[test]
 fn every_directory_that_an_earlier_start_left_is_synced_and_then_nobody_waits_for_that() {
     block_on(async {
-        let Left { root, syncs, store, .. } = &left(false).await;
+        let Left { root, syncs, store, .. } = &left(SYNCED).await;
         eventually("all are synced", || syncs.has(&row(root, &["znodes", "znodes/1", "znodes/2"]))).await;
-        syncs.fail.store(true, Ordering::SeqCst);
+        syncs.error.store(NOT_ASKED, Ordering::SeqCst);
         // The walk notes its end behind the last sync.
         let (objects, path) = (store.objects(), ObjectPath::from(LEFT));
         found("reads go on", async || objects.get(&path).await.ok()).await;
         objects.head(&path).await.expect_err("who asks whether it exists may rest on the answer");
+    });
+}
+
+/// O1, O2: the kernel tells of a sync that failed once, and the next one succeeds without what was dropped.
+#[test]
+fn a_directory_whose_sync_has_failed_is_not_believed_before_a_restart() {
+    block_on(async {
+        let Left { syncs, store, root, _directory } = left(SYNCED).await;
+        let (objects, path) = (store.objects(), ObjectPath::from(LEFT));
+        eventually("all are synced", || syncs.has(&row(&root, &["znodes", "znodes/1", "znodes/2"]))).await;
+        create(&objects, "znodes/1/earlier").await.expect("the disk has room");
+        syncs.error.store(FAILED, Ordering::SeqCst);
+        found("the walk is over", async || objects.get(&path).await.ok()).await;
+        create(&objects, LEFT).await.expect_err("its name is not durable");
+        syncs.error.store(SYNCED, Ordering::SeqCst);
+        for name in [LEFT, "znodes/1/new"] {
+            let refused = create(&objects, name).await;
+            assert!(matches!(refused, Err(ObjectError::Generic { .. })), "{name}: {refused:?}");
+        }
+        objects.head(&path).await.expect_err("who asks whether it exists may rest on the answer");
+        objects.get(&path).await.expect("it was there before");
+        create(&objects, "znodes/2/new").await.expect("its directory is synced");
+        drop((objects, store));
+
+        let config =
+            Config { storage: syncs.storage(root.clone()), ..Config::new(root.parent().expect("data")) };
+        let store = Embedded::open(config).await.expect("the store opens");
+        let exists = create(&store.objects(), LEFT).await;
+        assert!(matches!(exists, Err(ObjectError::AlreadyExists { .. })), "{exists:?}");
     });
 }

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use embedded::{Config, Embedded, Room};
 use ports::{
     ErrorKind, KeyValue, Update,
-    key_value::{self, Action, Condition, OperationId, Test, Transacted, Version},
+    key_value::{Action, Condition, Test, Transacted},
     objects::{self, ObjectPath, ObjectStoreExt as _},
 };
 
@@ -24,7 +24,7 @@ use crate::{
     },
 };
 
-fn filler(number: usize) -> Update {
+pub(crate) fn filler(number: usize) -> Update {
     let data = Bytes::from(vec![number as u8; 20_000]);
     Update::modify(key(&format!("filler-{number:04}")), vec![Action::set("data", data)])
 }
@@ -54,7 +54,7 @@ async fn reads_go_on(kv: &Arc<dyn KeyValue>, done: usize) {
 }
 
 /// Waits until the store notices that there is room for filler `number`, which is durable then.
-async fn space_returns(kv: &Arc<dyn KeyValue>, number: usize) {
+pub(crate) async fn space_returns(kv: &Arc<dyn KeyValue>, number: usize) {
     let written = async || match kv.update(filler(number)).await {
         Ok(updated) => Some(updated.receipt),
         Err(error) => {
@@ -66,7 +66,7 @@ async fn space_returns(kv: &Arc<dyn KeyValue>, number: usize) {
     kv.externalize(receipt.point).await.expect("it becomes durable");
 }
 
-fn faulty(path: &Path) -> (Arc<Faults>, Config) {
+pub(crate) fn faulty(path: &Path) -> (Arc<Faults>, Config) {
     let faults = Arc::new(Faults::default());
     let storage = Arc::new(FaultyStorage(Arc::clone(&faults)));
     (faults, Config { storage, ..config(path) })
@@ -100,81 +100,6 @@ fn a_full_disk_refuses_writes_serves_reads_and_recovers_when_space_returns() {
         drop((store, kv, queue));
         let store = Embedded::open(config).await.expect("the store opens");
         reads_go_on(&store.key_value(), written + 1).await;
-    });
-}
-
-/// P6.
-#[test]
-fn who_may_use_the_reserve_goes_on_when_others_are_refused_until_it_is_used_up() {
-    let directory = directory();
-    let (faults, config) = faulty(directory.path());
-    block_on(async {
-        let store = Embedded::open(config).await.expect("the store opens");
-        let (kv, reserved) = (store.key_value(), store.key_value_with_reserve());
-        assert_eq!(reserved.room(), key_value::Room::Free);
-        faults.capacity.store(faults.used(), Ordering::SeqCst);
-        let written = fill(&kv).await;
-        assert_eq!(reserved.room(), key_value::Room::Scarce);
-        for session in 0..5 {
-            durably(&reserved, put(&format!("session-{session}"), 1)).await;
-        }
-        let both = vec![put("session-5", 1), put("session-6", 1)];
-        let transacted = reserved.transact(both).await.expect("the reserve takes transactions");
-        assert!(matches!(transacted, Transacted::Done { .. }));
-        let refused = kv.update(filler(written)).await.expect_err("others are still refused");
-        assert_eq!(refused.kind(), ErrorKind::NoRoom);
-
-        let used_up = fill(&reserved).await;
-        assert_eq!(reserved.room(), key_value::Room::Exhausted);
-        assert_eq!(value(&kv, "session-6").await, Some(1));
-        faults.capacity.store(0, Ordering::SeqCst);
-        found("the store asks the disk again", async || {
-            (reserved.room() == key_value::Room::Free).then_some(())
-        })
-        .await;
-        assert_ne!(store.status().room, Room::Refusing);
-        space_returns(&kv, used_up).await;
-    });
-}
-
-/// P6: what a small value gives up is less than the journal takes for its key and for what its item remembers.
-#[test]
-fn a_change_that_frees_less_than_the_journal_takes_for_it_leaves_the_reserve_alone() {
-    let directory = directory();
-    let (faults, config) = faulty(directory.path());
-    block_on(async {
-        let store = Embedded::open(config).await.expect("the store opens");
-        let kv = store.key_value();
-        let set = |name: &str, bytes: usize| {
-            Update::modify(key(name), vec![Action::set("data", Bytes::from(vec![1; bytes]))])
-        };
-        let long = "k".repeat(1_000);
-        for (name, bytes) in [(&long[..], 400), ("remembers", 400), ("large", 10_000), ("long-gone", 10)] {
-            durably(&kv, set(name, bytes)).await;
-        }
-        faults.capacity.store(faults.used(), Ordering::SeqCst);
-        fill(&kv).await;
-        // Whoever asks for little fills what the last filler did not fit in.
-        for number in 0.. {
-            assert!(number < 10_000, "the disk never filled");
-            match kv.update(put(&format!("little-{number}"), 1)).await {
-                Ok(_) => settle(&kv).await,
-                Err(error) => {
-                    assert_eq!(error.kind(), ErrorKind::NoRoom, "{error}");
-                    break;
-                }
-            }
-        }
-        let operation = OperationId(1);
-        for update in [set(&long, 1), set("remembers", 1).as_operation(operation, Version(0))] {
-            let refused = kv.update(update.clone()).await.expect_err("it frees too little");
-            assert_eq!(refused.kind(), ErrorKind::NoRoom, "{refused}");
-            let refused = kv.transact(vec![update]).await.expect_err("it frees too little");
-            assert_eq!(refused.kind(), ErrorKind::NoRoom, "{refused}");
-        }
-        durably(&kv, set("large", 1_000)).await;
-        durably(&kv, Update::delete(key("long-gone")).as_operation(operation, Version(0))).await;
-        durably(&kv, Update::delete(key(&long))).await;
     });
 }
 

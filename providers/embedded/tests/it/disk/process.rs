@@ -99,6 +99,13 @@ impl Storage for Process {
         if state.faults.trusts_names && !state.unsynced_names.iter().any(has_renamed) {
             return Ok(());
         }
+        let mut mine = state.unsynced_names.iter().filter(|(_, change)| change.is_in(directory)).peekable();
+        if state.faults.trusts_removals
+            && mine.peek().is_some()
+            && mine.all(|(life, change)| *life == self.life && matches!(change, NameChange::Remove(_)))
+        {
+            return Ok(());
+        }
         // The directories of objects are synced in the background, whenever that is.
         if directory.ends_with("journal") && happens(&mut state.faults.dies_in_journal_directory_sync) {
             state.tell(|| "died before it had synced the journal's directory".to_owned());

@@ -1,0 +1,155 @@
+//! The last of the room: who may use it when the disk is full, and who may not (rule P6).
+
+use std::sync::{Arc, atomic::Ordering};
+
+use bytes::Bytes;
+use embedded::{Embedded, Room};
+use ports::{
+    ErrorKind, KeyValue, Update,
+    key_value::{self, Action, Batch, Batched, Change, OperationId, Transacted, Version},
+};
+
+use crate::{
+    room::{faulty, fill, filler, space_returns},
+    world::{block_on, directory, durably, found, key, put, settle, value},
+};
+
+/// P6.
+#[test]
+fn who_may_use_the_reserve_goes_on_when_others_are_refused_until_it_is_used_up() {
+    let directory = directory();
+    let (faults, config) = faulty(directory.path());
+    block_on(async {
+        let store = Embedded::open(config).await.expect("the store opens");
+        let (kv, reserved) = (store.key_value(), store.key_value_with_reserve());
+        assert_eq!(reserved.room(), key_value::Room::Free);
+        faults.capacity.store(faults.used(), Ordering::SeqCst);
+        let written = fill(&kv).await;
+        assert_eq!(reserved.room(), key_value::Room::Scarce);
+        for session in 0..5 {
+            durably(&reserved, put(&format!("session-{session}"), 1)).await;
+        }
+        let both = vec![put("session-5", 1), put("session-6", 1)];
+        let transacted = reserved.transact(both).await.expect("the reserve takes transactions");
+        assert!(matches!(transacted, Transacted::Done { .. }));
+        let refused = kv.update(filler(written)).await.expect_err("others are still refused");
+        assert_eq!(refused.kind(), ErrorKind::NoRoom);
+
+        let used_up = fill(&reserved).await;
+        assert_eq!(reserved.room(), key_value::Room::Exhausted);
+        assert_eq!(value(&kv, "session-6").await, Some(1));
+        faults.capacity.store(0, Ordering::SeqCst);
+        found("the store asks the disk again", async || {
+            (reserved.room() == key_value::Room::Free).then_some(())
+        })
+        .await;
+        assert_ne!(store.status().room, Room::Refusing);
+        space_returns(&kv, used_up).await;
+    });
+}
+
+/// Sets `bytes` of data under `name`.
+fn set(name: &str, bytes: usize) -> Update {
+    Update::modify(key(name), vec![Action::set("data", Bytes::from(vec![1; bytes]))])
+}
+
+/// Fills the disk to the last byte that is not of the reserve: whoever asks for little fills what the last filler did not fit in.
+async fn fill_to_the_reserve(kv: &Arc<dyn KeyValue>) {
+    fill(kv).await;
+    for number in 0..10_000 {
+        match kv.update(put(&format!("little-{number}"), 1)).await {
+            Ok(_) => settle(kv).await,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::NoRoom, "{error}");
+                return;
+            }
+        }
+    }
+    panic!("the disk never filled");
+}
+
+async fn is_refused(kv: &Arc<dyn KeyValue>, update: Update) {
+    let refused = kv.update(update.clone()).await.expect_err("it frees too little");
+    assert_eq!(refused.kind(), ErrorKind::NoRoom, "{refused}");
+    let refused = kv.transact(vec![update]).await.expect_err("it frees too little");
+    assert_eq!(refused.kind(), ErrorKind::NoRoom, "{refused}");
+}
+
+/// P6: what a small value gives up is less than the journal takes for its key and for what its item remembers.
+#[test]
+fn a_change_that_frees_less_than_the_journal_takes_for_it_leaves_the_reserve_alone() {
+    let directory = directory();
+    let (faults, config) = faulty(directory.path());
+    block_on(async {
+        let store = Embedded::open(config).await.expect("the store opens");
+        let kv = store.key_value();
+        let long = "k".repeat(1_000);
+        for (name, bytes) in [(&long[..], 400), ("remembers", 150), ("large", 10_000), ("long-gone", 10)] {
+            durably(&kv, set(name, bytes)).await;
+        }
+        faults.capacity.store(faults.used(), Ordering::SeqCst);
+        fill_to_the_reserve(&kv).await;
+        let operation = OperationId(u128::MAX);
+        for update in [set(&long, 1), set("remembers", 1).as_operation(operation, Version(0))] {
+            is_refused(&kv, update).await;
+        }
+        durably(&kv, set("large", 1_000)).await;
+        durably(&kv, Update::delete(key("long-gone")).as_operation(operation, Version(0))).await;
+        durably(&kv, Update::delete(key(&long))).await;
+    });
+}
+
+/// P6: the operations that an item remembers were journaled before, too: a change frees what is beside them.
+#[test]
+fn a_change_of_an_item_that_remembers_much_may_use_the_reserve_where_it_frees_enough() {
+    let directory = directory();
+    let (faults, config) = faulty(directory.path());
+    block_on(async {
+        let store = Embedded::open(config).await.expect("the store opens");
+        let kv = store.key_value();
+        let operation =
+            |update: Update, number: u128| update.as_operation(OperationId(u128::MAX - number), Version(0));
+        // As many as are remembered take some 1,300 bytes.
+        for number in 0..64 {
+            for name in ["enough", "too-little"] {
+                durably(&kv, operation(set(name, 2_000), number)).await;
+            }
+        }
+        faults.capacity.store(faults.used(), Ordering::SeqCst);
+        fill_to_the_reserve(&kv).await;
+        is_refused(&kv, set("too-little", 1_000)).await;
+        durably(&kv, set("enough", 100)).await;
+    });
+}
+
+/// P6: a batch takes the journal for the cursor of its lane beside its items.
+#[test]
+fn a_batch_that_frees_less_than_its_cursor_takes_leaves_the_reserve_alone() {
+    let directory = directory();
+    let (faults, config) = faulty(directory.path());
+    block_on(async {
+        let store = Embedded::open(config).await.expect("the store opens");
+        let kv = store.key_value();
+        let batch = |lane: &str, sequence, name: &str| {
+            let data = Action::set("data", Bytes::from_static(b"1"));
+            let changes = vec![(key(name), Change::Modify(vec![data]))];
+            Batch { lane: Bytes::copy_from_slice(lane.as_bytes()), sequence, changes }
+        };
+        let (known, new, longest) = ("a".repeat(500), "b".repeat(500), "c".repeat(1_000));
+        for lane in [&known, &longest] {
+            kv.write_batch(batch(lane, 1, "first")).await.expect("there is room");
+        }
+        for name in ["freed", "kept"] {
+            durably(&kv, set(name, 1_000)).await;
+        }
+        faults.capacity.store(faults.used(), Ordering::SeqCst);
+        fill_to_the_reserve(&kv).await;
+        for (lane, sequence) in [(&new, 1), (&longest, 2)] {
+            let refused =
+                kv.write_batch(batch(lane, sequence, "kept")).await.expect_err("it frees too little");
+            assert_eq!(refused.kind(), ErrorKind::NoRoom, "{refused}");
+        }
+        let done = kv.write_batch(batch(&known, 2, "freed")).await.expect("it frees enough");
+        assert!(matches!(done, Batched::Done(_)), "{done:?}");
+    });
+}
