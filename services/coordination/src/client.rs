@@ -140,7 +140,7 @@ impl Client {
             last_shown: Zxid(0),
             end: None,
             is_closing: false,
-            lease: Lease::granted(asked_at, renewals),
+            lease: Lease::granted(asked_at, asked_at, renewals),
         }
     }
 
@@ -171,7 +171,7 @@ impl Client {
 
     /// Takes the next request; `tag` comes back with its reply. Asks no store but what room it has.
     pub fn submit(&mut self, tag: i32, request: Request) {
-        self.lease.is_peer_active = true;
+        self.lease.has_spoken = true;
         let bytes = request.bytes_len();
         let operation = match request {
             Request::Create { path, data, acl, lifetime, naming } => {
@@ -264,7 +264,7 @@ impl Client {
         self.submit_update(0, 0, Operation::Attach);
         self.send().await?;
         loop {
-            self.lease.is_peer_active = true;
+            self.lease.has_spoken = true;
             self.wait().await;
             self.keep_lease().await?;
             self.open_mailbox(self.due())?;

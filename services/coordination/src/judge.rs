@@ -97,11 +97,14 @@ impl Judge {
 
     /// How long a session may be silent.
     fn silence_max(&self, session: SessionId, row: &Row) -> Duration {
-        let is_exact = row.is_said_silent || session.is_members() || row.state != State::Open;
+        let is_exact = session.is_members() || row.state != State::Open;
         if is_exact || self.broken == Some(Broken::TakesRowsForExact) {
             return row.timeout;
         }
-        row.timeout + row.timeout / RENEWALS_PER_TIMEOUT
+        match row.silent_before {
+            Some(before) => row.timeout.saturating_sub(before),
+            None => row.timeout + row.timeout / RENEWALS_PER_TIMEOUT,
+        }
     }
 
     async fn end(&self, session: SessionId, row: &Row) -> Result<()> {

@@ -107,8 +107,9 @@ pub struct Row {
     pub plannings: u64,
     /// How often its lease was renewed.
     pub renewals: i64,
-    /// Whether its client is known not to have been heard since the last renewal. Else it may have been, for a renewal period.
-    pub is_said_silent: bool,
+    /// How long its client had not been heard when its lease was renewed last, if it is known not to have been heard since. Else
+    /// it may have been, for a renewal period.
+    pub silent_before: Option<Duration>,
     /// The timeout granted.
     pub timeout: Duration,
     item: Arc<Item>,
@@ -134,7 +135,7 @@ impl Row {
             fence: number(FENCE)? as u64,
             plannings: item.integer(PLANNINGS).unwrap_or_default() as u64,
             renewals: number(RENEWALS)?,
-            is_said_silent: item.integer(SILENT).is_some(),
+            silent_before: item.integer(SILENT).map(|ms| Duration::from_millis(ms as u64)),
             timeout: Duration::from_millis(number(TIMEOUT)? as u64),
             item: item.clone(),
         })
@@ -293,12 +294,13 @@ impl Sessions {
     }
 
     /// Says of an open session that its client was not heard by the connection with this attach number since the last of
-    /// so many renewals. Transient like those.
+    /// so many renewals, nor for `before` that. Transient like those.
     pub async fn say_silent(
         &self,
         session: SessionId,
         attach: u64,
         renewals: i64,
+        before: Duration,
         basis: &mut Basis,
     ) -> Result<Moved> {
         let condition = Condition::All(vec![
@@ -306,7 +308,8 @@ impl Sessions {
             is(ATTACH, attach as i64),
             is(RENEWALS, renewals),
         ]);
-        let update = Update::modify(key(session), vec![Action::set_integer(SILENT, 1)]).when(condition);
+        let silent = Action::set_integer(SILENT, before.as_millis() as i64);
+        let update = Update::modify(key(session), vec![silent]).when(condition);
         self.transition(update.transient(), basis).await
     }
 

@@ -283,22 +283,25 @@ enum Parting {
     SaysNothing,
 }
 
-/// How long a session is open after its client was heard of for the last time, just before a renewal was due.
-async fn outlives_its_last_request(parting: Parting, broken: Option<Broken>) -> Duration {
+/// How long a session is open after its client was heard of for the last time, so many fortieths of its timeout after it was
+/// taken up; a renewal is due at the tenth, and its connection, if it ends, ends at the ninth.
+async fn outlives_its_last_request(parting: Parting, fortieths: u32, broken: Option<Broken>) -> Duration {
     let world = World::new(1);
     let service = started_with(&world, parts(&world), Config { broken, ..Config::default() }).await;
     follow(&service);
     let mut client = connect(&service.gateway()).await.expect("a calm world");
-    world.clock().sleep(TIMEOUT * 9 / 40).await;
+    world.clock().sleep(TIMEOUT * fortieths / 40).await;
     client.submit(1, Request::Ping);
     client.pump(&mut Vec::new()).await.expect("its lease runs");
     let (session, begun) = (client.session(), world.clock().monotonic());
+    let leaves_after = world.clock();
     let looked_after = async move {
         if parting == Parting::SaysNothing {
             while client.pump(&mut Vec::new()).await.is_ok() {
                 client.wait().await;
             }
         } else if parting == Parting::Left {
+            leaves_after.sleep(TIMEOUT * (9 - fortieths) / 40).await;
             client.leave().await;
         }
     };
@@ -319,8 +322,10 @@ const BEATS_MAX: Duration = Duration::from_millis(2_500);
 #[test]
 fn a_session_has_its_whole_timeout_from_its_last_request() {
     for parting in [Parting::ProcessDied, Parting::Left, Parting::SaysNothing] {
-        let lived = simulated::run(outlives_its_last_request(parting, None));
-        assert!(lived >= TIMEOUT, "{parting:?}: {lived:?}");
+        for fortieths in [1, 5, 9] {
+            let lived = simulated::run(outlives_its_last_request(parting, fortieths, None));
+            assert!(lived >= TIMEOUT, "{parting:?} after {fortieths}: {lived:?}");
+        }
     }
 }
 
@@ -328,18 +333,21 @@ fn a_session_has_its_whole_timeout_from_its_last_request() {
 #[test]
 fn taking_rows_for_exact_is_caught() {
     let broken = Some(Broken::TakesRowsForExact);
-    let lived = simulated::run(outlives_its_last_request(Parting::ProcessDied, broken));
+    let lived = simulated::run(outlives_its_last_request(Parting::ProcessDied, 9, broken));
     assert!(lived < TIMEOUT, "{lived:?}");
 }
 
 /// C6: of a client whose process lives it is known that it was not heard any more, and its session ends no later for the doubt.
 #[test]
 fn only_a_session_whose_process_has_died_gets_more_than_its_timeout() {
-    let lived = |parting| simulated::run(outlives_its_last_request(parting, None));
-    assert!(lived(Parting::Left) <= TIMEOUT + BEATS_MAX);
-    // It was renewed when that was due, a fortieth of the timeout after its last request.
-    assert!(lived(Parting::SaysNothing) <= TIMEOUT * 41 / 40 + BEATS_MAX);
-    assert!(lived(Parting::ProcessDied) > TIMEOUT + BEATS_MAX);
+    let lived = |parting, fortieths| simulated::run(outlives_its_last_request(parting, fortieths, None));
+    for parting in [Parting::Left, Parting::SaysNothing] {
+        for fortieths in [1, 5, 9] {
+            let lived = lived(parting, fortieths);
+            assert!(lived <= TIMEOUT + BEATS_MAX, "{parting:?} after {fortieths}: {lived:?}");
+        }
+    }
+    assert!(lived(Parting::ProcessDied, 9) > TIMEOUT + BEATS_MAX);
 }
 
 /// C6: whoever takes a session up has its whole timeout from then on.

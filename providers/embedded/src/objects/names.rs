@@ -17,7 +17,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-use crate::storage::{Storage, cannot_be_asked};
+use crate::storage::{Storage, cannot_be_asked, is_about_room};
 
 /// Of so many directories it is remembered that their names are durable; those of more are synced again.
 const DIRECTORIES_MAX: usize = 1024;
@@ -111,15 +111,13 @@ impl Names {
         }
     }
 
-    /// A put of `file` has failed with `error`. Where the disk has, that may have been in syncing the file's name, if it is there, or
-    /// that of a directory above it.
+    /// A put of `file` has failed with `error`. Where the disk has, and the file is there, that was in syncing its name or that of
+    /// a directory above it; where it is not there, it was most likely in writing what is in it, which says nothing of names.
     pub(super) fn note_failed_put(&self, file: &Path, error: &io::Error) {
-        if error.raw_os_error() != Some(libc::EIO) {
+        if error.raw_os_error() != Some(libc::EIO) || file.symlink_metadata().is_err() {
             return;
         }
-        if file.symlink_metadata().is_ok() {
-            self.note_failure(self.directory_of(file), error);
-        }
+        self.note_failure(self.directory_of(file), error);
         for directory in self.above(file) {
             if !self.durable.lock().contains(directory) {
                 self.note_failure(self.directory_of(directory), error);
@@ -205,10 +203,13 @@ impl Names {
     }
 }
 
-/// Whether a directory could not be asked to be synced: none of what was to be written was dropped.
+/// Whether a directory could not be asked to be synced, or found no room: none of what was to be written was dropped, and it is
+/// asked again.
 fn is_about_asking(error: &io::Error) -> bool {
     let is_out_of = |code| matches!(code, libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EINTR);
-    error.kind() == io::ErrorKind::NotFound || error.raw_os_error().is_some_and(is_out_of)
+    error.kind() == io::ErrorKind::NotFound
+        || is_about_room(error)
+        || error.raw_os_error().is_some_and(is_out_of)
 }
 
 fn is_older(entry: &DirEntry, opened: SystemTime) -> bool {
@@ -248,6 +249,11 @@ mod tests {
             names.note_failed_put(&named, &io::Error::from_raw_os_error(harmless));
         }
         names.sync(&named).expect("it is synced");
+        names.note_failed_put(&above, &io::Error::from_raw_os_error(libc::EIO));
+        names.sync(&file("deep/other/object")).expect("what was to be in it could not be written, which says nothing of names");
+        let names = Names::new(root.to_owned(), Arc::new(DiskStorage));
+        names.sync(&named).expect("it is synced");
+        fs::write(&above, "any").expect("the disk has room");
         names.note_failed_put(&above, &io::Error::from_raw_os_error(libc::EIO));
         names.sync(&above).expect_err("deep may be lost, and what lies in it");
         names.sync(&file("beside/object")).expect_err("what lies beside deep may be lost, too");

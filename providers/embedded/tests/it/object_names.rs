@@ -184,3 +184,21 @@ fn a_directory_whose_sync_has_failed_is_not_believed_before_a_restart() {
         assert!(matches!(exists, Err(ObjectError::AlreadyExists { .. })), "{exists:?}");
     });
 }
+
+/// O1, P6: what a full disk has refused it takes when it has room again, and reads go on.
+#[test]
+fn a_directory_that_found_no_room_is_synced_when_there_is_some() {
+    block_on(async {
+        for full in [libc::ENOSPC, libc::EDQUOT] {
+            let Left { syncs, store, .. } = &left(full).await;
+            let (objects, path) = (store.objects(), ObjectPath::from(LEFT));
+            let refused = create(&objects, "znodes/2/new").await.expect_err("the disk is full");
+            assert!(ports::objects::is_for_want_of_room(&refused), "{refused:?}");
+            syncs.error.store(SYNCED, Ordering::SeqCst);
+            objects.get(&path).await.expect("it was there before");
+            for name in ["znodes/2/newer", "znodes/3/newer"] {
+                create(&objects, name).await.expect("there is room again");
+            }
+        }
+    });
+}

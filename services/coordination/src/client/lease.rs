@@ -4,13 +4,14 @@
 //! before each renewal was sent, and falls silent when it runs out. So the row may be behind what the peer said last, by a
 //! renewal period: whoever judges it allows for that, as the process may have died with what it had heard.
 //!
-//! A peer that goes costs one more renewal, and it is said that nobody was heard since; so it is of one that stays and says
-//! nothing for two periods. Then the row is exact, and the session ends as soon as its timeout is over. One that pings as
-//! ZooKeeper's clients do, three times a timeout, costs no such word.
+//! A peer that goes costs one more renewal, and it is said that nobody was heard since, and for how long before it; so it is of
+//! one that stays and says nothing for two periods. Then the row is exact, and the session ends as soon as its timeout is over
+//! from its peer's last word. One that pings as ZooKeeper's clients do, three times a timeout, costs no such word.
 //!
 //! Invariants
 //! - A request is executed within a renewal period of the renewal before it, or behind one that is made for it.
-//! - That nobody was heard since a renewal is said of that renewal alone.
+//! - That nobody was heard since a renewal is said of that renewal alone. From then on the lease counts from the last word, too:
+//!   it runs out before anybody who believes that judges the session.
 
 use std::{fmt, future::Future, pin::Pin, time::Duration};
 
@@ -31,7 +32,12 @@ pub(super) struct Lease {
     pub(super) renewed_at: Monotonic,
     /// As the row counts them.
     renewals: i64,
-    pub(super) is_peer_active: bool,
+    /// Its peer was heard since then.
+    is_peer_active: bool,
+    /// It was heard since the lease was looked at.
+    pub(super) has_spoken: bool,
+    /// When it was heard last, as far as the lease was looked at since.
+    heard_at: Monotonic,
     /// It was said that nobody was heard since.
     is_said_silent: bool,
     /// Fires when something may be due; kept over calls of `wait`.
@@ -44,9 +50,17 @@ struct Timer {
 }
 
 impl Lease {
-    /// Asked for then, by the last of so many renewals; the peer has said nothing since.
-    pub(super) fn granted(renewed_at: Monotonic, renewals: i64) -> Self {
-        Self { renewed_at, renewals, is_peer_active: false, is_said_silent: false, timer: None }
+    /// Asked for at `renewed_at`, by the last of so many renewals, where the peer was heard last at `heard_at`.
+    pub(super) fn granted(renewed_at: Monotonic, heard_at: Monotonic, renewals: i64) -> Self {
+        let (is_peer_active, has_spoken, is_said_silent) = (false, false, false);
+        Self { renewed_at, renewals, is_peer_active, has_spoken, heard_at, is_said_silent, timer: None }
+    }
+
+    /// Notes at `now` whether the peer was heard.
+    fn look(&mut self, now: Monotonic) {
+        if std::mem::take(&mut self.has_spoken) {
+            (self.is_peer_active, self.heard_at) = (true, now);
+        }
     }
 
     /// Returns once something may be due. Cancellation safe.
@@ -68,7 +82,7 @@ impl fmt::Debug for Timer {
 impl Client {
     /// Its peer is there, also if it asks for nothing; not one that is about to go.
     pub(crate) fn is_here(&mut self) {
-        self.lease.is_peer_active |= !self.is_closing;
+        self.lease.has_spoken |= !self.is_closing;
     }
 
     /// Its peer reads what it was sent before, and is not read from meanwhile: it is there. Not cancellation safe.
@@ -80,12 +94,14 @@ impl Client {
     /// Its peer has gone, or is sent away: the session has its timeout from when it was last heard of, and ends soon after. A
     /// renewal that was not due yet is made now. One that fails is the peer's loss alone.
     pub async fn leave(&mut self) {
-        if self.is_closing || self.shared.clock.monotonic() >= self.lease_until() {
+        let now = self.shared.clock.monotonic();
+        if self.is_closing || now >= self.lease_until() {
             return;
         }
+        self.lease.look(now);
         if self.lease.is_peer_active {
             match self.renew().await {
-                Ok(Moved::Done(row)) => self.lease = Lease::granted(self.lease.renewed_at, row.renewals),
+                Ok(Moved::Done(row)) => self.lease = Lease::granted(now, self.lease.heard_at, row.renewals),
                 Ok(Moved::Refused(_)) => return,
                 Err(error) => {
                     tracing::debug!(session = ?self.session, %error, "a session is not renewed by its last request");
@@ -107,6 +123,7 @@ impl Client {
         if now >= self.lease_until() {
             return Err(Ended::LeaseLost);
         }
+        self.lease.look(now);
         if self.lease_due().is_none_or(|due| now < due) {
             return Ok(());
         }
@@ -127,7 +144,7 @@ impl Client {
                 }
                 let is_late = self.shared.config.broken == Some(Broken::CountsLeasesFromTheirAnswer);
                 let renewed_at = if is_late { self.shared.clock.monotonic() } else { now };
-                self.lease = Lease::granted(renewed_at, row.renewals);
+                self.lease = Lease::granted(renewed_at, self.lease.heard_at, row.renewals);
                 Ok(())
             }
             Moved::Refused(Some(row)) if row.attach != self.attach => Err(Ended::Moved),
@@ -153,13 +170,17 @@ impl Client {
         }
     }
 
-    /// Says that its peer was not heard since the last renewal. Once: where that fails, the session ends somewhat later.
+    /// Says that its peer was not heard since the last renewal, nor for some time before. Once: where that fails, the session
+    /// ends somewhat later.
     async fn say_silent(&mut self) {
         if std::mem::replace(&mut self.lease.is_said_silent, true) {
             return;
         }
-        let (sessions, renewals) = (&self.shared.sessions, self.lease.renewals);
-        let said = sessions.say_silent(self.session, self.attach, renewals, &mut self.basis).await;
+        let Lease { renewed_at, heard_at, renewals, .. } = self.lease;
+        let before = renewed_at.since(heard_at);
+        self.lease.renewed_at = renewed_at.min(heard_at);
+        let sessions = &self.shared.sessions;
+        let said = sessions.say_silent(self.session, self.attach, renewals, before, &mut self.basis).await;
         if let Err(error) = said {
             tracing::debug!(session = ?self.session, %error, "a session is not said to be silent");
         }
@@ -185,8 +206,8 @@ impl Client {
 
     /// When the lease is to be renewed, or its peer to be said silent; none: not unless the peer is heard.
     fn lease_due(&self) -> Option<Monotonic> {
-        let Lease { renewed_at, is_peer_active, is_said_silent, .. } = self.lease;
-        if is_peer_active {
+        let Lease { renewed_at, is_peer_active, has_spoken, is_said_silent, .. } = self.lease;
+        if is_peer_active || has_spoken {
             return Some(renewed_at + self.renewal_period());
         }
         let is_silent = !is_said_silent && !self.is_closing;
