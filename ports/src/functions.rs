@@ -15,7 +15,8 @@
 //! - **N4** An armed timer fires about once per period until disarmed; after [`Functions::disarm_timer`]
 //!   returned no new invocation starts, also of one that was just going off. Arming an armed timer changes nothing but its period.
 //! - **N5** An invocation that runs past its timeout is dropped and counts as failed.
-//! - **N6** An event that was sent with an id shows it in every run, and to its exception handler: so a function that keeps
+//! - **N6** An event that was sent with an id shows it in every run, and to its exception handler, also to that of a handler
+//!   that failed in its turn: so a function that keeps
 //!   the ids of what it has done knows an event that was sent again or runs again. A provider may, and need not, take
 //!   two events of one function with one id for one.
 

@@ -172,6 +172,7 @@ macro_rules! functions_contract {
                 "N5" an_invocation_past_its_timeout_is_dropped,
                 "N5" an_event_that_times_out_counts_as_failed,
                 "N6" an_event_shows_its_id_in_every_run_and_to_its_exception_handler,
+                "N6" an_exception_handler_that_fails_hands_the_id_on,
             }
             triggers {
                 "N3" a_trigger_runs_one_invocation_per_group_at_a_time_in_order,
@@ -179,13 +180,16 @@ macro_rules! functions_contract {
                 "N3" what_an_invocation_completed_is_acknowledged_and_the_rest_comes_again,
                 "N3" a_message_that_fails_for_good_is_a_dead_letter_with_the_failures_reason,
                 "N3" an_invocation_past_its_timeout_gives_its_messages_back,
+                "N3" what_an_invocation_has_is_nobody_elses_while_it_may_run,
                 "N3" a_trigger_works_from_arming_to_disarming,
+                "N3" what_runs_when_its_trigger_is_disarmed_finishes,
             }
             timers {
                 "N4" an_armed_timer_fires_about_once_per_period,
                 "N4" a_disarmed_timer_fires_no_more,
                 "N4" nothing_starts_once_disarming_has_returned,
                 "N4" arming_an_armed_timer_changes_its_period_alone,
+                "N4" a_timer_that_is_armed_again_and_again_fires_all_the_same,
                 "N4" a_timer_goes_on_after_a_failure,
             }
         } }

@@ -209,7 +209,7 @@ impl ports::Functions for Functions {
 
 /// First byte of a waiting event: its id, if it has one, and a payload follow.
 const CALL: u8 = 0;
-/// First byte of a waiting event: what another function gave up follows, then the same.
+/// First byte of a waiting event: which function gave it up and why follow, then the same.
 const FAILED: u8 = 1;
 
 /// Ids travel inside, not as the message's: two events with one id run twice here, as a provider may.
@@ -224,13 +224,12 @@ fn encode_failed(function: &str, body: &[u8], reason: &str) -> Bytes {
     let mut bytes = vec![FAILED];
     put(&mut bytes, function.as_bytes());
     put(&mut bytes, reason.as_bytes());
-    // What failed may itself be a failure that an exception handler was told of: its bytes stay as they are.
-    if let Some(call) = body.strip_prefix(&[CALL]) {
-        bytes.extend_from_slice(call);
-    } else {
-        put_id(&mut bytes, None);
-        bytes.extend_from_slice(body);
+    // Behind what is said of a failure that an exception handler was told of stands the call, too.
+    let mut call = Bytes::copy_from_slice(body);
+    if call.split_to(1)[0] == FAILED {
+        let (_function, _reason) = (take(&mut call), take(&mut call));
     }
+    bytes.extend_from_slice(&call);
     bytes.into()
 }
 

@@ -11,7 +11,10 @@
 //! A lock need not be durable to be held: whoever works under it rests on it, and is refused where the store has lost
 //! it ([`crate::basis`]).
 //!
-//! The timed lock is FaaSKeeper's (section 2.2), with the drift allowance of 2 s.
+//! The timed lock is FaaSKeeper's (section 2.2), with the drift allowance of 2 s. The time is by two machines' clocks: the one's
+//! that took the lock and the one's that waits. Nothing that is decided rests on it, whatever clocks say, since whoever breaks
+//! a lock first shuts its holder out; the allowance is there to let a living one finish: none is shut out before
+//! [`LockOptions::hold_max`] of true time by a clock that is ahead of its own by no more than that.
 
 use std::{sync::Arc, time::Duration};
 
@@ -305,3 +308,6 @@ fn held_by(lock: &Lock) -> Condition {
 fn state_of(item: Option<&Arc<Item>>) -> Result<Option<NodeState>> {
     item.and_then(|item| item.bytes(STATE)).map(|bytes: &Bytes| decode(bytes, "a znode's state")).transpose()
 }
+
+#[cfg(test)]
+mod tests;

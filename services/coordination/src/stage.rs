@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::TryStreamExt as _;
 use ports::{
-    Event, Handler, KeyValue, Result,
+    Clock, Event, Handler, KeyValue, Result,
     functions::{Definition, Failure, FunctionOptions},
     queue::{Delivery, Handle, QueueOptions, Retention, Sequence},
 };
@@ -91,7 +91,12 @@ impl Stage {
     }
 
     pub(crate) fn nodes(&self, system: Arc<dyn KeyValue>) -> Nodes {
-        Nodes::new(system, self.world.clock(), self.world.entropy(), &self.config)
+        self.nodes_by(system, self.world.clock())
+    }
+
+    /// The same on a machine with another clock.
+    pub(crate) fn nodes_by(&self, system: Arc<dyn KeyValue>, clock: Arc<dyn Clock>) -> Nodes {
+        Nodes::new(system, clock, self.world.entropy(), &self.config)
     }
 
     /// An instance of the distributor.
@@ -103,8 +108,13 @@ impl Stage {
 
     /// An instance of the writer.
     pub(crate) fn writer(&self, store: &Arc<Interrupted>) -> Writer {
-        let (queue, clock, nodes) = (self.world.queue(), self.world.clock(), self.nodes(store.clone()));
-        Writer::new(store.clone(), queue, clock, nodes, &self.config)
+        self.writer_by(store, self.world.clock())
+    }
+
+    /// The same on a machine with another clock.
+    pub(crate) fn writer_by(&self, store: &Arc<Interrupted>, clock: Arc<dyn Clock>) -> Writer {
+        let nodes = self.nodes_by(store.clone(), clock.clone());
+        Writer::new(store.clone(), self.world.queue(), clock, nodes, &self.config)
     }
 
     pub(crate) fn sessions(&self) -> Sessions {

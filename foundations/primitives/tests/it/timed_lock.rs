@@ -130,6 +130,19 @@ fn clocks_two_seconds_apart_take_nothing_too_early_and_nothing_for_ever() {
     assert!(after_ms <= HOLD_MS + 2 * DRIFT_MS_MAX, "taken after {after_ms} ms");
 }
 
+/// S1, S4: the same of whoever asks whether it has expired, to decide what becomes of its holder first.
+#[test]
+fn a_lock_is_not_said_to_have_expired_before_clocks_that_are_apart_agree() {
+    let lock = TimedLock::new(World::new(1).key_value(), HOLD_MS);
+    let taken = Holder { owner: owner("slow"), token: Token(1), since: Timestamp(100_000) };
+    let after_ms = |ms| Timestamp(taken.since.0 + ms);
+    assert!(
+        !lock.is_expired(&taken, after_ms(HOLD_MS + DRIFT_MS_MAX)),
+        "two seconds ahead, it may be held still"
+    );
+    assert!(lock.is_expired(&taken, after_ms(HOLD_MS + DRIFT_MS_MAX + 1)));
+}
+
 /// S1: what the allowance is for.
 #[test]
 fn without_the_drift_allowance_a_lock_is_taken_from_a_live_holder() {

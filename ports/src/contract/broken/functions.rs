@@ -12,11 +12,11 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures_util::future::join;
+use futures_util::future::{AbortHandle, Either, abortable, join, select};
 
 use super::Broken;
 use crate::{
-    Event, Functions, Handler, Receipt, Result,
+    Clock, Event, Functions, Handler, Receipt, Result,
     contract::functions::{Register, Subject},
     functions::{Definition, Failure, FunctionLimits, QueueTrigger},
 };
@@ -37,6 +37,9 @@ pub const BROKEN: &[Broken<Subject>] = &[
     Broken::new("N3", "ForgetsWhatWasCompleted", |subject| {
         registering(subject, |definition| handling(definition, |honest| Arc::new(AllOrNothing(honest))))
     }),
+    Broken::new("N3", "GivesAgainWhileItRuns", gives_again_while_it_runs),
+    Broken::new("N3", "DropsWhatRuns", drops_what_runs),
+    Broken::new("N4", "StartsAgainWhenArmed", |subject| twisted(subject, StartsAgainWhenArmed)),
     Broken::new("N4", "NeverDisarms", |subject| twisted(subject, NeverDisarms)),
     Broken::new("N4", "RunsOnceMore", runs_once_more),
     Broken::new("N4", "FiresTooOften", |subject| twisted(subject, FiresTooOften)),
@@ -46,6 +49,7 @@ pub const BROKEN: &[Broken<Subject>] = &[
     Broken::new("N6", "HidesIdsOfFailures", |subject| {
         registering(subject, |definition| handling(definition, |honest| Arc::new(HidesIdsOfFailures(honest))))
     }),
+    Broken::new("N6", "HidesIdsOfFailedHandlers", hides_ids_of_failed_handlers),
 ];
 
 /// Functions that differ from honest ones in what they override.
@@ -61,6 +65,9 @@ trait Twist: Debug + Send + Sync + 'static {
     }
     async fn knows(&self, function: &str) -> Result<bool> {
         self.honest().knows(function).await
+    }
+    async fn disarm_queue(&self, queue: &str) -> Result<()> {
+        self.honest().disarm_queue(queue).await
     }
     async fn arm_timer(&self, function: &str, period: Duration) -> Result<()> {
         self.honest().arm_timer(function, period).await
@@ -89,7 +96,7 @@ impl<T: Twist> Functions for Twisted<T> {
         self.0.honest().arm_queue(trigger).await
     }
     async fn disarm_queue(&self, queue: &str) -> Result<()> {
-        self.0.honest().disarm_queue(queue).await
+        self.0.disarm_queue(queue).await
     }
     async fn arm_timer(&self, function: &str, period: Duration) -> Result<()> {
         self.0.arm_timer(function, period).await
@@ -199,8 +206,111 @@ impl Handler for DisarmsLater {
     }
 }
 
-fn locked(names: &Mutex<BTreeSet<String>>) -> MutexGuard<'_, BTreeSet<String>> {
-    names.lock().unwrap_or_else(PoisonError::into_inner)
+/// Gives a group's messages again when half the time is over that their invocation may take (N3).
+fn gives_again_while_it_runs(subject: Subject) -> Subject {
+    let (honest, clock) = (Arc::clone(&subject.register), Arc::clone(&subject.clock));
+    let register: Arc<dyn Register> = Arc::new(move |definition: Definition| {
+        let (hidden, clock) = (definition.options.timeout / 2, Arc::clone(&clock));
+        let handler = GivesAgain { honest: definition.handler, hidden, clock };
+        honest.register(Definition { handler: Arc::new(handler), ..definition });
+    });
+    Subject { register, ..subject }
+}
+
+#[derive(Debug)]
+struct GivesAgain {
+    honest: Arc<dyn Handler>,
+    hidden: Duration,
+    clock: Arc<dyn Clock>,
+}
+
+#[async_trait]
+impl Handler for GivesAgain {
+    async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
+        let Event::Messages(_) = event else { return self.honest.handle(event).await };
+        let first = self.honest.handle(event.clone());
+        match select(first, self.clock.sleep(self.hidden)).await {
+            Either::Left((ended, _)) => ended,
+            Either::Right(((), first)) => join(first, self.honest.handle(event)).await.0,
+        }
+    }
+}
+
+/// Ends what runs when a trigger is disarmed (N3).
+fn drops_what_runs(subject: Subject) -> Subject {
+    let running = Arc::<Mutex<Vec<AbortHandle>>>::default();
+    let (honest, dropped) = (Arc::clone(&subject.register), Arc::clone(&running));
+    let register: Arc<dyn Register> = Arc::new(move |definition: Definition| {
+        let handler = DroppedWhileItRuns { honest: definition.handler, running: Arc::clone(&running) };
+        honest.register(Definition { handler: Arc::new(handler), ..definition });
+    });
+    let functions = DropsWhatRuns { honest: subject.functions, running: dropped };
+    Subject { functions: Arc::new(Twisted(functions)), register, ..subject }
+}
+
+#[derive(Debug)]
+struct DropsWhatRuns {
+    honest: Arc<dyn Functions>,
+    running: Arc<Mutex<Vec<AbortHandle>>>,
+}
+
+#[async_trait]
+impl Twist for DropsWhatRuns {
+    fn honest(&self) -> &Arc<dyn Functions> {
+        &self.honest
+    }
+    async fn disarm_queue(&self, queue: &str) -> Result<()> {
+        locked(&self.running).drain(..).for_each(|running| running.abort());
+        self.honest.disarm_queue(queue).await
+    }
+}
+
+#[derive(Debug)]
+struct DroppedWhileItRuns {
+    honest: Arc<dyn Handler>,
+    running: Arc<Mutex<Vec<AbortHandle>>>,
+}
+
+#[async_trait]
+impl Handler for DroppedWhileItRuns {
+    async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
+        let (run, dropped) = abortable(self.honest.handle(event));
+        locked(&self.running).push(dropped);
+        run.await.unwrap_or_else(|_| Err(Failure::new("dropped")))
+    }
+}
+
+/// Tells of the failure of an exception handler without the id of what it had been told of (N6).
+fn hides_ids_of_failed_handlers(subject: Subject) -> Subject {
+    let (honest, handlers) = (Arc::clone(&subject.register), Arc::<Mutex<BTreeSet<String>>>::default());
+    let register: Arc<dyn Register> = Arc::new(move |definition: Definition| {
+        locked(&handlers).extend(definition.options.exception_handler.clone());
+        let handler = HidesIdsOfHandlers { honest: definition.handler, handlers: Arc::clone(&handlers) };
+        honest.register(Definition { handler: Arc::new(handler), ..definition });
+    });
+    Subject { register, ..subject }
+}
+
+#[derive(Debug)]
+struct HidesIdsOfHandlers {
+    honest: Arc<dyn Handler>,
+    handlers: Arc<Mutex<BTreeSet<String>>>,
+}
+
+#[async_trait]
+impl Handler for HidesIdsOfHandlers {
+    async fn handle(&self, mut event: Event) -> Result<Bytes, Failure> {
+        if let Event::Failed { function, id, .. } = &mut event
+            && locked(&self.handlers).contains(function)
+        {
+            *id = None;
+        }
+        self.honest.handle(event).await
+    }
+}
+
+fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Invokes again what failed (N1).
@@ -299,6 +409,21 @@ impl Twist for NeverDisarms {
     }
     async fn disarm_timer(&self, _: &str) -> Result<()> {
         Ok(())
+    }
+}
+
+/// Has a timer begin its period anew whenever it is armed (N4).
+#[derive(Debug)]
+struct StartsAgainWhenArmed(Arc<dyn Functions>);
+
+#[async_trait]
+impl Twist for StartsAgainWhenArmed {
+    fn honest(&self) -> &Arc<dyn Functions> {
+        &self.0
+    }
+    async fn arm_timer(&self, function: &str, period: Duration) -> Result<()> {
+        self.0.disarm_timer(function).await?;
+        self.0.arm_timer(function, period).await
     }
 }
 

@@ -308,3 +308,27 @@ pub(super) async fn an_event_shows_its_id_in_every_run_and_to_its_exception_hand
     let refused = subject.functions.send("failing", too_long, Bytes::new()).await;
     assert_eq!(refused.expect_err("its id is too long").kind(), ErrorKind::Invalid);
 }
+
+/// N6: whoever is told of a handler that failed is told of the event that it had failed to handle.
+pub(super) async fn an_exception_handler_that_fails_hands_the_id_on(subject: Subject) {
+    let told = Notes::new();
+    let noted = told.clone();
+    subject.define("last", FunctionOptions::default(), move |event| {
+        let Event::Failed { function, id, payload, .. } = event else {
+            panic!("an exception handler gets failures, not {event:?}");
+        };
+        noted.add((function, id, text(&payload)));
+        async { Ok(Bytes::new()) }
+    });
+    for (name, handler) in [("failing handler", "last"), ("failing", "failing handler")] {
+        let exception_handler = Some(handler.to_owned());
+        let options = FunctionOptions { attempts_max: 1, exception_handler, ..Default::default() };
+        subject.define(name, options, |_| async { Err(Failure::new("always")) });
+    }
+    for id in [Some(Bytes::from("order-17/0")), None] {
+        subject.functions.send("failing", id.clone(), Bytes::from("event")).await.expect("send answers");
+        let count = told.all().len() + 1;
+        let expected = ("failing handler".to_owned(), id, "event".to_owned());
+        assert_eq!(subject.noted("the second failure", &told, count).await.last(), Some(&expected));
+    }
+}

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use super::{Notes, Subject};
 use crate::{
     Event, Monotonic,
+    contract::eventually,
     functions::{Failure, FunctionOptions},
 };
 
@@ -118,6 +119,21 @@ pub(super) async fn arming_an_armed_timer_changes_its_period_alone(subject: Subj
     subject.arm_timer("twice", PERIOD).await;
     subject.noted("ticks at the new period", &ticks, slow + 4).await;
     subject.disarm_timer("twice").await;
+}
+
+/// N4: whoever arms a timer more often than it goes off does not keep it from going off, with other periods either.
+pub(super) async fn a_timer_that_is_armed_again_and_again_fires_all_the_same(subject: Subject) {
+    const LONG: Duration = Duration::from_millis(200);
+    let ticks = subject.ticking("rearmed");
+    let mut periods = [LONG, LONG, LONG + PERIOD / 5].into_iter().cycle();
+    let started = subject.clock.monotonic();
+    let noted = eventually(&*subject.clock, "ticks of a timer that is armed all the time", async || {
+        subject.arm_timer("rearmed", periods.next().expect("it is a cycle")).await;
+        let noted = ticks.all();
+        (noted.len() >= 3).then_some(noted)
+    });
+    subject.assert_no_faster(noted.await.len(), started, LONG);
+    subject.disarm_timer("rearmed").await;
 }
 
 /// N4.

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -219,6 +219,29 @@ pub(super) async fn an_invocation_past_its_timeout_gives_its_messages_back(subje
     assert_eq!(noted, [(1, both.clone()), (2, both)]);
 }
 
+/// N3: an invocation that takes most of its time is the only one.
+pub(super) async fn what_an_invocation_has_is_nobody_elses_while_it_may_run(subject: Subject) {
+    const TIMEOUT: Duration = Duration::from_secs(2);
+    let (begun, ended) = (Notes::new(), Notes::new());
+    let (noted, noted_end, clock) = (begun.clone(), ended.clone(), Arc::clone(&subject.clock));
+    let options = FunctionOptions { timeout: TIMEOUT, ..Default::default() };
+    subject.define("long", options, move |event| {
+        noted.add(bodies(&deliveries(event)));
+        let (ended, clock) = (noted_end.clone(), Arc::clone(&clock));
+        async move {
+            clock.sleep(TIMEOUT * 3 / 4).await;
+            ended.add(());
+            Ok(Bytes::new())
+        }
+    });
+    subject.queue("long", 100, OnFailure::Block).await;
+    subject.arm("long", "long", 1).await;
+    subject.send("long", "group", &["1"]).await;
+    subject.noted("the invocation to end", &ended, 1).await;
+    subject.a_while().await;
+    assert_eq!(begun.all(), [["1"]], "it was begun once");
+}
+
 /// N3.
 pub(super) async fn a_trigger_works_from_arming_to_disarming(subject: Subject) {
     let (notes, failures) = (Notes::new(), Arc::new(AtomicUsize::new(0)));
@@ -249,4 +272,34 @@ pub(super) async fn a_trigger_works_from_arming_to_disarming(subject: Subject) {
     assert_eq!(subject.noted("what waited", &notes, 3).await, ["before", "armed", "disarmed"]);
     subject.functions.disarm_queue("listened").await.expect("disarm_queue answers");
     subject.functions.disarm_queue("listened").await.expect("disarming twice changes nothing");
+}
+
+/// N3: and what it has done does not come again.
+pub(super) async fn what_runs_when_its_trigger_is_disarmed_finishes(subject: Subject) {
+    let (begun, ended, may_end) = (Notes::new(), Notes::new(), Arc::new(AtomicBool::new(false)));
+    let (noted, noted_end, clock) = (begun.clone(), ended.clone(), Arc::clone(&subject.clock));
+    let told = Arc::clone(&may_end);
+    subject.define("running", FunctionOptions::default(), move |event| {
+        let bodies = bodies(&deliveries(event));
+        noted.add(bodies.clone());
+        let (ended, may_end, clock) = (noted_end.clone(), Arc::clone(&told), Arc::clone(&clock));
+        async move {
+            while !may_end.load(Ordering::SeqCst) {
+                clock.sleep(Duration::from_millis(2)).await;
+            }
+            ended.add(bodies);
+            Ok(Bytes::new())
+        }
+    });
+    subject.queue("stopped", 100, OnFailure::Block).await;
+    subject.arm("stopped", "running", 1).await;
+    subject.send("stopped", "group", &["1", "2"]).await;
+    subject.noted("an invocation", &begun, 1).await;
+    subject.functions.disarm_queue("stopped").await.expect("disarm_queue answers");
+    subject.a_while().await;
+    may_end.store(true, Ordering::SeqCst);
+    subject.noted("what was running to finish", &ended, 1).await;
+    subject.arm("stopped", "running", 1).await;
+    assert_eq!(subject.noted("the next message", &ended, 2).await, [["1"], ["2"]]);
+    assert_eq!(begun.all(), [["1"], ["2"]], "each was begun once");
 }

@@ -16,7 +16,7 @@ use ports::{
     functions::{Definition, Failure, FunctionOptions, QueueTrigger},
     queue::{Message, OnFailure, QueueOptions},
 };
-use simulated::World;
+use simulated::{Options, World};
 use tokio::sync::Notify;
 
 /// How long messages stay hidden after their process was last heard of.
@@ -53,9 +53,12 @@ async fn process(queue: &Arc<dyn Queue>) -> (Functions, Arc<Work>) {
     let options = FunctionOptions { timeout: Duration::from_hours(1), ..FunctionOptions::default() };
     let handler = Arc::new(Worker(Arc::clone(&work)));
     functions.register(Definition { name: "works", options, handler });
-    let trigger = QueueTrigger { queue: "work".into(), function: "works".into(), batch_messages_max: 1 };
-    functions.arm_queue(trigger).await.expect("the trigger is armed");
+    functions.arm_queue(trigger()).await.expect("the trigger is armed");
     (functions, work)
+}
+
+fn trigger() -> QueueTrigger {
+    QueueTrigger { queue: "work".into(), function: "works".into(), batch_messages_max: 1 }
 }
 
 async fn one_message(queue: &Arc<dyn Queue>) {
@@ -86,8 +89,7 @@ fn a_message_is_nobody_elses_while_its_function_runs() {
 }
 
 async fn process_with_a_message(queue: &Arc<dyn Queue>) -> (Functions, Arc<Work>) {
-    one_message(queue).await;
-    let (functions, work) = process(queue).await;
+    let (functions, work) = process_with_a_message_on_its_way(queue).await;
     work.begins.notified().await;
     (functions, work)
 }
@@ -109,4 +111,30 @@ fn a_message_of_a_process_that_died_is_given_to_another() {
         world.clock().sleep(HIDDEN * 2 / 5).await;
         assert_eq!(begun(&work), 1);
     });
+}
+
+/// N3: wherever on its way to the function a message is when its trigger is disarmed.
+#[test]
+fn a_trigger_that_is_disarmed_takes_no_message_to_nobody() {
+    const LATENCY: Duration = Duration::from_millis(5);
+    for after_ms in 0..50 {
+        simulated::run(async {
+            let world =
+                World::with_options(1, Options { latency: Some(LATENCY..=LATENCY), ..Options::default() });
+            let queue: Arc<dyn Queue> = world.queue();
+            let (functions, work) = process_with_a_message_on_its_way(&queue).await;
+            work.may_end.notify_one();
+            world.clock().sleep(Duration::from_millis(after_ms)).await;
+            functions.disarm_queue("work").await.expect("disarm_queue answers");
+            world.clock().sleep(HIDDEN / 10).await;
+            functions.arm_queue(trigger()).await.expect("the trigger is armed");
+            world.clock().sleep(HIDDEN / 10).await;
+            assert_eq!(begun(&work), 1, "disarmed after {after_ms} ms: it waits for nobody");
+        });
+    }
+}
+
+async fn process_with_a_message_on_its_way(queue: &Arc<dyn Queue>) -> (Functions, Arc<Work>) {
+    one_message(queue).await;
+    process(queue).await
 }

@@ -4,6 +4,7 @@
 
 mod contract;
 mod disarming;
+mod failing;
 mod hiding;
 mod server;
 

@@ -14,7 +14,11 @@ use ports::{
     functions::{Failure, QueueTrigger},
     queue::{Delivery, Handle},
 };
-use tokio::{sync::Semaphore, task::AbortHandle};
+use tokio::{
+    sync::{Semaphore, watch},
+    task::AbortHandle,
+    time::{Instant, timeout_at},
+};
 
 use super::{Shared, decode_event, invocation::Ended};
 use crate::cloud::lock;
@@ -40,7 +44,7 @@ pub(crate) struct Armed {
 
 #[derive(Debug)]
 struct Timer {
-    period: Duration,
+    period: watch::Sender<Duration>,
     /// Read by an invocation just before it starts, because its task may have been queued before (N4).
     is_armed: Arc<AtomicBool>,
     task: AbortHandle,
@@ -104,20 +108,30 @@ impl Shared {
             return Err(Error::invalid(format!("arm a timer for {function:?}, which does not exist")));
         }
         let mut armed = lock(&self.cloud.armed);
-        if armed.timers.get(function).is_some_and(|timer| timer.period == period) {
+        if let Some(timer) = armed.timers.get(function) {
+            timer.period.send_replace(period);
             return Ok(());
         }
-        armed.disarm_timer(function);
-        let is_armed = Arc::new(AtomicBool::new(true));
-        let timer = Arc::clone(self).fire(function.to_owned(), period, Arc::clone(&is_armed));
+        let (is_armed, (period, periods)) = (Arc::new(AtomicBool::new(true)), watch::channel(period));
+        let timer = Arc::clone(self).fire(function.to_owned(), periods, Arc::clone(&is_armed));
         let task = tokio::spawn(timer).abort_handle();
         armed.timers.insert(function.to_owned(), Timer { period, is_armed, task });
         Ok(())
     }
 
-    async fn fire(self: Arc<Self>, function: String, period: Duration, is_armed: Arc<AtomicBool>) {
+    async fn fire(
+        self: Arc<Self>,
+        function: String,
+        mut periods: watch::Receiver<Duration>,
+        is_armed: Arc<AtomicBool>,
+    ) {
+        let mut last = Instant::now();
         loop {
-            tokio::time::sleep(period.max(Duration::from_millis(1))).await;
+            let period = (*periods.borrow_and_update()).max(Duration::from_millis(1));
+            if timeout_at(last + period, periods.changed()).await.is_ok_and(|changed| changed.is_ok()) {
+                continue;
+            }
+            last = Instant::now();
             let (shared, is_armed) = (Arc::clone(&self), Arc::clone(&is_armed));
             let Some(definition) = self.definition(&function) else { continue };
             tokio::spawn(async move {

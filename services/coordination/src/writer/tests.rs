@@ -1,5 +1,7 @@
 //! C-1, C-2, C6: locks that are given back, and what one writer leaves to the next.
 
+mod redelivery;
+
 use std::{collections::BTreeSet, sync::Arc};
 
 use ports::{Update, key_value::Action};
@@ -17,9 +19,14 @@ use crate::{
 const ITEM_BYTES_MAX: usize = 8 * 1_024;
 
 async fn stage() -> Arc<Stage> {
+    stage_without(None).await
+}
+
+/// One on which a rule is dropped.
+async fn stage_without(broken: Option<Broken>) -> Arc<Stage> {
     let mut options = Options::default();
     options.key_value.item_bytes_max = ITEM_BYTES_MAX;
-    Arc::new(Stage::new(options, Config::default()).await)
+    Arc::new(Stage::new(options, Config { broken, ..Config::default() }).await)
 }
 
 /// Has a writer do what a session asks for.

@@ -1,0 +1,205 @@
+//! N2, N3: what becomes of that which failed, or was left by an earlier start. In virtual time.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use in_process::Functions;
+use ports::{
+    Clock, ErrorKind, Event, Functions as _, Handler, Monotonic,
+    faults::{Fault, FaultyQueue, Script},
+    functions::{Definition, Failure, FunctionOptions, QueueTrigger},
+    queue::{Message, OnFailure, QueueOptions},
+};
+use simulated::World;
+
+/// Longer than anything here is to take.
+const LONG: Duration = Duration::from_mins(5);
+
+/// Notes when it runs and why, and ends as it is told.
+struct Noting {
+    seen: Mutex<Vec<(Monotonic, Event)>>,
+    clock: Arc<dyn Clock>,
+    ends: fn() -> Result<Bytes, Failure>,
+}
+
+impl fmt::Debug for Noting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Noting").finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Handler for Noting {
+    async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
+        self.seen.lock().expect("nobody panics holding it").push((self.clock.monotonic(), event));
+        (self.ends)()
+    }
+}
+
+impl Noting {
+    fn new(world: &World, ends: fn() -> Result<Bytes, Failure>) -> Arc<Self> {
+        Arc::new(Self { seen: Mutex::default(), clock: world.clock(), ends })
+    }
+
+    fn seen(&self) -> Vec<(Monotonic, Event)> {
+        self.seen.lock().expect("nobody panics holding it").clone()
+    }
+
+    /// The function, the payload and the reason of the only failure that was told of.
+    fn told(&self) -> (String, Bytes, String) {
+        match &self.seen()[..] {
+            [(_, Event::Failed { function, payload, reason, .. })] => {
+                (function.clone(), payload.clone(), reason.clone())
+            }
+            other => panic!("one failure is expected, not {other:?}"),
+        }
+    }
+}
+
+fn done() -> Result<Bytes, Failure> {
+    Ok(Bytes::new())
+}
+
+fn fails() -> Result<Bytes, Failure> {
+    Err(Failure::new("always"))
+}
+
+fn panics() -> Result<Bytes, Failure> {
+    panic!("the ice broke")
+}
+
+/// A function tried `attempts_max` times, then told of to `told`.
+fn define(functions: &Functions, code: &Arc<Noting>, attempts_max: u32) {
+    let exception_handler = Some("told".to_owned());
+    let options = FunctionOptions { attempts_max, exception_handler, ..FunctionOptions::default() };
+    functions.register(Definition { name: "works", options, handler: code.clone() });
+}
+
+fn define_told(functions: &Functions, code: &Arc<Noting>) {
+    let options = FunctionOptions::default();
+    functions.register(Definition { name: "told", options, handler: code.clone() });
+}
+
+async fn one_event(functions: &Functions) {
+    functions.send("works", None, Bytes::from("event")).await.expect("send answers");
+}
+
+/// N2.
+#[test]
+fn an_event_whose_function_panics_has_failed() {
+    simulated::run(async {
+        let world = World::new(1);
+        let functions = Functions::new(world.queue());
+        let (code, told) = (Noting::new(&world, panics), Noting::new(&world, done));
+        define(&functions, &code, 2);
+        define_told(&functions, &told);
+        one_event(&functions).await;
+        world.clock().sleep(LONG).await;
+        assert_eq!(code.seen().len(), 2);
+        let (function, payload, reason) = told.told();
+        assert_eq!((function.as_str(), payload), ("works", Bytes::from("event")));
+        assert!(reason.contains("panicked") && reason.contains("the ice broke"), "{reason}");
+    });
+}
+
+/// N1.
+#[test]
+fn an_invocation_that_panics_says_so() {
+    simulated::run(async {
+        let world = World::new(1);
+        let functions = Functions::new(world.queue());
+        define(&functions, &Noting::new(&world, panics), 2);
+        let error = functions.invoke("works", Bytes::new()).await.expect_err("it panics");
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains("the ice broke"), "{error}");
+    });
+}
+
+/// N3.
+#[test]
+fn messages_whose_function_panics_come_again() {
+    simulated::run(async {
+        let world = World::new(1);
+        let functions = Functions::new(world.queue());
+        let code = Noting::new(&world, panics);
+        define(&functions, &code, 1);
+        let queue = world.queue();
+        let options =
+            QueueOptions { attempts_max: 3, on_failure: OnFailure::DeadLetter, ..Default::default() };
+        queue.create("work", options).await.expect("the queue is made");
+        let trigger = QueueTrigger { queue: "work".into(), function: "works".into(), batch_messages_max: 1 };
+        functions.arm_queue(trigger).await.expect("the trigger is armed");
+        let message = Message { group: "group".into(), deduplication: None, body: Bytes::new() };
+        queue.send("work", vec![message]).await.expect("send answers");
+        world.clock().sleep(LONG).await;
+        assert_eq!(code.seen().len(), 3);
+        let letters = queue.dead_letters("work", 10).await.expect("dead_letters answers");
+        assert_eq!(letters.len(), 1);
+        assert!(letters[0].reason.contains("the ice broke"), "{}", letters[0].reason);
+    });
+}
+
+/// N2: its queue refuses for longer than one delivery of the event waits.
+#[test]
+fn an_event_waits_for_an_exception_handler_whose_queue_is_out_of_service() {
+    const REFUSALS: usize = 35;
+    simulated::run(async {
+        let world = World::new(1);
+        let refused = std::iter::repeat_n(Fault::RefuseBefore, REFUSALS);
+        let sends = Arc::new(Script::of("queue.send", std::iter::once(Fault::None).chain(refused)));
+        let queue = FaultyQueue::new(world.queue(), sends, world.clock());
+        let functions = Functions::new(Arc::new(queue));
+        let (code, told) = (Noting::new(&world, fails), Noting::new(&world, done));
+        define(&functions, &code, 2);
+        define_told(&functions, &told);
+        one_event(&functions).await;
+        world.clock().sleep(LONG).await;
+        assert_eq!(code.seen().len(), 2, "waiting is no further attempt");
+        let (function, payload, _) = told.told();
+        assert_eq!((function.as_str(), payload), ("works", Bytes::from("event")));
+    });
+}
+
+/// N2: each time twice as long, up to half a minute.
+#[test]
+fn what_fails_waits_longer_before_each_further_attempt() {
+    simulated::run(async {
+        let world = World::new(1);
+        let functions = Functions::new(world.queue());
+        let code = Noting::new(&world, fails);
+        define(&functions, &code, 13);
+        one_event(&functions).await;
+        world.clock().sleep(LONG).await;
+        let ran: Vec<Monotonic> = code.seen().into_iter().map(|(at, _)| at).collect();
+        let waited: Vec<Duration> = ran.windows(2).map(|two| two[1].since(two[0])).collect();
+        assert_eq!(waited.len(), 12);
+        for (doublings, waited) in waited.into_iter().enumerate() {
+            let least = Duration::from_millis((50 << doublings).min(30_000));
+            assert!(waited >= least && waited < least * 2, "{waited:?} after attempt {}", doublings + 1);
+        }
+    });
+}
+
+/// N2, Q3.
+#[test]
+fn an_event_of_an_earlier_start_runs_once_its_function_is_there() {
+    simulated::run(async {
+        let world = World::new(1);
+        let code = Noting::new(&world, done);
+        let earlier = Functions::new(world.queue());
+        define(&earlier, &Noting::new(&world, fails), 100);
+        one_event(&earlier).await;
+        earlier.stop();
+        world.clock().sleep(LONG).await;
+        let functions = Functions::new(world.queue());
+        define(&functions, &code, 100);
+        world.clock().sleep(LONG).await;
+        let seen = code.seen();
+        assert!(matches!(&seen[..], [(_, Event::Call { payload, .. })] if payload == "event"), "{seen:?}");
+    });
+}
