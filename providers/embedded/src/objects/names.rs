@@ -250,7 +250,9 @@ mod tests {
         }
         names.sync(&named).expect("it is synced");
         names.note_failed_put(&above, &io::Error::from_raw_os_error(libc::EIO));
-        names.sync(&file("deep/other/object")).expect("what was to be in it could not be written, which says nothing of names");
+        names
+            .sync(&file("deep/other/object"))
+            .expect("what was to be in it could not be written, which says nothing of names");
         let names = Names::new(root.to_owned(), Arc::new(DiskStorage));
         names.sync(&named).expect("it is synced");
         fs::write(&above, "any").expect("the disk has room");

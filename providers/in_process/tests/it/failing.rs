@@ -61,6 +61,7 @@ impl Noting {
     }
 }
 
+#[allow(clippy::unnecessary_wraps)] // Why: functions may fail.
 fn done() -> Result<Bytes, Failure> {
     Ok(Bytes::new())
 }

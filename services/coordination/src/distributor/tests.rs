@@ -372,3 +372,103 @@ fn parents_are_changed_before_their_children() {
         assert!(instance.store.is_through());
     });
 }
+
+/// C-3: what another has numbered since, of a session that this instance knows.
+#[test]
+fn a_later_request_of_a_known_session_is_told() {
+    simulated::run(async {
+        let stage = in_items().await;
+        let session = stage.open(1).await;
+        let messages = stage.decided(session, vec![set("/", "one"), set("/", "two")]).await;
+        stage.restart().await;
+        let (other, dying) = (Instance::on(&stage), Instance::on(&stage));
+        other.handle(&messages[..1]).await.expect("calm");
+        // It takes over, and does the first slot again.
+        dying.store.once(
+            Side::After,
+            move |call| matches!(call, Call::Update(_)) && is_of_row(call, session),
+            async { Ok(()) },
+        );
+        dying.dies(Side::After, move |call| matches!(call, Call::Update(_)) && is_of_row(call, session));
+        dying.handle(&messages[1..]).await.expect_err("it dies");
+        assert_eq!((stage.row(session).await.applied, stage.told(id_of(&messages[1]))), (2, 0));
+        other.handle(&messages[1..]).await.expect("calm");
+        assert!(stage.told(id_of(&messages[1])) > 0);
+    });
+}
+
+/// C-3: the end of a session that another has numbered and removed.
+#[test]
+fn an_end_that_another_has_applied_is_told() {
+    simulated::run(async {
+        let stage = in_items().await;
+        let session = stage.open(1).await;
+        let message = stage.decided(session, vec![Operation::Close]).await;
+        stage.restart().await;
+        let (other, dying) = (Instance::warm(&stage, 2).await, Instance::on(&stage));
+        dying.dies(Side::After, move |call| matches!(call, Call::Update(_)) && is_of_row(call, session));
+        dying.handle(&message).await.expect_err("it dies");
+        assert_eq!(stage.told(id_of(&message[0])), 0);
+        other.handle(&message).await.expect("calm");
+        assert!(stage.told(id_of(&message[0])) > 0);
+    });
+}
+
+/// D4: the row says what was decided, not the message of one that was lost.
+#[test]
+fn the_message_of_a_lost_decision_is_hearsay() {
+    simulated::run(async {
+        let stage = in_items().await;
+        let session = stage.open(1).await;
+        let store = stage.world.key_value();
+        store.externalize(store.point()).await.expect("calm");
+        let lost = stage.decided(session, vec![set("/", "lost")]).await;
+        stage.world.fall_back();
+        let kept = stage.decided(session, vec![set("/", "kept")]).await;
+        assert_eq!(id_of(&lost[0]), id_of(&kept[0]));
+        Instance::on(&stage).handle(&lost).await.expect("calm");
+        let root = stage.region(stage.world.key_value()).get("/").await.expect("calm").expect("it is there");
+        assert_eq!(root.data, crate::records::Payload::Inline("kept".into()));
+    });
+}
+
+/// P5: whoever is fenced before its update is applied leaves its object: it is about to be named.
+#[test]
+fn an_object_that_is_about_to_be_named_is_left() {
+    simulated::run(async {
+        let stage = in_objects().await;
+        let late = Instance::warm(&stage, 2).await;
+        let session = stage.open(1).await;
+        let sets = stage.decided(session, vec![set("/", "kept")]).await;
+        let other = Instance::on(&stage);
+        let (is_late, goes_on, is_done) =
+            (Arc::new(Notify::new()), Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let (told, goes) = (is_late.clone(), goes_on.clone());
+        // It has put the object,
+        late.store.once(Side::Before, is_append, async move {
+            told.notify_one();
+            goes.notified().await;
+            Ok(())
+        });
+        late.dies(Side::After, is_collected);
+        let (goes, done) = (goes_on.clone(), is_done.clone());
+        // and the other has logged the update, behind its seal.
+        other.store.once(Side::After, is_append, async { Ok(()) });
+        other.store.once(Side::After, is_append, async move {
+            goes.notify_one();
+            done.notified().await;
+            Ok(())
+        });
+        let late_work = async {
+            let _ = late.handle(&sets).await;
+            is_done.notify_one();
+        };
+        let other_work = async {
+            is_late.notified().await;
+            let _ = other.handle(&sets).await;
+        };
+        tokio::join!(late_work, other_work);
+        assert!(other.store.is_through());
+        assert_is_kept_alone(&stage, &sets[0]).await;
+    });
+}

@@ -12,7 +12,9 @@ use crate::names;
 
 /// The same messages as they come again.
 fn again(mut asked: Vec<Delivery>) -> Vec<Delivery> {
-    asked.iter_mut().for_each(|delivery| delivery.handle.attempt += 1);
+    for delivery in &mut asked {
+        delivery.handle.attempt += 1;
+    }
     asked
 }
 
