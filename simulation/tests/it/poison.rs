@@ -48,6 +48,8 @@ pub(crate) async fn answers(
             }
         }
         if missing > 0 {
+            // Its peer is there, however long it takes.
+            client.takes_answers().await.expect("the session lives");
             client.wait().await;
         }
     }
