@@ -5,6 +5,7 @@
 mod client;
 mod commands;
 mod configuration;
+mod doctor_journal;
 mod effects;
 mod objects;
 mod process;

@@ -17,8 +17,8 @@ use std::{
 use bytes::Bytes;
 use parking_lot::Mutex;
 use redb::{
-    Builder, Database, Durability, ReadOnlyTable, ReadableDatabase, ReadableTable, StorageBackend,
-    TableDefinition, TableError,
+    Builder, Database, Durability, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable,
+    StorageBackend, TableDefinition, TableError,
 };
 
 use crate::{
@@ -35,7 +35,7 @@ use crate::{
 mod conversion;
 mod verification;
 
-pub(crate) use verification::verify;
+pub(crate) use verification::{place, verify};
 
 type Bytewise = &'static [u8];
 
@@ -210,16 +210,8 @@ impl Base {
         let guard = self.database.lock();
         let database = guard.as_ref().ok_or_else(|| boxed(redb::Error::PreviousIo))?;
         let read = database.begin_read().map_err(boxed)?;
-        let table = match read.open_table(RECORDS) {
-            Ok(table) => table,
-            Err(TableError::TableDoesNotExist(_)) => return Ok(None),
-            Err(error) => return Err(boxed(error)),
-        };
-        let meta = read.open_table(META).map_err(boxed)?;
-        let encoded = meta.get(PLACE).map_err(boxed)?;
-        let place = encoded
-            .and_then(|place| decode_place(place.value()))
-            .ok_or_else(|| boxed(redb::Error::Corrupted("no place in the journal".to_owned())))?;
+        let Some(place) = place_in(&read)? else { return Ok(None) };
+        let table = read.open_table(RECORDS).map_err(boxed)?;
         Ok(Some(View { table, place }))
     }
 
@@ -338,6 +330,19 @@ fn encode_place(place: Place) -> Vec<u8> {
     buffer.put_varint(place.sequence);
     buffer.put_varint(place.incarnation);
     buffer
+}
+
+/// The place of the last checkpoint; none if there was none yet.
+fn place_in(read: &ReadTransaction) -> Result<Option<Place>, BaseError> {
+    match read.open_table(RECORDS) {
+        Ok(_) => {}
+        Err(TableError::TableDoesNotExist(_)) => return Ok(None),
+        Err(error) => return Err(boxed(error)),
+    }
+    let meta = read.open_table(META).map_err(boxed)?;
+    let encoded = meta.get(PLACE).map_err(boxed)?;
+    let place = encoded.and_then(|place| decode_place(place.value()));
+    place.map(Some).ok_or_else(|| boxed(redb::Error::Corrupted("no place in the journal".to_owned())))
 }
 
 fn decode_place(bytes: &[u8]) -> Option<Place> {

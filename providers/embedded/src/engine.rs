@@ -424,7 +424,11 @@ impl Parts<'_> {
 }
 
 /// Errors: the checkpoint store is gone that holds what was removed from the journal. No other one may be made in its place.
-fn check_for_checkpoint(storage: &dyn Storage, data_dir: &Path, journal: &Path) -> Result<(), OpenError> {
+pub(crate) fn check_for_checkpoint(
+    storage: &dyn Storage,
+    data_dir: &Path,
+    journal: &Path,
+) -> Result<(), OpenError> {
     let attempted = || OpenError::io(format!("look for {}", base::file(data_dir).display()));
     let is_needed = is_cut_at_the_start(storage, journal).map_err(attempted())?;
     if is_needed && !base::is_there(storage, data_dir).map_err(attempted())? {

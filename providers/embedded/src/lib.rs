@@ -49,7 +49,7 @@ pub use error::OpenError;
 pub use status::{Cut, Health, RecoveryReport, Room, Status};
 pub use storage::in_the_way;
 
-use crate::{engine::Engine, storage::DiskStorage};
+use crate::{engine::Engine, journal::segment, storage::DiskStorage};
 
 /// Objects as files in a directory of their own, which is made if it is not there.
 pub async fn open_objects(directory: PathBuf) -> Result<Arc<dyn ObjectStore>, OpenError> {
@@ -77,6 +77,24 @@ pub fn verify(data_dir: &Path) -> Result<Option<u64>, OpenError> {
     let Some(format) = format::find(&DiskStorage, data_dir)? else { return Ok(None) };
     let _lock = format::DirectoryLock::take(data_dir)?;
     base::verify(&DiskStorage, data_dir, format)
+}
+
+/// Reads the journal of a data directory as the next start would: what that will find, or none where nothing is kept yet. Changes
+/// nothing. The store must not be open.
+///
+/// Errors: what [`Embedded::open`] would refuse the journal for; `Locked` where the store is open.
+pub fn look_at_journal(data_dir: &Path) -> Result<Option<RecoveryReport>, OpenError> {
+    let storage = &DiskStorage;
+    let Some(format) = format::find(storage, data_dir)? else { return Ok(None) };
+    let _lock = format::DirectoryLock::take(data_dir)?;
+    let journal = data_dir.join(segment::DIRECTORY);
+    engine::check_for_checkpoint(storage, data_dir, &journal)?;
+    if format.number < format::CHECKED_BLOCKS {
+        // How far its checkpoint goes is read once it is converted.
+        return Ok(Some(RecoveryReport::default()));
+    }
+    let place = base::place(storage, data_dir, format)?;
+    recovery::look(storage, &journal, format, place).map(Some)
 }
 
 /// An open store. Dropping it without [`Embedded::close`] loses what was not externalized, as a crash would.

@@ -84,6 +84,46 @@ pub(crate) fn recover(
     trusted: Option<TrustedEnd>,
 ) -> Result<Recovered, OpenError> {
     let listed = list(storage, directory, trusted)?;
+    // Who named the last one may have died before the name was durable.
+    let attempted = || format!("sync {}", directory.display());
+    storage.sync_directory(directory).map_err(OpenError::io(attempted()))?;
+    let (recovered, last) = read(storage, directory, format, place, trusted, &listed)?;
+    if let Some(cut) = &recovered.report.cut {
+        tracing::warn!(file = %cut.file.display(), offset = cut.offset, bytes = cut.bytes, "cut a torn journal tail");
+    }
+    if let (Some(current), Some(last)) = (&recovered.current, last)
+        && trusted.is_none()
+    {
+        let file = directory.join(segment::file_name(current.number));
+        let attempted = OpenError::io(format!("write {}", file.display()));
+        write_again(&*current.file, last, current.end).map_err(attempted)?;
+    }
+    Ok(recovered)
+}
+
+/// What recovery would find over the checkpoint at `place`. Changes nothing.
+///
+/// Errors: what a start would refuse the journal for.
+pub(crate) fn look(
+    storage: &dyn Storage,
+    directory: &Path,
+    format: Format,
+    place: Option<Place>,
+) -> Result<RecoveryReport, OpenError> {
+    let listed = list(storage, directory, None)?;
+    read(storage, directory, format, place, None, &listed).map(|(recovered, _)| recovered.report)
+}
+
+/// Reads the segments `listed`; also where the last record of the last one starts.
+fn read(
+    storage: &dyn Storage,
+    directory: &Path,
+    format: Format,
+    place: Option<Place>,
+    trusted: Option<TrustedEnd>,
+    listed: &[u64],
+) -> Result<(Recovered, Option<u64>), OpenError> {
+    let mut last = None;
     let mut reading = Reading {
         salt: format.salt,
         place: place.unwrap_or_default(),
@@ -101,19 +141,19 @@ pub(crate) fn recover(
             report: RecoveryReport::default(),
         },
     };
-    let segments = open_segments(storage, directory, &listed, format.salt)?;
+    let segments = open_segments(storage, directory, listed, format.salt)?;
     reading.check_row(&segments, directory)?;
     let count = segments.len();
     for index in 0..count {
         let next = segments.get(index + 1).map(|next| next.header.previous_end);
         match next {
             Some(end) => reading.closed_segment(&segments[index], end)?,
-            None => reading.last_segment(&segments[index], trusted)?,
+            None => last = reading.last_segment(&segments[index], trusted)?,
         }
     }
     let first = if format.journal_begun { FIRST_SEQUENCE } else { 0 };
     reading.check_end(reading.place.sequence.max(first), directory)?;
-    Ok(reading.recovered)
+    Ok((reading.recovered, last))
 }
 
 /// A segment as found.
@@ -144,9 +184,6 @@ fn list(storage: &dyn Storage, directory: &Path, trusted: Option<TrustedEnd>) ->
             storage.sync_directory(directory).map_err(OpenError::io(attempted()))?;
         }
     }
-    // Who named the last one may have died before the name was durable.
-    let attempted = || format!("sync {}", directory.display());
-    storage.sync_directory(directory).map_err(OpenError::io(attempted()))?;
     Ok(numbers)
 }
 
@@ -231,7 +268,8 @@ impl Reading {
         Ok(())
     }
 
-    fn last_segment(&mut self, found: &Found, trusted: Option<TrustedEnd>) -> Result<(), OpenError> {
+    /// The segment that is written; answers where its last record starts.
+    fn last_segment(&mut self, found: &Found, trusted: Option<TrustedEnd>) -> Result<Option<u64>, OpenError> {
         let attempted = || OpenError::io(format!("read {}", found.path.display()));
         let size = found.file.len().map_err(attempted())?;
         let until = trusted.map_or(size, |trusted| trusted.offset);
@@ -243,11 +281,6 @@ impl Reading {
         if tail > end {
             self.cut(found, end, tail)?;
         }
-        if let Some(last) = last
-            && trusted.is_none()
-        {
-            write_again(&*found.file, last, end).map_err(attempted())?;
-        }
         self.recovered.appendable = tail == end && trusted.is_none();
         self.recovered.current = Some(CurrentSegment {
             number: found.header.number,
@@ -256,7 +289,7 @@ impl Reading {
             bytes: size,
             zeroed: end,
         });
-        Ok(())
+        Ok(last)
     }
 
     /// Reports the bytes from `end` to `tail` as torn, unless a whole record behind `end` proves damage.
@@ -270,7 +303,6 @@ impl Reading {
             return Err(OpenError::Damaged { file: found.path.clone(), offset: end });
         }
         let cut = Cut { file: found.path.clone(), offset: end, bytes: tail - end };
-        tracing::warn!(file = %cut.file.display(), offset = cut.offset, bytes = cut.bytes, "cut a torn journal tail");
         self.recovered.report.cut = Some(cut);
         Ok(())
     }

@@ -9,11 +9,11 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use embedded::OpenError as EmbeddedError;
+use embedded::{OpenError as EmbeddedError, RecoveryReport};
 use http_frontend::Status;
 use redis_provider::{OpenError, Redis};
 
-use super::Finding;
+use super::{Finding, Verdict};
 use crate::{
     commands::{request::Target, status},
     config::{Listen, Settings, StoreSettings},
@@ -47,7 +47,12 @@ pub(super) fn all(settings: &Settings, target: &Target) -> Vec<Finding> {
         StoreSettings::Embedded => {
             findings.push(writable(&settings.data_dir, &place));
             findings.push(lock(&settings.data_dir, running.as_ref()));
-            findings.push(format(&settings.data_dir));
+            let format = format(&settings.data_dir);
+            if format.verdict == Verdict::Ok {
+                findings.extend([format, journal(&settings.data_dir)]);
+            } else {
+                findings.push(format);
+            }
             findings.push(free_space(&place));
             findings.push(sync_latency(&place));
         }
@@ -162,7 +167,36 @@ fn format(data_dir: &Path) -> Finding {
     }
 }
 
-/// Whether everything in the checkpoint store is what was written. The journal is read whole by every start.
+/// Whether the next start would take the journal.
+fn journal(data_dir: &Path) -> Finding {
+    const NAME: &str = "journal";
+    if !data_dir.is_dir() {
+        return Finding::ok(NAME, "nothing is kept there yet");
+    }
+    match embedded::look_at_journal(data_dir) {
+        Ok(None) => Finding::ok(NAME, "nothing is kept there yet"),
+        Ok(Some(RecoveryReport { records, cut: None })) => {
+            Finding::ok(NAME, format!("{records} records, each whole"))
+        }
+        Ok(Some(RecoveryReport { records, cut: Some(cut) })) => Finding::warn(
+            NAME,
+            format!(
+                "{records} whole records, and {} torn bytes behind them in {}",
+                cut.bytes,
+                cut.file.display()
+            ),
+            "nothing: a write that a crash has broken off was never acknowledged, and the next start cuts it",
+        ),
+        Err(EmbeddedError::Locked { .. }) => Finding::ok(NAME, "in use; it was read when the server started"),
+        Err(error) => Finding::fail(
+            NAME,
+            error.to_string(),
+            "restore the whole data directory from a copy; the next start refuses this one",
+        ),
+    }
+}
+
+/// Whether everything in the checkpoint store is what was written. The journal is looked at in any case.
 pub(super) fn stored_bytes(settings: &Settings) -> Finding {
     const NAME: &str = "stored bytes";
     if !matches!(settings.store, StoreSettings::Embedded) {
@@ -181,7 +215,7 @@ pub(super) fn stored_bytes(settings: &Settings) -> Finding {
         Err(error) => Finding::fail(
             NAME,
             error.to_string(),
-            "restore the whole data directory from a copy; until then what is damaged is refused and the rest is served",
+            "restore the whole data directory from a copy; where a start still takes it, what is damaged is refused and the rest is served",
         ),
     }
 }

@@ -121,3 +121,23 @@ async fn who_is_reset_in_the_middle_of_its_first_packet_is_not_to_blame() -> Res
     }
     Ok(())
 }
+
+/// C6: also when it leaves in order or by a reset before it has read what it asked for: it does not wait for the timeout.
+#[tokio::test]
+async fn the_close_of_who_reads_nothing_and_goes_is_taken() -> Result<()> {
+    for is_reset in [false, true] {
+        let house = House::with_defaults().await?;
+        let client = house.client_with_a_znode(TIMEOUT_MS, LARGE).await?;
+        let mut requests: Vec<u8> = (1..=400).flat_map(get).collect();
+        requests.extend(encode(401, &Request::Close, false));
+        assert_eq!(house.press(&client.peer, &requests).await?, requests.len());
+        if is_reset {
+            client.peer.stream.set_zero_linger()?;
+        }
+        let session = client.session;
+        drop(client.peer);
+        house.all_gone().await;
+        house.session_gone(session).await;
+    }
+    Ok(())
+}

@@ -21,8 +21,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use coordination::{
     Parts, Region, Service,
+    basis::Basis,
     model::{Acl, Lifetime, Naming, Request, SessionId, Watching},
     names,
+    session::Sessions,
 };
 use ports::{
     Event, Handler,
@@ -148,6 +150,17 @@ impl House {
             }
         };
         timeout(PATIENCE, gone).await.expect("the connection ends");
+    }
+
+    /// Waits until a session has ended.
+    pub(crate) async fn session_gone(&self, session: SessionId) {
+        let sessions = Sessions::new(self.world.key_value());
+        let gone = async {
+            while sessions.get(session, &mut Basis::default()).await.expect("calm").is_some() {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(PATIENCE, gone).await.expect("the session ends");
     }
 
     /// Sends as much of this as is taken, until nothing moves any more: the server waits for its peer, or for what is held up.

@@ -9,7 +9,7 @@ use std::{path::Path, sync::Arc};
 use bytes::Bytes;
 use redb::{ReadableDatabase, ReadableTable, TableError};
 
-use super::{BaseError, CACHE_BYTES_ONCE, RECORDS, boxed, database_in, file, is_there};
+use super::{BaseError, CACHE_BYTES_ONCE, Place, RECORDS, boxed, database_in, file, is_there, place_in};
 use crate::{
     blocks::{self, Blocks, Writes},
     error::OpenError,
@@ -37,6 +37,27 @@ pub(crate) fn verify(
         .map_err(boxed)
         .and_then(read_all)
         .map(Some)
+        .map_err(OpenError::checkpoint(&path))
+}
+
+/// How far the store of `data_dir` holds the journal; none where it holds nothing yet. Nothing else of it is read.
+///
+/// Errors: what a start would refuse it for.
+pub(crate) fn place(
+    storage: &dyn Storage,
+    data_dir: &Path,
+    format: Format,
+) -> Result<Option<Place>, OpenError> {
+    let path = file(data_dir);
+    let attempted = || OpenError::io(format!("read {}", path.display()));
+    if !is_there(storage, data_dir).map_err(attempted())? {
+        return Ok(None);
+    }
+    let opened = storage.open(&path).map_err(attempted())?;
+    Blocks::open(Arc::clone(&opened), &path, format.salt, Writes::Forgotten)
+        .map_err(boxed)
+        .and_then(|blocks| database_in(blocks, CACHE_BYTES_ONCE))
+        .and_then(|database| place_in(&database.begin_read().map_err(boxed)?))
         .map_err(OpenError::checkpoint(&path))
 }
 
