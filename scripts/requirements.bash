@@ -52,6 +52,9 @@ need() {
 }
 
 need_cargo() {
+  # They replace those of .cargo/config.toml, which simulation does not build without.
+  [ -z "${RUSTFLAGS:-}" ] || export RUSTFLAGS="$RUSTFLAGS --cfg tokio_unstable"
+  [ -z "${RUSTDOCFLAGS:-}" ] || export RUSTDOCFLAGS="$RUSTDOCFLAGS --cfg tokio_unstable"
   command -v cargo >/dev/null && return
   [ -x "${CARGO_HOME:-$HOME/.cargo}/bin/cargo" ] || fail "cargo is not installed; Landfast needs Rust 1.95 or newer"
   PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
