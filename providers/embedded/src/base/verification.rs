@@ -15,7 +15,7 @@ use crate::{
     error::OpenError,
     format::Format,
     record::{Record, RecordKey},
-    storage::Storage,
+    storage::{Storage, StorageFile},
 };
 
 /// How many records the store of `data_dir` holds, all of it read; none where it has no checksums yet.
@@ -25,15 +25,13 @@ pub(crate) fn verify(
     format: Format,
 ) -> Result<Option<u64>, OpenError> {
     let path = file(data_dir);
-    let attempted = || OpenError::io(format!("read {}", path.display()));
-    if !is_there(storage, data_dir).map_err(attempted())? {
+    let Some(opened) = open(storage, data_dir)? else {
         return Err(OpenError::Missing { file: path });
-    }
-    let opened = storage.open(&path).map_err(attempted())?;
-    if blocks::is_plain(&*opened).map_err(attempted())? {
+    };
+    if blocks::is_plain(&*opened).map_err(OpenError::io(format!("read {}", path.display())))? {
         return Ok(None);
     }
-    Blocks::open(Arc::clone(&opened), &path, format.salt, Writes::Forgotten)
+    Blocks::open(opened, &path, format.salt, Writes::Forgotten)
         .map_err(boxed)
         .and_then(read_all)
         .map(Some)
@@ -48,17 +46,25 @@ pub(crate) fn place(
     data_dir: &Path,
     format: Format,
 ) -> Result<Option<Place>, OpenError> {
+    let Some(opened) = open(storage, data_dir)? else {
+        return Ok(None);
+    };
+    let path = file(data_dir);
+    Blocks::open(opened, &path, format.salt, Writes::Forgotten)
+        .map_err(boxed)
+        .and_then(|blocks| database_in(blocks, CACHE_BYTES_ONCE))
+        .and_then(|database| place_in(&database.begin_read().map_err(boxed)?))
+        .map_err(OpenError::checkpoint(&path))
+}
+
+/// The file of the store, if it is there.
+fn open(storage: &dyn Storage, data_dir: &Path) -> Result<Option<Arc<dyn StorageFile>>, OpenError> {
     let path = file(data_dir);
     let attempted = || OpenError::io(format!("read {}", path.display()));
     if !is_there(storage, data_dir).map_err(attempted())? {
         return Ok(None);
     }
-    let opened = storage.open(&path).map_err(attempted())?;
-    Blocks::open(Arc::clone(&opened), &path, format.salt, Writes::Forgotten)
-        .map_err(boxed)
-        .and_then(|blocks| database_in(blocks, CACHE_BYTES_ONCE))
-        .and_then(|database| place_in(&database.begin_read().map_err(boxed)?))
-        .map_err(OpenError::checkpoint(&path))
+    storage.open(&path).map(Some).map_err(attempted())
 }
 
 fn read_all(blocks: Blocks) -> Result<u64, BaseError> {
