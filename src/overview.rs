@@ -15,10 +15,10 @@ use std::{
 use coordination::Gateway;
 use http_frontend::{
     Snapshot,
-    status::{Coordination, Phase, Status, Transactions, Usage},
+    status::{Coordination, Phase, Status, Usage},
 };
 use ports::metering::Meter;
-use transactions::{Engine, Figures};
+use transactions::Engine;
 use zookeeper_frontend::Statistics;
 
 use crate::{log::Log, provider::Provider};
@@ -120,41 +120,13 @@ impl Snapshot for Overview {
             provider: self.provider.to_owned(),
             listeners,
             coordination: house.map(|sources| self.coordination(&sources.gateway)),
-            transactions: house.map(|sources| transactions(sources.engine.figures())),
+            transactions: house.map(|sources| sources.engine.figures()),
             blocked_groups: provider.and_then(|provider| provider.blocked_groups()).unwrap_or_else(looked),
             journal: provider.and_then(|provider| provider.journal()),
             store: provider.and_then(|provider| provider.store()),
             log_lines_dropped: self.log.dropped(),
             usage: house.map(|sources| usage(&sources.meter)).unwrap_or_default(),
         }
-    }
-}
-
-fn transactions(figures: Figures) -> Transactions {
-    Transactions {
-        open: figures.open,
-        begun: figures.begun,
-        committed: figures.committed,
-        aborted: figures.aborted,
-        expired: figures.expired,
-        conflicts: figures.conflicts,
-        no_valid_version: figures.no_valid_version,
-        loads: figures.loads,
-        slots: figures.slots,
-        index_bytes: figures.index_bytes,
-        data_cache_bytes: figures.data_cache_bytes,
-        buffered_bytes: figures.buffered_bytes,
-        spilled_bytes: figures.spilled_bytes,
-        effects_sent: figures.effects_sent,
-        effects_unsent: figures.effects_unsent,
-        effects_failing: figures.effects_failing,
-        collected_versions: figures.collected_versions,
-        collected_bytes: figures.collected_bytes,
-        superseded_bytes: figures.superseded_bytes,
-        overtaken: figures.overtaken,
-        log_slots: figures.log_slots,
-        kept_names: figures.kept_names,
-        swept: figures.swept,
     }
 }
 

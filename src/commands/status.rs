@@ -6,8 +6,9 @@ use anyhow::Context as _;
 use clap::Args;
 use http_frontend::{
     Status,
-    status::{Coordination, Journal, Store, Transactions, Usage},
+    status::{Coordination, Journal, Store, Usage},
 };
+use transactions::Figures;
 
 use super::request::Target;
 
@@ -53,11 +54,14 @@ fn table(status: &Status) -> Result<String, std::fmt::Error> {
         }
     }
     if let Some(numbers) = &status.transactions {
-        let Transactions { open, committed, aborted, expired, .. } = numbers;
+        let Figures { open, committed, aborted, expired, packs, packs_bytes, .. } = numbers;
         writeln!(
             text,
             "transactions  {open} open, {committed} committed, {aborted} aborted, {expired} expired"
         )?;
+        if *packs > 0 {
+            writeln!(text, "packs         {packs} of values, {packs_bytes} bytes")?;
+        }
     }
     if let Some(numbers) = &status.journal {
         let Journal { bytes, position, durable, syncs, checkpoints, .. } = numbers;

@@ -9,8 +9,9 @@ use prometheus_client::{
     metrics::MetricType,
     registry::Registry,
 };
+use transactions::Figures;
 
-use crate::status::{Coordination, Journal, Phase, Status, Transactions, Usage};
+use crate::status::{Coordination, Journal, Phase, Status, Usage};
 
 /// What the text's format calls itself.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -70,7 +71,7 @@ fn coordination(encoder: &mut DescriptorEncoder<'_>, numbers: &Coordination) -> 
     counter(encoder, "coordination_malformed", help, numbers.malformed)
 }
 
-fn transactions(encoder: &mut DescriptorEncoder<'_>, numbers: &Transactions) -> fmt::Result {
+fn transactions(encoder: &mut DescriptorEncoder<'_>, numbers: &Figures) -> fmt::Result {
     gauge(encoder, "transactions_open", "Transactions open now", numbers.open)?;
     gauge(encoder, "transactions_index_size_bytes", "Bytes of the index of versions", numbers.index_bytes)?;
     gauge(encoder, "transactions_cache_size_bytes", "Bytes of values cached", numbers.data_cache_bytes)?;
@@ -106,7 +107,7 @@ fn transactions(encoder: &mut DescriptorEncoder<'_>, numbers: &Transactions) -> 
     collection(encoder, numbers)
 }
 
-fn collection(encoder: &mut DescriptorEncoder<'_>, numbers: &Transactions) -> fmt::Result {
+fn collection(encoder: &mut DescriptorEncoder<'_>, numbers: &Figures) -> fmt::Result {
     let gauges = [
         ("transactions_superseded_bytes", "Bytes superseded, not collected yet", numbers.superseded_bytes),
         ("transactions_log_slots", "Slots of logs within their window", numbers.log_slots),
@@ -121,7 +122,17 @@ fn collection(encoder: &mut DescriptorEncoder<'_>, numbers: &Transactions) -> fm
         ("transactions_overtaken", "Transactions that no longer kept their versions", numbers.overtaken),
         ("transactions_swept", "Versions and rows found that no log named", numbers.swept),
     ];
-    counters.into_iter().try_for_each(|(name, help, value)| counter(encoder, name, help, value))
+    counters.into_iter().try_for_each(|(name, help, value)| counter(encoder, name, help, value))?;
+    packs(encoder, numbers)
+}
+
+fn packs(encoder: &mut DescriptorEncoder<'_>, numbers: &Figures) -> fmt::Result {
+    gauge(encoder, "transactions_packs", "Packs of values in the object store", numbers.packs)?;
+    let help = "Bytes of values in packs, dead ones included";
+    gauge(encoder, "transactions_packs_size_bytes", help, numbers.packs_bytes)?;
+    counter(encoder, "transactions_packed", "Packs put", numbers.packed)?;
+    counter(encoder, "transactions_packed_bytes", "Bytes of values put into packs", numbers.packed_bytes)?;
+    counter(encoder, "transactions_compacted", "Packs compacted", numbers.compacted)
 }
 
 fn journal(encoder: &mut DescriptorEncoder<'_>, numbers: &Journal) -> fmt::Result {

@@ -6,6 +6,7 @@
 use std::{collections::BTreeMap, fmt::Debug};
 
 use serde::{Deserialize, Serialize};
+use transactions::Figures;
 
 /// Gives the status as it is now. Called once per request: it must not block.
 pub trait Snapshot: Debug + Send + Sync {
@@ -43,7 +44,7 @@ pub struct Status {
     /// The coordination service, once it runs.
     pub coordination: Option<Coordination>,
     /// The transactions service, once it runs.
-    pub transactions: Option<Transactions>,
+    pub transactions: Option<Figures>,
     /// The provider's journal, if it keeps one.
     pub journal: Option<Journal>,
     /// The shared store, if the provider is one.
@@ -95,58 +96,6 @@ pub struct Coordination {
     pub responses: u64,
     /// Connections closed, and requests refused, since the start for what no client sends.
     pub malformed: u64,
-}
-
-/// The transactions service in numbers.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Transactions {
-    /// Transactions open now.
-    pub open: u64,
-    /// Transactions begun since the start.
-    pub begun: u64,
-    /// Transactions committed since the start; plain writes are some.
-    pub committed: u64,
-    /// Transactions aborted, or begun anew, since the start.
-    pub aborted: u64,
-    /// Transactions that ran out of time since the start.
-    pub expired: u64,
-    /// Serializable transactions since the start that ended because somebody had written what they read.
-    pub conflicts: u64,
-    /// Reads since the start that found no version that goes with what was read.
-    pub no_valid_version: u64,
-    /// Keys looked up in the store since the start.
-    pub loads: u64,
-    /// Slots written to the log of the present node; each serves one or more commits.
-    pub slots: u64,
-    /// Bytes that the index of versions holds.
-    pub index_bytes: u64,
-    /// Bytes of values in the cache.
-    pub data_cache_bytes: u64,
-    /// Bytes of values and effects not written yet.
-    pub buffered_bytes: u64,
-    /// Bytes of values written ahead of their commits since the start.
-    pub spilled_bytes: u64,
-    /// Effects sent since the start.
-    pub effects_sent: u64,
-    /// Effects of commits that are not sent yet.
-    pub effects_unsent: u64,
-    /// Transactions whose next effect was refused when it was last tried: somebody has to look.
-    pub effects_failing: u64,
-    /// Versions collected since the start.
-    pub collected_versions: u64,
-    /// Bytes of values that went with them.
-    pub collected_bytes: u64,
-    /// About how many bytes are superseded and not collected yet: open transactions may need them.
-    pub superseded_bytes: u64,
-    /// Transactions since the start that no longer kept what they might need.
-    pub overtaken: u64,
-    /// Slots of logs that are within their window.
-    pub log_slots: u64,
-    /// Names whose outcome is kept.
-    pub kept_names: u64,
-    /// Versions and rows found since the start that no log named.
-    pub swept: u64,
 }
 
 /// The journal in numbers.

@@ -19,6 +19,9 @@ pub struct Config {
     pub pack_bytes_min: usize,
     /// The most that values in one pack take; a longer value has one to itself.
     pub pack_bytes_max: u64,
+    /// So many packs of about one size become one, where none is full: so there are few, however slowly they are filled.
+    /// Two or more.
+    pub packs_merged: usize,
     /// How long a pack gathers values until it is put, if they do not fill it before: so often an object is put at the most, but
     /// for full ones.
     pub pack_wait: Duration,
@@ -99,6 +102,7 @@ impl Default for Config {
             chunk_bytes_max: 1 << 20,
             pack_bytes_min: 1 << 10,
             pack_bytes_max: 8 << 20,
+            packs_merged: 16,
             pack_wait: Duration::from_millis(100),
             pack_kept: Duration::from_mins(1),
             keys_written_max: 10_000,

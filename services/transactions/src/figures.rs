@@ -1,11 +1,14 @@
-//! What an engine has done and holds, in numbers.
+//! What an engine has done and holds, in numbers: the status shows them as they are, so a name once given stays.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use serde::{Deserialize, Serialize};
 
 use crate::model::Outcome;
 
 /// What an engine has done and holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Figures {
     /// Attempts open now.
     pub open: u64,

@@ -54,7 +54,7 @@ impl Core {
             self.slot_bytes_max(),
             self.config.broken,
         );
-        let node = Arc::new(Node::new(id, store, log, self.clock.monotonic(), Some(secret)));
+        let node = Arc::new(Node::new(self, id, store, log, Some(secret)));
         let rows = registry::list(&node.store).await?;
         let mut heard = Heard::default();
         let mut dropped = Heard::default();

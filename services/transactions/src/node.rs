@@ -10,6 +10,7 @@ use tokio::sync::{Notify, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 
 use crate::{
     Error, Result,
+    engine::Core,
     model::{Attempt, NodeId},
     node_log::NodeLog,
     pack::Packs,
@@ -48,10 +49,10 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn new(
+        core: &Core,
         id: NodeId,
         store: Arc<Store>,
         log: NodeLog,
-        started: Monotonic,
         secret: Option<Secret>,
     ) -> Self {
         Self {
@@ -59,8 +60,8 @@ impl Node {
             store,
             log,
             work: Notify::new(),
-            started,
-            packs: Packs::default(),
+            started: core.clock.monotonic(),
+            packs: Packs::new(&core.config),
             secret,
             begun: AtomicU64::new(0),
             sequencer: OnceLock::new(),

@@ -5,7 +5,8 @@
 //!  values of all commits and spills ──▶ gather: a while, or until they fill a pack ──▶ one put, PutMode::Create
 //!    each knows its place at once:      version item ┐
 //!                                       its pack ────┴──▶ both confirmed ──▶ the decision row (P6)
-//!  collected, replaced, aborted ──▶ the pack's estimate ──▶ more than half is dead ──▶ compactor.rs
+//!  collected, replaced, aborted ──▶ the pack's estimate ──▶ more than half is dead ─┬─▶ compactor.rs
+//!                                                 many small packs of about a size ─┘
 //! ```
 //!
 //! The commit and its log say only that a value is packed: its version item alone says where, so that it can move. Rows, slots
@@ -47,7 +48,7 @@ pub(crate) use self::{
     written::{OnTheirWay, Written},
 };
 use crate::{
-    Error, Result,
+    Config, Error, Result,
     engine::Core,
     model::{Attempt, Key, NodeId},
     node::Node,
@@ -98,12 +99,12 @@ pub(crate) struct Packed {
 }
 
 /// The packs of one start of a node, and those it takes care of.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Packs {
     state: Mutex<State>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     last: u64,
     gathering: Option<Gathering>,
@@ -125,6 +126,9 @@ struct Gathering {
 }
 
 impl PackId {
+    /// Before all others.
+    const FIRST: Self = Self { node: NodeId(0), number: 0 };
+
     /// How long it is at rest.
     pub const BYTES: usize = 12;
 
@@ -150,6 +154,17 @@ impl PackId {
 }
 
 impl Packs {
+    pub(crate) fn new(config: &Config) -> Self {
+        let state = State {
+            last: 0,
+            gathering: None,
+            table: Table::new(config),
+            wanted: BTreeMap::new(),
+            paused_until: Monotonic::default(),
+        };
+        Self { state: Mutex::new(state) }
+    }
+
     /// Nobody writes items any more that name packs of dead nodes.
     pub(crate) fn settle(&self) {
         self.state().table.settle();

@@ -79,7 +79,7 @@ impl Core {
         let mut heard = Heard::default();
         heard.finish(NodeId(1), NodeId(id.0 - 1));
         store.look()?;
-        let node = Arc::new(Node::new(id, store, log, self.clock.monotonic(), None));
+        let node = Arc::new(Node::new(self, id, store, log, None));
         self.hand_over(&node, unsent);
         let mut view = self.view();
         view.heard = Arc::new(heard);

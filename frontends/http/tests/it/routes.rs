@@ -1,7 +1,8 @@
 use http_frontend::{
     Status,
-    status::{Coordination, Journal, Phase, Store, Transactions, Usage},
+    status::{Coordination, Journal, Phase, Store, Usage},
 };
+use transactions::Figures;
 
 use crate::{Fixture, body, code, status_line};
 
@@ -21,11 +22,13 @@ fn busy() -> Status {
             responses: 41,
             malformed: 5,
         }),
-        transactions: Some(Transactions {
+        transactions: Some(Figures {
             open: 3,
             committed: 21,
             index_bytes: 77,
-            ..Transactions::default()
+            packs: 4,
+            packs_bytes: 4096,
+            ..Figures::default()
         }),
         journal: Some(Journal {
             serving: true,
@@ -121,6 +124,8 @@ async fn metrics_are_the_status_in_the_text_format() {
         "landfast_transactions_committed_total 21",
         "landfast_transactions_index_size_bytes 77",
         "landfast_journal_size_bytes 4096",
+        "landfast_transactions_packs 4",
+        "landfast_transactions_packs_size_bytes 4096",
         "landfast_journal_syncs_total 5",
         "landfast_journal_trouble 1",
         r#"landfast_port_calls_total{operation="key_value.update"} 12"#,

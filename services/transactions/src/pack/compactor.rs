@@ -1,4 +1,4 @@
-//! What becomes of packs of which most is dead: what is live moves into another pack, and the object goes.
+//! What becomes of packs of which most is dead, and of many small ones: what is live moves into another pack, and the objects go.
 //!
 //! ```text
 //!  1  the directory, and the version item of every entry: live is what still points here
@@ -23,6 +23,7 @@
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use futures_util::{
     StreamExt, TryStreamExt,
     future::{join, join_all},
@@ -34,6 +35,7 @@ use super::{
     Entry, Located, PackId,
     directory::{self, FOOTER_BYTES, Filed},
     rows,
+    table::Work,
 };
 use crate::{Error, Result, broken::Broken, engine::Core, model::NodeId, node::Node};
 
@@ -45,6 +47,13 @@ const PACKS_AT_ONCE: usize = 8;
 const AGAIN: Duration = Duration::from_secs(5);
 /// How often it is looked whether nobody holds a pack any more that is mostly dead.
 const LOOK_FOR_HOLDS: Duration = Duration::from_secs(1);
+
+/// A value that moves.
+struct Moving {
+    from: Located,
+    filed: Filed,
+    value: Bytes,
+}
 
 /// What was found in a pack.
 struct Survey {
@@ -87,7 +96,7 @@ impl Core {
         let now = self.clock.monotonic();
         let state = node.packs.state();
         let retired = state.table.next_retired(now);
-        let waiting = if state.table.next(self.ignores_holds(), 1).is_empty() {
+        let waiting = if state.table.next(self.ignores_holds(), 1).packs.is_empty() {
             state.table.is_waiting().then_some(LOOK_FOR_HOLDS)
         } else {
             Some(Duration::ZERO)
@@ -110,15 +119,13 @@ impl Core {
             return Ok(false);
         }
         let now = self.clock.monotonic();
-        let (kept, wanting) = {
+        let (kept, work) = {
             let table = &node.packs.state().table;
             (table.kept_long_enough(now, PACKS_AT_ONCE), table.next(self.ignores_holds(), PACKS_AT_ONCE))
         };
-        // Together, so that what moves shares packs, and no pack waits for another's to gather.
         let buried = join_all(kept.into_iter().map(|id| self.bury(node, id)));
-        let compacted = join_all(wanting.into_iter().map(|id| self.compact_or_leave(node, id)));
-        let (buried, compacted) = join(buried, compacted).await;
-        let done = buried.into_iter().chain(compacted).collect::<Result<()>>();
+        let (buried, compacted) = join(buried, self.compact(node, work)).await;
+        let done = buried.into_iter().chain([compacted]).collect::<Result<()>>();
         match done {
             Ok(()) => Ok(true),
             Err(error) if node.store.standing().is_err() => Err(error),
@@ -142,53 +149,88 @@ impl Core {
         Ok(())
     }
 
-    async fn compact_or_leave(self: &Arc<Self>, node: &Arc<Node>, id: PackId) -> Result<()> {
-        self.compact(node, id).await.or_else(|error| give_up_damaged(node, id, error))
+    /// Steps 1 to 4, together: what moves shares packs.
+    async fn compact(self: &Arc<Self>, node: &Arc<Node>, work: Work) -> Result<()> {
+        let is_merging = work.is_merging;
+        let reads = work.packs.into_iter().map(|id| async move {
+            let read = self.read_live(node, id, is_merging).await;
+            let left = read.or_else(|error| give_up_damaged(node, id, error).map(|()| None));
+            left.map(|live| live.map(|live| (id, live)))
+        });
+        let (mut packs, mut moving, mut read_all) = (Vec::new(), Vec::new(), Ok(()));
+        for read in join_all(reads).await {
+            match read {
+                Ok(Some((id, live))) => {
+                    packs.push(id);
+                    moving.extend(live);
+                }
+                Ok(None) => {}
+                Err(error) => read_all = Err(error),
+            }
+        }
+        if !packs.is_empty() {
+            self.move_away(node, packs, moving).await?;
+        }
+        read_all
     }
 
-    /// Steps 1 to 4.
-    async fn compact(self: &Arc<Self>, node: &Arc<Node>, id: PackId) -> Result<()> {
-        let Some(survey) = self.survey(node, id).await? else { return self.forget_pack(node, id).await };
+    /// Step 1, and the values that are to move; none: it is not there, or not worth it after all.
+    async fn read_live(&self, node: &Arc<Node>, id: PackId, is_merging: bool) -> Result<Option<Vec<Moving>>> {
+        let Some(survey) = self.survey(node, id).await? else {
+            return self.forget_pack(node, id).await.map(|()| None);
+        };
         let (live, dead) = (survey.live_bytes(), survey.bytes - survey.live_bytes());
-        if live >= dead {
-            return self.note_count(node, id, survey.bytes, dead).await;
+        if live >= dead && !is_merging {
+            return self.note_count(node, id, survey.bytes, dead).await.map(|()| None);
         }
         let places: Vec<_> = survey.live.iter().map(|(_, range)| range.clone()).collect();
         let Some(values) = self.read_places(node, id, &places).await? else {
-            return self.forget_pack(node, id).await;
+            return self.forget_pack(node, id).await.map(|()| None);
         };
-        if self.config.is_broken(Broken::DeletesPackBeforeMoving) {
-            self.delete_object(node, id).await?;
-        }
-        let mut entries = Vec::with_capacity(values.len());
-        for ((filed, _), value) in survey.live.iter().zip(values) {
-            if crc32fast::hash(&value) != filed.crc {
-                return Err(Error::Corrupt(
-                    format!("a value of {} is not what was written", filed.attempt).into(),
-                ));
+        let live = survey.live.into_iter().zip(values).map(|((filed, range), value)| {
+            if crc32fast::hash(&value) == filed.crc {
+                return Ok(Moving { from: Located { pack: id, offset: range.start }, filed, value });
             }
-            let Filed { key, attempt, write, .. } = filed.clone();
-            entries.push(Entry { key, attempt, write, value });
+            Err(Error::Corrupt(format!("a value of {} is not what was written", filed.attempt).into()))
+        });
+        live.collect::<Result<Vec<_>>>().map(Some)
+    }
+
+    /// Steps 2 to 4.
+    async fn move_away(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        packs: Vec<PackId>,
+        moving: Vec<Moving>,
+    ) -> Result<()> {
+        if self.config.is_broken(Broken::DeletesPackBeforeMoving) {
+            for id in &packs {
+                self.delete_object(node, *id).await?;
+            }
         }
-        let packed = self.pack(node, entries);
+        let entries = moving.iter().map(|Moving { filed, value, .. }| {
+            let Filed { key, attempt, write, .. } = filed.clone();
+            Entry { key, attempt, write, value: value.clone() }
+        });
+        let packed = self.pack(node, entries.collect());
         packed.is_put().await?;
-        let moves = survey.live.iter().zip(&packed.located);
-        let moves =
-            moves.map(|((filed, range), to)| Ok((filed, Located { pack: id, offset: range.start }, *to)));
+        let moves = moving.iter().zip(&packed.located).map(Ok);
         stream::iter(moves)
-            .try_for_each_concurrent(ITEMS_AT_ONCE, |(filed, from, to)| async move {
-                if !node.store.move_version(&filed.key, filed.attempt, from, to).await? {
+            .try_for_each_concurrent(ITEMS_AT_ONCE, |(Moving { from, filed, .. }, to)| async move {
+                if !node.store.move_version(&filed.key, filed.attempt, *from, *to).await? {
                     node.store.free(to.pack, u64::from(filed.bytes));
                 }
                 Ok::<_, Error>(())
             })
             .await?;
-        // What died of it may not be durable either: a store that goes back must not find its values gone.
+        // What died of them may not be durable either: a store that goes back must not find its values gone.
         node.store.externalize(node.store.basis()).await?;
-        rows::retire(&node.store, id).await?;
-        let kept = self.clock.monotonic() + self.config.pack_kept;
-        node.packs.state().table.retire(id, kept);
-        self.counters.compacted();
+        for id in packs {
+            rows::retire(&node.store, id).await?;
+            let kept = self.clock.monotonic() + self.config.pack_kept;
+            node.packs.state().table.retire(id, kept);
+            self.counters.compacted();
+        }
         Ok(())
     }
 

@@ -20,7 +20,7 @@ use transactions::{broken::Broken, model::Isolation};
 use super::{SEEDS_UNTIL_CAUGHT, replaced, small};
 
 /// Transactions whose values go into packs of two or three, or into their items, by the length of their names, and are
-/// overwritten soon: so packs are mostly dead a moment after they were put. Some leave memory ahead of their commit.
+/// overwritten soon: so packs are mostly dead a moment after they were put, and any two that are not are merged. Some leave memory ahead of their commit.
 fn packed(weather: Weather) -> Scenario {
     let mut scenario = small(weather);
     scenario.mix = Mix { functions: 3, keys: 4, transactions: 15, ..scenario.mix };
@@ -30,7 +30,8 @@ fn packed(weather: Weather) -> Scenario {
 fn with_small_packs(mut scenario: Scenario) -> Scenario {
     scenario.packs = true;
     scenario.config.pack_bytes_min = 50;
-    scenario.config.pack_bytes_max = 250;
+    scenario.config.pack_bytes_max = 256;
+    scenario.config.packs_merged = 2;
     scenario.config.pack_wait = Duration::from_millis(30);
     scenario.config.pack_kept = Duration::from_millis(50);
     scenario.config.attempt_buffer_bytes_max = 130;
