@@ -3,6 +3,7 @@
 import random
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import http_api
+import server as servers
 import several_processes
 import waiting
 from several_processes import GONE_WITHIN_SECONDS, PATIENCE_SECONDS, house, process, redis  # noqa: F401
@@ -43,11 +45,38 @@ def _serves(process):
 
 
 class Load:
-    """Clients of several nodes that commit, each transaction under an id of its own and with a stamp of its run."""
+    """What clients of several nodes commit, each transaction under an id of its own and with a stamp of its run."""
 
-    def __init__(self, processes, clients):
+    def __init__(self, processes):
         self.urls = [f"http://{one.http}" for one in processes]
         self.acknowledged, self.times, self.failures = {}, [], []
+
+    def has_committed(self, name, stamp):
+        self.acknowledged[name] = stamp
+        self.times.append(time.monotonic())
+
+    def rate(self, seconds=1.0):
+        """Commits per second lately."""
+        since = time.monotonic() - seconds
+        return sum(at > since for at in self.times[-20_000:]) / seconds
+
+    def check(self, api):
+        """T4: each that was acknowledged is there as its run wrote it, whole, and committed under its id."""
+        assert self.acknowledged
+        for name, stamp in self.acknowledged.items():
+            left, right = api.state(f"left {name}"), api.state(f"right {name}")
+            assert left == right and left is not None, f"{name} is there in part, or lost"
+            # A client that hears that its id has committed does not know which of its runs that was.
+            assert stamp in [left, None], f"{name} committed twice"
+            answer = api.ask("POST", "/v1/transactions", f'{{"id":"{name}"}}')
+            assert (answer.status, answer.document["status"]) == (200, "committed"), answer
+
+
+class PythonLoad(Load):
+    """Of the Python client."""
+
+    def __init__(self, processes, clients):
+        super().__init__(processes)
         self.stop = threading.Event()
         self.threads = [threading.Thread(target=self.work, args=(n,), daemon=True) for n in range(clients)]
         for thread in self.threads:
@@ -70,15 +99,9 @@ class Load:
                     return stamp
 
                 try:
-                    self.acknowledged[name] = connection.transact(body, id=name)
-                    self.times.append(time.monotonic())
+                    self.has_committed(name, connection.transact(body, id=name))
                 except landfast.Error as error:
                     self.failures.append(error)
-
-    def rate(self, seconds=1.0):
-        """Commits per second lately."""
-        since = time.monotonic() - seconds
-        return sum(at > since for at in self.times[-20_000:]) / seconds
 
     def end(self):
         self.stop.set()
@@ -86,16 +109,30 @@ class Load:
             thread.join(PATIENCE_SECONDS)
             assert not thread.is_alive()
 
-    def check(self, api):
-        """T4: each that was acknowledged is there as its run wrote it, whole, and committed under its id."""
-        assert self.acknowledged
-        for name, stamp in self.acknowledged.items():
-            left, right = api.state(f"left {name}"), api.state(f"right {name}")
-            assert left == right and left is not None, f"{name} is there in part, or lost"
-            # A client that hears that its id has committed does not know which of its runs that was.
-            assert stamp in [left, None], f"{name} committed twice"
-            answer = api.ask("POST", "/v1/transactions", f'{{"id":"{name}"}}')
-            assert (answer.status, answer.document["status"]) == (200, "committed"), answer
+
+class RustLoad(Load):
+    """Of the Rust client, in a process of its own."""
+
+    def __init__(self, processes, _clients):
+        super().__init__(processes)
+        program = Path(servers.Landfast.program).parent / "examples/orders"
+        assert program.exists(), "build it: cargo build -p landfast-client --example orders"
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen([program, *self.urls], stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        self.thread = threading.Thread(target=self.read, daemon=True)
+        self.thread.start()
+
+    def read(self):
+        for line in self.process.stdout:
+            name, stamp = line.rstrip("\n").split("\t")
+            self.has_committed(name, stamp.encode() or None)
+
+    def end(self):
+        self.process.stdin.close()
+        self.thread.join(PATIENCE_SECONDS)
+        assert not self.thread.is_alive()
+        if self.process.wait(PATIENCE_SECONDS) != 0:
+            self.failures.append(self.process.stderr.read())
 
 
 def any_node_takes_any_call(apis):
@@ -133,11 +170,12 @@ def a_name_is_begun_anew_at_another_node(apis):
     assert third.begin(after=answer.headers["Landfast-After"]).get("a") == b"later"
 
 
-def one_of_three_is_killed_under_load(clients, house):
+@pytest.mark.parametrize("kind", [PythonLoad, RustLoad])
+def one_of_three_is_killed_under_load(clients, house, kind):
     """T4, T5, T10."""
     watcher = clients(house[1], timeout=20)
     several_processes.are_members(watcher, house)
-    load = Load(house, 6)
+    load = kind(house, 6)
     waiting.until(lambda: len(load.times) > 200, "some commits", PATIENCE_SECONDS)
     before = load.rate(seconds=min(3.0, time.monotonic() - load.times[0]))
     doomed, rest = house[0], house[1:]
@@ -209,7 +247,7 @@ def a_node_that_leaves_is_missed_by_nobody(clients, house):
     """T4, T10."""
     watcher = clients(house[1], timeout=20)
     several_processes.are_members(watcher, house)
-    load = Load(house, 3)
+    load = PythonLoad(house, 3)
     waiting.until(lambda: len(load.times) > 60, "some commits", PATIENCE_SECONDS)
     assert house[2].stop() == 0
     several_processes.are_members(watcher, house[:2], GONE_WITHIN_SECONDS)
