@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use super::*;
 use crate::{
     model::Lifetime,
-    records::{Operation, UpdateId},
+    records::{Operation, Payload, UpdateId},
     stage::{Call, Interrupted, Side, Stage, create, is_of_row, set},
     temporary,
     user_store::DataPlacement,
@@ -428,7 +428,26 @@ fn the_message_of_a_lost_decision_is_hearsay() {
         assert_eq!(id_of(&lost[0]), id_of(&kept[0]));
         Instance::on(&stage).handle(&lost).await.expect("calm");
         let root = stage.region(stage.world.key_value()).get("/").await.expect("calm").expect("it is there");
-        assert_eq!(root.data, crate::records::Payload::Inline("kept".into()));
+        assert_eq!(root.data, Payload::Inline("kept".into()));
+    });
+}
+
+/// P5: an object goes once the store cannot come back to what names it.
+#[test]
+fn an_object_goes_once_it_is_durable_that_nothing_names_it() {
+    simulated::run(async {
+        let stage = in_objects().await;
+        let instance = Instance::warm(&stage, 2).await;
+        let sets = set_twice(&stage, &instance).await;
+        instance.handle(&sets[..1]).await.expect("calm");
+        let store = stage.world.key_value();
+        store.externalize(store.point()).await.expect("calm");
+        instance.handle(&sets[1..]).await.expect("calm");
+        assert_is_kept_alone(&stage, &sets[1]).await;
+        stage.world.fall_back();
+        let a = stage.region(store).get("/a").await.expect("calm").expect("it is there");
+        let Payload::Object { name, .. } = a.data else { panic!("{a:?}") };
+        assert_eq!(stage.objects().await, [name]);
     });
 }
 
