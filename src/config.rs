@@ -35,7 +35,7 @@ pub(crate) struct Options {
     /// Where everything is kept [default: ./landfast-data]
     #[arg(long, env = "LANDFAST_DATA_DIR", value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// The configuration file [default: landfast.toml, if it is there]
+    /// The configuration file: options by their names with underscores, as data_dir = "DIR" [default: landfast.toml, if it is there]
     #[arg(long, env = "LANDFAST_CONFIG", value_name = "FILE")]
     #[serde(skip)]
     config: Option<PathBuf>,

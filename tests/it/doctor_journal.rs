@@ -1,6 +1,6 @@
 //! `doctor` on a journal: it says of it what a start would.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, time::Duration};
 
 use crate::process::{Server, landfast, run, serve, text};
 
@@ -42,7 +42,7 @@ fn what_a_start_refuses_fails_by_its_name() {
         ("is damaged at byte 0", |journal| {
             fs::write(journal.join(FIRST_SEGMENT), "").expect("it is written");
         }),
-        ("", |journal| fs::remove_dir_all(journal).expect("it goes")),
+        ("00000001.log is missing", |journal| fs::remove_dir_all(journal).expect("it goes")),
         ("", |journal| {
             fs::remove_dir_all(journal).expect("it goes");
             fs::write(journal, "").expect("it is written");
@@ -76,6 +76,29 @@ fn a_torn_tail_is_told_and_stays_as_it_is() {
     drop(Server::start(&mut serve(directory.path(), &[])));
     let (verdict, found, _) = doctor(directory.path());
     assert_eq!(verdict, "ok", "{found}");
+}
+
+#[test]
+fn a_torn_head_of_the_checkpoint_is_told_and_mended_by_a_start() {
+    for at in [0, 9_000] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let server = Server::start(&mut serve(directory.path(), &[]));
+        server.signal("TERM");
+        assert!(server.ended_within(Duration::from_secs(30)).status.success());
+        let file = directory.path().join("landfast-data/state.redb");
+        let mut bytes = fs::read(&file).expect("stopping writes a checkpoint");
+        bytes[at] ^= 4;
+        fs::write(&file, &bytes).expect("it is written");
+        let (verdict, found, passes) = doctor(directory.path());
+        assert!(
+            verdict == "warn" && found.contains("state.redb is not whole") && passes,
+            "{verdict} {found}"
+        );
+        assert!(fs::read(&file).expect("it reads") == bytes, "looking changes nothing");
+        drop(Server::start(&mut serve(directory.path(), &[])));
+        let (verdict, found, _) = doctor(directory.path());
+        assert_eq!(verdict, "ok", "{found}");
+    }
 }
 
 #[test]

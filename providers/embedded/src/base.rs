@@ -35,7 +35,7 @@ use crate::{
 mod conversion;
 mod verification;
 
-pub(crate) use verification::{place, verify};
+pub(crate) use verification::{Looked, look, verify};
 
 type Bytewise = &'static [u8];
 

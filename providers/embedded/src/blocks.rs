@@ -121,6 +121,8 @@ pub(crate) struct Blocks {
     salt: u32,
     checking: Checking,
     head: Mutex<Head>,
+    /// One of its two heads was not whole when it was opened.
+    had_torn_head: bool,
     /// What is forgotten later, if anything is, and how long the file would be.
     forgotten: Option<Mutex<Forgotten>>,
 }
@@ -151,6 +153,7 @@ impl Blocks {
             salt,
             checking: Checking::Done,
             head: Mutex::new(head),
+            had_torn_head: false,
             forgotten: None,
         })
     }
@@ -168,7 +171,8 @@ impl Blocks {
         let Some(head) = copies.into_iter().flatten().max_by_key(|head| head.sequence) else {
             return Err(Damage { file: path.to_owned(), offset: HEADS[0] }.into());
         };
-        if first.is_none() || second.is_none() {
+        let had_torn_head = first.is_none() || second.is_none();
+        if had_torn_head {
             let file = path.display();
             tracing::warn!(%file, "one of its two heads is not whole, torn by a crash or damaged: the other one counts");
         }
@@ -188,8 +192,14 @@ impl Blocks {
             salt,
             checking: Checking::Done,
             head: Mutex::new(head),
+            had_torn_head,
             forgotten,
         })
+    }
+
+    /// Whether one of its two heads was not whole when it was opened: torn by a crash, or damaged.
+    pub(crate) fn had_torn_head(&self) -> bool {
+        self.had_torn_head
     }
 
     pub(crate) fn checking(self, checking: Checking) -> Self {

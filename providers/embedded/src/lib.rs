@@ -79,11 +79,21 @@ pub fn verify(data_dir: &Path) -> Result<Option<u64>, OpenError> {
     base::verify(&DiskStorage, data_dir, format)
 }
 
-/// Reads the journal of a data directory as the next start would: what that will find, or none where nothing is kept yet. Changes
+/// What the next start of a data directory will find.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Look {
+    /// In its journal.
+    pub journal: RecoveryReport,
+    /// The file of the checkpoint store, if one of its two heads is not whole, torn by a crash or damaged: a start goes by the
+    /// other one, and writes both again.
+    pub torn_head: Option<PathBuf>,
+}
+
+/// Reads the journal of a data directory as the next start would, or finds none where nothing is kept yet. Changes
 /// nothing. The store must not be open.
 ///
 /// Errors: what [`Embedded::open`] would refuse the journal for; `Locked` where the store is open.
-pub fn look_at_journal(data_dir: &Path) -> Result<Option<RecoveryReport>, OpenError> {
+pub fn look_at_journal(data_dir: &Path) -> Result<Option<Look>, OpenError> {
     let storage = &DiskStorage;
     let Some(format) = format::find(storage, data_dir)? else { return Ok(None) };
     let _lock = format::DirectoryLock::take(data_dir)?;
@@ -91,10 +101,11 @@ pub fn look_at_journal(data_dir: &Path) -> Result<Option<RecoveryReport>, OpenEr
     engine::check_for_checkpoint(storage, data_dir, &journal)?;
     if format.number < format::CHECKED_BLOCKS {
         // How far its checkpoint goes is read once it is converted.
-        return Ok(Some(RecoveryReport::default()));
+        return Ok(Some(Look::default()));
     }
-    let place = base::place(storage, data_dir, format)?;
-    recovery::look(storage, &journal, format, place).map(Some)
+    let base::Looked { place, torn } = base::look(storage, data_dir, format)?;
+    let journal = recovery::look(storage, &journal, format, place)?;
+    Ok(Some(Look { journal, torn_head: torn }))
 }
 
 /// An open store. Dropping it without [`Embedded::close`] loses what was not externalized, as a crash would.

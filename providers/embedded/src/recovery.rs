@@ -165,16 +165,23 @@ struct Found {
 
 /// Whether the beginning of the journal in `directory` was removed: then a checkpoint holds it.
 pub(crate) fn is_cut_at_the_start(storage: &dyn Storage, directory: &Path) -> io::Result<bool> {
-    let names = storage.list(directory)?;
-    let first = names.iter().filter_map(|name| segment::number_of(name)).min();
-    Ok(first.is_some_and(|first| first > FIRST_SEGMENT))
+    Ok(segments_in(storage, directory)?.first().is_some_and(|first| *first > FIRST_SEGMENT))
+}
+
+/// The numbers of the segments there are, in order; none where the directory is missing.
+fn segments_in(storage: &dyn Storage, directory: &Path) -> io::Result<Vec<u64>> {
+    let names = match storage.list(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        names => names?,
+    };
+    let mut numbers: Vec<u64> = names.iter().filter_map(|name| segment::number_of(name)).collect();
+    numbers.sort_unstable();
+    Ok(numbers)
 }
 
 fn list(storage: &dyn Storage, directory: &Path, trusted: Option<TrustedEnd>) -> Result<Vec<u64>, OpenError> {
     let attempted = || format!("list {}", directory.display());
-    let names = storage.list(directory).map_err(OpenError::io(attempted()))?;
-    let mut numbers: Vec<u64> = names.iter().filter_map(|name| segment::number_of(name)).collect();
-    numbers.sort_unstable();
+    let mut numbers = segments_in(storage, directory).map_err(OpenError::io(attempted()))?;
     if let Some(trusted) = trusted {
         // Made by the write that failed; nothing durable is in there.
         while numbers.last().is_some_and(|last| *last > trusted.segment) {

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use embedded::{OpenError as EmbeddedError, RecoveryReport};
+use embedded::{Look, OpenError as EmbeddedError, RecoveryReport};
 use http_frontend::Status;
 use redis_provider::{OpenError, Redis};
 
@@ -175,10 +175,15 @@ fn journal(data_dir: &Path) -> Finding {
     }
     match embedded::look_at_journal(data_dir) {
         Ok(None) => Finding::ok(NAME, "nothing is kept there yet"),
-        Ok(Some(RecoveryReport { records, cut: None })) => {
+        Ok(Some(Look { journal: RecoveryReport { records, cut: None }, torn_head: None })) => {
             Finding::ok(NAME, format!("{records} records, each whole"))
         }
-        Ok(Some(RecoveryReport { records, cut: Some(cut) })) => Finding::warn(
+        Ok(Some(Look { torn_head: Some(file), .. })) => Finding::warn(
+            NAME,
+            format!("one of the two heads of {} is not whole, torn by a crash or damaged", file.display()),
+            "nothing: the next start goes by the other one, and writes both again; if that was no crash, look after the disk",
+        ),
+        Ok(Some(Look { journal: RecoveryReport { records, cut: Some(cut) }, .. })) => Finding::warn(
             NAME,
             format!(
                 "{records} whole records, and {} torn bytes behind them in {}",
@@ -188,12 +193,20 @@ fn journal(data_dir: &Path) -> Finding {
             "nothing: a write that a crash has broken off was never acknowledged, and the next start cuts it",
         ),
         Err(EmbeddedError::Locked { .. }) => Finding::ok(NAME, "in use; it was read when the server started"),
+        Err(error) if is_about_rights(&error) => {
+            Finding::fail(NAME, error.to_string(), "give this user the right to read and write it")
+        }
         Err(error) => Finding::fail(
             NAME,
             error.to_string(),
             "restore the whole data directory from a copy; the next start refuses this one",
         ),
     }
+}
+
+/// Whether nothing may be wrong with what is there but who may have it.
+fn is_about_rights(error: &EmbeddedError) -> bool {
+    matches!(error, EmbeddedError::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied)
 }
 
 /// Whether everything in the checkpoint store is what was written. The journal is looked at in any case.
@@ -211,6 +224,9 @@ pub(super) fn stored_bytes(settings: &Settings) -> Finding {
         }
         Err(error @ EmbeddedError::Locked { .. }) => {
             Finding::warn(NAME, error.to_string(), "stop the server, then ask again")
+        }
+        Err(error) if is_about_rights(&error) => {
+            Finding::fail(NAME, error.to_string(), "give this user the right to read and write it")
         }
         Err(error) => Finding::fail(
             NAME,

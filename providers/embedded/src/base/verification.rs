@@ -4,7 +4,10 @@
 //! notice a page that is whole and older than it should be, and every record is decoded. Nothing is written: what redb
 //! would write is held in memory and forgotten.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use redb::{ReadableDatabase, ReadableTable, TableError};
@@ -38,23 +41,31 @@ pub(crate) fn verify(
         .map_err(OpenError::checkpoint(&path))
 }
 
-/// How far the store of `data_dir` holds the journal; none where it holds nothing yet. Nothing else of it is read.
+/// What a look at a checkpoint finds.
+#[derive(Debug, Default)]
+pub(crate) struct Looked {
+    /// How far it holds the journal; none where it holds nothing yet.
+    pub(crate) place: Option<Place>,
+    /// Its file, if one of the two heads of that is not whole. The other one counts.
+    pub(crate) torn: Option<PathBuf>,
+}
+
+/// Looks how far the store of `data_dir` holds the journal. Nothing else of it is read.
 ///
 /// Errors: what a start would refuse it for.
-pub(crate) fn place(
-    storage: &dyn Storage,
-    data_dir: &Path,
-    format: Format,
-) -> Result<Option<Place>, OpenError> {
+pub(crate) fn look(storage: &dyn Storage, data_dir: &Path, format: Format) -> Result<Looked, OpenError> {
     let Some(opened) = open(storage, data_dir)? else {
-        return Ok(None);
+        return Ok(Looked::default());
     };
     let path = file(data_dir);
-    Blocks::open(opened, &path, format.salt, Writes::Forgotten)
-        .map_err(boxed)
-        .and_then(|blocks| database_in(blocks, CACHE_BYTES_ONCE))
-        .and_then(|database| place_in(&database.begin_read().map_err(boxed)?))
-        .map_err(OpenError::checkpoint(&path))
+    let read = || {
+        let blocks = Blocks::open(opened, &path, format.salt, Writes::Forgotten).map_err(boxed)?;
+        let torn = blocks.had_torn_head().then(|| path.clone());
+        let database = database_in(blocks, CACHE_BYTES_ONCE)?;
+        let place = place_in(&database.begin_read().map_err(boxed)?)?;
+        Ok(Looked { place, torn })
+    };
+    read().map_err(OpenError::checkpoint(&path))
 }
 
 /// The file of the store, if it is there.
