@@ -82,8 +82,8 @@ pub fn verify(data_dir: &Path) -> Result<Option<u64>, OpenError> {
 /// What the next start of a data directory will find.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Look {
-    /// In its journal.
-    pub journal: RecoveryReport,
+    /// In its journal; none where that is of an earlier format, which is converted before it is read.
+    pub journal: Option<RecoveryReport>,
     /// The file of the checkpoint store, if one of its two heads is not whole, torn by a crash or damaged: a start goes by the
     /// other one, and writes both again.
     pub torn_head: Option<PathBuf>,
@@ -105,7 +105,7 @@ pub fn look_at_journal(data_dir: &Path) -> Result<Option<Look>, OpenError> {
     }
     let base::Looked { place, torn } = base::look(storage, data_dir, format)?;
     let journal = recovery::look(storage, &journal, format, place)?;
-    Ok(Some(Look { journal, torn_head: torn }))
+    Ok(Some(Look { journal: Some(journal), torn_head: torn }))
 }
 
 /// An open store. Dropping it without [`Embedded::close`] loses what was not externalized, as a crash would.

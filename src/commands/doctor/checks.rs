@@ -175,15 +175,18 @@ fn journal(data_dir: &Path) -> Finding {
     }
     match embedded::look_at_journal(data_dir) {
         Ok(None) => Finding::ok(NAME, "nothing is kept there yet"),
-        Ok(Some(Look { journal: RecoveryReport { records, cut: None }, torn_head: None })) => {
-            Finding::ok(NAME, format!("{records} records, each whole"))
-        }
         Ok(Some(Look { torn_head: Some(file), .. })) => Finding::warn(
             NAME,
             format!("one of the two heads of {} is not whole, torn by a crash or damaged", file.display()),
             "nothing: the next start goes by the other one, and writes both again; if that was no crash, look after the disk",
         ),
-        Ok(Some(Look { journal: RecoveryReport { records, cut: Some(cut) }, .. })) => Finding::warn(
+        Ok(Some(Look { journal: None, .. })) => {
+            Finding::ok(NAME, "not looked at: the next start converts its format, and reads it then")
+        }
+        Ok(Some(Look { journal: Some(RecoveryReport { records, cut: None }), .. })) => {
+            Finding::ok(NAME, format!("{records} records, each whole"))
+        }
+        Ok(Some(Look { journal: Some(RecoveryReport { records, cut: Some(cut) }), .. })) => Finding::warn(
             NAME,
             format!(
                 "{records} whole records, and {} torn bytes behind them in {}",

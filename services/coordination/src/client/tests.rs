@@ -31,3 +31,26 @@ fn a_client_whose_queue_has_restarted_is_told_to_come_again() {
         }
     });
 }
+
+/// C-6: the row says how long it was silent before its last renewal, and whoever judges it believes that.
+#[test]
+fn a_silent_client_speaks_until_its_timeout_is_over_from_its_last_word() {
+    simulated::run(async {
+        let stage = Stage::new(Options::default(), Config::default()).await;
+        let shared = stage.shared(stage.store()).await;
+        let mut client = stage.client(&shared, 1).await;
+        let (began, eighth) = (shared.clock.monotonic(), TIMEOUT / (2 * RENEWALS_PER_TIMEOUT));
+        client.shared.clock.sleep(eighth).await;
+        client.is_here();
+        // Heard after an eighth, renewed after two, said to be silent after six.
+        for eighths in [1, 2, 6, 8] {
+            let due = began + eighth * eighths;
+            shared.clock.sleep(due.since(shared.clock.monotonic())).await;
+            client.pump(&mut Vec::new()).await.expect("its lease holds");
+        }
+        assert_eq!(stage.row(client.session()).await.silent_before, Some(eighth));
+        shared.clock.sleep(eighth).await;
+        let pumped = client.pump(&mut Vec::new()).await;
+        assert!(matches!(pumped, Err(Ended::LeaseLost)), "{pumped:?}");
+    });
+}

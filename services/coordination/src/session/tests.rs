@@ -82,3 +82,29 @@ fn no_transition_is_made_by_what_the_store_has_lost() {
         });
     }
 }
+
+/// C-6: of which renewal it was said that its client is silent, and of no other one.
+#[test]
+fn silence_is_said_of_one_renewal() {
+    simulated::run(async {
+        let (sessions, mut basis) = (Sessions::new(World::new(1).key_value()), Basis::default());
+        let basis = &mut basis;
+        assert!(sessions.create(SESSION, PASSWORD, GRANTED, basis).await.expect("calm"));
+        let before = Duration::from_secs(3);
+        let silent_before = |moved: Result<Moved>| match moved.expect("calm") {
+            Moved::Done(row) => Ok(row.silent_before),
+            Moved::Refused(row) => Err(row.expect("it is there").silent_before),
+        };
+        let said = sessions.say_silent(SESSION, 1, 0, before, basis).await;
+        assert_eq!(silent_before(said), Ok(Some(before)));
+        assert_eq!(silent_before(sessions.renew(SESSION, 1, basis).await), Ok(None));
+        let late = sessions.say_silent(SESSION, 1, 0, before, basis).await;
+        assert_eq!(silent_before(late), Err(None), "it was heard since");
+        let said = sessions.say_silent(SESSION, 1, 1, before, basis).await;
+        assert_eq!(silent_before(said), Ok(Some(before)));
+        let attached = sessions.attach(SESSION, PASSWORD, GRANTED, basis).await;
+        assert_eq!(silent_before(attached), Ok(None));
+        let late = sessions.say_silent(SESSION, 1, 2, before, basis).await;
+        assert_eq!(silent_before(late), Err(None), "another connection speaks for it");
+    });
+}
