@@ -4,7 +4,8 @@
 //! one with few. An entry is written before the create it stands for is decided and removed after the
 //! delete is installed: it may outlive its znode, or name one that never came to be, and whoever reads the
 //! index looks at the znode's owner. An entry names the create it was written for, so that a writer who is late in
-//! removing it leaves the entry of a znode that was made again meanwhile.
+//! removing it leaves the entry of a znode that was made again meanwhile; and one who is late in writing it leaves a
+//! later one as it is. So as long as the znode is there, its entry is.
 
 use std::sync::Arc;
 
@@ -36,7 +37,9 @@ impl Ephemerals {
     pub async fn add(&self, create: UpdateId, path: &str, basis: &mut Basis) -> Result<()> {
         let mut attributes = vec![(CREATE.into(), Value::Integer(create.sequence as i64))];
         attributes.extend(keys::beside(path));
-        self.update(Update::put(key(create.session, path), attributes), basis).await
+        let is_earlier = Condition::attribute(CREATE, Test::Below(create.sequence as i64));
+        let is_news = Condition::Any(vec![Condition::Absent, is_earlier]);
+        self.update(Update::put(key(create.session, path), attributes).when(is_news), basis).await
     }
 
     /// Notes that the ephemeral made at `path` by `create` is gone.
