@@ -20,8 +20,11 @@ struct Arguments {
     /// Clients at once at each node.
     #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     clients: u32,
+    /// Transactions of each client before those that are measured.
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    warm_up: u32,
     /// Transactions of each client.
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     transactions: u32,
     /// How unequal the keys' heat is: the exponent of Zipf's law.
     #[arg(long, default_value_t = 1.0)]
@@ -45,7 +48,7 @@ fn main() -> Result<()> {
     let mix = Mix { zipf: arguments.zipf, clients, transactions, ..Mix::default() };
     let mut scales: Vec<Scale> = Vec::new();
     for &nodes in &arguments.nodes {
-        let scale = scaling::measure(nodes.into(), mix, arguments.seed)?;
+        let scale = scaling::measure(nodes.into(), mix, arguments.warm_up as usize, arguments.seed)?;
         eprintln!("{nodes} nodes: {:.0} per virtual second", scale.figures.per_second);
         scales.push(scale);
     }

@@ -12,6 +12,7 @@ use serde::Serialize;
 use simulated::{Options, World};
 use simulation::transactions::{
     ensemble::Ensemble,
+    history::Order,
     mortal::Life,
     network::{Network, Trouble},
     workload::Mix,
@@ -44,8 +45,9 @@ pub struct Scale {
     pub cpu_us: f64,
 }
 
-/// Runs `mix` with its clients and its transactions at each of `nodes` nodes.
-pub fn measure(nodes: usize, mix: Mix, seed: u64) -> Result<Scale> {
+/// Runs `mix` with its clients and its transactions at each of `nodes` nodes, after as many clients have made `warm_up` each:
+/// a node's memory is empty at first, but for what it has written itself.
+pub fn measure(nodes: usize, mix: Mix, warm_up: usize, seed: u64) -> Result<Scale> {
     let all = Mix { clients: mix.clients * nodes, transactions: mix.transactions * nodes, ..mix };
     simulated::run(async {
         let options = Options { latency: Some(STORE_LATENCY), durable_at_once: true, ..Options::default() };
@@ -54,9 +56,14 @@ pub fn measure(nodes: usize, mix: Mix, seed: u64) -> Result<Scale> {
         let first = engines.first().context("there is a node")?;
         let order = run::prepare(&mut Target::engine(first), &all).await?;
         tokio::time::sleep(HEARD_AFTER).await;
-        let targets = (0..all.clients).map(|client| Target::engine(&engines[client % nodes])).collect();
+        let targets =
+            || (0..all.clients).map(|client| Target::engine(&engines[client % nodes])).collect::<Vec<_>>();
+        if warm_up > 0 {
+            let before = Mix { transactions: warm_up * all.clients, ..all };
+            run::run(targets(), before, !seed, Watching::Times, Order::default()).await?;
+        }
         let (calls_before, cpu_before) = (world.trace().port_calls(), own_cpu()?);
-        let figures = run::run(targets, all, seed, Watching::Times, order).await?;
+        let figures = run::run(targets(), all, seed, Watching::Times, order).await?;
         let (calls, cpu) = (world.trace().port_calls() - calls_before, own_cpu()?.saturating_sub(cpu_before));
         drop(services);
         let each = |sum: f64| sum / figures.transactions.max(1) as f64;

@@ -75,6 +75,11 @@ impl Core {
         let Some(after) = begin.after else { return Ok(Timestamp::default()) };
         let After { version, position } = after;
         let mut is_heard = self.view().heard.contains(position);
+        if !is_heard && self.view().received(position.log) >= position.slot {
+            // Nobody who asks for it waits until it would be merged with others.
+            self.view().merge_gathered(node);
+            is_heard = self.view().heard.contains(position);
+        }
         if !is_heard && !self.is_alone() && position.log != node.id && position.log <= NodeId::MAX {
             is_heard = self.follow(node, position.log).await? >= position.slot;
         }

@@ -36,6 +36,7 @@ use crate::{
     Error, Result,
     broken::Broken,
     engine::{Core, View},
+    gathering::Told,
     heard::Heard,
     membership::Address,
     model::{Key, NodeId, Version},
@@ -363,10 +364,14 @@ impl Core {
     pub(crate) fn standing(&self, node: &Node) -> Standing {
         let horizon = self.own_horizon(node).heard;
         let view = self.view();
+        let mut received = (*view.heard).clone();
+        for (log, slot) in view.gathered.through() {
+            received.advance(log, slot);
+        }
         Standing {
             wall_ms: self.clock.now().0,
             timestamp: node.log.highest(),
-            heard: (*view.heard).clone(),
+            heard: received,
             horizon,
             dropped: (*view.dropped).clone(),
         }
@@ -403,30 +408,48 @@ impl Core {
     }
 
     /// Another node says what has happened there.
-    pub(crate) fn hear_announced(&self, node: &Arc<Node>, from: NodeId, announcement: Announcement) {
+    pub(crate) fn hear_announced(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        from: NodeId,
+        announcement: Announcement,
+    ) {
         let Announcement { standing, from: first, through, last, records } = announcement;
         self.hear_standing(node, from, &standing);
         let records: Vec<_> =
             records.into_iter().map(|record| Arc::new(CommitRecord::from(record))).collect();
-        let now = self.clock.monotonic();
-        let mut view = self.view();
-        if !view.is_served_by(node) {
-            return;
+        // Whatever commits here from now on comes above it (T-1), also before it is merged.
+        for record in &records {
+            node.log.observe(record.version.timed());
         }
-        view.hear_records(node, &records);
-        let is_next = first <= view.heard.through(from).saturating_add(1);
-        if is_next || self.config.is_broken(Broken::AdvancesOverGaps) {
-            Arc::make_mut(&mut view.heard).advance(from, through);
-            let peer = view.neighbours.peer(from, now);
-            peer.announced = now;
-            let hangs = through < last;
-            peer.undecided = match peer.undecided {
-                Some((slot, since)) if hangs && slot == through => Some((slot, since)),
-                _ => hangs.then_some((through, now)),
-            };
-        } else {
-            view.neighbours.fall_behind(from);
-            drop(view);
+        let now = self.clock.monotonic();
+        let (is_next, is_news) = {
+            let mut view = self.view();
+            if !view.is_served_by(node) {
+                return;
+            }
+            let received = view.received(from);
+            let is_next =
+                first <= received.saturating_add(1) || self.config.is_broken(Broken::AdvancesOverGaps);
+            if is_next {
+                let peer = view.neighbours.peer(from, now);
+                peer.announced = now;
+                let hangs = through < last;
+                peer.undecided = match peer.undecided {
+                    Some((slot, since)) if hangs && slot == through => Some((slot, since)),
+                    _ => hangs.then_some((through, now)),
+                };
+                if self.config.is_broken(Broken::HearsBeforeMerging) {
+                    Arc::make_mut(&mut view.heard).advance(from, through);
+                }
+            } else {
+                view.neighbours.fall_behind(from);
+            }
+            (is_next, through > received || !records.is_empty())
+        };
+        let told = Told { from, through: is_next.then_some(through), records };
+        self.gather(node, from, is_news.then_some(told));
+        if !is_next {
             node.following.notify_one();
         }
     }

@@ -26,6 +26,8 @@ pub enum Broken {
     AcceptsAnyClock,
     /// What is announced is passed over whether or not all before it was heard.
     AdvancesOverGaps,
+    /// What is announced counts as heard before it is merged.
+    HearsBeforeMerging,
     /// A commit is not announced that is superseded where it was made, whatever its receiver has heard.
     PrunesByItself,
     /// T-2: a log is followed by timestamps: what lies below the highest known is not looked at.

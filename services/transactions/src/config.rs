@@ -49,6 +49,8 @@ pub struct Config {
     pub read_bytes_max: usize,
     /// How long a read waits for others to let go of their values.
     pub read_wait_max: Duration,
+    /// For how long announcements of others are gathered at the most, to become visible together.
+    pub gathered_for: Duration,
     /// Memory for what was committed here lately; beyond it the collector reads the oldest back from the store.
     pub recent_bytes_max: usize,
     /// Memory for the key version index; the coldest entries go, the next read loads them.
@@ -115,6 +117,7 @@ impl Default for Config {
             node_buffer_bytes_max: 256 << 20,
             read_bytes_max: 256 << 20,
             read_wait_max: Duration::from_secs(3),
+            gathered_for: Duration::from_millis(500),
             recent_bytes_max: 16 << 20,
             index_bytes_max: 128 << 20,
             data_cache_bytes_max: 256 << 20,

@@ -2,6 +2,8 @@
 //!
 //! Bounded by bytes; the coldest go. Its hash is fixed, so that one seed gives the same evictions.
 
+use std::sync::atomic::{AtomicU8, Ordering};
+
 use bytes::Bytes;
 use foldhash::fast::FixedState;
 use quick_cache::{
@@ -21,18 +23,28 @@ const VALUE_BYTES_TYPICAL: u64 = 1 << 10;
 /// Which value: the attempt and its write.
 type Name = (Attempt, u32);
 
+/// How warm a value is that was written or read here: so many successors of it are kept before somebody asks for them.
+const WARM: u8 = 4;
+
+/// A value, and how warm it is.
+#[derive(Debug)]
+struct Held {
+    value: Bytes,
+    warmth: AtomicU8,
+}
+
 #[derive(Debug, Clone)]
 struct Weigh;
 
-impl Weighter<Name, Bytes> for Weigh {
-    fn weight(&self, _: &Name, value: &Bytes) -> u64 {
-        ENTRY_BYTES + value.len() as u64
+impl Weighter<Name, Held> for Weigh {
+    fn weight(&self, _: &Name, held: &Held) -> u64 {
+        ENTRY_BYTES + held.value.len() as u64
     }
 }
 
 /// Values that were written or read lately.
 #[derive(Debug)]
-pub struct DataCache(Cache<Name, Bytes, Weigh, FixedState>);
+pub struct DataCache(Cache<Name, Held, Weigh, FixedState>);
 
 impl DataCache {
     /// A cache of at most about `bytes_max`.
@@ -43,13 +55,29 @@ impl DataCache {
 
     /// The value of a write.
     pub fn get(&self, attempt: Attempt, write: u32) -> Option<Bytes> {
-        self.0.get(&(attempt, write)).cloned()
+        let held = self.0.get(&(attempt, write))?;
+        held.warmth.store(WARM, Ordering::Relaxed);
+        Some(held.value.clone())
     }
 
-    /// Keeps a value.
+    /// How warm the value of a write is: zero if it is not here, or neither it nor one of those that it followed was read.
+    pub fn warmth(&self, attempt: Attempt, write: u32) -> u8 {
+        self.0.peek(&(attempt, write)).map_or(0, |held| held.warmth.load(Ordering::Relaxed))
+    }
+
+    /// Keeps a value that was written or read.
     pub fn insert(&mut self, attempt: Attempt, write: u32, value: Bytes) {
-        if value.len() <= VALUE_BYTES_MAX {
-            self.0.insert((attempt, write), value);
+        self.keep(attempt, write, Held { value, warmth: WARM.into() });
+    }
+
+    /// Keeps a value that nobody has asked for as yet, and that follows one of some warmth.
+    pub fn insert_ahead(&mut self, attempt: Attempt, write: u32, value: Bytes, warmth: u8) {
+        self.keep(attempt, write, Held { value, warmth: warmth.saturating_sub(1).into() });
+    }
+
+    fn keep(&mut self, attempt: Attempt, write: u32, held: Held) {
+        if held.value.len() <= VALUE_BYTES_MAX {
+            self.0.insert((attempt, write), held);
         }
     }
 
@@ -87,5 +115,19 @@ mod tests {
         assert!(kept > 10, "{kept}");
         cache.clear();
         assert_eq!(cache.bytes(), 0);
+    }
+
+    #[test]
+    fn what_follows_a_value_cools_until_it_is_read() {
+        let mut cache = DataCache::new(10_000);
+        let attempt = |sequence| Attempt { node: NodeId(1), sequence };
+        cache.insert(attempt(0), 1, Bytes::new());
+        for sequence in 0..6 {
+            let warmth = cache.warmth(attempt(sequence), 1);
+            assert_eq!(u64::from(warmth), 4_u64.saturating_sub(sequence));
+            cache.insert_ahead(attempt(sequence + 1), 1, Bytes::new(), warmth);
+        }
+        cache.get(attempt(6), 1);
+        assert_eq!((cache.warmth(attempt(6), 1), cache.warmth(attempt(7), 1)), (4, 0));
     }
 }

@@ -27,6 +27,7 @@ use crate::{
     effects::{Destinations, Effect, Known},
     figures::{Counters, Figures},
     forward::Owner,
+    gathering::Gathered,
     heard::Heard,
     index::Index,
     keyspace::Keyspaces,
@@ -109,6 +110,8 @@ pub(crate) struct View {
     pub(crate) keyspaces: Keyspaces,
     /// The other nodes.
     pub(crate) neighbours: Neighbours,
+    /// What they have told, and is not merged.
+    pub(crate) gathered: Gathered,
 }
 
 /// What runs for the engine; bounded by the attempts that are open and those that have effects to send.
@@ -139,6 +142,7 @@ impl Engine {
             is_timer_armed: false,
             keyspaces: Keyspaces::new(),
             neighbours: Neighbours::default(),
+            gathered: Gathered::default(),
         };
         let reading = config.read_bytes_max.min(Semaphore::MAX_PERMITS);
         let core = Core {

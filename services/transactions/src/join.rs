@@ -86,6 +86,7 @@ impl Core {
             view.heard = Arc::new(heard);
             view.dropped = Arc::new(dropped);
             view.neighbours = crate::broadcast::Neighbours::default();
+            view.gathered = crate::gathering::Gathered::default();
             view.node = Some(Arc::clone(&node));
         }
         self.starts.send_replace(());

@@ -62,6 +62,7 @@ mod fault_manager;
 mod figures;
 mod follower;
 mod forward;
+mod gathering;
 pub mod heard;
 mod housekeeping;
 pub mod hybrid_clock;

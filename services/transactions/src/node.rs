@@ -28,6 +28,8 @@ pub(crate) struct Node {
     pub(crate) log: NodeLog,
     /// Woken when there may be something to tidy.
     pub(crate) work: Notify,
+    /// Woken when every other node has told something, and all of it waits to be merged.
+    pub(crate) all_told: Notify,
     /// When it began to serve.
     pub(crate) started: Monotonic,
     pub(crate) packs: Packs,
@@ -60,6 +62,7 @@ impl Node {
             store,
             log,
             work: Notify::new(),
+            all_told: Notify::new(),
             started: core.clock.monotonic(),
             packs: Packs::new(&core.config),
             secret,

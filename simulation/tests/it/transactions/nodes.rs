@@ -89,6 +89,12 @@ fn passing_over_gaps_is_caught() {
     forgetful().without(Broken::AdvancesOverGaps).is_caught("not seen", SEEDS_UNTIL_CAUGHT);
 }
 
+/// T5, T14, broken: what is gathered counts as heard.
+#[test]
+fn hearing_before_merging_is_caught() {
+    two(Weather::Slow).without(Broken::HearsBeforeMerging).is_caught("not seen", SEEDS_UNTIL_CAUGHT);
+}
+
 /// Nodes that remember so few of their commits that others have to read them in the store.
 fn forgetful() -> Scenario {
     let mut scenario = troubled();
