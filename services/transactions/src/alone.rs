@@ -1,8 +1,7 @@
 //! Serving a store alone that others could serve too.
 //!
-//! Some of what the engine does is made for one node: the sequencer of serializable transactions, and packs. A store with
-//! sequenced keyspaces, or one that was given objects, is therefore served by one of its processes at a time, as the lock of an
-//! embedded store would have it. The others stand in line and take over.
+//! Packs are made for one node. A store that was given objects is therefore served by one of its processes at a time, as the lock
+//! of an embedded store would have it. The others stand in line and take over.
 //!
 //! ```text
 //!  what says so is in the store ──▶ a member, at the end of the line ──▶ first in it ──▶ a start like that of a lone node
@@ -13,9 +12,6 @@
 //! after it was written: behind all who share. The first in line is a member whose predecessors are none any more, and a lease
 //! ends before a membership does. Two who are to be alone are never first at a time.
 //!
-//! The first serializable begin says so for its keyspace ([`Core::serve_alone`]) where there is no other member, and has the node
-//! start over, at the end of the line like everybody. Were there others after all, they go on sharing until they end.
-//!
 //! Dies anywhere: what says so stays, and the next first in line serves.
 
 use std::{
@@ -24,8 +20,8 @@ use std::{
 };
 
 use crate::{
-    Error, Result, broken::Broken, engine::Core, keyspace, membership::Office, model::KeyspaceId,
-    model::NodeId, node::Node, pack, registry, store::Store,
+    Error, Result, broken::Broken, engine::Core, membership::Office, model::NodeId, node::Node, pack,
+    registry, store::Store,
 };
 
 /// How often the place in line is looked at, beside each change of the members.
@@ -34,10 +30,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 const IN_LINE_MAX: Duration = Duration::from_secs(5);
 /// How often the lease of a lone node is looked at.
 const MIND_EVERY: Duration = Duration::from_millis(500);
-/// How long it is waited for a node to be missed that is gone.
-const ALONE_MAX: Duration = Duration::from_secs(3);
-/// How long it may take to start over as a lone node.
-const START_MAX: Duration = Duration::from_secs(4);
 
 /// How a start ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +54,7 @@ impl Core {
             // The same at each start.
             self.home.get_or_init(|| home);
         }
-        Ok(self.peers.is_none() || had_objects || !keyspace::list_marked(store).await?.is_empty())
+        Ok(self.peers.is_none() || had_objects)
     }
 
     /// A new node that serves alone: where others could, once it is its turn.
@@ -117,54 +109,5 @@ impl Core {
                 core.clock.sleep(MIND_EVERY).await;
             }
         });
-    }
-
-    /// Returns once there is no other node. Errors: `Invalid` if others are members; `Unavailable` if one may be.
-    async fn wait_until_alone(&self, node: &Arc<Node>) -> Result<()> {
-        let began = self.clock.monotonic();
-        loop {
-            if !self.others(node).is_empty() {
-                return Err(Error::Invalid(
-                    "serializable transactions are for a store with one node, and several share this one",
-                ));
-            }
-            // One that has just begun may not be known as a member yet, and one that has died still be taken for one.
-            let first = self.view().neighbours.first_uncounted();
-            let rows = registry::list_from(&node.store, first).await?;
-            if rows.iter().all(|row| row.node == node.id || row.is_resolved) {
-                return Ok(());
-            }
-            if self.clock.monotonic().since(began) >= ALONE_MAX {
-                return Err(Error::unavailable("another node may share the store"));
-            }
-            self.clock.sleep(LOOK_EVERY).await;
-        }
-    }
-
-    /// Has the store served by one node from now on, this one if nobody was faster, since `keyspace` is to be sequenced. All that
-    /// is open here ends. Errors: `Invalid` if others share the work; `Unavailable`: begin again.
-    pub(crate) async fn serve_alone(&self, node: &Arc<Node>, keyspace: KeyspaceId) -> Result<()> {
-        let mut starts = self.starts.subscribe();
-        let _one_at_a_time = self.marking.lock().await;
-        if !self.is_alone() {
-            self.wait_until_alone(node).await?;
-            let point = keyspace::mark(&node.store, keyspace).await?;
-            node.store.externalize(point).await?;
-            tracing::info!("the store is served by one node at a time from now on");
-            // Otherwise its own former self would stand before it in the line.
-            self.membership.leave().await;
-            node.store.fall();
-        }
-        let serves_alone = async {
-            while !self.is_alone() || self.has_fallen() {
-                // The core holds the sender.
-                let _ = starts.changed().await;
-            }
-        };
-        tokio::select! {
-            biased;
-            () = serves_alone => Ok(()),
-            () = self.clock.sleep(START_MAX) => Err(Error::unavailable("the node starts over")),
-        }
     }
 }

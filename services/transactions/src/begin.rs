@@ -32,13 +32,8 @@ const TOKEN_SLACK_MS: u64 = 10_000;
 
 impl Core {
     pub(crate) async fn begin(self: &Arc<Self>, begin: Begin) -> Result<Shown<Begun>> {
-        let mut node = self.serving()?;
+        let node = self.serving()?;
         self.may_answer(&node)?;
-        if begin.isolation == Isolation::Serializable && !self.is_alone() {
-            let keyspace = begin.keyspaces.first().copied().unwrap_or_default();
-            self.serve_alone(&node, keyspace).await?;
-            node = self.serving()?;
-        }
         self.check_clock()?;
         self.view().open.check_room(&self.config)?;
         let terms = Box::pin(self.agree(&node, &begin)).await?;
@@ -82,6 +77,9 @@ impl Core {
         }
         if !is_heard && !self.is_alone() && position.log != node.id && position.log <= NodeId::MAX {
             is_heard = self.follow(node, position.log).await? >= position.slot;
+        } else if !is_heard && !self.is_alone() && position.log == NodeId::SEQUENCER {
+            self.follow_sequencer(node).await?;
+            is_heard = self.view().heard.contains(position);
         }
         let is_known = match version.slot() {
             Some(slot) => position == Position { log: NodeId::SEQUENCER, slot } && is_heard,
@@ -111,10 +109,8 @@ impl Core {
         for keyspace in keyspaces {
             self.sequence_keyspace(node, *keyspace).await?;
         }
-        if let Some(sequencer) = node.sequencer()
-            && !self.config.is_broken(Broken::ReadsAtWhatItHeard)
-        {
-            sequencer.confirm().await?;
+        if !self.config.is_broken(Broken::ReadsAtWhatItHeard) {
+            self.follow_sequencer(node).await?;
         }
         Ok(Terms { after, keyspaces: Some(keyspaces.into()) })
     }
@@ -153,7 +149,12 @@ impl Core {
     }
 
     /// Takes the row of a name. An earlier attempt that was handed over is decided first.
-    async fn take_row(&self, node: &Arc<Node>, id: &TransactionId, attempt: Attempt) -> Result<Decided> {
+    async fn take_row(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        id: &TransactionId,
+        attempt: Attempt,
+    ) -> Result<Decided> {
         loop {
             let taken = node.store.begin_named(id, attempt).await?;
             let Decided::Refused(Some(Decision { attempt: earlier, state: State::Prepared, .. }), _) = taken

@@ -337,7 +337,8 @@ impl Core {
             let nothing = Announcement { standing, from, through, last, records: Vec::new() };
             return (nothing, DurabilityPoint::DURABLE);
         }
-        let (mut records, through) = view.recent.commits(from, decided, ANNOUNCED_BYTES_MAX);
+        let (commits, through) = view.recent.commits(from, decided, ANNOUNCED_BYTES_MAX);
+        let mut records: Vec<_> = commits.into_iter().map(|(_, record)| record).collect();
         let is_too_large = records.iter().any(|record| record.bytes_len() > RECORD_BYTES_MAX);
         if is_too_large {
             // The receiver finds a gap, and reads it in the store.

@@ -190,9 +190,20 @@ impl Core {
             Ok::<_, crate::Error>((key, entry))
         });
         let entries: BTreeMap<_, _> = looks.buffered(LOOKS_AT_ONCE).try_collect().await?;
-        let mut plan = plan(&entries, horizon);
+        self.collect_entries(node, &entries, horizon, may_be_released).await
+    }
+
+    /// The same of what is known of them.
+    async fn collect_entries(
+        &self,
+        node: &Arc<Node>,
+        entries: &BTreeMap<Key, Arc<IndexEntry>>,
+        horizon: &Heard,
+        may_be_released: &(dyn Fn(&CommitRecord) -> bool + Sync),
+    ) -> Result<()> {
+        let mut plan = plan(entries, horizon);
         if self.config.is_broken(Broken::CollectsWholeTransactions) {
-            plan.retain(|superseded| is_wholly_superseded(&superseded.record, &entries));
+            plan.retain(|superseded| is_wholly_superseded(&superseded.record, entries));
         }
         self.delete_versions(node, &plan).await?;
         let released = plan.into_iter().filter(|superseded| may_be_released(&superseded.record));

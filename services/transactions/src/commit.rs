@@ -125,7 +125,7 @@ impl Core {
             } else {
                 let mut commit =
                     Commit::new(&core, &transaction, (buffer, spills), effects.into_effects(), read);
-                match core.order_of(&transaction, &commit.writes).await {
+                match core.order_of(&transaction, &commit.writes) {
                     Ok(Order::Sequenced) => commit.run_sequenced(observed).await,
                     Ok(Order::Timed { _under_way }) => commit.run().await,
                     Err(error) => commit.give_up(None, error),

@@ -91,15 +91,16 @@ impl Core {
         effects: &[Effect],
     ) -> Result<()> {
         let Transaction { id, attempt, node, .. } = transaction;
-        if node.sequencer().is_some() {
-            // It was handed over, and is not in the log.
+        let is_sequenced = self.view().keyspaces.are_any_sequenced();
+        if is_sequenced {
+            // It may be handed over, and is not in the log, nor will it be.
             node.store.settle_aborted(id, *attempt).await?;
         }
         if transaction.is_named() {
             node.store.close_named(id, *attempt).await?;
         } else if slot.is_some() {
             node.store.close_generated(id, *attempt).await?;
-        } else if node.sequencer().is_some() {
+        } else if is_sequenced {
             // Of a generated id that was not announced nobody knows, and nothing else would ever take the row away.
             node.store.drop_aborted(id, *attempt).await?;
         }

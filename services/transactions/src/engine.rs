@@ -348,7 +348,7 @@ impl Core {
 
     fn why_not(&self) -> Error {
         Error::unavailable(if *self.stands_by.borrow() {
-            "another process serves the store, which has packs or serializable transactions, alone"
+            "another process serves the store, which has packs, alone"
         } else {
             "the node starts"
         })

@@ -30,6 +30,7 @@ use crate::{
     node::Node,
     records::{Entry, StoredSlot, decode},
     registry::{self, NodeRow},
+    resolve::Closing,
     store::Decision,
 };
 
@@ -102,7 +103,8 @@ impl Core {
 
     /// Resolves the log of a node that is gone, if nobody has, and takes care of all it left.
     async fn take_over(self: &Arc<Self>, node: &Arc<Node>, row: NodeRow) -> Result<()> {
-        let row = if row.is_resolved { row } else { self.resolve(&node.store, row, None).await? };
+        let row =
+            if row.is_resolved { row } else { self.resolve(&node.store, row, Closing::ByLog(node)).await? };
         self.follow(node, row.node).await?;
         if !row.is_sent {
             let left = self.find_unsent_of(&node.store, row.node).await?;

@@ -66,6 +66,10 @@ impl Core {
     /// Reads what `log` announces behind what is heard of it. Returns the last slot there is: everything that has committed up
     /// to there is merged.
     pub(crate) async fn follow(&self, node: &Arc<Node>, log: NodeId) -> Result<u64> {
+        if log == NodeId::SEQUENCER {
+            self.follow_sequencer(node).await?;
+            return Ok(node.followed.through());
+        }
         // Asked before: what is read after it is all there will ever be.
         let row = registry::get(&node.store, log).await?;
         let fenced = FencedLog::new(node.store.key_value().clone(), layout::log(log));

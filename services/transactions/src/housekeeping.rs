@@ -147,6 +147,17 @@ impl Core {
         Some(own.minimum(&others))
     }
 
+    /// Up to which slot of the sequencer's log everybody agrees to need nothing older.
+    pub(crate) async fn agreed_of_sequencer(&self, node: &Node) -> Result<u64> {
+        let through = |heard: &Heard| heard.through(NodeId::SEQUENCER);
+        let agreed = through(self.view().neighbours.agreed());
+        let is_more = self.agreeable_to_members(node).is_some_and(|heard| through(&heard) > agreed);
+        if is_more {
+            self.count(node).await?;
+        }
+        Ok(through(self.view().neighbours.agreed()))
+    }
+
     /// Counts who lives. Whatever they agree on holds for all who join later, too. Errors: this node does not count any more.
     async fn count(&self, node: &Node) -> Result<()> {
         let first = self.view().neighbours.first_uncounted();
@@ -158,7 +169,11 @@ impl Core {
         }
         self.view().neighbours.count(&rows);
         if let Some(agreed) = self.agreeable(node) {
-            self.view().neighbours.agree(&agreed);
+            let mut view = self.view();
+            view.neighbours.agree(&agreed);
+            // Long before any deletion goes that a slot has decided: all hear of it.
+            let sequenced = agreed.through(NodeId::SEQUENCER);
+            Arc::make_mut(&mut view.dropped).advance(NodeId::SEQUENCER, sequenced);
         }
         Ok(())
     }

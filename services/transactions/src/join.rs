@@ -43,6 +43,8 @@ impl Core {
     /// Begins to serve beside others. Errors: as those of any start; the next try takes another id.
     pub(crate) async fn join_others(self: &Arc<Self>, store: Arc<Store>) -> Result<()> {
         let id = self.become_one_of_several(&store).await?;
+        // Whoever marks a keyspace after this finds this node's row.
+        let marked = keyspace::list_marked(&store).await?;
         let secret = self.secret_of(&store).await?;
         let writer = self.begin_log(&store, id).await?;
         let clock = Arc::clone(&self.clock);
@@ -74,6 +76,13 @@ impl Core {
             heard.merge(&standing.heard);
             dropped.merge(&standing.dropped);
         }
+        if !marked.is_empty() || heard.through(NodeId::SEQUENCER) > 0 {
+            let start = FencedLog::new(Arc::clone(&self.key_value), layout::sequencer_log());
+            let start = node.store.again(|| start.start()).await?;
+            dropped.advance(NodeId::SEQUENCER, start.next.0 - 1);
+            self.follow_sequencer(&node).await?;
+            heard.advance(NodeId::SEQUENCER, node.followed.through());
+        }
         if told.is_empty() {
             for row in rows.iter().filter(|row| !row.is_resolved && row.node != id) {
                 self.hear_log(&node, row.node, &mut heard, &mut dropped).await?;
@@ -87,6 +96,7 @@ impl Core {
             view.dropped = Arc::new(dropped);
             view.neighbours = crate::broadcast::Neighbours::default();
             view.gathered = crate::gathering::Gathered::default();
+            view.keyspaces.start_with(&marked);
             view.node = Some(Arc::clone(&node));
         }
         self.starts.send_replace(());
@@ -94,6 +104,7 @@ impl Core {
         self.announce_for_ever(&node);
         self.follow_for_ever(&node);
         self.look_after_others(&node);
+        self.sequence_for_ever(&node);
         self.keep_house(node, Vec::new());
         Ok(())
     }
@@ -104,7 +115,7 @@ impl Core {
         self.membership.join(id).await?;
         registry::put_row(store, id, self.clock.now()).await?;
         // Whoever is to serve alone stands in line behind who has found nothing here.
-        if pack::has_home(store).await? || !keyspace::list_marked(store).await?.is_empty() {
+        if pack::has_home(store).await? {
             return Err(Error::unavailable("the store is served by one node at a time from now on"));
         }
         Ok(id)

@@ -5,23 +5,28 @@
 //! serializable begin that uses a keyspace marks it, for good:
 //!
 //! ```text
-//!  plain ──▶ marking: the row says so, and this node is still the one that serves
-//!        ──▶ commits that would write there wait; those under way are waited for
-//!        ──▶ sequenced: the row says so, durably; those who wait go to the sequencer
+//!  plain ──▶ marking: the row says so
+//!        ──▶ every node stops giving timestamps there: what commits from then on goes to the sequencer, which decides
+//!            nothing there yet; what is under way with a timestamp is waited for. A node that does not answer is waited for
+//!            until its log is sealed and resolved; one that begins later reads the mark once it has its row
+//!        ──▶ sequenced: the row says so, durably; the sequencer decides, and snapshots are taken
 //! ```
 //!
-//! Dies anywhere: a start that finds the mark finishes it before it serves, since the logs of all earlier starts are sealed
-//! and resolved by then.
+//! A node takes snapshots there only once it has read what all others had committed with timestamps.
+//!
+//! Dies anywhere: every step can be repeated, and whoever is the sequencer finishes what it finds marked. A node that is alone
+//! finishes it at its start, before it serves, since the logs of all earlier starts are sealed and resolved by then.
 //!
 //! Invariants
 //! - No commit is given a timestamp in a keyspace where one is given a slot: versions of before are older than all after.
-//! - A node that was taken for dead marks nothing that its successor does not find: it looks whether it serves after it
+//! - A lone node that was taken for dead marks nothing that its successor does not find: it looks whether it serves after it
 //!   has written the mark, and its successor reads the marks after it has said that it does not.
 //! - A commit writes in keyspaces of one kind.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    time::Duration,
 };
 
 use ports::{
@@ -35,8 +40,9 @@ use crate::{
     broken::Broken,
     engine::{Core, View},
     layout,
-    model::KeyspaceId,
+    model::{KeyspaceId, NodeId},
     node::Node,
+    peers::{Answer, Message},
     records::Write,
     registry,
     store::Store,
@@ -50,21 +56,31 @@ const SEQUENCED: i64 = 2;
 /// Rows read in one page.
 const PAGE_ROWS: usize = 1_000;
 
-/// Every keyspace that is sequenced, or was being marked.
-pub(crate) async fn list_marked(store: &Store) -> Result<BTreeSet<KeyspaceId>> {
+/// The wait before nodes are asked again that did not answer.
+const ASK_EVERY: Duration = Duration::from_millis(250);
+
+/// Every keyspace that is marked, and whether it is sequenced already.
+pub(crate) async fn list_marked(store: &Store) -> Result<BTreeMap<KeyspaceId, bool>> {
     let mut scan = Scan::partition(layout::KEYSPACES, PAGE_ROWS);
-    let mut marked = BTreeSet::new();
+    let mut marked = BTreeMap::new();
     loop {
         let page = store.scan(&scan).await?.value;
-        for (sort, _) in page.items {
+        for (sort, row) in page.items {
             let keyspace = layout::keyspace_of(&sort);
-            marked.insert(keyspace.ok_or_else(|| Error::Corrupt("decode a keyspace".into()))?);
+            let keyspace = keyspace.ok_or_else(|| Error::Corrupt("decode a keyspace".into()))?;
+            marked.insert(keyspace, row.integer(STATE) == Some(SEQUENCED));
         }
         match page.next {
             Some(next) => scan.from = next,
             None => return Ok(marked),
         }
     }
+}
+
+/// Whether `keyspace` is sequenced, and nobody gives timestamps there any more.
+async fn is_sequenced(store: &Store, keyspace: KeyspaceId) -> Result<bool> {
+    let row = store.get(&layout::keyspace(keyspace)).await?.value;
+    Ok(row.is_some_and(|row| row.integer(STATE) == Some(SEQUENCED)))
 }
 
 /// Says that `keyspace` is being marked, or is.
@@ -85,9 +101,10 @@ pub(crate) async fn finish_mark(store: &Store, keyspace: KeyspaceId) -> Result<D
 /// What a node knows of its keyspaces.
 #[derive(Debug)]
 pub(crate) struct Keyspaces {
+    /// Where this node gives no timestamps.
     sequenced: BTreeSet<KeyspaceId>,
-    /// Being marked: commits that would write there wait.
-    marking: Option<KeyspaceId>,
+    /// Those of them where no node does, and all that was committed with timestamps is known here.
+    wholly: BTreeSet<KeyspaceId>,
     /// How many commits under way take a timestamp there.
     timed: BTreeMap<KeyspaceId, usize>,
     changed: watch::Sender<()>,
@@ -97,7 +114,7 @@ impl Keyspaces {
     pub(crate) fn new() -> Self {
         Self {
             sequenced: BTreeSet::new(),
-            marking: None,
+            wholly: BTreeSet::new(),
             timed: BTreeMap::new(),
             changed: watch::Sender::new(()),
         }
@@ -107,21 +124,32 @@ impl Keyspaces {
         self.sequenced.contains(&keyspace)
     }
 
-    /// A start has found these.
-    pub(crate) fn start_with(&mut self, sequenced: BTreeSet<KeyspaceId>) {
-        self.sequenced = sequenced;
-        self.changed.send_replace(());
+    pub(crate) fn is_wholly_sequenced(&self, keyspace: KeyspaceId) -> bool {
+        self.wholly.contains(&keyspace)
     }
 
-    /// How a commit that writes in `keyspaces` is ordered; none: that is being changed.
-    fn kind(&self, keyspaces: &BTreeSet<KeyspaceId>) -> Result<Option<Kind>> {
-        if self.marking.is_some_and(|marking| keyspaces.contains(&marking)) {
-            return Ok(None);
-        }
+    pub(crate) fn are_any_sequenced(&self) -> bool {
+        !self.sequenced.is_empty()
+    }
+
+    /// Those that somebody has begun to mark.
+    pub(crate) fn half_marked(&self) -> Vec<KeyspaceId> {
+        self.sequenced.difference(&self.wholly).copied().collect()
+    }
+
+    /// A start has found these, and nothing is in memory yet.
+    pub(crate) fn start_with(&mut self, marked: &BTreeMap<KeyspaceId, bool>) {
+        self.sequenced = marked.keys().copied().collect();
+        self.wholly =
+            marked.iter().filter(|(_, is_whole)| **is_whole).map(|(keyspace, _)| *keyspace).collect();
+    }
+
+    /// How a commit that writes in `keyspaces` is ordered.
+    fn kind(&self, keyspaces: &BTreeSet<KeyspaceId>) -> Result<Kind> {
         let sequenced = keyspaces.iter().filter(|keyspace| self.is_sequenced(**keyspace)).count();
         match sequenced {
-            0 => Ok(Some(Kind::Timed)),
-            _ if sequenced == keyspaces.len() => Ok(Some(Kind::Sequenced)),
+            0 => Ok(Kind::Timed),
+            _ if sequenced == keyspaces.len() => Ok(Kind::Sequenced),
             _ => Err(Error::Invalid(
                 "a transaction that writes in a sequenced keyspace writes in no plain one",
             )),
@@ -165,76 +193,84 @@ impl Drop for TimedCommit {
     }
 }
 
-/// A keyspace is being marked.
-struct Marking<'a>(&'a Core);
-
-impl Drop for Marking<'_> {
-    fn drop(&mut self) {
-        let keyspaces = &mut self.0.view().keyspaces;
-        keyspaces.marking = None;
-        keyspaces.changed.send_replace(());
-    }
-}
-
 impl Core {
-    /// How a commit of `writes` is ordered. Waits while one of their keyspaces is being marked.
-    pub(crate) async fn order_of(
-        self: &Arc<Self>,
-        transaction: &Transaction,
-        writes: &[Write],
-    ) -> Result<Order> {
+    /// How a commit of `writes` is ordered.
+    pub(crate) fn order_of(self: &Arc<Self>, transaction: &Transaction, writes: &[Write]) -> Result<Order> {
         if transaction.is_serializable() {
             return Ok(Order::Sequenced);
         }
         let keyspaces: BTreeSet<KeyspaceId> = writes.iter().map(|write| write.key.keyspace()).collect();
-        loop {
-            let mut changed = {
-                let mut view = self.view();
-                let known = &mut view.keyspaces;
-                let kind = known.kind(&keyspaces)?;
-                let keeps_timestamps = self.config.is_broken(Broken::ReadAtomicKeepsItsTimestamps);
-                match kind {
-                    Some(Kind::Sequenced) if !keeps_timestamps => return Ok(Order::Sequenced),
-                    Some(_) => {
-                        for keyspace in &keyspaces {
-                            *known.timed.entry(*keyspace).or_default() += 1;
-                        }
-                        let core = Arc::clone(self);
-                        drop(view);
-                        return Ok(Order::Timed { _under_way: TimedCommit { core, keyspaces } });
-                    }
-                    None => known.changed.subscribe(),
-                }
-            };
-            // The view holds the sender.
-            let _ = changed.changed().await;
+        let mut view = self.view();
+        let known = &mut view.keyspaces;
+        let keeps_timestamps = self.config.is_broken(Broken::ReadAtomicKeepsItsTimestamps);
+        if known.kind(&keyspaces)? == Kind::Sequenced && !keeps_timestamps {
+            return Ok(Order::Sequenced);
         }
+        for keyspace in &keyspaces {
+            *known.timed.entry(*keyspace).or_default() += 1;
+        }
+        drop(view);
+        Ok(Order::Timed { _under_way: TimedCommit { core: Arc::clone(self), keyspaces } })
     }
 
-    /// Makes sure that `keyspace` is sequenced.
+    /// Makes sure that `keyspace` is sequenced. Errors: `Unavailable` if that takes too long, and it goes on.
     pub(crate) async fn sequence_keyspace(
         self: &Arc<Self>,
         node: &Arc<Node>,
         keyspace: KeyspaceId,
     ) -> Result<()> {
-        if self.view().keyspaces.is_sequenced(keyspace) {
+        if self.view().keyspaces.is_wholly_sequenced(keyspace) {
             return Ok(());
         }
         let (core, node) = (Arc::clone(self), Arc::clone(node));
         let at_work = node.at_work()?;
-        self.spawn_and_wait(async move {
+        let marked = self.spawn_and_wait(async move {
             let _at_work = at_work;
-            core.mark_alone(&node, keyspace).await
-        })
-        .await
+            core.mark_keyspace(&node, keyspace).await
+        });
+        tokio::select! {
+            biased;
+            marked = marked => marked,
+            () = self.clock.sleep(self.config.commit_answer_timeout) => {
+                Err(Error::unavailable("the keyspace is being marked"))
+            }
+        }
     }
 
-    async fn mark_alone(&self, node: &Arc<Node>, keyspace: KeyspaceId) -> Result<()> {
+    async fn mark_keyspace(self: &Arc<Self>, node: &Arc<Node>, keyspace: KeyspaceId) -> Result<()> {
         let _alone = self.marking.lock().await;
-        if self.view().keyspaces.is_sequenced(keyspace) {
+        if self.view().keyspaces.is_wholly_sequenced(keyspace) {
             return Ok(());
         }
-        mark(&node.store, keyspace).await?;
+        if !is_sequenced(&node.store, keyspace).await? {
+            let point = mark(&node.store, keyspace).await?;
+            if self.is_alone() {
+                self.take_over_alone(node).await?;
+            } else {
+                node.store.externalize(point).await?;
+            }
+            self.stop_timestamps(node, keyspace).await?;
+            if !self.is_alone() && !self.config.is_broken(Broken::MarksWithoutWaiting) {
+                self.stop_others(node, keyspace).await?;
+            }
+            let point = finish_mark(&node.store, keyspace).await?;
+            node.store.externalize(point).await?;
+            tracing::info!(keyspace = keyspace.0, "a keyspace is sequenced from now on");
+        }
+        self.stop_timestamps(node, keyspace).await?;
+        if !self.is_alone() {
+            self.hear_what_is_timed(node).await?;
+        }
+        let mut view = self.view();
+        if !view.is_served_by(node) {
+            return Err(Error::unavailable("the node starts over"));
+        }
+        view.keyspaces.wholly.insert(keyspace);
+        Ok(())
+    }
+
+    /// A node that is alone, and has just marked its first keyspace, is the sequencer from now on.
+    async fn take_over_alone(&self, node: &Arc<Node>) -> Result<()> {
         if !registry::is_live(&node.store, node.id).await? {
             node.store.fall();
             node.store.standing()?;
@@ -247,32 +283,52 @@ impl Core {
             }
             node.set_sequencer(sequencer);
         }
-        let _marking = self.hold_commits(keyspace).await;
-        let point = finish_mark(&node.store, keyspace).await?;
-        node.store.externalize(point).await?;
-        let mut view = self.view();
-        if !view.is_served_by(node) {
-            return Err(Error::unavailable("the node starts over"));
-        }
-        view.keyspaces.sequenced.insert(keyspace);
-        drop(view);
-        tracing::info!(keyspace = keyspace.0, "a keyspace is sequenced from now on");
         Ok(())
     }
 
-    /// From now on commits that would write in `keyspace` wait; those under way are waited for.
-    async fn hold_commits(&self, keyspace: KeyspaceId) -> Option<Marking<'_>> {
-        if self.config.is_broken(Broken::MarksWithoutWaiting) {
-            return None;
-        }
-        self.view().keyspaces.marking = Some(keyspace);
-        let marking = Marking(self);
+    /// From now on this node gives no timestamps in `keyspace`; returns once those it has given are decided about.
+    pub(crate) async fn stop_timestamps(&self, node: &Arc<Node>, keyspace: KeyspaceId) -> Result<()> {
+        self.view().keyspaces.sequenced.insert(keyspace);
         let mut changed = self.view().keyspaces.changed.subscribe();
         let is_under_way = |view: &View| view.keyspaces.timed.contains_key(&keyspace);
-        while is_under_way(&self.view()) {
+        while is_under_way(&self.view()) && !self.config.is_broken(Broken::MarksWithoutWaiting) {
             // The view holds the sender.
             let _ = changed.changed().await;
         }
-        Some(marking)
+        // What a node had under way that cannot go on is decided once its log is resolved.
+        node.store.standing()
+    }
+
+    /// Has every other node do so.
+    async fn stop_others(self: &Arc<Self>, node: &Arc<Node>, keyspace: KeyspaceId) -> Result<()> {
+        let mut stopped: BTreeSet<NodeId> = BTreeSet::from([node.id]);
+        loop {
+            self.may_answer(node)?;
+            let first = self.view().neighbours.first_uncounted();
+            let mut waiting = registry::list_from(&node.store, first).await?;
+            waiting.retain(|row| !row.is_resolved && !stopped.contains(&row.node));
+            if waiting.is_empty() {
+                return Ok(());
+            }
+            let members = self.others(node);
+            for row in waiting {
+                let Some(address) = members.get(&row.node) else { continue };
+                let message = Message::StopTimestamps(keyspace);
+                if matches!(self.ask(node, row.node, address, &message).await, Ok(Answer::Stopped)) {
+                    stopped.insert(row.node);
+                }
+            }
+            self.clock.sleep(ASK_EVERY).await;
+        }
+    }
+
+    /// Merges all that others have committed with timestamps: what memory holds may lack it, and nothing newer is to come.
+    async fn hear_what_is_timed(&self, node: &Arc<Node>) -> Result<()> {
+        for row in registry::list(&node.store).await? {
+            if row.node != node.id && !self.view().heard.is_whole(row.node) {
+                self.follow(node, row.node).await?;
+            }
+        }
+        Ok(())
     }
 }

@@ -38,10 +38,9 @@
 //!   ([`forward`]); a start beside others is a [`join`], and what one leaves that is gone is the [`fault_manager`]'s. What has
 //!   been heard everywhere is what all may collect below (`collector/shared.rs`).
 //!
-//! - A store with sequenced keyspaces or packs is served by one of its processes at a time, while others stand by ([`alone`]).
+//! - A store with packs is served by one of its processes at a time, while others stand by ([`alone`]).
 //!
-//! Nothing here knows a wire, a provider or a thread. Deliberately absent as yet: serializable transactions on several nodes at a
-//! time.
+//! Nothing here knows a wire, a provider or a thread. Deliberately absent as yet: packs on several nodes at a time.
 
 #![allow(rustdoc::private_intra_doc_links)]
 

@@ -16,7 +16,7 @@ use crate::{
     pack::Packs,
     peers::Secret,
     registry::NodeRow,
-    sequencer::Sequencer,
+    sequencer::{Followed, Sequencer},
     store::Store,
 };
 
@@ -36,8 +36,10 @@ pub(crate) struct Node {
     /// What the other nodes know it by; none: there are no others.
     secret: Option<Secret>,
     begun: AtomicU64,
-    /// Once a keyspace is sequenced.
+    /// Once this node orders the commits of sequenced keyspaces.
     sequencer: OnceLock<Sequencer>,
+    /// What it has read of the sequencer's log, whoever writes that.
+    pub(crate) followed: Followed,
     /// Shared by whoever writes; taken for good by who leaves.
     at_work: Arc<RwLock<()>>,
     is_leaving: AtomicBool,
@@ -68,6 +70,7 @@ impl Node {
             secret,
             begun: AtomicU64::new(0),
             sequencer: OnceLock::new(),
+            followed: Followed::default(),
             at_work: Arc::default(),
             is_leaving: AtomicBool::new(false),
             has_traces: AtomicBool::new(false),
@@ -81,13 +84,14 @@ impl Node {
         self.secret
     }
 
-    /// Who orders the commits of sequenced keyspaces; none: there are none.
+    /// Who orders the commits of sequenced keyspaces, if it is this node.
     pub(crate) fn sequencer(&self) -> Option<&Sequencer> {
         self.sequencer.get()
     }
 
     /// This node orders them from now on.
     pub(crate) fn set_sequencer(&self, sequencer: Sequencer) {
+        self.followed.pass(sequencer.sealed());
         self.sequencer.set(sequencer).expect("a node takes the sequencer's log over once");
     }
 

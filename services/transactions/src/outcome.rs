@@ -88,7 +88,7 @@ impl Core {
         }
     }
 
-    async fn look_up(&self, node: &Arc<Node>, call: &Call) -> Answer {
+    async fn look_up(self: &Arc<Self>, node: &Arc<Node>, call: &Call) -> Answer {
         if !matches!(self.find(call), Found::Nothing) {
             return Err(Error::unavailable("the transaction is just being begun"));
         }
@@ -168,7 +168,7 @@ impl Core {
 
     /// The row is there: if it is not decided, the attempt that has it is not held by anybody any more.
     async fn close_undecided(
-        &self,
+        self: &Arc<Self>,
         node: &Arc<Node>,
         id: &TransactionId,
         decision: Decision,

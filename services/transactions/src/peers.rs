@@ -34,9 +34,10 @@ use crate::{
     heard::Heard,
     layout,
     membership::Address,
-    model::{Attempt, Call, NodeId, Position, Timestamp, TransactionId, Version},
+    model::{Attempt, Call, KeyspaceId, NodeId, Position, Timestamp, TransactionId, Version},
     node::Node,
     records::{CommitRecord, Write, decode, encode},
+    sequencer::{Ordered, Wish},
     store::Store,
 };
 
@@ -46,6 +47,9 @@ pub const MESSAGE_BYTES_MAX: usize = (64 << 20) + (64 << 10);
 /// The longest announcement: its commits up to one of the largest, and how its node stands.
 const ANNOUNCEMENT_BYTES_MAX: usize = 20 << 20;
 
+/// The longest wish of a sequencer: what a transaction has read, a number for each key, and what it writes.
+const SEQUENCE_BYTES_MAX: usize = 2 << 20;
+
 /// The longest question, and the longest message of a kind that is not known here.
 const QUESTION_BYTES_MAX: usize = 4 << 10;
 
@@ -54,6 +58,7 @@ pub const fn message_bytes_max(kind: u8) -> usize {
     match kind {
         FORWARD => MESSAGE_BYTES_MAX,
         ANNOUNCE => ANNOUNCEMENT_BYTES_MAX,
+        SEQUENCE => SEQUENCE_BYTES_MAX,
         _ => QUESTION_BYTES_MAX,
     }
 }
@@ -83,6 +88,10 @@ pub(crate) enum Message {
     Announce(Announcement),
     /// A call for a transaction of yours.
     Forward(Forwarded),
+    /// You are the sequencer: decide about this.
+    Sequence(Wish),
+    /// Give no timestamps there any more.
+    StopTimestamps(KeyspaceId),
 }
 
 /// What it says to that.
@@ -92,6 +101,10 @@ pub(crate) enum Answer {
     Standing(Standing),
     /// To a call.
     Reply(Reply),
+    /// To a wish.
+    Ordered(Ordered),
+    /// No timestamps are given there, and what was given one is decided.
+    Stopped,
     /// That node is not here, or no more.
     NotHere,
     /// What kind of message this is, is not known.
@@ -101,11 +114,15 @@ pub(crate) enum Answer {
 const ASK: u8 = 1;
 const ANNOUNCE: u8 = 2;
 const FORWARD: u8 = 3;
+const SEQUENCE: u8 = 4;
+const STOP_TIMESTAMPS: u8 = 5;
 
 const STANDING: u8 = 1;
 const REPLY: u8 = 2;
 const NOT_HERE: u8 = 3;
 const UNKNOWN: u8 = 4;
+const ORDERED: u8 = 5;
+const STOPPED: u8 = 6;
 
 /// Between whom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -208,6 +225,8 @@ impl Message {
             Self::Ask => frame(ASK, &(way, ())),
             Self::Announce(announcement) => frame(ANNOUNCE, &(way, announcement)),
             Self::Forward(forwarded) => frame(FORWARD, &(way, forwarded)),
+            Self::Sequence(wish) => frame(SEQUENCE, &(way, wish)),
+            Self::StopTimestamps(keyspace) => frame(STOP_TIMESTAMPS, &(way, keyspace)),
         }
     }
 
@@ -219,6 +238,10 @@ impl Message {
             ASK => read::<(Way, ())>(body).map(|(way, ())| (way, Self::Ask)).map_err(damaged),
             ANNOUNCE => read(body).map(|(way, said)| (way, Self::Announce(said))).map_err(damaged),
             FORWARD => read(body).map(|(way, said)| (way, Self::Forward(said))).map_err(damaged),
+            SEQUENCE => read(body).map(|(way, said)| (way, Self::Sequence(said))).map_err(damaged),
+            STOP_TIMESTAMPS => {
+                read(body).map(|(way, said)| (way, Self::StopTimestamps(said))).map_err(damaged)
+            }
             unknown => Err(unknown),
         }
     }
@@ -229,6 +252,8 @@ impl Answer {
         match self {
             Self::Standing(standing) => frame(STANDING, standing),
             Self::Reply(reply) => frame(REPLY, reply),
+            Self::Ordered(ordered) => frame(ORDERED, ordered),
+            Self::Stopped => frame(STOPPED, &()),
             Self::NotHere => frame(NOT_HERE, &()),
             Self::Unknown(kind) => frame(UNKNOWN, kind),
         }
@@ -240,6 +265,8 @@ impl Answer {
         match kind {
             STANDING => Ok(Self::Standing(read(body)?)),
             REPLY => Ok(Self::Reply(read(body)?)),
+            ORDERED => Ok(Self::Ordered(read(body)?)),
+            STOPPED => Ok(Self::Stopped),
             NOT_HERE => Ok(Self::NotHere),
             UNKNOWN => Ok(Self::Unknown(read(body)?)),
             _ => Err(refuse()),
@@ -262,8 +289,15 @@ pub fn messages_of_a_stranger(from: NodeId, to: NodeId) -> Vec<Bytes> {
     let announcement =
         Announcement { standing, from: 1, through: u64::MAX - 1, last: u64::MAX, records: Vec::new() };
     let id = TransactionId::new("a stranger's").expect("a name");
-    let forwarded = Forwarded::commit(&Call::latest(id));
-    let messages = [Message::Ask, Message::Announce(announcement), Message::Forward(forwarded)];
+    let forwarded = Forwarded::commit(&Call::latest(id.clone()));
+    let wish = Wish::to_close(&id, Attempt { node: to, sequence: 1 });
+    let messages = [
+        Message::Ask,
+        Message::Announce(announcement),
+        Message::Forward(forwarded),
+        Message::Sequence(wish),
+        Message::StopTimestamps(KeyspaceId::default()),
+    ];
     messages.iter().map(|message| message.encode(way)).collect()
 }
 
@@ -347,6 +381,11 @@ impl Core {
                 Answer::Standing(self.standing(&node))
             }
             Message::Forward(forwarded) => Answer::Reply(self.serve_forwarded(forwarded).await),
+            Message::Sequence(wish) => Answer::Ordered(self.serve_sequence(&node, wish).await),
+            Message::StopTimestamps(keyspace) => match self.stop_timestamps(&node, keyspace).await {
+                Ok(()) => Answer::Stopped,
+                Err(_) => Answer::NotHere,
+            },
         }
     }
 }
@@ -379,8 +418,10 @@ mod tests {
         };
         let records = vec![Announced::from(&record)];
         let announcement = Announcement { standing: standing(), from: 8, through: 9, last: 11, records };
-        let forwarded = Forwarded::commit(&Call { id, attempt: Some(attempt) });
-        vec![Message::Ask, Message::Announce(announcement), Message::Forward(forwarded)]
+        let forwarded = Forwarded::commit(&Call { id: id.clone(), attempt: Some(attempt) });
+        let stop = Message::StopTimestamps(KeyspaceId(7));
+        let sequence = Message::Sequence(Wish::to_close(&record.id, attempt));
+        vec![Message::Ask, Message::Announce(announcement), Message::Forward(forwarded), sequence, stop]
     }
 
     #[test]
@@ -389,7 +430,10 @@ mod tests {
         for message in messages() {
             assert_eq!(Message::decode(&message.encode(way)), Ok((way, message)));
         }
-        for answer in [Answer::Standing(standing()), Answer::NotHere, Answer::Unknown(7)] {
+        let ordered = Answer::Ordered(Ok(Version::sequenced(7, 1)));
+        for answer in
+            [Answer::Standing(standing()), ordered, Answer::Stopped, Answer::NotHere, Answer::Unknown(7)]
+        {
             assert_eq!(Answer::decode(&answer.encode()).expect("an answer"), answer);
         }
     }

@@ -369,11 +369,10 @@ impl Core {
             versions.values.extend(item.value.map(|value| (record.attempt, item.write, value)));
             versions.records.push(record);
         }
-        if let Some(sequencer) = node.sequencer()
-            && self.view().keyspaces.is_sequenced(key.keyspace())
-        {
-            // A successor collects what snapshots of this node need: what was found is whole if there was none yet.
-            sequencer.confirm().await?;
+        if self.is_alone() && self.view().keyspaces.is_sequenced(key.keyspace()) {
+            // A successor collects what snapshots of this node need: what was found is whole if there was none yet. Among
+            // several nodes that is what the lease is for.
+            self.follow_sequencer(node).await?;
         }
         Ok(Versions { point, ..versions })
     }
@@ -396,7 +395,7 @@ async fn committed_version(
     }
     let (mut decision, mut point) = node.store.decision(&item.id).await?;
     if decision.as_ref().is_some_and(|row| row.attempt == attempt && row.state == State::Prepared) {
-        if let Some(record) = node.sequencer().and_then(|sequencer| sequencer.unsettled(attempt)) {
+        if let Some(record) = node.followed.unsettled(attempt) {
             let point = point.max(record.point);
             return Ok((Some(record).filter(|record| is_its_write(record)), item, point));
         }

@@ -73,13 +73,13 @@ impl Recent {
     }
 
     /// The commits of whole slots, from `first`, which is not below [`Recent::complete_from`], to at most `through`, and of
-    /// no more slots than bring `bytes_max` together, but for the first; and the last of the slots.
+    /// no more slots than bring `bytes_max` together, but for the first, each with its slot; and the last of the slots.
     pub(crate) fn commits(
         &self,
         first: u64,
         through: u64,
         bytes_max: usize,
-    ) -> (Vec<Arc<CommitRecord>>, u64) {
+    ) -> (Vec<(u64, Arc<CommitRecord>)>, u64) {
         let (mut commits, mut bytes, mut last) = (Vec::new(), 0, first);
         let least = Attempt { node: crate::model::NodeId(0), sequence: 0 };
         for ((slot, _), record) in self.slots.range((first, least)..(through + 1, least)) {
@@ -88,7 +88,7 @@ impl Recent {
             }
             last = *slot;
             bytes += record.bytes_len();
-            commits.push(Arc::clone(record));
+            commits.push((*slot, Arc::clone(record)));
         }
         (commits, through)
     }

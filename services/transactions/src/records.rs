@@ -212,8 +212,14 @@ impl Entry {
 pub struct SequencedSlot {
     /// When it was written, by its writer's wall clock.
     pub written_ms: u64,
+    /// Who wrote it: the sequencer, as long as nobody else has sealed the log.
+    pub by: NodeId,
+    /// The rows of all that is decided up to this slot say so.
+    pub settled: u64,
     /// What commits in it, in this order.
     pub commits: Vec<SequencedCommit>,
+    /// What never will: somebody wanted to know.
+    pub closed: Vec<(TransactionId, Attempt)>,
 }
 
 /// A commit in the sequencer's log: that it stands there decides it.

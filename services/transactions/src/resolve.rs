@@ -27,11 +27,21 @@ use crate::{
     records::{Entry, StoredSlot, decode},
     registry::{self, NodeRow},
     retention::delete_uncommitted,
-    sequencer::Sequencer,
     spill::tidy_spilled,
     store::{Decided, Decision, State, Store},
     transaction::Phase,
 };
+
+/// How an attempt is closed whose row was handed over to the sequencer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Closing<'a> {
+    /// There is no sequencer, so there is no such row.
+    Never,
+    /// What the log had decided is settled already, and nobody else writes it.
+    ByRow,
+    /// The sequencer's log says it.
+    ByLog(&'a Arc<Node>),
+}
 
 /// Entries resolved at a time.
 const ENTRIES_AT_ONCE: usize = 16;
@@ -56,15 +66,16 @@ impl Core {
         let id = self.become_only_one(&store).await?;
         let writer = self.begin_log(&store, id).await?;
         // Before any row is judged that was handed over to it: from here on it decides nothing.
-        let marked = keyspace::list_marked(&store).await?;
+        let mut marked = keyspace::list_marked(&store).await?;
         let sequencer = if marked.is_empty() { None } else { Some(self.take_over_sequencer(&store).await?) };
-        let (highest, rows) = self.resolve_all(&store, id, sequencer.as_ref()).await?;
+        let (highest, rows) = self.resolve_all(&store, id, sequencer.is_some()).await?;
         // An earlier start marks nothing after this without noticing that it is none any more.
-        if keyspace::list_marked(&store).await? != marked {
+        if !keyspace::list_marked(&store).await?.keys().eq(marked.keys()) {
             return Err(Error::unavailable("an earlier start has just marked a keyspace"));
         }
-        for keyspace in &marked {
+        for (keyspace, is_whole) in &mut marked {
             keyspace::finish_mark(&store, *keyspace).await?;
+            *is_whole = true;
         }
         let unsent = self.find_unsent(&store, id).await?;
         let clock = Arc::clone(&self.clock);
@@ -84,7 +95,7 @@ impl Core {
         let mut view = self.view();
         view.heard = Arc::new(heard);
         view.dropped = Arc::new(trimmed(&rows));
-        view.keyspaces.start_with(marked);
+        view.keyspaces.start_with(&marked);
         if let Some(sequencer) = sequencer {
             view.hear_sequencer(sequencer.last());
             node.set_sequencer(sequencer);
@@ -140,17 +151,18 @@ impl Core {
 
     /// Resolves the logs of all nodes before `own`; the clock goes on above what they gave. Also returns their rows.
     async fn resolve_all(
-        &self,
+        self: &Arc<Self>,
         store: &Store,
         own: NodeId,
-        sequencer: Option<&Sequencer>,
+        is_sequencer: bool,
     ) -> Result<(HybridClock, Vec<NodeRow>)> {
+        let closing = if is_sequencer { Closing::ByRow } else { Closing::Never };
         let mut highest = HybridClock::default();
         let mut rows = registry::list(store).await?;
         rows.retain(|row| row.node != own);
         for row in &mut rows {
             if !row.is_resolved {
-                *row = self.resolve(store, *row, sequencer).await?;
+                *row = self.resolve(store, *row, closing).await?;
             }
             if !self.config.is_broken(Broken::ForgetsItsClock) {
                 highest.observe(row.timestamp);
@@ -168,10 +180,10 @@ impl Core {
 
     /// Resolves one log. Returns the row as it is then.
     pub(crate) async fn resolve(
-        &self,
+        self: &Arc<Self>,
         store: &Store,
         row: NodeRow,
-        sequencer: Option<&Sequencer>,
+        closing: Closing<'_>,
     ) -> Result<NodeRow> {
         let log = FencedLog::new(Arc::clone(&self.key_value), layout::log(row.node));
         let slots = if self.config.is_broken(Broken::ResolvesWithoutSeal) {
@@ -196,8 +208,7 @@ impl Core {
         // A name whose commit hangs is closed, and stays so for who asks; one that was only begun is forgotten. What was
         // written ahead goes by what its commit came to, if there was one.
         for entries in [commits, others] {
-            let resolving =
-                stream::iter(entries).map(|entry| resolve_entry(store, entry, sequencer, self.config.broken));
+            let resolving = stream::iter(entries).map(|entry| self.resolve_entry(store, entry, closing));
             resolving.buffered(ENTRIES_AT_ONCE).try_collect::<()>().await?;
         }
         tracing::info!(
@@ -212,60 +223,75 @@ impl Core {
     }
 }
 
-/// Decides an entry whose owner is gone, and deletes what does not count.
-async fn resolve_entry(
-    store: &Store,
-    entry: Entry,
-    sequencer: Option<&Sequencer>,
-    broken: Option<Broken>,
-) -> Result<()> {
-    match entry {
-        // Taken over by a later begin, committed, or nothing: all the same to this one.
-        Entry::Began { id, attempt } => store.forget(&id, attempt).await.map(drop),
-        Entry::Committing { id, attempt, named, writes, .. } => {
-            if !is_committed(store, &id, attempt, named, sequencer).await? {
-                delete_uncommitted(store, attempt, &writes).await?;
+impl Core {
+    /// Decides an entry whose owner is gone, and deletes what does not count.
+    async fn resolve_entry(
+        self: &Arc<Self>,
+        store: &Store,
+        entry: Entry,
+        closing: Closing<'_>,
+    ) -> Result<()> {
+        match entry {
+            // Taken over by a later begin, committed, or nothing: all the same to this one.
+            Entry::Began { id, attempt } => store.forget(&id, attempt).await.map(drop),
+            Entry::Committing { id, attempt, named, writes, .. } => {
+                if !self.is_committed(store, &id, attempt, named, closing).await? {
+                    delete_uncommitted(store, attempt, &writes).await?;
+                }
+                Ok(())
             }
-            Ok(())
+            Entry::Spilled { id, attempt, writes } => {
+                tidy_spilled(store, &id, attempt, &writes, self.config.broken).await
+            }
         }
-        Entry::Spilled { id, attempt, writes } => tidy_spilled(store, &id, attempt, &writes, broken).await,
     }
-}
 
-/// Whether an attempt has committed; from now on it has not, if it had not.
-async fn is_committed(
-    store: &Store,
-    id: &TransactionId,
-    attempt: Attempt,
-    named: bool,
-    sequencer: Option<&Sequencer>,
-) -> Result<bool> {
-    let (mut decision, _) = store.decision(id).await?;
-    // What the sequencer's log had decided is settled already.
-    if decision.as_ref().is_some_and(|decision| decision.state == State::Prepared) {
-        if sequencer.is_none() {
-            return Err(Error::unavailable("an earlier start has just marked a keyspace"));
+    /// Whether an attempt has committed; from now on it has not, if it had not.
+    async fn is_committed(
+        self: &Arc<Self>,
+        store: &Store,
+        id: &TransactionId,
+        attempt: Attempt,
+        named: bool,
+        closing: Closing<'_>,
+    ) -> Result<bool> {
+        let (mut decision, _) = store.decision(id).await?;
+        let prepared = decision.as_ref().filter(|decision| decision.state == State::Prepared);
+        if let Some(prepared) = prepared.map(|decision| decision.attempt) {
+            decision = match closing {
+                Closing::Never => {
+                    return Err(Error::unavailable("an earlier start has just marked a keyspace"));
+                }
+                Closing::ByRow => {
+                    store.settle_aborted(id, attempt).await?;
+                    store.decision(id).await?.0
+                }
+                Closing::ByLog(node) if prepared == attempt => {
+                    self.close_prepared(node, id, attempt).await?.0
+                }
+                // A later attempt of the name has the row.
+                Closing::ByLog(_) => return Ok(false),
+            };
         }
-        store.settle_aborted(id, attempt).await?;
-        decision = store.decision(id).await?.0;
-    }
-    let is_undecided = decision.as_ref().is_none_or(|decision| decision.state == State::Undecided);
-    let decision = if is_undecided {
-        let closed = if named {
-            store.close_named(id, attempt).await?
+        let is_undecided = decision.as_ref().is_none_or(|decision| decision.state == State::Undecided);
+        let decision = if is_undecided {
+            let closed = if named {
+                store.close_named(id, attempt).await?
+            } else {
+                store.close_generated(id, attempt).await?
+            };
+            match closed {
+                Decided::Done(_) => return Ok(false),
+                Decided::Refused(decision, _) => decision,
+            }
         } else {
-            store.close_generated(id, attempt).await?
+            decision
         };
-        match closed {
-            Decided::Done(_) => return Ok(false),
-            Decided::Refused(decision, _) => decision,
-        }
-    } else {
-        decision
-    };
-    let is_this =
-        |decision: &Decision| decision.attempt == attempt && matches!(decision.state, State::Committed(_));
-    Ok(decision.as_ref().is_some_and(is_this))
+        let is_this = |decision: &Decision| {
+            decision.attempt == attempt && matches!(decision.state, State::Committed(_))
+        };
+        Ok(decision.as_ref().is_some_and(is_this))
+    }
 }
 
 /// The logs of which nothing is kept.

@@ -7,70 +7,96 @@
 //! ```
 //!
 //! A row that was handed over is decided by this log alone, so there is one place of decision at any time. The slot is the
-//! commit timestamp; one slot holds all who waited while the one before was under way.
+//! commit timestamp; one slot holds all who waited while the one before was under way. Whoever wants to know what became of
+//! an attempt has it *closed*: it stands in the log already, or a slot says that it never commits.
 //!
-//! Taking over is to seal the log: from then on the predecessor decides nothing. What it has decided is settled before
-//! the first validation; the rest of what was handed over is aborted by the resolver of its owner's log. Of what was
-//! written before nothing is known, so whoever had read before is told that its snapshot is too old.
+//! Taking over is to seal the log: from then on the predecessor decides nothing. Of what it has decided the rows say so before
+//! the first validation, and the table of last writers is made of its slots.
 //!
-//! While there is one node, the process that serves is the sequencer, and it closes attempts in memory: whoever could
-//! still bring a closed one lives and ends with it. More nodes elect one, which is whoever calls
-//! [`Sequencer::take_over`]; requests and closings then come as messages, and a closing needs an entry in the log.
+//! `sequencer/follow.rs` reads the log at every node, `sequencer/office.rs` takes it over where there are several, and
+//! `sequencer/ask.rs` is how the others have it decide.
 //!
 //! Invariants
+//! - An attempt stands in the log once, as committed or as closed. What is decided is remembered until its row says it, and
+//!   whoever asks has seen a row that does not: since when is [`State::generation`].
 //! - Slots are installed in their order, and heard of only then: what is heard is visible.
-//! - An attempt that is closed is refused from then on, and one that is in the log is never closed.
-//! - A slot is trimmed once the rows of all it decided say so.
+//! - A slot is trimmed once the rows of all it decided say so, and everybody has heard of it.
 
+mod ask;
+mod follow;
+mod office;
 pub(crate) mod validation;
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use ports::{Clock, DurabilityPoint, ErrorKind};
+use ports::{Clock, DurabilityPoint};
 use primitives::{Cursor, Epoch, FencedLog, SlotIndex, Writer};
+use serde::{Deserialize, Serialize};
 use tokio::sync::{self, oneshot};
 
+pub(crate) use self::{
+    ask::{Ordered, Wish},
+    follow::Followed,
+};
 use crate::{
     Config, Error, Result,
     broken::Broken,
     engine::Core,
     heard::Progress,
     layout,
-    model::{Attempt, Call, NodeId, Outcome, TransactionId},
+    model::{Attempt, Outcome, TransactionId},
     node::Node,
-    open::Found,
     records::{CommitRecord, SequencedCommit, SequencedSlot, StoredRecord, Write, WriteSet, decode, encode},
-    store::{Decision, Store},
-    transaction::Transaction,
+    store::Store,
 };
-use validation::{LastWriters, Observed, Trace, Verdict};
+use validation::{Batch, LastWriters, Observed, Trace, Verdict};
 
-/// The most commits in one slot.
-const COMMITS_MAX: usize = 4_096;
+/// The most decisions in one slot.
+const DECISIONS_MAX: usize = 4_096;
 /// Slots that are done and still there.
 const SLOTS_UNTRIMMED_MAX: u64 = 64;
+/// Decisions that are remembered although their rows say so.
+const SETTLED_MAX: usize = 8_192;
 
 /// Who wants to commit.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Request {
-    pub(crate) transaction: Arc<Transaction>,
     /// What it read; none: it does not ask whether that was written since.
     pub(crate) observed: Option<Observed>,
-    pub(crate) writes: Vec<Write>,
     pub(crate) set: WriteSet,
     pub(crate) effects: u32,
 }
 
-type Told = oneshot::Sender<Result<Arc<CommitRecord>>>;
+/// What a wish came to; none: it has to be looked again what its row says.
+type Answer = Option<Result<Arc<CommitRecord>>>;
 
-/// A commit that is decided, and whose row does not say so yet.
+/// A wish in the queue.
 #[derive(Debug)]
-struct Unsettled {
-    record: Arc<CommitRecord>,
-    stored: StoredRecord,
+struct Waiting {
+    wish: Wish,
+    /// What it writes.
+    writes: Vec<Write>,
+    /// The generation since when its row is known to be handed over, and not decided.
+    seen: u64,
+    told: oneshot::Sender<Answer>,
+}
+
+/// What stands in the log about an attempt.
+#[derive(Debug, Clone)]
+enum Decision {
+    Committed(Arc<CommitRecord>, StoredRecord),
+    Closed(TransactionId),
+}
+
+#[derive(Debug)]
+struct Decided {
+    decision: Decision,
+    slot: u64,
+    /// Whether its row says it.
+    is_settled: bool,
 }
 
 /// The sequencer of one epoch.
@@ -80,8 +106,10 @@ pub(crate) struct Sequencer {
     clock: Arc<dyn Clock>,
     log: FencedLog,
     epoch: Epoch,
+    sealed: u64,
+    broken: Option<Broken>,
     slot_bytes_max: usize,
-    waiting: Mutex<VecDeque<(Request, Told)>>,
+    waiting: Mutex<VecDeque<Waiting>>,
     ordering: sync::Mutex<Ordering>,
     state: Mutex<State>,
 }
@@ -95,60 +123,79 @@ struct Ordering {
 
 #[derive(Debug)]
 struct State {
-    unsettled: BTreeMap<Attempt, Unsettled>,
+    decided: BTreeMap<Attempt, Decided>,
+    settled_count: usize,
+    /// How often decisions were forgotten: a row that was read before has to be read again.
+    generation: u64,
     settled: Progress,
     /// The last slot that is installed.
     last: u64,
+    /// The last slot that the office has looked at.
+    tended: u64,
     /// Where the log is trimmed to.
     trimmed: u64,
 }
 
 impl Sequencer {
-    /// Seals the log, and settles what it has decided.
+    /// Seals the log, and has the rows of what it has decided say so. Where other nodes may have read before, the table of last
+    /// writers is made of its slots, which stay; a node that is alone has no reader from before.
     pub(crate) async fn take_over(
         store: &Arc<Store>,
         clock: Arc<dyn Clock>,
         config: &Config,
         slot_bytes_max: usize,
-    ) -> Result<Self> {
+        is_alone: bool,
+    ) -> Result<(Self, Vec<(u64, SequencedSlot)>)> {
         let log = FencedLog::new(store.key_value().clone(), layout::sequencer_log());
-        let (writer, slots) = if config.is_broken(Broken::SequencerDoesNotSeal) {
-            let start = store.again(|| log.start()).await?;
-            store.again(|| log.take_over_without_seal(start)).await?
-        } else {
+        let start = store.again(|| log.start()).await?;
+        let seals = !config.is_broken(Broken::SequencerDoesNotSeal);
+        let (writer, slots) = if seals {
             store.again(|| log.take_over(Cursor::START)).await?
+        } else {
+            store.again(|| log.take_over_without_seal(start)).await?
         };
         store.seen(writer.point())?;
-        for slot in &slots {
-            let stored: SequencedSlot = decode(&slot.payload, "a slot of the sequencer's log")?;
-            for (place, commit) in (0..).zip(&stored.commits) {
-                let record = commit.record(slot.index.0, place);
-                store.settle_committed(&commit.id, commit.attempt, &record).await?;
-            }
-        }
+        let slots = slots.iter().map(|slot| Ok((slot.index.0, decode_slot(&slot.payload)?)));
+        let slots: Vec<(u64, SequencedSlot)> = slots.collect::<Result<_>>()?;
+        settle_all(store, &slots).await?;
         let (epoch, sealed) = (writer.epoch(), writer.sealed().0);
         let settled = Cursor { next: SlotIndex(sealed + 1), epoch };
-        if !slots.is_empty() && !config.is_broken(Broken::SequencerDoesNotSeal) {
-            store.again(|| log.trim_resting_on(settled, store.basis())).await?;
-        }
+        let last_writers = if is_alone {
+            if !slots.is_empty() && seals {
+                store.again(|| log.trim_resting_on(settled, store.basis())).await?;
+            }
+            LastWriters::new(sealed, config.last_writers_max)
+        } else {
+            last_writers(store, start.next.0 - 1, &slots, config.last_writers_max).await?
+        };
         tracing::info!(epoch = epoch.0, slots = slots.len(), "the sequencer's log is taken over");
-        let last_writers = LastWriters::new(sealed, config.last_writers_max);
         let state = State {
-            unsettled: BTreeMap::new(),
+            decided: BTreeMap::new(),
+            settled_count: 0,
+            generation: 0,
             settled: Progress::from(sealed),
             last: sealed,
-            trimmed: sealed,
+            tended: sealed,
+            trimmed: if is_alone { sealed } else { start.next.0 - 1 },
         };
-        Ok(Self {
+        let sequencer = Self {
             store: Arc::clone(store),
             clock,
             log,
             epoch,
+            sealed,
+            broken: config.broken,
             slot_bytes_max,
             waiting: Mutex::default(),
             ordering: sync::Mutex::new(Ordering { writer, last_writers }),
             state: Mutex::new(state),
-        })
+        };
+        Ok((sequencer, slots))
+    }
+
+    /// Behind all that its predecessors have decided.
+    pub(crate) fn sealed(&self) -> Cursor {
+        Cursor { next: SlotIndex(self.sealed + 1), epoch: self.epoch }
     }
 
     /// The last slot that is installed.
@@ -156,59 +203,17 @@ impl Sequencer {
         self.state().last
     }
 
-    /// Nobody has taken the log over, as of a moment after this was asked. Errors: somebody has, and the node cannot go
-    /// on.
-    pub(crate) async fn confirm(&self) -> Result<()> {
-        let from = Cursor { next: SlotIndex(self.last() + 1), epoch: self.epoch };
-        // Behind what is installed there is a seal, or one slot of ours that is under way. A second one of ours, or
-        // slots that are trimmed already, were written later: then the log was ours still.
-        let read = || async {
-            match self.log.read(from, 2).await {
-                Ok(read) => Ok((read.cursor.epoch, read.point)),
-                Err(error) if error.kind() == ErrorKind::Invalid => {
-                    self.log.start().await.map(|start| (start.epoch, DurabilityPoint::DURABLE))
-                }
-                Err(error) => Err(error),
-            }
-        };
-        let (epoch, point) = self.store.again(read).await?;
-        self.store.seen(point)?;
-        if epoch > self.epoch {
-            self.store.fall();
-        }
-        self.store.standing()
+    /// A row that is read after this, and is handed over and not decided, is decided by whatever this sequencer writes next.
+    pub(crate) fn generation(&self) -> u64 {
+        self.state().generation
     }
 
-    /// The record of an attempt that is decided and whose row does not say so yet.
-    pub(crate) fn unsettled(&self, attempt: Attempt) -> Option<Arc<CommitRecord>> {
-        self.state().unsettled.get(&attempt).map(|unsettled| Arc::clone(&unsettled.record))
-    }
-
-    /// Has the row of a commit say what the log says.
-    pub(crate) async fn settle(&self, id: &TransactionId, attempt: Attempt) -> Result<()> {
-        let stored = self.state().unsettled.get(&attempt).map(|unsettled| unsettled.stored.clone());
-        let Some(stored) = stored else { return Ok(()) };
-        self.store.settle_committed(id, attempt, &stored).await?;
-        let done = {
-            let mut state = self.state();
-            if state.unsettled.remove(&attempt).is_none() {
-                return Ok(());
-            }
-            state.settled.finish(stored.position.slot);
-            state.trimmable(self.epoch)
-        };
-        if let Some(until) = done {
-            self.store.again(|| self.log.trim_resting_on(until, self.store.basis())).await?;
-        }
-        Ok(())
-    }
-
-    fn next_batch(&self) -> Vec<(Request, Told)> {
+    fn next_batch(&self) -> Vec<Waiting> {
         let mut waiting = lock(&self.waiting);
         let (mut batch, mut bytes) = (Vec::new(), 0);
-        while let Some((request, _)) = waiting.front() {
-            bytes += request.set.bytes_len() + 64 + request.transaction.id.as_bytes().len();
-            if batch.len() == COMMITS_MAX || bytes > self.slot_bytes_max && !batch.is_empty() {
+        while let Some(next) = waiting.front() {
+            bytes += next.wish.bytes_len();
+            if batch.len() == DECISIONS_MAX || bytes > self.slot_bytes_max && !batch.is_empty() {
                 break;
             }
             batch.extend(waiting.pop_front());
@@ -216,43 +221,177 @@ impl Sequencer {
         batch
     }
 
+    /// What a wish is told before there is a slot for it; none: the slot decides.
+    fn judge(&self, waiting: &Waiting, batch: &Batch<'_>, ordered: &BTreeSet<Attempt>) -> Option<Answer> {
+        let attempt = waiting.wish.attempt();
+        {
+            let state = self.state();
+            if let Some(decided) = state.decided.get(&attempt) {
+                return Some(Some(decided.decision.answer()));
+            }
+            if waiting.seen != state.generation || ordered.contains(&attempt) {
+                return Some(None);
+            }
+        }
+        let request = waiting.wish.request()?;
+        match batch.validate(request.observed.as_ref()) {
+            Verdict::Conflicts if self.broken != Some(Broken::SkipsValidation) => {
+                Some(Some(Err(Error::Conflict)))
+            }
+            Verdict::TooOld => Some(Some(Err(Error::SnapshotTooOld))),
+            Verdict::Conflicts | Verdict::Passes => None,
+        }
+    }
+
+    /// A slot is written: what it decides is known from now on.
+    fn note(&self, index: u64, slot: &SequencedSlot, records: &[Arc<CommitRecord>]) {
+        let mut state = self.state();
+        state.settled.start(index, slot.commits.len() + slot.closed.len());
+        let commits = (0..).zip(&slot.commits).zip(records).map(|((place, commit), record)| {
+            (commit.attempt, Decision::Committed(Arc::clone(record), commit.record(index, place)))
+        });
+        let closed = slot.closed.iter().map(|(id, attempt)| (*attempt, Decision::Closed(id.clone())));
+        for (attempt, decision) in commits.chain(closed) {
+            state.decided.insert(attempt, Decided { decision, slot: index, is_settled: false });
+        }
+        state.last = index;
+    }
+
+    /// Has the row of an attempt that the log decides about say so.
+    pub(crate) async fn settle(&self, attempt: Attempt) -> Result<()> {
+        let decision = {
+            let state = self.state();
+            let unsettled = state.decided.get(&attempt).filter(|decided| !decided.is_settled);
+            unsettled.map(|decided| decided.decision.clone())
+        };
+        match decision {
+            None => return Ok(()),
+            Some(Decision::Committed(record, stored)) => {
+                self.store.settle_committed(&record.id, attempt, &stored).await?;
+            }
+            Some(Decision::Closed(id)) => self.store.settle_aborted(&id, attempt).await.map(drop)?,
+        }
+        self.state().is_settled(attempt);
+        Ok(())
+    }
+
+    /// Trims what is settled, at most up to `through`, once that is worth it.
+    pub(crate) async fn trim(&self, through: u64) -> Result<()> {
+        let until = {
+            let mut state = self.state();
+            let through = state.settled.through().min(through);
+            if through < state.trimmed + SLOTS_UNTRIMMED_MAX {
+                return Ok(());
+            }
+            state.forget_settled();
+            state.trimmed = through;
+            Cursor { next: SlotIndex(through + 1), epoch: self.epoch }
+        };
+        self.store.again(|| self.log.trim_resting_on(until, self.store.basis())).await
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
 }
 
-impl State {
-    /// Up to where the log is to be trimmed, once that is worth it.
-    fn trimmable(&mut self, epoch: Epoch) -> Option<Cursor> {
-        let through = self.settled.through();
-        if through < self.trimmed + SLOTS_UNTRIMMED_MAX {
-            return None;
+impl Decision {
+    fn answer(&self) -> Result<Arc<CommitRecord>> {
+        match self {
+            Self::Committed(record, _) => Ok(Arc::clone(record)),
+            Self::Closed(_) => Err(Error::TransactionFinished(Outcome::Aborted)),
         }
-        self.trimmed = through;
-        Some(Cursor { next: SlotIndex(through + 1), epoch })
     }
 }
 
-impl Core {
-    /// Becomes the sequencer, of the store as it is.
-    pub(crate) async fn take_over_sequencer(&self, store: &Arc<Store>) -> Result<Sequencer> {
-        let clock = Arc::clone(&self.clock);
-        Sequencer::take_over(store, clock, &self.config, self.slot_bytes_max()).await
+impl State {
+    fn is_settled(&mut self, attempt: Attempt) {
+        let Some(decided) = self.decided.get_mut(&attempt) else { return };
+        // Two may have written the row.
+        if std::mem::replace(&mut decided.is_settled, true) {
+            return;
+        }
+        self.settled.finish(decided.slot);
+        self.settled_count += 1;
+        if self.settled_count > SETTLED_MAX {
+            self.forget_settled();
+        }
     }
 
-    /// Has the sequencer decide. Errors: `Conflict`, `SnapshotTooOld`, `TransactionFinished`, `NoRoom` and `Corrupt`, and
-    /// it has not committed; `Unavailable` once the node cannot go on, and it may have.
-    pub(crate) async fn sequence(&self, node: &Arc<Node>, request: Request) -> Result<Arc<CommitRecord>> {
-        let sequencer = node.sequencer().ok_or_else(|| Error::unavailable("there is no sequencer"))?;
+    fn forget_settled(&mut self) {
+        if self.settled_count > 0 {
+            self.decided.retain(|_, decided| !decided.is_settled);
+            self.settled_count = 0;
+            self.generation += 1;
+        }
+    }
+}
+
+fn decode_slot(payload: &[u8]) -> Result<SequencedSlot> {
+    Ok(decode(payload, "a slot of the sequencer's log")?)
+}
+
+/// Has the rows of all that `slots` decide say so, but for those of which the last slot says that they do.
+async fn settle_all(store: &Store, slots: &[(u64, SequencedSlot)]) -> Result<()> {
+    let settled = slots.iter().map(|(_, slot)| slot.settled).max().unwrap_or_default();
+    for (index, slot) in slots.iter().filter(|(index, _)| *index > settled) {
+        for (place, commit) in (0..).zip(&slot.commits) {
+            let record = commit.record(*index, place);
+            store.settle_committed(&commit.id, commit.attempt, &record).await?;
+        }
+        for (id, attempt) in &slot.closed {
+            store.settle_aborted(id, *attempt).await?;
+        }
+    }
+    Ok(())
+}
+
+/// The table as `slots` make it, where nothing is known of what was written up to `oldest`.
+async fn last_writers(
+    store: &Store,
+    oldest: u64,
+    slots: &[(u64, SequencedSlot)],
+    writes_max: usize,
+) -> Result<LastWriters> {
+    let mut table = LastWriters::new(oldest, writes_max);
+    for (index, slot) in slots {
+        let mut written = BTreeSet::new();
+        for commit in &slot.commits {
+            // Of one whose row is dropped it may be gone: then nobody reads below it any more.
+            let writes = store.write_set(commit.attempt, &commit.writes).await?;
+            written.extend(writes.iter().map(|write| Trace::of(&write.key)));
+        }
+        table.note(*index, written);
+    }
+    Ok(table)
+}
+
+impl Core {
+    /// Becomes the sequencer of a node that is alone, of the store as it is.
+    pub(crate) async fn take_over_sequencer(&self, store: &Arc<Store>) -> Result<Sequencer> {
+        let clock = Arc::clone(&self.clock);
+        let taken = Sequencer::take_over(store, clock, &self.config, self.slot_bytes_max(), true).await?;
+        Ok(taken.0)
+    }
+
+    /// Has this node's sequencer decide. None: the row that was seen has to be looked at again.
+    async fn order(
+        &self,
+        node: &Arc<Node>,
+        sequencer: &Sequencer,
+        wish: Wish,
+        writes: Vec<Write>,
+        seen: u64,
+    ) -> Answer {
         let (told, mut decided) = oneshot::channel();
-        lock(&sequencer.waiting).push_back((request, told));
+        lock(&sequencer.waiting).push_back(Waiting { wish, writes, seen, told });
         loop {
             let mut ordering = sequencer.ordering.lock().await;
             // Whoever ordered before may have ordered this as well.
             match decided.try_recv() {
                 Ok(decided) => return decided,
                 Err(oneshot::error::TryRecvError::Closed) => {
-                    return Err(Error::unavailable("the sequencer is gone"));
+                    return Some(Err(Error::unavailable("the sequencer is gone")));
                 }
                 Err(oneshot::error::TryRecvError::Empty) => {
                     self.order_waiting(node, sequencer, &mut ordering).await;
@@ -264,123 +403,79 @@ impl Core {
     /// Decides about what waits, up to the bound of a slot, and tells those who wait.
     async fn order_waiting(&self, node: &Arc<Node>, sequencer: &Sequencer, ordering: &mut Ordering) {
         let mut batch = ordering.last_writers.batch();
-        let mut admitted = Vec::new();
-        for (request, told) in sequencer.next_batch() {
-            let verdict = batch.validate(request.observed.as_ref());
-            let refused = match verdict {
-                _ if request.transaction.is_closed() => Error::TransactionFinished(Outcome::Aborted),
-                Verdict::Conflicts if !self.config.is_broken(Broken::SkipsValidation) => Error::Conflict,
-                Verdict::TooOld => Error::SnapshotTooOld,
-                Verdict::Conflicts | Verdict::Passes => {
-                    batch.admit(request.writes.iter().map(|write| Trace::of(&write.key)));
-                    admitted.push((request, told));
-                    continue;
+        let (mut commits, mut closed, mut ordered) = (Vec::new(), Vec::new(), BTreeSet::new());
+        for waiting in sequencer.next_batch() {
+            if let Some(answer) = sequencer.judge(&waiting, &batch, &ordered) {
+                if answer == Some(Err(Error::Conflict)) {
+                    self.counters.conflict();
                 }
-            };
-            if refused == Error::Conflict {
-                self.counters.conflict();
+                // Nobody hears it only if who asked is gone.
+                let _ = waiting.told.send(answer);
+                continue;
             }
-            // Nobody hears it only if the engine is on its way out.
-            let _ = told.send(Err(refused));
+            ordered.insert(waiting.wish.attempt());
+            batch.admit(waiting.writes.iter().map(|write| Trace::of(&write.key)));
+            if waiting.wish.request().is_some() { commits.push(waiting) } else { closed.push(waiting) }
         }
         let written = batch.into_written();
-        if admitted.is_empty() {
+        if ordered.is_empty() {
             return;
         }
-        let commits = admitted.iter().map(|(request, _)| request.commit()).collect();
-        let slot = SequencedSlot { written_ms: sequencer.clock.now().0, commits };
-        let appended = sequencer.store.append_resting(&mut ordering.writer, encode(&slot)).await;
-        if let Ok((index, _)) = &appended {
-            ordering.last_writers.note(*index, written);
-        }
-        let placed =
-            appended.map(|(index, point)| self.install_slot(node, sequencer, index, point, slot, &admitted));
-        for (place, (_, told)) in admitted.into_iter().enumerate() {
-            let _ =
-                told.send(placed.as_ref().map(|records| Arc::clone(&records[place])).map_err(Clone::clone));
-        }
-    }
-
-    /// What stands in a slot has committed: from now on everybody here sees it.
-    fn install_slot(
-        &self,
-        node: &Arc<Node>,
-        sequencer: &Sequencer,
-        index: u64,
-        point: DurabilityPoint,
-        slot: SequencedSlot,
-        admitted: &[(Request, Told)],
-    ) -> Vec<Arc<CommitRecord>> {
-        let mut records = Vec::with_capacity(admitted.len());
-        {
-            let mut state = sequencer.state();
-            state.settled.start(index, admitted.len());
-            for ((place, commit), (request, _)) in (0..).zip(slot.commits).zip(admitted) {
-                let stored = commit.record(index, place);
-                let record = Arc::new(CommitRecord {
-                    id: commit.id,
-                    attempt: commit.attempt,
-                    version: stored.version,
-                    position: stored.position,
-                    writes: request.writes.clone(),
-                    parts: stored.writes.parts(),
-                    point,
-                });
-                records.push(Arc::clone(&record));
-                state.unsettled.insert(commit.attempt, Unsettled { record, stored });
-            }
-            state.last = index;
-        }
-        let mut view = self.view();
-        if view.is_served_by(node) {
-            for record in &records {
-                view.superseded_bytes += view.index.superseded_by(record);
-                view.index.hear(record);
-            }
-            Arc::make_mut(&mut view.heard).advance(NodeId::SEQUENCER, index);
-        }
-        records
-    }
-
-    /// Finds out about an attempt whose row was handed over: what the log says of it, and if that is nothing, nothing
-    /// ever. Returns the row as it is then.
-    pub(crate) async fn close_prepared(
-        &self,
-        node: &Arc<Node>,
-        id: &TransactionId,
-        attempt: Attempt,
-    ) -> Result<(Option<Decision>, DurabilityPoint)> {
-        let sequencer = node.sequencer().ok_or_else(|| Error::unavailable("there is no sequencer"))?;
-        let owner = self.view().open.find(&Call { id: id.clone(), attempt: Some(attempt) });
-        let is_committed = if self.config.is_broken(Broken::ClosesPreparedRows) {
-            false
-        } else {
-            // No slot is under way.
-            let _ordering = sequencer.ordering.lock().await;
-            if let Found::Here(owner) = owner {
-                owner.close();
-            }
-            sequencer.unsettled(attempt).is_some()
+        let slot = SequencedSlot {
+            written_ms: sequencer.clock.now().0,
+            by: node.id,
+            settled: sequencer.state().settled.through(),
+            commits: commits.iter().filter_map(|waiting| waiting.wish.commit()).collect(),
+            closed: closed.iter().map(|waiting| waiting.wish.name()).collect(),
         };
-        if is_committed {
-            sequencer.settle(id, attempt).await?;
-        } else {
-            if attempt.node != node.id {
-                // No entry of a log may name it: then nothing else would ever drop its row.
-                self.keep_names(node, vec![(id.clone(), attempt)]).await?;
-            }
-            // If it is settled already, that stands.
-            node.store.settle_aborted(id, attempt).await?;
+        let appended = sequencer.store.append_resting(&mut ordering.writer, encode(&slot)).await;
+        let records = appended.map(|(index, point)| {
+            ordering.last_writers.note(index, written);
+            let writes = commits.iter().map(|waiting| waiting.writes.clone());
+            let records = records(index, &slot, writes, point);
+            sequencer.note(index, &slot, &records);
+            let cursor = Cursor { next: SlotIndex(index + 1), epoch: sequencer.epoch };
+            self.hear_slot(node, cursor, &slot, &records);
+            records
+        });
+        for (place, waiting) in commits.into_iter().enumerate() {
+            let answer = records.as_ref().map(|records| Arc::clone(&records[place])).map_err(Clone::clone);
+            let _ = waiting.told.send(Some(answer));
         }
-        node.store.decision(id).await
+        for waiting in closed {
+            let is_closed = Error::TransactionFinished(Outcome::Aborted);
+            let _ = waiting.told.send(Some(Err(records.as_ref().err().cloned().unwrap_or(is_closed))));
+        }
     }
 }
 
-impl Request {
-    fn commit(&self) -> SequencedCommit {
-        let Transaction { id, attempt, .. } = &*self.transaction;
-        let (writes, effects) = (self.set.clone(), self.effects);
-        SequencedCommit { id: id.clone(), attempt: *attempt, writes, effects }
+/// What has committed in a slot; `writes` are those of each commit.
+fn records(
+    index: u64,
+    slot: &SequencedSlot,
+    writes: impl Iterator<Item = Vec<Write>>,
+    point: DurabilityPoint,
+) -> Vec<Arc<CommitRecord>> {
+    let commits = (0..).zip(&slot.commits).zip(writes);
+    commits.map(|((place, commit), writes)| Arc::new(record(index, place, commit, writes, point))).collect()
+}
+
+fn record(
+    index: u64,
+    place: u32,
+    commit: &SequencedCommit,
+    writes: Vec<Write>,
+    point: DurabilityPoint,
+) -> CommitRecord {
+    let stored = commit.record(index, place);
+    CommitRecord {
+        id: commit.id.clone(),
+        attempt: commit.attempt,
+        version: stored.version,
+        position: stored.position,
+        writes,
+        parts: stored.writes.parts(),
+        point,
     }
 }
 

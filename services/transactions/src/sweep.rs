@@ -147,10 +147,14 @@ impl Core {
                 self.counters.swept();
                 node.store.forget(id, attempt).await.map(drop)
             }
-            // Its owner's log is resolved and the sequencer's was taken over: it came late.
+            // Its owner's log is resolved: it came late.
             State::Prepared => {
                 self.counters.swept();
-                node.store.settle_aborted(id, attempt).await?;
+                if self.is_alone() {
+                    node.store.settle_aborted(id, attempt).await?;
+                } else {
+                    self.close_prepared(node, id, attempt).await?;
+                }
                 node.store.drop_aborted(id, attempt).await
             }
             // Whoever has a name without a row is refused like one whose row is closed.

@@ -44,8 +44,6 @@ pub(crate) struct Transaction {
     pub(crate) flights: Arc<RwLock<()>>,
     /// It no longer keeps the versions it may need from being collected.
     overtaken: AtomicBool,
-    /// The sequencer refuses it from now on.
-    closed: AtomicBool,
     state: Mutex<State>,
     ended: watch::Sender<Option<Answer>>,
 }
@@ -119,7 +117,6 @@ impl Transaction {
             terms,
             flights: Arc::default(),
             overtaken: AtomicBool::new(false),
-            closed: AtomicBool::new(false),
             state: Mutex::new(state),
             ended: watch::Sender::new(None),
         }
@@ -132,15 +129,6 @@ impl Transaction {
 
     pub(crate) fn is_overtaken(&self) -> bool {
         self.overtaken.load(Ordering::SeqCst)
-    }
-
-    /// Somebody was told that it has not committed: it must not be ordered any more.
-    pub(crate) fn close(&self) {
-        self.closed.store(true, Ordering::SeqCst);
-    }
-
-    pub(crate) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::SeqCst)
     }
 
     pub(crate) fn is_serializable(&self) -> bool {

@@ -176,9 +176,9 @@ impl House {
         Self { among: Some(among), ..Self::new(world, config) }
     }
 
-    /// The same where one of them serves at a time.
+    /// The same where one of them serves at a time, since values lie in packs.
     pub fn one_at_a_time(self) -> Self {
-        Self { is_one_at_a_time: true, ..self }
+        Self { is_one_at_a_time: true, ..self.packing() }
     }
 
     /// Whether one of several places serves, and others stand by.
@@ -241,22 +241,19 @@ impl House {
         let config = self.config.clone();
         let (service, place_among) = match &self.among {
             None if self.packs => {
-                let objects = MortalObjects::new(self.world.objects(), life.clone(), self.witness.clone());
-                (
-                    Service::builder(parts)
-                        .destinations(destinations)
-                        .objects(Arc::new(objects))
-                        .build(config),
-                    None,
-                )
+                let service = Service::builder(parts).destinations(destinations);
+                (service.objects(self.objects(&life)).build(config), None)
             }
             None => (Service::with_destinations(parts, destinations, config), None),
             Some(Among { network, ensemble, .. }) => {
                 let address = Among::address(place);
                 let seat = ensemble.seat(&address, life.clone(), clock);
                 let (membership, peers) = (Arc::clone(&seat) as _, network.from(&address));
-                let service =
-                    Service::builder(parts).destinations(destinations).among(membership, peers).build(config);
+                let mut service = Service::builder(parts).destinations(destinations);
+                if self.packs {
+                    service = service.objects(self.objects(&life));
+                }
+                let service = service.among(membership, peers).build(config);
                 network.listen(&address, service.engine(), life.clone());
                 let (network, life) = (network.clone(), life.clone());
                 (service, Some(Place { seat, network, address, life }))
@@ -279,6 +276,10 @@ impl House {
         self.nodes.borrow_mut().serving.insert(place, node);
         self.starts.send_modify(|starts| *starts += 1);
         true
+    }
+
+    fn objects(&self, life: &Life) -> Arc<MortalObjects> {
+        Arc::new(MortalObjects::new(self.world.objects(), life.clone(), self.witness.clone()))
     }
 
     /// A connection to whoever serves, once somebody does.

@@ -10,10 +10,7 @@
 //! Invariants
 //! - A slot is passed once each version that it wrote is deleted, or is the newest of its key, and was announced to all.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use primitives::{Cursor, SlotIndex};
@@ -25,8 +22,9 @@ use crate::{
     heard::Heard,
     housekeeping::{Horizon, Tended},
     index::Entry as IndexEntry,
-    model::Key,
+    model::{Key, NodeId},
     node::Node,
+    read::wait_for_load,
     records::{CommitRecord, StoredSlot, decode},
 };
 
@@ -63,22 +61,26 @@ impl Core {
             tended.looked.clone_from(&horizon.heard);
             return Ok(false);
         };
-        let keys: BTreeSet<Key> = commits
-            .iter()
-            .flat_map(|commit| commit.record.writes.iter().map(|write| write.key.clone()))
-            .collect();
-        if tended.node != node.id {
-            let mut view = self.view();
-            for key in &keys {
-                view.index.forget(key);
+        // Of sequenced commits, too, some may have been left out of what this node was told, or are not kept in its index.
+        let is_unknown =
+            |commit: &Committed| tended.node != node.id || commit.record.position.log == NodeId::SEQUENCER;
+        let mut keys: BTreeMap<Key, bool> = BTreeMap::new();
+        for commit in &commits {
+            for write in &commit.record.writes {
+                *keys.entry(write.key.clone()).or_default() |= is_unknown(commit);
             }
         }
-        let looks = stream::iter(keys.iter().cloned()).map(|key| async move {
-            let entry = self.entry(node, &key).await?;
+        let looks = stream::iter(keys).map(|(key, is_unknown)| async move {
+            let entry = if is_unknown {
+                self.view().index.forget(&key);
+                wait_for_load(self.load(node, &key)).await?
+            } else {
+                self.entry(node, &key).await?
+            };
             Ok::<_, crate::Error>((key, entry))
         });
         let entries: BTreeMap<_, _> = looks.buffered(LOOKS_AT_ONCE).try_collect().await?;
-        self.collect_keys(node, keys, &horizon.heard, may_be_released).await?;
+        self.collect_entries(node, &entries, &horizon.heard, may_be_released).await?;
         let first_left = commits.iter().find(|commit| waits(&commit.record, &entries, &horizon.heard));
         let collected = match first_left {
             Some(commit) => Cursor { next: SlotIndex(commit.slot), ..until },
@@ -104,8 +106,7 @@ impl Core {
             let view = self.view();
             if view.is_served_by(node) && first >= view.recent.complete_from() && first <= through {
                 let (records, last) = view.recent.commits(first, through, COMMITS_BYTES_MAX);
-                let commits =
-                    records.into_iter().map(|record| Committed { slot: record.position.slot, record });
+                let commits = records.into_iter().map(|(slot, record)| Committed { slot, record });
                 let (commits, until) = (commits.collect(), node.log.cursor_behind(last));
                 return Ok(Some(Next { commits, until }));
             }
@@ -140,8 +141,12 @@ impl Core {
 }
 
 /// Whether what a commit wrote is superseded by what not all have heard of: it may have been left out of an announcement, so
-/// nobody else would delete it.
+/// nobody else would delete it. Or whether not all have heard of the slot that decided it, which is another log's if it was
+/// sequenced: then what it supersedes is still needed.
 fn waits(record: &CommitRecord, entries: &BTreeMap<Key, Arc<IndexEntry>>, horizon: &Heard) -> bool {
+    if !horizon.contains(record.position) {
+        return true;
+    }
     record.writes.iter().any(|write| {
         let versions = &entries[&write.key].versions;
         let Some(place) = versions.iter().position(|other| other.attempt == record.attempt) else {

@@ -19,7 +19,7 @@ use crate::{
     Error, Result,
     node_log::Placed,
     records::CommitRecord,
-    sequencer::{Request, validation::Observed},
+    sequencer::{Request, Sequencer, Wish, validation::Observed},
     store::Decided,
     transaction::{Answer, Transaction},
 };
@@ -30,6 +30,8 @@ impl Commit<'_> {
         if let Err(error) = self.may_begin() {
             return self.give_up(None, error);
         }
+        let node = Arc::clone(&self.transaction.node);
+        let seen = node.sequencer().map(Sequencer::generation);
         let data = async {
             let (data, prepared) = futures_util::join!(self.write_data(), self.prepare());
             data.and(prepared)
@@ -38,23 +40,17 @@ impl Commit<'_> {
             Ok(placed) => placed,
             Err((slot, error)) => return self.give_up(slot, error),
         };
-        let request = Request {
-            transaction: Arc::clone(self.transaction),
-            observed,
-            writes: self.writes.clone(),
-            set: self.set.clone(),
-            effects: self.effects.len() as u32,
-        };
-        let node = &self.transaction.node;
-        let record = match self.core.sequence(node, request).await {
+        let request = Request { observed, set: self.set.clone(), effects: self.effects.len() as u32 };
+        let wish = Wish::to_commit(&self.transaction.id, self.transaction.attempt, request);
+        let record = match self.core.sequence(&node, &wish, &self.writes, seen).await {
             Ok(record) => record,
             Err(Error::Unavailable(_)) => return Err(Error::OutcomeUnknown),
             Err(error) => return self.give_up(Some(placed.slot), error),
         };
         self.note_committed(placed, &record);
-        self.core.dispatch(node, record.attempt, self.effects.len(), record.point);
-        self.settle_later(placed, &record);
-        answer_durable(node, record.point, Some(&record)).await
+        self.core.dispatch(&node, record.attempt, self.effects.len(), record.point);
+        self.settle_later(placed, &record, wish);
+        answer_durable(&node, record.point, Some(&record)).await
     }
 
     /// Hands the decision over. Errors: `TransactionFinished` if somebody has decided before.
@@ -69,7 +65,7 @@ impl Commit<'_> {
         }
     }
 
-    /// Installed it is already. Its entry in the own log is followed by the collector, like any other.
+    /// Its entry in the own log is followed by the collector, like any other.
     fn note_committed(&self, placed: Placed, record: &Arc<CommitRecord>) {
         let mut view = self.core.view();
         if view.is_served_by(&self.transaction.node) {
@@ -80,15 +76,15 @@ impl Commit<'_> {
 
     /// Has the row say what the log says, and the entries in the own log done with: those of what was written ahead too,
     /// which is judged by the row. If nobody comes to it, the next start does.
-    fn settle_later(&mut self, placed: Placed, record: &Arc<CommitRecord>) {
+    fn settle_later(&mut self, placed: Placed, record: &Arc<CommitRecord>, wish: Wish) {
         let (core, transaction) = (Arc::clone(self.core), Arc::clone(self.transaction));
         let (spills, record) = (std::mem::take(&mut self.spills), Arc::clone(record));
         let Ok(at_work) = transaction.node.at_work() else { return };
         self.core.spawn(async move {
             let _at_work = at_work;
-            let Transaction { id, attempt, node, .. } = &*transaction;
-            let Some(sequencer) = node.sequencer() else { return };
-            if let Err(error) = sequencer.settle(id, *attempt).await {
+            let node = &transaction.node;
+            let Some(stored) = wish.stored(record.version) else { return };
+            if let Err(error) = core.settle(node, &record, &stored).await {
                 tracing::debug!(%error, "a commit is left to the next start to be settled");
                 return;
             }

@@ -15,28 +15,28 @@
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
-    hash::BuildHasher,
-};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use foldhash::fast::FixedState;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 use crate::model::Key;
 
-/// A key as the table knows it. Two keys may share one: then their transactions conflict for nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// A key as the table knows it, the same in every build. Two keys may share one: then their transactions conflict for nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Trace(u64);
 
 impl Trace {
     /// What `key` leaves.
     pub(crate) fn of(key: &Key) -> Self {
-        Self(FixedState::default().hash_one(key))
+        let hash = Sha256::new().chain_update(key.keyspace().0.to_be_bytes()).chain_update(key.name());
+        let hash = hash.finalize();
+        Self(u64::from_be_bytes(*hash.first_chunk().expect("it has 32 bytes")))
     }
 }
 
 /// What a transaction read: the keys, absent ones too, all as they were at one slot.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Observed {
     /// The slot.
     pub(crate) at: u64,

@@ -1,0 +1,294 @@
+//! T11, T12, T-3, T-4 among several nodes: one of them orders the commits of all, and dies, is cut off or usurped anywhere.
+
+#![allow(clippy::disallowed_methods)] // Why: its time is virtual.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use fastrand::Rng;
+use simulated::World;
+use simulation::{
+    faults::Weather,
+    transactions::{
+        client::Habits,
+        ensemble::Ensemble,
+        house::{Among, Connection, House},
+        mortal::Life,
+        network::{Network, Trouble},
+        scenario::{Disaster, Scenario, seeds},
+        workload::{Mix, key},
+    },
+};
+use transactions::{
+    broken::Broken,
+    model::{Begin, Begun, Call, Isolation},
+};
+
+use super::SEEDS_UNTIL_CAUGHT;
+
+/// What was acknowledged is seen everywhere by then.
+const SEEN_WITHIN: Duration = Duration::from_secs(10);
+
+/// Seeds of each scenario at most, unless `NODES_SEEDS` says more.
+const SEEDS_MAX: u64 = 20;
+
+fn holds(scenario: &Scenario, test: &str) {
+    let seeds_max = simulated::number("NODES_SEEDS").unwrap_or(SEEDS_MAX);
+    let asked = seeds();
+    scenario.holds_for(asked.start..asked.end.min(asked.start + seeds_max), test);
+}
+
+/// Three nodes on one sequenced keyspace of few keys: half of the transactions are serializable, some only read.
+fn several(weather: Weather) -> Scenario {
+    let mix = Mix { clients: 5, transactions: 20, keys: 4, one_delete_in: 0, ..Scenario::default().mix };
+    let habits = Habits {
+        one_named_in: 3,
+        one_serializable_in: 2,
+        one_reader_in: 4,
+        carries_after: true,
+        pause: Duration::from_millis(600),
+        ..Habits::default()
+    };
+    Scenario {
+        nodes: 3,
+        sequenced: true,
+        mix,
+        habits,
+        weather,
+        seen_within: Some(SEEN_WITHIN),
+        ..Scenario::default()
+    }
+}
+
+/// T11: when nothing fails, at whichever node.
+#[test]
+fn histories_of_several_nodes_have_no_cycles() {
+    for weather in [Weather::Calm, Weather::Slow] {
+        holds(&several(weather), "histories_of_several_nodes_have_no_cycles");
+    }
+}
+
+/// The sequencer, or another, dies between any two of its calls.
+fn dying(weather: Weather) -> Scenario {
+    Scenario { disasters: vec![Disaster::OneOfMany; 3], ..several(weather) }
+}
+
+/// T4, T9, T11.
+#[test]
+fn whoever_dies_the_order_goes_on() {
+    for weather in [Weather::Slow, Weather::Stormy] {
+        holds(&dying(weather), "whoever_dies_the_order_goes_on");
+    }
+}
+
+/// Messages to the sequencer are lost, late or doubled.
+fn troubled() -> Scenario {
+    let network = Trouble { one_lost_in: 6, one_doubled_in: 4, one_late_in: 6 };
+    Scenario { network, ..dying(Weather::Slow) }
+}
+
+/// T4, T11.
+#[test]
+fn what_is_asked_twice_is_decided_once() {
+    holds(&troubled(), "what_is_asked_twice_is_decided_once");
+}
+
+/// Nodes that do not reach each other, and clients that lose patience and ask elsewhere.
+fn divided() -> Scenario {
+    let mut scenario = several(Weather::Slow);
+    scenario.disasters = vec![Disaster::Partition; 5];
+    scenario.habits.patience = Duration::from_millis(15);
+    scenario.habits.wanders = true;
+    scenario
+}
+
+/// T4, T11.
+#[test]
+fn who_asks_elsewhere_hears_what_the_log_says() {
+    holds(&divided(), "who_asks_elsewhere_hears_what_the_log_says");
+}
+
+/// A node that is cut off from the others and from the members, and not from the store: mostly it was the sequencer.
+fn usurped() -> Scenario {
+    let mut scenario = several(Weather::Slow);
+    scenario.disasters = vec![Disaster::CutOff; 4];
+    scenario.habits.pause = Duration::from_millis(300);
+    scenario
+}
+
+/// T-4, T11.
+#[test]
+fn a_usurped_sequencer_decides_nothing() {
+    holds(&usurped(), "a_usurped_sequencer_decides_nothing");
+}
+
+/// T-4, broken: a snapshot is taken at what its node has heard.
+#[test]
+fn reading_without_following_is_caught() {
+    several(Weather::Calm).without(Broken::ReadsAtWhatItHeard).is_caught("cycle", SEEDS_UNTIL_CAUGHT);
+}
+
+/// T11, broken.
+#[test]
+fn skipping_validation_is_caught() {
+    several(Weather::Calm).without(Broken::SkipsValidation).is_caught("cycle", SEEDS_UNTIL_CAUGHT);
+}
+
+/// T12.
+#[test]
+fn readers_of_several_nodes_never_conflict() {
+    let scenario = several(Weather::Slow);
+    let habits = Habits { one_serializable_in: 1, one_reader_in: 2, ..scenario.habits };
+    holds(&Scenario { habits, ..scenario }, "readers_of_several_nodes_never_conflict");
+}
+
+/// T12, broken.
+#[test]
+fn validating_readers_is_caught() {
+    several(Weather::Slow)
+        .without(Broken::ValidatesReaders)
+        .is_caught("reader in conflict", SEEDS_UNTIL_CAUGHT);
+}
+
+/// T9, T11, with deletions, effects, large values and nothing kept in memory: every read is a load.
+#[test]
+fn what_several_nodes_order_is_collected() {
+    let mut scenario = dying(Weather::Slow);
+    scenario.mix = Mix { one_delete_in: 4, effects: 1, transactions: 8, ..scenario.mix };
+    // An effect is a write.
+    scenario.habits.one_reader_in = 0;
+    scenario.config.index_bytes_max = 0;
+    scenario.config.data_cache_bytes_max = 0;
+    holds(&scenario, "what_several_nodes_order_is_collected");
+}
+
+/// One seed gives one trace.
+#[test]
+fn one_seed_of_a_sequencer_gives_one_trace() {
+    for seed in seeds().take(3) {
+        assert_eq!(troubled().run(seed).trace_hash, troubled().run(seed).trace_hash, "seed {seed}");
+    }
+}
+
+/// A keyspace that is marked at some moment by whoever is first, while others commit there with timestamps: of those that read
+/// anything only what is committed after is compared.
+fn marking() -> Scenario {
+    let mut scenario = several(Weather::Slow);
+    scenario.sequenced = false;
+    scenario.mix = Mix { clients: 6, transactions: 24, keys: 2, ..scenario.mix };
+    scenario.habits.one_serializable_in = 6;
+    scenario.habits.pause = Duration::from_millis(200);
+    scenario
+}
+
+/// T-3, T2, T4, T5, T9: levels share one order from the mark on, whoever dies meanwhile.
+#[test]
+fn marking_among_several_loses_nothing() {
+    holds(&marking(), "marking_among_several_loses_nothing");
+    let disasters = vec![Disaster::OneOfMany; 3];
+    holds(&Scenario { disasters, ..marking() }, "marking_among_several_loses_nothing");
+}
+
+/// A house of so many nodes in a calm world.
+async fn house(places: usize, broken: Option<Broken>) -> House {
+    let mut config = Scenario::default().config;
+    config.broken = broken;
+    let network = Network::new(Rng::with_seed(1), Trouble::default());
+    let ensemble = Ensemble::new(Rng::with_seed(2));
+    let house = House::among(&World::new(1), config, Among { network, ensemble, places });
+    for place in 0..places {
+        assert!(house.boot_at(place, Life::default(), 0).await);
+    }
+    house
+}
+
+/// Begins a serializable transaction, as often as it takes.
+async fn begin(connection: &Connection) -> Call {
+    let asked = Begin { isolation: Isolation::Serializable, ..Begin::default() };
+    for _ in 0..100 {
+        if let Ok(Begun::Open { id, attempt }) =
+            connection.shown(connection.engine.begin(asked.clone())).await
+        {
+            return Call { id, attempt: Some(attempt) };
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("nobody orders commits");
+}
+
+/// What stands in a key after a commit with a slot at one node, and a later write at another.
+async fn write_after_a_slot(broken: Option<Broken>) -> Option<Bytes> {
+    let house = house(2, broken).await;
+    let [one, other] = [0, 1].map(|place| house.serving_at(place).expect("nobody dies"));
+    let call = begin(&one).await;
+    one.call(one.engine.put(&call, key(0), Bytes::from_static(b"slot"))).await.expect("a calm world");
+    one.call(one.engine.commit(&call)).await.expect("a calm world");
+    let later = other.engine.put_now(key(0), Some(Bytes::from_static(b"later")));
+    other.call(later).await.expect("a calm world");
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    one.shown(one.engine.get_now(&key(0))).await.expect("a calm world")
+}
+
+/// T-3: once a keyspace is sequenced nobody gives timestamps there.
+#[test]
+fn every_node_stops_giving_timestamps() {
+    let shown = simulated::run(write_after_a_slot(None));
+    assert_eq!(shown, Some(Bytes::from_static(b"later")));
+}
+
+/// T-3, broken: the others are not told.
+#[test]
+fn marking_without_telling_the_others_is_caught() {
+    let shown = simulated::run(write_after_a_slot(Some(Broken::MarksWithoutWaiting)));
+    assert_eq!(shown, Some(Bytes::from_static(b"slot")), "the later write is lost");
+}
+
+/// T11: what was acknowledged at one node is read by whoever begins at another, and of two that cannot follow each other one
+/// conflicts, wherever they are.
+#[test]
+fn one_order_for_all_nodes() {
+    simulated::run(async {
+        let house = house(3, None).await;
+        let at = [0, 1, 2].map(|place| house.serving_at(place).expect("nobody dies"));
+        for round in 0..6 {
+            let (one, other) = (&at[round % 3], &at[(round + 1) % 3]);
+            let [left, right] = [begin(one).await, begin(other).await];
+            let expected = (round > 0).then(|| Bytes::from(format!("{}", round - 1)));
+            for (connection, call) in [(one, &left), (other, &right)] {
+                let read = connection.shown(connection.engine.get(call, &key(0))).await;
+                assert_eq!(read.expect("a calm world"), expected, "round {round}");
+                let put = connection.engine.put(call, key(0), Bytes::from(format!("{round}")));
+                connection.call(put).await.expect("a calm world");
+            }
+            one.call(one.engine.commit(&left)).await.expect("nobody was faster");
+            let refused = other.call(other.engine.commit(&right)).await.map(drop);
+            assert!(format!("{refused:?}").contains("Conflict"), "{refused:?}");
+        }
+    });
+}
+
+/// T10, T11: with its sequencer gone for good a store goes on within five seconds.
+#[test]
+fn another_takes_over_within_five_seconds() {
+    simulated::run(async {
+        let house = house(3, None).await;
+        let first = house.serving_at(0).expect("nobody dies");
+        let call = begin(&first).await;
+        first.call(first.engine.put(&call, key(0), Bytes::from_static(b"v"))).await.expect("a calm world");
+        first.call(first.engine.commit(&call)).await.expect("a calm world");
+        let life = house.life_at(0).expect("it lives");
+        house.seat_at(0).expect("a member").die();
+        life.ends_after(0, simulation::transactions::mortal::Side::Before);
+        house.kill_at(0);
+        let died = tokio::time::Instant::now();
+        let second = house.serving_at(1).expect("it lives");
+        let call = begin(&second).await;
+        let read = second.shown(second.engine.get(&call, &key(0))).await.expect("a calm world");
+        assert_eq!(read, Some(Bytes::from_static(b"v")));
+        second.call(second.engine.put(&call, key(0), Bytes::from_static(b"w"))).await.expect("it is open");
+        while second.call(second.engine.commit(&call)).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert!(died.elapsed() < Duration::from_secs(5), "{:?}", died.elapsed());
+    });
+}
