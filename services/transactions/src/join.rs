@@ -57,38 +57,7 @@ impl Core {
             self.config.broken,
         );
         let node = Arc::new(Node::new(self, id, store, log, Some(secret)));
-        let rows = registry::list(&node.store).await?;
-        let mut heard = Heard::default();
-        let mut dropped = Heard::default();
-        for row in &rows {
-            node.log.observe(row.timestamp);
-            // What a resolved log holds is decided, and the index is empty.
-            if row.is_resolved {
-                heard.finish(row.node, row.node);
-            }
-            if row.is_trimmed {
-                dropped.finish(row.node, row.node);
-            }
-        }
-        let told = self.ask_others(&node).await?;
-        for standing in &told {
-            node.log.observe(standing.timestamp);
-            heard.merge(&standing.heard);
-            dropped.merge(&standing.dropped);
-        }
-        if !marked.is_empty() || heard.through(NodeId::SEQUENCER) > 0 {
-            let start = FencedLog::new(Arc::clone(&self.key_value), layout::sequencer_log());
-            let start = node.store.again(|| start.start()).await?;
-            dropped.advance(NodeId::SEQUENCER, start.next.0 - 1);
-            self.follow_sequencer(&node).await?;
-            heard.advance(NodeId::SEQUENCER, node.followed.through());
-        }
-        if told.is_empty() {
-            for row in rows.iter().filter(|row| !row.is_resolved && row.node != id) {
-                self.hear_log(&node, row.node, &mut heard, &mut dropped).await?;
-            }
-        }
-        heard.advance(id, node.log.decided_through());
+        let (heard, dropped) = self.heard_by_all(&node, !marked.is_empty()).await?;
         node.store.look()?;
         {
             let mut view = self.view();
@@ -107,6 +76,43 @@ impl Core {
         self.sequence_for_ever(&node);
         self.keep_house(node, Vec::new());
         Ok(())
+    }
+
+    /// What a new node takes for heard, since its index is empty, and which deletions may be gone.
+    async fn heard_by_all(self: &Arc<Self>, node: &Arc<Node>, is_any_marked: bool) -> Result<(Heard, Heard)> {
+        let rows = registry::list(&node.store).await?;
+        let mut heard = Heard::default();
+        let mut dropped = Heard::default();
+        for row in &rows {
+            node.log.observe(row.timestamp);
+            // What a resolved log holds is decided, and the index is empty.
+            if row.is_resolved {
+                heard.finish(row.node, row.node);
+            }
+            if row.is_trimmed {
+                dropped.finish(row.node, row.node);
+            }
+        }
+        let told = self.ask_others(node).await?;
+        for standing in &told {
+            node.log.observe(standing.timestamp);
+            heard.merge(&standing.heard);
+            dropped.merge(&standing.dropped);
+        }
+        if is_any_marked || heard.through(NodeId::SEQUENCER) > 0 {
+            let start = FencedLog::new(Arc::clone(&self.key_value), layout::sequencer_log());
+            let start = node.store.again(|| start.start()).await?;
+            dropped.advance(NodeId::SEQUENCER, start.next.0 - 1);
+            self.follow_sequencer(node).await?;
+            heard.advance(NodeId::SEQUENCER, node.followed.through());
+        }
+        if told.is_empty() {
+            for row in rows.iter().filter(|row| !row.is_resolved && row.node != node.id) {
+                self.hear_log(node, row.node, &mut heard, &mut dropped).await?;
+            }
+        }
+        heard.advance(node.id, node.log.decided_through());
+        Ok((heard, dropped))
     }
 
     /// A new member with a row. Errors: the store is served by one node at a time.
