@@ -47,7 +47,7 @@ async fn tells_strangers(config: Config) -> Vec<u8> {
 
 #[tokio::test]
 async fn who_does_not_know_the_secret_of_the_store_is_no_node() {
-    assert_eq!(tells_strangers(Config::default()).await, [NOT_HERE; 3]);
+    assert_eq!(tells_strangers(Config::default()).await, [NOT_HERE; 5]);
 }
 
 #[tokio::test]
