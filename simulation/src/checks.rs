@@ -5,7 +5,7 @@
 
 mod left;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use coordination::{
     model::{EventKind, Naming, Output, Request, Response, SessionId, Stat, Watching, Zxid},
@@ -343,14 +343,22 @@ fn is_update(request: &Request) -> bool {
     matches!(request, Create { .. } | Delete { .. } | SetData { .. } | RefuseUpdate(_) | Close)
 }
 
-/// No znode outlives the session that owned it.
+/// With the end of a session every znode that it owned is gone, and nothing comes to be that it would own.
 fn ephemerals_end_with_their_sessions(timeline: &Timeline) -> Vec<String> {
-    let closed = timeline.entries.values().filter(|entry| entry.answer == Ok(Answer::Closed));
-    let closed: BTreeSet<i64> = closed.map(|entry| entry.id.session.0).collect();
-    let last = timeline.last();
-    let outlives =
-        |path: &&String| timeline.stat(path, last).is_some_and(|stat| closed.contains(&stat.ephemeral_owner));
-    timeline.paths().filter(outlives).map(|path| format!("{path} has outlived its session")).collect()
+    let closed = timeline.entries.iter().filter(|(_, entry)| entry.answer == Ok(Answer::Closed));
+    let closed: BTreeMap<i64, Zxid> = closed.map(|(zxid, entry)| (entry.id.session.0, *zxid)).collect();
+    let mut violations = Vec::new();
+    for path in timeline.paths() {
+        for (session, zxid) in &closed {
+            let is_there =
+                |zxid: Zxid| timeline.stat(path, zxid).is_some_and(|stat| stat.ephemeral_owner == *session);
+            if timeline.entries.range(*zxid..).any(|(zxid, _)| is_there(*zxid)) {
+                violations
+                    .push(format!("{path} is there after {zxid:?}, which has ended its session {session:x}"));
+            }
+        }
+    }
+    violations
 }
 
 /// The sessions that their clients were told had expired.

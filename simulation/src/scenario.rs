@@ -51,6 +51,8 @@ pub struct Scenario {
     pub crashes: usize,
     /// How often the store loses what is not durable while everybody else lives on.
     pub fall_backs: usize,
+    /// Whether clients think between their windows for about as long as their sessions live unused.
+    pub lingers: bool,
     /// Whether every session is used often enough that none may expire.
     pub expires_nobody: bool,
     /// What the clients ask for.
@@ -75,6 +77,7 @@ impl Default for Scenario {
             instances: Instances::Warm,
             crashes: 0,
             fall_backs: 0,
+            lingers: false,
             expires_nobody: false,
             mix: everything,
             config: Config { locks, session_timeout_min: Duration::from_secs(12), ..Config::default() },
@@ -180,7 +183,11 @@ impl Scenario {
             one_break_in: self.one_break_in,
             closes: rng.bool(),
             timeout: Duration::from_secs(rng.u64(12..=16)),
-            pause: if self.expires_nobody { Duration::from_secs(2) } else { Duration::ZERO },
+            pause: match (self.expires_nobody, self.lingers) {
+                (true, _) => Duration::from_secs(2),
+                (false, true) => Duration::from_secs(rng.u64(11..=19)),
+                (false, false) => Duration::ZERO,
+            },
         }
     }
 
@@ -332,6 +339,22 @@ pub fn ephemerals(rng: &mut Rng, client: usize, request: usize) -> Request {
         0 => Request::Delete { path, version: -1 },
         1 => create("/q-".into(), client, request, Lifetime::Ephemeral, Naming::Sequential),
         _ => create(path, client, request, Lifetime::Ephemeral, Naming::Given),
+    }
+}
+
+/// Locks, queues and what lasts, in one znode that comes and goes itself.
+pub fn locks(rng: &mut Rng, client: usize, request: usize) -> Request {
+    let watching = if rng.bool() { Watching::Yes } else { Watching::No };
+    match rng.usize(..12) {
+        0 | 1 => create("/l".into(), client, request, Lifetime::Persistent, Naming::Given),
+        2 => Request::Delete { path: "/l".into(), version: -1 },
+        3 | 4 => create("/l/lock".into(), client, request, Lifetime::Ephemeral, Naming::Given),
+        5 | 6 => Request::Delete { path: "/l/lock".into(), version: -1 },
+        7 => create("/l/q-".into(), client, request, Lifetime::Ephemeral, Naming::Sequential),
+        8 => Request::Delete { path: format!("/l/q-{:010}", rng.u8(..4)), version: -1 },
+        9 => create("/l/lock".into(), client, request, Lifetime::Persistent, Naming::Given),
+        10 => Request::Exists { path: "/l/lock".into(), watching },
+        _ => Request::GetChildren { path: "/l".into(), watching },
     }
 }
 

@@ -64,6 +64,10 @@ pub enum Broken {
     LetsInByLostAttaches,
     /// D4, P5: temporary objects are removed for what the store may have lost.
     SweepsByLostRows,
+    /// C-3, C6: the end of a session is numbered before the updates of others that took its ephemerals.
+    EndsBesideWhatIsGone,
+    /// C-3, C6: an ephemeral leaves the index of its session as soon as its deletion by another is decided.
+    ForgetsWhatIsStillThere,
     /// C-6: a session that is too large to end at once stays open while it loses its first ephemerals.
     EndsOpenSessions,
     /// C-6: the parts of a large end are decided one after the other, whatever else waits to be applied.

@@ -287,6 +287,7 @@ impl Distributor {
             self.tell(step, encoded.clone(), warm.grounds.regions[0].point()).await?;
         }
         let garbage = self.apply(step, numbered.changes, numbered.garbage, &mut warm.grounds).await?;
+        self.forget_taken(ordered, &mut warm.grounds).await?;
         self.settle(warm, &numbered.slot.entries).await?;
         self.tell(step, encoded, warm.grounds.regions[0].point()).await?;
         self.collect(&garbage, &mut warm.grounds).await?;
@@ -325,6 +326,15 @@ impl Distributor {
             }
         }
         Ok(garbage)
+    }
+
+    /// Ephemerals that others than their session have deleted leave its index: until they are gone, the end of the session
+    /// has to know of them, to come behind. What a distributor that dies here leaves in it the end sees through, and removes.
+    async fn forget_taken(&self, applied: &[Decided], grounds: &mut Grounds) -> Result<()> {
+        for (create, path) in applied.iter().flat_map(|decided| &decided.taken) {
+            self.ephemerals.remove(*create, path, &mut grounds.system).await?;
+        }
+        Ok(())
     }
 
     /// Removes slots that no gateway needs any more, many at a time.
@@ -417,6 +427,7 @@ impl Distributor {
             // Only the changes are computed again: what was logged is what was decided.
             let numbered = numbering::number(&self.regions, slot.first, &decided).await?;
             garbage = self.apply(step, numbered.changes, numbered.garbage, &mut warm.grounds).await?;
+            self.forget_taken(&decided, &mut warm.grounds).await?;
         }
         self.settle(warm, &slot.entries).await?;
         self.tell(step, logged.payload, warm.grounds.regions[0].point()).await?;

@@ -15,7 +15,7 @@ use crate::{
 
 /// The layout of the records below. A change of any of them raises it and, once a version was released, adds a
 /// decoder for the old one.
-const RECORD_VERSION: u8 = 3;
+const RECORD_VERSION: u8 = 4;
 
 /// Encodes `record` behind its version byte.
 pub fn encode<T: Serialize>(record: &T) -> Bytes {
@@ -214,6 +214,9 @@ pub struct Decided {
     /// The znodes it touches, in path order. A failure touches what it was refused for and changes nothing there: so it
     /// has its place in the order (rule C-3).
     pub touched: Vec<Touched>,
+    /// The ephemerals of other sessions that it deletes, each with the update that made it: once they are gone, whoever
+    /// applies this removes them from the index of their session.
+    pub taken: Vec<(UpdateId, String)>,
     /// A temporary object that carried its data and is garbage once it is applied.
     pub temporary: Option<String>,
 }

@@ -1,17 +1,28 @@
-//! C6: the index of a session's ephemerals names what there is, and nothing that is gone.
+//! C6: the index of a session's ephemerals names what there is, and nothing that is gone; and with the end of the session
+//! they are gone, whoever else takes them.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use coordination::{
     Config,
     basis::Basis,
+    broken::Broken,
     ephemerals::Ephemerals,
     model::{Lifetime, Request},
+    user_store::DataPlacement,
 };
 use ports::faults::Calm;
 use simulated::World;
+use simulation::{
+    faults::Weather,
+    house::Instances,
+    scenario::{Scenario, locks},
+};
 
 use crate::alone::{connect, create, follow, result, started};
+
+/// How many seeds a broken variant may survive.
+const SEEDS_UNTIL_CAUGHT: u64 = 1_500;
 
 /// C6: a session may live for years and make ephemerals all the time.
 #[test]
@@ -36,4 +47,49 @@ fn an_ephemeral_leaves_the_index_with_its_znode_whoever_deletes_it() {
         result(&mut owner, Request::Close).await.expect("it is closed");
         assert!(indexed().await.is_empty(), "the session has ended");
     });
+}
+
+/// Clients that fall silent for about as long as their sessions last, while others take what is theirs.
+fn locking(weather: Weather) -> Scenario {
+    Scenario {
+        mix: locks,
+        weather,
+        clients: 4,
+        requests: 7,
+        one_break_in: 5,
+        lingers: true,
+        ..Scenario::default()
+    }
+}
+
+/// C3, C6, C-3: at the zxid of its end and after it, nothing is there that a session owned.
+#[test]
+fn a_session_ends_behind_all_that_others_have_taken_of_it() {
+    for weather in [Weather::Stormy, Weather::Paused] {
+        locking(weather).holds("a_session_ends_behind_all_that_others_have_taken_of_it");
+    }
+}
+
+/// C3, C6, C-3: the same where heartbeats are cold, or everything dies at once.
+#[test]
+fn a_session_ends_behind_all_that_others_have_taken_of_it_whatever_dies() {
+    let cold = Scenario { instances: Instances::ColdHeartbeats, ..locking(Weather::Stormy) };
+    let mut dying = Scenario { crashes: 2, requests: 5, ..locking(Weather::Stormy) };
+    dying.config.placement = DataPlacement::Objects;
+    dying.config.temporary_sweep_period = Duration::ZERO;
+    for scenario in [cold, dying] {
+        scenario.holds("a_session_ends_behind_all_that_others_have_taken_of_it_whatever_dies");
+    }
+}
+
+/// C-3, broken.
+#[test]
+fn an_end_beside_what_is_gone_is_caught() {
+    locking(Weather::Paused).without(Broken::EndsBesideWhatIsGone).is_caught(SEEDS_UNTIL_CAUGHT);
+}
+
+/// C-3, broken.
+#[test]
+fn forgetting_what_is_still_there_is_caught() {
+    locking(Weather::Paused).without(Broken::ForgetsWhatIsStillThere).is_caught(SEEDS_UNTIL_CAUGHT);
 }

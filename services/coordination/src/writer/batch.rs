@@ -13,7 +13,7 @@
 
 mod anchor;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use ports::Result;
@@ -21,6 +21,7 @@ use ports::Result;
 use crate::{
     Error,
     basis::Basis,
+    broken::Broken,
     ephemerals::Ephemerals,
     model::SessionId,
     node::{Holder, Lock, Nodes},
@@ -78,7 +79,7 @@ pub(super) struct Batch<'writer> {
     /// The number of the last request of the attach, decided or in here.
     request: u64,
     closes: bool,
-    /// Ephemerals that vanish, by the update that made them.
+    /// Ephemerals of the session that vanish, by the update that made them.
     vanishing: Vec<(UpdateId, String)>,
 }
 
@@ -141,22 +142,12 @@ impl<'writer> Batch<'writer> {
         Ok(found)
     }
 
-    /// Gives a lock back that turned out not to be needed.
-    pub(super) async fn unlock(&mut self, path: &str) -> Result<()> {
-        match self.held.remove(path) {
-            Some(held) => self.nodes.unlock(path, &self.lock, held.found, &mut self.basis).await,
-            None => Ok(()),
-        }
-    }
-
     /// Gives everything back and waits for one lock, so that locks are taken in path order.
     ///
     /// What is held then is not looked at: whether or not the next plan touches it, [`Batch::install`] and
     /// [`Batch::release`] give back all that is held.
     async fn wait_for(&mut self, path: &str) -> Result<(), Unplanned> {
-        for (path, held) in std::mem::take(&mut self.held) {
-            self.nodes.unlock(&path, &self.lock, held.found, &mut self.basis).await?;
-        }
+        self.give_back().await?;
         let found = self.nodes.lock(path, &self.lock, &mut self.basis).await?;
         hold(&mut self.held, path, found, None);
         Ok(())
@@ -171,6 +162,18 @@ impl<'writer> Batch<'writer> {
             Some(Touched { path: path.clone(), follows: Some(state.last), becomes })
         };
         seen.filter_map(mark).collect()
+    }
+
+    /// Adds to what an end touches the rest of what it was planned by, in the same way.
+    pub(super) fn mark_beside(&self, touched: &mut Vec<Touched>) {
+        if self.nodes.broken() == Some(Broken::EndsBesideWhatIsGone) {
+            return;
+        }
+        let is_touched: BTreeSet<&str> = touched.iter().map(|touched| touched.path.as_str()).collect();
+        let mut marks = self.marks(self.next_id());
+        marks.retain(|mark| !is_touched.contains(mark.path.as_str()));
+        touched.append(&mut marks);
+        touched.sort_unstable_by(|one, other| one.path.cmp(&other.path));
     }
 
     /// The next request is refused without a place of its own. A broken variant.
@@ -190,9 +193,10 @@ impl<'writer> Batch<'writer> {
             Ok((effect, touched)) => (Ok(effect), touched),
             Err(error) => (Err(error), self.marks(id)),
         };
-        if let Ok(Effect::Delete { paths }) = &outcome {
-            self.note_vanishing(paths);
-        }
+        let taken = match &outcome {
+            Ok(Effect::Delete { paths }) => self.note_vanishing(paths),
+            _ => Vec::new(),
+        };
         self.closes |= matches!(outcome, Ok(Effect::Close { .. }));
         for touched in &touched {
             let held = self.held.get_mut(&touched.path).expect("what a plan touches is locked");
@@ -209,6 +213,7 @@ impl<'writer> Batch<'writer> {
             temporary: submitted.operation.temporary_object().map(str::to_owned),
             outcome,
             touched,
+            taken,
         };
         let touched_len: usize = decided.touched.iter().map(|touched| 48 + touched.path.len()).sum();
         let encoded = encode_sized(&decided, 96 + submitted.operation.bytes_len() + touched_len);
@@ -217,11 +222,16 @@ impl<'writer> Batch<'writer> {
         self.outcomes.push(encoded);
     }
 
-    fn note_vanishing(&mut self, paths: &[String]) {
-        for path in paths {
-            let owner = self.held.get(path).and_then(|held| held.becomes?.owner);
-            self.vanishing.extend(owner.map(|owner| (owner, path.clone())));
-        }
+    /// Notes which ephemerals vanish, and answers those of other sessions.
+    fn note_vanishing(&mut self, paths: &[String]) -> Vec<(UpdateId, String)> {
+        let owner = |path: &String| self.held.get(path).and_then(|held| held.becomes?.owner);
+        let ephemerals = paths.iter().filter_map(|path| Some((owner(path)?, path.clone())));
+        let (own, taken): (Vec<_>, Vec<_>) = ephemerals.partition(|(create, _)| {
+            create.session == self.lock.holder().request.session
+                || self.nodes.broken() == Some(Broken::ForgetsWhatIsStillThere)
+        });
+        self.vanishing.extend(own);
+        taken
     }
 
     /// What the batch rests on.
@@ -244,12 +254,12 @@ impl<'writer> Batch<'writer> {
 
     /// Installs what was decided, and unlocks; answers the outcomes, to be pushed.
     ///
-    /// The index entries of vanished ephemerals go first, while their znodes are still locked: the owner may
-    /// make them again right after. A crash before this leaves entries that the end of the owner's session
-    /// sees through, and removes.
+    /// The index entries of the session's own ephemerals that vanish go with it: its end comes behind this by itself, as
+    /// do all its updates. Those of other sessions the distributor removes once they are gone. A crash before this leaves
+    /// entries that the end of the session sees through, and removes.
     pub(super) async fn install(mut self, ephemerals: &Ephemerals) -> Result<(Vec<Bytes>, Basis)> {
-        for (owner, path) in &self.vanishing {
-            ephemerals.remove(*owner, path, &mut self.basis).await?;
+        for (create, path) in &self.vanishing {
+            ephemerals.remove(*create, path, &mut self.basis).await?;
         }
         for (path, held) in &self.held {
             if held.is_touched {
@@ -263,8 +273,13 @@ impl<'writer> Batch<'writer> {
 
     /// Gives all locks back: nothing was decided, and nothing will be under these.
     pub(super) async fn release(mut self) -> Result<()> {
-        for (path, held) in &self.held {
-            self.nodes.unlock(path, &self.lock, held.found, &mut self.basis).await?;
+        self.give_back().await
+    }
+
+    /// Gives all locks back, to take others.
+    pub(super) async fn give_back(&mut self) -> Result<()> {
+        for (path, held) in std::mem::take(&mut self.held) {
+            self.nodes.unlock(&path, &self.lock, held.found, &mut self.basis).await?;
         }
         Ok(())
     }

@@ -74,26 +74,34 @@ async fn create(
 }
 
 /// What vanishes of `ephemerals` when `session` loses them, and what that touches.
+///
+/// An entry that names nothing of the session's may be of an ephemeral that another has deleted, which may not be applied
+/// yet. The end comes behind that (rule C-3): like a refusal, it touches what it was planned by. Whoever deleted the
+/// ephemeral touched its parent, and whoever deleted the parent what is above.
 pub(super) async fn end(
     session: SessionId,
     ephemerals: Vec<String>,
     batch: &mut Batch<'_>,
 ) -> Result<(Vec<String>, Vec<Touched>), Unplanned> {
-    let mut paths = Vec::with_capacity(2 * ephemerals.len());
-    for path in ephemerals {
-        paths.extend(path::split(&path).map(|(parent, _)| parent.to_owned()));
-        paths.push(path);
-    }
-    paths.sort_unstable();
-    paths.dedup();
-    let mut locked = Vec::with_capacity(paths.len());
-    for path in &paths {
-        locked.push(Locked { path, state: batch.lock(path).await? });
-    }
-    let (touched, vanishing) = tree::close(batch.next_id(), session, &locked);
-    let is_touched: BTreeSet<&str> = touched.iter().map(|touched| touched.path.as_str()).collect();
-    for path in paths.iter().filter(|path| !is_touched.contains(path.as_str())) {
-        batch.unlock(path).await?;
-    }
+    let parents = ephemerals.iter().filter_map(|path| path::split(path)).map(|(parent, _)| parent.to_owned());
+    let parents: BTreeSet<String> = parents.collect();
+    let mut paths: BTreeSet<String> = ephemerals.into_iter().chain(parents.iter().cloned()).collect();
+    let locked = loop {
+        let mut locked = Vec::with_capacity(paths.len());
+        for path in &paths {
+            locked.push(Locked { path, state: batch.lock(path).await? });
+        }
+        let missing: Vec<&Locked<'_>> = locked.iter().filter(|node| node.state.is_none()).collect();
+        let missing = missing.iter().map(|node| node.path).filter(|path| parents.contains(*path));
+        match batch.anchor_all(missing).await? {
+            Some(waited_for) => {
+                batch.give_back().await?;
+                paths.insert(waited_for);
+            }
+            None => break locked,
+        }
+    };
+    let (mut touched, vanishing) = tree::close(batch.next_id(), session, &locked);
+    batch.mark_beside(&mut touched);
     Ok((vanishing, touched))
 }

@@ -1,5 +1,6 @@
 //! C-1, C-2, C6: locks that are given back, and what one writer leaves to the next.
 
+mod endings;
 mod redelivery;
 
 use std::{collections::BTreeSet, sync::Arc};
@@ -38,6 +39,10 @@ async fn written(
 ) -> Result<(), Failure> {
     let asked = stage.asked(session, asked).await;
     stage.writer(store).handle_messages(&asked).await
+}
+
+fn delete(path: &str) -> Operation {
+    Operation::Delete { path: path.into(), version: -1 }
 }
 
 /// Whether another could lock the znode at `path` at once.

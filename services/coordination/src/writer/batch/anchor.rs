@@ -37,8 +37,30 @@ impl Batch<'_> {
         let is_missing = |held: &Held| held.seen_by == next && held.becomes.is_none();
         // A request is planned by one line of znodes, of which the topmost comes first.
         let topmost = self.held.iter().find(|(_, held)| is_missing(held)).map(|(path, _)| path.clone());
-        let Some(missing) = topmost else { return Ok(true) };
-        let levels = path::ancestors(&missing);
+        match topmost {
+            Some(missing) => self.anchor_of(&missing).await,
+            None => Ok(true),
+        }
+    }
+
+    /// The same for the end of a session, in the place of `parents` that are missing. They are of many lines, so the locks
+    /// that it holds then are taken in path order again before it waits for any: answers which, if there is one more.
+    pub(in crate::writer) async fn anchor_all(
+        &mut self,
+        parents: impl Iterator<Item = &str>,
+    ) -> Result<Option<String>, Unplanned> {
+        for missing in parents {
+            if !self.anchor_of(missing).await? {
+                let (waited_for, _) = self.held.first_key_value().expect("it was waited for");
+                return Ok(Some(waited_for.clone()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Locks the anchor of `missing`, which is locked.
+    async fn anchor_of(&mut self, missing: &str) -> Result<bool, Unplanned> {
+        let levels = path::ancestors(missing);
         // Mostly the parent is there.
         let Some(mut at) = levels.len().checked_sub(1) else { return Ok(true) };
         loop {

@@ -144,53 +144,31 @@ fn is_of_index(call: &Call<'_>) -> bool {
 }
 
 /// C6: a note of an ephemeral that comes late, of a create that another writer has decided since, does not stand for the
-/// next one at its path: else who deleted the first, and is late too, has the second forgotten.
+/// next one at its path: else whoever applies the deletion of the first has the second forgotten.
 #[test]
 fn a_note_that_comes_late_has_no_ephemeral_forgotten() {
     simulated::run(async {
         let stage = stage().await;
-        let (owner, other) = (stage.open(1).await, stage.open(2).await);
+        let (owner, other, late) = (stage.open(1).await, stage.open(2).await, stage.store());
         let made = || vec![create("/e", Lifetime::Ephemeral)];
         let asked = stage.asked(owner, made()).await;
-        let asked_again = asked.clone();
-        let (late, deleting) = (stage.store(), stage.store());
-        let [is_made, is_made_again, is_noted] = [(); 3].map(|()| Arc::new(Notify::new()));
-        let (on_stage, made_now, again_now) = (stage.clone(), is_made.clone(), is_made_again.clone());
+        let (on_stage, asked_again) = (stage.clone(), again(asked.clone()));
         late.once(Side::Before, is_of_index, async move {
-            on_stage.writer(&on_stage.store()).handle_messages(&again(asked_again)).await.expect("calm");
-            made_now.notify_one();
-            again_now.notified().await;
+            on_stage.writer(&on_stage.store()).handle_messages(&asked_again).await.expect("calm");
+            on_stage.decided(other, vec![delete("/e")]).await;
+            on_stage.decided(owner, made()).await;
             Ok(())
         });
-        let noted = is_noted.clone();
-        late.once(Side::After, is_of_index, async move {
-            noted.notify_one();
-            Ok(())
-        });
-        let (on_stage, again_now, noted) = (stage.clone(), is_made_again.clone(), is_noted.clone());
-        deleting.once(Side::Before, is_of_index, async move {
-            on_stage.world.clock().sleep(Duration::from_secs(10)).await;
-            let asked = on_stage.asked(owner, vec![create("/e", Lifetime::Ephemeral)]).await;
-            on_stage.writer(&on_stage.store()).handle_messages(&asked).await.expect("it breaks the lock");
-            again_now.notify_one();
-            noted.notified().await;
-            Ok(())
-        });
-        let is_late = async {
-            stage.writer(&late).handle_messages(&asked).await.expect_err("another writes for it");
-        };
-        let is_deleting = async {
-            is_made.notified().await;
-            let delete = vec![Operation::Delete { path: "/e".into(), version: -1 }];
-            let asked = stage.asked(other, delete).await;
-            stage.writer(&deleting).handle_messages(&asked).await.expect("calm");
-        };
-        tokio::join!(is_late, is_deleting);
-        assert!(late.is_through() && deleting.is_through());
+        stage.writer(&late).handle_messages(&asked).await.expect_err("another writes for it");
+        assert!(late.is_through());
         assert_eq!(successes(&stage, owner).await, 2);
         assert!(is_there(&stage, "/e").await, "it was made again");
-        let close = stage.asked(owner, vec![Operation::Close]).await;
-        stage.writer(&stage.store()).handle_messages(&close).await.expect("calm");
+        stage
+            .distributor(&stage.store())
+            .handle(Event::Messages(stage.outbox(owner).await))
+            .await
+            .expect("calm");
+        stage.decided(owner, vec![Operation::Close]).await;
         assert!(!is_there(&stage, "/e").await, "it has outlived its session");
     });
 }

@@ -1,0 +1,112 @@
+//! C-3, C6: the end of a session comes behind what others have deleted of it, whatever is known of that by then.
+
+use super::*;
+use crate::{ephemerals::Ephemerals, user_store::Node};
+
+/// What is at `path` once the end of its session is applied, where the message that tells of the end comes first of all
+/// that `others` have decided meanwhile.
+async fn left_by_an_end(stage: &Stage, path: &str, others: Vec<Operation>) -> Option<Node> {
+    let (owner, other) = (stage.open(1).await, stage.open(2).await);
+    let distributor = stage.distributor(&stage.store());
+    let made = ["/p", "/p/q"].map(|path| create(path, Lifetime::Persistent));
+    let parents = stage.decided(other, made.into()).await;
+    distributor.handle(Event::Messages(parents)).await.expect("calm");
+    let made = stage.decided(owner, vec![create(path, Lifetime::Ephemeral)]).await;
+    distributor.handle(Event::Messages(made)).await.expect("calm");
+    stage.decided(other, others).await;
+    let end = stage.decided(owner, vec![Operation::Close]).await;
+    distributor.handle(Event::Messages(end)).await.expect("calm");
+    stage.region(stage.world.key_value()).get(path).await.expect("calm")
+}
+
+/// Whether an ephemeral outlives its session that another has deleted.
+fn outlives(broken: Option<Broken>) -> bool {
+    simulated::run(async {
+        let stage = stage_without(broken).await;
+        left_by_an_end(&stage, "/p/q/e", vec![delete("/p/q/e")]).await.is_some()
+    })
+}
+
+/// C-3, C6: its deletion is decided, and nobody has applied it.
+#[test]
+fn an_end_comes_behind_the_deletion_of_an_ephemeral() {
+    assert!(!outlives(None));
+    assert!(outlives(Some(Broken::EndsBesideWhatIsGone)), "the rule is needed");
+    assert!(outlives(Some(Broken::ForgetsWhatIsStillThere)), "the rule is needed");
+}
+
+/// C-3, C6: what the ephemeral was in is gone as well, so there is nothing near it that the end could follow.
+#[test]
+fn an_end_comes_behind_the_deletion_of_all_around_an_ephemeral() {
+    simulated::run(async {
+        let stage = stage().await;
+        let deleted = ["/p/q/e", "/p/q", "/p"].map(delete).into();
+        assert_eq!(left_by_an_end(&stage, "/p/q/e", deleted).await, None);
+    });
+}
+
+/// C-3, C6: the znode at its path is another's.
+#[test]
+fn an_end_comes_behind_what_took_the_place_of_an_ephemeral() {
+    for lifetime in [Lifetime::Persistent, Lifetime::Ephemeral] {
+        simulated::run(async {
+            let stage = stage().await;
+            let others = vec![delete("/p/q/e"), create("/p/q/e", lifetime)];
+            let node = left_by_an_end(&stage, "/p/q/e", others).await.expect("it is the other's");
+            assert_ne!(node.meta.stat().ephemeral_owner, 1);
+        });
+    }
+}
+
+/// C-1, C-3: where the nearest that is there is another's for now, the end waits for it without a lock of its own.
+#[test]
+fn an_end_waits_for_what_it_comes_behind() {
+    simulated::run(async {
+        let stage = stage().await;
+        let (owner, other) = (stage.open(1).await, stage.open(2).await);
+        stage.decided(other, ["/p", "/p/q"].map(|path| create(path, Lifetime::Persistent)).into()).await;
+        stage.decided(owner, vec![create("/p/q/e", Lifetime::Ephemeral)]).await;
+        stage.decided(other, ["/p/q/e", "/p/q", "/p"].map(delete).into()).await;
+        let (store, on_stage) = (stage.store(), stage.clone());
+        store.once(Side::After, |call| is_lock_of(call, "/p/q/e"), async move {
+            assert!(is_free(&on_stage, "/").await, "another locks it now");
+            Ok(())
+        });
+        store.once(Side::Before, |call| is_lock_of(call, "/"), async { Ok(()) });
+        let on_stage = stage.clone();
+        store.once(Side::Before, |call| is_lock_of(call, "/"), async move {
+            for path in ["/p/q", "/p/q/e"] {
+                let nodes = on_stage.nodes(on_stage.world.key_value());
+                assert!(nodes.is_vacant(path, &mut Basis::default()).await?, "{path} is locked meanwhile");
+            }
+            Ok(())
+        });
+        written(&stage, &store, owner, vec![Operation::Close]).await.expect("calm");
+        assert!(store.is_through());
+        let end = stage.row(owner).await.outbox_decoded().expect("it decodes").pop().expect("it has ended");
+        let touched: Vec<&str> = end.touched.iter().map(|touched| touched.path.as_str()).collect();
+        assert_eq!(touched, ["/"]);
+        assert!(
+            is_free(&stage, "/p/q").await && is_free(&stage, "/p/q/e").await && is_free(&stage, "/").await
+        );
+    });
+}
+
+/// C6: what others have deleted leaves the index once it is gone, and not before.
+#[test]
+fn an_ephemeral_that_another_has_deleted_leaves_the_index_when_it_is_gone() {
+    simulated::run(async {
+        let stage = stage().await;
+        let (owner, other) = (stage.open(1).await, stage.open(2).await);
+        let index = Ephemerals::new(stage.world.key_value());
+        let indexed = async || index.all(owner, &mut Basis::default()).await.expect("calm");
+        let made = ["/a", "/b"].map(|path| create(path, Lifetime::Ephemeral));
+        stage.decided(owner, made.into()).await;
+        let gone = stage.decided(other, vec![delete("/a")]).await;
+        assert_eq!(indexed().await, ["/a", "/b"]);
+        stage.distributor(&stage.store()).handle(Event::Messages(gone)).await.expect("calm");
+        assert_eq!(indexed().await, ["/b"]);
+        stage.decided(owner, vec![delete("/b")]).await;
+        assert!(indexed().await.is_empty(), "its own leave with it");
+    });
+}
