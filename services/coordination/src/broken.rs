@@ -20,6 +20,8 @@ pub enum Broken {
     AnchorsByWhatWasRead,
     /// C-3: decided requests are numbered as they arrive.
     IgnoresPredecessors,
+    /// C-4: whoever takes the log over takes what stands in it for applied.
+    TakesTheLogForApplied,
     /// C-4: answers leave before the user store is written.
     AnswersBeforeApplying,
     /// C-5: reads show what the view has not reached.

@@ -9,14 +9,16 @@ use std::{
 };
 
 use coordination::{
-    Config, Parts,
+    Config, ConnectError, Parts,
     broken::Broken,
     model::{Connect, Lifetime, Output, Request, Watching, Zxid},
 };
-use ports::faults::{Fault, FaultSchedule, FaultyFunctions};
+use ports::faults::{Calm, Fault, FaultSchedule, FaultyFunctions};
 use simulated::World;
 
-use crate::alone::{TIMEOUT, connect, create, follow, is_answered, parts, result, shown, started_with};
+use crate::alone::{
+    TIMEOUT, connect, create, follow, is_answered, parts, result, shown, started, started_with,
+};
 
 /// How long the connection that was attached first is held up before it registers: shorter than its lease.
 const HELD_UP: Duration = Duration::from_secs(5);
@@ -98,5 +100,32 @@ fn watches_do_not_outlive_the_connection_that_left_them() {
         let events = outputs.iter().filter(|output| matches!(output, Output::Event { .. }));
         assert_eq!(events.count(), 0, "{outputs:?}");
         assert_eq!(gateway.counts().1, 0, "armed for nobody");
+    });
+}
+
+/// C3: nobody is shown a state that is older than what it has seen; to have seen all of it is well.
+#[test]
+fn a_client_that_has_seen_more_than_there_is_is_not_let_in() {
+    simulated::run(async {
+        let world = World::new(1);
+        let service = started(&world, Arc::new(Calm), Config::default()).await;
+        follow(&service);
+        let gateway = service.gateway();
+        let mut client = connect(&gateway).await.expect("a calm world");
+        let made = shown(&mut client, create("/a", Lifetime::Persistent)).await.expect("a calm world");
+        let Some(Output::Reply { zxid: all, .. }) = made.last() else { panic!("answered {made:?}") };
+        let all = *all;
+        let attach = async |last_zxid_seen| {
+            gateway.connect(Connect { last_zxid_seen, timeout: TIMEOUT, resume: None }).await
+        };
+        attach(all).await.expect("it has seen all there is");
+        let ahead = Zxid(all.0 + 1_000);
+        match attach(ahead).await {
+            Err(ConnectError::ClientAhead { client, server }) => {
+                assert_eq!(client, ahead.0);
+                assert!(server >= all.0);
+            }
+            other => panic!("let in by {other:?}"),
+        }
     });
 }

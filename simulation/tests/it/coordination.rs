@@ -85,6 +85,12 @@ fn numbering_refusals_before_what_refused_them_is_caught() {
     everything_in(Weather::Slow).without(Broken::ForgetsWhatRefused).is_caught(SEEDS_UNTIL_CAUGHT);
 }
 
+/// C-4, broken: what was numbered by a distributor that died is applied by nobody.
+#[test]
+fn taking_the_log_for_applied_is_caught() {
+    everything_in(Weather::Stormy).without(Broken::TakesTheLogForApplied).is_caught(SEEDS_UNTIL_CAUGHT);
+}
+
 /// C-4, broken.
 #[test]
 fn answering_before_applying_is_caught() {

@@ -110,3 +110,41 @@ fn an_ephemeral_that_another_has_deleted_leaves_the_index_when_it_is_gone() {
         assert!(indexed().await.is_empty(), "its own leave with it");
     });
 }
+
+/// C-6: an end that has begun is final: nothing else is decided in the session, whoever asks.
+#[test]
+fn a_session_whose_end_has_begun_decides_its_end_alone() {
+    simulated::run(async {
+        let stage = stage().await;
+        let (session, store) = (stage.open(1).await, stage.store());
+        stage.decided(session, vec![Operation::Attach]).await;
+        let condemned = stage.sessions().condemn(session, 0, &mut Basis::default()).await;
+        assert!(matches!(condemned, Ok(Moved::Done(_))));
+        for operation in [create("/a", Lifetime::Persistent), delete("/a"), set("/", "data")] {
+            written(&stage, &store, session, vec![operation]).await.expect("nobody waits for it");
+            assert_eq!(stage.row(session).await.sequence, 1);
+        }
+        written(&stage, &store, session, vec![Operation::Expire]).await.expect("calm");
+        assert_eq!(stage.row(session).await.sequence, 2);
+    });
+}
+
+/// C-6: nor where the row has gone while a request was planned.
+#[test]
+fn a_session_that_is_gone_decides_nothing() {
+    simulated::run(async {
+        let stage = stage().await;
+        let (session, store, on_stage) = (stage.open(1).await, stage.store(), stage.clone());
+        store.once(Side::Before, is_decision, async move {
+            let end = on_stage.decided(session, vec![Operation::Close]).await;
+            on_stage.distributor(&on_stage.store()).handle(Event::Messages(end)).await.expect("calm");
+            Ok(())
+        });
+        let sets = vec![set("/", "one"), set("/", "two")];
+        written(&stage, &store, session, sets).await.expect("nobody waits for them");
+        assert!(store.is_through());
+        assert!(is_free(&stage, "/").await);
+        let row = stage.sessions().get(session, &mut Basis::default()).await.expect("calm");
+        assert!(row.is_none(), "it is there again");
+    });
+}
