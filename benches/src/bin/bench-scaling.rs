@@ -21,10 +21,10 @@ struct Arguments {
     #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     clients: u32,
     /// Transactions of each client before those that are measured.
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    #[arg(long, default_value_t = 150, value_parser = clap::value_parser!(u32).range(0..=100_000))]
     warm_up: u32,
     /// Transactions of each client.
-    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, default_value_t = 150, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     transactions: u32,
     /// How unequal the keys' heat is: the exponent of Zipf's law.
     #[arg(long, default_value_t = 1.0)]

@@ -1,6 +1,12 @@
 //! Clients that run transactions one after the other, and what they saw.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
@@ -112,13 +118,14 @@ pub async fn run_paced(
 ) -> Result<Figures> {
     ensure!(!targets.is_empty(), "a run has clients");
     let epoch = Instant::now();
-    let each = mix.transactions / targets.len();
+    // Who is free takes the next one: else the end would be that of the slowest client, later the more there are.
+    let pool = Arc::new(AtomicUsize::new(mix.transactions / targets.len() * targets.len()));
     let clients: Vec<_> = targets
         .into_iter()
         .enumerate()
         .map(|(number, target)| {
             let rng = Rng::with_seed(seed.wrapping_add(number as u64));
-            tokio::spawn(Client { number, target, mix, rng, epoch, watching, every }.run(each))
+            tokio::spawn(Client { number, target, mix, rng, epoch, watching, every }.run(Arc::clone(&pool)))
         })
         .collect();
     let mut executions = Vec::new();
@@ -167,7 +174,7 @@ struct Client {
 }
 
 impl Client {
-    async fn run(mut self, transactions: usize) -> Result<Part> {
+    async fn run(mut self, pool: Arc<AtomicUsize>) -> Result<Part> {
         let zipf = Zipf::new(self.mix.keys, self.mix.zipf);
         let mut part = Part {
             executions: Vec::new(),
@@ -177,7 +184,9 @@ impl Client {
         };
         // Not all at the same moment.
         let first = self.every.mul_f64(self.rng.f64());
-        for number in 0..transactions {
+        let take = |left: usize| left.checked_sub(1);
+        let mut number = 0;
+        while pool.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok() {
             let script = Script::draw(&self.mix, &zipf, &mut self.rng);
             let started = if self.every.is_zero() {
                 Instant::now()
@@ -187,6 +196,7 @@ impl Client {
                 due
             };
             self.one(&script, &mut part, started).await?;
+            number += 1;
         }
         Ok(part)
     }

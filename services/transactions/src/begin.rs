@@ -16,15 +16,15 @@ use crate::{
     broken::Broken,
     engine::Core,
     model::{
-        After, Attempt, Begin, Begun, Isolation, KeyspaceId, NodeId, Outcome, Position, Shown, Timestamp,
-        TransactionId,
+        After, Attempt, Begin, Begun, Call, Isolation, KeyspaceId, NodeId, Outcome, Position, Shown,
+        Timestamp, TransactionId,
     },
     node::Node,
     node_log::Draft,
-    open::BeginLock,
+    open::{BeginLock, Found},
     records::StoredRecord,
     store::{Decided, Decision, State},
-    transaction::{Phase, Start, Terms, Transaction},
+    transaction::{self, Phase, Start, Terms, Transaction},
 };
 
 /// By how much a client's token may lie beyond the clock.
@@ -245,10 +245,31 @@ impl Core {
         if self.config.is_broken(Broken::KeepsEarlierBuffer) {
             transaction.state().buffer = std::mem::take(&mut state.buffer);
         }
-        self.end(earlier, &mut state, &Err(Error::TransactionFinished(Outcome::BegunAnew)));
+        self.end_begun_anew(earlier, &mut state);
+    }
+
+    fn end_begun_anew(self: &Arc<Self>, earlier: &Arc<Transaction>, state: &mut transaction::State) {
+        self.end(earlier, state, &Err(Error::TransactionFinished(Outcome::BegunAnew)));
         if let Some(slot) = earlier.began {
             // The row is the later attempt's, and nothing of this one was written.
             earlier.node.settled(slot);
         }
+    }
+
+    /// Of a name that is open here, and that somebody has begun anew at another node, the row is the later attempt's: then
+    /// the one here ends.
+    pub(crate) async fn end_if_begun_elsewhere(self: &Arc<Self>, call: &Call) -> Result<()> {
+        if self.is_alone() || call.id.generated().is_some() {
+            return Ok(());
+        }
+        let Found::Here(transaction) = self.find(call) else { return Ok(()) };
+        let (row, _) = transaction.node.store.decision(&call.id).await?;
+        if row.is_some_and(|row| row.attempt != transaction.attempt) {
+            let mut state = transaction.state();
+            if state.phase == Phase::Open {
+                self.end_begun_anew(&transaction, &mut state);
+            }
+        }
+        Ok(())
     }
 }

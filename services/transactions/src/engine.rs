@@ -261,6 +261,7 @@ impl Engine {
     /// What has become of a transaction. Errors: `NoSuchTransaction`, `Unavailable`.
     pub async fn status(&self, id: &TransactionId) -> Result<Shown<Outcome>> {
         let call = Call::latest(id.clone());
+        self.core.end_if_begun_elsewhere(&call).await?;
         if let Some(owner) = self.core.owner_elsewhere(&call).await? {
             match self.core.forward_status(&owner, &call).await {
                 Err(Error::Unavailable(_)) => note_unreachable(&owner),

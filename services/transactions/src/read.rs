@@ -33,7 +33,7 @@ use crate::{
 };
 
 /// Decision rows read at a time.
-const ROWS_AT_ONCE: usize = 16;
+const ROWS_AT_ONCE: usize = 64;
 /// How often a version that is gone is looked for again.
 const STALE_MAX: usize = 3;
 

@@ -67,7 +67,7 @@ fn a_call_finds_the_node_of_its_transaction() {
         scenario.habits.patience = Duration::ZERO;
         scenario.mix.effects = 2;
         // Calls that wander cost more of the store's, of which a run has a bounded number.
-        scenario.mix.transactions = scenario.mix.transactions.min(18);
+        scenario.mix.transactions = scenario.mix.transactions.min(24);
         holds(&scenario, "a_call_finds_the_node_of_its_transaction");
     }
 }
