@@ -185,13 +185,13 @@ impl Client {
         // Not all at the same moment.
         let first = self.every.mul_f64(self.rng.f64());
         let take = |left: usize| left.checked_sub(1);
-        let mut number = 0;
+        let mut number = 0_u32;
         while pool.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok() {
             let script = Script::draw(&self.mix, &zipf, &mut self.rng);
             let started = if self.every.is_zero() {
                 Instant::now()
             } else {
-                let due = self.epoch + first + self.every.mul_f64(number as f64);
+                let due = self.epoch + first + self.every * number;
                 tokio::time::sleep_until(due).await;
                 due
             };
