@@ -67,6 +67,7 @@ macro_rules! durability_contract {
                 "D2" no_transaction_survives_by_half,
                 "D2" queue_and_store_survive_as_one_prefix_where_they_share_a_journal,
                 "D3" an_old_point_is_lost_exactly_if_what_it_stood_for_is,
+                "D3" no_crash_loses_a_point_of_what_undid_itself,
                 "D3" points_of_a_later_start_are_greater,
                 "D4" an_update_that_rests_on_what_is_lost_changes_nothing,
                 "D4" an_update_that_rests_on_a_start_that_never_was_changes_nothing,

@@ -10,9 +10,8 @@
 //!   the incarnation has changed.
 //! - A point of an earlier incarnation is answered by where that incarnation ended, never by comparing its
 //!   position with today's (rule P3). One that is older than we remember is lost.
-//!
-//! A point whose every change had been undone before it reached the journal was answered as durable with
-//! nothing written; after a crash the same point may answer `Lost`, which is safe: there is nothing to find.
+//! - No point is called durable before a record says so which a crash leaves: also not one whose every change was undone
+//!   before it reached the journal, or the same point would answer `Lost` after the crash (D3).
 
 use std::{
     future::Future,
@@ -204,6 +203,13 @@ impl Durability {
             }
         }
         inner.stop.is_some()
+    }
+
+    /// Whether a record is owed that says no more than that everything up to `position` is durable: somebody waits for it, or
+    /// nobody could any more.
+    pub(crate) fn is_owed(&self, position: u64, work: Work) -> bool {
+        let inner = self.inner.lock();
+        position > inner.durable && (inner.wanted > inner.durable || work == Work::Finish)
     }
 
     /// Everything up to `position` is durable.

@@ -3,7 +3,7 @@
 //! Two generations: the active one takes changes; during a checkpoint the frozen one is being folded into
 //! the store and still shadows it. Changes mark their key dirty; a group commit takes the dirty keys with
 //! their state at that moment. So a record changed ten times within a group is written once, and one that
-//! was created and deleted within a group is not written at all.
+//! was created and deleted within a group is not written at all: a group may be empty though something was ordered.
 //!
 //! Invariants
 //! - A lookup that misses here may ask the checkpoint store: whatever differs from it is in one of the two

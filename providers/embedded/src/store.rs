@@ -177,7 +177,7 @@ impl Store {
         DurabilityPoint { incarnation: Incarnation(self.incarnation), position: Position(self.position) }
     }
 
-    /// Orders the changes just made as one mutation.
+    /// Orders the changes just made as one mutation. Room was reserved for it: at least for a record that says how far it went.
     pub(crate) fn order(&mut self) -> DurabilityPoint {
         debug_assert!(
             self.overlay.pending_bytes() <= self.reserved_bytes,

@@ -2,6 +2,7 @@
 
 mod answers;
 mod objects;
+mod undone;
 
 use std::{
     cmp::Ordering,
@@ -42,6 +43,7 @@ pub const BROKEN: &[Broken<Subject>] = &[
         Box::new(Crashed(LosesOneInTheMiddle { honest, written: Arc::default() }))
     }),
     Broken::new("D3", "ForgetsIncarnations", |honest| around(honest, PositionsAlone)),
+    Broken::new("D3", "LosesWhatUndidItself", undone::losing),
     Broken::new("D4", "IgnoresTheBasis", |honest| around(honest, Baseless)),
     Broken::new("D5", "LeavesTransientsBehind", |honest| {
         Box::new(Crashed(LeavesTransientsBehind { honest, before: Arc::default() }))

@@ -168,6 +168,41 @@ pub(super) async fn an_old_point_is_lost_exactly_if_what_it_stood_for_is(subject
     }
 }
 
+/// D3, D4: a point of an item that was made and deleted again is as good as any other, though nothing of it is left to keep.
+pub(super) async fn no_crash_loses_a_point_of_what_undid_itself(subject: Subject) {
+    const PAIRS: i64 = 20;
+    let (mut subject, mut called) = (subject, Vec::new());
+    for round in 0..3 {
+        let store = subject.key_value();
+        let beside = write(&store, nth("beside", round), round).await;
+        // What is kept with it would keep their points as well.
+        store.externalize(beside).await.expect("externalize answers");
+        let mut points = Vec::new();
+        for n in 0..PAIRS {
+            points.push(write(&store, nth("undone", n), n).await);
+            let deleted = store.update(Update::delete(nth("undone", n))).await.expect("update answers");
+            points.push(deleted.receipt.point);
+        }
+        store.externalize(points[PAIRS as usize]).await.expect("externalize answers");
+        assert!(points[..=PAIRS as usize].iter().all(|point| store.is_durable(*point)));
+        if round == 1 {
+            store.externalize(store.point()).await.expect("externalize answers");
+        }
+        called.extend(points.into_iter().filter(|point| store.is_durable(*point)));
+        drop(store);
+        subject = subject.crash_and_reopen().await;
+        let store = subject.key_value();
+        for point in &called {
+            let answer = store.externalize(*point).await;
+            answer.unwrap_or_else(|error| panic!("{point:?} was called durable: {error}"));
+            assert!(store.is_durable(*point), "{point:?}");
+        }
+        let last = *called.last().expect("some were called durable");
+        let set = Update::modify(nth("resting", round), vec![Action::set_integer("n", round)]);
+        store.update(set.resting_on(last)).await.expect("what it rests on is not lost");
+    }
+}
+
 /// D3.
 pub(super) async fn points_of_a_later_start_are_greater(subject: Subject) {
     let mut subject = subject;

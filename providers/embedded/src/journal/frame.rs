@@ -6,7 +6,8 @@
 //!
 //! Little-endian, padded to eight bytes. The checksum starts from the store's own salt and covers all but
 //! the magic and itself, so a record of another store, or of another place in a file, is not taken for one
-//! of ours. The payload is a list of entries: kind, table, key, and the state unless it is a deletion.
+//! of ours. The payload is a list of entries: kind, table, key, and the state unless it is a deletion. A list without
+//! entries says that all up to the end position undid itself since the record before.
 
 mod checksums;
 

@@ -2,7 +2,8 @@
 //!
 //! It takes all that changed since the last group, under the lock; encodes and writes it as one frame, and
 //! syncs once for everybody who waits, outside of it. While a sync runs the next group gathers. A group whose
-//! changes undid each other is empty, and done without a write.
+//! changes undid each other is empty: nothing is written of it, and its end is no durable point. Where somebody
+//! waits for that, or the store is closed in order, a record without entries says how far it went.
 //!
 //! If a write or sync fails, the state in memory is ahead of what can be made durable. The thread then drops
 //! it, builds the durable state anew and serves that as a new incarnation; waiters of lost points hear so.
@@ -39,7 +40,7 @@ pub(crate) fn run(engine: &Arc<Engine>, mut journal: Journal) {
         if work == Work::Abandon {
             return;
         }
-        if let Err(error) = commit(engine, &mut journal, &mut buffer) {
+        if let Err(error) = commit(engine, &mut journal, &mut buffer, work) {
             match fall_back(engine, &journal, &error) {
                 Some(reloaded) => journal = reloaded,
                 None => return,
@@ -54,6 +55,8 @@ pub(crate) fn run(engine: &Arc<Engine>, mut journal: Journal) {
 /// What was taken under the lock.
 struct Taken {
     group: Group,
+    /// There is something to write: entries, or that there are none.
+    is_written: bool,
     incarnation: u64,
     /// The last mutation in it.
     end: u64,
@@ -62,13 +65,13 @@ struct Taken {
     frozen: Option<Arc<Generation>>,
 }
 
-fn commit(engine: &Engine, journal: &mut Journal, buffer: &mut Vec<u8>) -> io::Result<()> {
-    let taken = take(engine, journal)?;
+fn commit(engine: &Engine, journal: &mut Journal, buffer: &mut Vec<u8>, work: Work) -> io::Result<()> {
+    let taken = take(engine, journal, work)?;
     let is_rotated = taken.spare.is_some();
     if let Some(spare) = taken.spare {
         journal.rotate(spare, taken.incarnation)?;
     }
-    if !taken.group.is_empty() {
+    if taken.is_written {
         let header = Header {
             sequence: journal.sequence + 1,
             incarnation: taken.incarnation,
@@ -81,8 +84,8 @@ fn commit(engine: &Engine, journal: &mut Journal, buffer: &mut Vec<u8>) -> io::R
         }
         journal.sync(buffer.len())?;
         buffer.shrink_to(BUFFER_BYTES_KEPT);
+        engine.durability.advance(taken.end);
     }
-    engine.durability.advance(taken.end);
     if is_rotated {
         if let Err(error) = journal.facts.remove_folded(&journal.spare, &*engine.config.storage) {
             tracing::warn!(%error, "a journal segment could not be removed; the next checkpoint tries again");
@@ -111,7 +114,7 @@ fn commit(engine: &Engine, journal: &mut Journal, buffer: &mut Vec<u8>) -> io::R
     Ok(())
 }
 
-fn take(engine: &Engine, journal: &mut Journal) -> io::Result<Taken> {
+fn take(engine: &Engine, journal: &mut Journal, work: Work) -> io::Result<Taken> {
     let mut state = engine.state();
     if let Health::FallingBack(reason) = &state.health {
         return Err(io::Error::other(reason.clone()));
@@ -120,13 +123,14 @@ fn take(engine: &Engine, journal: &mut Journal) -> io::Result<Taken> {
     store.announced = false;
     let bound = frame::frame_bound(store.overlay.pending_bytes());
     let group = store.overlay.take_group();
+    let is_written = !group.is_empty() || engine.durability.is_owed(store.position, work);
     let mut spare = None;
     let is_wanted = std::mem::take(&mut store.rotation_wanted) && bound <= store.spare_room;
-    if is_wanted || (!group.is_empty() && bound > store.tail_room) {
+    if is_wanted || (is_written && bound > store.tail_room) {
         spare = Some(journal.spare.take().expect("room in the spare was reserved"));
         store.tail_room = std::mem::take(&mut store.spare_room);
     }
-    if !group.is_empty() {
+    if is_written {
         store.tail_room = store.tail_room.checked_sub(bound).expect("room was reserved before each change");
         journal.bytes_since_checkpoint += bound;
     }
@@ -140,7 +144,8 @@ fn take(engine: &Engine, journal: &mut Journal) -> io::Result<Taken> {
         journal.bytes_since_checkpoint = 0;
         frozen = Some(store.overlay.freeze());
     }
-    Ok(Taken { group, incarnation: store.incarnation, end: store.position, spare, frozen })
+    let (incarnation, end) = (store.incarnation, store.position);
+    Ok(Taken { group, is_written, incarnation, end, spare, frozen })
 }
 
 /// Whether the journal is running out of room on a disk that has none for another whole segment: what a checkpoint takes in

@@ -352,7 +352,9 @@ impl Queues {
             if let Phase::InFlight { .. } = group.phase {
                 // The head is what its consumer got stuck on, as far as anybody can tell.
                 let failed = fail(queue, store, &group_name, 0, TIMED_OUT);
-                store.order();
+                if matches!(failed, Ok(Failed::Counted | Failed::Left)) {
+                    store.order();
+                }
                 queue.put_in_line(&group_name, now, &mut self.next_deadline);
                 failed?;
             } else {

@@ -34,6 +34,7 @@ pub(crate) struct Faults {
     /// Syncs of journal segments take until this is over.
     is_slow: Mutex<bool>,
     is_quick: Condvar,
+    waiting_syncs: AtomicU64,
     sizes: Mutex<BTreeMap<PathBuf, u64>>,
 }
 
@@ -48,9 +49,16 @@ impl Faults {
         self.is_quick.notify_all();
     }
 
+    /// How many syncs wait by now.
+    pub(crate) fn waiting_syncs(&self) -> u64 {
+        self.waiting_syncs.load(Ordering::SeqCst)
+    }
+
     fn wait_until_quick(&self) {
         let is_slow = self.is_slow.lock().expect("nobody panics holding it");
+        self.waiting_syncs.fetch_add(1, Ordering::SeqCst);
         drop(self.is_quick.wait_while(is_slow, |is_slow| *is_slow).expect("nobody panics holding it"));
+        self.waiting_syncs.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Counts a change to the disk; an error if the process is dead by then.

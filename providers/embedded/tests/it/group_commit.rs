@@ -1,4 +1,4 @@
-//! One sync for many, and none for what undid itself.
+//! One sync for many, and none for what undid itself while nobody waits for it.
 
 use std::sync::{
     Arc,
@@ -6,6 +6,7 @@ use std::sync::{
 };
 
 use embedded::{Config, Embedded};
+use futures_util::poll;
 use ports::{
     ErrorKind, Update,
     key_value::{Action, Condition},
@@ -72,6 +73,55 @@ fn a_lock_taken_and_released_leaves_the_journal_as_it_was() {
         let grown = store.status().journal_bytes - before;
         // The journal thread may look in between: then one round is seen halfway, not all of them.
         assert!(grown < ROUNDS, "{grown} bytes for {ROUNDS} rounds");
+    });
+}
+
+/// D3: a record without entries says how far a group went that left nothing to write.
+#[test]
+fn a_point_of_what_undid_itself_survives_a_kill_if_somebody_waited_for_it() {
+    let directory = directory();
+    block_on(async {
+        let faults = Arc::new(Faults::default());
+        let storage = Arc::new(FaultyStorage(Arc::clone(&faults)));
+        let store = Embedded::open(Config { storage, ..config(directory.path()) }).await.expect("it opens");
+        let kv = store.key_value();
+        faults.hold_syncs(true);
+        let neighbour = done(&kv, put("neighbour", 1)).await;
+        let mut before = kv.externalize(neighbour.point);
+        assert!(poll!(&mut before).is_pending(), "its sync takes until it may end");
+        eventually("the group before is taken", || faults.waiting_syncs() == 1).await;
+        done(&kv, put("lock", 1)).await;
+        let released = done(&kv, Update::delete(key("lock"))).await;
+        let mut waiting = kv.externalize(released.point);
+        assert!(poll!(&mut waiting).is_pending(), "nothing is written beside a sync");
+        assert!(!kv.is_durable(released.point));
+        faults.hold_syncs(false);
+        before.await.expect("it becomes durable");
+        waiting.await.expect("it becomes durable");
+        assert!(kv.is_durable(released.point));
+        drop((store, kv));
+        let store = open(directory.path()).await;
+        let kv = store.key_value();
+        kv.externalize(released.point).await.expect("what was acknowledged is not lost");
+        done(&kv, put("lock", 2).resting_on(released.point)).await;
+    });
+}
+
+/// D3.
+#[test]
+fn a_store_closed_in_order_keeps_the_points_of_what_undid_itself() {
+    let directory = directory();
+    block_on(async {
+        let store = open(directory.path()).await;
+        let kv = store.key_value();
+        settle(&kv).await;
+        done(&kv, put("lock", 1)).await;
+        let released = done(&kv, Update::delete(key("lock"))).await;
+        store.close().await;
+        assert!(kv.is_durable(released.point));
+        drop((store, kv));
+        let store = open(directory.path()).await;
+        store.key_value().externalize(released.point).await.expect("the point was left behind");
     });
 }
 

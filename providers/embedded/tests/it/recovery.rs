@@ -8,7 +8,9 @@ use std::{
 
 use embedded::{Config, Embedded, OpenError};
 
-use crate::world::{block_on, config, directory, durably, open, put, put_pair, settle, value};
+use ports::Update;
+
+use crate::world::{block_on, config, directory, done, durably, key, open, put, put_pair, settle, value};
 
 /// Every file of a data directory.
 type Image = BTreeMap<PathBuf, Vec<u8>>;
@@ -105,6 +107,46 @@ fn a_bit_flipped_anywhere_in_the_last_record_is_cut_with_it_and_reported() {
             fs::write(segment(path, 1), bytes).expect("the segment is written");
             assert_eq!(reopened(path).await, (Some(1), None, None, true), "flipped at {at}");
         }
+    });
+}
+
+/// D1, D3: what a record without entries says is as good as entries are.
+#[test]
+fn a_record_without_entries_is_read_and_missed_like_any_other() {
+    let directory = directory();
+    let path = directory.path();
+    block_on(async {
+        let store = Embedded::open(small(path)).await.expect("the store opens");
+        let kv = store.key_value();
+        durably(&kv, put("kept", 1)).await;
+        let before = fs::read(segment(path, 1)).expect("the segment reads");
+        done(&kv, put("undone", 1)).await;
+        let undone = done(&kv, Update::delete(key("undone"))).await;
+        kv.externalize(undone.point).await.expect("it becomes durable");
+        let (start, end) = difference(&before, &fs::read(segment(path, 1)).expect("the segment reads"));
+        assert!(end - start <= 40, "{} bytes of a header alone", end - start);
+        drop((store, kv));
+        let alone = image(path);
+        for cut in start..end {
+            restore(path, &alone);
+            fs::write(segment(path, 1), &alone[&segment(path, 1)][..cut]).expect("the segment is cut");
+            assert_eq!(reopened(path).await, (Some(1), None, None, cut > start), "cut at {cut}");
+        }
+        restore(path, &alone);
+        let store = open(path).await;
+        store.key_value().externalize(undone.point).await.expect("a record says so");
+        durably(&store.key_value(), put("left", 2)).await;
+        drop(store);
+        let mut followed = image(path);
+        for at in start..end {
+            followed.get_mut(&segment(path, 1)).expect("it is there")[at] ^= 1;
+            restore(path, &followed);
+            let error = Embedded::open(small(path)).await.expect_err("it had been durable");
+            assert!(matches!(error, OpenError::Damaged { .. }), "flipped at {at}: {error}");
+            followed.get_mut(&segment(path, 1)).expect("it is there")[at] ^= 1;
+        }
+        restore(path, &followed);
+        assert_eq!(reopened(path).await, (Some(1), Some(2), None, false));
     });
 }
 
