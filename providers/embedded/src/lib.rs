@@ -116,27 +116,28 @@ pub struct Embedded {
 }
 
 impl Embedded {
-    /// Opens the data directory, recovering what is there.
+    /// Opens the data directory, recovering what is there. Where this is dropped before it has answered, the directory is
+    /// given back as soon as it would have.
     pub async fn open(config: Config) -> Result<Self, OpenError> {
-        let opened = tokio::task::spawn_blocking(move || {
-            let engine = Engine::open(config)?;
-            let directory = engine.objects_directory();
-            let trial = directory.with_file_name(objects::TRIAL);
-            match objects::open(&directory, trial, Arc::clone(&engine.config.storage)) {
-                Ok(objects) if engine.config.acknowledge_before_sync => {
-                    Ok((engine, Arc::new(objects.acknowledging_before_sync())))
-                }
-                Ok(objects) => Ok((engine, Arc::new(objects))),
-                Err(error) => {
-                    engine.shut_down(false);
-                    Err(error)
-                }
+        // A whole store comes out of it, so that one that nobody waits for any more is dropped, which ends its threads.
+        let opened = tokio::task::spawn_blocking(move || Self::open_now(config)).await;
+        opened.map_err(|error| OpenError::io("open the data directory")(std::io::Error::other(error)))?
+    }
+
+    fn open_now(config: Config) -> Result<Self, OpenError> {
+        let engine = Engine::open(config)?;
+        let directory = engine.objects_directory();
+        let trial = directory.with_file_name(objects::TRIAL);
+        match objects::open(&directory, trial, Arc::clone(&engine.config.storage)) {
+            Ok(objects) if engine.config.acknowledge_before_sync => {
+                Ok(Self { engine, objects: Arc::new(objects.acknowledging_before_sync()) })
             }
-        });
-        let (engine, objects) = opened
-            .await
-            .map_err(|error| OpenError::io("open the data directory")(std::io::Error::other(error)))??;
-        Ok(Self { engine, objects })
+            Ok(objects) => Ok(Self { engine, objects: Arc::new(objects) }),
+            Err(error) => {
+                engine.shut_down(false);
+                Err(error)
+            }
+        }
     }
 
     /// The key-value port.

@@ -18,6 +18,7 @@ mod many_starts;
 mod message_ids;
 mod nearly_full;
 mod object_names;
+mod opening;
 mod page_cache;
 mod power_loss;
 mod recovery;
