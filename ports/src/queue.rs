@@ -10,7 +10,9 @@
 //! - **Q4** Two messages with the same deduplication id, sent within the deduplication window, are one; where a crash took the first
 //!   of a [`Retention::Transient`] queue, the second arrives (D5).
 //! - **Q5** A message that failed `attempts_max` times is handled as the queue was created: it blocks its
-//!   group and raises an alarm, or moves to the dead letters with its reason (rule P1). It never vanishes.
+//!   group and raises an alarm, or moves to the dead letters with its reason (rule P1). It never vanishes. A batch that
+//!   times out is a failure of its first message. One that has failed, and may fail once more, comes alone: so none is given up
+//!   for another of its batch.
 //! - **Q6** An acknowledgement with a handle of an earlier delivery changes nothing.
 //! - **Q7** Sending and acknowledging are ordered with the key-value store of the same provider, where
 //!   [`QueueLimits::shares_journal`] says so: one durability point covers both.

@@ -217,6 +217,7 @@ macro_rules! queue_contract {
             failures {
                 "Q5" a_message_that_fails_too_often_is_a_dead_letter_with_its_reason,
                 "Q5" a_message_that_times_out_too_often_is_a_dead_letter_too,
+                "Q5" no_message_is_given_up_for_another_of_its_batch,
                 "Q5" dead_letters_are_listed_oldest_first,
                 "Q5" a_message_that_blocks_its_group_raises_an_alarm_until_it_succeeds,
                 "Q5" a_blocked_group_does_not_block_the_others,

@@ -31,6 +31,7 @@ pub const BROKEN: &[Broken<Subject>] = &[
         Subject { queue: Arc::new(Twisted(sending::ForgetsTooSoon::around(subject.queue, clock))), ..subject }
     }),
     Broken::new("Q5", "DropsPoison", |subject| twisted(subject, delivering::DropsPoison)),
+    Broken::new("Q5", "SendsTheNextAlong", |subject| twisted(subject, delivering::SendsTheNextAlong::around)),
     Broken::new("Q5", "ForgetsReasons", |subject| twisted(subject, delivering::ForgetsReasons)),
     Broken::new("Q5", "RaisesNoAlarm", |subject| twisted(subject, delivering::RaisesNoAlarm)),
     Broken::new("Q6", "TakesStaleHandles", |subject| twisted(subject, delivering::TakesStaleHandles)),

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{LONG_MS, SHORT_MS, Subject, text};
+use super::{LONG_MS, SHORT_MS, Subject, bodies, text};
 use crate::queue::{OnFailure, QueueOptions, Retention};
 
 fn failing(visibility_timeout_ms: u64, attempts_max: u32, on_failure: OnFailure) -> QueueOptions {
@@ -41,6 +41,28 @@ pub(super) async fn a_message_that_times_out_too_often_is_a_dead_letter_too(subj
     let letter = line.dead_letters(1).await.remove(0);
     assert_eq!((text(&letter.body), letter.attempts), ("slow", 2));
     assert!(!letter.reason.is_empty(), "the reason says that the timeout ran out");
+}
+
+/// Q5: a consumer that gets stuck on one message of a batch says nothing of which.
+pub(super) async fn no_message_is_given_up_for_another_of_its_batch(subject: Subject) {
+    for (name, retention) in [("batches", Retention::Durable), ("batches-in-memory", Retention::Transient)] {
+        let options = QueueOptions { retention, ..failing(SHORT_MS, 2, OnFailure::DeadLetter) };
+        let line = subject.create(name, options).await;
+        line.send("group", &["before", "poison", "behind"]).await;
+        let mut given = Vec::new();
+        for _ in 0..5 {
+            let batch = line.next(10).await;
+            if !bodies(&batch).contains(&"poison") {
+                line.acknowledge(&batch).await;
+            }
+            given.push(bodies(&batch).join(" "));
+        }
+        let alone_at_last = ["before poison behind", "before", "poison behind", "poison", "behind"];
+        assert_eq!(given, alone_at_last, "{retention:?}");
+        let letters = line.dead_letters(1).await;
+        let given_up: Vec<_> = letters.iter().map(|letter| (text(&letter.body), letter.attempts)).collect();
+        assert_eq!(given_up, [("poison", 3)], "{retention:?}");
+    }
 }
 
 /// Q5.

@@ -219,7 +219,7 @@ impl Queues {
         Ok(())
     }
 
-    /// Gives the head of the next group in line to a consumer.
+    /// Gives the next group in line to a consumer, from its head on; a head that may fail once more by itself (Q5).
     pub(crate) fn receive(
         &mut self,
         store: &mut Store,
@@ -234,7 +234,10 @@ impl Queues {
         }
         let Some(group_name) = queue.ready.pop_front() else { return Ok(Vec::new()) };
         let group = queue.groups.get_mut(&group_name).expect("a group in line is a group of the queue");
-        let count = take.messages_max.min(group.entries.len());
+        // Before its last attempt a message travels alone, so that what is given up is what fails.
+        let last_attempt = queue.options.attempts_max.saturating_sub(1).max(1);
+        let is_alone = group.entries.front().is_some_and(|head| head.failures >= last_attempt);
+        let count = if is_alone { 1 } else { take.messages_max.min(group.entries.len()) };
         let mut deliveries = Vec::with_capacity(count);
         for entry in group.entries.iter().take(count) {
             let body = match body_of(store, entry) {

@@ -1,12 +1,14 @@
 //! Q3, Q5, Q6 and Q8, broken at the consumer's side.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use async_trait::async_trait;
 use futures_util::future::pending;
 
 use super::Twist;
 use crate::{
     Receipt, Result,
-    queue::{DeadLetter, Delivery, Handle, SharedQueue},
+    queue::{DeadLetter, Delivery, Handle, Message, Sequence, SharedQueue},
 };
 
 /// Takes a delivery for an acknowledgement (Q3).
@@ -89,6 +91,60 @@ impl Twist for DropsPoison {
     }
     async fn dead_letters(&self, _: &str, _: usize) -> Result<Vec<DeadLetter>> {
         Ok(Vec::new())
+    }
+}
+
+/// Gives the message behind it along with one that comes alone since it has failed before (Q5).
+#[derive(Debug)]
+pub(super) struct SendsTheNextAlong {
+    honest: SharedQueue,
+    sent: Mutex<Vec<Message>>,
+}
+
+impl SendsTheNextAlong {
+    pub(super) fn around(honest: SharedQueue) -> Self {
+        Self { honest, sent: Mutex::default() }
+    }
+
+    fn sent(&self) -> MutexGuard<'_, Vec<Message>> {
+        self.sent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn behind(&self, delivery: &Delivery) -> Option<Delivery> {
+        let Handle { group, sequence, incarnation, .. } = delivery.handle.clone();
+        let sent = self.sent();
+        let mut group_sent = sent.iter().filter(|message| message.group == group);
+        group_sent.find(|message| message.body == delivery.body)?;
+        let Message { deduplication, body, .. } = group_sent.next()?.clone();
+        let handle = Handle { group, sequence: Sequence(sequence.0 + 1), attempt: 1, incarnation };
+        Some(Delivery { handle, deduplication, body })
+    }
+}
+
+#[async_trait]
+impl Twist for SendsTheNextAlong {
+    fn honest(&self) -> &SharedQueue {
+        &self.honest
+    }
+    async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
+        self.sent().extend_from_slice(&messages);
+        self.honest.send(queue, messages).await
+    }
+    async fn receive_hidden(
+        &self,
+        queue: &str,
+        messages_max: usize,
+        hidden_ms: Option<u64>,
+    ) -> Result<Vec<Delivery>> {
+        let mut deliveries = self.honest.receive_hidden(queue, messages_max, hidden_ms).await?;
+        if let [alone] = &deliveries[..]
+            && messages_max > 1
+            && alone.handle.attempt > 1
+        {
+            let behind = self.behind(alone);
+            deliveries.extend(behind);
+        }
+        Ok(deliveries)
     }
 }
 
