@@ -58,13 +58,13 @@ fn suite_catches<S>(port: &str, broken: &[Broken<S>], cases: &[Case<S>], open: f
     }
 }
 
-/// K1 to K11.
+/// K1 to K12.
 #[test]
 fn the_key_value_suite_catches_every_broken_store() {
     suite_catches("key_value", broken::key_value::BROKEN, contract::key_value::CASES, subjects::key_value);
 }
 
-/// Q1 to Q8.
+/// Q1 to Q9.
 #[test]
 fn the_queue_suite_catches_every_broken_queue() {
     suite_catches("queue", broken::queue::BROKEN, contract::queue::CASES, subjects::queue);

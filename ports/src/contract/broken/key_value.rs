@@ -34,6 +34,9 @@ pub const BROKEN: &[Broken<Subject>] = &[
         twisted(subject, single::SetsLater::for_removals_of_the_first)
     }),
     Broken::new("K5", "HalfTransacts", |subject| twisted(subject, transactions::HalfTransacts::around)),
+    Broken::new("K5", "JudgesThenTransacts", |subject| {
+        twisted(subject, transactions::JudgesThenTransacts::around)
+    }),
     Broken::new("K6", "UnorderedScan", |subject| twisted(subject, scans::UnorderedScan::around)),
     Broken::new("K6", "IgnoresBounds", |subject| twisted(subject, scans::IgnoresBounds::around)),
     Broken::new("K6", "TearsPages", |subject| twisted(subject, scans::TearsPages::around)),

@@ -6,7 +6,7 @@ use super::Twist;
 use crate::{
     Receipt, Result, Update,
     contract::pause,
-    key_value::{Outcome, SharedKeyValue, Transacted},
+    key_value::{Condition, Outcome, SharedKeyValue, Transacted, evaluate::holds},
 };
 
 /// Applies the updates of a transaction one by one until one is refused (K5).
@@ -36,5 +36,33 @@ impl Twist for HalfTransacts {
             pause().await;
         }
         Ok(Transacted::Done { items, receipt })
+    }
+}
+
+/// Judges all conditions of a transaction, and lets others in before it writes, all at once (K5).
+#[derive(Debug)]
+pub(super) struct JudgesThenTransacts(SharedKeyValue);
+
+impl JudgesThenTransacts {
+    pub(super) fn around(honest: SharedKeyValue) -> Self {
+        Self(honest)
+    }
+}
+
+#[async_trait]
+impl Twist for JudgesThenTransacts {
+    fn honest(&self) -> &SharedKeyValue {
+        &self.0
+    }
+    async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
+        for update in &updates {
+            let read = self.0.get(&update.key).await?.value;
+            if !holds(&update.condition, read.as_deref()) {
+                return self.0.transact(updates).await;
+            }
+        }
+        pause().await;
+        let judged = updates.into_iter().map(|update| update.when(Condition::Always));
+        self.0.transact(judged.collect()).await
     }
 }
