@@ -161,7 +161,15 @@ pub(crate) async fn open_objects(directory: &Path) -> anyhow::Result<Arc<dyn Obj
 async fn open_embedded(settings: &Settings) -> anyhow::Result<Embedded> {
     let opened = Embedded::open(embedded::Config::new(&settings.data_dir)).await;
     let store = opened.with_context(|| format!("--data-dir {}", settings.data_dir.display()))?;
-    if let Some(cut) = store.status().recovery.cut {
+    let cut = store.status().recovery.cut;
+    if let Some(cut) = cut.as_ref().filter(|cut| cut.missing > 0) {
+        tracing::warn!(
+            file = %cut.file.display(),
+            offset = cut.offset,
+            missing = cut.missing,
+            "the journal's last file is shorter than it was made, which no crash does: what was acknowledged last may be gone with its end"
+        );
+    } else if let Some(cut) = cut {
         tracing::warn!(
             file = %cut.file.display(),
             offset = cut.offset,

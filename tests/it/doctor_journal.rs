@@ -79,6 +79,21 @@ fn a_torn_tail_is_told_and_stays_as_it_is() {
 }
 
 #[test]
+fn a_journal_that_has_become_shorter_is_told_once() {
+    let directory = killed();
+    let file = directory.path().join("landfast-data/journal").join(FIRST_SEGMENT);
+    let bytes = fs::read(&file).expect("it reads");
+    let end = bytes.iter().rposition(|byte| *byte != 0).expect("it has records").next_multiple_of(8);
+    fs::write(&file, &bytes[..end]).expect("it is written");
+    let (verdict, found, passes) = doctor(directory.path());
+    let missing = format!("{} bytes missing", bytes.len() - end);
+    assert!(verdict == "warn" && found.contains(&missing) && passes, "{verdict} {found}");
+    drop(Server::start(&mut serve(directory.path(), &[])));
+    let (verdict, found, _) = doctor(directory.path());
+    assert_eq!(verdict, "ok", "{found}");
+}
+
+#[test]
 fn a_torn_head_of_the_checkpoint_is_told_and_mended_by_a_start() {
     for at in [0, 9_000] {
         let directory = tempfile::tempdir().expect("a directory");

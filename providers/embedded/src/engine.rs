@@ -348,18 +348,17 @@ impl Parts<'_> {
             Some(current) if recovered.appendable && current.end + ROOM_MIN <= current.bytes => current,
             previous => {
                 self.make_room(ROOM_MIN)?;
+                let full = || std::io::Error::from(std::io::ErrorKind::StorageFull);
+                let spare = self.spare.take().ok_or_else(full).map_err(OpenError::io(attempted()))?;
                 let header = SegmentHeader {
                     number: previous.as_ref().map_or(0, |previous| previous.number) + 1,
                     first_sequence: sequence + 1,
                     previous_end: previous.as_ref().map_or(0, |previous| previous.end),
                     incarnation,
+                    bytes: spare.bytes(),
                 };
-                let (file, bytes) = self
-                    .spare
-                    .take()
-                    .ok_or_else(|| std::io::Error::from(std::io::ErrorKind::StorageFull))
-                    .and_then(|spare| self.spare.promote(spare, header, self.format.salt))
-                    .map_err(OpenError::io(attempted()))?;
+                let promoted = self.spare.promote(spare, header, self.format.salt);
+                let (file, bytes) = promoted.map_err(OpenError::io(attempted()))?;
                 if let Some(previous) = previous {
                     closed.push(ClosedSegment {
                         number: previous.number,

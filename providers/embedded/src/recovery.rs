@@ -20,7 +20,8 @@
 //! ([`crate::engine::Engine::open`]), in whose place a return to the durable state needs nothing: names there are
 //! given in a start alone.
 //!
-//! A zeroed tail is not a torn one: segments are allocated ahead and read as zeros.
+//! A zeroed tail is not a torn one: segments are allocated ahead and read as zeros. One that is not there at all is reported: the
+//! length of a segment is durable before its name is, so it was taken away, perhaps with records in it.
 
 use std::{
     io,
@@ -89,7 +90,7 @@ pub(crate) fn recover(
     storage.sync_directory(directory).map_err(OpenError::io(attempted()))?;
     let (recovered, last) = read(storage, directory, format, place, trusted, &listed)?;
     if let Some(cut) = &recovered.report.cut {
-        tracing::warn!(file = %cut.file.display(), offset = cut.offset, bytes = cut.bytes, "cut a torn journal tail");
+        tracing::warn!(file = %cut.file.display(), offset = cut.offset, bytes = cut.bytes, missing = cut.missing, "cut a journal tail");
     }
     if let (Some(current), Some(last)) = (&recovered.current, last)
         && trusted.is_none()
@@ -285,10 +286,12 @@ impl Reading {
             return Err(OpenError::Damaged { file: found.path.clone(), offset: end });
         }
         let tail = nonzero_end(&*found.file, end, until).map_err(attempted())?;
-        if tail > end {
-            self.cut(found, end, tail)?;
+        // Behind a trusted end nothing can be missing.
+        let missing = if trusted.is_some() { 0 } else { found.header.bytes.saturating_sub(size) };
+        if tail > end || missing > 0 {
+            self.cut(found, end, tail, missing)?;
         }
-        self.recovered.appendable = tail == end && trusted.is_none();
+        self.recovered.appendable = tail == end && missing == 0 && trusted.is_none();
         self.recovered.current = Some(CurrentSegment {
             number: found.header.number,
             file: Arc::clone(&found.file),
@@ -299,8 +302,9 @@ impl Reading {
         Ok(last)
     }
 
-    /// Reports the bytes from `end` to `tail` as torn, unless a whole record behind `end` proves damage.
-    fn cut(&mut self, found: &Found, end: u64, tail: u64) -> Result<(), OpenError> {
+    /// Reports the bytes from `end` to `tail` as torn, unless a whole record behind `end` proves damage, and those that the file
+    /// lacks as missing.
+    fn cut(&mut self, found: &Found, end: u64, tail: u64, missing: u64) -> Result<(), OpenError> {
         let mut rest = vec![0; (tail - end) as usize];
         found
             .file
@@ -309,7 +313,7 @@ impl Reading {
         if frame::find(&rest, 0, self.recovered.sequence, self.salt).is_some() {
             return Err(OpenError::Damaged { file: found.path.clone(), offset: end });
         }
-        let cut = Cut { file: found.path.clone(), offset: end, bytes: tail - end };
+        let cut = Cut { file: found.path.clone(), offset: end, bytes: tail - end, missing };
         self.recovered.report.cut = Some(cut);
         Ok(())
     }

@@ -69,7 +69,7 @@ pub struct RecoveryReport {
     pub cut: Option<Cut>,
 }
 
-/// A torn tail: bytes after the last whole record, with no whole record behind them.
+/// A torn tail: bytes after the last whole record, with no whole record behind them; or one that is not there at all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cut {
     /// The segment.
@@ -78,4 +78,6 @@ pub struct Cut {
     pub offset: u64,
     /// How many bytes were there behind it.
     pub bytes: u64,
+    /// How many the file lacks. No crash makes it shorter: what was in them was perhaps acknowledged.
+    pub missing: u64,
 }

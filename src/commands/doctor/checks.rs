@@ -186,6 +186,19 @@ fn journal(data_dir: &Path) -> Finding {
         Ok(Some(Look { journal: Some(RecoveryReport { records, cut: None }), .. })) => {
             Finding::ok(NAME, format!("{records} records, each whole"))
         }
+        Ok(Some(Look { journal: Some(RecoveryReport { records, cut: Some(cut) }), .. }))
+            if cut.missing > 0 =>
+        {
+            Finding::warn(
+                NAME,
+                format!(
+                    "{records} whole records, and {} bytes missing behind them in {}: it was longer when it was made",
+                    cut.missing,
+                    cut.file.display()
+                ),
+                "restore the whole data directory from a copy if there is one that is not older: no crash makes a file of the journal shorter, and the next start goes on with what there is",
+            )
+        }
         Ok(Some(Look { journal: Some(RecoveryReport { records, cut: Some(cut) }), .. })) => Finding::warn(
             NAME,
             format!(

@@ -76,6 +76,7 @@ impl Journal {
             first_sequence: self.sequence + 1,
             previous_end: self.current.end,
             incarnation,
+            bytes: spare.bytes(),
         };
         let (file, bytes) = self.spare.promote(spare, header, self.salt)?;
         self.facts.rotated(self.current.number, bytes - SEGMENT_HEADER_BYTES);

@@ -2,7 +2,8 @@
 //!
 //! A segment is given all its disk blocks at creation. Its header, synced before its first record, says
 //! where the segment before it ended: so a tail that a failed write or a crash left there is known to be
-//! void, and a byte that is damaged before that end is known to matter.
+//! void, and a byte that is damaged before that end is known to matter. It says how long the file is, too, which is synced with
+//! it: one that is shorter was cut by no crash.
 //!
 //! The spare is the free-space reserve of rule P6: a group that does not fit the current segment becomes the
 //! first of the spare, which then takes its name among the segments. Only renaming is left to do then.
@@ -11,7 +12,7 @@
 //! checkpoint of all that the journal would then hold and none does: else what was taken in could never leave the journal.
 //!
 //! ```text
-//! magic u64 | crc u32 | zero u32 | number u64 | first sequence u64 | previous end u64 | created by u64
+//! magic u64 | crc u32 | zero u32 | number u64 | first sequence u64 | previous end u64 | created by u64 | bytes u64
 //! ```
 
 use std::{
@@ -62,6 +63,8 @@ pub(crate) struct SegmentHeader {
     pub(crate) previous_end: u64,
     /// Who made it.
     pub(crate) incarnation: u64,
+    /// How long the file was made; zero where an earlier release has made it, which did not say.
+    pub(crate) bytes: u64,
 }
 
 impl SegmentHeader {
@@ -72,6 +75,7 @@ impl SegmentHeader {
         bytes[24..32].copy_from_slice(&self.first_sequence.to_le_bytes());
         bytes[32..40].copy_from_slice(&self.previous_end.to_le_bytes());
         bytes[40..48].copy_from_slice(&self.incarnation.to_le_bytes());
+        bytes[48..56].copy_from_slice(&self.bytes.to_le_bytes());
         let crc = checksum(&bytes, salt);
         bytes[8..12].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -87,6 +91,7 @@ impl SegmentHeader {
             first_sequence: number(24)?,
             previous_end: number(32)?,
             incarnation: number(40)?,
+            bytes: number(48)?,
         })
     }
 }
@@ -138,6 +143,12 @@ pub(crate) struct Allocated {
     file: Arc<dyn StorageFile>,
     path: PathBuf,
     bytes: u64,
+}
+
+impl Allocated {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
 }
 
 impl Held {

@@ -222,6 +222,12 @@ async fn send(store: Arc<Embedded>, ahead: Ahead, group: usize, rounds: u64) {
     }
 }
 
+/// What a crash has left of the journal has its length.
+pub(crate) fn no_crash_makes_it_shorter(store: &Embedded) -> Result<(), String> {
+    let cut = store.status().recovery.cut.filter(|cut| cut.missing > 0);
+    cut.map_or(Ok(()), |cut| Err(format!("a crash has made the journal shorter: {cut:?}")))
+}
+
 async fn consume(queue: Arc<dyn Queue>, ahead: Ahead) {
     let mut last = [None; GROUPS];
     loop {
@@ -294,6 +300,7 @@ impl Said {
             return Err(broken.clone());
         }
         let store = Embedded::open(config(directory)).await.map_err(|error| format!("open: {error}"))?;
+        no_crash_makes_it_shorter(&store)?;
         match (self.check_store(&store).await, self.check_objects(&*store.objects()).await) {
             (Err(store), Err(objects)) => Err(format!("{store}; {objects}")),
             (store, objects) => store.and(objects),

@@ -29,6 +29,7 @@ use ports::{
 use tempfile::TempDir;
 
 use crate::{
+    child::no_crash_makes_it_shorter,
     disk::{Disk, Faults, Unsynced},
     world::{block_on, directory, done, durably, eventually, found, put, value},
 };
@@ -199,6 +200,7 @@ impl Run {
             Err(_) if self.disk.is_dead() || self.disk.has_failed() => return Err(End::Death),
             Err(error) => return Err(End::Broken(format!("refuses to open: {error}"))),
         };
+        no_crash_makes_it_shorter(&store).map_err(End::Broken)?;
         let kv = store.key_value();
         let mut ended = self.serves(&*kv, None).await;
         if ended.is_ok() {

@@ -75,9 +75,9 @@ async fn reopened(path: &Path) -> (Option<i64>, Option<i64>, Option<i64>, bool) 
     (value(&kv, "kept").await, value(&kv, "left").await, value(&kv, "right").await, cut)
 }
 
-/// D1, D2.
+/// D1, D2: that a file has become shorter is said, also where it ends with a record: nothing else tells of those behind it.
 #[test]
-fn a_journal_cut_at_any_byte_of_its_last_record_recovers_all_before_it() {
+fn a_journal_cut_at_any_byte_of_its_last_record_recovers_all_before_it_and_says_so() {
     let directory = directory();
     let path = directory.path();
     let (image, start, end) = with_last_record(path);
@@ -86,7 +86,14 @@ fn a_journal_cut_at_any_byte_of_its_last_record_recovers_all_before_it() {
             restore(path, &image);
             let bytes = &image[&segment(path, 1)][..cut];
             fs::write(segment(path, 1), bytes).expect("the segment is cut");
-            assert_eq!(reopened(path).await, (Some(1), None, None, cut > start), "cut at {cut}");
+            assert_eq!(reopened(path).await, (Some(1), None, None, true), "cut at {cut}");
+            assert!(!reopened(path).await.3, "it is said once");
+        }
+        let whole = image[&segment(path, 1)].len();
+        for cut in (end..end + 16).chain((end..whole).step_by(641)).chain([whole - 1]) {
+            restore(path, &image);
+            fs::write(segment(path, 1), &image[&segment(path, 1)][..cut]).expect("the segment is cut");
+            assert_eq!(reopened(path).await, (Some(1), Some(2), Some(2), true), "cut at {cut}");
         }
         restore(path, &image);
         assert_eq!(reopened(path).await, (Some(1), Some(2), Some(2), false));
@@ -130,7 +137,7 @@ fn a_record_without_entries_is_read_and_missed_like_any_other() {
         for cut in start..end {
             restore(path, &alone);
             fs::write(segment(path, 1), &alone[&segment(path, 1)][..cut]).expect("the segment is cut");
-            assert_eq!(reopened(path).await, (Some(1), None, None, cut > start), "cut at {cut}");
+            assert_eq!(reopened(path).await, (Some(1), None, None, true), "cut at {cut}");
         }
         restore(path, &alone);
         let store = open(path).await;
