@@ -70,14 +70,15 @@ fn a_session_ends_behind_all_that_others_have_taken_of_it() {
     }
 }
 
-/// C3, C6, C-3: the same where heartbeats are cold, or everything dies at once.
+/// C3, C6, C-3: the same where heartbeats are cold, everything dies at once, or the store loses what is not durable.
 #[test]
 fn a_session_ends_behind_all_that_others_have_taken_of_it_whatever_dies() {
     let cold = Scenario { instances: Instances::ColdHeartbeats, ..locking(Weather::Stormy) };
     let mut dying = Scenario { crashes: 2, requests: 5, ..locking(Weather::Stormy) };
     dying.config.placement = DataPlacement::Objects;
     dying.config.temporary_sweep_period = Duration::ZERO;
-    for scenario in [cold, dying] {
+    let lossy = Scenario { fall_backs: 3, requests: 4, ..locking(Weather::Slow) };
+    for scenario in [cold, dying, lossy] {
         scenario.holds("a_session_ends_behind_all_that_others_have_taken_of_it_whatever_dies");
     }
 }
