@@ -46,6 +46,8 @@ pub(crate) struct Queues {
 pub(crate) struct QueueState {
     pub(super) id: u32,
     pub(super) options: QueueOptions,
+    /// Some of its messages may be records of the store: it is durable, or was.
+    has_records: bool,
     pub(super) groups: HashMap<Bytes, Group>,
     /// Groups in phase ready, in the order they are served.
     pub(super) ready: VecDeque<Bytes>,
@@ -57,9 +59,11 @@ pub(crate) struct QueueState {
 }
 
 impl QueueState {
+    /// An empty queue.
     pub(super) fn new(id: u32, options: QueueOptions) -> Self {
         Self {
             id,
+            has_records: options.retention == Retention::Durable,
             options,
             groups: HashMap::new(),
             ready: VecDeque::new(),
@@ -68,6 +72,11 @@ impl QueueState {
             expiring: VecDeque::new(),
             notify: Arc::new(Notify::new()),
         }
+    }
+
+    /// Some of its messages are records, whatever it is now.
+    pub(super) fn note_records(&mut self) {
+        self.has_records = true;
     }
 
     /// The groups that a message blocks which failed for good, with that message.
@@ -153,6 +162,7 @@ impl Queues {
         store.set(key, Some(record), existing.is_some());
         store.order();
         if let Some(queue) = self.by_name.get_mut(name) {
+            queue.has_records |= options.retention == Retention::Durable;
             queue.options = options;
         } else {
             self.next_id += 1;
@@ -273,7 +283,7 @@ impl Queues {
         now: Duration,
     ) -> Result<()> {
         let queue = self.by_name.get_mut(name).ok_or_else(|| unknown(name))?;
-        if queue.options.retention == Retention::Durable {
+        if queue.has_records {
             let reserved: usize = handles.iter().map(|handle| 3 * (handle.group.len() + 40)).sum();
             // Nothing else takes messages out.
             store.reserve(reserved as u64, Claim::Reserve)?;

@@ -34,6 +34,7 @@ impl Queues {
         visit(store, Table::Message, &first(Table::Attempts), |key, _| {
             let (queue, group, sequence) = parse_message_key(&key.key)?;
             let queue = queues.by_name.get_mut(names.get(&queue)?)?;
+            queue.note_records();
             append(queue, group, Entry::new(sequence, key.key.clone(), None));
             Some(())
         })?;

@@ -9,11 +9,12 @@ use embedded::{Config, Embedded, Health};
 use ports::{
     Condition, ErrorKind, KeyValue, Update,
     key_value::{Action, Scan},
+    queue::{Message, QueueOptions, Retention},
 };
 
 use crate::{
     faulty::{Faults, FaultyStorage},
-    world::{block_on, config, directory, done, durably, eventually, key, put, settle, value},
+    world::{block_on, config, directory, done, durably, eventually, key, open, put, settle, value},
 };
 
 /// What an item may be like after a crash: as its last durable change left it, or as any transient one since did.
@@ -186,4 +187,37 @@ fn transient_updates_beyond_what_memory_is_for_are_journaled_like_others() {
         assert!(taken > 100, "only {taken} were taken");
         done(&kv, put("large-0", 1).transient()).await;
     });
+}
+
+/// Q7: messages of a queue that was durable once leave the store like those of one that is, with room for that.
+#[test]
+fn what_a_queue_holds_from_when_it_was_durable_is_acknowledged_for_good() {
+    let group = vec![b'g'; 100];
+    let message =
+        |body: &'static str| Message { group: group.clone().into(), deduplication: None, body: body.into() };
+    let durable = QueueOptions::default();
+    let transient = QueueOptions { retention: Retention::Transient, ..durable.clone() };
+    for is_reopened in [false, true] {
+        let directory = directory();
+        block_on(async {
+            let mut store = open(directory.path()).await;
+            store.queue().create("q", durable.clone()).await.expect("it is made");
+            store.queue().send("q", (0..8).map(|_| message("body")).collect()).await.expect("it is sent");
+            store.queue().create("q", transient.clone()).await.expect("it is made anew");
+            settle(&store.key_value()).await;
+            if is_reopened {
+                drop(store);
+                store = open(directory.path()).await;
+            }
+            let queue = store.queue();
+            let got = queue.receive("q", 10).await.expect("they are there");
+            assert_eq!(got.len(), 8);
+            let handles: Vec<_> = got.into_iter().map(|delivery| delivery.handle).collect();
+            queue.acknowledge("q", &handles).await.expect("they are taken");
+            settle(&store.key_value()).await;
+            drop((queue, store));
+            let store = open(directory.path()).await;
+            assert!(store.queue().receive("q", 10).await.expect("it answers").is_empty(), "they are back");
+        });
+    }
 }
