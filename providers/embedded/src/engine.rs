@@ -133,9 +133,12 @@ impl Engine {
         let spawn = std::thread::Builder::new;
         let engine = Arc::clone(self);
         let journal_thread = spawn().name("journal".into()).spawn(move || thread::run(&engine, journal))?;
+        self.threads.lock().push(journal_thread);
         let engine = Arc::clone(self);
-        let checkpoint_thread = spawn().name("checkpoint".into()).spawn(move || checkpoint::run(&engine))?;
-        self.threads.lock().extend([journal_thread, checkpoint_thread]);
+        let checkpoint_thread = spawn().name("checkpoint".into()).spawn(move || checkpoint::run(&engine));
+        // One that has been made keeps the directory until it ends.
+        let checkpoint_thread = checkpoint_thread.inspect_err(|_| self.shut_down(false))?;
+        self.threads.lock().push(checkpoint_thread);
         Ok(())
     }
 
