@@ -70,6 +70,8 @@ pub enum Broken {
     EndsBesideWhatIsGone,
     /// C-3, C6: an ephemeral leaves the index of its session as soon as its deletion by another is decided.
     ForgetsWhatIsStillThere,
+    /// D4, C6: an ephemeral leaves the index of its session for a deletion that the store has lost.
+    ForgetsWhatMayComeBack,
     /// C-6: a session that is too large to end at once stays open while it loses its first ephemerals.
     EndsOpenSessions,
     /// C-6: the parts of a large end are decided one after the other, whatever else waits to be applied.

@@ -31,7 +31,7 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures_util::future::try_join_all;
+use futures_util::future::{join_all, try_join_all};
 use ports::{
     DurabilityPoint, Event, Functions, Handler, KeyValue, Result, functions::Failure, key_value::Read,
     queue::Delivery,
@@ -287,9 +287,9 @@ impl Distributor {
             self.tell(step, encoded.clone(), warm.grounds.regions[0].point()).await?;
         }
         let garbage = self.apply(step, numbered.changes, numbered.garbage, &mut warm.grounds).await?;
-        self.forget_taken(ordered, &mut warm.grounds).await?;
         self.settle(warm, &numbered.slot.entries).await?;
         self.tell(step, encoded, warm.grounds.regions[0].point()).await?;
+        self.forget_taken(ordered, warm.grounds.system).await;
         self.collect(&garbage, &mut warm.grounds).await?;
         warm.advance(step);
         Ok(self.trim(warm).await?)
@@ -329,12 +329,17 @@ impl Distributor {
     }
 
     /// Ephemerals that others than their session have deleted leave its index: until they are gone, the end of the session
-    /// has to know of them, to come behind. What a distributor that dies here leaves in it the end sees through, and removes.
-    async fn forget_taken(&self, applied: &[Decided], grounds: &mut Grounds) -> Result<()> {
-        for (create, path) in applied.iter().flat_map(|decided| &decided.taken) {
-            self.ephemerals.remove(*create, path, &mut grounds.system).await?;
+    /// has to know of them, to come behind. So this rests on what was `settled` once the slot was applied, and nobody waits for it.
+    /// What is left where it fails, or where a distributor dies before it, the end sees through, and removes.
+    async fn forget_taken(&self, applied: &[Decided], settled: Basis) {
+        let is_broken = self.broken == Some(Broken::ForgetsWhatMayComeBack);
+        let removals = applied.iter().filter_map(Decided::taken).map(|(create, path)| {
+            let mut basis = if is_broken { Basis::ignored() } else { settled };
+            async move { self.ephemerals.remove(create, path, &mut basis).await }
+        });
+        for error in join_all(removals).await.into_iter().filter_map(Result::err) {
+            tracing::debug!(%error, "an ephemeral that is gone stays in the index of its session");
         }
-        Ok(())
     }
 
     /// Removes slots that no gateway needs any more, many at a time.
@@ -432,10 +437,10 @@ impl Distributor {
             // Only the changes are computed again: what was logged is what was decided.
             let numbered = numbering::number(&self.regions, slot.first, &decided).await?;
             garbage = self.apply(step, numbered.changes, numbered.garbage, &mut warm.grounds).await?;
-            self.forget_taken(&decided, &mut warm.grounds).await?;
         }
         self.settle(warm, &slot.entries).await?;
         self.tell(step, logged.payload, warm.grounds.regions[0].point()).await?;
+        self.forget_taken(&decided, warm.grounds.system).await;
         self.add_what_came_late(&decided, &mut garbage, &mut warm.grounds).await?;
         self.collect(&garbage, &mut warm.grounds).await?;
         warm.advance(step);

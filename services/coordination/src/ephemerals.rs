@@ -4,7 +4,7 @@
 //! one with few. An entry is written before the create it stands for is decided, and removed after the delete is decided if
 //! that is the session's own, else after it is applied: it may outlive its znode, or name one that never came to be, and
 //! whoever reads the index looks at the znode's owner. What another session has deleted and nobody has applied yet has its
-//! entry, by which the end of its session comes behind that (rule C-3). An entry names the create it was written for, so that a writer who is late in
+//! entry, by which the end of its session comes behind that (rule C-3), or a part of the end has come behind it already. An entry names the create it was written for, so that a writer who is late in
 //! removing it leaves the entry of a znode that was made again meanwhile; and one who is late in writing it leaves a
 //! later one as it is. So as long as the znode is there, its entry is.
 

@@ -211,12 +211,12 @@ pub struct Decided {
     pub time_ms: i64,
     /// What it does, or why not.
     pub outcome: Result<Effect, Error>,
-    /// The znodes it touches, in path order. A failure touches what it was refused for and changes nothing there: so it
-    /// has its place in the order (rule C-3).
+    /// The znodes it touches, in path order. A failure touches what it was refused for and changes nothing there, and
+    /// an end what else it was planned by: so they have their places in the order (rule C-3).
     pub touched: Vec<Touched>,
-    /// The ephemerals of other sessions that it deletes, each with the update that made it: once they are gone, whoever
-    /// applies this removes them from the index of their session.
-    pub taken: Vec<(UpdateId, String)>,
+    /// If it deletes an ephemeral of another session, the update that made that: once it is gone, whoever applies this removes
+    /// it from the index of its session.
+    pub taken: Option<UpdateId>,
     /// A temporary object that carried its data and is garbage once it is applied.
     pub temporary: Option<String>,
 }
@@ -233,6 +233,14 @@ impl Decided {
             Ok(Effect::Create { path, .. } | Effect::SetData { path, .. }) => path.len(),
             Ok(Effect::Delete { paths } | Effect::Close { paths }) => paths.iter().map(String::len).sum(),
             Ok(Effect::Attach) | Err(_) => 0,
+        }
+    }
+
+    /// The ephemeral of another session that it deletes: the update that made it, and its path.
+    pub fn taken(&self) -> Option<(UpdateId, &str)> {
+        match &self.outcome {
+            Ok(Effect::Delete { paths }) => self.taken.zip(paths.first().map(String::as_str)),
+            _ => None,
         }
     }
 

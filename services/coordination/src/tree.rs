@@ -139,8 +139,8 @@ pub fn set_data(id: UpdateId, node: Locked<'_>, version: i32) -> Result<Vec<Touc
     Ok(vec![Touched { path: node.path.to_owned(), follows: Some(before.last), becomes: Some(after) }])
 }
 
-/// Deletes every znode of `locked` that `session` owns, together; the others of `locked` are their parents
-/// and stay. Returns what is touched, and the paths that vanish.
+/// Deletes every znode of `locked` that `session` owns, together; the others of `locked` stay, their parents
+/// with fewer children. Returns what is touched, and the paths that vanish.
 pub fn close(id: UpdateId, session: SessionId, locked: &[Locked<'_>]) -> (Vec<Touched>, Vec<String>) {
     let owner = |node: &Locked<'_>| node.state.and_then(|state| state.owner).map(|owner| owner.session);
     let is_owned = |node: &Locked<'_>| owner(node) == Some(session);

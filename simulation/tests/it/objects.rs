@@ -99,7 +99,7 @@ async fn read_beside_the_lost(broken: Option<Broken>) -> Option<Result<Response,
         time_ms: 1,
         outcome: Ok(Effect::SetData { path: "/other".into(), data: Payload::Inline("lost".into()) }),
         touched: Vec::new(),
-        taken: Vec::new(),
+        taken: None,
         temporary: None,
     };
     let message = Message { group: names::distributor_group(), deduplication: None, body: encode(&lost) };

@@ -195,7 +195,7 @@ impl<'writer> Batch<'writer> {
         };
         let taken = match &outcome {
             Ok(Effect::Delete { paths }) => self.note_vanishing(paths),
-            _ => Vec::new(),
+            _ => None,
         };
         self.closes |= matches!(outcome, Ok(Effect::Close { .. }));
         for touched in &touched {
@@ -222,15 +222,19 @@ impl<'writer> Batch<'writer> {
         self.outcomes.push(encoded);
     }
 
-    /// Notes which ephemerals vanish, and answers those of other sessions.
-    fn note_vanishing(&mut self, paths: &[String]) -> Vec<(UpdateId, String)> {
-        let owner = |path: &String| self.held.get(path).and_then(|held| held.becomes?.owner);
-        let ephemerals = paths.iter().filter_map(|path| Some((owner(path)?, path.clone())));
-        let (own, taken): (Vec<_>, Vec<_>) = ephemerals.partition(|(create, _)| {
-            create.session == self.lock.holder().request.session
-                || self.nodes.broken() == Some(Broken::ForgetsWhatIsStillThere)
-        });
-        self.vanishing.extend(own);
+    /// Notes which ephemerals of the session vanish. Answers the update that made the one that vanishes and is another's: only
+    /// a client's delete takes any, one at a time.
+    fn note_vanishing(&mut self, paths: &[String]) -> Option<UpdateId> {
+        let mut taken = None;
+        for path in paths {
+            let Some(create) = self.held.get(path).and_then(|held| held.becomes?.owner) else { continue };
+            let is_own = create.session == self.lock.holder().request.session;
+            if is_own || self.nodes.broken() == Some(Broken::ForgetsWhatIsStillThere) {
+                self.vanishing.push((create, path.clone()));
+            } else {
+                taken = Some(create);
+            }
+        }
         taken
     }
 

@@ -64,6 +64,10 @@ fn is_decision(call: &Call<'_>) -> bool {
     actions.iter().any(|action| matches!(action, Action::Append(..)))
 }
 
+fn is_of_index(call: &Call<'_>) -> bool {
+    matches!(call, Call::Update(Update { key, .. }) if key.partition().starts_with(b"ephemeral/"))
+}
+
 /// C-1: nobody waits for a lock under which nothing will be decided.
 #[test]
 fn the_locks_of_a_planning_that_fails_are_given_back() {

@@ -148,3 +148,52 @@ fn a_session_that_is_gone_decides_nothing() {
         assert!(row.is_none(), "it is there again");
     });
 }
+
+/// No decision says a path more than three times, its parent's included: the longest fits a message so.
+#[test]
+fn deleting_what_is_anothers_says_its_path_three_times() {
+    simulated::run(async {
+        let stage = stage().await;
+        let (owner, other) = (stage.open(1).await, stage.open(2).await);
+        let parent = format!("/{}", "p".repeat(1_000));
+        let path = format!("{parent}/e");
+        stage.decided(other, vec![create(&parent, Lifetime::Persistent)]).await;
+        stage.decided(owner, vec![create(&path, Lifetime::Ephemeral)]).await;
+        stage.decided(other, vec![delete(&path)]).await;
+        let row = stage.row(other).await;
+        let (deleted, encoded) = (row.outbox_decoded().expect("it decodes"), row.outbox());
+        let (taken, encoded) = (deleted.last().expect("decided").taken(), encoded.last().expect("decided"));
+        assert_eq!(taken.map(|(create, path)| (create.session, path)), Some((owner, path.as_str())));
+        assert!(encoded.len() < 3 * path.len() + 200, "{} bytes", encoded.len());
+    });
+}
+
+/// Whether an ephemeral is in the index whose deletion by another the store has lost, right after it was applied.
+fn indexed_after_a_loss(broken: Option<Broken>) -> bool {
+    simulated::run(async {
+        let stage = stage_without(broken).await;
+        let (owner, other) = (stage.open(1).await, stage.open(2).await);
+        let index = Ephemerals::new(stage.world.key_value());
+        stage.decided(owner, vec![create("/a", Lifetime::Ephemeral)]).await;
+        let gone = stage.decided(other, vec![delete("/a")]).await;
+        let kept = stage.world.key_value();
+        kept.externalize(kept.point()).await.expect("calm");
+        let (store, on_stage) = (stage.store(), stage.clone());
+        store.once(Side::Before, is_of_index, async move {
+            on_stage.world.fall_back();
+            Ok(())
+        });
+        let _ = stage.distributor(&store).handle(Event::Messages(gone)).await;
+        assert!(store.is_through());
+        let region = stage.region(stage.world.key_value());
+        assert_eq!(region.cursor().await.expect("calm").value.0.slot, 0, "nothing of it is applied");
+        !index.all(owner, &mut Basis::default()).await.expect("calm").is_empty()
+    })
+}
+
+/// D4, C6: its end has to know of it still.
+#[test]
+fn an_ephemeral_whose_deletion_is_lost_stays_in_the_index() {
+    assert!(indexed_after_a_loss(None));
+    assert!(!indexed_after_a_loss(Some(Broken::ForgetsWhatMayComeBack)), "the rule is needed");
+}

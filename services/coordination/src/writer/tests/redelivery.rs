@@ -139,10 +139,6 @@ fn whoever_breaks_a_lock_too_early_shuts_its_holder_out() {
     assert_eq!(made_by_a_clock_that_is_ahead(Some(Broken::BreaksLocksUnasked)), 2, "the rule is needed");
 }
 
-fn is_of_index(call: &Call<'_>) -> bool {
-    matches!(call, Call::Update(Update { key, .. }) if key.partition().starts_with(b"ephemeral/"))
-}
-
 /// C6: a note of an ephemeral that comes late, of a create that another writer has decided since, does not stand for the
 /// next one at its path: else whoever applies the deletion of the first has the second forgotten.
 #[test]
