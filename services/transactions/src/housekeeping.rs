@@ -33,8 +33,10 @@ use crate::{
 const GATHERING: Duration = Duration::from_millis(100);
 /// How long a write of a call that timed out may be on its way.
 const LATE_WRITE: Duration = Duration::from_mins(1);
-/// Between two pages of a sweep.
-const SWEEP_PAUSE: Duration = Duration::from_secs(1);
+/// Between two steps of a sweep.
+const SWEEP_PAUSE: Duration = Duration::from_millis(250);
+/// Pages of versions or rows in a step: so ten million items are looked at within half an hour.
+const SWEEP_PAGES_AT_ONCE: usize = 16;
 
 /// What may be collected, and what it comes to.
 pub(crate) struct Horizon {
@@ -78,6 +80,8 @@ struct Housekeeping {
     sweep_from: Monotonic,
     /// Whether this node tends what those that are gone have left.
     is_in_office: bool,
+    /// When the periods of names are listed again: others keep names too. None: not among others, or not in office.
+    names_listed_next: Option<Monotonic>,
 }
 
 impl Core {
@@ -94,7 +98,19 @@ impl Core {
         let sweep_from = node.started + self.config.life_max + LATE_WRITE;
         let (logs, unswept) = (Vec::new(), Vec::new());
         let is_in_office = self.is_alone();
-        self.spawn(Housekeeping { core, node, rows, logs, sweep, unswept, sweep_from, is_in_office }.run());
+        let names_listed_next = None;
+        let house = Housekeeping {
+            core,
+            node,
+            rows,
+            logs,
+            sweep,
+            unswept,
+            sweep_from,
+            is_in_office,
+            names_listed_next,
+        };
+        self.spawn(house.run());
     }
 
     /// What all who run, here and elsewhere, had heard when they began, as far as is agreed on.
@@ -247,6 +263,7 @@ impl Housekeeping {
             self.node.store.standing()?;
         }
         self.open_logs().await?;
+        self.hear_of_names().await?;
         let core = Arc::clone(&self.core);
         while !node.is_leaving()
             && (self.tidy_logs().await? | self.walk_names().await? | core.tidy_packs(&node).await?)
@@ -272,7 +289,8 @@ impl Housekeeping {
         let is_starting = self.logs.is_empty() || !self.rows.is_empty();
         let is_sweeping = self.sweep_due() == Some(Duration::ZERO);
         let has_packs_due = self.core.packs_due(&self.node) == Some(Duration::ZERO);
-        let has_names = self.is_in_office && self.core.has_names_due();
+        let has_names = self.names_listing_due() == Some(Duration::ZERO)
+            || self.is_in_office && self.core.has_names_due();
         is_starting || is_sweeping || has_packs_due || has_names || self.logs.iter().any(is_behind)
     }
 
@@ -285,7 +303,9 @@ impl Housekeeping {
         self.is_in_office = self.core.membership.leads(Office::Collector);
         if self.is_in_office {
             self.rows.extend(left);
+            self.names_listed_next.get_or_insert_default();
         } else {
+            self.names_listed_next = None;
             self.rows.clear();
             self.logs.retain(|tended| tended.node == self.node.id);
             (self.sweep, self.unswept) = (None, Vec::new());
@@ -297,11 +317,25 @@ impl Housekeeping {
         Ok(self.is_in_office && self.core.walk_names(&self.node).await?)
     }
 
+    /// Learns of the names that others keep, who leave them to the one in office.
+    async fn hear_of_names(&mut self) -> Result<()> {
+        if self.names_listing_due() == Some(Duration::ZERO) {
+            self.core.list_periods(&self.node).await?;
+            self.names_listed_next = Some(self.core.clock.monotonic() + self.core.names_listing());
+        }
+        Ok(())
+    }
+
+    fn names_listing_due(&self) -> Option<Duration> {
+        Some(self.names_listed_next?.since(self.core.clock.monotonic()))
+    }
+
     /// When there may be work if nobody says so before.
     fn due(&self) -> Option<Duration> {
         let names = if self.is_in_office { self.core.names_due() } else { None };
         let packs_due = self.core.packs_due(&self.node);
-        [self.logs_due(), names, self.sweep_due(), packs_due].into_iter().flatten().min()
+        let listing = self.names_listing_due();
+        [self.logs_due(), names, listing, self.sweep_due(), packs_due].into_iter().flatten().min()
     }
 
     /// One step of every log. False: nothing was to do.
@@ -331,8 +365,7 @@ impl Housekeeping {
     /// Looks up where the logs of earlier starts stand.
     async fn open_logs(&mut self) -> Result<()> {
         if self.logs.is_empty() {
-            let periods = self.core.list_periods(&self.node).await?;
-            self.core.view().names.extend(periods);
+            self.core.list_periods(&self.node).await?;
             let unswept = self.sweep.as_ref().map_or(&[][..], |sweep| &sweep.nodes);
             self.core.open_packs(&self.node, unswept).await?;
             let own = Tended {
@@ -411,16 +444,24 @@ impl Housekeeping {
         }
         let Some(sweep) = &mut self.sweep else { return Ok(()) };
         sweep.next = self.core.clock.monotonic() + SWEEP_PAUSE;
-        if self.core.sweep(&self.node, sweep).await? {
-            return Ok(());
+        let pages = if sweep.is_at_packs() { 1 } else { SWEEP_PAGES_AT_ONCE };
+        for _ in 0..pages {
+            if !self.core.sweep(&self.node, sweep).await? {
+                return self.end_sweep().await;
+            }
         }
+        Ok(())
+    }
+
+    /// All is looked at.
+    async fn end_sweep(&mut self) -> Result<()> {
+        let Some(mut sweep) = self.sweep.take() else { return Ok(()) };
         for swept in std::mem::take(&mut sweep.nodes) {
             // What committed is on its way; the rest goes.
             outbox::left_by(&self.node.store, swept).await?;
             registry::mark_swept(&self.node.store, swept).await?;
         }
         self.node.packs.settle();
-        self.sweep = None;
         if !self.core.config.is_broken(Broken::ForgetsWhoEndsMeanwhile) {
             self.begin_sweep();
         }

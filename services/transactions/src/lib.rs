@@ -101,7 +101,7 @@ pub mod write_buffer;
 
 pub use alone::Started;
 pub use config::Config;
-pub use effects::{Destinations, Effect};
+pub use effects::{Destinations, Effect, queue_name};
 pub use engine::Engine;
 pub use error::{Error, Result};
 pub use figures::Figures;

@@ -8,15 +8,16 @@
 //! - A period's row is there before its first name, so that whoever lists the periods knows every name.
 //! - A name is noted before its slot is trimmed, and its row goes before its note.
 //!
-//! Counts are estimates after a death: a period that is walked to its end has none left, whatever was counted.
+//! Every node keeps names; one of them walks them all, so among several it lists the periods again and again. Counts are
+//! estimates where an answer was lost: a period that is walked to its end has none left, whatever was counted.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use ports::{
-    Update,
-    key_value::{Action, Scan},
+    Condition, Item, Update,
+    key_value::{Action, Outcome, Scan},
 };
 
 use crate::{
@@ -27,6 +28,11 @@ use crate::{
     node::Node,
     store::{Decision, State},
 };
+
+/// How many names a period has, as far as is known.
+fn count_of(item: &Item) -> u64 {
+    item.integer(COUNT).and_then(|count| u64::try_from(count).ok()).unwrap_or(0)
+}
 
 const ATTEMPT: &str = "attempt";
 const COUNT: &str = "names";
@@ -46,23 +52,21 @@ const LOOK: Duration = Duration::from_hours(1);
 pub(crate) type Periods = BTreeMap<u64, u64>;
 
 impl Core {
-    /// Finds the periods that earlier starts have left.
-    pub(crate) async fn list_periods(&self, node: &Node) -> Result<Periods> {
+    /// Finds the periods that earlier starts and other nodes have made.
+    pub(crate) async fn list_periods(&self, node: &Node) -> Result<()> {
         let mut periods = Periods::new();
         let mut scan = Scan::partition(layout::PERIODS, PAGE_PERIODS);
         loop {
             let page = node.store.scan(&scan).await?.value;
             for (sort, item) in page.items {
                 let end = layout::period_of(&sort).ok_or_else(|| Error::Corrupt("decode a period".into()))?;
-                periods.insert(
-                    end,
-                    item.integer(COUNT).and_then(|count| u64::try_from(count).ok()).unwrap_or(0),
-                );
+                periods.insert(end, count_of(&item));
             }
-            match page.next {
-                Some(next) => scan.from = next,
-                None => return Ok(periods),
-            }
+            let Some(next) = page.next else {
+                self.view().names = periods;
+                return Ok(());
+            };
+            scan.from = next;
         }
     }
 
@@ -74,14 +78,11 @@ impl Core {
         let now = self.clock.now().0;
         let period_ms = self.period_ms();
         let end = (now / period_ms + 1) * period_ms;
-        let count = {
-            let mut view = self.view();
-            let count = view.names.entry(end).or_default();
-            *count += names.len() as u64;
-            *count
-        };
-        let counted = vec![Action::set_integer(COUNT, count as i64)];
-        node.store.finish(&Update::modify(layout::period(end), counted)).await?;
+        let counted =
+            Update::modify(layout::period(end), vec![Action::Add(COUNT.into(), names.len() as i64)]);
+        if let (Outcome::Done(Some(item)), _) = node.store.finish(&counted).await? {
+            self.view().names.insert(end, count_of(&item));
+        }
         let all = stream::iter(names.into_iter().map(Ok));
         all.try_for_each_concurrent(NAMES_AT_ONCE, |(id, attempt)| async move {
             let actions = vec![Action::set(ATTEMPT, attempt.to_bytes().to_vec())];
@@ -105,8 +106,13 @@ impl Core {
         if is_last {
             node.store.finish(&Update::delete(layout::period(end))).await?;
             self.view().names.remove(&end);
-        } else if let Some(count) = self.view().names.get_mut(&end) {
-            *count = count.saturating_sub(walked);
+        } else {
+            let counted = vec![Action::Add(COUNT.into(), -(walked as i64))];
+            let counted = Update::modify(layout::period(end), counted).when(Condition::Exists);
+            node.store.finish(&counted).await?;
+            if let Some(count) = self.view().names.get_mut(&end) {
+                *count = count.saturating_sub(walked);
+            }
         }
         Ok(true)
     }
@@ -168,6 +174,11 @@ impl Core {
             Some(Decision { state: State::Undecided | State::Prepared, .. }) | None => {}
         }
         node.store.finish(&Update::delete(layout::kept_name_at(end, sort))).await.map(drop)
+    }
+
+    /// How often the periods are listed by who walks them, among others.
+    pub(crate) fn names_listing(&self) -> Duration {
+        LOOK.min(self.config.named_window / PERIODS)
     }
 
     fn period_ms(&self) -> u64 {

@@ -37,7 +37,7 @@ use std::{
 use bytes::Bytes;
 use ports::{
     Monotonic,
-    objects::{self, ObjectError, ObjectPath, ObjectStore, PutMode, PutPayload},
+    objects::{self, ObjectError, ObjectPath, ObjectStore, ObjectStoreExt as _, PutMode, PutPayload},
 };
 use tokio::sync::watch;
 
@@ -282,8 +282,15 @@ impl Core {
         });
         let parts = pack.entries.iter().map(|entry| entry.value.clone());
         let payload: PutPayload = parts.chain([directory::encode_end(&filed.collect::<Vec<_>>())]).collect();
-        self.put_object(&node.store, &pack.id.path(self.home()?), payload).await?;
-        rows::put(&node.store, pack.id, pack.bytes).await?;
+        let path = pack.id.path(self.home()?);
+        self.put_object(&node.store, &path, payload).await?;
+        if let Err(error) = rows::put(&node.store, pack.id, pack.bytes).await {
+            if error == Error::NoRoom {
+                // Nothing names it, and it is tried again under another name: else objects pile up until there is room.
+                let _ = self.objects()?.delete(&path).await;
+            }
+            return Err(error);
+        }
         node.packs.state().table.insert(pack.id, pack.bytes, Arc::clone(&pack.hold));
         self.counters.packed(pack.bytes);
         Ok(())

@@ -196,6 +196,9 @@ impl Store {
         may_repeat: impl Fn(ErrorKind) -> bool,
     ) -> Result<(Outcome, DurabilityPoint)> {
         let mut delays = WRITE_AGAIN.delays();
+        // An earlier try may still be performed, after the refusal of a later one: then only an answer that says what
+        // became of it ends this.
+        let mut is_uncertain = false;
         loop {
             self.standing()?;
             match self.key_value.update(update.clone().resting_on(self.basis())).await {
@@ -203,10 +206,11 @@ impl Store {
                     let point = self.seen(updated.receipt.point)?;
                     return Ok((updated.outcome, point));
                 }
-                Err(error) if error.is_retryable() && may_repeat(error.kind()) => {
+                Err(error) if error.is_retryable() && (is_uncertain || may_repeat(error.kind())) => {
+                    is_uncertain |= error.kind() == ErrorKind::OutcomeUnknown;
                     self.pause(&mut delays).await;
                 }
-                Err(error) if error.kind() == ErrorKind::Lost => {
+                Err(error) if error.kind() == ErrorKind::Lost || is_uncertain => {
                     self.fall();
                     self.standing()?;
                 }

@@ -2,7 +2,7 @@
 //!
 //! A death between two packets can leave a version whose slot was lost, or the row of a begin whose slot was; a death in
 //! housekeeping, a released row behind its last version. All of that is found by walking all buckets of versions and of
-//! rows once, a page a second, a while after the start. Nobody reads any of it meanwhile: a version without a committed
+//! rows once, some pages at a time, a while after the start. Nobody reads any of it meanwhile: a version without a committed
 //! row does not count.
 //!
 //! Then every pack is counted that is not this node's own: the dead may have known alone what had died in it, and may have left
@@ -55,6 +55,11 @@ impl Sweep {
         let next = Monotonic::default();
         let (scan, packs) = (None, None);
         (!nodes.is_empty()).then_some(Self { nodes, next, buckets, bucket: 0, scan, packs })
+    }
+
+    /// Whether versions and rows are done, and packs are counted.
+    pub(crate) fn is_at_packs(&self) -> bool {
+        self.page().is_none()
     }
 
     fn is_ours(&self, attempt: Attempt) -> bool {

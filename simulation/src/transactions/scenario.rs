@@ -11,7 +11,7 @@ use transactions::{
     Config, Figures,
     broken::Broken,
     layout::Buckets,
-    model::{Begin, Begun, Call, Isolation, Key},
+    model::{Begin, Begun, Call, Isolation, Key, Outcome as Became, TransactionId},
 };
 
 use super::{
@@ -439,6 +439,18 @@ enum Asked {
     LongAfterwards,
 }
 
+/// What became of a transaction, as a client hears it that asks again while its node, or one that this has to ask, is being
+/// replaced.
+async fn status_in_time(connection: &Connection, id: &TransactionId) -> Result<Became, Failure> {
+    for _ in 0..STARTS_MAX {
+        match connection.shown(connection.engine.status(id)).await {
+            Err(Failure::Refused(transactions::Error::Unavailable(_))) => tokio::time::sleep(START).await,
+            status => return status,
+        }
+    }
+    connection.shown(connection.engine.status(id)).await
+}
+
 /// T4: commits that are asked for again, and are answered otherwise than before or than the rows say. Past its window a
 /// generated id may have expired.
 async fn answered_otherwise(
@@ -454,9 +466,9 @@ async fn answered_otherwise(
     for execution in executions.iter().filter(|execution| !execution.writes().is_empty()) {
         let Writer { id, attempt } = execution.writer.clone();
         let may_expire = asked == Asked::LongAfterwards && id.generated().is_some();
-        let status = connection.shown(connection.engine.status(&id)).await;
-        let is_committed = matches!(status, Ok(transactions::model::Outcome::Committed));
-        let is_expired = matches!(status, Ok(transactions::model::Outcome::Expired));
+        let status = status_in_time(&connection, &id).await;
+        let is_committed = matches!(status, Ok(Became::Committed));
+        let is_expired = matches!(status, Ok(Became::Expired));
         let expected = committed.keys().any(|writer| writer.id == id);
         if is_committed != expected && !(may_expire && is_expired) {
             violations.push(format!("answered otherwise: {id:?} is {status:?}, and its row is not"));

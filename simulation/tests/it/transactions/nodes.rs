@@ -299,6 +299,7 @@ fn collecting_by_ones_own_horizon_is_caught() {
 fn joining() -> Scenario {
     let mut scenario = long_readers();
     scenario.disasters = vec![Disaster::JoinsApart; 3];
+    scenario.mix.transactions = 26;
     scenario.config.data_cache_bytes_max = 0;
     scenario
 }
