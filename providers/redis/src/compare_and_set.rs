@@ -232,7 +232,9 @@ async fn apply(
         let (letter, bytes, sort) = encode(todo.get(number).unwrap_or(&Todo::Check), place);
         arguments.extend([stamp(&expected[number]), Bytes::from_static(letter), bytes, sort]);
     }
-    let (point, rest) = servers.run(Script::Apply, &keys, &arguments, effect).await?;
+    let adds = |todo: &Todo| matches!(todo, Todo::Enter(_) | Todo::Set(_));
+    let script = if todo.iter().any(adds) { Script::Apply } else { Script::Delete };
+    let (point, rest) = servers.run(script, &keys, &arguments, effect).await?;
     let Some(found) = rest.into_iter().next() else { return Ok((point, None)) };
     let found: Result<Vec<Bytes>, Failure> =
         answer::array(found)?.into_iter().map(|value: Value| answer::bytes(value)).collect();

@@ -15,6 +15,8 @@ pub(crate) enum Script {
     Begin,
     Fence,
     Apply,
+    /// The same where nothing but deletions is asked for: a server without room takes those.
+    Delete,
     Scan,
     QueueCreate,
     QueueSend,
@@ -44,8 +46,11 @@ const QUEUE_OPERATIONS: [(Script, &str); 9] = [
     (Script::QueueBlocked, include_str!("scripts/queue_blocked.lua")),
 ];
 
+/// The first line of a script that a server runs at `maxmemory`, too (Redis 7.0).
+const TAKEN_WITHOUT_ROOM: &str = "#!lua flags=allow-oom";
+
 /// The texts that are loaded.
-const TEXTS: usize = 5;
+const TEXTS: usize = 6;
 
 impl Script {
     fn name(self) -> String {
@@ -59,13 +64,14 @@ impl Script {
             Self::Fence => 1,
             Self::Apply => 2,
             Self::Scan => 3,
+            Self::Delete => 4,
             _ => TEXTS - 1,
         }
     }
 }
 
 /// The texts of incarnation `started`.
-fn texts(started: u64) -> [String; TEXTS] {
+fn texts(started: u64) -> Vec<String> {
     let mut queue = format!("{PRELUDE}\n{QUEUE}\n");
     for (script, body) in QUEUE_OPERATIONS {
         queue += &["operations['", &script.name(), "'] = function()\n", body, "\nend\n"].concat();
@@ -76,9 +82,19 @@ fn texts(started: u64) -> [String; TEXTS] {
         [PRELUDE, include_str!("scripts/fence.lua")].join("\n"),
         [PRELUDE, include_str!("scripts/apply.lua")].join("\n"),
         [PRELUDE, include_str!("scripts/scan.lua")].join("\n"),
+        [PRELUDE, include_str!("scripts/apply.lua")].join("\n"),
         queue,
     ]
     .map(|text| format!("local STARTED = {started}\n{text}"))
+    .into_iter()
+    .enumerate()
+    // A script counts its change before it deletes, which a server without room would refuse.
+    .map(
+        |(place, text)| {
+            if place == Script::Delete.text() { format!("{TAKEN_WITHOUT_ROOM}\n{text}") } else { text }
+        },
+    )
+    .collect()
 }
 
 /// The scripts of one incarnation, as a server knows them.

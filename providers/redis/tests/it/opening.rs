@@ -1,6 +1,9 @@
 //! What is refused at open, in words that say what to change, and what is not shown there.
 
-use ports::{ErrorKind, Update, key_value::Action};
+use ports::{
+    ErrorKind, Update,
+    key_value::{Action, Outcome},
+};
 use redis_provider::{Acknowledged, Config, OpenError, Redis};
 
 use crate::{
@@ -115,12 +118,17 @@ fn a_server_without_room_changes_nothing_and_goes_on_once_it_has_some() {
         let store = open(&Config::single(server.url())).await.key_value();
         let add = || Update::modify(key("n"), vec![Action::Add("n".into(), 1)]);
         store.update(add()).await.expect("update answers");
+        let spare = Update::modify(key("spare"), vec![Action::set("bytes", vec![0; 1000])]);
+        store.update(spare).await.expect("update answers");
         server.tell::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
         let refused = store.update(add()).await.expect_err("there is no room");
         assert_eq!(refused.kind(), ErrorKind::NoRoom, "{refused}");
         let refused = store.transact(vec![add()]).await.expect_err("there is no room");
         assert_eq!(refused.kind(), ErrorKind::NoRoom, "{refused}");
         assert_eq!(count(&store, "n").await, 1);
+        let deleted = store.update(Update::delete(key("spare"))).await.expect("a deletion makes room");
+        assert_eq!(deleted.outcome, Outcome::Done(None));
+        assert_eq!(store.get(&key("spare")).await.expect("get answers").value, None);
         server.tell::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
         store.update(add()).await.expect("there is room again");
         assert_eq!(count(&store, "n").await, 2);
