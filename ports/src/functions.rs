@@ -20,7 +20,7 @@
 //!   the ids of what it has done knows an event that was sent again or runs again. A provider may, and need not, take
 //!   two events of one function with one id for one.
 
-use std::{fmt::Debug, sync::Arc, time::Duration};
+use std::{borrow::Cow, fmt::Debug, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -106,15 +106,22 @@ impl Default for FunctionOptions {
     }
 }
 
-/// A function as a service hands it to the program for registration with an in-process provider.
+/// A function as a service hands it to whoever runs it.
 #[derive(Debug, Clone)]
 pub struct Definition {
     /// The name others call it by.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// How it is run.
     pub options: FunctionOptions,
     /// Its code.
     pub handler: Arc<dyn Handler>,
+}
+
+/// A provider that runs code of this process, which is made known to it at any time.
+pub trait Register: Functions {
+    /// Makes a function known by its name; one of the same name is replaced. Events that were sent to it before a restart
+    /// are delivered from now on, so this is called on a runtime.
+    fn register(&self, definition: Definition);
 }
 
 /// Which queue starts which function.

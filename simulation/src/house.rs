@@ -109,7 +109,7 @@ impl House {
             } else {
                 instances.iter().map(|of_machine| of_machine[index].handler.clone()).collect()
             };
-            let fleet = Fleet { name: definition.name, handlers, entropy: self.world.entropy() };
+            let fleet = Fleet { name: definition.name.clone(), handlers, entropy: self.world.entropy() };
             self.world.functions().register(Definition { handler: Arc::new(fleet), ..definition.clone() });
         }
         for service in services {
@@ -161,7 +161,7 @@ impl Handler for Cold {
 /// The instances of one function. The watch function runs on all of them, the others on any one.
 #[derive(Debug)]
 struct Fleet {
-    name: &'static str,
+    name: std::borrow::Cow<'static, str>,
     handlers: Vec<Arc<dyn Handler>>,
     entropy: Arc<dyn Entropy>,
 }

@@ -63,7 +63,7 @@ impl Subject {
         F: Future<Output = Result<Bytes, Failure>> + Send + 'static,
     {
         let code = Code { name, run: Box::new(move |event| Box::pin(code(event))) };
-        self.register.register(Definition { name, options, handler: Arc::new(code) });
+        self.register.register(Definition { name: name.into(), options, handler: Arc::new(code) });
     }
 
     /// Waits until `count` things were noted.

@@ -123,7 +123,7 @@ fn queues_and_functions_count_requests_runs_and_compute() {
         let queue = MeteredQueue::new(subject.queue, Arc::clone(&meter));
         let functions = MeteredFunctions::new(subject.functions, Arc::clone(&meter));
         let definition = Definition {
-            name: "sleeper",
+            name: "sleeper".into(),
             options: ports::functions::FunctionOptions::default(),
             handler: Arc::new(Sleeper(world.clock())),
         };

@@ -62,7 +62,8 @@ impl Functions {
     /// Makes a function known, or replaces its code. Inside the run only, because it starts a task.
     pub fn register(&self, definition: Definition) {
         let shared = &self.0;
-        let name = definition.name;
+        let name = definition.name.clone().into_owned();
+        let name = name.as_str();
         shared.prepare_event_queue(name, Some(&definition));
         definition.options.exception_handler.iter().for_each(|handler| {
             shared.prepare_event_queue(handler, None);

@@ -102,7 +102,8 @@ impl Service {
         let writer = Writer::new(system.clone(), queue, clock, nodes.clone(), &self.config);
         let distributor = Distributor::new(system, self.regions.clone(), nodes, functions, &self.config);
         let options = FunctionOptions { timeout: INVOCATION_TIMEOUT, ..FunctionOptions::default() };
-        let definition = |name, handler| Definition { name, options: options.clone(), handler };
+        let definition =
+            |name: &'static str, handler| Definition { name: name.into(), options: options.clone(), handler };
         vec![
             definition(names::WRITER, Arc::new(writer)),
             definition(names::DISTRIBUTOR, Arc::new(distributor)),

@@ -68,7 +68,7 @@ impl Stage {
     pub(crate) async fn new(options: Options, config: Config) -> Self {
         let (world, told) = (World::with_options(1, options), Arc::<Told>::default());
         let (options, handler) = (FunctionOptions::default(), told.clone());
-        world.functions().register(Definition { name: names::WATCH, options, handler });
+        world.functions().register(Definition { name: names::WATCH.into(), options, handler });
         let queue = world.queue();
         let transient = QueueOptions { retention: Retention::Transient, ..QueueOptions::default() };
         queue.create(names::DISTRIBUTOR_QUEUE, transient).await.expect("calm");

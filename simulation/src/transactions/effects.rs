@@ -138,7 +138,7 @@ pub async fn receive(world: &World, mut rng: Rng) -> Receipts {
     world.queue().externalize(created.point).await.expect("a calm world");
     let options = FunctionOptions { attempts_max: ATTEMPTS_MAX, ..FunctionOptions::default() };
     let handler = Notify { receipts: receipts.clone(), rng: Mutex::new(rng.fork()) };
-    world.functions().register(Definition { name: FUNCTION, options, handler: Arc::new(handler) });
+    world.functions().register(Definition { name: FUNCTION.into(), options, handler: Arc::new(handler) });
     tokio::spawn(consume(world.clone(), receipts.clone(), rng));
     receipts
 }

@@ -67,7 +67,7 @@ async fn world_with_worker(seed: u64) -> World {
         .expect("calm");
     let options = FunctionOptions { timeout: Duration::from_secs(10), ..FunctionOptions::default() };
     let handler = Arc::new(Worker { key_value: world.key_value(), clock: world.skewed_clock() });
-    world.functions().register(Definition { name: "worker", options, handler });
+    world.functions().register(Definition { name: "worker".into(), options, handler });
     let trigger = QueueTrigger { queue: "work".into(), function: "worker".into(), batch_messages_max: 2 };
     world.functions().arm_queue(trigger).await.expect("calm");
     world

@@ -128,7 +128,7 @@ fn handling(definition: Definition, around: fn(Arc<dyn Handler>) -> Arc<dyn Hand
 fn drops_what_nobody_takes_yet(subject: Subject) -> Subject {
     let (honest, known) = (Arc::clone(&subject.register), Arc::<Mutex<BTreeSet<String>>>::default());
     let register: Arc<dyn Register> = Arc::new(move |definition: Definition| {
-        locked(&known).insert(definition.name.to_owned());
+        locked(&known).insert(definition.name.clone().into_owned());
         let Some(waited_for) = definition.options.exception_handler.clone() else {
             return honest.register(definition);
         };
@@ -165,7 +165,7 @@ fn runs_once_more(subject: Subject) -> Subject {
     let register: Arc<dyn Register> = Arc::new(move |definition: Definition| {
         let (functions, disarming) = (Arc::clone(&honest), Arc::clone(&disarming));
         let handler =
-            DisarmsLater { name: definition.name, honest: definition.handler, functions, disarming };
+            DisarmsLater { name: definition.name.clone(), honest: definition.handler, functions, disarming };
         register.register(Definition { handler: Arc::new(handler), ..definition });
     });
     Subject { functions: Arc::new(Twisted(functions)), register, ..subject }
@@ -190,7 +190,7 @@ impl Twist for RunsOnceMore {
 
 #[derive(Debug)]
 struct DisarmsLater {
-    name: &'static str,
+    name: std::borrow::Cow<'static, str>,
     honest: Arc<dyn Handler>,
     functions: Arc<dyn Functions>,
     disarming: Arc<Mutex<BTreeSet<String>>>,
@@ -199,8 +199,8 @@ struct DisarmsLater {
 #[async_trait]
 impl Handler for DisarmsLater {
     async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
-        if matches!(event, Event::Timer) && locked(&self.disarming).remove(self.name) {
-            self.functions.disarm_timer(self.name).await?;
+        if matches!(event, Event::Timer) && locked(&self.disarming).remove(&*self.name) {
+            self.functions.disarm_timer(&self.name).await?;
         }
         self.honest.handle(event).await
     }

@@ -137,7 +137,7 @@ async fn idle(store: &Embedded) {
         }
     }
     let definition =
-        Definition { name: "takes", options: FunctionOptions::default(), handler: Arc::new(Takes) };
+        Definition { name: "takes".into(), options: FunctionOptions::default(), handler: Arc::new(Takes) };
     let functions = in_process::Functions::new(store.queue());
     functions.register(definition);
     let trigger =

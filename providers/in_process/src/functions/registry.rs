@@ -84,13 +84,15 @@ impl Functions {
         }
     }
 
-    /// Makes a function known by its name; one of the same name is replaced. Events that were sent to it before a
-    /// restart are delivered from now on, so this is called on a runtime.
+    /// As [`Register::register`](ports::functions::Register::register).
     pub fn register(&self, definition: Definition) {
-        let name = definition.name;
-        self.inner.definitions.lock().insert(name.to_owned(), Arc::new(definition));
-        let inner = Arc::clone(&self.inner);
-        self.inner.looking.lock().spawn(async move { inner.arm_earlier_events(name).await });
+        let name = definition.name.clone();
+        let earlier = self.inner.definitions.lock().insert(name.clone().into_owned(), Arc::new(definition));
+        // Its events are looked for once.
+        if earlier.is_none() {
+            let inner = Arc::clone(&self.inner);
+            self.inner.looking.lock().spawn(async move { inner.arm_earlier_events(&name).await });
+        }
     }
 
     /// Stops all triggers and timers; running invocations finish by themselves.
@@ -251,6 +253,12 @@ impl ports::Functions for Functions {
 
     fn limits(&self) -> &FunctionLimits {
         &LIMITS
+    }
+}
+
+impl ports::functions::Register for Functions {
+    fn register(&self, definition: Definition) {
+        Self::register(self, definition);
     }
 }
 

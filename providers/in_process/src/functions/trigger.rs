@@ -289,7 +289,7 @@ impl<'task> Task<'task> {
         failure: &Failure,
     ) -> bool {
         let Some(handler) = &definition.options.exception_handler else { return false };
-        let failed = envelope.failed(definition.name, id, &failure.reason);
+        let failed = envelope.failed(&definition.name, id, &failure.reason);
         // Its own queue first, then ours is acknowledged: a crash in between hands it on twice, never not.
         for tries_left in (0..HAND_ON_TRIES).rev() {
             match self.functions.send_event(handler, None, &failed).await {

@@ -45,7 +45,7 @@ async fn beginning() -> (Functions, Sender<()>, UnboundedReceiver<()>) {
     let functions = Functions::new(World::new(1).queue());
     let ((begins, mut begun), (go_on, may_go_on)) = (unbounded_channel(), channel());
     let handler = Arc::new(Beginning { begins, may_go_on: Mutex::new(may_go_on) });
-    functions.register(Definition { name: "ticks", options: FunctionOptions::default(), handler });
+    functions.register(Definition { name: "ticks".into(), options: FunctionOptions::default(), handler });
     functions.arm_timer("ticks", PERIOD).await.expect("it is armed");
     begun.recv().await.expect("it goes off");
     (functions, go_on, begun)

@@ -78,12 +78,12 @@ fn panics() -> Result<Bytes, Failure> {
 fn define(functions: &Functions, code: &Arc<Noting>, attempts_max: u32) {
     let exception_handler = Some("told".to_owned());
     let options = FunctionOptions { attempts_max, exception_handler, ..FunctionOptions::default() };
-    functions.register(Definition { name: "works", options, handler: code.clone() });
+    functions.register(Definition { name: "works".into(), options, handler: code.clone() });
 }
 
 fn define_told(functions: &Functions, code: &Arc<Noting>) {
     let options = FunctionOptions::default();
-    functions.register(Definition { name: "told", options, handler: code.clone() });
+    functions.register(Definition { name: "told".into(), options, handler: code.clone() });
 }
 
 async fn one_event(functions: &Functions) {

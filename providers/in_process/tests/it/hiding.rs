@@ -52,7 +52,7 @@ async fn process(queue: &Arc<dyn Queue>) -> (Functions, Arc<Work>) {
     // Longer than any of these tests, so that nothing but the hiding decides.
     let options = FunctionOptions { timeout: Duration::from_hours(1), ..FunctionOptions::default() };
     let handler = Arc::new(Worker(Arc::clone(&work)));
-    functions.register(Definition { name: "works", options, handler });
+    functions.register(Definition { name: "works".into(), options, handler });
     functions.arm_queue(trigger()).await.expect("the trigger is armed");
     (functions, work)
 }

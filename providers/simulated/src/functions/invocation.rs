@@ -72,7 +72,7 @@ impl Shared {
     /// Runs one invocation to whatever end it comes to.
     pub(crate) async fn run(&self, definition: &Definition, event: Event) -> Ended {
         let invocation = Arc::new(Invocation {
-            function: definition.name.to_owned(),
+            function: definition.name.clone().into_owned(),
             number: self.next_number(),
             calls: AtomicU32::new(0),
             ended: Notify::new(),

@@ -48,7 +48,7 @@ fn register<F>(
     F: Future<Output = Result<Bytes, Failure>> + Send + 'static,
 {
     let handler = Arc::new(Coded(Box::new(move |event| Box::pin(code(event)))));
-    world.functions().register(Definition { name, options, handler });
+    world.functions().register(Definition { name: name.into(), options, handler });
 }
 
 /// A log that functions write and tests read.

@@ -43,7 +43,7 @@ impl Handler for Notes {
 fn notes() -> (Definition, Runs) {
     let runs = Runs::default();
     let handler = Arc::new(Notes(Arc::clone(&runs)));
-    (Definition { name: "notes", options: FunctionOptions::default(), handler }, runs)
+    (Definition { name: "notes".into(), options: FunctionOptions::default(), handler }, runs)
 }
 
 fn message(queue: &str, body: &str) -> Effect {
