@@ -27,6 +27,8 @@ use clap::{
     error::{ContextKind, ContextValue},
 };
 
+use sandbox::launcher::{LAUNCHER_ARGUMENT, launcher_main};
+
 /// A request allocates a few dozen small things that die with it; the system's allocator spends a quarter of
 /// a write's time on them.
 #[global_allocator]
@@ -48,6 +50,9 @@ enum Command {
     Status(commands::status::Arguments),
     /// Check whether this machine is fit to run the server, and say what to do if it is not
     Doctor(commands::doctor::Arguments),
+    /// Deploy functions to a running server, run them, read what they print
+    #[command(subcommand)]
+    Functions(commands::functions::Command),
     /// Print a completion script for a shell
     Completions(commands::completions::Arguments),
 }
@@ -68,10 +73,15 @@ impl Cli {
 }
 
 fn main() -> ExitCode {
+    // Before anything else: the launcher of a function is this program, and has one thread.
+    if env::args_os().nth(1).is_some_and(|first| first == LAUNCHER_ARGUMENT) {
+        launcher_main();
+    }
     let ended = match Cli::arguments().command {
         Command::Serve(options) => commands::serve::run(options),
         Command::Status(arguments) => commands::status::run(&arguments),
         Command::Doctor(arguments) => commands::doctor::run(arguments),
+        Command::Functions(command) => commands::functions::run(&command),
         Command::Completions(arguments) => commands::completions::run::<Cli>(&arguments),
     };
     ended.unwrap_or_else(|error| {

@@ -6,6 +6,7 @@ use std::{
     future::Future,
     io,
     net::SocketAddr,
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -20,6 +21,10 @@ use in_process::{Functions, SystemClock, SystemEntropy};
 use ports::{
     Queue,
     metering::{Meter, MeteredFunctions, MeteredKeyValue, MeteredObjects, MeteredQueue},
+};
+use sandbox::{
+    Sandbox,
+    process::{Enforcement, Launcher},
 };
 use tokio::{
     sync::watch,
@@ -46,6 +51,10 @@ const ZOOKEEPER_STOP_MAX: Duration = Duration::from_secs(2);
 
 /// How long values gather for a pack that is a file: a put costs a sync, no money.
 const FILES_WAIT: Duration = Duration::from_millis(2);
+/// Where functions have their code, their logs and their runtime clients, in the data directory.
+const FUNCTIONS_DIRECTORY: &str = "functions";
+/// How long an instance of a function stays warm.
+const INSTANCE_IDLE_MAX: Duration = Duration::from_mins(10);
 /// How often the log of coordination is read for what other processes have distributed, while this one has clients.
 const LOOK_AT_LOG: Duration = Duration::from_millis(500);
 /// How long a start beside others may fail because of them.
@@ -60,6 +69,7 @@ const LOOK_FOR_BLOCKED: Duration = Duration::from_secs(10);
 pub(crate) struct House {
     provider: Arc<Provider>,
     functions: Arc<Functions>,
+    deployed: functions::Service,
     /// What services do for ever beside the front ends.
     background: JoinSet<()>,
     transactions: Arc<transactions::Service>,
@@ -95,11 +105,16 @@ impl House {
         let gateway = coordination.gateway();
         background.spawn(async move { coordination.run().await });
         let member = member(&provider, &gateway, front_ends.address_for_others(settings))?;
-        let transactions = Arc::new(transactions(&provider, &meter, settings, member.clone()).await?);
+        let deployed = deployed(&provider, &functions, settings)?;
+        let transactions =
+            Arc::new(transactions(&provider, &meter, settings, member.clone(), &deployed).await?);
         let engine = transactions.engine();
         // Other nodes ask it before it serves.
         services.provide_transactions(engine.clone());
+
         let serving = start_transactions(&provider, &transactions, member).await?;
+        deployed.start().await.context("the deployed functions could not be put in place")?;
+        services.provide_functions(deployed.clone());
         if let Listen::At(address) = settings.zookeeper {
             front_ends.start_zookeeper(address, settings, gateway.clone(), overview).await?;
         }
@@ -115,7 +130,7 @@ impl House {
             engine,
             meter,
         });
-        Ok(Self { provider, functions, background, transactions, serving, front_ends })
+        Ok(Self { provider, functions, deployed, background, transactions, serving, front_ends })
     }
 
     /// The line that says where to connect, with its line end.
@@ -145,6 +160,7 @@ impl House {
         self.transactions.leave().await;
         self.background.abort_all();
         self.functions.stop();
+        self.deployed.stop();
         self.provider.close().await;
     }
 }
@@ -212,6 +228,7 @@ async fn transactions(
     meter: &Arc<Meter>,
     settings: &Settings,
     member: Option<Member>,
+    deployed: &functions::Service,
 ) -> anyhow::Result<transactions::Service> {
     let parts = transactions::Parts {
         // It asks for room too, and a start finishes what earlier ones began, also when the disk is full.
@@ -219,9 +236,11 @@ async fn transactions(
         clock: Arc::new(SystemClock::new()),
         entropy: Arc::new(SystemEntropy::default()),
     };
-    // No functions: those there are belong to the house, and no client may have them run.
+    // Those that people deploy: the house's own no client may have run.
+    let functions: Arc<dyn ports::Functions> = Arc::new(deployed.clone());
+    let functions = Arc::new(MeteredFunctions::new(functions, Arc::clone(meter)));
     let queue = Arc::new(MeteredQueue::new(provider.queue_of_effects(), Arc::clone(meter)));
-    let destinations = transactions::Destinations { queue: Some(queue), functions: None };
+    let destinations = transactions::Destinations { queue: Some(queue), functions: Some(functions) };
     let mut config = transactions::Config::default();
     let mut service = transactions::Service::builder(parts).destinations(destinations);
     if let Some(directory) = &settings.objects {
@@ -233,6 +252,39 @@ async fn transactions(
         service = service.among(membership, peers);
     }
     Ok(service.build(config))
+}
+
+/// The functions that people deploy, as processes of this machine; not yet in place.
+fn deployed(
+    provider: &Provider,
+    functions: &Arc<Functions>,
+    settings: &Settings,
+) -> anyhow::Result<functions::Service> {
+    let directory = function_directory(provider, settings);
+    let program = env::current_exe().context("the path of this program, which starts functions")?;
+    let launcher =
+        Launcher::new(program, Enforcement::probe()).context("the thread that launches functions")?;
+    let config = sandbox::Config { directory: directory.clone(), launcher, idle_max: INSTANCE_IDLE_MAX };
+    let sandbox = Sandbox::open(config).with_context(|| format!("{}: functions", directory.display()))?;
+    Ok(functions::Service::new(functions::Parts {
+        key_value: provider.key_value(),
+        objects: provider.objects(),
+        queue: provider.queue(),
+        queue_name: transactions::queue_name,
+        functions: Arc::clone(functions) as Arc<_>,
+        runtime: Arc::new(sandbox),
+        clock: Arc::new(SystemClock::new()),
+        entropy: Arc::new(SystemEntropy::default()),
+    }))
+}
+
+/// Where functions have their unpacked code and their logs: in the data directory, or where the store is elsewhere, in a
+/// folder of this process, since all that lasts is there.
+fn function_directory(provider: &Provider, settings: &Settings) -> PathBuf {
+    if provider.is_shared() {
+        return env::temp_dir().join(format!("landfast-functions-{}", std::process::id()));
+    }
+    settings.data_dir.join(FUNCTIONS_DIRECTORY)
 }
 
 /// What this process is to others on its store, and how it reaches them.

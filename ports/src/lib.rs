@@ -4,8 +4,8 @@
 //! service knows nothing else, and one contract suite per port ([`contract`]) holds every provider to the
 //! numbers. Nothing in this crate does I/O, reads a clock or starts a task.
 //!
-//! Reading order: [`durability`] (what "done" means), [`key_value`], [`queue`], [`functions`], [`clock`],
-//! [`objects`]; then the decorators that work around any port: [`metering`] and [`faults`]; and what providers say in the log
+//! Reading order: [`durability`] (what "done" means), [`key_value`], [`queue`], [`functions`], [`runtime`],
+//! [`clock`], [`objects`]; then the decorators that work around any port: [`metering`] and [`faults`]; and what providers say in the log
 //! of what goes wrong for long: [`outage`].
 
 pub mod clock;
@@ -19,6 +19,7 @@ pub mod metering;
 pub mod objects;
 pub mod outage;
 pub mod queue;
+pub mod runtime;
 
 pub use clock::{Clock, Entropy, Monotonic, Timestamp};
 pub use durability::{Cost, DurabilityPoint, Externalize, Incarnation, Position, Receipt};
@@ -27,3 +28,4 @@ pub use functions::{Event, Functions, Handler};
 pub use key_value::{Condition, Item, Key, KeyValue, Update};
 pub use outage::Outage;
 pub use queue::Queue;
+pub use runtime::Runtime;

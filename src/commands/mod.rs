@@ -2,6 +2,7 @@
 
 pub(crate) mod completions;
 pub(crate) mod doctor;
+pub(crate) mod functions;
 pub(crate) mod request;
 pub(crate) mod serve;
 pub(crate) mod status;

@@ -1,4 +1,4 @@
-//! One GET to a running server.
+//! One request to a running server.
 //!
 //! HTTP/1.0 on purpose: the answer then ends where the connection ends and is never chunked, so that this
 //! fits on a screen. Bounded in time and bytes, since whoever listens there may not be Landfast.
@@ -10,13 +10,13 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, bail};
 use clap::Args;
 
 /// How long each of connecting, sending and receiving may take.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 /// The longest answer that is read.
-const ANSWER_BYTES_MAX: u64 = 4 * 1024 * 1024;
+const ANSWER_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
 /// Where the running server is.
 #[derive(Clone, Args)]
@@ -43,35 +43,47 @@ impl Target {
 
     /// The body at `path`, if the server answers 200.
     pub(crate) fn get(&self, path: &str) -> anyhow::Result<String> {
-        let host = self.host()?;
-        let answer = self
-            .exchange(host, path)
-            .with_context(|| format!("{} does not answer (is `landfast serve` running there?)", self.url))?;
-        let not_http =
-            "what answers there does not speak HTTP; give the address behind `http=` in the line `ready`";
-        let (head, body) =
-            answer.split_once("\r\n\r\n").with_context(|| format!("{}: {not_http}", self.url))?;
-        let status = head.split(' ').nth(1).unwrap_or_default();
-        ensure!(head.starts_with("HTTP/1.") && status.len() == 3, "{}: {not_http}", self.url);
-        if status != "200" {
-            bail!("{}{path} answered {status}: {}", self.url, body.trim());
-        }
-        Ok(body.to_owned())
+        let answer = self.ask(&Request { wait_max: WAIT_MAX, ..Request::get(path) })?.accepted(self, path)?;
+        String::from_utf8(answer.body).with_context(|| format!("{}{path} answered no UTF-8", self.url))
     }
 
-    fn exchange(&self, host: &str, path: &str) -> anyhow::Result<String> {
-        let address = address(host)?;
-        let mut stream = TcpStream::connect_timeout(&address, WAIT_MAX)?;
-        stream.set_read_timeout(Some(WAIT_MAX))?;
+    /// What the server answers, whatever that is.
+    pub(crate) fn ask(&self, request: &Request<'_>) -> anyhow::Result<Answer> {
+        let host = self.host()?;
+        let answer = self
+            .exchange(host, request)
+            .with_context(|| format!("{} does not answer (is `landfast serve` running there?)", self.url))?;
+        Answer::parse(&answer).with_context(|| {
+            format!(
+                "{}: what answers there does not speak HTTP; give the address behind `http=` in the line `ready`",
+                self.url
+            )
+        })
+    }
+
+    fn exchange(&self, host: &str, request: &Request<'_>) -> anyhow::Result<Vec<u8>> {
+        let Request { method, path, headers, body, wait_max } = request;
+        let mut stream = TcpStream::connect_timeout(&address(host)?, WAIT_MAX)?;
+        stream.set_read_timeout(Some(*wait_max))?;
         stream.set_write_timeout(Some(WAIT_MAX))?;
-        let authorization = match &self.token {
-            Some(token) => format!("Authorization: Bearer {token}\r\n"),
-            None => String::new(),
-        };
-        let request = format!("GET {path} HTTP/1.0\r\nHost: {host}\r\n{authorization}\r\n");
-        stream.write_all(request.as_bytes())?;
-        let mut answer = String::new();
-        stream.take(ANSWER_BYTES_MAX).read_to_string(&mut answer)?;
+        let mut head =
+            format!("{method} {path} HTTP/1.0\r\nHost: {host}\r\nContent-Length: {}\r\n", body.len());
+        if let Some(token) = &self.token {
+            head.extend(["Authorization: Bearer ", token, "\r\n"]);
+        }
+        for (name, value) in *headers {
+            head.extend([name, ": ", value, "\r\n"]);
+        }
+        head += "\r\n";
+        stream.write_all(head.as_bytes())?;
+        // A refusal may come, and the connection end, before all of the body is sent: the answer says why.
+        let sent = stream.write_all(body);
+        let mut answer = Vec::new();
+        let read = stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer);
+        if answer.is_empty() {
+            sent?;
+            read?;
+        }
         Ok(answer)
     }
 
@@ -81,6 +93,58 @@ impl Target {
         rest.filter(|host| !host.is_empty() && !host.contains(['/', '?', '#', '@'])).with_context(|| {
             format!("--url (LANDFAST_URL) {:?}: give http://HOST:PORT and nothing behind it", self.url)
         })
+    }
+}
+
+/// What to ask.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Request<'a> {
+    pub(crate) method: &'a str,
+    pub(crate) path: &'a str,
+    pub(crate) headers: &'a [(&'a str, &'a str)],
+    pub(crate) body: &'a [u8],
+    /// How long the answer may take.
+    pub(crate) wait_max: Duration,
+}
+
+impl<'a> Request<'a> {
+    /// What lies at `path`.
+    pub(crate) fn get(path: &'a str) -> Self {
+        Self { method: "GET", path, headers: &[], body: &[], wait_max: WAIT_MAX }
+    }
+}
+
+/// What a server answered.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    head: String,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Answer {
+    /// None: it is no HTTP.
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let end = bytes.windows(4).position(|four| four == b"\r\n\r\n")?;
+        let head = std::str::from_utf8(&bytes[..end]).ok()?;
+        let status = head.strip_prefix("HTTP/1.")?.split(' ').nth(1)?;
+        let status = (status.len() == 3).then(|| status.parse().ok())??;
+        Some(Self { status, head: head.to_owned(), body: bytes[end + 4..].to_vec() })
+    }
+
+    /// The value of a header.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let fields = self.head.lines().skip(1).filter_map(|line| line.split_once(':'));
+        fields.filter(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim()).next()
+    }
+
+    /// Itself, if the server did what it was asked to.
+    pub(crate) fn accepted(self, target: &Target, path: &str) -> anyhow::Result<Self> {
+        if (200..300).contains(&self.status) {
+            return Ok(self);
+        }
+        let said = String::from_utf8_lossy(&self.body);
+        bail!("{}{path} answered {}: {}", target.url, self.status, said.trim());
     }
 }
 

@@ -33,6 +33,11 @@ impl Backend {
         self.services.transactions()
     }
 
+    /// The functions that people deploy. Errors: [`Kind::Unavailable`] until they can be run.
+    pub(crate) fn functions(&self) -> Result<&functions::Service, Problem> {
+        self.services.functions()
+    }
+
     /// What a call that changes nothing shows, once all of it is durable.
     pub(crate) async fn durable<T>(
         &self,

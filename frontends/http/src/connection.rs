@@ -12,12 +12,18 @@ use std::{
     io,
     net::SocketAddr,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     task::{Context, Poll, ready},
     time::Duration,
 };
 
-use axum::serve::Listener;
+use axum::{
+    extract::{ConnectInfo, Request, connect_info::Connected},
+    serve::{IncomingStream, Listener},
+};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
@@ -88,21 +94,60 @@ pub(crate) struct Connection {
     deadline: Pin<Box<Sleep>>,
     request_bytes: usize,
     request_bytes_max: usize,
+    patience: Patience,
     _place: OwnedSemaphorePermit,
+}
+
+/// What a route says to its connection: while it waits for what may take long, the connection may be quiet.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Patience(Arc<AtomicUsize>);
+
+/// While this is held, the connection may be quiet.
+#[derive(Debug)]
+pub(crate) struct Waits<'a>(&'a Patience);
+
+impl Patience {
+    /// That of the connection that brought `request`; none: it came over none of ours.
+    pub(crate) fn of(request: &Request) -> Option<Self> {
+        request.extensions().get::<ConnectInfo<Self>>().map(|ConnectInfo(patience)| patience.clone())
+    }
+
+    /// From here on the connection may be quiet.
+    pub(crate) fn wait(&self) -> Waits<'_> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Waits(self)
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Connected<IncomingStream<'_, Bounded>> for Patience {
+    fn connect_info(stream: IncomingStream<'_, Bounded>) -> Self {
+        stream.io().patience.clone()
+    }
 }
 
 impl Connection {
     fn new(stream: TcpStream, place: OwnedSemaphorePermit, request_bytes_max: usize) -> Self {
         let deadline = Box::pin(sleep(QUIET_MAX));
-        Self { stream, deadline, request_bytes: 0, request_bytes_max, _place: place }
+        let patience = Patience::default();
+        Self { stream, deadline, request_bytes: 0, request_bytes_max, patience, _place: place }
     }
 
     /// An error once the deadline has passed; pending, with the task to be woken then, before.
     fn poll_deadline<T>(&mut self, context: &mut Context<'_>) -> Poll<io::Result<T>> {
-        self.deadline
-            .as_mut()
-            .poll(context)
-            .map(|()| Err(io::Error::new(io::ErrorKind::TimedOut, "the connection was quiet for too long")))
+        while self.deadline.as_mut().poll(context).is_ready() {
+            if self.patience.0.load(Ordering::Relaxed) == 0 {
+                let why = "the connection was quiet for too long";
+                return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, why)));
+            }
+            self.got_on();
+        }
+        Poll::Pending
     }
 
     /// So many more bytes of a request have arrived.
@@ -237,6 +282,21 @@ mod tests {
         sleep(ALMOST_QUIET / 2).await;
         peer.write_all(b"x").await.expect("sent");
         let ended = hears(&mut connection, 1).await.expect_err("its time is over");
+        assert_eq!(ended.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_whose_route_waits_may_be_quiet_and_no_longer() {
+        let (mut connection, mut peer) = pair(PLENTY).await;
+        let patience = connection.patience.clone();
+        let waits = patience.wait();
+        let (heard, ()) = tokio::join!(hears(&mut connection, 1), async {
+            sleep(10 * QUIET_MAX).await;
+            peer.write_all(b"x").await.expect("sent");
+        });
+        heard.expect("it was waited for");
+        drop(waits);
+        let ended = hears(&mut connection, 1).await.expect_err("nobody waits any more");
         assert_eq!(ended.kind(), io::ErrorKind::TimedOut);
     }
 

@@ -25,7 +25,7 @@ use transactions::peers::MESSAGE_BYTES_MAX;
 use crate::{
     body,
     headers::single,
-    peers,
+    lambda, peers,
     problem::{Kind, Problem},
 };
 
@@ -112,6 +112,8 @@ impl Rules {
         let path = request.uri().path();
         let bytes_max = match *request.method() {
             Method::PUT => self.value_bytes_max,
+            // Refused by its route, in its own words.
+            Method::POST if path.starts_with(lambda::PREFIX) => return Ok(()),
             Method::POST if path == peers::PATH => MESSAGE_BYTES_MAX,
             Method::POST if path.contains("/messages/") || path.contains("/invocations/") => EFFECT_BYTES_MAX,
             _ => BODY_BYTES_MAX,

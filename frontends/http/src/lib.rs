@@ -19,12 +19,14 @@
 // Why: a front end is where real time enters; the deadline of a connection is tokio's.
 #![allow(clippy::disallowed_methods)]
 
+mod applications;
 mod backend;
 mod body;
 mod connection;
 mod effects;
 mod guard;
 mod headers;
+mod lambda;
 mod metrics;
 mod peers;
 pub mod problem;

@@ -38,6 +38,10 @@ pub enum Kind {
     NoSuchQueue,
     /// There is no function of this name to run.
     NoSuchFunction,
+    /// There is no application of this name.
+    NoSuchApplication,
+    /// Another application has the function, or the application was changed meanwhile.
+    DeploymentConflict,
     /// The transaction, or this attempt of it, has ended.
     TransactionFinished,
     /// The transaction began so long ago that its outcome is no longer known.
@@ -83,6 +87,12 @@ impl Kind {
             }
             Self::NoSuchQueue => (S::NOT_FOUND, "no-such-queue", "There is no queue of this name"),
             Self::NoSuchFunction => (S::NOT_FOUND, "no-such-function", "There is no function of this name"),
+            Self::NoSuchApplication => {
+                (S::NOT_FOUND, "no-such-application", "There is no application of this name")
+            }
+            Self::DeploymentConflict => {
+                (S::CONFLICT, "deployment-conflict", "This does not go with what is deployed")
+            }
             Self::TransactionFinished => (S::CONFLICT, "transaction-finished", "The transaction has ended"),
             Self::Expired => (S::CONFLICT, "expired", "The transaction's outcome is no longer known"),
             Self::Conflict => (S::CONFLICT, "conflict", "What was read was written by another"),

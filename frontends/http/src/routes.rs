@@ -12,10 +12,11 @@ use axum::{
 };
 
 use crate::{
+    applications,
     backend::Backend,
     effects,
     guard::{Rules, guard},
-    metrics, peers,
+    lambda, metrics, peers,
     problem::{Kind, Problem},
     state,
     status::Snapshot,
@@ -33,6 +34,8 @@ pub(crate) fn router(snapshot: Shared, backend: Backend, rules: Rules) -> Router
         .merge(effects::routes())
         .merge(state::routes())
         .merge(peers::routes())
+        .merge(applications::routes())
+        .merge(lambda::routes())
         .with_state(Arc::new(backend));
     Router::new()
         .route("/", get(page))

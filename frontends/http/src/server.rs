@@ -8,7 +8,7 @@ use transactions::peers::MESSAGE_BYTES_MAX;
 use crate::{
     backend::Backend,
     body::{Budget, DISCARD_BYTES_MAX},
-    connection::Bounded,
+    connection::{Bounded, Patience},
     guard::Rules,
     routes,
     services::Services,
@@ -102,8 +102,11 @@ impl Server {
             shutdown.await;
             let _ = stopping.send(true);
         };
-        let serving = axum::serve(Bounded::new(self.listener, connections_max, request_bytes_max), router)
-            .with_graceful_shutdown(signal);
+        let serving = axum::serve(
+            Bounded::new(self.listener, connections_max, request_bytes_max),
+            router.into_make_service_with_connect_info::<Patience>(),
+        )
+        .with_graceful_shutdown(signal);
         let cut_off = async {
             // An error means that the server has ended by itself: the other branch has won already.
             let _ = stopped.wait_for(|is_stopping| *is_stopping).await;

@@ -13,12 +13,22 @@ use crate::problem::{Kind, Problem};
 #[derive(Debug, Default)]
 pub struct Services {
     transactions: OnceLock<Engine>,
+    functions: OnceLock<functions::Service>,
 }
 
 impl Services {
     /// From now on transactions and state are served by `engine`. Once only.
     pub fn provide_transactions(&self, engine: Engine) {
         self.transactions.set(engine).expect("a service is provided once");
+    }
+
+    /// From now on functions are deployed and invoked by `service`. Once only.
+    pub fn provide_functions(&self, service: functions::Service) {
+        self.functions.set(service).expect("a service is provided once");
+    }
+
+    pub(crate) fn functions(&self) -> Result<&functions::Service, Problem> {
+        self.functions.get().ok_or_else(|| Problem::new(Kind::Unavailable, "the server is starting"))
     }
 
     pub(crate) fn transactions(&self) -> Result<&Engine, Problem> {

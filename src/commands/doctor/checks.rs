@@ -12,6 +12,7 @@ use std::{
 use embedded::{Look, OpenError as EmbeddedError, RecoveryReport};
 use http_frontend::Status;
 use redis_provider::{OpenError, Redis};
+use sandbox::process::Enforcement;
 
 use super::{Finding, Verdict};
 use crate::{
@@ -61,12 +62,31 @@ pub(super) fn all(settings: &Settings, target: &Target) -> Vec<Finding> {
     findings.push(port("port zookeeper", "--zookeeper", settings.zookeeper, running.as_ref()));
     findings.push(port("port http", "--http", settings.http, running.as_ref()));
     findings.push(files());
+    findings.push(functions());
     findings.push(clock(&settings.data_dir));
     findings.push(match running {
         Some(status) => Finding::ok("server", format!("{} answers at {}", status.version, target.url())),
         None => Finding::ok("server", format!("none answers at {}", target.url())),
     });
     findings
+}
+
+/// What functions can be held to on this machine.
+fn functions() -> Finding {
+    const NAME: &str = "functions";
+    let enforcement = Enforcement::probe();
+    let lacking: Vec<_> = enforcement
+        .measures()
+        .into_iter()
+        .filter_map(|measure| Some(format!("{}: {}", measure.what, measure.lacks.as_ref()?)))
+        .collect();
+    enforcement.remove();
+    if lacking.is_empty() {
+        let whats: Vec<_> = enforcement.measures().into_iter().map(|measure| measure.what).collect();
+        return Finding::ok(NAME, format!("held to {}", whats.join(", ")));
+    }
+    let advice = "run functions of people you trust alone, or let this user do it";
+    Finding::warn(NAME, lacking.join("; "), advice)
 }
 
 /// Whether the store is there, and keeps what is asked of it.

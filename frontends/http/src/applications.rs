@@ -1,0 +1,155 @@
+//! The routes of deployed functions: deploying and removing applications, listing functions, reading what they printed,
+//! arming and disarming their timers.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    Json, Router,
+    body::Body,
+    extract::{Query, State},
+    http::{StatusCode, Uri},
+    response::{IntoResponse, Response},
+    routing::{get, put},
+};
+use functions::Error;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    backend::Backend,
+    body,
+    problem::{Kind, Problem},
+    routes::json,
+    segment,
+};
+
+type Answer = Result<Response, Problem>;
+
+/// Where the name stands in a path.
+const NAME: usize = 2;
+/// Lines in one answer.
+const LINES_MAX: usize = 1000;
+/// How long a request may wait for lines: shorter than a connection may be quiet.
+const WAIT_MAX: Duration = Duration::from_secs(8);
+/// The longest body that says how a timer fires.
+const TIMER_BYTES_MAX: usize = 1024;
+
+pub(crate) fn routes() -> Router<Arc<Backend>> {
+    Router::new()
+        .route("/v1/applications/{name}", put(deploy).delete(remove))
+        .route("/v1/functions", get(list))
+        .route("/v1/functions/{name}/logs", get(lines))
+        .route("/v1/functions/{name}/timer", put(arm).delete(disarm))
+}
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        let kind = match &error {
+            Error::NoSuchFunction(_) => Kind::NoSuchFunction,
+            Error::NoSuchApplication(_) => Kind::NoSuchApplication,
+            Error::Invalid(_) => Kind::InvalidRequest,
+            Error::TooLarge(_) => Kind::TooLarge,
+            Error::Conflict(_) => Kind::DeploymentConflict,
+            Error::Port(port) => match port.kind() {
+                ports::ErrorKind::Invalid => Kind::InvalidRequest,
+                ports::ErrorKind::NoRoom => Kind::NoRoom,
+                ports::ErrorKind::OutcomeUnknown => Kind::OutcomeUnknown,
+                ports::ErrorKind::Corrupt => Kind::Corrupt,
+                _ => Kind::Unavailable,
+            },
+            // An error that this front end does not know yet is one that it cannot serve.
+            _ => Kind::Unavailable,
+        };
+        Self::new(kind, with_causes(&error))
+    }
+}
+
+/// The application or function that a path names.
+fn name(uri: &Uri) -> Result<String, Problem> {
+    let refuse = |_| Problem::new(Kind::InvalidRequest, "the name of an application or function is UTF-8");
+    String::from_utf8(segment::bytes(uri, NAME)?).map_err(refuse)
+}
+
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    let mut said: Vec<_> = causes.map(ToString::to_string).collect();
+    said.dedup();
+    said.join(": ")
+}
+
+async fn deploy(State(backend): State<Arc<Backend>>, uri: Uri, body: Body) -> Answer {
+    let functions = backend.functions()?;
+    let whole = body::read(body, backend.value_bytes_max, &backend.budget).await?;
+    let deployed = functions.deploy(&name(&uri)?, whole.bytes.clone()).await?;
+    Ok(json(serde_json::to_vec(&deployed).expect("strings and numbers always serialise")))
+}
+
+async fn remove(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
+    backend.functions()?.remove(&name(&uri)?).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+async fn list(State(backend): State<Arc<Backend>>) -> Answer {
+    let all = backend.functions()?.functions();
+    Ok(json(serde_json::to_vec(&all).expect("strings and numbers always serialise")))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wanted {
+    /// The first line that is wanted.
+    #[serde(default)]
+    from: u64,
+    /// How many seconds to wait for a line if there is none.
+    #[serde(default)]
+    wait: u64,
+}
+
+#[derive(Serialize)]
+struct Lines {
+    lines: Vec<ports::runtime::Line>,
+    /// Where to go on.
+    next: u64,
+}
+
+async fn lines(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
+    let functions = backend.functions()?;
+    let name = name(&uri)?;
+    let wanted = Query::<Wanted>::try_from_uri(&uri).map_err(|error| {
+        Problem::new(Kind::InvalidRequest, format!("?from=NUMBER&wait=SECONDS: {}", error.body_text()))
+    })?;
+    let Wanted { from, wait } = wanted.0;
+    let until = tokio::time::Instant::now() + Duration::from_secs(wait).min(WAIT_MAX);
+    loop {
+        let more = functions.more_lines();
+        let lines = functions.lines(&name, from, LINES_MAX).await?;
+        let is_over = tokio::time::Instant::now() >= until;
+        if !lines.is_empty() || is_over || tokio::time::timeout_at(until, more).await.is_err() {
+            let next = lines.last().map_or(from, |line| line.number + 1);
+            return Ok(Json(Lines { lines, next }).into_response());
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Timer {
+    every_s: u64,
+}
+
+async fn arm(State(backend): State<Arc<Backend>>, uri: Uri, body: Body) -> Answer {
+    let functions = backend.functions()?;
+    let whole = body::read(body, TIMER_BYTES_MAX, &backend.budget).await?;
+    let refuse = |why: String| Problem::new(Kind::InvalidRequest, why);
+    let Timer { every_s } = serde_json::from_slice(&whole.bytes)
+        .map_err(|error| refuse(format!("{{\"every_s\": SECONDS}}: {error}")))?;
+    if every_s == 0 {
+        return Err(refuse("every_s is to be 1 or more; DELETE disarms".to_owned()));
+    }
+    functions.arm(&name(&uri)?, Some(Duration::from_secs(every_s))).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+async fn disarm(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
+    backend.functions()?.arm(&name(&uri)?, None).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}

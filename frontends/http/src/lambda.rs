@@ -1,0 +1,281 @@
+//! The Lambda Invoke API (`2015-03-31`), in its own words: its headers, its error codes, its errors' shape.
+//!
+//! What a program that calls Lambda relies on is what AWS documents of `Invoke`; the clients are boto3 and the other SDKs.
+//! A signature is taken as it comes: on loopback nobody is asked who he is.
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    body::Body,
+    extract::{Request, State},
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header},
+    response::{IntoResponse, Response},
+    routing::post,
+};
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use bytes::Bytes;
+use functions::{Error, Invoked};
+use ports::runtime::Refused;
+use serde::Serialize;
+
+use crate::{backend::Backend, body, connection::Patience, headers::single, problem::Kind, segment};
+
+/// The longest body that is read: a payload of [`functions::PAYLOAD_BYTES_MAX`].
+const BODY_BYTES_MAX: usize = functions::PAYLOAD_BYTES_MAX;
+/// What begins the path.
+pub(crate) const PREFIX: &str = "/2015-03-31/functions/";
+/// Where the function's name stands in the path.
+const NAME: usize = 2;
+/// The longest client context, decoded: Lambda's.
+const CLIENT_CONTEXT_BYTES_MAX: usize = 3583;
+
+const INVOCATION_TYPE: HeaderName = HeaderName::from_static("x-amz-invocation-type");
+const LOG_TYPE: HeaderName = HeaderName::from_static("x-amz-log-type");
+const LOG_RESULT: HeaderName = HeaderName::from_static("x-amz-log-result");
+const CLIENT_CONTEXT: HeaderName = HeaderName::from_static("x-amz-client-context");
+const EXECUTED_VERSION: HeaderName = HeaderName::from_static("x-amz-executed-version");
+const FUNCTION_ERROR: HeaderName = HeaderName::from_static("x-amz-function-error");
+const ERROR_TYPE: HeaderName = HeaderName::from_static("x-amzn-errortype");
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-amzn-requestid");
+
+pub(crate) fn routes() -> Router<Arc<Backend>> {
+    Router::new().route("/2015-03-31/functions/{name}/invocations", post(invoke))
+}
+
+/// A refusal as the SDKs understand it.
+#[derive(Debug)]
+struct Refusal {
+    status: StatusCode,
+    code: &'static str,
+    message: String,
+    reason: Option<&'static str>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Document<'a> {
+    r#type: &'a str,
+    message: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+}
+
+impl Refusal {
+    fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        Self { status, code, message: message.into(), reason: None }
+    }
+
+    fn invalid(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "InvalidParameterValueException", message)
+    }
+
+    fn too_large(bytes: usize, bytes_max: usize) -> Self {
+        let message =
+            format!("{bytes} byte payload is too large for the Invoke operation (limit {bytes_max} bytes)");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestTooLargeException", message)
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        use StatusCode as S;
+        let message = error.to_string();
+        match error {
+            Error::NoSuchFunction(name) => {
+                let message = format!("Function not found: {}", arn(&name));
+                Self::new(S::NOT_FOUND, "ResourceNotFoundException", message)
+            }
+            Error::TooLarge(bytes_max) => Self::too_large(bytes_max + 1, bytes_max),
+            Error::Refused(Refused::Throttled) => Self {
+                reason: Some("ReservedFunctionConcurrentInvocationLimitExceeded"),
+                ..Self::new(S::TOO_MANY_REQUESTS, "TooManyRequestsException", "Rate Exceeded.")
+            },
+            Error::Refused(Refused::Unavailable(why)) => {
+                Self::new(S::BAD_GATEWAY, "InvalidRuntimeException", why)
+            }
+            _ => Self::new(S::INTERNAL_SERVER_ERROR, "ServiceException", message),
+        }
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let whose = if self.status.is_server_error() { "Service" } else { "User" };
+        let document = Document { r#type: whose, message: &self.message, reason: self.reason };
+        let body = serde_json::to_vec(&document).expect("strings always serialise");
+        let headers = [
+            (header::CONTENT_TYPE, HeaderValue::from_static("application/json")),
+            (ERROR_TYPE, HeaderValue::from_static(self.code)),
+        ];
+        (self.status, headers, body).into_response()
+    }
+}
+
+fn arn(name: &str) -> String {
+    format!("arn:aws:lambda:us-east-1:000000000000:function:{name}")
+}
+
+async fn invoke(State(backend): State<Arc<Backend>>, request: Request) -> Response {
+    let patience = Patience::of(&request);
+    let (parts, body) = request.into_parts();
+    let answer = answer(&backend, &parts.uri, &parts.headers, body, patience).await;
+    let mut response = answer.unwrap_or_else(IntoResponse::into_response);
+    if !response.headers().contains_key(REQUEST_ID) {
+        let id = HeaderValue::from_static("00000000-0000-4000-8000-000000000000");
+        response.headers_mut().insert(REQUEST_ID, id);
+    }
+    response
+}
+
+async fn answer(
+    backend: &Backend,
+    uri: &Uri,
+    headers: &HeaderMap,
+    body: Body,
+    patience: Option<Patience>,
+) -> Result<Response, Refusal> {
+    let name = name(uri)?;
+    let Ok(functions) = backend.functions() else {
+        return Err(Refusal::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "ServiceUnavailableException",
+            "the server is starting",
+        ));
+    };
+    let header = |name: &HeaderName| {
+        single(headers, name)
+            .map_err(|()| Refusal::invalid(format!("send {name} once, in visible characters")))
+    };
+    let (invocation_type, log_type) = (header(&INVOCATION_TYPE)?, header(&LOG_TYPE)?);
+    let context = header(&CLIENT_CONTEXT)?.map(client_context).transpose()?;
+    let payload = payload(backend, body).await?;
+    match invocation_type.unwrap_or("RequestResponse") {
+        "RequestResponse" => {
+            // It may take longer than a connection may be quiet.
+            let _waits = patience.as_ref().map(Patience::wait);
+            let invoked = functions.invoke(&name, payload, context).await?;
+            answered(invoked, log_type == Some("Tail"))
+        }
+        "Event" => {
+            let id = functions.send(&name, payload).await?;
+            Ok((StatusCode::ACCEPTED, [(REQUEST_ID, id)]).into_response())
+        }
+        "DryRun" => match functions.function(&name) {
+            Some(_) => Ok(StatusCode::NO_CONTENT.into_response()),
+            None => Err(Error::NoSuchFunction(name).into()),
+        },
+        other => Err(Refusal::invalid(format!(
+            "InvocationType {other:?} is to be RequestResponse, Event or DryRun"
+        ))),
+    }
+}
+
+fn answered(invoked: Invoked, with_log: bool) -> Result<Response, Refusal> {
+    let Invoked { id, ran } = invoked;
+    let (body, is_error) = match ran.result {
+        Ok(body) => (body, false),
+        Err(error) => (error.payload, true),
+    };
+    let mut response = Response::new(Body::from(body));
+    let headers = response.headers_mut();
+    let mut set = |name: HeaderName, value: HeaderValue| drop(headers.insert(name, value));
+    let internal = |_| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "ServiceException", "no header");
+    set(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    set(EXECUTED_VERSION, HeaderValue::from_static("$LATEST"));
+    set(REQUEST_ID, HeaderValue::from_str(&id).map_err(internal)?);
+    if is_error {
+        set(FUNCTION_ERROR, HeaderValue::from_static("Unhandled"));
+    }
+    if with_log {
+        let log = BASE64_STANDARD.encode(&ran.log_tail);
+        set(LOG_RESULT, HeaderValue::from_str(&log).map_err(internal)?);
+    }
+    Ok(response)
+}
+
+/// The payload: JSON, and `{}` where there is none.
+async fn payload(backend: &Backend, body: Body) -> Result<Bytes, Refusal> {
+    let whole =
+        body::read(body, BODY_BYTES_MAX, &backend.budget).await.map_err(|problem| match problem.kind() {
+            Kind::TooLarge => Refusal::too_large(BODY_BYTES_MAX + 1, BODY_BYTES_MAX),
+            Kind::TooMuchBuffered => Refusal::new(
+                StatusCode::TOO_MANY_REQUESTS,
+                "TooManyRequestsException",
+                "too many payloads are being received",
+            ),
+            _ => Refusal::invalid("the body breaks off"),
+        })?;
+    if whole.bytes.is_empty() {
+        return Ok(Bytes::from_static(b"{}"));
+    }
+    match serde_json::from_slice::<serde::de::IgnoredAny>(&whole.bytes) {
+        Ok(_) => Ok(whole.bytes.clone()),
+        Err(error) => {
+            let message = format!("Could not parse request body into json: {error}");
+            Err(Refusal::new(StatusCode::BAD_REQUEST, "InvalidRequestContentException", message))
+        }
+    }
+}
+
+/// What a mobile client says of itself, decoded.
+fn client_context(encoded: &str) -> Result<String, Refusal> {
+    let decoded = BASE64_STANDARD.decode(encoded).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+    let is_good = |text: &String| {
+        text.len() <= CLIENT_CONTEXT_BYTES_MAX
+            && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
+            && text.bytes().all(|byte| (0x20..0x7f).contains(&byte))
+    };
+    decoded.filter(is_good).ok_or_else(|| {
+        Refusal::new(
+            StatusCode::BAD_REQUEST,
+            "InvalidRequestContentException",
+            "the client context is to be JSON in base64, in visible ASCII on one line",
+        )
+    })
+}
+
+/// The function that the path names: by its name, the end of its ARN or the whole of it, with or without `$LATEST`.
+fn name(uri: &Uri) -> Result<String, Refusal> {
+    let named = segment::bytes(uri, NAME).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+    let named = named.ok_or_else(|| Refusal::invalid("the function's name is no UTF-8"))?;
+    let parts: Vec<_> = named.split(':').collect();
+    let (name, qualifier) = match parts.as_slice() {
+        [name] | [_, "function", name] | ["arn", _, "lambda", _, _, "function", name] => (*name, None),
+        [name, qualifier]
+        | [_, "function", name, qualifier]
+        | ["arn", _, "lambda", _, _, "function", name, qualifier] => (*name, Some(*qualifier)),
+        _ => return Err(Refusal::invalid(format!("{named:?} names no function"))),
+    };
+    let mut in_query = uri.query().into_iter().flat_map(|query| query.split('&'));
+    let in_query = in_query.find_map(|pair| pair.strip_prefix("Qualifier="));
+    for qualifier in [qualifier, in_query].into_iter().flatten() {
+        if !matches!(qualifier, "$LATEST" | "%24LATEST") {
+            let message = format!("Function not found: {}:{qualifier}", arn(name));
+            return Err(Refusal::new(StatusCode::NOT_FOUND, "ResourceNotFoundException", message));
+        }
+    }
+    Ok(name.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_is_named_as_the_sdks_name_it() {
+        let named = |path: &str| name(&format!("{PREFIX}{path}/invocations").parse().expect("a path"));
+        for path in [
+            "f",
+            "f:$LATEST",
+            "000000000000:function:f",
+            "arn%3Aaws%3Alambda%3Aus-east-1%3A000000000000%3Afunction%3Af",
+            "arn:aws:lambda:us-east-1:000000000000:function:f:$LATEST",
+        ] {
+            assert_eq!(named(path).expect(path), "f");
+        }
+        let refused = name(&format!("{PREFIX}f/invocations?Qualifier=2").parse().expect("a path"));
+        assert_eq!(refused.expect_err("no versions").code, "ResourceNotFoundException");
+        assert_eq!(named("a:b:c").expect_err("nothing").code, "InvalidParameterValueException");
+    }
+}

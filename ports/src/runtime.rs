@@ -1,0 +1,141 @@
+//! A runtime: where the functions that people write are run, each call in an instance of its own.
+//!
+//! [`functions`](crate::functions) says *when* code runs and what happens if it fails; this port is *how* code runs that is
+//! not part of this program: a process, behind the AWS Lambda Runtime API, in as much isolation as the machine gives.
+//!
+//! Promises
+//! - **U1** An instance runs one invocation at a time, and is reused for later ones of the same function and revision.
+//! - **U2** An invocation that runs past its timeout, exceeds its memory or ends its process fails by that, and nothing of
+//!   it is left: what it forked ends with it. Others do not notice.
+//! - **U3** An invocation is run once. What it answers is returned whole or as a failure that says why, never cut.
+//! - **U4** After [`Runtime::retire`] no instance of an earlier revision takes a new invocation.
+//! - **U5** What a function prints is kept under its invocation's id, up to a bound, before its answer is returned.
+
+use std::{collections::BTreeMap, fmt::Debug, path::PathBuf, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+/// What runs the code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Language {
+    /// A Python interpreter; none: the machine's `python3`.
+    Python(Option<PathBuf>),
+    /// Node.js; none: the machine's `node`.
+    Node(Option<PathBuf>),
+    /// The handler is an executable that speaks the Runtime API by itself.
+    Executable,
+}
+
+/// A function as it is run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Function {
+    /// The name it is called by.
+    pub name: String,
+    /// Changes whenever anything of it changes.
+    pub revision: String,
+    /// What runs its code.
+    pub language: Language,
+    /// `module.function`, or the executable's file name in [`Self::folder`].
+    pub handler: String,
+    /// Which archive its code is in: one that was [installed](Runtime::install).
+    pub archive: String,
+    /// The folder with its code in that archive; it is only read.
+    pub folder: String,
+    /// What an instance may use.
+    pub memory_bytes: u64,
+    /// What an invocation may take.
+    pub timeout: Duration,
+    /// Instances at a time.
+    pub concurrency: usize,
+    /// Processes and threads of an instance.
+    pub processes_max: u32,
+    /// Bytes in its `/tmp`.
+    pub scratch_bytes: u64,
+    /// What its environment has beside what every function finds there.
+    pub environment: BTreeMap<String, String>,
+    /// Whether it reaches the machine's network (rule P5: then it externalizes by itself).
+    pub network: bool,
+}
+
+/// One call.
+#[derive(Debug, Clone)]
+pub struct Invocation {
+    /// What the function, its logs and its caller know it by; the same for every attempt of an event.
+    pub id: String,
+    /// What it is given.
+    pub payload: Bytes,
+    /// What a mobile client says about itself: passed on as it came, in JSON.
+    pub client_context: Option<String>,
+    /// Whether it waits for a free instance, or is refused as [`Refused::Throttled`].
+    pub waits: bool,
+}
+
+/// What came of a call.
+#[derive(Debug, Clone)]
+pub struct Ran {
+    /// Its answer, or how it failed.
+    pub result: Result<Bytes, FunctionError>,
+    /// The end of what it printed, with the lines that frame it.
+    pub log_tail: Bytes,
+}
+
+/// How a function failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FunctionError {
+    /// A JSON object with `errorType` and `errorMessage`.
+    pub payload: Bytes,
+}
+
+/// Why an invocation was not run.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// As many instances as the function may have are at work.
+    #[error("as many instances as it may have are at work")]
+    Throttled,
+    /// No instance can be started; what is said tells what to do.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+/// A line that a function printed.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Line {
+    /// Its place among the lines of the function; grows.
+    pub number: u64,
+    /// When it was read, in milliseconds since the epoch.
+    pub at_ms: u64,
+    /// The invocation that printed it; empty: none, such as while it starts.
+    pub id: String,
+    /// What it printed.
+    pub text: String,
+}
+
+/// Runs functions.
+#[async_trait]
+pub trait Runtime: Debug + Send + Sync {
+    /// Unpacks `content`, a tar compressed by gzip, as the archive `name`, a file name. One that is there is left as it is.
+    ///
+    /// Errors: `Invalid` if it does not unpack, says paths outside of itself, or is too large; `NoRoom`; `Unavailable`.
+    async fn install(&self, name: &str, content: Bytes) -> crate::Result<()>;
+
+    /// The file at `path` in an installed archive; none: there is none.
+    ///
+    /// Errors: `Invalid` if it is longer than `bytes_max`.
+    async fn file(&self, archive: &str, path: &str, bytes_max: usize) -> crate::Result<Option<Bytes>>;
+
+    /// Removes all archives but `kept`.
+    async fn keep_archives(&self, kept: &[String]) -> crate::Result<()>;
+
+    /// Runs `invocation` in an instance of `function` (U1 to U3).
+    async fn run(&self, function: &Arc<Function>, invocation: Invocation) -> Result<Ran, Refused>;
+
+    /// Ends the idle instances of the function of this name, and busy ones once they are idle (U4).
+    fn retire(&self, function: &str);
+
+    /// Up to `lines_max` of the lines that were kept of `function` from number `from` on.
+    async fn lines(&self, function: &str, from: u64, lines_max: usize) -> std::io::Result<Vec<Line>>;
+
+    /// Ends when more lines of any function are kept than when it was called.
+    async fn more_lines(&self);
+}

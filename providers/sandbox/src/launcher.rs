@@ -1,0 +1,246 @@
+//! The launcher: builds a sandbox around itself, step by step, and becomes the function.
+//!
+//! ```text
+//!  launcher   joins its control groups; new namespaces; waits for init
+//!   init      first process of its namespace: files, loopback, listener; gives up all rights; reaps, and says how it ended
+//!    function limits, filtered system calls, exec
+//! ```
+//!
+//! It is this program started anew, single-threaded, before anything else has run: so it may fork, and what it does is not
+//! done in a process that others live in. It inherits three descriptors: the socket as its stdin, and the two pipes.
+//!
+//! Invariants
+//! - Who dies takes the next with it: the launcher dies with the thread of the server that started it, init with the
+//!   launcher, and everything in the sandbox with init, since it is the first process of its namespace.
+//! - From exec on nothing is held that the function has no right to: no descriptor, no capability, no way to new ones.
+//!
+//! From the notes of the kernel on namespaces (`namespaces(7)`, `user_namespaces(7)`, `pid_namespaces(7)`).
+
+mod files;
+mod filter;
+
+use std::{
+    ffi::{CString, OsStr},
+    fs, io,
+    io::Write as _,
+    net::TcpListener,
+    os::{
+        fd::{AsFd as _, AsRawFd as _},
+        unix::{ffi::OsStrExt as _, net::UnixStream},
+    },
+    process::exit,
+};
+
+use nix::{
+    sched::{CloneFlags, unshare},
+    sys::{
+        prctl,
+        resource::{Resource, setrlimit},
+        signal::Signal,
+        socket::{ControlMessage, MsgFlags, sendmsg},
+        wait::waitpid,
+    },
+    unistd::{ForkResult, Gid, Pid, Uid, execve, getpid, getppid, setgroups, setresgid, setresuid},
+};
+
+use crate::{
+    process::{Network, Order},
+    system::{forked, raise_loopback, take_standard_input, wait_for_any},
+};
+
+/// What the program is given to be a launcher.
+pub const LAUNCHER_ARGUMENT: &str = "sandbox-launcher";
+
+/// The first of the users that functions run as where we may choose, one for each of the last so many launchers.
+const FIRST_USER: u32 = 0x6000_0000;
+/// What they are called inside.
+const USERS: u32 = 1 << 22;
+/// Files that a function may have open.
+const OPEN_FILES_MAX: u64 = 4096;
+/// Where the data of a process is bounded in place of its memory: it maps what it does not use.
+const DATA_FACTOR: u64 = 4;
+const DATA_MORE_BYTES: u64 = 256 << 20;
+/// What a launcher exits with that could not do its work.
+const FAILED: i32 = 125;
+/// What a function exits with that could not be started.
+const NOT_STARTED: i32 = 127;
+
+/// Is the launcher, and never returns. Nothing else may have run in this process.
+pub fn launcher_main() -> ! {
+    let status = launch().unwrap_or_else(|error| {
+        complain(&format!("the sandbox could not be built: {error}"));
+        FAILED
+    });
+    exit(status)
+}
+
+fn complain(what: &str) {
+    // If nobody hears it, the exit status has to do.
+    let _ = io::stderr().write_all(format!("landfast: {what}\n").as_bytes());
+}
+
+/// An error that says what it was about.
+fn about(what: impl std::fmt::Display) -> impl FnOnce(io::Error) -> io::Error {
+    move |error| io::Error::new(error.kind(), format!("{what}: {error}"))
+}
+
+fn launch() -> io::Result<i32> {
+    prctl::set_pdeathsig(Signal::SIGKILL)?;
+    let socket = take_standard_input().ok_or(io::ErrorKind::NotConnected)?;
+    // A copy: what is executed later does not have it.
+    let mut socket = UnixStream::from(socket.try_clone()?);
+    let order = Order::read(&mut socket)?;
+    if getppid() != Pid::from_raw(order.parent as i32) {
+        return Err(io::Error::other("the server has gone"));
+    }
+    for members in &order.groups {
+        fs::write(members, "0").map_err(about(members.display()))?;
+    }
+    let user = if order.is_isolated { isolate(&order)? } else { None };
+    let child = match forked()? {
+        ForkResult::Child => return init(&order, socket, user),
+        ForkResult::Parent { child } => child,
+    };
+    drop(socket);
+    loop {
+        match waitpid(child, None) {
+            Ok(_) => return Ok(0),
+            Err(nix::errno::Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Enters namespaces of its own. Returns the user that the function is to be; none: it is that already.
+fn isolate(order: &Order) -> io::Result<Option<u32>> {
+    let mut namespaces = CloneFlags::CLONE_NEWNS
+        | CloneFlags::CLONE_NEWPID
+        | CloneFlags::CLONE_NEWIPC
+        | CloneFlags::CLONE_NEWUTS;
+    if order.network == Network::None {
+        namespaces |= CloneFlags::CLONE_NEWNET;
+    }
+    if Uid::effective().is_root() {
+        // Its own user, so that what is bounded for each user is bounded for each function.
+        unshare(namespaces).map_err(io::Error::from).map_err(about("new namespaces"))?;
+        return Ok(Some(FIRST_USER + getpid().as_raw() as u32 % USERS));
+    }
+    let (user, group) = (Uid::effective(), Gid::effective());
+    unshare(namespaces | CloneFlags::CLONE_NEWUSER)
+        .map_err(io::Error::from)
+        .map_err(about("a user namespace"))?;
+    fs::write("/proc/self/setgroups", "deny")?;
+    fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
+    fs::write("/proc/self/gid_map", format!("{group} {group} 1"))?;
+    Ok(None)
+}
+
+/// The first process of the namespace.
+fn init(order: &Order, mut socket: UnixStream, user: Option<u32>) -> io::Result<i32> {
+    if order.is_isolated {
+        files::build(order, user)?;
+        nix::unistd::sethostname("landfast")?;
+        if order.network == Network::None {
+            raise_loopback().map_err(about("its loopback"))?;
+        }
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").map_err(about("a listener"))?;
+    let address = listener.local_addr()?.to_string();
+    if let Some(user) = user {
+        setgroups(&[])?;
+        setresgid(Gid::from_raw(user), Gid::from_raw(user), Gid::from_raw(user))?;
+        setresuid(Uid::from_raw(user), Uid::from_raw(user), Uid::from_raw(user))?;
+    }
+    prctl::set_no_new_privs()?;
+    // Changing the user takes this back, so it comes after. Who died before then has closed the socket.
+    prctl::set_pdeathsig(Signal::SIGKILL)?;
+    prctl::set_dumpable(false)?;
+    send_listener(&socket, &listener)?;
+    drop(listener);
+    let function = match forked()? {
+        ForkResult::Child => {
+            let error = become_function(order, &address);
+            complain(&format!("{:?} could not be started: {error}", order.command.first()));
+            return Ok(NOT_STARTED);
+        }
+        ForkResult::Parent { child } => child,
+    };
+    let status = reap_until(function)?;
+    socket.write_all(&status.to_le_bytes())?;
+    Ok(0)
+}
+
+fn send_listener(socket: &UnixStream, listener: &TcpListener) -> io::Result<()> {
+    let descriptors = [listener.as_fd().as_raw_fd()];
+    let parts = [io::IoSlice::new(b"L")];
+    let rights = [ControlMessage::ScmRights(&descriptors)];
+    sendmsg::<()>(socket.as_raw_fd(), &parts, &rights, MsgFlags::empty(), None)?;
+    Ok(())
+}
+
+/// Reaps whatever ends in the namespace until the function has. Returns its wait status.
+fn reap_until(function: Pid) -> io::Result<i32> {
+    loop {
+        match wait_for_any() {
+            Ok((ended, status)) if ended == function => return Ok(status),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Returns only if that cannot be.
+fn become_function(order: &Order, address: &str) -> io::Error {
+    match prepare(order, address) {
+        Ok((program, arguments, environment)) => match execve(&program, &arguments, &environment) {
+            Err(error) => error.into(),
+            Ok(never) => match never {},
+        },
+        Err(error) => error,
+    }
+}
+
+type Prepared = (CString, Vec<CString>, Vec<CString>);
+
+fn prepare(order: &Order, address: &str) -> io::Result<Prepared> {
+    let arguments = order.command.iter().map(|part| c_string(part)).collect::<io::Result<Vec<_>>>()?;
+    let program = arguments.first().cloned().ok_or(io::ErrorKind::InvalidInput)?;
+    let environment = order.environment.iter().map(|(name, value)| {
+        let value = value.to_string_lossy().replace("{api}", address);
+        let mut variable = name.clone();
+        variable.push("=");
+        variable.push(value);
+        c_string(&variable)
+    });
+    let environment = environment.collect::<io::Result<Vec<_>>>()?;
+    let directory = if order.is_isolated { "/var/task".as_ref() } else { order.code.as_path() };
+    std::env::set_current_dir(directory)?;
+    let null = fs::OpenOptions::new().read(true).open("/dev/null")?;
+    nix::unistd::dup2_stdin(&null)?;
+    limit(order)?;
+    // Last, since it forbids some of the above.
+    if order.is_filtered {
+        filter::install()?;
+    }
+    Ok((program, arguments, environment))
+}
+
+fn limit(order: &Order) -> io::Result<()> {
+    setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
+    setrlimit(Resource::RLIMIT_NOFILE, OPEN_FILES_MAX.min(1024), OPEN_FILES_MAX)?;
+    if order.is_isolated {
+        let processes = u64::from(order.processes_max) + 2;
+        setrlimit(Resource::RLIMIT_NPROC, processes, processes)?;
+    }
+    if !order.is_memory_grouped {
+        let bytes = order.memory_bytes.saturating_mul(DATA_FACTOR) + DATA_MORE_BYTES;
+        setrlimit(Resource::RLIMIT_DATA, bytes, bytes)?;
+    }
+    Ok(())
+}
+
+fn c_string(text: &OsStr) -> io::Result<CString> {
+    CString::new(text.as_bytes())
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "a zero byte in an argument"))
+}

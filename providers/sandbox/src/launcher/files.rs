@@ -1,0 +1,224 @@
+//! What a function sees of files: the system's programs and libraries, its code, a `/tmp` of its own; nothing else.
+//!
+//! The new root is a file system in memory, built at a place that only this process sees, and made read-only at the end.
+//! Folders of the host are opened before anything covers them, and appear where the descriptors lead.
+
+use std::{
+    fs, io,
+    os::{
+        fd::{AsRawFd as _, OwnedFd},
+        unix::fs::{PermissionsExt as _, symlink},
+    },
+    path::{Path, PathBuf},
+};
+
+use nix::{
+    fcntl::{OFlag, open},
+    mount::{MntFlags, MsFlags, mount, umount2},
+    sys::{
+        stat::Mode,
+        statvfs::{FsFlags, fstatvfs},
+    },
+    unistd::pivot_root,
+};
+
+use super::about;
+use crate::process::{Network, Order};
+
+/// Where the new root is built; what lies there is covered for this process alone.
+const ROOT: &str = "/tmp";
+/// Programs and libraries of the system.
+const SYSTEM: [&str; 8] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt"];
+/// What programs look up in `/etc`.
+const LOOKED_UP: [&str; 9] = [
+    "/etc/alternatives",
+    "/etc/ca-certificates",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/localtime",
+    "/etc/mime.types",
+    "/etc/pki",
+    "/etc/python3",
+    "/etc/ssl",
+];
+/// The same where it reaches a network.
+const LOOKED_UP_WITH_NETWORK: [&str; 4] =
+    ["/etc/hosts", "/etc/nsswitch.conf", "/etc/resolv.conf", "/etc/services"];
+const DEVICES: [&str; 5] = ["full", "null", "random", "urandom", "zero"];
+
+/// A folder or file of the host, and where it appears.
+struct Shown {
+    from: OwnedFd,
+    is_folder: bool,
+    to: PathBuf,
+}
+
+/// Builds the root for `order` and moves there.
+pub(super) fn build(order: &Order, user: Option<u32>) -> io::Result<()> {
+    private()?;
+    let shown = open_all(order)?;
+    let devices: Vec<_> = DEVICES.iter().map(|name| Path::new("/dev").join(name)).collect();
+    let devices = devices.iter().map(|path| Ok((path, opened(path)?))).collect::<io::Result<Vec<_>>>()?;
+    mount_memory(ROOT, "size=16m,nr_inodes=100k,mode=755")?;
+    let root = Path::new(ROOT);
+    links_of_the_system(root)?;
+    for Shown { from, is_folder, to } in &shown {
+        let target = inside(root, to);
+        make_place(&target, *is_folder)?;
+        bind(from, &target).map_err(about(to.display()))?;
+    }
+    fs::create_dir_all(root.join("dev"))?;
+    for (path, from) in devices {
+        let target = inside(root, path);
+        make_place(&target, false)?;
+        bind_device(&from, &target).map_err(about(path.display()))?;
+    }
+    for (name, to) in [
+        ("fd", "/proc/self/fd"),
+        ("stdin", "/proc/self/fd/0"),
+        ("stdout", "/proc/self/fd/1"),
+        ("stderr", "/proc/self/fd/2"),
+    ] {
+        symlink(to, root.join("dev").join(name))?;
+    }
+    accounts(root, user)?;
+    let scratch = format!("size={},nr_inodes=1m,mode=1777", order.scratch_bytes);
+    for (place, options) in [("tmp", scratch.as_str()), ("dev/shm", "size=64m,mode=1777")] {
+        fs::create_dir_all(root.join(place))?;
+        mount_memory(&format!("{ROOT}/{place}"), options)?;
+    }
+    fs::create_dir_all(root.join("proc"))?;
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    mount(Some("proc"), &root.join("proc"), Some("proc"), flags, None::<&str>)
+        .map_err(io::Error::from)
+        .map_err(about("/proc of its own"))?;
+    enter(root)
+}
+
+/// What is mounted from here on is seen by nobody else.
+fn private() -> io::Result<()> {
+    let flags = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+    mount(None::<&str>, "/", None::<&str>, flags, None::<&str>)?;
+    Ok(())
+}
+
+fn mount_memory(place: &str, options: &str) -> io::Result<()> {
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    mount(Some("tmpfs"), place, Some("tmpfs"), flags, Some(options))
+        .map_err(io::Error::from)
+        .map_err(about(place))
+}
+
+fn open_all(order: &Order) -> io::Result<Vec<Shown>> {
+    let mut shown = Vec::new();
+    let network = if order.network == Network::Host { &LOOKED_UP_WITH_NETWORK[..] } else { &[] };
+    for path in SYSTEM.iter().chain(&LOOKED_UP).chain(network) {
+        let path = Path::new(path);
+        // A link of the root's is one inside, too.
+        if !path.exists() || SYSTEM.iter().any(|system| path == Path::new(system)) && path.is_symlink() {
+            continue;
+        }
+        shown.push(Shown { from: opened(path)?, is_folder: path.is_dir(), to: path.to_owned() });
+    }
+    for path in &order.folders {
+        shown.push(Shown { from: opened(path)?, is_folder: true, to: path.clone() });
+    }
+    for (from, to) in [(&order.code, "/var/task"), (&order.runtime, "/var/runtime")] {
+        shown.push(Shown { from: opened(from)?, is_folder: true, to: to.into() });
+    }
+    Ok(shown)
+}
+
+fn opened(path: &Path) -> io::Result<OwnedFd> {
+    let opened = open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty());
+    opened.map_err(io::Error::from).map_err(about(path.display()))
+}
+
+fn inside(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+fn make_place(target: &Path, is_folder: bool) -> io::Result<()> {
+    if is_folder {
+        return fs::create_dir_all(target);
+    }
+    if let Some(parent) = target.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    fs::File::create(target).map(drop)
+}
+
+/// `/bin` and its like, where they are links on the host.
+fn links_of_the_system(root: &Path) -> io::Result<()> {
+    for path in SYSTEM.map(Path::new) {
+        if path.is_symlink() {
+            symlink(fs::read_link(path)?, inside(root, path))?;
+        }
+    }
+    Ok(())
+}
+
+/// What `from` is appears at `target`, to be read and executed.
+fn bind(from: &OwnedFd, target: &Path) -> io::Result<()> {
+    appear(from, target)?;
+    // What may not be done on the host's mount may not be done here either: the kernel wants that said.
+    let kept = fstatvfs(from).map_or(FsFlags::empty(), |there| there.flags());
+    let mut flags =
+        MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    if kept.contains(FsFlags::ST_NOEXEC) {
+        flags |= MsFlags::MS_NOEXEC;
+    }
+    if kept.contains(FsFlags::ST_NOATIME) {
+        flags |= MsFlags::MS_NOATIME;
+    } else if kept.contains(FsFlags::ST_RELATIME) {
+        flags |= MsFlags::MS_RELATIME;
+    }
+    mount(None::<&str>, target, None::<&str>, flags, None::<&str>)?;
+    Ok(())
+}
+
+fn bind_device(from: &OwnedFd, target: &Path) -> io::Result<()> {
+    appear(from, target)
+}
+
+fn appear(from: &OwnedFd, target: &Path) -> io::Result<()> {
+    let path = format!("/proc/self/fd/{}", from.as_raw_fd());
+    let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
+    mount(Some(path.as_str()), target, None::<&str>, flags, None::<&str>)?;
+    Ok(())
+}
+
+/// The function's user has a name.
+fn accounts(root: &Path, user: Option<u32>) -> io::Result<()> {
+    let user = user.unwrap_or_else(|| nix::unistd::Uid::effective().as_raw());
+    let etc = root.join("etc");
+    fs::create_dir_all(&etc)?;
+    fs::write(
+        etc.join("passwd"),
+        format!("root:x:0:0:root:/:/bin/sh\nfunction:x:{user}:{user}::/tmp:/bin/sh\n"),
+    )?;
+    fs::write(etc.join("group"), format!("root:x:0:\nfunction:x:{user}:\n"))?;
+    for (name, text) in [
+        ("hosts", "127.0.0.1 localhost\n"),
+        ("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n"),
+    ] {
+        if !etc.join(name).exists() {
+            fs::write(etc.join(name), text)?;
+        }
+    }
+    fs::set_permissions(&etc, fs::Permissions::from_mode(0o755))
+}
+
+/// Moves into the new root; the host's is gone.
+fn enter(root: &Path) -> io::Result<()> {
+    let before = root.join("before");
+    fs::create_dir(&before)?;
+    pivot_root(root, &before)?;
+    std::env::set_current_dir("/")?;
+    umount2("/before", MntFlags::MNT_DETACH)?;
+    fs::remove_dir("/before")?;
+    let flags =
+        MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    mount(None::<&str>, "/", None::<&str>, flags, None::<&str>)?;
+    Ok(())
+}

@@ -1,0 +1,87 @@
+//! System calls that a function has no use for and an attacker has: they are answered as if they were forbidden.
+//!
+//! A list of what is refused, not of what is allowed: functions bring runtimes of all kinds. What it keeps out are new
+//! namespaces (in which a function would have rights again), other processes' memory, and the parts of the kernel that
+//! faults are found in most often.
+
+use std::{collections::BTreeMap, io};
+
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    TargetArch, apply_filter,
+};
+
+/// Refused whatever is asked of them.
+const REFUSED: [libc::c_long; 36] = [
+    libc::SYS_acct,
+    libc::SYS_add_key,
+    libc::SYS_bpf,
+    libc::SYS_chroot,
+    libc::SYS_clock_settime,
+    libc::SYS_delete_module,
+    libc::SYS_finit_module,
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fsopen,
+    libc::SYS_fspick,
+    libc::SYS_init_module,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    libc::SYS_io_uring_setup,
+    libc::SYS_kcmp,
+    libc::SYS_kexec_load,
+    libc::SYS_keyctl,
+    libc::SYS_mount,
+    libc::SYS_mount_setattr,
+    libc::SYS_move_mount,
+    libc::SYS_name_to_handle_at,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_open_tree,
+    libc::SYS_perf_event_open,
+    libc::SYS_pivot_root,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_ptrace,
+    libc::SYS_quotactl,
+    libc::SYS_reboot,
+    libc::SYS_request_key,
+    libc::SYS_setns,
+    libc::SYS_umount2,
+    libc::SYS_unshare,
+    libc::SYS_userfaultfd,
+];
+
+/// Every flag of `clone` that makes a namespace.
+const NEW_NAMESPACES: u64 = (libc::CLONE_NEWNS
+    | libc::CLONE_NEWCGROUP
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUSER
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET) as u64;
+
+/// Installs the filters, for good.
+pub(super) fn install() -> io::Result<()> {
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = REFUSED.iter().map(|call| (*call, Vec::new())).collect();
+    // One rule for each flag: any of them is one too many.
+    let flags = (0..64).map(|bit| 1_u64 << bit).filter(|flag| NEW_NAMESPACES & flag != 0);
+    let clones = flags.map(|flag| {
+        let is_set = SeccompCmpOp::MaskedEq(flag);
+        let condition =
+            SeccompCondition::new(0, SeccompCmpArgLen::Qword, is_set, flag).map_err(io::Error::other)?;
+        SeccompRule::new(vec![condition]).map_err(io::Error::other)
+    });
+    rules.insert(libc::SYS_clone, clones.collect::<io::Result<_>>()?);
+    apply(rules, libc::EPERM)?;
+    // Its flags lie in memory, where no filter sees them; who hears that there is no such call uses `clone`.
+    apply([(libc::SYS_clone3, Vec::new())].into(), libc::ENOSYS)
+}
+
+fn apply(rules: BTreeMap<i64, Vec<SeccompRule>>, errno: i32) -> io::Result<()> {
+    let architecture = TargetArch::try_from(std::env::consts::ARCH).map_err(io::Error::other)?;
+    let refuse = SeccompAction::Errno(errno as u32);
+    let filter =
+        SeccompFilter::new(rules, SeccompAction::Allow, refuse, architecture).map_err(io::Error::other)?;
+    let program: BpfProgram = filter.try_into().map_err(io::Error::other)?;
+    apply_filter(&program).map_err(io::Error::other)
+}

@@ -1,0 +1,287 @@
+//! The instances of one function at one revision: warm ones are taken again, last in first out, so that those which
+//! nobody needs cool down.
+//!
+//! Invariants
+//! - An instance is in the hands of one invocation, on its way back, or idle; never two of these.
+//! - It is idle only once it has asked for its next invocation: then it does nothing, and may be frozen or ended.
+//! - Who finds no idle instance waits for one that is on its way back before it starts another: a caller that invokes again
+//!   at once would otherwise find its own instance still on its way.
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use ports::runtime::{Function, FunctionError, Invocation, Ran, Refused};
+use tokio::{
+    sync::{Notify, Semaphore, oneshot},
+    time::Instant,
+};
+
+use crate::{
+    archives::Archives,
+    command::Interpreters,
+    exchange::{Answer, Task},
+    failure,
+    instance::Instance,
+    logs::Logs,
+    process::{ExitReason, Launcher},
+};
+
+/// How long a start may take until its first question; Lambda's bound.
+const START_MAX: Duration = Duration::from_secs(10);
+/// How long to wait for an instance on its way back before another is started.
+const RETURN_WAIT: Duration = Duration::from_millis(20);
+/// How long an instance is idle before it is frozen: freezing costs what a short invocation does.
+const FREEZE_AFTER: Duration = Duration::from_millis(50);
+
+/// What all pools share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) launcher: Launcher,
+    pub(crate) interpreters: Interpreters,
+    pub(crate) runtime: PathBuf,
+    pub(crate) archives: Archives,
+    pub(crate) logs: Arc<Logs>,
+    /// How long an instance is idle before it is ended.
+    pub(crate) idle_max: Duration,
+}
+
+/// The instances of a function.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    pub(crate) function: Arc<Function>,
+    shared: Arc<Shared>,
+    permits: Semaphore,
+    state: Mutex<State>,
+    came_back: Notify,
+    retired: AtomicBool,
+    idled: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The last one was used last.
+    idle: Vec<Idle>,
+    /// On their way back.
+    returning: usize,
+}
+
+#[derive(Debug)]
+struct Idle {
+    instance: Arc<Instance>,
+    /// Which time it became idle, of all times.
+    turn: u64,
+}
+
+/// What an instance did with an invocation, as its caller sees it.
+struct Done {
+    result: Result<Bytes, Bytes>,
+    /// Whether the instance may go on.
+    is_fit: bool,
+}
+
+impl Pool {
+    pub(crate) fn new(function: Arc<Function>, shared: Arc<Shared>) -> Self {
+        Self {
+            permits: Semaphore::new(function.concurrency),
+            function,
+            shared,
+            state: Mutex::default(),
+            came_back: Notify::new(),
+            retired: AtomicBool::new(false),
+            idled: AtomicU64::new(0),
+        }
+    }
+
+    /// Runs one invocation (promises U1 to U3, U5).
+    pub(crate) async fn run(self: &Arc<Self>, invocation: Invocation) -> Result<Ran, Refused> {
+        let permit = if invocation.waits {
+            self.permits.acquire().await.map_err(|_| Refused::Throttled)?
+        } else {
+            self.permits.try_acquire().map_err(|_| Refused::Throttled)?
+        };
+        let asked = Instant::now();
+        let (instance, is_new) = self.take().await?;
+        let id = invocation.id.clone();
+        instance.output.begin(&id);
+        let started = if is_new { self.started(&instance, &id).await } else { Ok(()) };
+        let start_time = asked.elapsed();
+        let begun = Instant::now();
+        let deadline = begun + self.function.timeout;
+        let asked_before = *instance.exchange.asked().borrow();
+        let done = match started {
+            Ok(()) => self.work(&instance, invocation, deadline).await,
+            Err(payload) => Done { result: Err(payload), is_fit: false },
+        };
+        let report = self.report(&instance, &id, begun.elapsed(), is_new.then_some(start_time));
+        let log_tail = Bytes::from(instance.output.end(&report));
+        if done.is_fit {
+            self.give_back(instance, asked_before, deadline);
+        } else {
+            instance.kill();
+        }
+        drop(permit);
+        Ok(Ran { result: done.result.map_err(|payload| FunctionError { payload }), log_tail })
+    }
+
+    /// Waits until a new instance asks for its first invocation. Errors: why it does not.
+    async fn started(&self, instance: &Instance, id: &str) -> Result<(), Bytes> {
+        let mut asked = instance.exchange.asked();
+        tokio::select! {
+            biased;
+            Ok(()) = async { asked.wait_for(|asked| *asked > 0).await.map(drop) } => Ok(()),
+            reason = instance.ended() => {
+                Err(instance.exchange.failed_start().unwrap_or_else(|| failure::ended(id, reason)))
+            }
+            () = tokio::time::sleep(START_MAX) => Err(failure::start_timed_out(id, START_MAX)),
+        }
+    }
+
+    /// Has `instance` do the work, until `deadline`.
+    async fn work(&self, instance: &Instance, invocation: Invocation, deadline: Instant) -> Done {
+        let id = invocation.id.clone();
+        let deadline_ms = now_ms() + self.function.timeout.as_millis() as u64;
+        let answer = instance.exchange.assign(Task { invocation, deadline_ms });
+        tokio::select! {
+            biased;
+            answer = answer => Self::done(instance, &id, answer),
+            () = tokio::time::sleep_until(deadline) => {
+                Done { result: Err(failure::timed_out(&id, self.function.timeout)), is_fit: false }
+            }
+        }
+    }
+
+    fn done(instance: &Instance, id: &str, answer: Result<Answer, oneshot::error::RecvError>) -> Done {
+        let (result, is_fit) = match answer {
+            Ok(Answer::Response(bytes)) => (Ok(bytes), true),
+            Ok(Answer::Error(payload)) => (Err(payload), true),
+            Ok(Answer::TooLong(bytes)) => (Err(failure::too_long(bytes)), true),
+            Err(_) => match instance.has_ended() {
+                Some(reason) => (Err(failure::ended(id, reason)), false),
+                None => (Err(failure::not_answered(id)), true),
+            },
+        };
+        Done { result, is_fit }
+    }
+
+    /// An instance, and whether it is a new one.
+    async fn take(&self) -> Result<(Arc<Instance>, bool), Refused> {
+        let wait_until = Instant::now() + RETURN_WAIT;
+        loop {
+            let came_back = self.came_back.notified();
+            {
+                let mut state = self.state.lock();
+                while let Some(Idle { instance, .. }) = state.idle.pop() {
+                    if instance.has_ended().is_none() && instance.thaw() {
+                        return Ok((instance, false));
+                    }
+                }
+                if state.returning == 0 {
+                    break;
+                }
+            }
+            if tokio::time::timeout_at(wait_until, came_back).await.is_err() {
+                break;
+            }
+        }
+        let started = Instance::start(&self.shared, &self.function).await;
+        started.map(|instance| (instance, true)).map_err(Refused::Unavailable)
+    }
+
+    /// Takes an instance back once it asks for its next invocation; if it does not until `deadline`, it is ended.
+    fn give_back(self: &Arc<Self>, instance: Arc<Instance>, asked_before: u64, deadline: Instant) {
+        self.state.lock().returning += 1;
+        let pool = Arc::clone(self);
+        tokio::spawn(async move {
+            let mut asked = instance.exchange.asked();
+            let is_back = tokio::select! {
+                biased;
+                back = asked.wait_for(|asked| *asked > asked_before) => back.is_ok(),
+                _ = instance.ended() => false,
+                () = tokio::time::sleep_until(deadline) => false,
+            };
+            let turn = pool.idled.fetch_add(1, Ordering::Relaxed);
+            {
+                let mut state = pool.state.lock();
+                state.returning -= 1;
+                if is_back && !pool.retired.load(Ordering::Acquire) {
+                    state.idle.push(Idle { instance: Arc::clone(&instance), turn });
+                } else {
+                    instance.kill();
+                }
+            }
+            pool.came_back.notify_waiters();
+            drop(instance);
+            tokio::time::sleep(FREEZE_AFTER).await;
+            if !pool.while_idle(turn, Instance::freeze) {
+                return;
+            }
+            tokio::time::sleep(pool.shared.idle_max).await;
+            pool.state.lock().idle.retain(|idle| idle.turn != turn);
+        });
+    }
+
+    /// Does `what` to the instance that became idle at `turn`, if it still is. Whether it is.
+    fn while_idle(&self, turn: u64, what: impl FnOnce(&Instance)) -> bool {
+        let state = self.state.lock();
+        let idle = state.idle.iter().find(|idle| idle.turn == turn);
+        idle.map(|idle| what(&idle.instance)).is_some()
+    }
+
+    /// No instance takes a new invocation; idle ones end now (promise U4).
+    pub(crate) fn retire(&self) {
+        self.retired.store(true, Ordering::Release);
+        self.permits.close();
+        self.state.lock().idle.clear();
+    }
+
+    /// Whether an instance is idle.
+    pub(crate) fn has_idle(&self) -> bool {
+        !self.state.lock().idle.is_empty()
+    }
+
+    /// Ends the instance that has been idle for longest. Whether there was one.
+    pub(crate) fn end_coldest(&self) -> bool {
+        let mut state = self.state.lock();
+        if state.idle.is_empty() {
+            return false;
+        }
+        state.idle.remove(0);
+        true
+    }
+
+    /// The line about an invocation that Lambda ends its log with.
+    fn report(&self, instance: &Instance, id: &str, took: Duration, start: Option<Duration>) -> String {
+        let ms = |duration: Duration| duration.as_secs_f64() * 1000.0;
+        let memory = self.function.memory_bytes >> 20;
+        let billed = ms(took).ceil();
+        let took = ms(took);
+        let peak =
+            instance.memory_peak().map(|peak| format!("\tMax Memory Used: {} MB", peak.div_ceil(1 << 20)));
+        let start = start.map(|start| format!("\tInit Duration: {:.2} ms", ms(start)));
+        let out_of_memory = matches!(instance.has_ended(), Some(ExitReason::OutOfMemory));
+        [
+            format!("REPORT RequestId: {id}\tDuration: {took:.2} ms\tBilled Duration: {billed} ms"),
+            format!("\tMemory Size: {memory} MB"),
+            peak.unwrap_or_default(),
+            start.unwrap_or_default(),
+            if out_of_memory {
+                "\tStatus: error\tError Type: Runtime.OutOfMemory".to_owned()
+            } else {
+                String::new()
+            },
+        ]
+        .concat()
+    }
+}
+
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}

@@ -1,0 +1,334 @@
+//! One isolated process: how it is launched, frozen, ended, and what its end was.
+//!
+//! Our own program is started anew as the [launcher](crate::launcher), which builds the isolation around itself and becomes
+//! the function. What the two say to each other goes over one socket:
+//!
+//! ```text
+//!  us  ->  launcher   the order: what to run, how much it may use
+//!  us  <-  init       a listener inside the sandbox's loopback; it is armed to die with us
+//!  us  <-  init       how the function ended
+//! ```
+//!
+//! Whoever starts it is a thread that lives as long as we do: the kernel ends children with the *thread* that made them.
+
+mod enforcement;
+mod group;
+mod wire;
+
+use std::{
+    ffi::OsString,
+    io,
+    os::{
+        fd::{AsFd as _, OwnedFd},
+        unix::net::UnixStream as StdUnixStream,
+    },
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
+    thread,
+    time::Duration,
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use parking_lot::Mutex;
+use tokio::{
+    net::{TcpListener, UnixStream, unix::pipe},
+    sync::oneshot,
+};
+
+pub use enforcement::{Enforcement, Measure};
+
+use self::group::{Group, Limits};
+use crate::launcher::LAUNCHER_ARGUMENT;
+pub(crate) use wire::Order;
+
+/// How long the isolation may take to be built.
+const LAUNCH_MAX: Duration = Duration::from_secs(10);
+/// How long an empty control group may take to be empty for the kernel, too.
+const GROUP_GONE_MAX: Duration = Duration::from_secs(2);
+const GROUP_LOOK: Duration = Duration::from_millis(5);
+
+/// What to launch. Paths are the host's.
+#[derive(Debug)]
+pub struct Launch {
+    /// Program and arguments as seen inside.
+    pub command: Vec<OsString>,
+    /// The whole environment; `{api}` in a value becomes HOST:PORT of the listener.
+    pub environment: Vec<(OsString, OsString)>,
+    /// Folders that its interpreter needs, seen inside at the same place.
+    pub folders: Vec<PathBuf>,
+    /// Appears read-only at `/var/task`, where it is started.
+    pub code: PathBuf,
+    /// Appears read-only at `/var/runtime`.
+    pub runtime: PathBuf,
+    /// What it may use.
+    pub memory_bytes: u64,
+    /// Processes and threads.
+    pub processes_max: u32,
+    /// What fits in its `/tmp`.
+    pub scratch_bytes: u64,
+    /// What it reaches.
+    pub network: Network,
+}
+
+/// What network a process reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum Network {
+    /// Its own loopback alone.
+    None,
+    /// That of the machine.
+    Host,
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExitReason {
+    /// With this status.
+    Exited(i32),
+    /// By this signal.
+    Signalled(i32),
+    /// By the kernel, since it used more memory than it may.
+    OutOfMemory,
+}
+
+/// Launches processes.
+#[derive(Debug)]
+pub struct Launcher {
+    program: PathBuf,
+    enforcement: Enforcement,
+    starts: SyncSender<Start>,
+    groups: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Start {
+    command: Command,
+    started: oneshot::Sender<io::Result<Child>>,
+}
+
+/// A process that was launched.
+#[derive(Debug)]
+pub(crate) struct Process {
+    /// Accepts what connects inside of the sandbox.
+    pub(crate) listener: TcpListener,
+    pub(crate) stdout: pipe::Receiver,
+    pub(crate) stderr: pipe::Receiver,
+    pub(crate) control: Arc<Control>,
+    pub(crate) exit: Exit,
+}
+
+/// What can be done to a process.
+#[derive(Debug)]
+pub(crate) struct Control {
+    /// None once it is reaped: then its number may be another's.
+    launcher: Mutex<Option<Child>>,
+    group: Group,
+}
+
+/// What becomes of a process.
+#[derive(Debug)]
+pub(crate) struct Exit {
+    socket: UnixStream,
+    control: Arc<Control>,
+}
+
+impl Launcher {
+    /// Launches by starting `program`, which is this program, as the launcher.
+    pub fn new(program: PathBuf, enforcement: Enforcement) -> io::Result<Self> {
+        let (starts, waiting) = sync_channel(64);
+        thread::Builder::new().name("function launcher".into()).spawn(move || start_all(&waiting))?;
+        Ok(Self { program, enforcement, starts, groups: AtomicU64::new(0) })
+    }
+
+    /// Starts what `launch` says; it is isolated as far as the machine lets us, and about to run.
+    pub(crate) async fn start(&self, launch: Launch) -> io::Result<Process> {
+        let limits = Limits { memory_bytes: launch.memory_bytes, processes_max: launch.processes_max };
+        let number = self.groups.fetch_add(1, Ordering::Relaxed);
+        let group = Group::make(&self.enforcement, number, limits)?;
+        let (ours, theirs) = StdUnixStream::pair()?;
+        ours.set_nonblocking(true)?;
+        let ours = UnixStream::from_std(ours)?;
+        let (stdout, told_out) = pipe()?;
+        let (stderr, told_err) = pipe()?;
+        let mut command = Command::new(&self.program);
+        command.arg(LAUNCHER_ARGUMENT).env_clear().stdin(Stdio::from(OwnedFd::from(theirs)));
+        command.stdout(Stdio::from(told_out)).stderr(Stdio::from(told_err));
+        let child = self.spawn(command).await?;
+        let control = Arc::new(Control { launcher: Mutex::new(Some(child)), group });
+        let order = wire::Order::new(launch, &self.enforcement, control.group.members());
+        let listener = match tokio::time::timeout(LAUNCH_MAX, wire::hand_over(&ours, &order)).await {
+            Ok(Ok(listener)) => listener,
+            failed => {
+                control.kill();
+                tokio::spawn(Exit { socket: ours, control }.reap());
+                let error =
+                    failed.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).expect_err("it failed");
+                return Err(io::Error::new(error.kind(), format!("{error} {}", last_words(&stderr))));
+            }
+        };
+        let exit = Exit { socket: ours, control: Arc::clone(&control) };
+        Ok(Process { listener, stdout, stderr, control, exit })
+    }
+
+    async fn spawn(&self, command: Command) -> io::Result<Child> {
+        let (started, child) = oneshot::channel();
+        let gone = || io::Error::other("the thread that launches functions has ended");
+        self.starts
+            .try_send(Start { command, started })
+            .map_err(|_| io::Error::new(io::ErrorKind::WouldBlock, "too many functions are being started"))?;
+        child.await.map_err(|_| gone())?
+    }
+}
+
+impl Drop for Launcher {
+    fn drop(&mut self) {
+        self.enforcement.remove();
+    }
+}
+
+fn start_all(waiting: &Receiver<Start>) {
+    while let Ok(Start { mut command, started }) = waiting.recv() {
+        let child = command.spawn();
+        // The command holds the ends that the child has now.
+        drop(command);
+        if let Err(Ok(mut child)) = started.send(child) {
+            // Who asked has gone.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// What a launcher said that could not do its work.
+fn last_words(stderr: &pipe::Receiver) -> String {
+    let mut said = [0; 1024];
+    let length = stderr.try_read(&mut said).unwrap_or(0);
+    String::from_utf8_lossy(&said[..length]).trim().to_owned()
+}
+
+/// A pipe whose reading end is ours.
+fn pipe() -> io::Result<(pipe::Receiver, OwnedFd)> {
+    let (read, write) = io::pipe()?;
+    let read = OwnedFd::from(read);
+    nix::fcntl::fcntl(read.as_fd(), nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK))?;
+    Ok((pipe::Receiver::from_owned_fd(read)?, OwnedFd::from(write)))
+}
+
+impl Control {
+    /// Ends it and everything it has started, at once.
+    pub(crate) fn kill(&self) {
+        if let Some(launcher) = &mut *self.launcher.lock() {
+            // Its child dies with it, and that is the first process of all others in there.
+            let _ = launcher.kill();
+        }
+        // What is frozen dies when it is thawed.
+        let _ = self.group.kill();
+    }
+
+    /// Nothing of it runs until it is thawed.
+    pub(crate) fn freeze(&self) -> io::Result<()> {
+        match self.group.freeze(true) {
+            Some(frozen) => frozen,
+            None => self.signal_all(Signal::SIGSTOP),
+        }
+    }
+
+    /// It runs again.
+    pub(crate) fn thaw(&self) -> io::Result<()> {
+        match self.group.freeze(false) {
+            Some(thawed) => thawed,
+            None => self.signal_all(Signal::SIGCONT),
+        }
+    }
+
+    /// The most memory it has used, where a control group counts it.
+    pub(crate) fn memory_peak(&self) -> Option<u64> {
+        self.group.memory_peak()
+    }
+
+    /// Signals the launcher's descendants, but not itself.
+    fn signal_all(&self, signal: Signal) -> io::Result<()> {
+        let launcher = self.launcher.lock();
+        let Some(launcher) = launcher.as_ref() else { return Ok(()) };
+        let mut left = children_of(launcher.id());
+        while let Some(process) = left.pop() {
+            left.extend(children_of(process));
+            kill(Pid::from_raw(process as i32), signal)?;
+        }
+        Ok(())
+    }
+}
+
+/// The children of a process, as far as it says.
+fn children_of(process: u32) -> Vec<u32> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children"));
+    text.unwrap_or_default().split_ascii_whitespace().filter_map(|number| number.parse().ok()).collect()
+}
+
+impl Exit {
+    /// Returns once it has ended and nothing is left of it.
+    pub(crate) async fn wait(&mut self) -> ExitReason {
+        let status = wire::status(&self.socket).await;
+        self.control.kill();
+        self.reap_launcher().await;
+        if self.control.group.was_out_of_memory() {
+            self.remove_group().await;
+            return ExitReason::OutOfMemory;
+        }
+        self.remove_group().await;
+        match status {
+            Some(status) if libc::WIFEXITED(status) => ExitReason::Exited(libc::WEXITSTATUS(status)),
+            Some(status) => ExitReason::Signalled(libc::WTERMSIG(status)),
+            None => ExitReason::Signalled(libc::SIGKILL),
+        }
+    }
+
+    async fn reap(mut self) {
+        self.wait().await;
+    }
+
+    async fn reap_launcher(&self) {
+        // It was killed, so this takes no time worth a thread; its number is ours until then.
+        loop {
+            match self.control.launcher.lock().as_mut().map(Child::try_wait) {
+                Some(Ok(None)) => {}
+                Some(_) => break,
+                None => return,
+            }
+            tokio::time::sleep(GROUP_LOOK).await;
+        }
+        *self.control.launcher.lock() = None;
+    }
+
+    async fn remove_group(&self) {
+        let until = tokio::time::Instant::now() + GROUP_GONE_MAX;
+        while !self.control.group.remove() {
+            if tokio::time::Instant::now() > until {
+                tracing::warn!(
+                    "the control group of a function that has ended is still in use; the next start removes it"
+                );
+                return;
+            }
+            // Something in it is still on its way out.
+            let _ = self.control.group.kill();
+            tokio::time::sleep(GROUP_LOOK).await;
+        }
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.kill();
+        if let Some(mut launcher) = self.launcher.lock().take() {
+            let _ = launcher.wait();
+        }
+        self.group.remove();
+    }
+}

@@ -1,0 +1,186 @@
+//! What this machine lets us enforce, and what stands in for what it does not.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use nix::unistd::geteuid;
+
+/// One thing that is enforced, or not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Measure {
+    /// What it keeps functions from.
+    pub what: &'static str,
+    /// Why it is not, and what is done in its place; none: it is.
+    pub lacks: Option<String>,
+}
+
+impl Measure {
+    pub(crate) fn is_enforced(&self) -> bool {
+        self.lacks.is_none()
+    }
+}
+
+/// A control group hierarchy that we may make groups in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Hierarchy {
+    /// Our group, above those of functions.
+    pub(crate) folder: PathBuf,
+    pub(crate) is_v2: bool,
+}
+
+/// What can be enforced here.
+#[derive(Debug, Clone)]
+pub struct Enforcement {
+    pub(crate) namespaces: Measure,
+    pub(crate) system_calls: Measure,
+    pub(crate) memory: Measure,
+    processes: Measure,
+    freezing: Measure,
+    pub(crate) memory_groups: Option<Hierarchy>,
+    pub(crate) process_groups: Option<Hierarchy>,
+    pub(crate) freezer: Option<Hierarchy>,
+}
+
+impl Enforcement {
+    /// Looks at the machine, and makes a control group for functions where it may. What servers that are gone have left goes.
+    pub fn probe() -> Self {
+        let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
+        let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let v2 = v2_group(&mounts, &own);
+        let of = |controller: &str| {
+            let in_v2 = v2.clone().filter(|v2| has_controller(&v2.folder, controller));
+            in_v2.or_else(|| v1_group(&mounts, &own, controller))
+        };
+        let (memory_groups, process_groups) = (of("memory"), of("pids"));
+        let measure = |what, lacks: Option<&str>| Measure { what, lacks: lacks.map(str::to_owned) };
+        let if_none = |group: &Option<Hierarchy>, why| if group.is_none() { Some(why) } else { None };
+        Self {
+            namespaces: Measure { what: "own processes, files and network", lacks: lacks_namespaces() },
+            system_calls: measure("system calls that reach around the sandbox", None),
+            memory: measure(
+                "memory_mb",
+                if_none(
+                    &memory_groups,
+                    "no memory control group may be made here: each process of a function is bounded by the size of its data instead, to four times memory_mb and 256 MB",
+                ),
+            ),
+            processes: measure(
+                "processes",
+                if_none(
+                    &process_groups,
+                    "no pids control group may be made here: RLIMIT_NPROC bounds them instead",
+                ),
+            ),
+            freezing: measure(
+                "freezing of idle instances",
+                if_none(
+                    &v2,
+                    "no cgroup v2 group may be made here: idle instances are stopped by SIGSTOP instead",
+                ),
+            ),
+            memory_groups,
+            process_groups,
+            freezer: v2,
+        }
+    }
+
+    /// Removes the control groups that were made for looking, if nothing is in them.
+    pub fn remove(&self) {
+        for hierarchy in [&self.memory_groups, &self.process_groups, &self.freezer].into_iter().flatten() {
+            // Of two in one folder the second finds it gone.
+            let _ = fs::remove_dir(&hierarchy.folder);
+        }
+    }
+
+    /// Each thing that is enforced or not.
+    pub fn measures(&self) -> [&Measure; 5] {
+        [&self.namespaces, &self.system_calls, &self.memory, &self.processes, &self.freezing]
+    }
+}
+
+/// Why namespaces cannot be had, if they cannot.
+fn lacks_namespaces() -> Option<String> {
+    let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    if geteuid().is_root() {
+        return None;
+    }
+    let forbidden = number("/proc/sys/user/max_user_namespaces") == Some(0)
+        || number("/proc/sys/kernel/unprivileged_userns_clone") == Some(0)
+        || number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == Some(1);
+    forbidden.then(|| {
+        "unprivileged user namespaces are forbidden here (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone or \
+         kernel.apparmor_restrict_unprivileged_userns): functions see this user's files, processes and network"
+            .to_owned()
+    })
+}
+
+fn has_controller(folder: &Path, controller: &str) -> bool {
+    let text = fs::read_to_string(folder.join("cgroup.subtree_control")).unwrap_or_default();
+    text.split_ascii_whitespace().any(|name| name == controller)
+}
+
+/// Our group in the hierarchy of version 2, with what controllers it may have.
+fn v2_group(mounts: &str, own: &str) -> Option<Hierarchy> {
+    let mount = mounts.lines().find_map(|line| {
+        let mut fields = line.split(' ');
+        let (_, path, kind) = (fields.next()?, fields.next()?, fields.next()?);
+        (kind == "cgroup2").then(|| PathBuf::from(path))
+    })?;
+    let path = own.lines().find_map(|line| line.strip_prefix("0::"))?;
+    // A group with processes of its own hands no controllers on: ours stands beside it.
+    let above = if path == "/" { path } else { path.rsplit_once('/').map_or("", |(above, _)| above) };
+    let folder = make(&mount.join(above.trim_start_matches('/')))?;
+    for controller in ["+memory", "+pids"] {
+        // Not every machine hands them on here.
+        let _ = fs::write(folder.join("cgroup.subtree_control"), controller);
+    }
+    Some(Hierarchy { folder, is_v2: true })
+}
+
+/// Our group in the hierarchy of version 1 with this controller.
+fn v1_group(mounts: &str, own: &str, controller: &str) -> Option<Hierarchy> {
+    let has = |options: &str| options.split(',').any(|option| option == controller);
+    let mount = mounts.lines().find_map(|line| {
+        let fields: Vec<_> = line.split(' ').collect();
+        match fields.as_slice() {
+            [_, path, "cgroup", options, ..] if has(options) => Some(PathBuf::from(*path)),
+            _ => None,
+        }
+    })?;
+    let path = own.lines().find_map(|line| {
+        let (_, rest) = line.split_once(':')?;
+        let (controllers, path) = rest.split_once(':')?;
+        has(controllers).then_some(path)
+    })?;
+    Some(Hierarchy { folder: make(&mount.join(path.trim_start_matches('/')))?, is_v2: false })
+}
+
+/// What our groups are called, with the number of our process behind it.
+const NAME: &str = "landfast-functions-";
+
+/// Makes our group below `above`, if we may.
+fn make(above: &Path) -> Option<PathBuf> {
+    remove_left_behind(above);
+    let folder = above.join(format!("{NAME}{}", std::process::id()));
+    match fs::create_dir(&folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => None,
+        _ => Some(folder),
+    }
+}
+
+/// Removes the groups of servers that are gone: what was in them died with them.
+fn remove_left_behind(above: &Path) {
+    for entry in fs::read_dir(above).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let process = name.to_str().and_then(|name| name.strip_prefix(NAME)?.parse::<u32>().ok());
+        if process.is_some_and(|process| !Path::new(&format!("/proc/{process}")).exists()) {
+            for group in fs::read_dir(entry.path()).into_iter().flatten().flatten() {
+                // Files of a group are no folders, and stay.
+                let _ = fs::remove_dir(group.path());
+            }
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+}

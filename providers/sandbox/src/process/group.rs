@@ -1,0 +1,131 @@
+//! The control groups of one process: its limits, its freezing, and why it was ended.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use super::enforcement::{Enforcement, Hierarchy};
+
+/// What a group holds its members to.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    pub(super) memory_bytes: u64,
+    pub(super) processes_max: u32,
+}
+
+/// One process's group in each hierarchy that there is.
+#[derive(Debug)]
+pub(super) struct Group {
+    memory: Option<Hierarchy>,
+    freezer: Option<PathBuf>,
+    /// All of its folders, each once.
+    folders: Vec<PathBuf>,
+}
+
+impl Group {
+    pub(super) fn make(enforcement: &Enforcement, number: u64, limits: Limits) -> io::Result<Self> {
+        let below = |hierarchy: &Option<Hierarchy>| {
+            let Hierarchy { folder, is_v2 } = hierarchy.as_ref()?;
+            Some(Hierarchy { folder: folder.join(number.to_string()), is_v2: *is_v2 })
+        };
+        let memory = below(&enforcement.memory_groups);
+        let processes = below(&enforcement.process_groups);
+        let freezer = below(&enforcement.freezer);
+        let mut folders = Vec::new();
+        for Hierarchy { folder, .. } in [&memory, &processes, &freezer].into_iter().flatten() {
+            if !folders.contains(folder) {
+                folders.push(folder.clone());
+            }
+        }
+        // Dropped on an error, it removes what was made.
+        let group = Self { memory, freezer: freezer.map(|freezer| freezer.folder), folders };
+        for folder in &group.folders {
+            fs::create_dir(folder)?;
+        }
+        if let Some(memory) = &group.memory {
+            let bytes = limits.memory_bytes.to_string();
+            if memory.is_v2 {
+                fs::write(memory.folder.join("memory.max"), &bytes)?;
+                // Not where the machine has no swap.
+                let _ = fs::write(memory.folder.join("memory.swap.max"), "0");
+            } else {
+                fs::write(memory.folder.join("memory.limit_in_bytes"), &bytes)?;
+                let _ = fs::write(memory.folder.join("memory.memsw.limit_in_bytes"), &bytes);
+            }
+        }
+        if let Some(processes) = processes {
+            // The launcher and the first process of the sandbox are two more.
+            let most = u64::from(limits.processes_max) + 2;
+            fs::write(processes.folder.join("pids.max"), most.to_string())?;
+        }
+        Ok(group)
+    }
+
+    /// The files that a process joins by.
+    pub(super) fn members(&self) -> Vec<PathBuf> {
+        self.folders.iter().map(|folder| folder.join("cgroup.procs")).collect()
+    }
+
+    /// Freezes or thaws it; none: there is no freezer.
+    pub(super) fn freeze(&self, is_frozen: bool) -> Option<io::Result<()>> {
+        let folder = self.freezer.as_ref()?;
+        Some(fs::write(folder.join("cgroup.freeze"), if is_frozen { "1" } else { "0" }))
+    }
+
+    /// Kills every member.
+    pub(super) fn kill(&self) -> io::Result<()> {
+        let Some(folder) = self.folders.first() else { return Ok(()) };
+        if let Some(freezer) = &self.freezer
+            && fs::write(freezer.join("cgroup.kill"), "1").is_ok()
+        {
+            return Ok(());
+        }
+        for process in fs::read_to_string(folder.join("cgroup.procs"))?.split_ascii_whitespace() {
+            if let Ok(process) = process.parse() {
+                // It may have ended meanwhile; a number is not given again before it has left the group.
+                let _ = kill(Pid::from_raw(process), Signal::SIGKILL);
+            }
+        }
+        Ok(())
+    }
+
+    /// The most memory that was used.
+    pub(super) fn memory_peak(&self) -> Option<u64> {
+        let memory = self.memory.as_ref()?;
+        let file = if memory.is_v2 { "memory.peak" } else { "memory.max_usage_in_bytes" };
+        fs::read_to_string(memory.folder.join(file)).ok()?.trim().parse().ok()
+    }
+
+    /// Whether the kernel has ended a member for want of memory.
+    pub(super) fn was_out_of_memory(&self) -> bool {
+        let Some(memory) = &self.memory else { return false };
+        let file = if memory.is_v2 { "memory.events" } else { "memory.oom_control" };
+        let text = fs::read_to_string(memory.folder.join(file)).unwrap_or_default();
+        let kills = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+        kills.is_some_and(|kills| kills.trim() != "0")
+    }
+
+    /// Removes it. Whether nothing is left of it.
+    pub(super) fn remove(&self) -> bool {
+        self.folders.iter().all(|folder| is_removed(folder))
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.remove();
+    }
+}
+
+fn is_removed(folder: &Path) -> bool {
+    match fs::remove_dir(folder) {
+        Ok(()) => true,
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
+}

@@ -1,0 +1,149 @@
+//! What goes over the socket between us and a launched process.
+//!
+//! The order is its length in four bytes and postcard. What comes back is a listener beside one byte, once, and at the end
+//! the four bytes of the function's wait status. Each side trusts the other as little as it needs to: what comes from a
+//! sandbox is a descriptor of a listening socket, or it is refused.
+
+use std::{
+    ffi::OsString,
+    io::{self, IoSliceMut, Read as _},
+    os::{fd::AsRawFd as _, unix::net::UnixStream as StdUnixStream},
+    path::PathBuf,
+};
+
+use nix::sys::socket::{MsgFlags, getsockopt, recvmsg, sockopt::AcceptConn};
+use serde::{Deserialize, Serialize};
+use tokio::{
+    io::Interest,
+    net::{TcpListener, UnixStream},
+};
+
+use super::{Enforcement, Launch, Network};
+use crate::system::received;
+
+/// The longest order.
+const ORDER_BYTES_MAX: usize = 4 << 20;
+
+/// What the launcher is to do.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Order {
+    pub(crate) command: Vec<OsString>,
+    pub(crate) environment: Vec<(OsString, OsString)>,
+    pub(crate) folders: Vec<PathBuf>,
+    pub(crate) code: PathBuf,
+    pub(crate) runtime: PathBuf,
+    pub(crate) memory_bytes: u64,
+    pub(crate) processes_max: u32,
+    pub(crate) scratch_bytes: u64,
+    pub(crate) network: Network,
+    /// The lists of members of its control groups.
+    pub(crate) groups: Vec<PathBuf>,
+    /// Whether namespaces can be had.
+    pub(crate) is_isolated: bool,
+    /// Whether system calls can be filtered.
+    pub(crate) is_filtered: bool,
+    /// Whether a control group bounds its memory; else the size of its data is.
+    pub(crate) is_memory_grouped: bool,
+    /// The process that started it.
+    pub(crate) parent: u32,
+}
+
+impl Order {
+    pub(super) fn new(launch: Launch, enforcement: &Enforcement, groups: Vec<PathBuf>) -> Self {
+        let Launch {
+            command,
+            environment,
+            folders,
+            code,
+            runtime,
+            memory_bytes,
+            processes_max,
+            scratch_bytes,
+            network,
+        } = launch;
+        Self {
+            command,
+            environment,
+            folders,
+            code,
+            runtime,
+            memory_bytes,
+            processes_max,
+            scratch_bytes,
+            network,
+            groups,
+            is_isolated: enforcement.namespaces.is_enforced(),
+            is_filtered: enforcement.system_calls.is_enforced(),
+            is_memory_grouped: enforcement.memory.is_enforced(),
+            parent: std::process::id(),
+        }
+    }
+
+    /// Reads an order, in the launcher.
+    pub(crate) fn read(socket: &mut StdUnixStream) -> io::Result<Self> {
+        let mut length = [0; 4];
+        socket.read_exact(&mut length)?;
+        let length = u32::from_le_bytes(length) as usize;
+        if length > ORDER_BYTES_MAX {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the order is too long"));
+        }
+        let mut bytes = vec![0; length];
+        socket.read_exact(&mut bytes)?;
+        postcard::from_bytes(&bytes).map_err(io::Error::other)
+    }
+}
+
+/// Sends the order; returns the listener that comes back.
+pub(super) async fn hand_over(socket: &UnixStream, order: &Order) -> io::Result<TcpListener> {
+    let order = postcard::to_stdvec(order).map_err(io::Error::other)?;
+    let mut bytes = (order.len() as u32).to_le_bytes().to_vec();
+    bytes.extend(order);
+    let mut rest = bytes.as_slice();
+    while !rest.is_empty() {
+        socket.writable().await?;
+        match socket.try_write(rest) {
+            Ok(sent) => rest = &rest[sent..],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let listener = socket.async_io(Interest::READABLE, || receive_listener(socket)).await?;
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
+}
+
+fn receive_listener(socket: &UnixStream) -> io::Result<std::net::TcpListener> {
+    let mut byte = [0];
+    let mut parts = [IoSliceMut::new(&mut byte)];
+    let mut space = nix::cmsg_space!([std::os::fd::RawFd; 1]);
+    let message =
+        recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC)?;
+    let read = message.bytes;
+    let Some(descriptor) = received(&message)? else {
+        let why = if read == 0 { "its launcher ended:" } else { "the sandbox sent no listener" };
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, why));
+    };
+    if !getsockopt(&descriptor, AcceptConn)? {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "the sandbox sent something that is no listener",
+        ));
+    }
+    Ok(std::net::TcpListener::from(descriptor))
+}
+
+/// The function's wait status; none: it, or what waits for it, was killed.
+pub(super) async fn status(socket: &UnixStream) -> Option<i32> {
+    let mut bytes = [0; 4];
+    let mut read = 0;
+    while read < bytes.len() {
+        socket.readable().await.ok()?;
+        match socket.try_read(&mut bytes[read..]) {
+            Ok(0) => return None,
+            Ok(more) => read += more,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => return None,
+        }
+    }
+    Some(i32::from_le_bytes(bytes))
+}

@@ -1,0 +1,128 @@
+//! The port: a pool for each function.
+
+use std::{collections::HashMap, fs, io, path::PathBuf, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use ports::runtime::{Function, Invocation, Line, Ran, Refused, Runtime};
+
+use crate::{
+    archives::Archives,
+    command::{self, Interpreters},
+    logs::Logs,
+    pool::{Pool, Shared},
+    process::Launcher,
+};
+
+/// Where things are, and how long what is idle is kept.
+#[derive(Debug)]
+pub struct Config {
+    /// Logs and the runtime clients go here.
+    pub directory: PathBuf,
+    /// How instances are launched.
+    pub launcher: Launcher,
+    /// How long an instance may be idle before it is ended.
+    pub idle_max: Duration,
+}
+
+/// Functions as processes of this machine.
+#[derive(Debug)]
+pub struct Sandbox {
+    shared: Arc<Shared>,
+    pools: Mutex<HashMap<String, Arc<Pool>>>,
+}
+
+impl Sandbox {
+    /// A sandbox that keeps what it needs in `config.directory`.
+    pub fn open(config: Config) -> io::Result<Self> {
+        let Config { directory, launcher, idle_max } = config;
+        fs::create_dir_all(&directory)?;
+        // Seen from inside a mount, whose path is the host's.
+        let directory = directory.canonicalize()?;
+        let runtime = directory.join("runtime");
+        command::put_clients(&runtime)?;
+        let logs = Arc::new(Logs::open(directory.join("logs"))?);
+        let archives = Archives::open(directory.join("archives"))?;
+        let shared = Arc::new(Shared {
+            launcher,
+            interpreters: Interpreters::default(),
+            runtime,
+            archives,
+            logs,
+            idle_max,
+        });
+        Ok(Self { shared, pools: Mutex::default() })
+    }
+
+    /// The pool of `function` at its revision; of an earlier one none is used any more.
+    fn pool(&self, function: &Arc<Function>) -> Arc<Pool> {
+        let mut pools = self.pools.lock();
+        if let Some(pool) = pools.get(&function.name)
+            && pool.function.revision == function.revision
+        {
+            return Arc::clone(pool);
+        }
+        let pool = Arc::new(Pool::new(Arc::clone(function), Arc::clone(&self.shared)));
+        if let Some(earlier) = pools.insert(function.name.clone(), Arc::clone(&pool)) {
+            earlier.retire();
+        }
+        pool
+    }
+
+    /// Makes room for an instance of `function`: what is idle goes first where memory is short.
+    fn make_room(&self, function: &Function) {
+        while available_bytes().is_some_and(|available| available < function.memory_bytes) {
+            let pools: Vec<_> = self.pools.lock().values().cloned().collect();
+            if !pools.iter().any(|pool| pool.end_coldest()) {
+                return;
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Runtime for Sandbox {
+    async fn install(&self, name: &str, content: Bytes) -> ports::Result<()> {
+        self.shared.archives.install(name, content).await
+    }
+
+    async fn file(&self, archive: &str, path: &str, bytes_max: usize) -> ports::Result<Option<Bytes>> {
+        self.shared.archives.file(archive, path, bytes_max).await
+    }
+
+    async fn keep_archives(&self, kept: &[String]) -> ports::Result<()> {
+        self.shared.archives.keep(kept).await
+    }
+
+    async fn run(&self, function: &Arc<Function>, invocation: Invocation) -> Result<Ran, Refused> {
+        let pool = self.pool(function);
+        if !pool.has_idle() {
+            self.make_room(function);
+        }
+        pool.run(invocation).await
+    }
+
+    fn retire(&self, function: &str) {
+        let retired = self.pools.lock().remove(function);
+        if let Some(pool) = retired {
+            pool.retire();
+        }
+    }
+
+    async fn lines(&self, function: &str, from: u64, lines_max: usize) -> io::Result<Vec<Line>> {
+        self.shared.logs.lines(function, from, lines_max).await
+    }
+
+    async fn more_lines(&self) {
+        self.shared.logs.more().await;
+    }
+}
+
+/// What the machine could still give, as its kernel estimates.
+fn available_bytes() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kibibytes << 10)
+}

@@ -1,0 +1,77 @@
+//! Calls of the system that no crate wraps without `unsafe`, each behind a function that is sound for whatever it is given.
+//!
+//! Used by the launcher, which is a process of its own with one thread, and for the one descriptor that comes from it.
+
+#![allow(unsafe_code)] // Forking, waiting for anybody, an interface's flags, and descriptors that the kernel hands us.
+
+use std::{
+    io, mem,
+    os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use nix::{
+    sys::socket::{AddressFamily, ControlMessageOwned, RecvMsg, SockFlag, SockType, socket},
+    unistd::{ForkResult, Pid, fork},
+};
+
+/// Descriptor 0, once: none if it was taken before.
+pub(crate) fn take_standard_input() -> Option<OwnedFd> {
+    static IS_TAKEN: AtomicBool = AtomicBool::new(false);
+    if IS_TAKEN.swap(true, Ordering::Relaxed) {
+        return None;
+    }
+    // SAFETY: only the launcher calls this, before it has opened anything: it is what we were started with, and no other
+    // owner of it is ever made.
+    Some(unsafe { OwnedFd::from_raw_fd(0) })
+}
+
+/// Forks. Errors: the system's, and that this process has other threads, whose locks the child would inherit.
+pub(crate) fn forked() -> io::Result<ForkResult> {
+    if std::fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() > 1) {
+        return Err(io::Error::other("a process with several threads is not forked"));
+    }
+    // SAFETY: there is no other thread, so nothing is in the middle of anything in the child.
+    Ok(unsafe { fork() }?)
+}
+
+/// Waits for any child; its wait status as the kernel has it.
+pub(crate) fn wait_for_any() -> io::Result<(Pid, i32)> {
+    let mut status = 0;
+    // SAFETY: the status is ours to be written, and lives as long as the call.
+    let ended = unsafe { libc::waitpid(-1, &raw mut status, 0) };
+    if ended < 0 { Err(io::Error::last_os_error()) } else { Ok((Pid::from_raw(ended), status)) }
+}
+
+/// The first descriptor that came with a message; any others are closed.
+pub(crate) fn received<S>(message: &RecvMsg<'_, '_, S>) -> io::Result<Option<OwnedFd>> {
+    let descriptors = message.cmsgs()?.flat_map(|part| match part {
+        ControlMessageOwned::ScmRights(descriptors) => descriptors,
+        _ => Vec::new(),
+    });
+    // SAFETY: the kernel has just made them for us, and nobody else knows of them.
+    let owned: Vec<_> = descriptors.map(|descriptor| unsafe { OwnedFd::from_raw_fd(descriptor) }).collect();
+    Ok(owned.into_iter().next())
+}
+
+/// Switches on the loopback of this network namespace: in a new one it is off.
+pub(crate) fn raise_loopback() -> io::Result<()> {
+    let socket = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
+    // SAFETY: all zeros is a valid request.
+    let mut request: libc::ifreq = unsafe { mem::zeroed() };
+    for (place, letter) in request.ifr_name.iter_mut().zip(b"lo") {
+        *place = *letter as libc::c_char;
+    }
+    // SAFETY: the descriptor is open, and the request is what this call reads and writes.
+    if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS as _, &raw mut request) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call before has filled in the flags.
+    let flags = unsafe { request.ifr_ifru.ifru_flags };
+    request.ifr_ifru.ifru_flags = flags | libc::IFF_UP as libc::c_short;
+    // SAFETY: as above; this call only reads.
+    if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &raw const request) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}

@@ -1,0 +1,171 @@
+//! An application at rest: a row that says what is deployed, and the archive with its code among the objects.
+//!
+//! The row decides. An archive is put before the row that names it and removed after none does; its name is the digest of
+//! its content, so putting it again changes nothing. What a death in between leaves is an archive that nobody names,
+//! which the next start removes.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use bytes::Bytes;
+use ports::{
+    Condition, Error, Item, Key, Result, Update,
+    key_value::{Outcome, Scan, SharedKeyValue, Test, Value},
+    objects::{
+        ObjectError, ObjectPath, ObjectStore, ObjectStoreExt as _, PutMode, PutOptions, PutPayload, failed,
+    },
+};
+use sha2::{Digest as _, Sha256};
+
+use crate::{event::hexadecimal, manifest::Manifest};
+
+/// The partition of the rows.
+const PARTITION: &str = "landfast.applications";
+/// The folder of the archives.
+const FOLDER: &str = "landfast.applications";
+const PAGE_ITEMS: usize = 100;
+
+const MANIFEST: &str = "manifest";
+const ARCHIVE: &str = "archive";
+const GENERATION: &str = "generation";
+/// What attributes begin with that say of a function's timer when it fires, in milliseconds; 0: never.
+const TIMER: &str = "timer/";
+
+/// What is deployed under a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Deployment {
+    pub(crate) manifest: Manifest,
+    pub(crate) text: String,
+    /// The name of its archive.
+    pub(crate) archive: String,
+    /// Grows with each change.
+    pub(crate) generation: u64,
+    /// Timers that were armed or disarmed at run time, by function.
+    pub(crate) timers: BTreeMap<String, u64>,
+}
+
+/// What the content of an archive is called.
+pub(crate) fn digest(content: &[u8]) -> String {
+    hexadecimal(&Sha256::digest(content))
+}
+
+/// Where deployments are.
+#[derive(Debug)]
+pub(crate) struct Deployments {
+    key_value: SharedKeyValue,
+    objects: Arc<dyn ObjectStore>,
+}
+
+impl Deployments {
+    pub(crate) fn new(key_value: SharedKeyValue, objects: Arc<dyn ObjectStore>) -> Self {
+        Self { key_value, objects }
+    }
+
+    /// All that is deployed, by name.
+    pub(crate) async fn all(&self) -> Result<BTreeMap<String, Deployment>> {
+        let mut all = BTreeMap::new();
+        let mut scan = Scan::partition(Bytes::from_static(PARTITION.as_bytes()), PAGE_ITEMS);
+        loop {
+            let page = self.key_value.scan(&scan).await?.value;
+            for (sort, item) in page.items {
+                let name = String::from_utf8_lossy(&sort).into_owned();
+                let decoded = decode(&item)
+                    .map_err(|why| Error::corrupt(format!("read the application {name:?}: {why}")))?;
+                all.insert(name, decoded);
+            }
+            match page.next {
+                Some(next) => scan.from = next,
+                None => return Ok(all),
+            }
+        }
+    }
+
+    /// Makes `deployment` what is deployed under `name`, durably; not if that is no longer what the caller knew: then false.
+    pub(crate) async fn put(&self, name: &str, deployment: &Deployment, known: Option<u64>) -> Result<bool> {
+        let timers = deployment.timers.iter();
+        let attributes = [
+            (MANIFEST.into(), Value::Bytes(Bytes::from(deployment.text.clone()))),
+            (ARCHIVE.into(), Value::Bytes(Bytes::from(deployment.archive.clone()))),
+            (GENERATION.into(), Value::Integer(deployment.generation as i64)),
+        ]
+        .into_iter()
+        .chain(timers.map(|(name, ms)| ([TIMER, name].concat().into(), Value::Integer(*ms as i64))))
+        .collect();
+        self.change(Update::put(key(name), attributes).when(unchanged(known))).await
+    }
+
+    /// Nothing is deployed under `name` any more; not if that is no longer what the caller knew: then false.
+    pub(crate) async fn delete(&self, name: &str, known: u64) -> Result<bool> {
+        self.change(Update::delete(key(name)).when(unchanged(Some(known)))).await
+    }
+
+    async fn change(&self, update: Update) -> Result<bool> {
+        let updated = self.key_value.update(update).await?;
+        self.key_value.externalize(updated.receipt.point).await?;
+        Ok(matches!(updated.outcome, Outcome::Done(_)))
+    }
+
+    /// Puts an archive under its name.
+    pub(crate) async fn put_archive(&self, name: &str, content: Bytes) -> Result<()> {
+        let create = PutOptions::from(PutMode::Create);
+        match self.objects.put_opts(&path(name), PutPayload::from(content), create).await {
+            Ok(_) | Err(ObjectError::AlreadyExists { .. }) => Ok(()),
+            Err(error) => Err(failed(format!("put the archive {name}"), error)),
+        }
+    }
+
+    /// The content of an archive.
+    pub(crate) async fn archive(&self, name: &str) -> Result<Bytes> {
+        let attempted = || format!("get the archive {name}");
+        let found = self.objects.get(&path(name)).await.map_err(|error| failed(attempted(), error))?;
+        found.bytes().await.map_err(|error| failed(attempted(), error))
+    }
+
+    /// Removes the archive `name`; one that is not there is removed.
+    pub(crate) async fn delete_archive(&self, name: &str) -> Result<()> {
+        match self.objects.delete(&path(name)).await {
+            Ok(()) | Err(ObjectError::NotFound { .. }) => Ok(()),
+            Err(error) => Err(failed(format!("delete the archive {name}"), error)),
+        }
+    }
+
+    /// The names of the archives that are there.
+    pub(crate) async fn archives(&self) -> Result<Vec<String>> {
+        let folder = ObjectPath::from(FOLDER);
+        let listed = self.objects.list_with_delimiter(Some(&folder)).await;
+        let listed = listed.map_err(|error| failed("list the archives".to_owned(), error))?;
+        Ok(listed.objects.iter().filter_map(|object| object.location.filename().map(str::to_owned)).collect())
+    }
+}
+
+fn unchanged(known: Option<u64>) -> Condition {
+    match known {
+        Some(generation) => Condition::attribute(GENERATION, Test::Equals(Value::Integer(generation as i64))),
+        None => Condition::Absent,
+    }
+}
+
+fn key(name: &str) -> Key {
+    Key::new(Bytes::from_static(PARTITION.as_bytes()), Bytes::copy_from_slice(name.as_bytes()))
+}
+
+fn path(archive: &str) -> ObjectPath {
+    ObjectPath::from_iter([FOLDER, archive])
+}
+
+fn decode(item: &Item) -> Result<Deployment, String> {
+    let text = |name: &str| {
+        let bytes = item.bytes(name).ok_or_else(|| format!("it has no {name}"))?;
+        String::from_utf8(bytes.to_vec()).map_err(|error| error.to_string())
+    };
+    let (manifest, archive) = (text(MANIFEST)?, text(ARCHIVE)?);
+    let generation = item.integer(GENERATION).ok_or("it has no generation")? as u64;
+    let timers = item.attributes().iter().filter_map(|(name, value)| {
+        let function = name.as_str().strip_prefix(TIMER)?;
+        match value {
+            Value::Integer(ms) => Some((function.to_owned(), *ms as u64)),
+            _ => None,
+        }
+    });
+    let timers = timers.collect();
+    Ok(Deployment { manifest: Manifest::parse(&manifest)?, text: manifest, archive, generation, timers })
+}

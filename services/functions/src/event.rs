@@ -1,0 +1,190 @@
+//! Events in Lambda's words: what a function is given when a queue, a timer or another function's failure starts it, and
+//! what it says of a batch.
+//!
+//! The shapes are those of AWS's documentation (SQS, EventBridge scheduled events, destinations), so that a handler written
+//! for them runs as it is.
+
+use bytes::Bytes;
+use ports::{Timestamp, queue::Delivery};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+
+/// Region and account of everything that has a name here.
+const PLACE: &str = "us-east-1:000000000000";
+
+/// A batch of `queue`, as SQS gives it.
+pub(crate) fn messages(queue: &str, deliveries: &[Delivery]) -> Bytes {
+    let records: Vec<_> = deliveries.iter().map(|delivery| record(queue, delivery)).collect();
+    encode(&json!({ "Records": records }))
+}
+
+fn record(queue: &str, delivery: &Delivery) -> Value {
+    let Delivery { handle, deduplication, body } = delivery;
+    // What is no text travels in letters, and says so.
+    let (body, attributes) = match std::str::from_utf8(body) {
+        Ok(text) => (text.to_owned(), json!({})),
+        Err(_) => (hexadecimal(body), json!({ "encoding": { "dataType": "String", "stringValue": "hex" } })),
+    };
+    json!({
+        "messageId": message_id(delivery),
+        "receiptHandle": format!("{}/{}", message_id(delivery), handle.attempt),
+        "body": body,
+        "attributes": {
+            "ApproximateReceiveCount": handle.attempt.to_string(),
+            "MessageGroupId": text(&handle.group),
+            "MessageDeduplicationId": deduplication.as_ref().map(|id| text(id)),
+            "SequenceNumber": handle.sequence.0.to_string(),
+        },
+        "messageAttributes": attributes,
+        "eventSource": "aws:sqs",
+        "eventSourceARN": format!("arn:aws:sqs:{PLACE}:{queue}"),
+        "awsRegion": "us-east-1",
+    })
+}
+
+/// The same at every delivery.
+fn message_id(delivery: &Delivery) -> String {
+    format!("{}-{}", text(&delivery.handle.group), delivery.handle.sequence.0)
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Report {
+    #[serde(default)]
+    batch_item_failures: Option<Vec<ItemFailure>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ItemFailure {
+    item_identifier: Option<String>,
+}
+
+/// How many of the batch, from its first on, are done by what the function answered. What it names as failed is not, nor
+/// what is behind that: order is kept. A name that is none of the batch's means that nothing is.
+pub(crate) fn completed(answer: &[u8], deliveries: &[Delivery]) -> usize {
+    let Ok(Report { batch_item_failures: Some(failures) }) = serde_json::from_slice(answer) else {
+        return deliveries.len();
+    };
+    let place = |failure: &ItemFailure| {
+        let id = failure.item_identifier.as_deref()?;
+        deliveries.iter().position(|delivery| message_id(delivery) == id)
+    };
+    failures.iter().map(|failure| place(failure).unwrap_or(0)).min().unwrap_or(deliveries.len())
+}
+
+/// What a timer gives.
+pub(crate) fn scheduled(function: &str, id: &str, now: Timestamp) -> Bytes {
+    encode(&json!({
+        "version": "0",
+        "id": id,
+        "detail-type": "Scheduled Event",
+        "source": "aws.events",
+        "account": "000000000000",
+        "time": instant(now),
+        "region": "us-east-1",
+        "resources": [format!("arn:aws:events:{PLACE}:rule/{function}")],
+        "detail": {},
+    }))
+}
+
+/// What a function is told of an event that another failed for good.
+pub(crate) fn failed(function: &str, id: &str, payload: &[u8], reason: &str, now: Timestamp) -> Bytes {
+    let said = serde_json::from_str(reason).unwrap_or_else(|_| json!({ "errorMessage": reason }));
+    let given = serde_json::from_slice(payload).unwrap_or(Value::Null);
+    encode(&json!({
+        "version": "1.0",
+        "timestamp": instant(now),
+        "requestContext": {
+            "requestId": id,
+            "functionArn": format!("arn:aws:lambda:{PLACE}:function:{function}:$LATEST"),
+            "condition": "RetriesExhausted",
+        },
+        "requestPayload": given,
+        "responseContext": { "executedVersion": "$LATEST", "functionError": "Unhandled" },
+        "responsePayload": said,
+    }))
+}
+
+fn instant(now: Timestamp) -> String {
+    let nanoseconds = i128::from(now.0) * 1_000_000;
+    let time = OffsetDateTime::from_unix_timestamp_nanos(nanoseconds).ok();
+    time.and_then(|time| time.format(&Rfc3339).ok()).unwrap_or_default()
+}
+
+fn text(bytes: &[u8]) -> String {
+    std::str::from_utf8(bytes).map_or_else(|_| hexadecimal(bytes), str::to_owned)
+}
+
+pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
+    let digit = |value: u8| char::from(b"0123456789abcdef"[usize::from(value)]);
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+}
+
+fn encode(value: &Value) -> Bytes {
+    Bytes::from(value.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use ports::queue::{Handle, Sequence};
+
+    use super::*;
+
+    fn delivery(sequence: u64, body: &'static [u8]) -> Delivery {
+        let handle = Handle {
+            group: Bytes::from("g"),
+            sequence: Sequence(sequence),
+            attempt: 2,
+            incarnation: ports::Incarnation::default(),
+        };
+        Delivery { handle, deduplication: None, body: Bytes::from_static(body) }
+    }
+
+    #[test]
+    fn a_batch_reads_as_that_of_sqs() {
+        let event: Value =
+            serde_json::from_slice(&messages("q", &[delivery(7, b"text"), delivery(8, b"\xff")]))
+                .expect("JSON");
+        let records = event["Records"].as_array().expect("a list");
+        assert_eq!((&records[0]["body"], &records[0]["messageId"]), (&json!("text"), &json!("g-7")));
+        assert_eq!(records[0]["attributes"]["ApproximateReceiveCount"], "2");
+        assert_eq!(
+            (&records[1]["body"], &records[1]["messageAttributes"]["encoding"]["stringValue"]),
+            (&json!("ff"), &json!("hex"))
+        );
+    }
+
+    /// A4.
+    #[test]
+    fn what_is_behind_the_first_failure_is_not_done() {
+        let batch = [delivery(1, b""), delivery(2, b""), delivery(3, b"")];
+        for (answer, done) in [
+            ("null", 3),
+            ("{}", 3),
+            (r#"{"batchItemFailures":null}"#, 3),
+            (r#"{"batchItemFailures":[]}"#, 3),
+            ("no JSON", 3),
+            (r#"{"batchItemFailures":[{"itemIdentifier":"g-3"},{"itemIdentifier":"g-2"}]}"#, 1),
+            (r#"{"batchItemFailures":[{"itemIdentifier":"unknown"}]}"#, 0),
+            (r#"{"batchItemFailures":[{"itemIdentifier":null}]}"#, 0),
+        ] {
+            assert_eq!(completed(answer.as_bytes(), &batch), done, "{answer}");
+        }
+    }
+
+    #[test]
+    fn a_failure_carries_what_was_sent_and_what_was_said() {
+        let told = failed("f", "id", br#"{"a":1}"#, r#"{"errorType":"E","errorMessage":"m"}"#, Timestamp(0));
+        let told: Value = serde_json::from_slice(&told).expect("JSON");
+        assert_eq!(
+            (&told["requestPayload"]["a"], &told["responsePayload"]["errorType"]),
+            (&json!(1), &json!("E"))
+        );
+        assert_eq!(told["timestamp"], "1970-01-01T00:00:00Z");
+        let told: Value =
+            serde_json::from_slice(&failed("f", "id", b"\xff", "died", Timestamp(0))).expect("JSON");
+        assert_eq!(told["responsePayload"]["errorMessage"], "died");
+    }
+}

@@ -1,0 +1,78 @@
+//! A deployed function as the Functions port runs it.
+
+use std::sync::{Arc, Weak};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use ports::{
+    Event, Handler,
+    functions::Failure,
+    queue::Delivery,
+    runtime::{FunctionError, Invocation},
+};
+
+use crate::{
+    event,
+    service::{Inner, own_name, request_id},
+};
+
+/// The longest that is kept of why a function failed.
+const REASON_BYTES_MAX: usize = 8 * 1024;
+
+/// Runs whatever is deployed under `name` at the time.
+#[derive(Debug)]
+pub(crate) struct Deployed {
+    pub(crate) name: String,
+    pub(crate) service: Weak<Inner>,
+}
+
+#[async_trait]
+impl Handler for Deployed {
+    async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
+        let service = self.service.upgrade().ok_or_else(|| Failure::new("the server stops"))?;
+        match event {
+            Event::Call { id, payload } => {
+                let id = id.map_or_else(|| service.new_id(), |id| request_id(&id));
+                self.run(&service, id, payload).await
+            }
+            Event::Messages(deliveries) => self.run_batch(&service, &deliveries).await,
+            Event::Timer => {
+                let id = service.new_id();
+                let payload = event::scheduled(&self.name, &id, service.parts.clock.now());
+                self.run(&service, id, payload).await
+            }
+            Event::Failed { function, id, payload, reason } => {
+                let id = id.map_or_else(|| service.new_id(), |id| request_id(&id));
+                let failed = own_name(&function);
+                let payload = event::failed(failed, &id, &payload, &reason, service.parts.clock.now());
+                self.run(&service, id, payload).await
+            }
+        }
+    }
+}
+
+impl Deployed {
+    async fn run(&self, service: &Arc<Inner>, id: String, payload: Bytes) -> Result<Bytes, Failure> {
+        let function = service
+            .function(&self.name)
+            .ok_or_else(|| Failure::new(format!("there is no function {:?} any more", self.name)))?;
+        let invocation = Invocation { id, payload, client_context: None, waits: true };
+        let ran = service.parts.runtime.run(&function, invocation).await;
+        let ran = ran.map_err(|refused| Failure::new(refused.to_string()))?;
+        ran.result.map_err(|FunctionError { payload }| {
+            let said = &payload[..payload.len().min(REASON_BYTES_MAX)];
+            Failure::new(String::from_utf8_lossy(said))
+        })
+    }
+
+    async fn run_batch(&self, service: &Arc<Inner>, deliveries: &[Delivery]) -> Result<Bytes, Failure> {
+        let queue = service.queue_of(&self.name);
+        let payload = event::messages(&queue, deliveries);
+        let answer = self.run(service, service.new_id(), payload).await?;
+        let completed = event::completed(&answer, deliveries);
+        if completed < deliveries.len() {
+            return Err(Failure::after(completed, "it reported a message of its batch as failed"));
+        }
+        Ok(answer)
+    }
+}

@@ -1,0 +1,30 @@
+//! The functions that people deploy: what they are, when they run, what becomes of events that they fail.
+//!
+//! ```text
+//!  manifest      what an application's file says of its functions
+//!  deployment    an application at rest: a row that names an archive
+//!  service       deploying, removing, invoking; puts everything back in place at a start
+//!  port          what other services may have run: effects of transactions
+//!  handler       a deployed function as the Functions port runs it: events and queue batches in Lambda's words ([event])
+//! ```
+//!
+//! Promises
+//! - **A1** A deployment that was answered is there after a crash at any moment, whole; one that was not is there whole or
+//!   not at all. The row decides: the archive is put before it, and what it replaced is removed after.
+//! - **A2** An invocation that waits for its result is run once at most, never repeated by us.
+//! - **A3** An event is run until it succeeds, under one request id, `retries` times more at most; then the function named
+//!   by `on_failure` is told, however long that takes, or the event stays as a dead letter. It never vanishes.
+//! - **A4** A queue's messages reach its function in the order of their groups; what a batch reports as failed, and all
+//!   behind it in its group, is delivered again.
+//! - **A5** A timer that was disarmed stays so over restarts and deployments that do not name it anew.
+//!
+//! From `faaskeeper.txt`, sections 2.2 and 3 (classes of functions; requirements R2 to R4).
+
+mod deployment;
+mod event;
+mod handler;
+pub mod manifest;
+mod port;
+mod service;
+
+pub use service::{Error, Invoked, PAYLOAD_BYTES_MAX, Parts, Result, Service, Summary};

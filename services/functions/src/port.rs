@@ -1,0 +1,65 @@
+//! The Functions port over deployed functions: what other services may have run of what people deploy, by its own name.
+//!
+//! Queues and timers are armed by manifests alone, so those calls are refused here.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use ports::{
+    Error, Functions, Receipt, Result,
+    functions::{FunctionLimits, QueueTrigger},
+};
+
+use crate::service::{EVENT_BYTES_MAX, PREFIX, Service};
+
+const LIMITS: FunctionLimits =
+    FunctionLimits { payload_bytes_max: EVENT_BYTES_MAX, timeout_max: Duration::from_mins(15) };
+
+#[async_trait]
+impl Functions for Service {
+    async fn invoke(&self, function: &str, payload: Bytes) -> Result<Bytes> {
+        let attempted = || format!("invoke the function {function:?}");
+        match Self::invoke(self, function, payload, None).await {
+            Ok(invoked) => invoked.ran.result.map_err(|error| {
+                Error::invalid(format!("{}: {}", attempted(), String::from_utf8_lossy(&error.payload)))
+            }),
+            Err(error) => Err(Error::invalid(attempted()).caused_by(error)),
+        }
+    }
+
+    async fn send(&self, function: &str, id: Option<Bytes>, payload: Bytes) -> Result<Receipt> {
+        if self.function(function).is_none() {
+            return Err(Error::invalid(format!("run {function:?}, which is not deployed")));
+        }
+        self.events().send(&[PREFIX, function].concat(), id, payload).await
+    }
+
+    async fn knows(&self, function: &str) -> Result<bool> {
+        Ok(self.function(function).is_some())
+    }
+
+    async fn arm_queue(&self, trigger: QueueTrigger) -> Result<()> {
+        Err(by_manifest(&trigger.function))
+    }
+
+    async fn disarm_queue(&self, queue: &str) -> Result<()> {
+        Err(by_manifest(queue))
+    }
+
+    async fn arm_timer(&self, function: &str, _: Duration) -> Result<()> {
+        Err(by_manifest(function))
+    }
+
+    async fn disarm_timer(&self, function: &str) -> Result<()> {
+        Err(by_manifest(function))
+    }
+
+    fn limits(&self) -> &FunctionLimits {
+        &LIMITS
+    }
+}
+
+fn by_manifest(of: &str) -> Error {
+    Error::invalid(format!("arm or disarm {of:?}: triggers of deployed functions are set by their manifests"))
+}

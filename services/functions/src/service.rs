@@ -1,0 +1,503 @@
+//! Deploying functions, removing them, invoking them; putting everything back in place at a start.
+//!
+//! What is deployed is known in memory as a whole, so that an invocation asks no store. Deployments change one at a time.
+//! The order of a deployment: the archive is installed here, checked, put among the objects; the row is changed, which
+//! decides; then functions, triggers and timers follow, each of which may be done again; then what nobody names goes.
+
+use std::{collections::BTreeMap, fmt, sync::Arc};
+
+use bytes::Bytes;
+use parking_lot::RwLock;
+use ports::{
+    Clock, Entropy,
+    functions::{Definition, FunctionOptions, QueueTrigger, Register},
+    key_value::SharedKeyValue,
+    objects::ObjectStore,
+    queue::{OnFailure, QueueOptions, SharedQueue},
+    runtime::{Function, Invocation, Line, Ran, Refused, Runtime},
+};
+use serde::Serialize;
+use sha2::{Digest as _, Sha256};
+use std::time::Duration;
+use tokio::sync::Mutex;
+
+use crate::{
+    deployment::{Deployment, Deployments, digest},
+    event::hexadecimal,
+    handler::Deployed,
+    manifest::{FILE_NAME, MANIFEST_BYTES_MAX, Manifest, Table},
+};
+
+/// The longest payload of an invocation whose result is waited for: Lambda's.
+pub const PAYLOAD_BYTES_MAX: usize = 6 * 1024 * 1024;
+/// The longest payload of an event.
+pub(crate) const EVENT_BYTES_MAX: usize = 1024 * 1024;
+/// What begins the names of deployed functions among all that run here.
+pub(crate) const PREFIX: &str = "functions/";
+/// How long an event may wait for a free instance, and for that to start, before that counts as a failed attempt.
+const WAIT_MAX: Duration = Duration::from_secs(70);
+/// How often a message is given to its function before it becomes a dead letter.
+const MESSAGE_ATTEMPTS_MAX: u32 = 16;
+
+/// Why a call was refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// There is no function of this name.
+    #[error("there is no function {0:?}")]
+    NoSuchFunction(String),
+    /// There is no application of this name.
+    #[error("there is no application {0:?}")]
+    NoSuchApplication(String),
+    /// What was given cannot be deployed, or called.
+    #[error("{0}")]
+    Invalid(String),
+    /// It is longer than it may be.
+    #[error("{0} bytes at most")]
+    TooLarge(usize),
+    /// Another application has a function of this name, or the application was changed meanwhile.
+    #[error("{0}")]
+    Conflict(String),
+    /// It was not run.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// A port said no.
+    #[error(transparent)]
+    Port(#[from] ports::Error),
+}
+
+/// What a call came to.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What the service stands on.
+#[derive(Debug, Clone)]
+pub struct Parts {
+    /// Where deployments are.
+    pub key_value: SharedKeyValue,
+    /// Where their archives are.
+    pub objects: Arc<dyn ObjectStore>,
+    /// Where queues are that start functions.
+    pub queue: SharedQueue,
+    /// What a client's queue is called there.
+    pub queue_name: fn(&str) -> String,
+    /// What says when functions run.
+    pub functions: Arc<dyn Register>,
+    /// What runs them.
+    pub runtime: Arc<dyn Runtime>,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+    /// For names that nobody can guess or give twice.
+    pub entropy: Arc<dyn Entropy>,
+}
+
+/// The functions that people deploy.
+#[derive(Debug, Clone)]
+pub struct Service {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) parts: Parts,
+    deployments: Deployments,
+    known: RwLock<BTreeMap<String, Known>>,
+    /// Held by whoever changes what is deployed; what is, by application.
+    changing: Mutex<BTreeMap<String, Deployment>>,
+}
+
+/// A function that is deployed.
+#[derive(Debug, Clone)]
+struct Known {
+    function: Arc<Function>,
+    application: String,
+    table: Table,
+}
+
+/// A deployed function, for lists.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Summary {
+    /// Its name.
+    pub name: String,
+    /// The application it is of.
+    pub application: String,
+    /// Changes with every deployment of it.
+    pub revision: String,
+    /// Its handler.
+    pub handler: String,
+    /// What an instance may use, in MB.
+    pub memory_mb: u64,
+    /// What an invocation may take, in seconds.
+    pub timeout_s: u64,
+    /// Instances at a time.
+    pub concurrency: usize,
+}
+
+/// What came of an invocation.
+#[derive(Debug)]
+pub struct Invoked {
+    /// Its request id.
+    pub id: String,
+    /// What it answered.
+    pub ran: Ran,
+}
+
+impl Service {
+    /// A service that has yet to [start](Self::start).
+    pub fn new(parts: Parts) -> Self {
+        let deployments = Deployments::new(Arc::clone(&parts.key_value), Arc::clone(&parts.objects));
+        let (known, changing) = (RwLock::default(), Mutex::default());
+        Self { inner: Arc::new(Inner { parts, deployments, known, changing }) }
+    }
+
+    /// Puts in place what is deployed, and removes what a death left.
+    pub async fn start(&self) -> Result<()> {
+        let mut changing = self.inner.changing.lock().await;
+        let all = self.inner.deployments.all().await?;
+        for (application, deployment) in &all {
+            let content = self.inner.deployments.archive(&deployment.archive).await?;
+            self.inner.parts.runtime.install(&deployment.archive, content).await?;
+            self.put_in_place(application, deployment).await?;
+        }
+        *changing = all;
+        self.remove_archives(&changing).await
+    }
+
+    /// Makes `content`, a tar compressed by gzip, what is deployed as `application` (A1); returns its functions.
+    ///
+    /// Errors: `Invalid` for what is wrong with it, `Conflict`, `Port`.
+    pub async fn deploy(&self, application: &str, content: Bytes) -> Result<Vec<Summary>> {
+        crate::manifest::check_name("the application", application).map_err(Error::Invalid)?;
+        let mut changing = self.inner.changing.lock().await;
+        let archive = digest(&content);
+        let (text, manifest) = self.unpack(&archive, content.clone()).await?;
+        self.check_owners(application, &manifest)?;
+        let before = changing.get(application).cloned();
+        let generation = before.as_ref().map_or(1, |before| before.generation + 1);
+        let timers = before.as_ref().map(|before| kept_timers(before, &manifest)).unwrap_or_default();
+        let deployment = Deployment { manifest, text, archive, generation, timers };
+        self.inner.deployments.put_archive(&deployment.archive, content).await?;
+        let known = before.as_ref().map(|before| before.generation);
+        if !self.inner.deployments.put(application, &deployment, known).await? {
+            return Err(Error::Conflict(format!("{application:?} was changed meanwhile: deploy it again")));
+        }
+        self.take_away(application, before.as_ref(), Some(&deployment)).await?;
+        self.put_in_place(application, &deployment).await?;
+        changing.insert(application.to_owned(), deployment);
+        self.remove_archives(&changing).await?;
+        Ok(self.functions().into_iter().filter(|function| function.application == application).collect())
+    }
+
+    /// Removes an application with its functions.
+    pub async fn remove(&self, application: &str) -> Result<()> {
+        let mut changing = self.inner.changing.lock().await;
+        let no_such = || Error::NoSuchApplication(application.to_owned());
+        let before = changing.get(application).cloned().ok_or_else(no_such)?;
+        if !self.inner.deployments.delete(application, before.generation).await? {
+            return Err(Error::Conflict(format!("{application:?} was changed meanwhile: remove it again")));
+        }
+        self.take_away(application, Some(&before), None).await?;
+        changing.remove(application);
+        self.remove_archives(&changing).await
+    }
+
+    /// All deployed functions.
+    pub fn functions(&self) -> Vec<Summary> {
+        self.inner.known.read().iter().map(|(name, known)| known.summary(name)).collect()
+    }
+
+    /// A deployed function.
+    pub fn function(&self, name: &str) -> Option<Summary> {
+        self.inner.known.read().get(name).map(|known| known.summary(name))
+    }
+
+    /// Runs a function and waits for its result (A2).
+    pub async fn invoke(
+        &self,
+        name: &str,
+        payload: Bytes,
+        client_context: Option<String>,
+    ) -> Result<Invoked> {
+        let function = self.inner.known_function(name)?;
+        check_payload(&payload, PAYLOAD_BYTES_MAX)?;
+        let id = self.inner.new_id();
+        let invocation = Invocation { id: id.clone(), payload, client_context, waits: false };
+        let ran = self.inner.parts.runtime.run(&function, invocation).await?;
+        Ok(Invoked { id, ran })
+    }
+
+    /// Has a function run some time soon (A3); returns once that is durable, with its request id.
+    pub async fn send(&self, name: &str, payload: Bytes) -> Result<String> {
+        self.inner.known_function(name)?;
+        check_payload(&payload, EVENT_BYTES_MAX)?;
+        let id = self.inner.new_id();
+        let named = Some(Bytes::from(id.clone()));
+        let receipt = self.inner.parts.functions.send(&[PREFIX, name].concat(), named, payload).await?;
+        self.inner.parts.queue.externalize(receipt.point).await?;
+        Ok(id)
+    }
+
+    /// Lines that a function printed, from number `from` on.
+    pub async fn lines(&self, name: &str, from: u64, lines_max: usize) -> Result<Vec<Line>> {
+        self.inner.known_function(name)?;
+        let lines = self.inner.parts.runtime.lines(name, from, lines_max).await;
+        lines.map_err(|error| {
+            let unavailable = ports::ErrorKind::Unavailable { retry_after_ms: None };
+            ports::Error::new(unavailable, "read what a function printed").caused_by(error).into()
+        })
+    }
+
+    /// Ends once more lines of any function are there.
+    pub async fn more_lines(&self) {
+        self.inner.parts.runtime.more_lines().await;
+    }
+
+    /// Has a function's timer fire every `period`, or no more (A5).
+    pub async fn arm(&self, name: &str, period: Option<Duration>) -> Result<()> {
+        let mut changing = self.inner.changing.lock().await;
+        let application = {
+            let known = self.inner.known.read();
+            known.get(name).ok_or_else(|| Error::NoSuchFunction(name.to_owned()))?.application.clone()
+        };
+        let before =
+            changing.get(&application).ok_or_else(|| Error::NoSuchApplication(application.clone()))?;
+        let mut after = before.clone();
+        after.generation += 1;
+        after.timers.insert(name.to_owned(), period.map_or(0, |period| period.as_millis() as u64));
+        if !self.inner.deployments.put(&application, &after, Some(before.generation)).await? {
+            return Err(Error::Conflict(format!("{application:?} was changed meanwhile: try again")));
+        }
+        self.follow_timer(name, period).await?;
+        changing.insert(application, after);
+        Ok(())
+    }
+
+    /// What runs events of functions, under their names there.
+    pub(crate) fn events(&self) -> &dyn Register {
+        &*self.inner.parts.functions
+    }
+
+    /// Ends all instances.
+    pub fn stop(&self) {
+        for name in self.inner.known.read().keys() {
+            self.inner.parts.runtime.retire(name);
+        }
+    }
+
+    async fn unpack(&self, archive: &str, content: Bytes) -> Result<(String, Manifest)> {
+        let runtime = &self.inner.parts.runtime;
+        runtime.install(archive, content).await?;
+        let missing = || Error::Invalid(format!("the archive has no {FILE_NAME}"));
+        let text = runtime.file(archive, FILE_NAME, MANIFEST_BYTES_MAX).await?.ok_or_else(missing)?;
+        let text =
+            String::from_utf8(text.into()).map_err(|_| Error::Invalid("the manifest is no UTF-8".into()))?;
+        let manifest = Manifest::parse(&text).map_err(Error::Invalid)?;
+        Ok((text, manifest))
+    }
+
+    /// A function has one application, and whoever is told of failures is there.
+    fn check_owners(&self, application: &str, manifest: &Manifest) -> Result<()> {
+        let known = self.inner.known.read();
+        for (name, table) in &manifest.functions {
+            if let Some(other) = known.get(name).filter(|known| known.application != application) {
+                let owner = &other.application;
+                return Err(Error::Conflict(format!(
+                    "the function {name:?} is of the application {owner:?}"
+                )));
+            }
+            let is_there = |told: &String| {
+                manifest.functions.contains_key(told)
+                    || known.get(told).is_some_and(|known| known.application != application)
+            };
+            if let Some(told) = table.on_failure.as_ref().filter(|told| !is_there(told)) {
+                return Err(Error::Invalid(format!(
+                    "functions.{name}: on_failure = {told:?} is no function"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes what an application is now what runs.
+    async fn put_in_place(&self, application: &str, deployment: &Deployment) -> Result<()> {
+        let Deployment { manifest, archive, generation, .. } = deployment;
+        let revision = format!("{generation}-{archive}");
+        for (name, table) in &manifest.functions {
+            let function = table.function(name, archive, &revision);
+            let known = Known { function, application: application.to_owned(), table: table.clone() };
+            self.inner.known.write().insert(name.clone(), known);
+            self.register(name, table);
+            for trigger in table.queues() {
+                self.arm_queue(name, trigger).await?;
+            }
+            self.follow_timer(name, deployment.period(name)).await?;
+        }
+        Ok(())
+    }
+
+    fn register(&self, name: &str, table: &Table) {
+        let service = Arc::downgrade(&self.inner);
+        self.inner.parts.functions.register(Definition {
+            name: [PREFIX, name].concat().into(),
+            options: FunctionOptions {
+                timeout: Duration::from_secs(table.timeout_s) + WAIT_MAX,
+                attempts_max: 1 + table.retries,
+                exception_handler: table.on_failure.as_ref().map(|told| [PREFIX, told].concat()),
+            },
+            handler: Arc::new(Deployed { name: name.to_owned(), service }),
+        });
+    }
+
+    async fn arm_queue(&self, name: &str, trigger: &crate::manifest::QueueTrigger) -> Result<()> {
+        let Parts { queue, queue_name, functions, .. } = &self.inner.parts;
+        let queue_at_provider = queue_name(&trigger.queue);
+        let options = QueueOptions {
+            attempts_max: MESSAGE_ATTEMPTS_MAX,
+            on_failure: OnFailure::DeadLetter,
+            ..QueueOptions::default()
+        };
+        queue.create(&queue_at_provider, options).await?;
+        let function = [PREFIX, name].concat();
+        let batch_messages_max = trigger.batch;
+        functions.arm_queue(QueueTrigger { queue: queue_at_provider, function, batch_messages_max }).await?;
+        Ok(())
+    }
+
+    async fn follow_timer(&self, name: &str, period: Option<Duration>) -> Result<()> {
+        let (functions, function) = (&self.inner.parts.functions, [PREFIX, name].concat());
+        match period {
+            Some(period) => functions.arm_timer(&function, period).await?,
+            None => functions.disarm_timer(&function).await?,
+        }
+        Ok(())
+    }
+
+    /// Ends what `before` had and `after` has not.
+    async fn take_away(
+        &self,
+        application: &str,
+        before: Option<&Deployment>,
+        after: Option<&Deployment>,
+    ) -> Result<()> {
+        let Some(before) = before else { return Ok(()) };
+        let functions = &self.inner.parts.functions;
+        for (name, table) in &before.manifest.functions {
+            let now = after.and_then(|after| after.manifest.functions.get(name));
+            for trigger in table.queues() {
+                let is_kept = now.is_some_and(|now| now.queues().any(|kept| kept.queue == trigger.queue));
+                if !is_kept {
+                    functions.disarm_queue(&(self.inner.parts.queue_name)(&trigger.queue)).await?;
+                }
+            }
+            if now.is_none() {
+                functions.disarm_timer(&[PREFIX, name].concat()).await?;
+                self.inner.known.write().retain(|known, of| known != name || of.application != application);
+                self.inner.parts.runtime.retire(name);
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the archives that nothing names, here and among the objects.
+    async fn remove_archives(&self, all: &BTreeMap<String, Deployment>) -> Result<()> {
+        let kept: Vec<_> = all.values().map(|deployment| deployment.archive.clone()).collect();
+        for archive in self.inner.deployments.archives().await? {
+            if !kept.contains(&archive) {
+                self.inner.deployments.delete_archive(&archive).await?;
+            }
+        }
+        self.inner.parts.runtime.keep_archives(&kept).await?;
+        Ok(())
+    }
+}
+
+/// Timers that were set at run time stay as they are where the manifest says of them what it said before.
+fn kept_timers(before: &Deployment, manifest: &Manifest) -> BTreeMap<String, u64> {
+    let said = |manifest: &Manifest, name: &str| manifest.functions.get(name).map(Table::period);
+    let timers = before.timers.iter();
+    let kept = timers.filter(|(name, _)| said(&before.manifest, name) == said(manifest, name));
+    kept.map(|(name, ms)| (name.clone(), *ms)).collect()
+}
+
+impl Deployment {
+    /// When the timer of `function` fires, if it does.
+    fn period(&self, function: &str) -> Option<Duration> {
+        match self.timers.get(function) {
+            Some(0) => None,
+            Some(ms) => Some(Duration::from_millis(*ms)),
+            None => self.manifest.functions.get(function)?.period(),
+        }
+    }
+}
+
+impl Known {
+    fn summary(&self, name: &str) -> Summary {
+        Summary {
+            name: name.to_owned(),
+            application: self.application.clone(),
+            revision: self.function.revision.clone(),
+            handler: self.function.handler.clone(),
+            memory_mb: self.table.memory_mb,
+            timeout_s: self.table.timeout_s,
+            concurrency: self.table.concurrency,
+        }
+    }
+}
+
+impl Inner {
+    /// What is deployed under `name`.
+    pub(crate) fn function(&self, name: &str) -> Option<Arc<Function>> {
+        self.known.read().get(name).map(|known| Arc::clone(&known.function))
+    }
+
+    fn known_function(&self, name: &str) -> Result<Arc<Function>> {
+        self.function(name).ok_or_else(|| Error::NoSuchFunction(name.to_owned()))
+    }
+
+    /// The queue that starts `name`, as its application calls it; of several the first.
+    pub(crate) fn queue_of(&self, name: &str) -> String {
+        let known = self.known.read();
+        let queue = known.get(name).and_then(|known| known.table.queues().next());
+        queue.map(|queue| queue.queue.clone()).unwrap_or_default()
+    }
+
+    /// A request id that nobody has.
+    pub(crate) fn new_id(&self) -> String {
+        let bits =
+            u128::from(self.parts.entropy.next_u64()) << 64 | u128::from(self.parts.entropy.next_u64());
+        uuid(bits.to_be_bytes()).to_string()
+    }
+}
+
+/// A function as its application calls it.
+pub(crate) fn own_name(name: &str) -> &str {
+    name.strip_prefix(PREFIX).unwrap_or(name)
+}
+
+/// The request id of what somebody calls `id`: itself if it can stand in a header.
+pub(crate) fn request_id(id: &[u8]) -> String {
+    match std::str::from_utf8(id) {
+        Ok(text) if text.len() <= 64 && !text.is_empty() && text.bytes().all(is_plain) => text.to_owned(),
+        _ => {
+            let digest = Sha256::digest(id);
+            let mut bits = [0; 16];
+            bits.copy_from_slice(&digest[..16]);
+            uuid(bits).to_string()
+        }
+    }
+}
+
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte)
+}
+
+/// 16 bytes as a random UUID (RFC 9562, version 4) is written.
+fn uuid(mut bits: [u8; 16]) -> impl fmt::Display {
+    bits[6] = bits[6] & 0x0f | 0x40;
+    bits[8] = bits[8] & 0x3f | 0x80;
+    let digits = hexadecimal(&bits);
+    [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]].join("-")
+}
+
+fn check_payload(payload: &[u8], bytes_max: usize) -> Result<()> {
+    if payload.len() > bytes_max { Err(Error::TooLarge(bytes_max)) } else { Ok(()) }
+}

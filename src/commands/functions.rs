@@ -1,0 +1,283 @@
+//! `landfast functions`: deploying, running and listening to functions of a running server.
+//!
+//! What is deployed is packed here: the manifest and the folders that it names, with what their `requirements.txt` ask for
+//! installed beside them. The server never reads a path of whoever deploys.
+
+mod package;
+
+use std::{
+    fmt::Write as _,
+    io::{self, IsTerminal as _, Read as _, Write as _},
+    path::PathBuf,
+    process::ExitCode,
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail};
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use clap::{Args, Subcommand};
+use ports::runtime::Line;
+use serde::Deserialize;
+
+use super::request::{Request, Target};
+
+/// How long a deployment may take: it is sent, unpacked and made durable.
+const DEPLOY_MAX: Duration = Duration::from_mins(2);
+/// How long an invocation may take: as long as a function may, and its start.
+const INVOKE_MAX: Duration = Duration::from_secs(930);
+/// How long one request waits for lines, as the server has it, in seconds.
+const WAIT_S: u64 = 5;
+
+/// What to do with functions.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Deploy the functions of an application; what it had before and has no more is removed
+    Deploy(Deploy),
+    /// Run a function and print its result; exits 1 if it fails
+    Invoke(Invoke),
+    /// Print what a function has printed
+    Logs(Logs),
+    /// List the deployed functions
+    List(List),
+    /// Remove an application with its functions
+    Remove(Remove),
+}
+
+/// What to deploy.
+#[derive(Debug, Args)]
+pub(crate) struct Deploy {
+    #[command(flatten)]
+    target: Target,
+    /// The application's manifest
+    #[arg(value_name = "APP.toml")]
+    manifest: PathBuf,
+    /// Deploy again whenever the manifest or its code changes, until Ctrl-C
+    #[arg(long)]
+    watch: bool,
+    /// Print the server's JSON as it is
+    #[arg(long)]
+    json: bool,
+}
+
+/// What to run.
+#[derive(Debug, Args)]
+pub(crate) struct Invoke {
+    #[command(flatten)]
+    target: Target,
+    /// The function
+    name: String,
+    /// What it is given; `-` reads it from stdin
+    #[arg(long, value_name = "JSON", default_value = "{}")]
+    payload: String,
+    /// Have it run some time soon, with its retries, and print its request id
+    #[arg(long)]
+    event: bool,
+    /// Show what it printed, on stderr
+    #[arg(long)]
+    log: bool,
+}
+
+/// What to print.
+#[derive(Debug, Args)]
+pub(crate) struct Logs {
+    #[command(flatten)]
+    target: Target,
+    /// The function
+    name: String,
+    /// Go on with what it prints from now on, until Ctrl-C
+    #[arg(long, short)]
+    follow: bool,
+    /// Print one JSON object per line
+    #[arg(long)]
+    json: bool,
+}
+
+/// How to show the list.
+#[derive(Debug, Args)]
+pub(crate) struct List {
+    #[command(flatten)]
+    target: Target,
+    /// Print the server's JSON as it is
+    #[arg(long)]
+    json: bool,
+}
+
+/// What to remove.
+#[derive(Debug, Args)]
+pub(crate) struct Remove {
+    #[command(flatten)]
+    target: Target,
+    /// The application
+    application: String,
+}
+
+/// A function as the server lists it.
+#[derive(Debug, Deserialize)]
+struct Listed {
+    name: String,
+    application: String,
+    handler: String,
+    memory_mb: u64,
+    timeout_s: u64,
+    concurrency: usize,
+}
+
+#[derive(Debug, Deserialize)]
+struct Lines {
+    lines: Vec<Line>,
+    next: u64,
+}
+
+/// Runs the command.
+pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Deploy(deploy) => deploy.run(),
+        Command::Invoke(invoke) => invoke.run(),
+        Command::Logs(logs) => logs.run(),
+        Command::List(list) => list.run(),
+        Command::Remove(remove) => remove.run(),
+    }
+}
+
+impl Deploy {
+    fn run(&self) -> anyhow::Result<ExitCode> {
+        let mut deployed = self.deploy()?;
+        if !self.watch {
+            return Ok(ExitCode::SUCCESS);
+        }
+        loop {
+            let changed = package::wait_for_change(&self.manifest, &deployed)?;
+            match self.deploy() {
+                Ok(now) => deployed = now,
+                // It is being edited: what is deployed stays, and the next change is tried.
+                Err(error) => {
+                    super::print(&format!("not deployed: {error:#}\n"))?;
+                    deployed = changed;
+                }
+            }
+        }
+    }
+
+    /// Deploys what is there now, and returns what that was.
+    fn deploy(&self) -> anyhow::Result<package::State> {
+        let state = package::State::of(&self.manifest)?;
+        let package = package::Package::make(&self.manifest)?;
+        let path = format!("/v1/applications/{}", package.name);
+        let request =
+            Request { method: "PUT", body: &package.content, wait_max: DEPLOY_MAX, ..Request::get(&path) };
+        let answer = self.target.ask(&request)?.accepted(&self.target, &path)?;
+        if self.json {
+            super::print(&format!("{}\n", String::from_utf8_lossy(&answer.body)))?;
+        } else {
+            let functions: Vec<Listed> = listed(&answer.body)?;
+            let names: Vec<_> = functions.iter().map(|function| function.name.as_str()).collect();
+            let kilobytes = package.content.len().div_ceil(1024);
+            super::print(&format!("deployed {} ({kilobytes} KiB): {}\n", package.name, names.join(", ")))?;
+        }
+        Ok(state)
+    }
+}
+
+impl Invoke {
+    fn run(&self) -> anyhow::Result<ExitCode> {
+        let payload = if self.payload == "-" {
+            let mut payload = Vec::new();
+            io::stdin().read_to_end(&mut payload).context("read the payload from stdin")?;
+            payload
+        } else {
+            self.payload.clone().into_bytes()
+        };
+        let path = format!("/2015-03-31/functions/{}/invocations", self.name);
+        let kind = if self.event { "Event" } else { "RequestResponse" };
+        let log = if self.log { "Tail" } else { "None" };
+        let headers = [("X-Amz-Invocation-Type", kind), ("X-Amz-Log-Type", log)];
+        let request =
+            Request { method: "POST", path: &path, headers: &headers, body: &payload, wait_max: INVOKE_MAX };
+        let answer = self.target.ask(&request)?.accepted(&self.target, &path)?;
+        if let Some(log) = answer.header("x-amz-log-result") {
+            let log = BASE64_STANDARD.decode(log).context("the log is no base64")?;
+            // Where nobody can be shown the log, the result is still printed.
+            let _ = io::stderr().write_all(&log);
+        }
+        if self.event {
+            let id = answer.header("x-amzn-requestid").unwrap_or_default();
+            return super::print(&format!("{id}\n"));
+        }
+        let failed = answer.header("x-amz-function-error").is_some();
+        super::print(&format!("{}\n", String::from_utf8_lossy(&answer.body)))?;
+        Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    }
+}
+
+impl Logs {
+    fn run(&self) -> anyhow::Result<ExitCode> {
+        let mut next = 0;
+        loop {
+            let wait = if self.follow { WAIT_S } else { 0 };
+            let path = format!("/v1/functions/{}/logs?from={next}&wait={wait}", self.name);
+            let request = Request { wait_max: Duration::from_secs(2 * WAIT_S), ..Request::get(&path) };
+            let answer = self.target.ask(&request)?.accepted(&self.target, &path)?;
+            let Lines { lines, next: behind } =
+                serde_json::from_slice(&answer.body).context("the answer is not a list of lines")?;
+            if lines.is_empty() && !self.follow {
+                return Ok(ExitCode::SUCCESS);
+            }
+            for line in &lines {
+                super::print(&self.shown(line)?)?;
+            }
+            next = behind;
+        }
+    }
+
+    fn shown(&self, line: &Line) -> anyhow::Result<String> {
+        if self.json {
+            return Ok(format!("{}\n", serde_json::to_string(line)?));
+        }
+        let seconds = line.at_ms / 1000 % 86_400;
+        let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+        let time = format!("{hours:02}:{minutes:02}:{seconds:02}.{:03}", line.at_ms % 1000);
+        let text = if io::stdout().is_terminal() { printable(&line.text) } else { line.text.clone() };
+        Ok(format!("{time} {:.8} {text}\n", if line.id.is_empty() { "-" } else { &line.id }))
+    }
+}
+
+/// Without what would drive a terminal: a function prints what it was sent.
+fn printable(text: &str) -> String {
+    text.chars()
+        .map(|letter| if letter.is_control() && letter != '\t' { '\u{fffd}' } else { letter })
+        .collect()
+}
+
+impl List {
+    fn run(&self) -> anyhow::Result<ExitCode> {
+        let body = self.target.get("/v1/functions")?;
+        if self.json {
+            return super::print(&format!("{body}\n"));
+        }
+        let functions = listed(body.as_bytes())?;
+        let mut text = String::new();
+        for Listed { name, application, handler, memory_mb, timeout_s, concurrency } in functions {
+            writeln!(
+                text,
+                "{name:<24} {application:<16} {handler:<24} {memory_mb:>6} MB {timeout_s:>4} s  {concurrency} at a time"
+            )?;
+        }
+        super::print(&text)
+    }
+}
+
+impl Remove {
+    fn run(&self) -> anyhow::Result<ExitCode> {
+        let path = format!("/v1/applications/{}", self.application);
+        let request = Request { method: "DELETE", wait_max: DEPLOY_MAX, ..Request::get(&path) };
+        self.target.ask(&request)?.accepted(&self.target, &path)?;
+        super::print(&format!("removed {}\n", self.application))
+    }
+}
+
+fn listed(body: &[u8]) -> anyhow::Result<Vec<Listed>> {
+    match serde_json::from_slice(body) {
+        Ok(listed) => Ok(listed),
+        Err(error) => bail!("the answer is not a list of functions: {error}"),
+    }
+}

@@ -1,0 +1,186 @@
+//! An application packed for its deployment: its manifest and the folders that it names, as a tar compressed by gzip.
+//!
+//! The same files give the same bytes, so that deploying again what is deployed changes nothing.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::{Duration, SystemTime},
+};
+
+use anyhow::{Context as _, ensure};
+use flate2::{Compression, GzBuilder};
+use functions::manifest::{FILE_NAME, Kind, Manifest};
+use tar::{Builder, Header, HeaderMode};
+
+/// The longest package that is sent: as the server's limit.
+const PACKAGE_BYTES_MAX: usize = 64 << 20;
+/// What a Python function needs beside its code.
+const REQUIREMENTS: &str = "requirements.txt";
+/// What nobody deploys.
+const LEFT_OUT: [&str; 4] = ["__pycache__", ".git", ".venv", ".DS_Store"];
+/// How often files are looked at for changes.
+const LOOK_EVERY: Duration = Duration::from_millis(300);
+
+/// What is sent.
+#[derive(Debug)]
+pub(super) struct Package {
+    /// What the application is called.
+    pub(super) name: String,
+    pub(super) content: Vec<u8>,
+}
+
+/// When each of an application's files was last changed, and how long it was.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct State(Vec<(PathBuf, Option<SystemTime>, u64)>);
+
+impl Package {
+    /// Packs the application whose manifest lies at `path`.
+    pub(super) fn make(path: &Path) -> anyhow::Result<Self> {
+        let (text, manifest) = read(path)?;
+        let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+        let name = manifest.name.clone().unwrap_or(stem);
+        let mut content = Vec::new();
+        let encoder = GzBuilder::new().mtime(0).write(&mut content, Compression::default());
+        let mut builder = Builder::new(encoder);
+        builder.mode(HeaderMode::Deterministic);
+        builder.follow_symlinks(false);
+        let mut header = Header::new_gnu();
+        header.set_size(text.len() as u64);
+        header.set_mode(0o644);
+        builder.append_data(&mut header, FILE_NAME, text.as_bytes())?;
+        let home = folder_of(path);
+        let folders: BTreeSet<_> = manifest.functions.values().map(|table| table.code.as_str()).collect();
+        for folder in outermost(&folders) {
+            append(&mut builder, &home.join(folder), Path::new(folder))?;
+        }
+        for folder in folders {
+            install_requirements(&mut builder, &manifest, &home, folder)?;
+        }
+        builder.into_inner()?.finish()?;
+        ensure!(
+            content.len() <= PACKAGE_BYTES_MAX,
+            "{}: packed it has {} bytes, and {PACKAGE_BYTES_MAX} at most may be deployed",
+            path.display(),
+            content.len()
+        );
+        Ok(Self { name, content })
+    }
+}
+
+impl State {
+    /// The state of the application whose manifest lies at `path`.
+    pub(super) fn of(path: &Path) -> anyhow::Result<Self> {
+        let (_, manifest) = read(path)?;
+        let home = folder_of(path);
+        let folders: BTreeSet<_> = manifest.functions.values().map(|table| table.code.as_str()).collect();
+        let mut files = vec![path.to_owned()];
+        for folder in outermost(&folders) {
+            files_in(&home.join(folder), &mut files)?;
+        }
+        files.sort();
+        let state = |path: PathBuf| {
+            let metadata = fs::symlink_metadata(&path).ok();
+            let length = metadata.as_ref().map_or(0, fs::Metadata::len);
+            (path, metadata.and_then(|metadata| metadata.modified().ok()), length)
+        };
+        Ok(Self(files.into_iter().map(state).collect()))
+    }
+}
+
+/// Returns once the application is no longer as it was, with what it is then.
+pub(super) fn wait_for_change(path: &Path, was: &State) -> anyhow::Result<State> {
+    loop {
+        std::thread::sleep(LOOK_EVERY);
+        match State::of(path) {
+            Ok(now) if now != *was => return Ok(now),
+            // In the middle of an edit; it is looked at again.
+            _ => {}
+        }
+    }
+}
+
+fn read(path: &Path) -> anyhow::Result<(String, Manifest)> {
+    let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    let manifest = Manifest::parse(&text).map_err(anyhow::Error::msg);
+    let manifest = manifest.with_context(|| path.display().to_string())?;
+    Ok((text, manifest))
+}
+
+fn folder_of(path: &Path) -> PathBuf {
+    path.parent().map(Path::to_owned).unwrap_or_default()
+}
+
+/// Without folders that lie in others of them.
+fn outermost<'a>(folders: &BTreeSet<&'a str>) -> Vec<&'a str> {
+    let is_in_another =
+        |folder: &str| folders.iter().any(|other| *other != folder && Path::new(folder).starts_with(other));
+    folders.iter().copied().filter(|folder| !is_in_another(folder)).collect()
+}
+
+fn append<W: std::io::Write>(builder: &mut Builder<W>, from: &Path, to: &Path) -> anyhow::Result<()> {
+    let mut files = Vec::new();
+    files_in(from, &mut files)?;
+    files.sort();
+    for file in files {
+        let inside = file.strip_prefix(from).expect("it was found there");
+        let place = to.join(inside);
+        let place: PathBuf = place.components().filter(|part| part.as_os_str() != ".").collect();
+        builder.append_path_with_name(&file, place).with_context(|| file.display().to_string())?;
+    }
+    Ok(())
+}
+
+/// All files below `folder`.
+fn files_in(folder: &Path, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
+    let entries =
+        fs::read_dir(folder).with_context(|| format!("{}: the folder with code", folder.display()))?;
+    for entry in entries {
+        let entry = entry?;
+        if LEFT_OUT.iter().any(|name| entry.file_name() == *name) {
+            continue;
+        }
+        if entry.file_type()?.is_dir() {
+            files_in(&entry.path(), files)?;
+        } else {
+            files.push(entry.path());
+        }
+    }
+    Ok(())
+}
+
+/// Installs what the `requirements.txt` in `folder` asks for beside the code there.
+fn install_requirements<W: std::io::Write>(
+    builder: &mut Builder<W>,
+    manifest: &Manifest,
+    home: &Path,
+    folder: &str,
+) -> anyhow::Result<()> {
+    let requirements = home.join(folder).join(REQUIREMENTS);
+    let python =
+        manifest.functions.values().find(|table| table.code == folder && table.runtime == Kind::Python3);
+    let Some(python) = python.filter(|_| requirements.is_file()) else { return Ok(()) };
+    let python = python.python.clone().unwrap_or_else(|| "python3".into());
+    let installed = std::env::temp_dir().join(format!("landfast-requirements-{}", std::process::id()));
+    if installed.exists() {
+        fs::remove_dir_all(&installed)?;
+    }
+    let output = Command::new(&python)
+        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile", "--target"])
+        .arg(&installed)
+        .arg("--requirement")
+        .arg(&requirements)
+        .output()
+        .with_context(|| format!("{} -m pip", python.display()))?;
+    ensure!(
+        output.status.success(),
+        "{}: pip could not install it: {}",
+        requirements.display(),
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    let appended = append(builder, &installed, Path::new(folder));
+    fs::remove_dir_all(&installed)?;
+    appended
+}

@@ -1,0 +1,135 @@
+"""An application of functions for the tests: written to a folder, deployed by the real program, called by boto3."""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import textwrap
+import threading
+
+import boto3
+import botocore.config
+
+COMMAND_SECONDS = 60
+
+
+class Application:
+    """Functions in a folder of their own, and a server to deploy them to."""
+
+    def __init__(self, folder, server, name="shop"):
+        self.folder = pathlib.Path(folder)
+        self.server = server
+        self.name = name
+        self.tables = {}
+        (self.folder / "code").mkdir(parents=True, exist_ok=True)
+
+    @property
+    def address(self):
+        return re.search(r"http=(\S+)", self.server.ready_line()).group(1)
+
+    def file(self, name, text, mode=0o644):
+        """A file of the code."""
+        path = self.folder / "code" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+        path.chmod(mode)
+
+    def function(self, name, text=None, **table):
+        """A function; `text` is the body of the module of its name, whose `handler` it is."""
+        if text is not None:
+            self.file(f"{name}.py", text)
+        self.tables[name] = {"runtime": "python3", "code": "code", "handler": f"{name}.handler", **table}
+
+    def write(self):
+        """Writes the manifest and returns its path."""
+        lines = [f'name = "{self.name}"']
+        for name, table in self.tables.items():
+            lines.append(f"[functions.{name}]")
+            lines += [f"{key} = {toml(value)}" for key, value in table.items()]
+        path = self.folder / "app.toml"
+        path.write_text("\n".join(lines) + "\n")
+        return path
+
+    def deploy(self):
+        """Deploys it; fails as the command does."""
+        answer = self.command("functions", "deploy", str(self.write()))
+        assert answer.returncode == 0, answer.stderr
+        return answer.stdout
+
+    def command(self, *arguments, **options):
+        """Runs the program as a client of the server."""
+        environment = {**os.environ, "LANDFAST_URL": f"http://{self.address}"}
+        command = [self.server.program, *arguments]
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=COMMAND_SECONDS, **options
+        )
+
+    def client(self):
+        """A boto3 client that repeats nothing."""
+        config = botocore.config.Config(retries={"total_max_attempts": 1}, read_timeout=COMMAND_SECONDS)
+        return boto3.client(
+            "lambda", endpoint_url=f"http://{self.address}", region_name="us-east-1",
+            aws_access_key_id="none", aws_secret_access_key="none", config=config,
+        )
+
+    def call(self, name, event=None, **options):
+        """What a function answers: its result, or what it failed with."""
+        answer = self.client().invoke(FunctionName=name, Payload=json.dumps(event or {}), **options)
+        result = json.loads(answer["Payload"].read())
+        return Failed(result) if "FunctionError" in answer else result
+
+    def lines(self, name):
+        """What a function has printed."""
+        answer = self.command("functions", "logs", name, "--json")
+        assert answer.returncode == 0, answer.stderr
+        return [json.loads(line)["text"] for line in answer.stdout.splitlines()]
+
+
+class Failed:
+    """A function's failure."""
+
+    def __init__(self, result):
+        self.type = result["errorType"]
+        self.message = result["errorMessage"]
+
+    def __repr__(self):
+        return f"{self.type}: {self.message}"
+
+
+def toml(value):
+    """A value as TOML has it: tables inline, the rest as JSON."""
+    if isinstance(value, dict):
+        return "{ %s }" % ", ".join(f"{key} = {toml(inner)}" for key, inner in value.items())
+    if isinstance(value, list):
+        return "[%s]" % ", ".join(toml(inner) for inner in value)
+    return json.dumps(value)
+
+
+def code_of(failure):
+    """The status and the code of a refusal."""
+    response = failure.value.response
+    return response["ResponseMetadata"]["HTTPStatusCode"], response["Error"]["Code"]
+
+
+def processes(words):
+    """The processes of the machine whose command line has these words."""
+    found = []
+    for entry in pathlib.Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if words in (entry / "cmdline").read_text():
+                    found.append(int(entry.name))
+            except OSError:
+                pass
+    return found
+
+
+def has_stood_still(process, seconds=0.2):
+    """Whether none of a process's threads has run for a while."""
+    def ran():
+        return [(task / "schedstat").read_text().split()[0] for task in pathlib.Path(f"/proc/{process}/task").iterdir()]
+
+    before = ran()
+    threading.Event().wait(seconds)
+    return before == ran()

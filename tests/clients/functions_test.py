@@ -1,0 +1,473 @@
+"""Functions as real processes, called as people call Lambda."""
+
+import base64
+import http.client
+import json
+import pathlib
+import shutil
+import sys
+
+import botocore.exceptions
+import pytest
+
+import application
+import http_api
+import waiting
+
+ECHO = """
+    import os
+    def handler(event, context):
+        print("printed", event)
+        return {"event": event, "id": context.aws_request_id, "left": context.get_remaining_time_in_millis(),
+                "name": context.function_name, "memory": context.memory_limit_in_mb}
+"""
+
+
+@pytest.fixture
+def apps(tmp_path, own_server):
+    """An application on a server of its own."""
+    if type(own_server).__name__ != "Landfast":
+        pytest.skip("functions are tested on the embedded store")
+    return application.Application(tmp_path / "app", own_server)
+
+
+def boto3_invokes_a_python_function_and_reads_its_log(apps):
+    """A2, U1, U5."""
+    apps.function("echo", ECHO, memory_mb=256)
+    assert "echo" in apps.deploy()
+    answer = apps.client().invoke(FunctionName="echo", Payload=b'{"a": [1, "\\u00e4"]}', LogType="Tail")
+    result = json.loads(answer["Payload"].read())
+    assert (answer["StatusCode"], answer["ExecutedVersion"]) == (200, "$LATEST")
+    assert result["event"] == {"a": [1, "ä"]} and result["name"] == "echo" and result["memory"] == "256"
+    assert 0 < result["left"] <= 30_000
+    assert answer["ResponseMetadata"]["RequestId"] == result["id"]
+    log = base64.b64decode(answer["LogResult"]).decode()
+    assert f"START RequestId: {result['id']}" in log and "printed {'a': [1, 'ä']}" in log
+    assert "REPORT RequestId:" in log and "Init Duration" in log
+    again = apps.call("arn:aws:lambda:us-east-1:000000000000:function:echo:$LATEST", {"b": 1})
+    assert again["event"] == {"b": 1}
+    assert len([line for line in apps.lines("echo") if line.startswith("printed")]) == 2
+
+
+def what_cannot_be_invoked_is_refused_in_lambdas_words(apps):
+    apps.function("echo", ECHO)
+    apps.deploy()
+    client = apps.client()
+    with pytest.raises(botocore.exceptions.ClientError) as failure:
+        client.invoke(FunctionName="nobody")
+    assert application.code_of(failure) == (404, "ResourceNotFoundException")
+    with pytest.raises(botocore.exceptions.ClientError) as failure:
+        client.invoke(FunctionName="echo", Qualifier="7")
+    assert application.code_of(failure) == (404, "ResourceNotFoundException")
+    with pytest.raises(botocore.exceptions.ClientError) as failure:
+        client.invoke(FunctionName="echo", Payload=b"{no json")
+    assert application.code_of(failure) == (400, "InvalidRequestContentException")
+    with pytest.raises(botocore.exceptions.ClientError) as failure:
+        client.invoke(FunctionName="echo", Payload=b'"%s"' % (b"x" * 6_300_000))
+    assert application.code_of(failure) == (413, "RequestTooLargeException")
+    assert client.invoke(FunctionName="echo", InvocationType="DryRun")["StatusCode"] == 204
+    with pytest.raises(botocore.exceptions.ClientError) as failure:
+        client.invoke(FunctionName="nobody", InvocationType="DryRun")
+    assert application.code_of(failure) == (404, "ResourceNotFoundException")
+
+
+def a_function_that_is_at_work_is_throttled_and_others_are_not(apps):
+    apps.function("waits", """
+        import pathlib, time
+        def handler(event, context):
+            print("at work", flush=True)
+            time.sleep(2)
+    """, concurrency=1)
+    apps.function("echo", ECHO)
+    apps.deploy()
+
+    def throttled():
+        waiting.until(lambda: "at work" in apps.lines("waits"), "the first call to be at work")
+        with pytest.raises(botocore.exceptions.ClientError) as failure:
+            apps.client().invoke(FunctionName="waits")
+        assert application.code_of(failure) == (429, "TooManyRequestsException")
+        return apps.call("echo")
+
+    first, second = waiting.together(lambda: apps.call("waits"), throttled)
+    assert first is None and second["name"] == "echo"
+
+
+def an_exception_is_the_callers_to_read_and_the_instance_goes_on(apps):
+    apps.function("fails", """
+        import os
+        def handler(event, context):
+            if event.get("exit"):
+                os._exit(event["exit"])
+            if event.get("raise"):
+                raise KeyError(event["raise"])
+            return os.getpid()
+    """)
+    apps.deploy()
+    process = apps.call("fails")
+    failed = apps.call("fails", {"raise": "x"})
+    assert (failed.type, failed.message) == ("KeyError", "'x'")
+    assert apps.call("fails") == process
+    failed = apps.call("fails", {"exit": 3})
+    assert failed.type == "Runtime.ExitError" and "exit status 3" in failed.message
+    assert isinstance(apps.call("fails"), int)
+
+
+def a_function_that_cannot_be_imported_says_why(apps):
+    apps.function("broken", "import no_such_module\n")
+    apps.deploy()
+    failed = apps.call("broken")
+    assert failed.type == "Runtime.ImportModuleError" and "no_such_module" in failed.message
+
+
+def the_clouds_own_python_client_runs_the_same_function(apps):
+    apps.function("echo", ECHO, python=sys.executable)
+    apps.function("whose", """
+        import sys
+        def handler(event, context):
+            return ["awslambdaric" in sys.modules, type(context).__module__]
+    """, python=sys.executable)
+    apps.deploy()
+    assert apps.call("echo", {"a": 1})["event"] == {"a": 1}
+    assert apps.call("whose")[0] is True
+
+
+def a_node_function_runs(apps):
+    if shutil.which("node") is None:
+        pytest.skip("node is not installed")
+    apps.file("app.mjs", """
+        export const handler = async (event, context) => {
+          console.log("printed", event);
+          if (event.fail) throw new TypeError("on purpose");
+          return { event, id: context.awsRequestId, left: context.getRemainingTimeInMillis() };
+        };
+    """)
+    apps.file("old.js", "exports.handler = (event, context, callback) => callback(null, { doubled: event.n * 2 });\n")
+    apps.function("modern", runtime="node", handler="app.handler", memory_mb=256)
+    apps.function("old", runtime="node", handler="old.handler", memory_mb=256)
+    apps.deploy()
+    assert apps.call("modern", {"a": 1})["event"] == {"a": 1}
+    failed = apps.call("modern", {"fail": True})
+    assert (failed.type, failed.message) == ("TypeError", "on purpose")
+    assert apps.call("old", {"n": 21}) == {"doubled": 42}
+
+
+def any_executable_that_speaks_the_runtime_api_is_a_function(apps):
+    apps.file("bootstrap", """\
+        #!/usr/bin/perl
+        use strict; use IO::Socket::INET;
+        sub ask {
+            my $socket = IO::Socket::INET->new($ENV{AWS_LAMBDA_RUNTIME_API}) or exit 1;
+            print $socket $_[0]; my $answer = join("", <$socket>); return $answer;
+        }
+        for (;;) {
+            my $next = ask("GET /2018-06-01/runtime/invocation/next HTTP/1.0\\r\\n\\r\\n");
+            my ($id) = $next =~ /request-id: (\\S+)/i or exit 0;
+            my ($event) = $next =~ /\\r\\n\\r\\n(.*)/s;
+            my $body = "{\\"perl\\":$event}";
+            ask("POST /2018-06-01/runtime/invocation/$id/response HTTP/1.0\\r\\nContent-Length: " . length($body) . "\\r\\n\\r\\n$body");
+        }
+    """, 0o755)
+    apps.function("custom", runtime="executable", handler="bootstrap")
+    apps.deploy()
+    assert apps.call("custom", {"a": 1}) == {"perl": {"a": 1}}
+    assert apps.call("custom", {"b": 2}) == {"perl": {"b": 2}}
+
+
+CONTAINED = """
+    import os, signal, sys, time, threading
+    def handler(event, context):
+        what = event["what"]
+        if what == "ignore":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            for _ in range(3):
+                if os.fork() == 0:
+                    os.setsid()
+                    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                    while True:
+                        time.sleep(60)
+            time.sleep(60)
+        if what == "fork":
+            forked = 0
+            try:
+                while True:
+                    if os.fork() == 0:
+                        time.sleep(60)
+                    forked += 1
+            except OSError:
+                return forked
+        if what == "fill":
+            filled = []
+            while True:
+                filled.append(bytearray(b"x" * (1 << 20)))
+        if what == "print":
+            line = "x" * 1023
+            for _ in range(1 << 20):
+                print(line)
+            return "printed"
+        if what == "long":
+            return "x" * 7_000_000
+        return what
+"""
+
+
+def what_a_function_does_to_itself_is_contained_and_reported(apps):
+    """U2, U3."""
+    apps.function("contained", CONTAINED, timeout_s=20, processes=32)
+    apps.function("hasty", CONTAINED, handler="contained.handler", timeout_s=1)
+    apps.function("echo", ECHO)
+    apps.deploy()
+    assert apps.call("contained", {"what": "works"}) == "works"
+
+    failed = apps.call("hasty", {"what": "ignore"})
+    assert failed.type == "Sandbox.Timedout" and "after 1.00 seconds" in failed.message
+    waiting.until(lambda: not application.processes("contained.handler") or len(application.processes("contained.handler")) <= 2,
+                  "all that it has forked to be gone")
+
+    forked = apps.call("contained", {"what": "fork"})
+    assert 1 <= forked <= 32
+    failed = apps.call("contained", {"what": "fill"})
+    assert failed.type in ("Runtime.OutOfMemory", "MemoryError"), failed
+    failed = apps.call("contained", {"what": "long"})
+    assert failed.type == "Function.ResponseSizeTooLarge"
+    assert apps.call("contained", {"what": "works"}) == "works"
+    assert apps.call("echo", {"a": 1})["event"] == {"a": 1}
+
+
+def a_gigabyte_of_output_is_bounded_and_hurts_nobody(apps):
+    """U5."""
+    apps.function("contained", CONTAINED, timeout_s=55)
+    apps.function("echo", ECHO)
+    apps.deploy()
+    loud, quiet = waiting.together(
+        lambda: apps.call("contained", {"what": "print"}),
+        lambda: [apps.call("echo", {"n": n})["event"]["n"] for n in range(20)],
+        seconds=60,
+    )
+    assert loud == "printed" and quiet == list(range(20))
+    kept = sum(file.stat().st_size for file in (apps.server.directory / "data/functions/logs").iterdir())
+    assert kept < 64 << 20, "most of it is let go"
+
+
+def a_function_sees_its_code_and_nothing_of_the_machine(apps):
+    """P5: without `network` it reaches nobody."""
+    apps.file("data.txt", "beside the code\n")
+    apps.function("looks", """
+        import os, pathlib, socket
+        def attempt(what):
+            try:
+                return what()
+            except OSError as error:
+                return type(error).__name__
+        def handler(event, context):
+            return {
+                "beside": pathlib.Path("data.txt").read_text(),
+                "code": attempt(lambda: open("/var/task/new", "w")),
+                "root": attempt(lambda: open("/new", "w")),
+                "scratch": attempt(lambda: pathlib.Path("/tmp/x").write_text("x")),
+                "host": [path for path in event["paths"] if os.path.exists(path)],
+                "connect": attempt(lambda: socket.create_connection(("127.0.0.1", event["port"]), 2) and "connected"),
+                "leaked": [name for name in os.environ if name in ("LANDFAST_DATA_DIR", "PYTEST_CURRENT_TEST", "SECRET")],
+                "own": os.environ["OWN"],
+                "processes": sum(name.isdigit() for name in os.listdir("/proc")),
+                "user": os.getuid(),
+                "descriptors": len(os.listdir("/proc/self/fd")),
+            }
+    """, environment={"OWN": "given"})
+    apps.deploy()
+    port = int(apps.address.rsplit(":", 1)[1])
+    paths = [str(apps.server.directory), "/work", "/root/.cargo", "/home", "/etc/shadow"]
+    seen = apps.call("looks", {"paths": paths, "port": port})
+    assert seen["beside"] == "beside the code\n" and seen["own"] == "given"
+    assert seen["code"] == "OSError" and seen["root"] == "OSError" and seen["scratch"] == 1
+    assert seen["host"] == [] and seen["leaked"] == []
+    assert seen["connect"] == "ConnectionRefusedError"
+    assert seen["processes"] == 2 and seen["user"] != 0 and seen["descriptors"] <= 6
+
+
+def an_idle_instance_is_frozen_and_thawed_for_its_next_call(apps):
+    apps.function("counts", """
+        import threading, time
+        count = 0
+        def run():
+            global count
+            while True:
+                count += 1
+                time.sleep(0.001)
+        threading.Thread(target=run, daemon=True).start()
+        def handler(event, context):
+            time.sleep(event.get("sleep", 0))
+            return count
+    """)
+    apps.deploy()
+    first = apps.call("counts", {"sleep": 0.3})
+    assert first > 20
+    (instance,) = application.processes("counts.handler")
+    waiting.until(lambda: application.has_stood_still(instance), "its instance to be frozen")
+    assert apps.call("counts", {"sleep": 0.1}) > first
+
+
+def an_event_is_tried_again_and_then_told_to_who_handles_failures(apps):
+    """A3, R2."""
+    apps.function("fails", """
+        def handler(event, context):
+            print("attempt", context.aws_request_id, flush=True)
+            raise ValueError("never")
+    """, retries=2, on_failure="told")
+    apps.function("told", """
+        import json
+        def handler(event, context):
+            print("told", json.dumps(event), flush=True)
+    """)
+    apps.deploy()
+    answer = apps.client().invoke(FunctionName="fails", InvocationType="Event", Payload=b'{"order": 7}')
+    assert answer["StatusCode"] == 202
+    (line,) = waiting.until(lambda: [line for line in apps.lines("told") if line.startswith("told ")],
+                            "the failure to be told")
+    told = json.loads(line.removeprefix("told "))
+    assert told["requestPayload"] == {"order": 7}
+    assert told["responsePayload"]["errorType"] == "ValueError"
+    attempts = [line for line in apps.lines("fails") if line.startswith("attempt ")]
+    assert len(attempts) == 3 and len(set(attempts)) == 1, "one request id"
+    assert told["requestContext"]["requestId"] in attempts[0]
+
+
+def an_event_survives_a_kill_of_the_server(apps):
+    """A1, A3."""
+    apps.function("counts", """
+        def handler(event, context):
+            print("event", event["n"], flush=True)
+    """, concurrency=1)
+    apps.deploy()
+    for n in range(5):
+        apps.client().invoke(FunctionName="counts", InvocationType="Event", Payload=json.dumps({"n": n}))
+    apps.server.kill()
+    waiting.until(lambda: not application.processes("counts.handler"), "its functions to die with the server")
+    apps.server.start()
+    waiting.until(lambda: {f"event {n}" for n in range(5)} <= set(apps.lines("counts")), "every event to be run")
+
+
+def messages_that_a_transaction_sends_start_a_function_in_order(apps):
+    """A4: what is reported as failed, and what is behind it, comes again."""
+    apps.function("takes", """
+        import json, pathlib
+        def handler(event, context):
+            failed = []
+            for record in event["Records"]:
+                n = json.loads(record["body"])["n"]
+                first = record["attributes"]["ApproximateReceiveCount"] == "1"
+                if failed or n % 3 == 1 and first:
+                    failed.append({"itemIdentifier": record["messageId"]})
+                else:
+                    print("took", n, flush=True)
+            return {"batchItemFailures": failed}
+    """, triggers=[{"queue": "orders", "batch": 5}])
+    apps.deploy()
+    api = http_api.Api(apps.server)
+    for n in range(7):
+        transaction = api.begin()
+        answer = transaction.ask("POST", "/messages/orders?group=g", json.dumps({"n": n}))
+        assert answer.status == 204, answer
+        transaction.commit()
+    taken = waiting.until(
+        lambda: (lines := [line for line in apps.lines("takes") if line.startswith("took")]) and len(lines) >= 7 and lines,
+        "every message to be taken",
+    )
+    assert taken == [f"took {n}" for n in range(7)]
+    api.close()
+
+
+def a_transaction_that_commits_has_a_function_run_and_one_that_does_not_has_not(apps):
+    """The outbox: what is asked for leaves with the commit."""
+    apps.function("takes", """
+        def handler(event, context):
+            print("took", event["n"], context.aws_request_id, flush=True)
+    """)
+    apps.deploy()
+    api = http_api.Api(apps.server)
+    for n, end in ((1, "abort"), (2, "commit")):
+        transaction = api.begin()
+        assert transaction.ask("POST", "/invocations/takes", json.dumps({"n": n})).status == 204
+        getattr(transaction, end)()
+    refused = api.begin().ask("POST", "/invocations/nobody", "{}")
+    assert refused.problem == (404, "no-such-function")
+    (line,) = waiting.until(lambda: [line for line in apps.lines("takes") if line.startswith("took")], "it to run")
+    assert line.startswith("took 2 ")
+    api.close()
+
+
+def a_timer_is_armed_and_disarmed_at_run_time(apps):
+    """A5."""
+    apps.function("ticks", """
+        def handler(event, context):
+            print("tick", event["source"], flush=True)
+    """, triggers=[{"every_s": 1}])
+    apps.deploy()
+    ticks = lambda: apps.lines("ticks").count("tick aws.events")
+    waiting.until(lambda: ticks() >= 2, "it to tick")
+    api = http_api.Api(apps.server)
+    assert api.ask("DELETE", "/v1/functions/ticks/timer").status == 204
+    apps.server.kill()
+    apps.server.start()
+    before = ticks()
+    api = http_api.Api(apps.server)
+    assert apps.call("ticks", {"source": "by hand"}) is None
+    assert ticks() == before, "it stays disarmed over a restart"
+    assert api.ask("PUT", "/v1/functions/ticks/timer", json.dumps({"every_s": 1})).status == 204
+    waiting.until(lambda: ticks() > before, "it to tick again")
+    api.close()
+
+
+def a_deployment_replaces_the_one_before_and_is_there_after_a_kill(apps):
+    """A1, U4."""
+    apps.function("says", "def handler(event, context):\n    return 1\n")
+    apps.function("goes", "def handler(event, context):\n    return 1\n")
+    apps.deploy()
+    assert apps.call("says") == 1 and apps.call("goes") == 1
+    apps.file("says.py", "def handler(event, context):\n    return 2\n")
+    del apps.tables["goes"]
+    apps.deploy()
+    assert apps.call("says") == 2
+    with pytest.raises(botocore.exceptions.ClientError) as failure:
+        apps.call("goes")
+    assert application.code_of(failure) == (404, "ResourceNotFoundException")
+    apps.server.kill()
+    apps.server.start()
+    assert apps.call("says") == 2
+    other = application.Application(apps.folder.parent / "other", apps.server, name="other")
+    other.function("says", "def handler(event, context):\n    return 3\n")
+    refused = other.command("functions", "deploy", str(other.write()))
+    assert refused.returncode == 1 and "is of the application" in refused.stderr
+    removed = apps.command("functions", "remove", "shop")
+    assert removed.returncode == 0, removed.stderr
+    other.deploy()
+    assert apps.call("says") == 3
+    archives = list((apps.server.directory / "data/functions/archives").iterdir())
+    assert len(archives) == 1, "what nobody names is gone"
+
+
+def what_cannot_be_deployed_is_refused_and_changes_nothing(apps):
+    apps.function("says", "def handler(event, context):\n    return 1\n")
+    apps.deploy()
+    apps.function("says", timeout_s=1000)
+    refused = apps.command("functions", "deploy", str(apps.write()))
+    assert refused.returncode == 1 and "timeout_s = 1000 is to be 1 to 900" in refused.stderr
+    connection = http.client.HTTPConnection(apps.address)
+    for content in (b"", b"no archive", b"\x1f\x8b" + bytes(100)):
+        connection.request("PUT", "/v1/applications/shop", content)
+        answer = connection.getresponse()
+        assert (answer.status, json.loads(answer.read())["type"]) == (400, "invalid-request")
+    assert apps.call("says") == 1
+    connection.close()
+
+
+def requirements_are_installed_at_the_deployment(apps):
+    apps.file("requirements.txt", "six==1.17.0\n")
+    apps.function("uses", "import six\ndef handler(event, context):\n    return six.__version__\n")
+    apps.deploy()
+    assert apps.call("uses") == "1.17.0"
+
+
+def a_call_may_take_longer_than_a_connection_may_be_quiet(apps):
+    apps.function("slow", "import time\ndef handler(event, context):\n    time.sleep(12)\n    return 'slept'\n")
+    apps.deploy()
+    assert apps.call("slow") == "slept"
