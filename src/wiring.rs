@@ -15,8 +15,10 @@ use std::{
 };
 
 use anyhow::{Context as _, anyhow, ensure};
+use async_trait::async_trait;
 use coordination::{Gateway, Parts, Region, Service, user_store::DataPlacement};
-use http_frontend::{HttpPeers, Limits, Services};
+use http_body_util::BodyExt as _;
+use http_frontend::{HttpPeers, Inside, Limits, Services};
 use in_process::{Functions, SystemClock, SystemEntropy};
 use ports::{
     Queue,
@@ -37,6 +39,7 @@ use transactions::{
 };
 
 use crate::{
+    carried::PYTHON_CLIENT,
     config::{Listen, Settings, UserStore},
     open_files::Connections,
     overview::{Overview, Sources},
@@ -105,7 +108,8 @@ impl House {
         let gateway = coordination.gateway();
         background.spawn(async move { coordination.run().await });
         let member = member(&provider, &gateway, front_ends.address_for_others(settings))?;
-        let deployed = deployed(&provider, &functions, settings)?;
+        let inside = Inside::new(Arc::clone(&services), http_limits(front_ends.connections));
+        let deployed = deployed(&provider, &functions, inside, settings)?;
         let transactions =
             Arc::new(transactions(&provider, &meter, settings, member.clone(), &deployed).await?);
         let engine = transactions.engine();
@@ -258,13 +262,20 @@ async fn transactions(
 fn deployed(
     provider: &Provider,
     functions: &Arc<Functions>,
+    inside: Inside,
     settings: &Settings,
 ) -> anyhow::Result<functions::Service> {
     let directory = function_directory(provider, settings);
     let program = env::current_exe().context("the path of this program, which starts functions")?;
     let launcher =
         Launcher::new(program, Enforcement::probe()).context("the thread that launches functions")?;
-    let config = sandbox::Config { directory: directory.clone(), launcher, idle_max: INSTANCE_IDLE_MAX };
+    let config = sandbox::Config {
+        directory: directory.clone(),
+        launcher,
+        api: Arc::new(FromFunctions(inside)),
+        carried: &PYTHON_CLIENT,
+        idle_max: INSTANCE_IDLE_MAX,
+    };
     let sandbox = Sandbox::open(config).with_context(|| format!("{}: functions", directory.display()))?;
     Ok(functions::Service::new(functions::Parts {
         key_value: provider.key_value(),
@@ -276,6 +287,17 @@ fn deployed(
         clock: Arc::new(SystemClock::new()),
         entropy: Arc::new(SystemEntropy::default()),
     }))
+}
+
+/// What functions ask for, passed on to the routes.
+#[derive(Debug)]
+struct FromFunctions(Inside);
+
+#[async_trait]
+impl sandbox::Api for FromFunctions {
+    async fn call(&self, request: http::Request<sandbox::Incoming>) -> sandbox::Reply {
+        self.0.call(request).await.map(|body| body.map_err(Into::into).boxed_unsync())
+    }
 }
 
 /// Where functions have their unpacked code and their logs: in the data directory, or where the store is elsewhere, in a

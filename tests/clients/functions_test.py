@@ -395,6 +395,27 @@ def a_transaction_that_commits_has_a_function_run_and_one_that_does_not_has_not(
     api.close()
 
 
+def a_function_keeps_state_with_nothing_installed_and_its_retries_count_once(apps):
+    """A3: the ids of its transactions come from its request id, which is the same for every attempt."""
+    apps.function("counts", """
+        import os, landfast
+        def handler(event, context):
+            def add(t):
+                t.put("count", str(int(t.get("count") or b"0") + 1).encode())
+            landfast.transact(add, isolation="serializable")
+            if event.get("die") and landfast.state().get("died") is None:
+                landfast.state().put("died", b"once")
+                os._exit(1)
+            print("counted", landfast.state().get("count").decode(), flush=True)
+            return int(landfast.state().get("count"))
+    """)
+    apps.deploy()
+    assert apps.call("counts") == 1 and apps.call("counts") == 2
+    apps.client().invoke(FunctionName="counts", InvocationType="Event", Payload=b'{"die": true}')
+    waiting.until(lambda: apps.lines("counts").count("counted 3"), "its second attempt")
+    assert apps.call("counts") == 4, "the attempt that died counts once with its retry"
+
+
 def a_timer_is_armed_and_disarmed_at_run_time(apps):
     """A5."""
     apps.function("ticks", """

@@ -44,6 +44,9 @@ class Scope:
         return f"sha256-{hashlib.sha256(derived.encode()).hexdigest()}"
 
 
+_RUNTIMES = (("landfast_runtime", "REQUEST_ID"), ("awslambdaric.bootstrap", "_GLOBAL_AWS_REQUEST_ID"))
+"""Where the runtime clients for Python say which request they are in: Landfast's own, and AWS's."""
+
 _entered: ContextVar[Optional[Scope]] = ContextVar("landfast_scope", default=None)
 _lambda_scope: Optional[Scope] = None
 
@@ -96,7 +99,7 @@ def _scope_of_lambda() -> Optional[Scope]:
     global _lambda_scope
     if threading.current_thread() is not threading.main_thread():
         return None
-    id = getattr(sys.modules.get("awslambdaric.bootstrap"), "_GLOBAL_AWS_REQUEST_ID", None)
+    id = next((getattr(sys.modules.get(module), name, None) for module, name in _RUNTIMES if module in sys.modules), None)
     if not isinstance(id, str) or not id:
         return None
     if _lambda_scope is None or _lambda_scope.name != id:

@@ -26,6 +26,7 @@ mod connection;
 mod effects;
 mod guard;
 mod headers;
+mod inside;
 mod lambda;
 mod metrics;
 mod peers;
@@ -38,6 +39,7 @@ mod state;
 pub mod status;
 mod transactions;
 
+pub use inside::Inside;
 pub use peers::HttpPeers;
 pub use server::{Config, Limits, Server, bind};
 pub use services::Services;

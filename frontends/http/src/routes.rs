@@ -88,11 +88,11 @@ async fn status(State(snapshot): State<Shared>) -> Response {
     json(serde_json::to_string(&snapshot.status()).expect("numbers and strings always serialise"))
 }
 
-async fn no_such_path(uri: Uri) -> Problem {
+pub(crate) async fn no_such_path(uri: Uri) -> Problem {
     Problem::new(Kind::NoSuchPath, format!("{} is not described in /openapi.json", uri.path()))
 }
 
-async fn method_not_allowed() -> Problem {
+pub(crate) async fn method_not_allowed() -> Problem {
     Problem::new(Kind::MethodNotAllowed, "the Allow header names the methods that it takes")
 }
 

@@ -24,11 +24,12 @@ const CLIENTS: [(&str, &str); 2] = [
     ("landfast_runtime.mjs", include_str!("clients/landfast_runtime.mjs")),
 ];
 
-/// Puts the clients into `directory`.
-pub(crate) fn put_clients(directory: &Path) -> io::Result<()> {
-    fs::create_dir_all(directory)?;
-    for (name, text) in CLIENTS {
-        fs::write(directory.join(name), text)?;
+/// Puts the clients, and what is `carried` beside them, into `directory`.
+pub(crate) fn put_clients(directory: &Path, carried: &[(&str, &str)]) -> io::Result<()> {
+    for (name, text) in CLIENTS.iter().chain(carried) {
+        let path = directory.join(name);
+        fs::create_dir_all(path.parent().unwrap_or(directory))?;
+        fs::write(path, text)?;
     }
     Ok(())
 }

@@ -18,7 +18,7 @@ use crate::{
     output::Output,
     pool::Shared,
     process::{Control, ExitReason, Launch, Network, Process},
-    runtime_api,
+    runtime_api::{self, Served},
 };
 
 /// A process that runs a function.
@@ -54,10 +54,14 @@ impl Instance {
         let output = Arc::new(Output::new([stdout, stderr], Arc::clone(logs), function.name.clone()));
         let (tell, ended) = watch::channel(None);
         let arn = HeaderValue::from_str(&command::arn(function)).map_err(|error| error.to_string())?;
+        let api = Arc::clone(&shared.api);
         let (served, read) = (Arc::clone(&exchange), Arc::clone(&output));
         tokio::spawn(async move {
             let serving = async {
-                futures_util::join!(runtime_api::serve(listener, Arc::clone(&served), arn), read.read());
+                futures_util::join!(
+                    runtime_api::serve(listener, Served { exchange: Arc::clone(&served), arn, api }),
+                    read.read()
+                );
             };
             let reason = tokio::select! {
                 reason = exit.wait() => reason,

@@ -30,4 +30,7 @@ mod runtime_api;
 mod sandbox;
 mod system;
 
+/// The body of what an instance asks.
+pub use hyper::body::Incoming;
+pub use runtime_api::{Api, Reply};
 pub use sandbox::{Config, Sandbox};

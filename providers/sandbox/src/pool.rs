@@ -32,6 +32,7 @@ use crate::{
     instance::Instance,
     logs::Logs,
     process::{ExitReason, Launcher},
+    runtime_api::Api,
 };
 
 /// How long a start may take until its first question; Lambda's bound.
@@ -45,6 +46,7 @@ const FREEZE_AFTER: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) launcher: Launcher,
+    pub(crate) api: Arc<dyn Api>,
     pub(crate) interpreters: Interpreters,
     pub(crate) runtime: PathBuf,
     pub(crate) archives: Archives,

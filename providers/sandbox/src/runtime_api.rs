@@ -3,10 +3,11 @@
 //! Each instance has a listener of its own inside its sandbox, so who connects is known by where it connects. Answers are
 //! kept in memory until they are whole, up to [`ANSWER_BYTES_MAX`]; what is longer is refused as Lambda does.
 
-use std::{convert::Infallible, sync::Arc};
+use std::{convert::Infallible, error::Error, fmt::Debug, sync::Arc};
 
+use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::{BodyExt as _, Full, combinators::UnsyncBoxBody};
 use hyper::{
     Method, Request, Response, StatusCode,
     body::Incoming,
@@ -31,10 +32,27 @@ pub(crate) const ANSWER_BYTES_MAX: usize = 6_291_556;
 const CONNECTIONS_MAX: usize = 64;
 const PREFIX: &str = "/2018-06-01/runtime/";
 
-type Reply = Response<Full<Bytes>>;
+/// What is answered, here or by whoever serves what functions ask for beside the Runtime API.
+pub type Reply = Response<UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>>;
+
+/// What an instance reaches beside the Runtime API, at the same address.
+#[async_trait]
+pub trait Api: Debug + Send + Sync {
+    /// Answers a request of an instance.
+    async fn call(&self, request: Request<Incoming>) -> Reply;
+}
+
+/// What one listener serves.
+#[derive(Debug)]
+pub(crate) struct Served {
+    pub(crate) exchange: Arc<Exchange>,
+    pub(crate) arn: HeaderValue,
+    pub(crate) api: Arc<dyn Api>,
+}
 
 /// Serves the instance at the other end of `listener` for ever.
-pub(crate) async fn serve(listener: TcpListener, exchange: Arc<Exchange>, arn: HeaderValue) {
+pub(crate) async fn serve(listener: TcpListener, served: Served) {
+    let served = Arc::new(served);
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
@@ -43,7 +61,7 @@ pub(crate) async fn serve(listener: TcpListener, exchange: Arc<Exchange>, arn: H
         }
         match listener.accept().await {
             Ok((stream, _)) => {
-                connections.spawn(converse(stream, Arc::clone(&exchange), arn.clone()));
+                connections.spawn(converse(stream, Arc::clone(&served)));
             }
             // Descriptors are short: they come back as connections end.
             Err(error) => {
@@ -54,20 +72,21 @@ pub(crate) async fn serve(listener: TcpListener, exchange: Arc<Exchange>, arn: H
     }
 }
 
-async fn converse(stream: TcpStream, exchange: Arc<Exchange>, arn: HeaderValue) {
+async fn converse(stream: TcpStream, served: Arc<Served>) {
     // An answer is one packet, and somebody waits for it.
     let _ = stream.set_nodelay(true);
     let service = service_fn(move |request| {
-        let (exchange, arn) = (Arc::clone(&exchange), arn.clone());
-        async move { Ok::<_, Infallible>(route(request, &exchange, &arn).await) }
+        let served = Arc::clone(&served);
+        async move { Ok::<_, Infallible>(route(request, &served).await) }
     });
     // It ends as the instance ends it; its words are in its log.
     let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }
 
-async fn route(request: Request<Incoming>, exchange: &Exchange, arn: &HeaderValue) -> Reply {
+async fn route(request: Request<Incoming>, served: &Served) -> Reply {
+    let Served { exchange, arn, api } = served;
     let path = request.uri().path().to_owned();
-    let Some(path) = path.strip_prefix(PREFIX) else { return refusal(StatusCode::NOT_FOUND, "NoSuchPath") };
+    let Some(path) = path.strip_prefix(PREFIX) else { return api.call(request).await };
     match (request.method(), path.split('/').collect::<Vec<_>>().as_slice()) {
         (&Method::GET, ["invocation", "next"]) => match exchange.next().await {
             Some(task) => invocation(task, arn),
@@ -109,14 +128,14 @@ fn invocation(task: Task, arn: &HeaderValue) -> Reply {
         response = response.header("lambda-runtime-client-context", context);
     }
     response
-        .body(Full::new(invocation.payload))
+        .body(whole_body(invocation.payload))
         .unwrap_or_else(|_| refusal(StatusCode::INTERNAL_SERVER_ERROR, "InvalidHeader"))
 }
 
 fn taken(answered: Result<(), NotAsked>) -> Reply {
     match answered {
         Ok(()) => {
-            let mut response = Response::new(Full::from(r#"{"status":"OK"}"#));
+            let mut response = Response::new(whole_body(Bytes::from_static(br#"{"status":"OK"}"#)));
             *response.status_mut() = StatusCode::ACCEPTED;
             response
         }
@@ -126,9 +145,13 @@ fn taken(answered: Result<(), NotAsked>) -> Reply {
 
 fn refusal(status: StatusCode, kind: &str) -> Reply {
     let message = status.canonical_reason().unwrap_or_default();
-    let mut response = Response::new(Full::new(failure::payload(kind, message)));
+    let mut response = Response::new(whole_body(failure::payload(kind, message)));
     *response.status_mut() = status;
     response
+}
+
+fn whole_body(bytes: Bytes) -> UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>> {
+    Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
 }
 
 struct TooLong(usize);

@@ -13,6 +13,7 @@ use crate::{
     logs::Logs,
     pool::{Pool, Shared},
     process::Launcher,
+    runtime_api::Api,
 };
 
 /// Where things are, and how long what is idle is kept.
@@ -22,6 +23,10 @@ pub struct Config {
     pub directory: PathBuf,
     /// How instances are launched.
     pub launcher: Launcher,
+    /// What functions reach beside the Runtime API.
+    pub api: Arc<dyn Api>,
+    /// Files that every function finds at `/var/runtime`, by their paths there.
+    pub carried: &'static [(&'static str, &'static str)],
     /// How long an instance may be idle before it is ended.
     pub idle_max: Duration,
 }
@@ -36,16 +41,17 @@ pub struct Sandbox {
 impl Sandbox {
     /// A sandbox that keeps what it needs in `config.directory`.
     pub fn open(config: Config) -> io::Result<Self> {
-        let Config { directory, launcher, idle_max } = config;
+        let Config { directory, launcher, api, carried, idle_max } = config;
         fs::create_dir_all(&directory)?;
         // Seen from inside a mount, whose path is the host's.
         let directory = directory.canonicalize()?;
         let runtime = directory.join("runtime");
-        command::put_clients(&runtime)?;
+        command::put_clients(&runtime, carried)?;
         let logs = Arc::new(Logs::open(directory.join("logs"))?);
         let archives = Archives::open(directory.join("archives"))?;
         let shared = Arc::new(Shared {
             launcher,
+            api,
             interpreters: Interpreters::default(),
             runtime,
             archives,

@@ -18,6 +18,9 @@ import traceback
 
 _PREFIX = "/2018-06-01/runtime/"
 
+REQUEST_ID = ""
+"""The request that is being handled, for libraries that derive names from it."""
+
 
 class Ended(Exception):
     """Nobody is there any more."""
@@ -114,16 +117,18 @@ def load(name):
 
 def serve(connection, handler):
     """Runs the handler for one invocation after the other, for ever."""
+    global REQUEST_ID
     while True:
         headers, body = connection.next()
-        invocation = "invocation/%s/" % headers.get("lambda-runtime-aws-request-id", "")
+        REQUEST_ID = headers.get("lambda-runtime-aws-request-id", "")
+        invocation = "invocation/%s/" % REQUEST_ID
         try:
             event = json.loads(body) if body else None
             result = handler(event, Context(headers))
             answer = json.dumps(result, ensure_ascii=False, separators=(",", ":"), default=_encode).encode()
         except Exception as error:
             said = failure(error)
-            said["requestId"] = headers.get("lambda-runtime-aws-request-id", "")
+            said["requestId"] = REQUEST_ID
             sys.stdout.write("[ERROR] %s\n" % "".join(traceback.format_exception(type(error), error, error.__traceback__)))
             sys.stdout.flush()
             kind = (("Lambda-Runtime-Function-Error-Type", said["errorType"]),)
@@ -156,6 +161,7 @@ def main():
     sys.path[:] = [os.environ["LAMBDA_TASK_ROOT"]] + [path for path in sys.path if path != sys.path[0]] + [sys.path[0]]
     if os.environ.get("LANDFAST_RUNTIME_CLIENT") != "landfast":
         _use_ric(name)
+    sys.modules["landfast_runtime"] = sys.modules["__main__"]
     connection = Connection(os.environ["AWS_LAMBDA_RUNTIME_API"])
     try:
         handler = load(name)

@@ -1,0 +1,50 @@
+//! The routes as a function finds them that runs here: transactions, state, and other functions, without the rules for
+//! strangers, since whoever brings its requests knows where they come from.
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    body::{Body, HttpBody},
+    http,
+};
+use bytes::Bytes;
+use tower_service::Service as _;
+
+use crate::{
+    backend::Backend, body::Budget, effects, lambda, routes, server::Limits, services::Services, state,
+    transactions,
+};
+
+/// The routes for functions.
+#[derive(Debug, Clone)]
+pub struct Inside {
+    router: Router,
+}
+
+impl Inside {
+    /// The routes of `services`, within `limits` of their own.
+    pub fn new(services: Arc<Services>, limits: Limits) -> Self {
+        let Limits { value_bytes_max, buffered_bytes_max, answer_timeout, .. } = limits;
+        let budget = Budget::new(buffered_bytes_max);
+        let backend = Backend { services, budget, value_bytes_max, answer_timeout };
+        let router = transactions::routes()
+            .merge(effects::routes())
+            .merge(state::routes())
+            .merge(lambda::routes())
+            .with_state(Arc::new(backend))
+            .fallback(routes::no_such_path)
+            .method_not_allowed_fallback(routes::method_not_allowed);
+        Self { router }
+    }
+
+    /// What a request of a function is answered.
+    pub async fn call<B>(&self, request: http::Request<B>) -> http::Response<Body>
+    where
+        B: HttpBody<Data = Bytes> + Send + 'static,
+        B::Error: Into<axum::BoxError>,
+    {
+        let mut router = self.router.clone();
+        router.call(request.map(Body::new)).await.unwrap_or_else(|never| match never {})
+    }
+}
