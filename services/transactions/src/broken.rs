@@ -72,6 +72,8 @@ pub enum Broken {
     LeavesAtOnce,
     /// What no log names stays.
     SweepsNothing,
+    /// The node that tidies up for all walks only the names that it has kept itself.
+    WalksOwnNamesAlone,
     /// Who ends while the store is searched for others is not searched for.
     ForgetsWhoEndsMeanwhile,
     /// P6: a record is written while chunks that it names are still on their way.

@@ -82,6 +82,9 @@ struct Housekeeping {
     is_in_office: bool,
     /// When the periods of names are listed again: others keep names too. None: not among others, or not in office.
     names_listed_next: Option<Monotonic>,
+    /// What had been heard when they were listed last, and whether it was the same the time before: then nobody has names to
+    /// keep until more is heard.
+    names_heard: (Heard, bool),
 }
 
 impl Core {
@@ -99,6 +102,7 @@ impl Core {
         let (logs, unswept) = (Vec::new(), Vec::new());
         let is_in_office = self.is_alone();
         let names_listed_next = None;
+        let names_heard = (Heard::default(), false);
         let house = Housekeeping {
             core,
             node,
@@ -109,6 +113,7 @@ impl Core {
             sweep_from,
             is_in_office,
             names_listed_next,
+            names_heard,
         };
         self.spawn(house.run());
     }
@@ -319,15 +324,26 @@ impl Housekeeping {
 
     /// Learns of the names that others keep, who leave them to the one in office.
     async fn hear_of_names(&mut self) -> Result<()> {
+        if self.core.config.is_broken(Broken::WalksOwnNamesAlone) {
+            self.names_listed_next = None;
+        }
         if self.names_listing_due() == Some(Duration::ZERO) {
+            let heard = (*self.core.view().heard).clone();
             self.core.list_periods(&self.node).await?;
+            let is_quiet = heard == self.names_heard.0;
+            self.names_heard = (heard, is_quiet);
             self.names_listed_next = Some(self.core.clock.monotonic() + self.core.names_listing());
         }
         Ok(())
     }
 
     fn names_listing_due(&self) -> Option<Duration> {
-        Some(self.names_listed_next?.since(self.core.clock.monotonic()))
+        let next = self.names_listed_next?;
+        let (heard, is_quiet) = &self.names_heard;
+        if *is_quiet && *heard == *self.core.view().heard {
+            return None;
+        }
+        Some(next.since(self.core.clock.monotonic()))
     }
 
     /// When there may be work if nobody says so before.

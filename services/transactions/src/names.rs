@@ -176,9 +176,10 @@ impl Core {
         node.store.finish(&Update::delete(layout::kept_name_at(end, sort))).await.map(drop)
     }
 
-    /// How often the periods are listed by who walks them, among others.
+    /// How often the periods are listed by who walks them, among others: what was committed before one listing has its names
+    /// kept before the next.
     pub(crate) fn names_listing(&self) -> Duration {
-        LOOK.min(self.config.named_window / PERIODS)
+        LOOK.min(self.config.named_window / PERIODS).max(2 * self.config.retry_window)
     }
 
     fn period_ms(&self) -> u64 {

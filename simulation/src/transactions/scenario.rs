@@ -272,7 +272,8 @@ impl Scenario {
         }
         violations.extend(self.violations(executions, &at_rest, &figures));
         violations.extend(self.effect_violations(house, &receipts.all(), &at_rest).await);
-        violations.extend(answered_otherwise(house, executions, &at_rest, Asked::LongAfterwards).await);
+        let long_afterwards = Asked::LongAfterwards { names_expire: self.names_expire() };
+        violations.extend(answered_otherwise(house, executions, &at_rest, long_afterwards).await);
         let acknowledged = |execution: &&Execution| execution.answer() == Some(Answer::Committed);
         Outcome {
             violations,
@@ -321,7 +322,16 @@ impl Scenario {
         if self.leaves_nothing {
             violations.push(("leftover", leftovers::leftovers(at_rest)));
         }
+        if self.names_expire() {
+            let kept = at_rest.kept.iter().map(|id| format!("the name {id:?} is kept beyond its window"));
+            violations.push(("leftover", kept.collect()));
+        }
         violations.into_iter().flat_map(said).collect()
+    }
+
+    /// Whether the window of names is over, too, when all is.
+    fn names_expire(&self) -> bool {
+        self.config.named_window < AFTERWARDS / 4
     }
 
     async fn effect_violations(&self, house: &House, receipts: &[Receipt], at_rest: &AtRest) -> Vec<String> {
@@ -435,8 +445,11 @@ async fn shown_by(connection: Option<Connection>, keys: usize) -> BTreeMap<Key, 
 enum Asked {
     /// Within its window.
     Lately,
-    /// When only names are known.
-    LongAfterwards,
+    /// When only names are known, or not even those.
+    LongAfterwards {
+        /// Whether their window is over, too.
+        names_expire: bool,
+    },
 }
 
 /// What became of a transaction, as a client hears it that asks again while its node, or one that this has to ask, is being
@@ -465,10 +478,16 @@ async fn answered_otherwise(
     // What wrote nothing may have left nothing to answer from.
     for execution in executions.iter().filter(|execution| !execution.writes().is_empty()) {
         let Writer { id, attempt } = execution.writer.clone();
-        let may_expire = asked == Asked::LongAfterwards && id.generated().is_some();
+        let may_expire = match asked {
+            Asked::Lately => false,
+            Asked::LongAfterwards { names_expire } => names_expire || id.generated().is_some(),
+        };
         let status = status_in_time(&connection, &id).await;
         let is_committed = matches!(status, Ok(Became::Committed));
-        let is_expired = matches!(status, Ok(Became::Expired));
+        let is_expired = matches!(
+            status,
+            Ok(Became::Expired) | Err(Failure::Refused(transactions::Error::NoSuchTransaction))
+        );
         let expected = committed.keys().any(|writer| writer.id == id);
         if is_committed != expected && !(may_expire && is_expired) {
             violations.push(format!("answered otherwise: {id:?} is {status:?}, and its row is not"));
@@ -476,7 +495,11 @@ async fn answered_otherwise(
         let call = Call { id, attempt: Some(attempt) };
         let again = match connection.call(connection.engine.commit(&call)).await {
             Ok(_) => Answer::Committed,
-            Err(Failure::Refused(transactions::Error::Expired)) if may_expire => continue,
+            Err(Failure::Refused(transactions::Error::Expired | transactions::Error::NoSuchTransaction))
+                if may_expire =>
+            {
+                continue;
+            }
             Err(_) => Answer::Refused,
         };
         let before = execution.answer().map_or(Answer::Refused, |answer| match answer {

@@ -295,6 +295,26 @@ fn collecting_by_ones_own_horizon_is_caught() {
     long_readers().without(Broken::CollectsByOwnHorizon).is_caught("no version", SEEDS_UNTIL_CAUGHT);
 }
 
+/// Names that are kept for two minutes, by whichever node they were committed at.
+fn naming() -> Scenario {
+    let mut scenario = two(Weather::Slow);
+    scenario.habits.one_named_in = 2;
+    scenario.config.named_window = Duration::from_mins(2);
+    scenario
+}
+
+/// T9.
+#[test]
+fn names_of_every_node_go_once_their_window_is_over() {
+    holds(&naming(), "names_of_every_node_go_once_their_window_is_over");
+}
+
+/// Names that another node has kept stay.
+#[test]
+fn walking_own_names_alone_is_caught() {
+    naming().without(Broken::WalksOwnNamesAlone).is_caught("leftover: the name", SEEDS_UNTIL_CAUGHT);
+}
+
 /// Nodes join while others collect, and cannot say so.
 fn joining() -> Scenario {
     let mut scenario = long_readers();
