@@ -284,6 +284,22 @@ def a_function_sees_its_code_and_nothing_of_the_machine(apps):
     assert seen["processes"] == 2 and seen["user"] != 0 and seen["descriptors"] <= 6
 
 
+def with_the_network_of_the_machine_no_page_reaches_an_instance(apps):
+    apps.function("open", """
+        import os, socket
+        def handler(event, context):
+            socket.create_connection(("127.0.0.1", event["port"]), 2).close()
+            return os.environ["LANDFAST_URL"].removeprefix("http://")
+    """, network=True)
+    apps.deploy()
+    inside = apps.call("open", {"port": int(apps.address.rsplit(":", 1)[1])})
+    for headers, status in (({}, 404), ({"Host": "page.example"}, 403), ({"Origin": "http://page.example"}, 403)):
+        connection = http.client.HTTPConnection(inside)
+        connection.request("GET", "/v1/state/key", headers=headers)
+        assert connection.getresponse().status == status, headers
+        connection.close()
+
+
 def an_idle_instance_is_frozen_and_thawed_for_its_next_call(apps):
     apps.function("counts", """
         import threading, time

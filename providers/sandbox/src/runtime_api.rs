@@ -11,7 +11,7 @@ use http_body_util::{BodyExt as _, Full, combinators::UnsyncBoxBody};
 use hyper::{
     Method, Request, Response, StatusCode,
     body::Incoming,
-    header::{CONTENT_TYPE, HeaderValue},
+    header::{CONTENT_TYPE, HOST, HeaderMap, HeaderValue, ORIGIN},
     server::conn::http1,
     service::service_fn,
 };
@@ -85,6 +85,9 @@ async fn converse(stream: TcpStream, served: Arc<Served>) {
 
 async fn route(request: Request<Incoming>, served: &Served) -> Reply {
     let Served { exchange, arn, api } = served;
+    if !is_from_a_program(request.headers()) {
+        return refusal(StatusCode::FORBIDDEN, "Forbidden");
+    }
     let path = request.uri().path().to_owned();
     let Some(path) = path.strip_prefix(PREFIX) else { return api.call(request).await };
     match (request.method(), path.split('/').collect::<Vec<_>>().as_slice()) {
@@ -114,6 +117,13 @@ async fn route(request: Request<Incoming>, served: &Served) -> Reply {
         }
         _ => refusal(StatusCode::NOT_FOUND, "NoSuchPath"),
     }
+}
+
+/// Whether no page in a browser can have sent it: where a function has the machine's network, its listener is on the machine's
+/// loopback, which any page may be made to call by another name.
+fn is_from_a_program(headers: &HeaderMap) -> bool {
+    let is_ours = |host: &HeaderValue| host.as_bytes().starts_with(b"127.0.0.1:");
+    headers.get(HOST).is_none_or(is_ours) && !headers.contains_key(ORIGIN)
 }
 
 /// The answer to `next`.
