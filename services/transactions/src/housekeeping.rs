@@ -181,6 +181,9 @@ impl Core {
 
     /// Counts who lives. Whatever they agree on holds for all who join later, too. Errors: this node does not count any more.
     async fn count(&self, node: &Node) -> Result<()> {
+        // What those who count had heard before the list is read: who joins while it is on its way is not in it, and may
+        // begin below what others say since.
+        let before = self.agreeable(node);
         let first = self.view().neighbours.first_uncounted();
         let rows = registry::list_from(&node.store, first).await?;
         let is_live = |row: &NodeRow| row.node == node.id && !row.is_resolved;
@@ -189,7 +192,8 @@ impl Core {
             node.store.standing()?;
         }
         self.view().neighbours.count(&rows);
-        if let Some(agreed) = self.agreeable(node) {
+        if let (Some(before), Some(after)) = (before, self.agreeable(node)) {
+            let agreed = before.minimum(&after);
             let mut view = self.view();
             view.neighbours.agree(&agreed);
             // Long before any deletion goes that a slot has decided: all hear of it.
@@ -400,6 +404,11 @@ impl Housekeeping {
         }
         let is_alone = self.core.is_alone();
         while let Some(row) = self.rows.last() {
+            // Left to this node again, after a moment without its lease.
+            if self.logs.iter().any(|tended| tended.node == row.node) {
+                self.rows.pop();
+                continue;
+            }
             let since = if is_alone { self.node.started } else { self.core.clock.monotonic() };
             if !is_alone && !row.is_swept && !self.core.config.is_broken(Broken::SweepsNothing) {
                 self.unswept.push(row.node);

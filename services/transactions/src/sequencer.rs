@@ -123,6 +123,8 @@ struct Ordering {
 
 #[derive(Debug)]
 struct State {
+    /// The slot that it sealed when it took over.
+    sealed: u64,
     decided: BTreeMap<Attempt, Decided>,
     settled_count: usize,
     /// How often decisions were forgotten: a row that was read before has to be read again.
@@ -147,7 +149,7 @@ impl Sequencer {
         is_alone: bool,
     ) -> Result<(Self, Vec<(u64, SequencedSlot)>)> {
         let log = FencedLog::new(store.key_value().clone(), layout::sequencer_log());
-        let start = store.again(|| log.start()).await?;
+        let mut start = store.again(|| log.start()).await?;
         let seals = !config.is_broken(Broken::SequencerDoesNotSeal);
         let (writer, slots) = if seals {
             store.again(|| log.take_over(Cursor::START)).await?
@@ -166,10 +168,13 @@ impl Sequencer {
             }
             LastWriters::new(sealed, config.last_writers_max)
         } else {
+            // Read anew: until it was sealed, whoever was before may have trimmed it.
+            start = store.again(|| log.start()).await?;
             last_writers(store, start.next.0 - 1, &slots, config.last_writers_max).await?
         };
         tracing::info!(epoch = epoch.0, slots = slots.len(), "the sequencer's log is taken over");
         let state = State {
+            sealed,
             decided: BTreeMap::new(),
             settled_count: 0,
             generation: 0,
@@ -280,7 +285,8 @@ impl Sequencer {
         let until = {
             let mut state = self.state();
             let through = state.settled.through().min(through);
-            if through < state.trimmed + SLOTS_UNTRIMMED_MAX {
+            // Slots before its own seal are of an earlier epoch, and a start of this one before them would make them void.
+            if through < state.sealed || through < state.trimmed + SLOTS_UNTRIMMED_MAX {
                 return Ok(());
             }
             state.forget_settled();
