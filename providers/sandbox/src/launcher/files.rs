@@ -61,6 +61,12 @@ pub(super) fn build(order: &Order, user: Option<u32>) -> io::Result<()> {
     let devices = devices.iter().map(|path| Ok((path, opened(path)?))).collect::<io::Result<Vec<_>>>()?;
     mount_memory(ROOT, "size=16m,nr_inodes=100k,mode=755")?;
     let root = Path::new(ROOT);
+    // Before what is shown: an interpreter may lie below them.
+    let scratch = format!("size={},nr_inodes=1m,mode=1777", order.scratch_bytes);
+    for (place, options) in [("tmp", scratch.as_str()), ("dev/shm", "size=64m,mode=1777")] {
+        fs::create_dir_all(root.join(place))?;
+        mount_memory(&format!("{ROOT}/{place}"), options)?;
+    }
     links_of_the_system(root)?;
     for Shown { from, is_folder, to } in &shown {
         let target = inside(root, to);
@@ -82,11 +88,6 @@ pub(super) fn build(order: &Order, user: Option<u32>) -> io::Result<()> {
         symlink(to, root.join("dev").join(name))?;
     }
     accounts(root, user)?;
-    let scratch = format!("size={},nr_inodes=1m,mode=1777", order.scratch_bytes);
-    for (place, options) in [("tmp", scratch.as_str()), ("dev/shm", "size=64m,mode=1777")] {
-        fs::create_dir_all(root.join(place))?;
-        mount_memory(&format!("{ROOT}/{place}"), options)?;
-    }
     fs::create_dir_all(root.join("proc"))?;
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     mount(Some("proc"), &root.join("proc"), Some("proc"), flags, None::<&str>)
