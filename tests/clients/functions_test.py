@@ -12,6 +12,7 @@ import pytest
 
 import application
 import http_api
+import server as servers
 import waiting
 
 ECHO = """
@@ -275,7 +276,7 @@ def a_function_sees_its_code_and_nothing_of_the_machine(apps):
     """, environment={"OWN": "given"})
     apps.deploy()
     port = int(apps.address.rsplit(":", 1)[1])
-    paths = [str(apps.server.directory), "/work", "/root/.cargo", "/home", "/etc/shadow"]
+    paths = [str(apps.server.directory), str(servers.REPOSITORY / "src"), "/home", "/etc/shadow"]
     seen = apps.call("looks", {"paths": paths, "port": port})
     assert seen["beside"] == "beside the code\n" and seen["own"] == "given"
     assert seen["code"] == "OSError" and seen["root"] == "OSError" and seen["scratch"] == 1
