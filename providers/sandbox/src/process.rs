@@ -260,16 +260,25 @@ impl Control {
         let mut left = children_of(launcher.id());
         while let Some(process) = left.pop() {
             left.extend(children_of(process));
-            kill(Pid::from_raw(process as i32), signal)?;
+            match kill(Pid::from_raw(process as i32), signal) {
+                // It has ended meanwhile; the others are still to be signalled.
+                Ok(()) | Err(nix::errno::Errno::ESRCH) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
         Ok(())
     }
 }
 
-/// The children of a process, as far as it says.
+/// The children of a process, as far as it says: each of its threads has its own.
 fn children_of(process: u32) -> Vec<u32> {
-    let text = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children"));
-    text.unwrap_or_default().split_ascii_whitespace().filter_map(|number| number.parse().ok()).collect()
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let texts =
+        threads.map(|thread| std::fs::read_to_string(thread.path().join("children")).unwrap_or_default());
+    let children = |text: String| -> Vec<u32> {
+        text.split_ascii_whitespace().filter_map(|number| number.parse().ok()).collect()
+    };
+    texts.flat_map(children).collect()
 }
 
 impl Exit {
