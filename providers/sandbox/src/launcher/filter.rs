@@ -12,7 +12,7 @@ use seccompiler::{
 };
 
 /// Refused whatever is asked of them.
-const REFUSED: [libc::c_long; 36] = [
+const REFUSED: [libc::c_long; 39] = [
     libc::SYS_acct,
     libc::SYS_add_key,
     libc::SYS_bpf,
@@ -29,6 +29,7 @@ const REFUSED: [libc::c_long; 36] = [
     libc::SYS_io_uring_register,
     libc::SYS_io_uring_setup,
     libc::SYS_kcmp,
+    libc::SYS_kexec_file_load,
     libc::SYS_kexec_load,
     libc::SYS_keyctl,
     libc::SYS_mount,
@@ -38,7 +39,9 @@ const REFUSED: [libc::c_long; 36] = [
     libc::SYS_open_by_handle_at,
     libc::SYS_open_tree,
     libc::SYS_perf_event_open,
+    libc::SYS_pidfd_getfd,
     libc::SYS_pivot_root,
+    libc::SYS_process_madvise,
     libc::SYS_process_vm_readv,
     libc::SYS_process_vm_writev,
     libc::SYS_ptrace,
@@ -60,6 +63,10 @@ const NEW_NAMESPACES: u64 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET) as u64;
 
+/// The families of sockets that functions use. Others reach around the network namespace (`AF_VSOCK` talks to the host of a
+/// virtual machine from any of them) or are used by attackers alone.
+const FAMILIES: [i32; 4] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
+
 /// Installs the filters, for good.
 pub(super) fn install() -> io::Result<()> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = REFUSED.iter().map(|call| (*call, Vec::new())).collect();
@@ -72,6 +79,11 @@ pub(super) fn install() -> io::Result<()> {
         SeccompRule::new(vec![condition]).map_err(io::Error::other)
     });
     rules.insert(libc::SYS_clone, clones.collect::<io::Result<_>>()?);
+    let others = FAMILIES.map(|family| {
+        SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, family.cast_unsigned().into())
+    });
+    let others = others.into_iter().collect::<Result<Vec<_>, _>>().map_err(io::Error::other)?;
+    rules.insert(libc::SYS_socket, vec![SeccompRule::new(others).map_err(io::Error::other)?]);
     apply(rules, libc::EPERM)?;
     // Its flags lie in memory, where no filter sees them; who hears that there is no such call uses `clone`.
     apply([(libc::SYS_clone3, Vec::new())].into(), libc::ENOSYS)
