@@ -2,11 +2,16 @@
 //!
 //! Used by the launcher, which is a process of its own with one thread, and for the one descriptor that comes from it.
 
-#![allow(unsafe_code)] // Forking, waiting for anybody, an interface's flags, and descriptors that the kernel hands us.
+#![allow(unsafe_code)] // Forking, waiting for anybody, an interface's flags, a mount's, and descriptors that the kernel hands us.
 
 use std::{
+    ffi::CString,
     io, mem,
-    os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
+    os::{
+        fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
+        unix::ffi::OsStrExt as _,
+    },
+    path::Path,
     sync::atomic::{AtomicBool, Ordering},
 };
 
@@ -33,6 +38,27 @@ pub(crate) fn forked() -> io::Result<ForkResult> {
     }
     // SAFETY: there is no other thread, so nothing is in the middle of anything in the child.
     Ok(unsafe { fork() }?)
+}
+
+/// Makes the mount at `path`, and every mount below it, read-only and without devices or programs of other users.
+pub(crate) fn restrict_mounts(path: &Path) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: all zeros is a valid request.
+    let mut change: libc::mount_attr = unsafe { mem::zeroed() };
+    change.attr_set = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
+    let bytes = size_of::<libc::mount_attr>();
+    // SAFETY: the path ends with a zero byte; the request lives as long as the call, and its size is its own.
+    let changed = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            libc::AT_RECURSIVE as libc::c_uint,
+            &raw const change,
+            bytes,
+        )
+    };
+    if changed < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Waits for any child; its wait status as the kernel has it.

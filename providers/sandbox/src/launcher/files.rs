@@ -15,15 +15,15 @@ use std::{
 use nix::{
     fcntl::{OFlag, open},
     mount::{MntFlags, MsFlags, mount, umount2},
-    sys::{
-        stat::Mode,
-        statvfs::{FsFlags, fstatvfs},
-    },
+    sys::stat::Mode,
     unistd::pivot_root,
 };
 
 use super::about;
-use crate::process::{Network, Order};
+use crate::{
+    process::{Network, Order},
+    system::restrict_mounts,
+};
 
 /// Where the new root is built; what lies there is covered for this process alone.
 const ROOT: &str = "/tmp";
@@ -162,20 +162,8 @@ fn links_of_the_system(root: &Path) -> io::Result<()> {
 /// What `from` is appears at `target`, to be read and executed.
 fn bind(from: &OwnedFd, target: &Path) -> io::Result<()> {
     appear(from, target)?;
-    // What may not be done on the host's mount may not be done here either: the kernel wants that said.
-    let kept = fstatvfs(from).map_or(FsFlags::empty(), |there| there.flags());
-    let mut flags =
-        MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-    if kept.contains(FsFlags::ST_NOEXEC) {
-        flags |= MsFlags::MS_NOEXEC;
-    }
-    if kept.contains(FsFlags::ST_NOATIME) {
-        flags |= MsFlags::MS_NOATIME;
-    } else if kept.contains(FsFlags::ST_RELATIME) {
-        flags |= MsFlags::MS_RELATIME;
-    }
-    mount(None::<&str>, target, None::<&str>, flags, None::<&str>)?;
-    Ok(())
+    // With what is mounted below it, which would stay writable otherwise.
+    restrict_mounts(target)
 }
 
 fn bind_device(from: &OwnedFd, target: &Path) -> io::Result<()> {
