@@ -32,6 +32,7 @@ use std::{
 };
 
 use nix::{
+    errno::Errno,
     sched::{CloneFlags, unshare},
     sys::{
         prctl,
@@ -40,12 +41,12 @@ use nix::{
         socket::{ControlMessage, MsgFlags, sendmsg},
         wait::waitpid,
     },
-    unistd::{ForkResult, Gid, Pid, Uid, execve, getpid, getppid, setgroups, setresgid, setresuid},
+    unistd::{ForkResult, Gid, Pid, Uid, execve, getpid, getppid, setgroups, setresgid, setresuid, setsid},
 };
 
 use crate::{
     process::{Network, Order},
-    system::{forked, raise_loopback, take_standard_input, wait_for_any},
+    system::{close_on_exec, forked, raise_loopback, take_standard_input, wait_for_any},
 };
 
 /// What the program is given to be a launcher.
@@ -89,6 +90,9 @@ fn launch() -> io::Result<i32> {
     let socket = take_standard_input().ok_or(io::ErrorKind::NotConnected)?;
     // A copy: what is executed later does not have it.
     let mut socket = UnixStream::from(socket.try_clone()?);
+    // A process group reaches across namespaces: in the server's own, a function of the same user could end the server by
+    // `kill(0, SIGKILL)`, and Ctrl-C at the server's terminal would end every function before it has finished.
+    own_session()?;
     let order = Order::read(&mut socket)?;
     if getppid() != Pid::from_raw(order.parent as i32) {
         return Err(io::Error::other("the server has gone"));
@@ -105,7 +109,7 @@ fn launch() -> io::Result<i32> {
     loop {
         match waitpid(child, None) {
             Ok(_) => return Ok(0),
-            Err(nix::errno::Errno::EINTR) => {}
+            Err(Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
         }
     }
@@ -190,6 +194,15 @@ fn reap_until(function: Pid) -> io::Result<i32> {
     }
 }
 
+/// Leaves the session, process group and terminal of whoever made us.
+fn own_session() -> io::Result<()> {
+    match setsid() {
+        // It leads its own already.
+        Ok(_) | Err(Errno::EPERM) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Returns only if that cannot be.
 fn become_function(order: &Order, address: &str) -> io::Error {
     match prepare(order, address) {
@@ -218,7 +231,14 @@ fn prepare(order: &Order, address: &str) -> io::Result<Prepared> {
     std::env::set_current_dir(directory)?;
     let null = fs::OpenOptions::new().read(true).open("/dev/null")?;
     nix::unistd::dup2_stdin(&null)?;
+    own_session()?;
+    if !order.is_isolated {
+        // Without a namespace that ends with init, at least the function itself does.
+        prctl::set_pdeathsig(Signal::SIGKILL)?;
+    }
     limit(order)?;
+    // What the server inherited without this mark, from a shell or a supervisor, is not the function's.
+    close_on_exec()?;
     // Last, since it forbids some of the above.
     if order.is_filtered {
         filter::install()?;

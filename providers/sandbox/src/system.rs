@@ -2,7 +2,7 @@
 //!
 //! Used by the launcher, which is a process of its own with one thread, and for the one descriptor that comes from it.
 
-#![allow(unsafe_code)] // Forking, waiting for anybody, an interface's flags, a mount's, and descriptors that the kernel hands us.
+#![allow(unsafe_code)] // Forking, waiting for anybody, an interface's flags, a mount's, and descriptors: those the kernel hands us, and all.
 
 use std::{
     ffi::CString,
@@ -38,6 +38,15 @@ pub(crate) fn forked() -> io::Result<ForkResult> {
     }
     // SAFETY: there is no other thread, so nothing is in the middle of anything in the child.
     Ok(unsafe { fork() }?)
+}
+
+/// Marks every descriptor but the first three to be closed when a program is executed.
+pub(crate) fn close_on_exec() -> io::Result<()> {
+    const FIRST: libc::c_uint = 3;
+    // SAFETY: integers; nothing is closed now. The wrapper of the C library is newer than the call.
+    let marked =
+        unsafe { libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+    if marked < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Makes the mount at `path`, and every mount below it, read-only and without devices or programs of other users.
