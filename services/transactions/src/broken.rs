@@ -108,6 +108,12 @@ pub enum Broken {
     BelievesStrangers,
     /// Who must serve its store alone does not wait until it is alone.
     ServesBesideOthers,
+    /// T11: who conflicts with a commit that is still to be written is told so at once.
+    RefusesBeforeSlot,
+    /// T-3: only the leader of the sequencer's office finishes what was begun to be marked.
+    OfficeAloneFinishesMarks,
+    /// T-4: a successor trims the log below its own seal.
+    TrimsBelowOwnSeal,
     /// T12: transactions that only read are validated like the others.
     ValidatesReaders,
 }

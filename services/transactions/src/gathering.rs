@@ -137,13 +137,16 @@ impl Core {
 
     /// Merges what is gathered until nothing is.
     async fn merge_in_time(&self, node: &Arc<Node>) {
+        let mut wait = self.config.gathered_for;
         loop {
             tokio::select! {
                 biased;
                 () = node.all_told.notified() => {}
-                () = self.clock.sleep(self.config.gathered_for) => {}
+                () = self.clock.sleep(wait) => {}
             }
             let end = self.view().gathered.end();
+            // What comes from now on waits until the next round, which begins only once this one's values are read.
+            let closed = self.clock.monotonic();
             tokio::select! {
                 biased;
                 () = self.read_ahead(node, end) => {}
@@ -158,6 +161,9 @@ impl Core {
                 view.gathered.is_awaited = false;
                 return;
             }
+            drop(view);
+            let has_waited = self.clock.monotonic().since(closed);
+            wait = self.config.gathered_for.saturating_sub(has_waited);
         }
     }
 

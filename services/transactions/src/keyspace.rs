@@ -14,7 +14,7 @@
 //!
 //! A node takes snapshots there only once it has read what all others had committed with timestamps.
 //!
-//! Dies anywhere: every step can be repeated, and whoever is the sequencer finishes what it finds marked. A node that is alone
+//! Dies anywhere: every step can be repeated, and whoever was told to stop finishes what it finds half marked. A node that is alone
 //! finishes it at its start, before it serves, since the logs of all earlier starts are sealed and resolved by then.
 //!
 //! Invariants

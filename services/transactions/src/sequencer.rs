@@ -286,7 +286,8 @@ impl Sequencer {
             let mut state = self.state();
             let through = state.settled.through().min(through);
             // Slots before its own seal are of an earlier epoch, and a start of this one before them would make them void.
-            if through < state.sealed || through < state.trimmed + SLOTS_UNTRIMMED_MAX {
+            let is_below_seal = through < state.sealed && self.broken != Some(Broken::TrimsBelowOwnSeal);
+            if is_below_seal || through < state.trimmed + SLOTS_UNTRIMMED_MAX {
                 return Ok(());
             }
             state.forget_settled();
@@ -410,14 +411,19 @@ impl Core {
     async fn order_waiting(&self, node: &Arc<Node>, sequencer: &Sequencer, ordering: &mut Ordering) {
         let mut batch = ordering.last_writers.batch();
         let (mut commits, mut closed, mut ordered) = (Vec::new(), Vec::new(), BTreeSet::new());
+        let mut conflicting = Vec::new();
         for waiting in sequencer.next_batch() {
-            if let Some(answer) = sequencer.judge(&waiting, &batch, &ordered) {
-                if answer == Some(Err(Error::Conflict)) {
-                    self.counters.conflict();
+            match sequencer.judge(&waiting, &batch, &ordered) {
+                None => {}
+                Some(Some(Err(Error::Conflict))) => {
+                    conflicting.push(waiting);
+                    continue;
                 }
-                // Nobody hears it only if who asked is gone.
-                let _ = waiting.told.send(answer);
-                continue;
+                Some(answer) => {
+                    // Nobody hears it only if who asked is gone.
+                    let _ = waiting.told.send(answer);
+                    continue;
+                }
             }
             ordered.insert(waiting.wish.attempt());
             batch.admit(waiting.writes.iter().map(|write| Trace::of(&write.key)));
@@ -425,6 +431,7 @@ impl Core {
         }
         let written = batch.into_written();
         if ordered.is_empty() {
+            self.refuse(conflicting, true);
             return;
         }
         let slot = SequencedSlot {
@@ -444,6 +451,7 @@ impl Core {
             self.hear_slot(node, cursor, &slot, &records);
             records
         });
+        self.refuse(conflicting, records.is_ok());
         for (place, waiting) in commits.into_iter().enumerate() {
             let answer = records.as_ref().map(|records| Arc::clone(&records[place])).map_err(Clone::clone);
             let _ = waiting.told.send(Some(answer));
@@ -451,6 +459,18 @@ impl Core {
         for waiting in closed {
             let is_closed = Error::TransactionFinished(Outcome::Aborted);
             let _ = waiting.told.send(Some(Err(records.as_ref().err().cloned().unwrap_or(is_closed))));
+        }
+    }
+
+    /// Tells those who conflict with what was written, or with what their batch was to write: if that stands nowhere, the next
+    /// batch judges them anew.
+    fn refuse(&self, conflicting: Vec<Waiting>, is_written: bool) {
+        let is_final = is_written || self.config.is_broken(Broken::RefusesBeforeSlot);
+        for waiting in conflicting {
+            if is_final {
+                self.counters.conflict();
+            }
+            let _ = waiting.told.send(is_final.then_some(Err(Error::Conflict)));
         }
     }
 }

@@ -7,7 +7,7 @@ use std::{
 
 use async_trait::async_trait;
 use ports::{
-    DurabilityPoint, Externalize, Item, Key, KeyValue, Result, Update,
+    DurabilityPoint, Error, ErrorKind, Externalize, Item, Key, KeyValue, Result, Update,
     key_value::{Batch, Batched, KeyValueLimits, Page, Read, Room, Scan, Transacted, Updated},
 };
 use tokio::sync::watch;
@@ -28,6 +28,8 @@ pub(crate) struct Gate {
     waiting: watch::Sender<usize>,
     /// How many calls are still answered; none: all.
     calls_left: Mutex<Option<usize>>,
+    /// The next update of a partition that begins like this finds no room.
+    full: Mutex<Option<Vec<u8>>>,
 }
 
 impl Gate {
@@ -37,6 +39,7 @@ impl Gate {
             closed: watch::Sender::new(None),
             waiting: watch::Sender::new(0),
             calls_left: Mutex::default(),
+            full: Mutex::default(),
         })
     }
 
@@ -48,6 +51,11 @@ impl Gate {
     /// Answers so many calls, and none after them: whoever calls is as good as dead.
     pub(crate) fn die_after(&self, calls: usize) {
         *self.calls_left.lock().expect("no panic") = Some(calls);
+    }
+
+    /// Refuses the next update there, for want of room.
+    pub(crate) fn refuse_one(&self, partition: &[u8]) {
+        *self.full.lock().expect("no panic") = Some(partition.to_vec());
     }
 
     /// Lets everybody pass.
@@ -123,6 +131,10 @@ impl KeyValue for Gate {
     async fn update(&self, update: Update) -> Result<Updated> {
         self.pass(Held::Updates, update.key.partition()).await;
         let partition = update.key.partition().to_vec();
+        let is_full = |full: &mut Vec<u8>| partition.starts_with(full);
+        if self.full.lock().expect("no panic").take_if(is_full).is_some() {
+            return Err(Error::new(ErrorKind::NoRoom, "the gate"));
+        }
         let updated = self.inner.update(update).await;
         self.hold(Held::Answers, &partition).await;
         updated

@@ -62,6 +62,46 @@ fn of_two_that_cannot_follow_each_other_one_conflicts() {
     });
 }
 
+/// What the second of two hears that conflict, where the slot for the first of them finds no room.
+async fn conflict_without_a_slot(world: World, config: Config) -> Result<(), Error> {
+    let gate = Gate::new(world.key_value());
+    let node = Node::on(&world, Arc::clone(&gate) as Arc<dyn KeyValue>, config).await;
+    let mut calls = Vec::new();
+    for name in ["other", "k", "k"] {
+        let call = node.begin_as(serializable()).await;
+        node.get(&call, name).await;
+        node.put(&call, name, "v").await;
+        calls.push(call);
+    }
+    let commit = |call: &Call| {
+        let (engine, call) = (node.engine.clone(), call.clone());
+        tokio::spawn(async move { engine.commit(&call).await.map(drop) })
+    };
+    gate.close(Held::Answers, b"t/s/");
+    let ahead = commit(&calls[0]);
+    gate.holds().await;
+    let together = [commit(&calls[1]), commit(&calls[2])];
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    gate.refuse_one(b"t/s/");
+    gate.open();
+    ahead.await.expect("ran").expect("there was room");
+    let [first, second] = together;
+    assert_eq!(first.await.expect("ran"), Err(Error::NoRoom));
+    second.await.expect("ran")
+}
+
+/// T11: nobody conflicts with what was never written.
+#[test]
+fn a_conflict_rests_on_what_is_written() {
+    in_virtual_time(async |world| {
+        assert_eq!(conflict_without_a_slot(world, Config::default()).await, Ok(()));
+    });
+    in_virtual_time(async |world| {
+        let told = conflict_without_a_slot(world, broken(Broken::RefusesBeforeSlot)).await;
+        assert_eq!(told, Err(Error::Conflict), "the test would notice");
+    });
+}
+
 /// T11: a conflict is told again to whoever asks again, and nothing of it is left.
 #[test]
 fn a_conflict_leaves_nothing() {

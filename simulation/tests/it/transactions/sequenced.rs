@@ -292,3 +292,37 @@ fn another_takes_over_within_five_seconds() {
         assert!(died.elapsed() < Duration::from_secs(5), "{:?}", died.elapsed());
     });
 }
+
+/// Whether a write finds a sequencer after who marked its keyspace has died: it had told the writer, and never the leader of the
+/// office.
+async fn write_after_a_broken_mark(broken: Option<Broken>) -> bool {
+    let house = house(3, broken).await;
+    let among = house.surroundings().expect("several places");
+    among.network.cut(&Among::address(0), &Among::address(1));
+    let marker = house.serving_at(1).expect("nobody dies");
+    let asked = Begin { isolation: Isolation::Serializable, ..Begin::default() };
+    let begun = marker.shown(marker.engine.begin(asked)).await;
+    assert!(begun.is_err(), "the leader cannot be told, so nothing is sequenced yet");
+    house.kill_at(1);
+    among.network.mend();
+    let writer = house.serving_at(2).expect("nobody dies");
+    for _ in 0..4 {
+        let written = writer.engine.put_now(key(0), Some(Bytes::from_static(b"v")));
+        if writer.call(written).await.is_ok() {
+            return true;
+        }
+    }
+    false
+}
+
+/// T-3: what was begun to be marked is finished, whoever was told of it.
+#[test]
+fn a_broken_mark_is_finished() {
+    assert!(simulated::run(write_after_a_broken_mark(None)));
+}
+
+/// T-3, broken: only the leader finishes it, which has not heard of it.
+#[test]
+fn leaving_marks_to_the_leader_is_caught() {
+    assert!(!simulated::run(write_after_a_broken_mark(Some(Broken::OfficeAloneFinishesMarks))));
+}
