@@ -21,7 +21,7 @@ use simulation::{
 };
 use transactions::{
     broken::Broken,
-    model::{Begin, Begun, Call, Isolation},
+    model::{Begin, Begun, Call, Isolation, Key},
 };
 
 use super::SEEDS_UNTIL_CAUGHT;
@@ -325,4 +325,48 @@ fn a_broken_mark_is_finished() {
 #[test]
 fn leaving_marks_to_the_leader_is_caught() {
     assert!(!simulated::run(write_after_a_broken_mark(Some(Broken::OfficeAloneFinishesMarks))));
+}
+
+/// Writes `key` in a serializable transaction of its own.
+async fn write_in_order(connection: &Connection, key: Key) {
+    let call = begin(connection).await;
+    let put = connection.engine.put(&call, key, Bytes::from_static(b"v"));
+    connection.call(put).await.expect("a calm world");
+    connection.call(connection.engine.commit(&call)).await.expect("a calm world");
+}
+
+/// Whether a transaction commits after two sequencers have died, although what it read was written since. The second of them
+/// has heard that everybody knows what stands before that write, and more than it leaves untrimmed.
+async fn commit_after_two_sequencers(broken: Option<Broken>) -> bool {
+    let house = house(3, broken).await;
+    let first = house.serving_at(0).expect("nobody dies");
+    let reader = house.serving_at(2).expect("nobody dies");
+    for _ in 0..56 {
+        write_in_order(&first, key(1)).await;
+    }
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    for _ in 0..12 {
+        write_in_order(&first, key(1)).await;
+    }
+    let late = begin(&reader).await;
+    assert_eq!(reader.shown(reader.engine.get(&late, &key(0))).await, Ok(None));
+    write_in_order(&first, key(0)).await;
+    for place in [0, 1] {
+        house.kill_at(place);
+        tokio::time::sleep(Duration::from_secs(10)).await;
+    }
+    reader.call(reader.engine.put(&late, key(0), Bytes::from_static(b"late"))).await.expect("it is open");
+    reader.call(reader.engine.commit(&late)).await.is_ok()
+}
+
+/// T-4, T11: what a log decided is known to every successor.
+#[test]
+fn two_successors_later_a_conflict_is_one() {
+    assert!(!simulated::run(commit_after_two_sequencers(None)));
+}
+
+/// T-4, broken: the first successor moves the start of the log, under its own epoch, to before its own seal.
+#[test]
+fn trimming_below_a_seal_is_caught() {
+    assert!(simulated::run(commit_after_two_sequencers(Some(Broken::TrimsBelowOwnSeal))));
 }
