@@ -1,0 +1,71 @@
+//! The barrier: who lets something out waits here until it may be known.
+
+use ports::{DurabilityPoint, Error, ErrorKind, Incarnation, Result};
+
+use crate::{
+    engine::{Engine, LANE_BITS},
+    layout::{LaneId, Place},
+};
+
+impl Engine {
+    /// Waits until everything that a point stands for is far-durable, and the range was ours until then (E3, E10).
+    pub(crate) async fn barrier(&self, point: DurabilityPoint) -> Result<()> {
+        let began = self.clock.monotonic();
+        self.check_open()?;
+        let places = self.places_of(point)?;
+        if point == DurabilityPoint::DURABLE {
+            return Ok(());
+        }
+        self.wait_until_far(&places).await?;
+        self.prove_ownership(began).await
+    }
+
+    /// Waits until all of these are far-durable; they are sent at once.
+    pub(crate) async fn wait_until_far(&self, places: &[Place]) -> Result<()> {
+        let is_settled = {
+            let mut state = self.state();
+            state.stream.urge(places);
+            state.stream.is_settled(places)?
+        };
+        if is_settled {
+            return Ok(());
+        }
+        self.work.notify_one();
+        self.until(|state| match state.stream.is_settled(places) {
+            Ok(false) => None,
+            Ok(true) => Some(Ok(())),
+            Err(error) => Some(Err(error)),
+        })
+        .await?
+    }
+
+    /// What a point stands for. Of an earlier epoch: all that it left, if the point lies within.
+    pub(crate) fn places_of(&self, point: DurabilityPoint) -> Result<Vec<Place>> {
+        if point == DurabilityPoint::DURABLE {
+            return Ok(Vec::new());
+        }
+        let (position, number) = (point.position.0 >> LANE_BITS, point.position.0 as u16);
+        let mut state = self.state();
+        if point.incarnation == Incarnation(self.epoch) {
+            let lane = LaneId { epoch: self.epoch, number: number.into() };
+            return Ok(state.stream.frontier(lane, position));
+        }
+        let end = self.ends.iter().find(|end| Incarnation(end.epoch) == point.incarnation);
+        match end {
+            Some(end) if position <= end.position => Ok(state.stream.tail()),
+            _ => Err(Error::new(ErrorKind::Lost, format!("externalize {point:?}"))),
+        }
+    }
+
+    /// Whether a barrier would return at once.
+    pub(crate) fn is_far_durable(&self, point: DurabilityPoint) -> bool {
+        if point == DurabilityPoint::DURABLE {
+            return true;
+        }
+        let Ok(places) = self.places_of(point) else { return false };
+        let now = self.clock.monotonic();
+        let state = self.state();
+        let is_ours = state.ended.is_none() && state.lease.until.is_some_and(|until| now < until);
+        is_ours && state.stream.is_settled(&places).unwrap_or(false)
+    }
+}

@@ -1,0 +1,208 @@
+//! What a call makes of the rows it names: the port's own `evaluate`, over one item, several, or a batch.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use ports::{
+    Cost, Error, Item, Result, Update,
+    key_value::{
+        Batch, KeyValueLimits, Outcome, Value, Version,
+        evaluate::{Evaluated, Stored, check_key, check_limits, evaluate},
+    },
+};
+
+use crate::layout::{RowKey, batch_cursor_row, item_row};
+
+/// The attribute of a user's lane cursor.
+const CURSOR: &str = "cursor";
+
+/// What a call decided: which of its rows change, and what it is answered.
+#[derive(Debug)]
+pub(crate) struct Judged<T> {
+    /// By the index of its key.
+    pub(crate) changed: BTreeMap<usize, Stored>,
+    pub(crate) answer: T,
+}
+
+/// A call that changes rows if they are as it wants them.
+pub(crate) trait Judge: Send + Sync + 'static {
+    type Answer: Send + 'static;
+
+    /// Its rows, each once.
+    fn keys(&self) -> Vec<RowKey>;
+
+    /// Refuses what exceeds the limits, before anything is read.
+    fn check(&self, limits: &KeyValueLimits) -> Result<()>;
+
+    /// What it makes of the rows of its keys.
+    fn judge(&self, rows: &[Stored], limits: &KeyValueLimits) -> Result<Judged<Self::Answer>>;
+}
+
+/// [`ports::KeyValue::update`].
+pub(crate) struct One(pub(crate) Update);
+
+impl Judge for One {
+    type Answer = (Outcome, Cost);
+
+    fn keys(&self) -> Vec<RowKey> {
+        vec![item_row(&self.0.key)]
+    }
+
+    fn check(&self, limits: &KeyValueLimits) -> Result<()> {
+        check_key(&self.0.key, limits)
+    }
+
+    fn judge(&self, rows: &[Stored], limits: &KeyValueLimits) -> Result<Judged<Self::Answer>> {
+        let stored = &rows[0];
+        let evaluated = evaluate(stored, &self.0, limits)?;
+        let cost = cost_of(&evaluated, stored);
+        let mut changed = BTreeMap::new();
+        let outcome = match evaluated {
+            Evaluated::Refused => Outcome::Conflict(stored.item.clone()),
+            Evaluated::Unchanged => Outcome::Done(stored.item.clone()),
+            Evaluated::Changed(next) => {
+                let item = next.item.clone();
+                changed.insert(0, next);
+                Outcome::Done(item)
+            }
+        };
+        Ok(Judged { changed, answer: (outcome, cost) })
+    }
+}
+
+/// [`ports::KeyValue::transact`].
+pub(crate) struct Several(pub(crate) Vec<Update>);
+
+/// How a transaction ended, without its point.
+pub(crate) enum Ended {
+    Done(Vec<Option<Arc<Item>>>, Cost),
+    Conflict(usize, Option<Arc<Item>>, Cost),
+}
+
+impl Judge for Several {
+    type Answer = Ended;
+
+    fn keys(&self) -> Vec<RowKey> {
+        self.0.iter().map(|update| item_row(&update.key)).collect()
+    }
+
+    fn check(&self, limits: &KeyValueLimits) -> Result<()> {
+        check_limits(&self.0, limits)
+    }
+
+    fn judge(&self, rows: &[Stored], limits: &KeyValueLimits) -> Result<Judged<Self::Answer>> {
+        let (mut items, mut changed, mut cost) = (Vec::new(), BTreeMap::new(), Cost::default());
+        for (index, (update, stored)) in self.0.iter().zip(rows).enumerate() {
+            let evaluated = evaluate(stored, update, limits)?;
+            let one = cost_of(&evaluated, stored);
+            cost += one;
+            match evaluated {
+                Evaluated::Refused => {
+                    let answer = Ended::Conflict(index, stored.item.clone(), one);
+                    return Ok(Judged { changed: BTreeMap::new(), answer });
+                }
+                Evaluated::Unchanged => items.push(stored.item.clone()),
+                Evaluated::Changed(next) => {
+                    items.push(next.item.clone());
+                    changed.insert(index, next);
+                }
+            }
+        }
+        Ok(Judged { changed, answer: Ended::Done(items, cost) })
+    }
+}
+
+/// [`ports::KeyValue::write_batch`]: the lane's cursor is a row like others, in the same record.
+pub(crate) struct Lined {
+    batch: Batch,
+    /// The cursor's row, then those of the items, each once.
+    keys: Vec<RowKey>,
+    /// By change, the index of its row.
+    places: Vec<usize>,
+}
+
+impl Lined {
+    pub(crate) fn new(batch: Batch) -> Self {
+        let mut keys = vec![batch_cursor_row(&batch.lane)];
+        let mut places = Vec::with_capacity(batch.changes.len());
+        let mut known: BTreeMap<RowKey, usize> = BTreeMap::new();
+        for (key, _) in &batch.changes {
+            let row = item_row(key);
+            let place = *known.entry(row.clone()).or_insert(keys.len());
+            if place == keys.len() {
+                keys.push(row);
+            }
+            places.push(place);
+        }
+        Self { batch, keys, places }
+    }
+}
+
+/// How a batch ended, without its point.
+pub(crate) enum InLine {
+    Done(Cost),
+    Repeat(Cost),
+    Early(u64, Cost),
+}
+
+impl Judge for Lined {
+    type Answer = InLine;
+
+    fn keys(&self) -> Vec<RowKey> {
+        self.keys.clone()
+    }
+
+    fn check(&self, limits: &KeyValueLimits) -> Result<()> {
+        let (changes, limit) = (self.batch.changes.len(), limits.batch_items_max);
+        if changes > limit {
+            return Err(Error::invalid(format!(
+                "write a batch of {changes} changes, where {limit} is the limit"
+            )));
+        }
+        if self.batch.lane.len() > limits.key_bytes_max {
+            return Err(Error::invalid(format!("name a lane by more than {} bytes", limits.key_bytes_max)));
+        }
+        self.batch.changes.iter().try_for_each(|(key, _)| check_key(key, limits))
+    }
+
+    fn judge(&self, rows: &[Stored], limits: &KeyValueLimits) -> Result<Judged<Self::Answer>> {
+        let cursor = rows[0].item.as_ref().and_then(|item| item.integer(CURSOR)).unwrap_or(0) as u64;
+        let looked_at = Cost::of_read(None);
+        let sequence = self.batch.sequence;
+        if sequence <= cursor {
+            return Ok(Judged { changed: BTreeMap::new(), answer: InLine::Repeat(looked_at) });
+        }
+        if sequence > cursor + 1 {
+            return Ok(Judged { changed: BTreeMap::new(), answer: InLine::Early(cursor, looked_at) });
+        }
+        let mut changed: BTreeMap<usize, Stored> = BTreeMap::new();
+        let mut costs: BTreeMap<usize, Cost> = BTreeMap::new();
+        for ((key, change), place) in self.batch.changes.iter().zip(&self.places) {
+            let update = Update::of(key.clone(), change.clone());
+            let stored = changed.get(place).unwrap_or(&rows[*place]);
+            let evaluated = evaluate(stored, &update, limits)?;
+            let one = cost_of(&evaluated, stored);
+            if let Evaluated::Changed(next) = evaluated {
+                costs.insert(*place, one);
+                changed.insert(*place, next);
+            } else {
+                costs.entry(*place).or_insert(one);
+            }
+        }
+        let mut cost = Cost::of_write(None);
+        for one in costs.into_values() {
+            cost += one;
+        }
+        let version = Version(rows[0].version.0 + 1);
+        let attributes = vec![(CURSOR.into(), Value::Integer(sequence as i64))];
+        let item = Some(Arc::new(Item::from_parts(version, attributes)));
+        changed.insert(0, Stored { item, version, memory: None });
+        Ok(Judged { changed, answer: InLine::Done(cost) })
+    }
+}
+
+fn cost_of(evaluated: &Evaluated, stored: &Stored) -> Cost {
+    match evaluated {
+        Evaluated::Refused | Evaluated::Unchanged => Cost::of_read(stored.item.as_deref()),
+        Evaluated::Changed(next) => Cost::of_write(next.item.as_deref()),
+    }
+}

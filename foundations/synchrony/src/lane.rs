@@ -1,0 +1,136 @@
+//! A lane: the port as one workflow's run sees it.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use ports::{
+    DurabilityPoint, Error, ErrorKind, Externalize, Item, Key, KeyValue, Receipt, Result, Update,
+    key_value::{Batch, Batched, KeyValueLimits, Page, Read, Room, Scan, Transacted, Updated},
+};
+
+use crate::{
+    engine::Engine,
+    evaluation::{Ended, InLine, Lined, One, Several},
+    layout::LaneId,
+};
+
+/// A [`KeyValue`] whose writes are far in the order in which they were made, and behind what was read here.
+///
+/// A point that it gives is that of what this lane knows, and whichever lane is asked to externalize it waits for that. Whoever goes on in another lane with what
+/// was read here, such as a function that this one calls, tells it by [`Lane::join`].
+#[derive(Debug)]
+pub struct Lane {
+    engine: Arc<Engine>,
+    id: LaneId,
+}
+
+impl Lane {
+    pub(crate) fn new(engine: Arc<Engine>, id: LaneId) -> Self {
+        Self { engine, id }
+    }
+
+    /// What is written here from now on comes behind what `other` has written and read, and barriers here wait for it.
+    ///
+    /// Errors: `Invalid` if it is a lane of another range or start.
+    pub fn join(&self, other: &Lane) -> Result<()> {
+        if !Arc::ptr_eq(&self.engine, &other.engine) {
+            return Err(Error::invalid("join lanes of different ranges"));
+        }
+        self.engine.state().stream.join(self.id, other.id);
+        Ok(())
+    }
+
+    fn receipt(&self, cost: ports::Cost, high: u64) -> Receipt {
+        Receipt { point: self.engine.point(self.id, high), cost }
+    }
+
+    /// What an update rests on must not be lost (D4).
+    fn check_basis<'updates>(&self, updates: impl IntoIterator<Item = &'updates Update>) -> Result<()> {
+        for update in updates {
+            self.engine.places_of(update.basis).map_err(|error| match error.kind() {
+                ErrorKind::Lost => {
+                    let what = format!("update {:?}, which rests on what is lost", update.key);
+                    Error::new(ErrorKind::Lost, what)
+                }
+                _ => error,
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl Clone for Lane {
+    fn clone(&self) -> Self {
+        self.engine.state().stream.hold(self.id);
+        Self { engine: Arc::clone(&self.engine), id: self.id }
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        self.engine.state().stream.let_go(self.id);
+    }
+}
+
+#[async_trait]
+impl Externalize for Lane {
+    async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
+        self.engine.barrier(point).await
+    }
+
+    fn point(&self) -> DurabilityPoint {
+        let high = self.engine.state().stream.high(self.id);
+        self.engine.point(self.id, high)
+    }
+
+    fn is_durable(&self, point: DurabilityPoint) -> bool {
+        self.engine.is_far_durable(point)
+    }
+}
+
+#[async_trait]
+impl KeyValue for Lane {
+    async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
+        let (value, high) = self.engine.read(self.id, key).await?;
+        Ok(Read { value, point: self.engine.point(self.id, high) })
+    }
+
+    async fn scan(&self, scan: &Scan) -> Result<Read<Page>> {
+        let (value, high) = self.engine.scan(self.id, scan).await?;
+        Ok(Read { value, point: self.engine.point(self.id, high) })
+    }
+
+    async fn update(&self, update: Update) -> Result<Updated> {
+        self.check_basis([&update])?;
+        let ((outcome, cost), high) = self.engine.write(self.id, One(update)).await?;
+        Ok(Updated { outcome, receipt: self.receipt(cost, high) })
+    }
+
+    async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
+        self.check_basis(&updates)?;
+        let (ended, high) = self.engine.write(self.id, Several(updates)).await?;
+        Ok(match ended {
+            Ended::Done(items, cost) => Transacted::Done { items, receipt: self.receipt(cost, high) },
+            Ended::Conflict(index, item, cost) => {
+                Transacted::Conflict { index, item, receipt: self.receipt(cost, high) }
+            }
+        })
+    }
+
+    async fn write_batch(&self, batch: Batch) -> Result<Batched> {
+        let (in_line, high) = self.engine.write(self.id, Lined::new(batch)).await?;
+        Ok(match in_line {
+            InLine::Done(cost) => Batched::Done(self.receipt(cost, high)),
+            InLine::Repeat(cost) => Batched::Repeat(self.receipt(cost, high)),
+            InLine::Early(cursor, cost) => Batched::Early { cursor, receipt: self.receipt(cost, high) },
+        })
+    }
+
+    fn limits(&self) -> &KeyValueLimits {
+        &self.engine.limits
+    }
+
+    fn room(&self) -> Room {
+        self.engine.stores.near.room()
+    }
+}

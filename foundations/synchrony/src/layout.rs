@@ -1,0 +1,271 @@
+//! What lies where in the two partitions of a range, and how it is encoded.
+//!
+//! The first byte of a sort key tells kinds apart. Users' keys are encoded whole, so that those of one of their partitions are
+//! neighbours in its order.
+
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use ports::{
+    Error, Item, Key, KeyValue, Result,
+    key_value::{
+        Change, Name, Scan, Value, Version,
+        evaluate::{Memory, Stored},
+    },
+};
+use serde::{Deserialize, Serialize};
+
+/// The owner row.
+pub(crate) const OWNER: &[u8] = b"o";
+/// Users' items.
+pub(crate) const ITEMS: u8 = b'i';
+/// Cursors of users' lanes of batches.
+pub(crate) const BATCH_CURSORS: u8 = b'b';
+/// Far: cursors of our lanes.
+pub(crate) const CURSORS: u8 = b'c';
+/// Near: payloads.
+pub(crate) const PAYLOADS: u8 = b'p';
+/// Near: records.
+pub(crate) const RECORDS: u8 = b's';
+
+/// A row, record, payload or cursor in one attribute.
+pub(crate) const BODY: &str = "r";
+/// Far: an item's version.
+pub(crate) const VERSION: &str = "v";
+/// Far: its attributes; none: it is deleted.
+pub(crate) const ATTRIBUTES: &str = "a";
+/// Far: the operations it remembers.
+pub(crate) const MEMORY: &str = "m";
+/// Far: the last sequence of a lane.
+pub(crate) const SEQUENCE: &str = "q";
+
+/// The sort key of a row, the same near and far.
+pub(crate) type RowKey = Bytes;
+
+/// A lane; what it numbers is in this epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct LaneId {
+    pub(crate) epoch: u64,
+    pub(crate) number: u32,
+}
+
+/// A record's place in its lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct Place {
+    pub(crate) lane: LaneId,
+    pub(crate) sequence: u64,
+}
+
+/// Where a payload lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PayloadId {
+    pub(crate) position: u64,
+    pub(crate) index: u16,
+}
+
+/// What a row holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Content {
+    /// Nothing: deleted, or known to be absent far.
+    Nothing,
+    /// What a fill brought.
+    Inline(Bytes),
+    /// What a record wrote.
+    At(PayloadId, u32),
+}
+
+/// A key's state near.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Row {
+    pub(crate) version: Version,
+    pub(crate) memory: Option<Box<Memory>>,
+    pub(crate) content: Content,
+    /// Who wrote it, and at which position; none: a fill.
+    pub(crate) writer: Option<(Place, u64)>,
+}
+
+impl Row {
+    pub(crate) fn payload(&self) -> Option<PayloadId> {
+        match self.content {
+            Content::At(payload, _) => Some(payload),
+            Content::Nothing | Content::Inline(_) => None,
+        }
+    }
+
+    /// About what it takes of the near store, its payload included.
+    pub(crate) fn bytes(&self, key: &RowKey) -> usize {
+        let content = match &self.content {
+            Content::Nothing => 0,
+            Content::Inline(bytes) => bytes.len(),
+            Content::At(_, bytes) => *bytes as usize,
+        };
+        ROW_BYTES + key.len() + content
+    }
+
+    pub(crate) fn stored(&self, attributes: Option<&Bytes>) -> Result<Stored> {
+        let item = attributes.map(|bytes| decode_attributes(self.version, bytes)).transpose()?;
+        Ok(Stored { item, version: self.version, memory: self.memory.clone() })
+    }
+}
+
+/// What a row takes beside its key and content, about.
+const ROW_BYTES: usize = 64;
+
+/// One key's change in a record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Written {
+    pub(crate) key: RowKey,
+    pub(crate) version: Version,
+    pub(crate) memory: Option<Box<Memory>>,
+    /// None: it was deleted.
+    pub(crate) payload: Option<PayloadId>,
+}
+
+/// What one call wrote.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    pub(crate) position: u64,
+    pub(crate) place: Place,
+    /// What must be far-durable before it is sent.
+    pub(crate) dependencies: Vec<Place>,
+    pub(crate) changes: Vec<Written>,
+}
+
+pub(crate) fn encode<T: Serialize>(value: &T) -> Bytes {
+    postcard::to_stdvec(value).expect("memory is all that encoding needs").into()
+}
+
+pub(crate) fn decode<'bytes, T: Deserialize<'bytes>>(bytes: &'bytes [u8], what: &'static str) -> Result<T> {
+    postcard::from_bytes(bytes).map_err(|error| Error::corrupt(what).caused_by(error))
+}
+
+pub(crate) fn decode_body<T: for<'bytes> Deserialize<'bytes>>(item: &Item, what: &'static str) -> Result<T> {
+    decode(item.bytes(BODY).ok_or_else(|| Error::corrupt(what))?, what)
+}
+
+pub(crate) fn encode_attributes(item: &Item) -> Bytes {
+    encode(&item.attributes())
+}
+
+fn decode_attributes(version: Version, bytes: &Bytes) -> Result<Arc<Item>> {
+    let attributes: Vec<(Name, Value)> = decode(bytes, "read an item's attributes")?;
+    Ok(Arc::new(Item::from_parts(version, attributes)))
+}
+
+/// The row of a user's item.
+pub(crate) fn item_row(key: &Key) -> RowKey {
+    prefixed(ITEMS, key.as_bytes())
+}
+
+/// The row of the cursor of a user's lane.
+pub(crate) fn batch_cursor_row(lane: &[u8]) -> RowKey {
+    prefixed(BATCH_CURSORS, lane)
+}
+
+fn prefixed(kind: u8, rest: &[u8]) -> Bytes {
+    let mut bytes = BytesMut::with_capacity(1 + rest.len());
+    bytes.put_u8(kind);
+    bytes.put_slice(rest);
+    bytes.freeze()
+}
+
+pub(crate) fn record_sort(place: Place) -> Bytes {
+    let mut bytes = lane_sort(RECORDS, place.lane);
+    bytes.put_u64(place.sequence);
+    bytes.freeze()
+}
+
+pub(crate) fn cursor_sort(lane: LaneId) -> Bytes {
+    lane_sort(CURSORS, lane).freeze()
+}
+
+fn lane_sort(kind: u8, lane: LaneId) -> BytesMut {
+    let mut bytes = BytesMut::with_capacity(21);
+    bytes.put_u8(kind);
+    bytes.put_u64(lane.epoch);
+    bytes.put_u32(lane.number);
+    bytes
+}
+
+/// The lane of a far cursor.
+pub(crate) fn lane_of(sort: &[u8]) -> Option<LaneId> {
+    let (kind, rest) = sort.split_first()?;
+    let (epoch, number) = (rest.get(..8)?, rest.get(8..)?);
+    let id = LaneId {
+        epoch: u64::from_be_bytes(epoch.try_into().ok()?),
+        number: u32::from_be_bytes(number.try_into().ok()?),
+    };
+    (*kind == CURSORS).then_some(id)
+}
+
+pub(crate) fn payload_sort(payload: PayloadId) -> Bytes {
+    let mut bytes = BytesMut::with_capacity(11);
+    bytes.put_u8(PAYLOADS);
+    bytes.put_u64(payload.position);
+    bytes.put_u16(payload.index);
+    bytes.freeze()
+}
+
+/// A scan of everything of one kind.
+pub(crate) fn scan_kind(range: &Bytes, kind: u8, items_max: usize) -> Scan {
+    Scan {
+        partition: range.clone(),
+        from: Bytes::copy_from_slice(&[kind]),
+        until: Some(Bytes::copy_from_slice(&[kind + 1])),
+        items_max,
+    }
+}
+
+/// A near row or record, as an item that replaces what is there.
+pub(crate) fn body(value: &impl Serialize) -> Change {
+    Change::Put(vec![(BODY.into(), Value::Bytes(encode(value)))])
+}
+
+/// A key's state far, as an item; none: nothing need be there.
+pub(crate) fn far_change(version: Version, memory: Option<&Memory>, attributes: Option<&Bytes>) -> Change {
+    let memory = memory.filter(|memory| !memory.is_empty());
+    if attributes.is_none() && memory.is_none() {
+        return Change::Delete;
+    }
+    let mut item: Vec<(Name, Value)> = vec![(VERSION.into(), Value::Integer(version.0 as i64))];
+    item.extend(attributes.map(|bytes| (ATTRIBUTES.into(), Value::Bytes(bytes.clone()))));
+    item.extend(memory.map(|memory| (MEMORY.into(), Value::Bytes(encode(memory)))));
+    Change::Put(item)
+}
+
+/// The row that a far item fills, or that its absence does.
+pub(crate) fn row_of_far(item: Option<&Item>) -> Result<Row> {
+    let Some(item) = item else {
+        return Ok(Row { version: Version(0), memory: None, content: Content::Nothing, writer: None });
+    };
+    let version = item.integer(VERSION).ok_or_else(|| Error::corrupt("read the version of a far item"))?;
+    let memory =
+        item.bytes(MEMORY).map(|bytes| decode(bytes, "read what a far item remembers")).transpose()?;
+    let content = item.bytes(ATTRIBUTES).map_or(Content::Nothing, |bytes| Content::Inline(bytes.clone()));
+    Ok(Row { version: Version(version as u64), memory, content, writer: None })
+}
+
+/// The items of a range as the far store has them: a causal prefix of what was written (E2), in the order of their keys. For whoever
+/// wants to look without owning the range.
+pub async fn far_items(far: &dyn KeyValue, range: &Bytes) -> Result<Vec<(Key, Arc<Item>)>> {
+    let mut items = Vec::new();
+    let mut scan = scan_kind(range, ITEMS, PAGE_ITEMS);
+    loop {
+        let page = far.scan(&scan).await?.value;
+        for (sort, item) in page.items {
+            let key =
+                Key::from_bytes(sort.slice(1..)).ok_or_else(|| Error::corrupt("read a far item's key"))?;
+            let row = row_of_far(Some(&item))?;
+            if let Content::Inline(attributes) = &row.content {
+                items.push((key, decode_attributes(row.version, attributes)?));
+            }
+        }
+        match page.next {
+            Some(next) => scan.from = next,
+            None => return Ok(items),
+        }
+    }
+}
+
+/// Items read in one page.
+pub(crate) const PAGE_ITEMS: usize = 200;

@@ -1,0 +1,423 @@
+//! Opening, draining and releasing a range.
+//!
+//! What a death between two of the steps leaves is said in `docs/design/0004-synchrony.md`, section 5: the claim is written near before
+//! it is written far, so that the next start knows its own, and `void` stays until what belongs to another is deleted.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use ports::{
+    Clock, DurabilityPoint, Entropy, Error, ErrorKind, Item, Key, Monotonic, Result, Update,
+    key_value::{Outcome, Scan, SharedKeyValue, Updated},
+};
+use tokio::sync::Notify;
+
+use crate::{
+    broken::Broken,
+    engine::{Ended, Engine, Order, State, Stores, Synchrony},
+    layout::{
+        BATCH_CURSORS, BODY, CURSORS, ITEMS, LaneId, OWNER, PAGE_ITEMS, PAYLOADS, RECORDS, Record, Row,
+        cursor_sort, decode_body, lane_of, payload_sort, scan_kind,
+    },
+    options::{Options, limits_of},
+    owner::{End, FarOwner, Lease, NearOwner, far_epoch_is, near_epoch_is},
+    sender::cursor_of,
+    stream::{Pending, Stream},
+};
+
+/// What opening needs at each step.
+struct Opening {
+    stores: Stores,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+    options: Options,
+}
+
+/// A claim that the far store has taken.
+struct Claimed {
+    epoch: u64,
+    claim: Bytes,
+    sent: Monotonic,
+}
+
+/// How long between two looks at somebody else's lease.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+/// The pause after a store did not answer.
+const PAUSE: Duration = Duration::from_millis(100);
+
+impl Synchrony {
+    /// Takes the range, and everything that an earlier start has left unsent. If another near store has it, this waits until it is
+    /// released or its lease has run out.
+    ///
+    /// Errors: `Invalid` if the stores cannot be paired; what the stores answer otherwise, unless waiting helps.
+    pub async fn open(
+        stores: Stores,
+        options: Options,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+    ) -> Result<Self> {
+        let opening = Opening { stores, clock, entropy, options };
+        let engine = Arc::new(opening.open().await?);
+        tokio::spawn(Arc::clone(&engine).send_apart());
+        tokio::spawn(Arc::clone(&engine).chores_apart());
+        engine.chores.notify_one();
+        Ok(Self(engine))
+    }
+
+    /// Refuses new writes, and returns when everything is far-durable.
+    ///
+    /// Errors: that of the first poisoned lane; the others are drained all the same while it is asked again.
+    pub async fn drain(&self) -> Result<()> {
+        self.0.state().is_draining = true;
+        self.0.changed.notify_waiters();
+        // Whoever is writing now is waited for.
+        drop(self.0.order.lock().await);
+        let everything = self.0.state().stream.everything();
+        self.0.wait_until_far(&everything).await
+    }
+
+    /// Drains, and gives the range up: whoever opens it next need not wait for the lease.
+    pub async fn release(self) -> Result<()> {
+        self.drain().await?;
+        let engine = &self.0;
+        let key = Key::new(&engine.stores.range, OWNER);
+        let far = &engine.stores.far;
+        let position = engine.order.lock().await.position;
+        loop {
+            let row = FarOwner::decode(far.get(&key).await?.value.as_deref())?;
+            if row.epoch != engine.epoch || row.claim != engine.claim {
+                engine.end(Ended::Deposed);
+                return engine.check_open();
+            }
+            let mut ends = engine.ends.clone();
+            ends.push(End { epoch: engine.epoch, position });
+            let condition = row.unchanged();
+            let released = FarOwner { is_released: true, ends, ..row };
+            let update = Update::of(key.clone(), released.change()).when(condition);
+            match far.update(update).await {
+                Ok(Updated { outcome: Outcome::Done(_), receipt }) => {
+                    return far.externalize(receipt.point).await;
+                }
+                Ok(_) => {}
+                Err(error) if error.is_retryable() => engine.clock.sleep(PAUSE).await,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl Opening {
+    async fn open(self) -> Result<Engine> {
+        let limits = limits_of(&*self.stores.near, &*self.stores.far)?;
+        let (mut near, claimed) = self.claim().await?;
+        let near_point = self.settle_near(&mut near, &claimed).await?;
+        let far_items_max = self.stores.far.limits().transact_items_max;
+        let mut stream = Stream::new(self.options, far_items_max, claimed.epoch);
+        stream.near_is_durable(near.position);
+        let (to_clean, kept) = self.restore(&mut stream, near_point).await?;
+        self.forget_cursors(claimed.epoch, &kept).await?;
+        let resident_bytes = self.resident_bytes().await?;
+        let state = State {
+            stream,
+            ended: None,
+            is_draining: false,
+            position: near.position,
+            lease: Lease { until: Some(claimed.sent + self.options.lease), proven: Some(claimed.sent) },
+            failing: None,
+            to_clean,
+            wants_room: resident_bytes > self.options.near_bytes_max,
+        };
+        let order =
+            Order { position: near.position, near: near_point, resident_bytes, evict_from: Bytes::new() };
+        Ok(Engine {
+            near_incarnation: near_point.incarnation,
+            epoch: claimed.epoch,
+            claim: claimed.claim,
+            ends: near.ends,
+            order: tokio::sync::Mutex::new(order),
+            renewing: tokio::sync::Mutex::new(()),
+            state: Mutex::new(state),
+            is_complete: AtomicBool::new(near.is_complete),
+            removals: AtomicU64::new(0),
+            changed: Notify::new(),
+            over: Notify::new(),
+            work: Notify::new(),
+            chores: Notify::new(),
+            limits,
+            stores: self.stores,
+            clock: self.clock,
+            entropy: self.entropy,
+            options: self.options,
+        })
+    }
+
+    /// Steps 1 to 4: says near what it will claim, then claims it far.
+    async fn claim(&self) -> Result<(NearOwner, Claimed)> {
+        let mut near = self.near_owner().await?;
+        loop {
+            let before = self.far_owner().await?;
+            let is_known = before.claim == near.claim || before.claim == near.next_claim;
+            let is_mine = before.epoch > 0 && is_known;
+            if !is_mine && !before.is_released && !self.outlast(&before).await? {
+                continue;
+            }
+            let claim = self.draw_claim();
+            let epoch_before = near.epoch;
+            near.is_void |= !is_mine;
+            if near.is_void {
+                near.ends.clone_from(&before.ends);
+            } else {
+                let position = near.position;
+                near.ends.extend((near.epoch..=before.epoch).map(|epoch| End { epoch, position }));
+            }
+            near.claim = if is_mine { before.claim.clone() } else { Bytes::new() };
+            near.next_claim.clone_from(&claim);
+            // From here on an earlier start over the same near store writes no more.
+            near.epoch = before.epoch + 1;
+            self.put_near_owner(&near, epoch_before).await?;
+            let sent = self.clock.monotonic();
+            if self.claim_far(&before, &claim).await? {
+                return Ok((near, Claimed { epoch: before.epoch + 1, claim, sent }));
+            }
+        }
+    }
+
+    /// Waits until a lease has stood still for all its length; false: it has not.
+    async fn outlast(&self, before: &FarOwner) -> Result<bool> {
+        let began = self.clock.monotonic();
+        // Clocks that differ in pace by a tenth do no harm.
+        let length = before.lease + before.lease / 10;
+        while self.clock.monotonic().since(began) < length {
+            self.clock.sleep(LOOK_AGAIN).await;
+            let now = self.far_owner().await?;
+            if (now.epoch, now.renewals, now.is_released)
+                != (before.epoch, before.renewals, before.is_released)
+            {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn draw_claim(&self) -> Bytes {
+        let halves = [self.entropy.next_u64(), self.entropy.next_u64()];
+        halves.iter().flat_map(|half| half.to_be_bytes()).collect()
+    }
+
+    /// Takes the far row if it is as it was; whether that was done, and durably.
+    async fn claim_far(&self, before: &FarOwner, claim: &Bytes) -> Result<bool> {
+        let taken = FarOwner {
+            epoch: before.epoch + 1,
+            claim: claim.clone(),
+            renewals: 0,
+            lease: self.options.lease,
+            is_released: false,
+            ends: before.ends.clone(),
+        };
+        let update = Update::of(self.owner_key(), taken.change()).when(before.unchanged());
+        loop {
+            match self.stores.far.update(update.clone()).await {
+                Ok(_) => {}
+                Err(error) if error.is_retryable() => self.clock.sleep(PAUSE).await,
+                Err(error) => return Err(error),
+            }
+            let read = self.again(|| async { self.stores.far.get(&self.owner_key()).await }).await?;
+            let now = FarOwner::decode(read.value.as_deref())?;
+            if now.claim == *claim {
+                let durable = self.again(|| async { self.stores.far.externalize(read.point).await }).await;
+                return match durable {
+                    Err(error) if error.kind() == ErrorKind::Lost => Ok(false),
+                    durable => durable.map(|()| true),
+                };
+            }
+            if now != *before {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Steps 5 and 6: deletes what is another's past, and makes the near store ours.
+    async fn settle_near(&self, near: &mut NearOwner, claimed: &Claimed) -> Result<DurabilityPoint> {
+        if near.is_void {
+            for kind in [RECORDS, ITEMS, BATCH_CURSORS, PAYLOADS] {
+                self.delete_near(kind).await?;
+            }
+            (near.position, near.is_complete) = (0, self.far_is_empty().await?);
+        }
+        (near.is_void, near.claim) = (false, claimed.claim.clone());
+        near.next_claim = Bytes::new();
+        self.put_near_owner(near, near.epoch).await
+    }
+
+    async fn delete_near(&self, kind: u8) -> Result<()> {
+        let scan = scan_kind(&self.stores.range, kind, PAGE_ITEMS);
+        loop {
+            let page = self.again(|| async { self.stores.near.scan(&scan).await }).await?.value;
+            for (sort, _) in page.items {
+                let delete = Update::delete(Key::new(&self.stores.range, &sort));
+                self.again(|| async { self.stores.near.update(delete.clone()).await }).await?;
+            }
+            if page.next.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn far_is_empty(&self) -> Result<bool> {
+        for kind in [ITEMS, BATCH_CURSORS] {
+            let scan = scan_kind(&self.stores.range, kind, 1);
+            let page = self.again(|| async { self.stores.far.scan(&scan).await }).await?.value;
+            if !page.items.is_empty() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Step 7: what was not sent is in place again (E9). Returns what only has to be cleaned, and the lanes of which something is left.
+    async fn restore(
+        &self,
+        stream: &mut Stream,
+        near: DurabilityPoint,
+    ) -> Result<(VecDeque<Arc<Record>>, BTreeMap<LaneId, Option<u64>>)> {
+        let cursors = self.cursors().await?;
+        let mut lanes: BTreeMap<LaneId, Vec<Record>> = BTreeMap::new();
+        let records = scan_kind(&self.stores.range, RECORDS, PAGE_ITEMS);
+        for (_, item) in self.all(&self.stores.near, records).await? {
+            let record: Record = decode_body(&item, "read a near record")?;
+            lanes.entry(record.place.lane).or_default().push(record);
+        }
+        let (mut to_clean, mut kept) = (VecDeque::new(), BTreeMap::new());
+        for (lane, mut records) in lanes {
+            records.sort_by_key(|record| record.place.sequence);
+            let done = cursors.get(&lane).copied().unwrap_or(0);
+            kept.insert(lane, Some(done));
+            let unsent = records.split_off(records.partition_point(|record| record.place.sequence <= done));
+            to_clean.extend(records.into_iter().map(Arc::new));
+            if unsent.first().is_some_and(|first| first.place.sequence != done + 1) {
+                return Err(Error::corrupt("find the first unsent record of a lane"));
+            }
+            if self.options.breaks(Broken::ForgetsTheTail) {
+                continue;
+            }
+            let mut pending = Vec::with_capacity(unsent.len());
+            for record in unsent {
+                pending.push(self.load(record, near).await?);
+            }
+            stream.restore(done, pending);
+        }
+        for lane in cursors.into_keys() {
+            kept.entry(lane).or_insert(None);
+        }
+        Ok((to_clean, kept))
+    }
+
+    async fn load(&self, record: Record, near: DurabilityPoint) -> Result<Pending> {
+        let mut payloads = Vec::with_capacity(record.changes.len());
+        for written in &record.changes {
+            payloads.push(match written.payload {
+                None => None,
+                Some(payload) => {
+                    let key = Key::new(&self.stores.range, payload_sort(payload));
+                    let read = self.again(|| async { self.stores.near.get(&key).await }).await?;
+                    let bytes = read.value.as_ref().and_then(|item| item.bytes(BODY).cloned());
+                    Some(bytes.ok_or_else(|| Error::corrupt("find the payload of an unsent record"))?)
+                }
+            });
+        }
+        Ok(Pending::new(Arc::new(record), payloads, near, self.clock.monotonic()))
+    }
+
+    /// Where the far cursors stand.
+    async fn cursors(&self) -> Result<BTreeMap<LaneId, u64>> {
+        let rows = self.all(&self.stores.far, scan_kind(&self.stores.range, CURSORS, PAGE_ITEMS)).await?;
+        let cursor = |(sort, item): &(Bytes, Arc<Item>)| Some((lane_of(sort)?, cursor_of(item)?));
+        let cursors = rows.iter().map(|row| cursor(row).ok_or_else(|| Error::corrupt("read a far cursor")));
+        cursors.collect()
+    }
+
+    /// Cursors of earlier epochs of whose lanes nothing is left: their batches are refused by the epoch.
+    async fn forget_cursors(&self, epoch: u64, kept: &BTreeMap<LaneId, Option<u64>>) -> Result<()> {
+        let range = &self.stores.range;
+        let done = kept.iter().filter(|(lane, left)| left.is_none() && lane.epoch < epoch);
+        let done: Vec<LaneId> = done.map(|(lane, _)| *lane).collect();
+        let chunk = self.stores.far.limits().transact_items_max.saturating_sub(1).max(1);
+        for lanes in done.chunks(chunk) {
+            let mut updates = vec![Update::check(self.owner_key(), far_epoch_is(epoch))];
+            updates.extend(lanes.iter().map(|lane| Update::delete(Key::new(range, cursor_sort(*lane)))));
+            self.again(|| async { self.stores.far.transact(updates.clone()).await }).await?;
+        }
+        Ok(())
+    }
+
+    async fn resident_bytes(&self) -> Result<usize> {
+        let mut bytes = 0;
+        for kind in [ITEMS, BATCH_CURSORS] {
+            for (sort, item) in
+                self.all(&self.stores.near, scan_kind(&self.stores.range, kind, PAGE_ITEMS)).await?
+            {
+                let row: Row = decode_body(&item, "read a near row")?;
+                bytes += row.bytes(&sort);
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Everything that a scan finds.
+    async fn all(&self, store: &SharedKeyValue, mut scan: Scan) -> Result<Vec<(Bytes, Arc<Item>)>> {
+        let mut items = Vec::new();
+        loop {
+            let page = self.again(|| async { store.scan(&scan).await }).await?.value;
+            items.extend(page.items);
+            match page.next {
+                Some(next) => scan.from = next,
+                None => return Ok(items),
+            }
+        }
+    }
+
+    fn owner_key(&self) -> Key {
+        Key::new(&self.stores.range, OWNER)
+    }
+
+    async fn near_owner(&self) -> Result<NearOwner> {
+        let read = self.again(|| async { self.stores.near.get(&self.owner_key()).await }).await?;
+        NearOwner::decode(read.value.as_deref())
+    }
+
+    async fn far_owner(&self) -> Result<FarOwner> {
+        let read = self.again(|| async { self.stores.far.get(&self.owner_key()).await }).await?;
+        FarOwner::decode(read.value.as_deref())
+    }
+
+    /// Writes the near owner row over one of `epoch_before`, for good.
+    async fn put_near_owner(&self, near: &NearOwner, epoch_before: u64) -> Result<DurabilityPoint> {
+        let put = Update::of(self.owner_key(), near.change()).when(near_epoch_is(epoch_before));
+        let updated = self.again(|| async { self.stores.near.update(put.clone()).await }).await?;
+        if matches!(updated.outcome, Outcome::Conflict(_)) && self.near_owner().await? != *near {
+            return Err(Error::unavailable(
+                "open a range that another start is opening over the same near store",
+            ));
+        }
+        let point = updated.receipt.point;
+        self.again(|| async { self.stores.near.externalize(point).await }).await?;
+        Ok(point)
+    }
+
+    /// Makes a call that may be repeated until it is answered.
+    async fn again<T, F: Future<Output = Result<T>>>(&self, mut call: impl FnMut() -> F) -> Result<T> {
+        loop {
+            match call().await {
+                Err(error) if error.is_retryable() => self.clock.sleep(PAUSE).await,
+                answer => return answer,
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! How much may be pending, how long things linger, and which protocol is played.
+
+use std::time::Duration;
+
+use ports::{Error, KeyValue, Result, key_value::KeyValueLimits};
+
+use crate::broken::Broken;
+
+/// When a write returns, and how much is under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// Near; many far writes are under way, in the order of each lane.
+    #[default]
+    External,
+    /// Near; one far write of one record is under way, as in the paper.
+    Serial,
+    /// Each write waits until it is durable far.
+    Sync,
+}
+
+/// The bounds of one range. Every one of them is a limit that callers meet as waiting, never as loss.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Which protocol is played.
+    pub mode: Mode,
+    /// Writers wait while this much is not yet far-durable.
+    pub pending_bytes_max: usize,
+    /// Writers wait while the oldest pending write is older than this.
+    pub pending_age_max: Duration,
+    /// How long a write waits for others to travel with it, while no barrier waits.
+    pub linger: Duration,
+    /// A lane that holds so much does not linger.
+    pub linger_bytes_max: usize,
+    /// The most that one batch holds, unless one record alone is larger.
+    pub batch_bytes_max: usize,
+    /// The most batches under way of one lane.
+    pub lane_batches_max: usize,
+    /// The most batches under way of all lanes.
+    pub window_batches_max: usize,
+    /// The most bytes under way of all lanes.
+    pub window_bytes_max: usize,
+    /// The most lanes at a time; see [`Synchrony::lane`](crate::Synchrony::lane).
+    pub lanes_max: usize,
+    /// Clean items are evicted while the near store holds more than this.
+    pub near_bytes_max: usize,
+    /// How long a renewal holds, and how long a successor waits without seeing one.
+    pub lease: Duration,
+    /// The longest pause between two attempts to reach the far store.
+    pub backoff_max: Duration,
+    /// A rule that is not kept, in tests.
+    #[doc(hidden)]
+    pub broken: Option<Broken>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            mode: Mode::External,
+            pending_bytes_max: 64 * 1_024 * 1_024,
+            pending_age_max: Duration::from_mins(10),
+            linger: Duration::from_millis(1),
+            linger_bytes_max: 64 * 1_024,
+            batch_bytes_max: 256 * 1_024,
+            lane_batches_max: 4,
+            window_batches_max: 64,
+            window_bytes_max: 8 * 1_024 * 1_024,
+            lanes_max: 4_096,
+            near_bytes_max: 1_024 * 1_024 * 1_024,
+            lease: Duration::from_secs(10),
+            backoff_max: Duration::from_secs(5),
+            broken: None,
+        }
+    }
+}
+
+impl Options {
+    pub(crate) fn breaks(&self, rule: Broken) -> bool {
+        self.broken == Some(rule)
+    }
+}
+
+/// What an item's version, remembered operations and encoding may add to its attributes.
+const ITEM_RESERVE_BYTES: usize = 8 * 1_024;
+/// The byte that tells kinds apart, and the length of the partition.
+const KEY_RESERVE_BYTES: usize = 3;
+/// Far items of a batch that are not users': owner row and cursor.
+pub(crate) const FAR_ITEMS_RESERVE: usize = 2;
+/// Near items of a write beside three for each key: owner row and record.
+const NEAR_ITEMS_RESERVE: usize = 2;
+/// Operations that an item remembers.
+const OPERATIONS_REMEMBERED: usize = 64;
+/// The most items of a page: each takes a second near read.
+const PAGE_ITEMS_MAX: usize = 250;
+
+/// What the pair cannot exceed, so that what is taken near is never refused far (E8).
+pub(crate) fn limits_of(near: &dyn KeyValue, far: &dyn KeyValue) -> Result<KeyValueLimits> {
+    let (near, far) = (near.limits(), far.limits());
+    let near_items = near.transact_items_max.saturating_sub(NEAR_ITEMS_RESERVE) / 3;
+    let far_items = far.transact_items_max.saturating_sub(FAR_ITEMS_RESERVE);
+    let key_bytes = near.key_bytes_max.min(far.key_bytes_max);
+    let item_bytes = near.item_bytes_max.min(far.item_bytes_max);
+    // One item and a lane's cursor, or a batch would have no place.
+    if near_items.min(far_items) < 2 || item_bytes < 2 * ITEM_RESERVE_BYTES || key_bytes < 64 {
+        return Err(Error::invalid("pair two stores of which one takes too little at a time"));
+    }
+    let items = near_items.min(far_items);
+    Ok(KeyValueLimits {
+        key_bytes_max: (key_bytes - KEY_RESERVE_BYTES) / 2,
+        item_bytes_max: item_bytes - ITEM_RESERVE_BYTES,
+        transact_items_max: items,
+        transact_across_partitions: true,
+        batch_items_max: items - 1,
+        page_items_max: near.page_items_max.min(far.page_items_max).min(PAGE_ITEMS_MAX),
+        page_is_snapshot: near.page_is_snapshot,
+        operations_remembered: OPERATIONS_REMEMBERED,
+        operation_retention_ms: u64::MAX,
+        tells_room: false,
+    })
+}

@@ -1,0 +1,232 @@
+//! Who owns a range: the two owner rows, and the lease.
+//!
+//! The far row's epoch is what every far write is checked against; the near row's epoch and position are what every near write
+//! is. A lease only saves asking: it lets a barrier return without a far call while no successor can have begun.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use ports::{
+    Condition, Error, ErrorKind, Item, Key, Monotonic, Result, Update,
+    key_value::{Action, Change, Outcome, Test, Value},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    engine::{Ended, Engine},
+    layout::{OWNER, decode, encode},
+};
+
+const EPOCH: &str = "e";
+const CLAIM: &str = "c";
+const NEXT_CLAIM: &str = "n";
+const POSITION: &str = "p";
+const COMPLETE: &str = "k";
+const VOID: &str = "d";
+const RENEWALS: &str = "n";
+const LEASE_MS: &str = "l";
+const RELEASED: &str = "f";
+const ENDS: &str = "x";
+
+/// Where earlier epochs ended, as many as are remembered: a point of one before that is lost.
+const ENDS_MAX: usize = 256;
+
+/// An epoch and the last position that is left of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct End {
+    pub(crate) epoch: u64,
+    pub(crate) position: u64,
+}
+
+/// The near owner row.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct NearOwner {
+    pub(crate) epoch: u64,
+    pub(crate) position: u64,
+    pub(crate) claim: Bytes,
+    pub(crate) next_claim: Bytes,
+    /// What lies here is another's past, to be deleted.
+    pub(crate) is_void: bool,
+    /// Everything that the range has lies here.
+    pub(crate) is_complete: bool,
+    pub(crate) ends: Vec<End>,
+}
+
+impl NearOwner {
+    pub(crate) fn decode(item: Option<&Item>) -> Result<Self> {
+        let Some(item) = item else { return Ok(Self::default()) };
+        let bytes = |name| item.bytes(name).cloned().unwrap_or_default();
+        let number = |name| item.integer(name).unwrap_or(0);
+        Ok(Self {
+            epoch: number(EPOCH) as u64,
+            position: number(POSITION) as u64,
+            claim: bytes(CLAIM),
+            next_claim: bytes(NEXT_CLAIM),
+            is_void: number(VOID) != 0,
+            is_complete: number(COMPLETE) != 0,
+            ends: ends_of(item)?,
+        })
+    }
+
+    pub(crate) fn change(&self) -> Change {
+        let mut ends = self.ends.clone();
+        ends.drain(..ends.len().saturating_sub(ENDS_MAX));
+        Change::Put(vec![
+            (EPOCH.into(), Value::Integer(self.epoch as i64)),
+            (POSITION.into(), Value::Integer(self.position as i64)),
+            (CLAIM.into(), Value::Bytes(self.claim.clone())),
+            (NEXT_CLAIM.into(), Value::Bytes(self.next_claim.clone())),
+            (VOID.into(), Value::Integer(self.is_void.into())),
+            (COMPLETE.into(), Value::Integer(self.is_complete.into())),
+            (ENDS.into(), Value::Bytes(encode(&ends))),
+        ])
+    }
+}
+
+fn ends_of(item: &Item) -> Result<Vec<End>> {
+    item.bytes(ENDS).map_or(Ok(Vec::new()), |bytes| decode(bytes, "read where epochs ended"))
+}
+
+/// That the near row is of this epoch; zero: that there is none.
+pub(crate) fn near_epoch_is(epoch: u64) -> Condition {
+    match epoch {
+        0 => Condition::Absent,
+        _ => Condition::attribute(EPOCH, Test::is_integer(epoch as i64)),
+    }
+}
+
+/// The part of each near transaction that makes it ours and the next one: the epoch is as it was, and the position. With a change it
+/// moves the position on by one.
+pub(crate) fn near_guard(range: &Bytes, epoch: u64, position: u64) -> Update {
+    let condition = Condition::All(vec![
+        Condition::attribute(EPOCH, Test::is_integer(epoch as i64)),
+        Condition::attribute(POSITION, Test::is_integer(position as i64)),
+    ]);
+    Update::check(Key::new(range, OWNER), condition)
+}
+
+pub(crate) fn moving_on(guard: Update, position: u64) -> Update {
+    Update { change: Change::Modify(vec![Action::set_integer(POSITION, position as i64)]), ..guard }
+}
+
+pub(crate) fn no_longer_complete(guard: Update) -> Update {
+    Update { change: Change::Modify(vec![Action::set_integer(COMPLETE, 0)]), ..guard }
+}
+
+/// The far owner row.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct FarOwner {
+    pub(crate) epoch: u64,
+    pub(crate) claim: Bytes,
+    pub(crate) renewals: u64,
+    pub(crate) lease: Duration,
+    pub(crate) is_released: bool,
+    pub(crate) ends: Vec<End>,
+}
+
+impl FarOwner {
+    pub(crate) fn decode(item: Option<&Item>) -> Result<Self> {
+        let Some(item) = item else { return Ok(Self { is_released: true, ..Self::default() }) };
+        let number = |name| item.integer(name).unwrap_or(0);
+        Ok(Self {
+            epoch: number(EPOCH) as u64,
+            claim: item.bytes(CLAIM).cloned().unwrap_or_default(),
+            renewals: number(RENEWALS) as u64,
+            lease: Duration::from_millis(number(LEASE_MS) as u64),
+            is_released: number(RELEASED) != 0,
+            ends: ends_of(item)?,
+        })
+    }
+
+    pub(crate) fn change(&self) -> Change {
+        let mut ends = self.ends.clone();
+        ends.drain(..ends.len().saturating_sub(ENDS_MAX));
+        Change::Put(vec![
+            (EPOCH.into(), Value::Integer(self.epoch as i64)),
+            (CLAIM.into(), Value::Bytes(self.claim.clone())),
+            (RENEWALS.into(), Value::Integer(self.renewals as i64)),
+            (LEASE_MS.into(), Value::Integer(self.lease.as_millis() as i64)),
+            (RELEASED.into(), Value::Integer(self.is_released.into())),
+            (ENDS.into(), Value::Bytes(encode(&ends))),
+        ])
+    }
+
+    /// That the row is still like this.
+    pub(crate) fn unchanged(&self) -> Condition {
+        if self.epoch == 0 {
+            return Condition::Absent;
+        }
+        Condition::All(vec![
+            far_epoch_is(self.epoch),
+            Condition::attribute(RENEWALS, Test::is_integer(self.renewals as i64)),
+        ])
+    }
+}
+
+/// That the far store still has this epoch.
+pub(crate) fn far_epoch_is(epoch: u64) -> Condition {
+    Condition::attribute(EPOCH, Test::is_integer(epoch as i64))
+}
+
+/// When a far call has last told that the range is ours.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Lease {
+    /// No successor begins before.
+    pub(crate) until: Option<Monotonic>,
+    /// When the last far call was sent that found our epoch.
+    pub(crate) proven: Option<Monotonic>,
+}
+
+impl Engine {
+    /// Makes sure that the range was still ours when the barrier began, or is (E10, E11).
+    pub(crate) async fn prove_ownership(&self, began: Monotonic) -> Result<()> {
+        if self.is_proven(began) {
+            return Ok(());
+        }
+        let _one_at_a_time = self.renewing.lock().await;
+        while !self.is_proven(began) {
+            self.check_open()?;
+            self.renew().await?;
+        }
+        self.check_open()
+    }
+
+    fn is_proven(&self, began: Monotonic) -> bool {
+        let now = self.clock.monotonic();
+        let state = self.state();
+        let holds = state.lease.until.is_some_and(|until| now < until);
+        state.ended.is_none() && (holds || state.lease.proven.is_some_and(|proven| proven >= began))
+    }
+
+    /// One renewal; a failure that waiting may help is waited for.
+    async fn renew(&self) -> Result<()> {
+        let sent = self.clock.monotonic();
+        let renewal = Change::Modify(vec![Action::Add(RENEWALS.into(), 1)]);
+        let update = Update::of(Key::new(&self.stores.range, OWNER), renewal).when(far_epoch_is(self.epoch));
+        let renewed = async {
+            let updated = self.stores.far.update(update).await?;
+            // A renewal that the far store loses would let a successor begin early.
+            self.stores.far.externalize(updated.receipt.point).await?;
+            Ok::<_, Error>(updated.outcome)
+        };
+        match renewed.await {
+            Ok(Outcome::Done(_)) => {
+                let mut state = self.state();
+                state.lease.until = Some(sent + self.options.lease);
+                state.lease.proven = state.lease.proven.max(Some(sent));
+                state.failing = None;
+                Ok(())
+            }
+            Ok(Outcome::Conflict(_)) => {
+                self.end(Ended::Deposed);
+                self.check_open()
+            }
+            Err(error) if error.is_retryable() || error.kind() == ErrorKind::Lost => {
+                self.far_failed(&error);
+                self.clock.sleep(self.pause()).await;
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+}

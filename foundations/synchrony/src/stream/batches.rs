@@ -1,0 +1,263 @@
+//! Batches: formed, and settled by their answers.
+
+use std::{collections::BTreeMap, ops::RangeInclusive, sync::Arc};
+
+use bytes::Bytes;
+use ports::{Entropy, Error, ErrorKind, Monotonic};
+use primitives::Backoff;
+
+use super::{Lane, Pending, Poison, Stage, Stream};
+use crate::{
+    broken::Broken,
+    layout::{LaneId, Place, Record, RowKey, Written},
+    options::{FAR_ITEMS_RESERVE, Mode},
+};
+
+/// A batch that leaves.
+#[derive(Debug, Clone)]
+pub(crate) struct Outgoing {
+    pub(crate) lane: LaneId,
+    pub(crate) sequences: RangeInclusive<u64>,
+    /// By key the last change, with its payload.
+    pub(crate) changes: BTreeMap<RowKey, (Written, Option<Bytes>)>,
+    bytes: usize,
+}
+
+/// How a batch ended.
+#[derive(Debug)]
+pub(crate) enum Verdict {
+    /// The lane's far cursor is durable here.
+    AppliedUntil(u64),
+    /// An earlier batch is missing.
+    Early,
+    /// It may be there or not, and waiting may help.
+    Failed,
+    /// It is not there and never will be.
+    Refused(Error),
+}
+
+/// The first pause after a failure.
+const BACKOFF_FIRST_MS: u64 = 10;
+
+impl Stream {
+    /// Every batch that may leave now.
+    pub(crate) fn take_batches(&mut self, now: Monotonic) -> Vec<Outgoing> {
+        let mut taken = Vec::new();
+        let ids: Vec<LaneId> =
+            self.lanes.iter().filter(|(_, lane)| !lane.records.is_empty()).map(|(id, _)| *id).collect();
+        // One of each lane in turn, so that a long one does not take the window from the others.
+        loop {
+            let before = taken.len();
+            for id in &ids {
+                if self.window_is_open() {
+                    taken.extend(self.take_batch(*id, now));
+                }
+            }
+            if taken.len() == before {
+                return taken;
+            }
+        }
+    }
+
+    fn window_is_open(&self) -> bool {
+        match self.options.mode {
+            Mode::Serial => self.batches_under_way == 0,
+            Mode::External | Mode::Sync => {
+                self.batches_under_way < self.options.window_batches_max
+                    && (self.batches_under_way == 0 || self.bytes_under_way < self.options.window_bytes_max)
+            }
+        }
+    }
+
+    fn take_batch(&mut self, id: LaneId, now: Monotonic) -> Option<Outgoing> {
+        let lane = &self.lanes[&id];
+        let most = if lane.is_cautious { 1 } else { self.options.lane_batches_max };
+        let is_resting = lane.retry.as_ref().is_some_and(|(until, _)| *until > now);
+        if lane.batches_under_way >= most || is_resting {
+            return None;
+        }
+        let first = lane.records.iter().position(|pending| pending.stage == Stage::Queued)?;
+        if !self.has_lingered(lane, first, now) {
+            return None;
+        }
+        let run = self.run_from(id, lane, first);
+        if run == 0 {
+            return None;
+        }
+        Some(self.depart(id, first, run))
+    }
+
+    fn has_lingered(&self, lane: &Lane, first: usize, now: Monotonic) -> bool {
+        let sequence = lane.done + first as u64 + 1;
+        let since = lane.records[first].since;
+        self.options.mode != Mode::External
+            || lane.urgent >= sequence
+            || lane.bytes >= self.options.linger_bytes_max
+            || now.since(since) >= self.options.linger
+    }
+
+    /// How many records from `first` on may leave together.
+    fn run_from(&self, id: LaneId, lane: &Lane, first: usize) -> usize {
+        let singly = self.options.mode == Mode::Serial || lane.singly_until > lane.done + first as u64;
+        let items_max = self.far_items_max - FAR_ITEMS_RESERVE;
+        let (mut items, mut bytes, mut run) = (0, 0, 0);
+        for pending in lane.records.range(first..) {
+            items += pending.record.changes.len();
+            bytes += pending.bytes();
+            let fits = items <= items_max && bytes <= self.options.batch_bytes_max && !singly;
+            if pending.stage != Stage::Queued || (run > 0 && !fits) || !self.may_leave(id, pending) {
+                break;
+            }
+            run += 1;
+        }
+        run
+    }
+
+    fn may_leave(&self, id: LaneId, pending: &Pending) -> bool {
+        let near = pending.record.position <= self.near_durable;
+        let near = near || self.options.breaks(Broken::SendsBeforeNearIsDurable);
+        let free = self.options.breaks(Broken::IgnoresDependencies)
+            || self.options.breaks(Broken::OldOverwritesNewer);
+        let is_done = |place: &Place| free || place.lane == id || self.is_done(*place);
+        let is_sound = self.lanes[&id].poisoned_at(pending.record.place.sequence).is_none();
+        near && is_sound && pending.record.dependencies.iter().all(is_done)
+    }
+
+    fn depart(&mut self, id: LaneId, first: usize, run: usize) -> Outgoing {
+        let lane = self.lane(id);
+        let from = lane.done + first as u64 + 1;
+        let sequences = from..=from + run as u64 - 1;
+        let mut outgoing = Outgoing { lane: id, sequences, changes: BTreeMap::new(), bytes: 0 };
+        for pending in lane.records.range_mut(first..first + run) {
+            pending.stage = Stage::UnderWay;
+            outgoing.bytes += pending.bytes();
+            for (written, payload) in pending.record.changes.iter().zip(&pending.payloads) {
+                outgoing.changes.insert(written.key.clone(), (written.clone(), payload.clone()));
+            }
+        }
+        lane.batches_under_way += 1;
+        self.batches_under_way += 1;
+        self.bytes_under_way += outgoing.bytes;
+        outgoing
+    }
+
+    /// When a batch may leave that may not now, if nothing else happens.
+    pub(crate) fn wakes_at(&self, now: Monotonic) -> Option<Monotonic> {
+        let moment = |lane: &Lane| {
+            let queued = lane.records.iter().find(|pending| pending.stage == Stage::Queued)?;
+            let lingers = queued.since + self.options.linger;
+            let rests = lane.retry.as_ref().map(|(until, _)| *until);
+            [Some(lingers), rests].into_iter().flatten().filter(|moment| *moment > now).min()
+        };
+        self.lanes.values().filter(|lane| lane.poison.is_none()).filter_map(moment).min()
+    }
+
+    /// A batch was answered; what is far-durable by that.
+    pub(crate) fn settle(
+        &mut self,
+        batch: &Outgoing,
+        verdict: Verdict,
+        now: Monotonic,
+        entropy: &dyn Entropy,
+    ) -> Vec<Arc<Record>> {
+        self.batches_under_way -= 1;
+        self.bytes_under_way -= batch.bytes;
+        self.lane(batch.lane).batches_under_way -= 1;
+        let until = match &verdict {
+            Verdict::AppliedUntil(until) => *until,
+            _ => 0,
+        };
+        self.mark(batch, until);
+        match verdict {
+            Verdict::AppliedUntil(_) => {
+                let lane = self.lane(batch.lane);
+                (lane.is_cautious, lane.retry) = (false, None);
+            }
+            Verdict::Early => self.lane(batch.lane).is_cautious = true,
+            Verdict::Failed => self.rest(batch.lane, now, entropy),
+            Verdict::Refused(error) => self.refuse(batch, &error),
+        }
+        self.retire(batch.lane)
+    }
+
+    /// Records of the batch up to `until` are applied, the others have to be sent again.
+    fn mark(&mut self, batch: &Outgoing, until: u64) {
+        let lane = self.lane(batch.lane);
+        for sequence in batch.sequences.clone() {
+            let Some(index) = sequence.checked_sub(lane.done + 1) else { continue };
+            let Some(pending) = lane.records.get_mut(index as usize) else { continue };
+            pending.stage = if sequence <= until { Stage::Applied } else { Stage::Queued };
+        }
+    }
+
+    /// Takes what is applied from the front of a lane.
+    fn retire(&mut self, id: LaneId) -> Vec<Arc<Record>> {
+        let lane = self.lane(id);
+        let (mut done, mut freed) = (Vec::new(), 0);
+        while lane.records.front().is_some_and(|pending| pending.stage == Stage::Applied) {
+            let Some(pending) = lane.records.pop_front() else { break };
+            lane.done += 1;
+            freed += pending.bytes();
+            done.push(pending.record);
+        }
+        lane.bytes -= freed;
+        if lane.poison.is_none() {
+            self.bytes -= freed;
+        }
+        done
+    }
+
+    /// Tries again later, one batch at a time.
+    fn rest(&mut self, id: LaneId, now: Monotonic, entropy: &dyn Entropy) {
+        let longest = self.retry_delay_max();
+        let lane = self.lane(id);
+        lane.is_cautious = true;
+        let first = std::time::Duration::from_millis(BACKOFF_FIRST_MS);
+        let backoff = Backoff { first, longest, attempts_max: u32::MAX };
+        let (_, mut delays) = lane.retry.take().unwrap_or_else(|| (now, backoff.delays()));
+        let delay = delays.next_delay(entropy).unwrap_or(longest);
+        lane.retry = Some((now + delay, delays));
+    }
+
+    /// A batch cannot be written: its records are tried one by one, and the one that fails alone is the poison.
+    fn refuse(&mut self, batch: &Outgoing, error: &Error) {
+        let (first, last) = (*batch.sequences.start(), *batch.sequences.end());
+        let skips = self.options.breaks(Broken::SkipsWhatFails);
+        let lane = self.lane(batch.lane);
+        lane.is_cautious = true;
+        if first < last {
+            lane.singly_until = lane.singly_until.max(last);
+        } else if skips {
+            self.mark(batch, last);
+        } else {
+            self.poison(Place { lane: batch.lane, sequence: first }, error.kind(), &error.to_string());
+        }
+    }
+
+    /// Nothing of a lane is sent from `place` on, nor of those that depend on that.
+    pub(super) fn poison(&mut self, place: Place, kind: ErrorKind, why: &str) {
+        let mut left = vec![place];
+        while let Some(Place { lane: id, sequence }) = left.pop() {
+            let lane = self.lane(id);
+            if lane.poisoned_at(sequence).is_some() {
+                continue;
+            }
+            let was_sound = lane.poison.is_none();
+            lane.poison = Some(Poison { from: sequence, kind, why: why.to_owned() });
+            let bytes = lane.bytes;
+            if was_sound {
+                self.bytes -= bytes;
+            }
+            left.extend(self.dependants_of(id, sequence));
+        }
+    }
+
+    /// The first record of each lane that depends on what `id` wrote from `sequence` on.
+    fn dependants_of(&self, id: LaneId, sequence: u64) -> Vec<Place> {
+        let depends = |pending: &&Pending| {
+            pending.record.dependencies.iter().any(|place| place.lane == id && place.sequence >= sequence)
+        };
+        let first = |lane: &Lane| lane.records.iter().find(depends).map(|pending| pending.record.place);
+        self.lanes.values().filter_map(first).collect()
+    }
+}

@@ -1,0 +1,202 @@
+//! Lanes: opened, written to, read in, waited for.
+
+use ports::{Error, Result};
+
+use super::{Lane, Pending, Poison, Stream};
+use crate::{
+    broken::Broken,
+    layout::{LaneId, Place},
+};
+
+impl Stream {
+    /// A lane that nobody holds and that has nothing pending, or a new one.
+    pub(crate) fn open_lane(&mut self) -> Result<LaneId> {
+        let epoch = self.epoch;
+        let own = || self.lanes.iter().filter(|(id, _)| id.epoch == epoch);
+        let count = own().count();
+        let idle = own().filter(|(_, lane)| lane.holders == 0 && lane.records.is_empty());
+        let idle: Vec<LaneId> = idle.map(|(id, _)| *id).collect();
+        let mut unused = idle.into_iter().filter(|id| {
+            self.forget_what_is_done(*id);
+            self.lanes[id].can_be_reused()
+        });
+        let id = if let Some(id) = unused.next() {
+            id
+        } else if count < self.options.lanes_max.min(usize::from(u16::MAX)) {
+            LaneId { epoch, number: count as u32 }
+        } else {
+            return Err(Error::unavailable("open a lane, of which there are too many"));
+        };
+        let lane = self.lanes.entry(id).or_default();
+        lane.holders = 1;
+        lane.inherited.clone_from(&self.tail);
+        Ok(id)
+    }
+
+    /// Another handle to `lane`.
+    pub(crate) fn hold(&mut self, lane: LaneId) {
+        self.lane(lane).holders += 1;
+    }
+
+    /// A handle is gone.
+    pub(crate) fn let_go(&mut self, lane: LaneId) {
+        self.lane(lane).holders -= 1;
+        self.forget_what_is_done(lane);
+    }
+
+    /// What was left unsent by an earlier epoch, in the order of its lanes; new lanes begin behind it (E9).
+    pub(crate) fn restore(&mut self, done: u64, records: Vec<Pending>) {
+        let Some(first) = records.first() else { return };
+        let id = first.record.place.lane;
+        let lane = self.lanes.entry(id).or_default();
+        lane.done = done;
+        for pending in records {
+            assert_eq!(pending.record.place.sequence, lane.next(), "a lane has no hole");
+            lane.high = lane.high.max(pending.record.position);
+            lane.bytes += pending.bytes();
+            self.bytes += pending.bytes();
+            lane.records.push_back(pending);
+        }
+        let (bytes, last) = (lane.bytes, lane.next() - 1);
+        assert!(bytes > 0 && last > 0, "it has records");
+        self.tail.insert(id, last);
+    }
+
+    /// Where the lane's next record stands and what it depends on; an error if the lane is poisoned (E6).
+    pub(crate) fn next_place(&mut self, id: LaneId) -> Result<(Place, Vec<Place>)> {
+        self.forget_what_is_done(id);
+        let lane = &self.lanes[&id];
+        if let Some(poison) = self.poison_over(id, u64::MAX) {
+            return Err(poison.error());
+        }
+        let of = |(lane, sequence): (&LaneId, &u64)| Place { lane: *lane, sequence: *sequence };
+        let dependencies = lane.inherited.iter().map(of).collect();
+        Ok((Place { lane: id, sequence: lane.next() }, dependencies))
+    }
+
+    /// A record was ordered near.
+    pub(crate) fn append(&mut self, pending: Pending) {
+        let place = pending.record.place;
+        let bytes = pending.bytes();
+        let lane = self.lane(place.lane);
+        assert_eq!(place.sequence, lane.next(), "one writer at a time");
+        lane.high = lane.high.max(pending.record.position);
+        lane.bytes += bytes;
+        for dependency in &pending.record.dependencies {
+            if lane.inherited.get(&dependency.lane).is_some_and(|sequence| *sequence <= dependency.sequence) {
+                lane.inherited.remove(&dependency.lane);
+            }
+        }
+        let is_sound = lane.poison.is_none();
+        let dependencies = pending.record.dependencies.clone();
+        lane.records.push_back(pending);
+        if is_sound {
+            self.bytes += bytes;
+        }
+        // What it depends on may have been poisoned while it was written.
+        let poison = dependencies.into_iter().find_map(|dependency| self.poison_of(dependency).cloned());
+        if let Some(poison) = poison {
+            self.poison(place, poison.kind, &poison.why);
+        }
+    }
+
+    /// A lane has seen what `writer` wrote.
+    pub(crate) fn observe(&mut self, id: LaneId, writer: Option<(Place, u64)>) {
+        let Some((place, position)) = writer else { return };
+        let is_done = self.is_done(place);
+        let lane = self.lane(id);
+        // Positions of earlier epochs are lower, and none of this one is told of them.
+        lane.high = lane.high.max(position);
+        if place.lane != id && !is_done {
+            let sequence = lane.inherited.entry(place.lane).or_default();
+            *sequence = place.sequence.max(*sequence);
+        }
+    }
+
+    /// A lane takes over what another one has written and read, as if it had read it.
+    pub(crate) fn join(&mut self, id: LaneId, other: LaneId) {
+        let Some(joined) = self.lanes.get(&other) else { return };
+        let position = joined.high;
+        let mut places: Vec<Place> = joined
+            .inherited
+            .iter()
+            .map(|(lane, sequence)| Place { lane: *lane, sequence: *sequence })
+            .collect();
+        places.push(Place { lane: other, sequence: joined.next() - 1 });
+        for place in places {
+            self.observe(id, Some((place, position)));
+        }
+    }
+
+    /// The highest position that a lane has written or read.
+    pub(crate) fn high(&self, id: LaneId) -> u64 {
+        self.lanes.get(&id).map_or(0, |lane| lane.high)
+    }
+
+    /// What a barrier of a lane waits for: its records up to a position, and what it has read.
+    pub(crate) fn frontier(&mut self, id: LaneId, position: u64) -> Vec<Place> {
+        self.forget_what_is_done(id);
+        let Some(lane) = self.lanes.get(&id) else { return Vec::new() };
+        let before = lane.records.iter().take_while(|pending| pending.record.position <= position).count();
+        let mut places = vec![Place { lane: id, sequence: lane.done + before as u64 }];
+        if !self.options.breaks(Broken::ForgetsWhatWasRead) {
+            places.extend(
+                lane.inherited.iter().map(|(lane, sequence)| Place { lane: *lane, sequence: *sequence }),
+            );
+        }
+        places
+    }
+
+    /// Everything that is pending.
+    pub(crate) fn everything(&self) -> Vec<Place> {
+        self.lanes.iter().map(|(id, lane)| Place { lane: *id, sequence: lane.next() - 1 }).collect()
+    }
+
+    /// What is left of earlier epochs.
+    pub(crate) fn tail(&self) -> Vec<Place> {
+        self.tail.iter().map(|(lane, sequence)| Place { lane: *lane, sequence: *sequence }).collect()
+    }
+
+    /// Whether all of these are far-durable; an error if one never will be.
+    pub(crate) fn is_settled(&self, places: &[Place]) -> Result<bool> {
+        match places.iter().find_map(|place| self.poison_of(*place)) {
+            Some(poison) => Err(poison.error()),
+            None => Ok(places.iter().all(|place| self.is_done(*place))),
+        }
+    }
+
+    /// Somebody waits for these: they do not linger, nor does what they depend on.
+    pub(crate) fn urge(&mut self, places: &[Place]) {
+        let mut left = places.to_vec();
+        while let Some(place) = left.pop() {
+            let Some(lane) = self.lanes.get_mut(&place.lane) else { continue };
+            let from = lane.urgent.max(lane.done);
+            if place.sequence <= from {
+                continue;
+            }
+            lane.urgent = place.sequence;
+            let (skip, until) = ((from - lane.done) as usize, (place.sequence - lane.done) as usize);
+            for pending in lane.records.iter().take(until).skip(skip) {
+                left.extend(&pending.record.dependencies);
+            }
+        }
+    }
+
+    /// The poison of a lane's records up to `sequence`, or of what it has read.
+    fn poison_over(&self, id: LaneId, sequence: u64) -> Option<&Poison> {
+        let lane = self.lanes.get(&id)?;
+        let inherited =
+            || lane.inherited.iter().map(|(lane, sequence)| Place { lane: *lane, sequence: *sequence });
+        lane.poisoned_at(sequence).or_else(|| inherited().find_map(|place| self.poison_of(place)))
+    }
+
+    fn forget_what_is_done(&mut self, id: LaneId) {
+        let Some(mut lane) = self.lanes.remove(&id) else { return };
+        lane.inherited.retain(|other, sequence| !self.is_done(Place { lane: *other, sequence: *sequence }));
+        self.lanes.insert(id, lane);
+    }
+
+    pub(super) fn lane(&mut self, id: LaneId) -> &mut Lane {
+        self.lanes.get_mut(&id).expect("a lane is there while somebody holds it")
+    }
+}

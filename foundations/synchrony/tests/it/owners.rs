@@ -1,0 +1,253 @@
+//! Owners: handed over, died, paused; and near stores that go back.
+
+use ports::{ErrorKind, Externalize, KeyValue, Update};
+use simulated::World;
+use synchrony::{Broken, Options, Stores, Synchrony};
+
+use crate::{Pair, far_numbers, key, ms, number, put, set, timed};
+
+const LEASE_MS: u64 = 10_000;
+
+/// The same far store from elsewhere.
+fn elsewhere(pair: &Pair) -> Pair {
+    Pair { near: World::new(99), far: pair.far.clone() }
+}
+
+/// E10: and drained first.
+#[test]
+fn a_range_that_was_released_is_opened_at_once() {
+    simulated::run(async {
+        let pair = Pair::new(1);
+        let synchrony = pair.open(Options::default()).await;
+        let lane = synchrony.lane().expect("there are lanes");
+        let point = put(&lane, "a", 1).await;
+        let late = lane.clone();
+        drop(lane);
+        synchrony.release().await.expect("it is given up");
+        assert_eq!(far_numbers(&pair.far).await.get("a"), Some(&1));
+        late.update(set("a", 2)).await.expect_err("it was given up");
+        let (took, successor) = timed(&pair.near, elsewhere(&pair).open(Options::default())).await;
+        assert!(took < ms(100), "{took:?}");
+        let lane = successor.lane().expect("there are lanes");
+        assert_eq!(number(&lane, "a").await, Some(1));
+        lane.externalize(point).await.expect("what was released is durable");
+        let beyond = ports::DurabilityPoint { position: ports::Position(point.position.0 << 8), ..point };
+        assert_eq!(lane.externalize(beyond).await.expect_err("it never was").kind(), ErrorKind::Lost);
+    });
+}
+
+/// E10.
+#[test]
+fn a_successor_waits_for_a_whole_lease_without_renewal() {
+    simulated::run(async {
+        let pair = Pair::new(1);
+        let synchrony = pair.open(Options::default()).await;
+        let lane = synchrony.lane().expect("there are lanes");
+        let busy = lane.clone();
+        let clock = pair.near.clock();
+        let barriers = tokio::spawn(async move {
+            for _ in 0..30 {
+                clock.sleep(ms(LEASE_MS / 10)).await;
+                busy.externalize(busy.point()).await.expect("it is the owner");
+            }
+        });
+        let far = elsewhere(&pair);
+        let successor = tokio::spawn(async move { far.open(Options::default()).await });
+        barriers.await.expect("nothing disturbed it");
+        assert!(!successor.is_finished(), "the owner was at work for three leases");
+        drop((lane, synchrony));
+        let (took, _) = timed(&pair.near, successor).await;
+        assert!((ms(LEASE_MS / 2)..ms(2 * LEASE_MS)).contains(&took), "{took:?}");
+    });
+}
+
+/// A paused owner wakes after its successor and goes on: what is far, and what its barrier says.
+async fn paused(broken: Option<Broken>) -> (Option<i64>, Result<(), ErrorKind>, Option<i64>) {
+    let pair = Pair::new(1);
+    // It lingers until the barrier, so that the batch is late.
+    let options = Options { linger: ms(3_600_000), broken, ..Options::default() };
+    let old = pair.open(options).await;
+    let lane = old.lane().expect("there are lanes");
+    put(&lane, "old", 1).await;
+    let successor = elsewhere(&pair).open(Options::default()).await;
+    let new_lane = successor.lane().expect("there are lanes");
+    let point = put(&new_lane, "shared", 2).await;
+    new_lane.externalize(point).await.expect("it is the owner");
+    let answer = lane.externalize(lane.point()).await.map_err(|error| error.kind());
+    pair.near.clock().sleep(ms(1_000)).await;
+    let far = far_numbers(&pair.far).await;
+    assert!(answer.is_ok() || lane.update(set("later", 1)).await.is_err(), "it serves nobody any more");
+    (far.get("old").copied(), answer, number(&new_lane, "shared").await)
+}
+
+/// E10.
+#[test]
+fn a_deposed_owner_writes_nothing_and_lets_nothing_out() {
+    simulated::run(async {
+        assert_eq!(paused(None).await, (None, Err(ErrorKind::Lost), Some(2)));
+        let (old, answer, _) = paused(Some(Broken::DeposedWritesOn)).await;
+        assert!(old.is_some() || answer.is_ok(), "the broken one is caught: {old:?} {answer:?}");
+    });
+}
+
+/// E10: reads too, whose answers leave behind a barrier.
+#[test]
+fn what_a_deposed_owner_reads_does_not_leave() {
+    simulated::run(async {
+        let pair = Pair::new(1);
+        let old = pair.open(Options::default()).await;
+        let lane = old.lane().expect("there are lanes");
+        let point = put(&lane, "key", 1).await;
+        lane.externalize(point).await.expect("it is the owner");
+        let successor = elsewhere(&pair).open(Options::default()).await;
+        let new_lane = successor.lane().expect("there are lanes");
+        let point = put(&new_lane, "key", 2).await;
+        new_lane.externalize(point).await.expect("it is the owner");
+        assert_eq!(number(&lane, "key").await, Some(1), "it does not know");
+        assert!(!lane.is_durable(lane.point()));
+        let error = lane.externalize(lane.point()).await.expect_err("nothing is pending, but it is asked");
+        assert_eq!(error.kind(), ErrorKind::Lost);
+        assert_eq!(old.health().ended, Some(ErrorKind::Lost));
+    });
+}
+
+/// E10: what it had not externalized is lost, and nothing else is mixed up.
+#[test]
+fn a_near_store_that_comes_back_after_another_owner_is_emptied() {
+    simulated::run(async {
+        let pair = Pair::new(1);
+        let options = Options { linger: ms(3_600_000), ..Options::default() };
+        let old = pair.open(options).await;
+        let lane = old.lane().expect("there are lanes");
+        let durable = put(&lane, "both", 1).await;
+        lane.externalize(durable).await.expect("it is the owner");
+        let unsent = put(&lane, "unsent", 1).await;
+        pair.near.key_value().externalize(pair.near.key_value().point()).await.expect("near alone");
+        drop((lane, old));
+        let successor = elsewhere(&pair).open(Options::default()).await;
+        let new_lane = successor.lane().expect("there are lanes");
+        put(&new_lane, "both", 2).await;
+        drop(new_lane);
+        successor.release().await.expect("it is given up");
+        let again = pair.open(Options::default()).await;
+        let lane = again.lane().expect("there are lanes");
+        assert_eq!((number(&lane, "both").await, number(&lane, "unsent").await), (Some(2), None));
+        assert_eq!(lane.externalize(unsent).await.expect_err("it is gone").kind(), ErrorKind::Lost);
+        put(&lane, "both", 3).await;
+        again.drain().await.expect("all is well");
+        assert_eq!(far_numbers(&pair.far).await.into_iter().collect::<Vec<_>>(), [("both".to_owned(), 3)]);
+    });
+}
+
+/// E9: without waiting for the lease, since it is the same near store.
+#[test]
+fn the_unsent_tail_is_in_place_before_the_first_call_and_new_lanes_come_behind_it() {
+    simulated::run(async {
+        let pair = Pair::new(1);
+        let options = Options { linger: ms(3_600_000), ..Options::default() };
+        let old = pair.open(options).await;
+        let lane = old.lane().expect("there are lanes");
+        for n in 1..=20 {
+            put(&lane, &format!("{n}"), n).await;
+        }
+        let point = lane.point();
+        drop((lane, old));
+        let (took, synchrony) = timed(&pair.near, pair.open(options)).await;
+        assert!(took < ms(100), "{took:?}");
+        assert_eq!(synchrony.health().pending_records, 20);
+        let lane = synchrony.lane().expect("there are lanes");
+        assert_eq!(number(&lane, "20").await, Some(20));
+        let fresh = synchrony.lane().expect("there are lanes");
+        let behind = put(&fresh, "behind", 1).await;
+        fresh.externalize(behind).await.expect("it becomes durable");
+        assert_eq!(far_numbers(&pair.far).await.len(), 21, "the tail came before it");
+        assert!(lane.is_durable(point), "a point of the earlier start");
+    });
+}
+
+/// E1: the near store lost what was not durable, in process.
+#[test]
+fn a_near_store_that_goes_back_ends_the_instance_and_the_next_one_goes_on() {
+    simulated::run(async {
+        for restarts in [false, true] {
+            let pair = Pair::new(1);
+            let synchrony = pair.open(Options::default()).await;
+            let lane = synchrony.lane().expect("there are lanes");
+            let durable = put(&lane, "durable", 1).await;
+            lane.externalize(durable).await.expect("it becomes durable");
+            let lost = put(&lane, "lost", 1).await;
+            if restarts {
+                pair.near.crash();
+            } else {
+                pair.near.fall_back();
+            }
+            let error = lane.update(set("later", 1)).await.expect_err("it rests on what is lost");
+            assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+            assert_eq!(lane.externalize(lost).await.expect_err("it is gone").kind(), ErrorKind::Lost);
+            lane.get(&key("durable")).await.expect_err("it serves nobody any more");
+            drop((lane, synchrony));
+            let synchrony = pair.open(Options::default()).await;
+            let lane = synchrony.lane().expect("there are lanes");
+            assert_eq!((number(&lane, "durable").await, number(&lane, "lost").await), (Some(1), None));
+            lane.externalize(durable).await.expect("it is durable");
+            assert_eq!(lane.externalize(lost).await.expect_err("it is gone").kind(), ErrorKind::Lost);
+            put(&lane, "later", 2).await;
+            synchrony.drain().await.expect("all is well");
+        }
+    });
+}
+
+/// A second start over the same near store, whose first one does not know that it is dead.
+#[test]
+fn of_two_starts_over_one_near_store_the_first_writes_no_more() {
+    simulated::run(async {
+        let pair = Pair::new(1);
+        let first = pair.open(Options::default()).await;
+        let lane = first.lane().expect("there are lanes");
+        let point = put(&lane, "a", 1).await;
+        lane.externalize(point).await.expect("it becomes durable");
+        let second = pair.open(Options::default()).await;
+        lane.update(set("a", 2)).await.expect_err("the near row is the second's");
+        lane.externalize(lane.point()).await.expect_err("it has ended");
+        let lane = second.lane().expect("there are lanes");
+        assert_eq!(number(&lane, "a").await, Some(1));
+        lane.update(Update::delete(key("a"))).await.expect("it is the owner");
+        second.drain().await.expect("all is well");
+        assert!(far_numbers(&pair.far).await.is_empty());
+    });
+}
+
+/// Ranges do not meet.
+#[test]
+fn two_ranges_lie_beside_each_other() {
+    simulated::run(async {
+        let pair = Pair::new(1);
+        let open = async |range: &'static str| {
+            let stores = Stores { range: range.into(), ..pair.stores() };
+            Synchrony::open(stores, Options::default(), pair.near.clock(), pair.near.entropy())
+                .await
+                .expect("it opens")
+        };
+        let (one, two) = (open("one").await, open("two").await);
+        let (in_one, in_two) = (one.lane().expect("a lane"), two.lane().expect("a lane"));
+        put(&in_one, "key", 1).await;
+        put(&in_two, "key", 2).await;
+        in_one.join(&in_two).expect_err("they are of different ranges");
+        one.drain().await.expect("all is well");
+        two.drain().await.expect("all is well");
+        assert_eq!((number(&in_one, "key").await, number(&in_two, "key").await), (Some(1), Some(2)));
+    });
+}
+
+/// Stores that cannot be paired are refused at once.
+#[test]
+fn a_store_that_transacts_too_little_is_refused() {
+    simulated::run(async {
+        let mut near = simulated::Options::default();
+        near.key_value.transact_items_max = 4;
+        let pair = Pair::with(1, near, simulated::Options::default());
+        let opened =
+            Synchrony::open(pair.stores(), Options::default(), pair.near.clock(), pair.near.entropy()).await;
+        assert_eq!(opened.expect_err("four are too few").kind(), ErrorKind::Invalid);
+    });
+}
