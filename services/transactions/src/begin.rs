@@ -23,7 +23,7 @@ use crate::{
     node_log::Draft,
     open::{BeginLock, Found},
     records::StoredRecord,
-    store::{Decided, Decision, State},
+    store::{Decided, Decision, State, Store},
     transaction::{self, Phase, Start, Terms, Transaction},
 };
 
@@ -156,12 +156,57 @@ impl Core {
         attempt: Attempt,
     ) -> Result<Decided> {
         loop {
-            let taken = node.store.begin_named(id, attempt).await?;
-            let Decided::Refused(Some(Decision { attempt: earlier, state: State::Prepared, .. }), _) = taken
-            else {
-                return Ok(taken);
-            };
-            self.close_prepared(node, id, earlier).await?;
+            let elsewhere = self.undecided_elsewhere(node, id).await?;
+            match node.store.begin_named_after(id, attempt, elsewhere).await? {
+                Decided::Refused(Some(Decision { attempt: earlier, state: State::Prepared, .. }), _) => {
+                    self.close_prepared(node, id, earlier).await?;
+                }
+                // Somebody else has taken it meanwhile.
+                Decided::Refused(decision, _)
+                    if elsewhere.is_some() && decision.as_ref().is_none_or(Decision::may_be_begun) => {}
+                taken => {
+                    if let (Decided::Done(_), Some(earlier)) = (&taken, elsewhere) {
+                        self.end_elsewhere(node, id, earlier).await?;
+                    }
+                    return Ok(taken);
+                }
+            }
+        }
+    }
+
+    /// The attempt of another node that has the row of a name, and is not decided.
+    async fn undecided_elsewhere(&self, node: &Arc<Node>, id: &TransactionId) -> Result<Option<Attempt>> {
+        if self.is_alone() || self.config.is_broken(Broken::BeginsAnewInSilence) {
+            return Ok(None);
+        }
+        let (decision, _) = node.store.decision(id).await?;
+        let elsewhere =
+            decision.filter(|decision| decision.is_undecided() && decision.attempt.node != node.id);
+        Ok(elsewhere.map(|decision| decision.attempt))
+    }
+
+    /// T-5: the node of an attempt whose row was taken answers no more calls of it. One that may not answer at all any more need
+    /// not be told. Errors: `Unavailable` if it does not hear.
+    async fn end_elsewhere(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        id: &TransactionId,
+        earlier: Attempt,
+    ) -> Result<()> {
+        let call = Call { id: id.clone(), attempt: Some(earlier) };
+        let asked = self.clock.monotonic();
+        let mut delays = Store::delays();
+        loop {
+            let Some(owner) = self.owner_of(earlier) else { return Ok(()) };
+            match self.forward_status(&owner, &call).await {
+                Ok(Outcome::Open) | Err(Error::Unavailable(_)) => {}
+                Ok(_) | Err(_) => return Ok(()),
+            }
+            node.store.standing()?;
+            if self.clock.monotonic().since(asked) > self.config.commit_answer_timeout {
+                return Err(Error::unavailable("the node of an earlier attempt does not answer"));
+            }
+            self.pause(&mut delays).await;
         }
     }
 

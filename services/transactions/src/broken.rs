@@ -46,6 +46,8 @@ pub enum Broken {
     ResolvesWithoutSeal,
     /// T-5: a begin under a name that is open goes on with the earlier attempt's writes.
     KeepsEarlierBuffer,
+    /// T-5: a node is not told that an attempt of its own was begun anew at another.
+    BeginsAnewInSilence,
     /// T-5: a commit does not ask whether its attempt is the latest.
     CommitsAnyAttempt,
     /// T13: effects leave before the commit that they belong to is durable.

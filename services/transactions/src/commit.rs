@@ -29,7 +29,9 @@ use crate::{
     effects::Effect,
     engine::{Core, View},
     keyspace::Order,
-    model::{Attempt, Call, Committed, Key, NodeId, Outcome, Position, Timestamp, TransactionId, Version},
+    model::{
+        Attempt, Call, Committed, Key, NodeId, Outcome, Position, Shown, Timestamp, TransactionId, Version,
+    },
     node::Node,
     node_log::{Draft, Placed},
     open::Found,
@@ -44,6 +46,14 @@ use crate::{
 
 /// Version items written at a time.
 const WRITES_AT_ONCE: usize = 64;
+
+/// Who is asked to commit.
+enum Committing {
+    /// It is under way.
+    Here(Arc<Transaction>),
+    /// It had committed before.
+    Ended(Committed),
+}
 
 /// A commit under way.
 struct Commit<'a> {
@@ -60,6 +70,26 @@ struct Commit<'a> {
 
 impl Core {
     pub(crate) async fn commit(self: &Arc<Self>, call: &Call) -> Result<Committed> {
+        match self.begin_to_commit(call).await? {
+            Committing::Here(transaction) => self.wait_for_end(&transaction).await,
+            Committing::Ended(committed) => Ok(committed),
+        }
+    }
+
+    /// The same up to step 4: whoever takes the answer out of the house waits for its point.
+    pub(crate) async fn commit_shown(self: &Arc<Self>, call: &Call) -> Result<Shown<Committed>> {
+        let transaction = match self.begin_to_commit(call).await? {
+            Committing::Here(transaction) => transaction,
+            Committing::Ended(committed) => return Ok(Shown::durable(committed)),
+        };
+        tokio::select! {
+            biased;
+            shown = transaction.decided() => shown,
+            () = self.clock.sleep(self.config.commit_answer_timeout) => Err(Error::OutcomeUnknown),
+        }
+    }
+
+    async fn begin_to_commit(self: &Arc<Self>, call: &Call) -> Result<Committing> {
         let found = if self.config.is_broken(Broken::CommitsAnyAttempt) {
             self.view().open.find_any(call)
         } else {
@@ -69,11 +99,11 @@ impl Core {
             Found::Here(transaction) => {
                 self.check_clock()?;
                 self.start_commit(&transaction);
-                self.wait_for_end(&transaction).await
+                Ok(Committing::Here(transaction))
             }
-            Found::Ended(answer) => answer,
+            Found::Ended(answer) => answer.map(Committing::Ended),
             Found::BegunAnew => Err(Error::TransactionFinished(Outcome::BegunAnew)),
-            Found::Nothing => self.answer_of(call).await,
+            Found::Nothing => self.answer_of(call).await.map(Committing::Ended),
         }
     }
 
@@ -261,6 +291,7 @@ impl<'a> Commit<'a> {
         if self.core.config.is_broken(Broken::AnswersBeforeDurable) {
             return Ok(Committed { after: record.after() });
         }
+        self.transaction.decide(Committed { after: record.after() }, point);
         answer_durable(&self.transaction.node, point, Some(&record)).await
     }
 

@@ -245,6 +245,15 @@ impl Engine {
         self.core.commit(call).await
     }
 
+    /// Makes all writes count, all at once, and does not wait until that is durable: whoever takes the answer out of the house
+    /// [waits](Self::externalize) for its point. Errors: as [`Engine::commit`].
+    pub async fn commit_shown(&self, call: &Call) -> Result<Shown<Committed>> {
+        if self.core.owner_elsewhere(call).await?.is_some() {
+            return self.commit(call).await.map(Shown::durable);
+        }
+        self.core.commit_shown(call).await
+    }
+
     /// Drops all writes. A repeat is answered alike.
     ///
     /// Errors: `TransactionFinished` if it has committed or was begun anew; `NoSuchTransaction`.

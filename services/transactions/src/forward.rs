@@ -177,9 +177,14 @@ impl Core {
             (None, None) => node.store.decision(&call.id).await?.0.map(|decision| decision.attempt),
         };
         let Some(attempt) = attempt.filter(|attempt| attempt.node != node.id) else { return Ok(None) };
+        Ok(self.owner_of(attempt))
+    }
+
+    /// The node of an attempt, if it is a member.
+    pub(crate) fn owner_of(&self, attempt: Attempt) -> Option<Owner> {
         let members = self.membership.members();
         let address = members.nodes.get(&attempt.node).cloned();
-        Ok(address.map(|address| Owner { node: attempt.node, address }))
+        address.map(|address| Owner { node: attempt.node, address })
     }
 
     async fn forward(self: &Arc<Self>, owner: &Owner, call: &Call, asked: Asked) -> Result<Said> {
@@ -280,6 +285,7 @@ impl Core {
             }
             Asked::Abort => self.abort(call).await.map(|()| Said::Done),
             Asked::Status => {
+                self.end_if_begun_elsewhere(call).await?;
                 let Shown { value, point } = self.status(call).await?;
                 self.serving()?.store.externalize(point).await?;
                 Ok(Said::Outcome(number(value)))

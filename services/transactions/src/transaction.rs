@@ -12,14 +12,14 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use ports::Monotonic;
+use ports::{DurabilityPoint, Monotonic};
 use tokio::sync::{RwLock, watch};
 
 use crate::{
     Error, Result,
     effects::EffectBuffer,
     heard::Heard,
-    model::{Attempt, Committed, Key, KeyspaceId, NodeId, Outcome, Timestamp, TransactionId},
+    model::{Attempt, Committed, Key, KeyspaceId, NodeId, Outcome, Shown, Timestamp, TransactionId},
     node::Node,
     pack,
     read_set::ReadSet,
@@ -45,6 +45,8 @@ pub(crate) struct Transaction {
     /// It no longer keeps the versions it may need from being collected.
     overtaken: AtomicBool,
     state: Mutex<State>,
+    /// It counts, and rests on this point, which may not be durable yet.
+    decided: watch::Sender<Option<Shown<Committed>>>,
     ended: watch::Sender<Option<Answer>>,
 }
 
@@ -118,7 +120,27 @@ impl Transaction {
             flights: Arc::default(),
             overtaken: AtomicBool::new(false),
             state: Mutex::new(state),
+            decided: watch::Sender::new(None),
             ended: watch::Sender::new(None),
+        }
+    }
+
+    /// Its writes count from now on, and last once `point` is durable.
+    pub(crate) fn decide(&self, committed: Committed, point: DurabilityPoint) {
+        self.decided.send_replace(Some(Shown { value: committed, point }));
+    }
+
+    /// Waits until its writes count, or it has ended otherwise.
+    pub(crate) async fn decided(&self) -> Result<Shown<Committed>> {
+        let mut decided = self.decided.subscribe();
+        let shown = async {
+            let shown = decided.wait_for(Option::is_some).await.expect("the attempt itself holds the sender");
+            shown.expect("waited for")
+        };
+        tokio::select! {
+            biased;
+            shown = shown => Ok(shown),
+            answer = self.ended() => answer.map(Shown::durable),
         }
     }
 

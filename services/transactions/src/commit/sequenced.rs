@@ -17,6 +17,7 @@ use std::sync::Arc;
 use super::{Commit, answer_durable, refused};
 use crate::{
     Error, Result,
+    model::Committed,
     node_log::Placed,
     records::CommitRecord,
     sequencer::{Request, Sequencer, Wish, validation::Observed},
@@ -50,6 +51,7 @@ impl Commit<'_> {
         self.note_committed(placed, &record);
         self.core.dispatch(&node, record.attempt, self.effects.len(), record.point);
         self.settle_later(placed, &record, wish);
+        self.transaction.decide(Committed { after: record.after() }, record.point);
         answer_durable(&node, record.point, Some(&record)).await
     }
 

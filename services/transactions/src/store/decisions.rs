@@ -80,10 +80,24 @@ impl Store {
 
     /// `begin(named)`: takes the row, unless it is decided for good.
     pub(crate) async fn begin_named(&self, id: &TransactionId, attempt: Attempt) -> Result<Decided> {
-        let open = Condition::Any(vec![
+        self.begin_named_after(id, attempt, None).await
+    }
+
+    /// The same, if the row is that of `earlier`.
+    pub(crate) async fn begin_named_after(
+        &self,
+        id: &TransactionId,
+        attempt: Attempt,
+        earlier: Option<Attempt>,
+    ) -> Result<Decided> {
+        let mut open = Condition::Any(vec![
             Condition::attribute(STATE, Test::Absent),
             Condition::attribute(STATE, Test::is_integer(ABORTED)),
         ]);
+        if let Some(earlier) = earlier {
+            let is_its = Condition::attribute(ATTEMPT, Test::is(earlier.to_bytes().to_vec()));
+            open = Condition::All(vec![open, is_its]);
+        }
         let actions = vec![set_attempt(attempt), Action::unset(STATE)];
         self.decide(Update::modify(self.buckets.decision(id), actions).when(open)).await
     }
@@ -232,6 +246,11 @@ impl Decision {
     /// Whether anybody may still decide.
     pub(crate) fn is_undecided(&self) -> bool {
         self.state == State::Undecided
+    }
+
+    /// Whether another attempt may take it.
+    pub(crate) fn may_be_begun(&self) -> bool {
+        matches!(self.state, State::Undecided | State::Aborted)
     }
 
     pub(crate) fn decode(item: &Item) -> Result<Self> {

@@ -21,7 +21,7 @@ use simulation::{
 };
 use transactions::{
     broken::Broken,
-    model::{Begin, Begun, Call},
+    model::{Begin, Begun, Call, TransactionId},
 };
 
 use super::SEEDS_UNTIL_CAUGHT;
@@ -419,4 +419,47 @@ fn one_seed_of_several_nodes_gives_one_trace() {
         let scenario = joining();
         assert_eq!(scenario.run(seed).trace_hash, scenario.run(seed).trace_hash, "seed {seed}");
     }
+}
+
+/// A name is open at one node and begun anew at another; then the first is asked to write: as the earlier attempt, and as whichever
+/// is the latest. What it said, and what was committed.
+async fn write_after_begun_elsewhere(broken: Option<Broken>) -> [bool; 3] {
+    let mut config = Scenario::default().config;
+    config.broken = broken;
+    let network = Network::new(Rng::with_seed(1), Trouble::default());
+    let ensemble = Ensemble::new(Rng::with_seed(2));
+    let house = House::among(&World::new(1), config, Among { network, ensemble, places: 2 });
+    for place in 0..2 {
+        assert!(house.boot_at(place, Life::default(), 0).await);
+    }
+    // Until all know of each other.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let [one, other] = [0, 1].map(|place| house.serving_at(place).expect("nobody dies"));
+    let named = || Begin { id: Some(TransactionId::new("order").expect("short")), ..Begin::default() };
+    let mut calls = Vec::new();
+    for connection in [&one, &other] {
+        match connection.shown(connection.engine.begin(named())).await.expect("a calm world") {
+            Begun::Open { id, attempt } => calls.push(Call { id, attempt: Some(attempt) }),
+            Begun::Committed { .. } => panic!("nothing is committed"),
+        }
+    }
+    let latest = Call::latest(calls[0].id.clone());
+    let earlier = one.call(one.engine.put(&calls[0], key(0), Bytes::from_static(b"earlier"))).await;
+    let whichever = one.call(one.engine.put(&latest, key(1), Bytes::from_static(b"latest"))).await;
+    other.call(other.engine.commit(&calls[1])).await.expect("a calm world");
+    let written = other.shown(other.engine.get_now(&key(1))).await.expect("a calm world");
+    [earlier.is_ok(), whichever.is_ok(), written.is_some()]
+}
+
+/// T8, T10: an attempt that was begun anew elsewhere takes nothing more, and who means the latest one reaches it.
+#[test]
+fn a_node_hears_that_its_attempt_was_begun_anew_elsewhere() {
+    assert_eq!(simulated::run(write_after_begun_elsewhere(None)), [false, true, true]);
+}
+
+/// T8, broken: its node is not told, and loses what it acknowledged.
+#[test]
+fn beginning_anew_in_silence_is_caught() {
+    let shown = simulated::run(write_after_begun_elsewhere(Some(Broken::BeginsAnewInSilence)));
+    assert_eq!(shown, [true, true, false]);
 }
