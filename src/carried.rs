@@ -1,7 +1,7 @@
 //! What every function finds with nothing installed: the Python client.
 
 /// Its files, by their paths among what functions import.
-pub(crate) const PYTHON_CLIENT: [(&str, &str); 19] = [
+pub(crate) const PYTHON_CLIENT: [(&str, &str); 20] = [
     ("landfast/__init__.py", include_str!("../clients/python/landfast/__init__.py")),
     ("landfast/_after.py", include_str!("../clients/python/landfast/_after.py")),
     ("landfast/_attempt.py", include_str!("../clients/python/landfast/_attempt.py")),
@@ -15,6 +15,7 @@ pub(crate) const PYTHON_CLIENT: [(&str, &str); 19] = [
     ("landfast/_state.py", include_str!("../clients/python/landfast/_state.py")),
     ("landfast/_transact.py", include_str!("../clients/python/landfast/_transact.py")),
     ("landfast/_transaction.py", include_str!("../clients/python/landfast/_transaction.py")),
+    ("landfast/_workflow.py", include_str!("../clients/python/landfast/_workflow.py")),
     ("landfast/aio/__init__.py", include_str!("../clients/python/landfast/aio/__init__.py")),
     ("landfast/aio/_client.py", include_str!("../clients/python/landfast/aio/_client.py")),
     ("landfast/aio/_connection.py", include_str!("../clients/python/landfast/aio/_connection.py")),

@@ -22,6 +22,7 @@ use http_frontend::{HttpPeers, Inside, Limits, Services};
 use in_process::{Functions, SystemClock, SystemEntropy};
 use ports::{
     Queue,
+    key_value::SharedKeyValue,
     metering::{Meter, MeteredFunctions, MeteredKeyValue, MeteredObjects, MeteredQueue},
 };
 use sandbox::{
@@ -52,6 +53,8 @@ const FUNCTION_MEMORY_MB: u32 = 512;
 /// How long ZooKeeper connections may take to finish what they do when the server stops.
 const ZOOKEEPER_STOP_MAX: Duration = Duration::from_secs(2);
 
+/// How long far stores have to take what is still on its way when the server stops.
+const WORKFLOWS_STOP_MAX: Duration = Duration::from_secs(2);
 /// How long values gather for a pack that is a file: a put costs a sync, no money.
 const FILES_WAIT: Duration = Duration::from_millis(2);
 /// Where functions have their code, their logs and their runtime clients, in the data directory.
@@ -73,6 +76,7 @@ pub(crate) struct House {
     provider: Arc<Provider>,
     functions: Arc<Functions>,
     deployed: functions::Service,
+    workflows: workflows::Service,
     /// What services do for ever beside the front ends.
     background: JoinSet<()>,
     transactions: Arc<transactions::Service>,
@@ -119,6 +123,9 @@ impl House {
         let serving = start_transactions(&provider, &transactions, member).await?;
         deployed.start().await.context("the deployed functions could not be put in place")?;
         services.provide_functions(deployed.clone());
+        let workflows = workflows(&provider, &meter, &deployed, engine.clone());
+        workflows.start().await.context("the runs of workflows could not be taken up")?;
+        services.provide_workflows(workflows.clone());
         if let Listen::At(address) = settings.zookeeper {
             front_ends.start_zookeeper(address, settings, gateway.clone(), overview).await?;
         }
@@ -134,7 +141,7 @@ impl House {
             engine,
             meter,
         });
-        Ok(Self { provider, functions, deployed, background, transactions, serving, front_ends })
+        Ok(Self { provider, functions, deployed, workflows, background, transactions, serving, front_ends })
     }
 
     /// The line that says where to connect, with its line end.
@@ -159,6 +166,9 @@ impl House {
     pub(crate) async fn close(mut self) {
         self.front_ends.stop.send_replace(true);
         while self.front_ends.running.join_next().await.is_some() {}
+        if tokio::time::timeout(WORKFLOWS_STOP_MAX, self.workflows.stop()).await.is_err() {
+            tracing::warn!("a far store does not answer: what is not there yet is sent by the next start");
+        }
         self.serving.abort();
         // Coordination runs on until the others know.
         self.transactions.leave().await;
@@ -289,14 +299,50 @@ fn deployed(
     }))
 }
 
+/// Workflows of deployed functions, over the store of transactions.
+fn workflows(
+    provider: &Provider,
+    meter: &Arc<Meter>,
+    deployed: &functions::Service,
+    engine: transactions::Engine,
+) -> workflows::Service {
+    let parts = workflows::Parts {
+        runner: Arc::new(deployed.clone()),
+        key_value: Arc::new(MeteredKeyValue::new(provider.key_value(), Arc::clone(meter))),
+        transactions: engine,
+        far_stores: Arc::new(RedisStores),
+        clock: Arc::new(SystemClock::new()),
+        entropy: Arc::new(SystemEntropy::default()),
+    };
+    workflows::Service::new(parts, workflows::Options::default())
+}
+
+/// Far stores by their addresses: Redis and Valkey.
+#[derive(Debug)]
+struct RedisStores;
+
+#[async_trait]
+impl workflows::FarStores for RedisStores {
+    async fn open(&self, address: &str) -> ports::Result<SharedKeyValue> {
+        let wrong = |error| ports::Error::invalid("read the address of a far store").caused_by(error);
+        let config = redis_provider::Config::from_url(address).map_err(wrong)?;
+        let unavailable = |error| ports::Error::unavailable("open a far store").caused_by(error);
+        Ok(redis_provider::Redis::open(&config).await.map_err(unavailable)?.key_value())
+    }
+}
+
 /// What functions ask for, passed on to the routes.
 #[derive(Debug)]
 struct FromFunctions(Inside);
 
 #[async_trait]
 impl sandbox::Api for FromFunctions {
-    async fn call(&self, request: http::Request<sandbox::Incoming>) -> sandbox::Reply {
-        self.0.call(request).await.map(|body| body.map_err(Into::into).boxed_unsync())
+    async fn call(
+        &self,
+        scope: Option<Arc<str>>,
+        request: http::Request<sandbox::Incoming>,
+    ) -> sandbox::Reply {
+        self.0.call(scope, request).await.map(|body| body.map_err(Into::into).boxed_unsync())
     }
 }
 

@@ -69,6 +69,17 @@ pub struct Invocation {
     pub client_context: Option<String>,
     /// Whether it waits for a free instance, or is refused as [`Refused::Throttled`].
     pub waits: bool,
+    /// What it may take, if that is less than its function may.
+    pub timeout: Option<Duration>,
+    /// As what its requests are answered, in the words of whoever answers them; none: as anybody's.
+    pub scope: Option<Arc<str>>,
+}
+
+impl Invocation {
+    /// One whose requests are anybody's, and which waits for a free instance if `waits`.
+    pub fn new(id: String, payload: Bytes, waits: bool) -> Self {
+        Self { id, payload, client_context: None, waits, timeout: None, scope: None }
+    }
 }
 
 /// What came of a call.

@@ -1,5 +1,6 @@
 """An application of functions for the tests: written to a folder, deployed by the real program, called by boto3."""
 
+import http.client
 import json
 import os
 import pathlib
@@ -10,6 +11,8 @@ import threading
 
 import boto3
 import botocore.config
+
+import http_api
 
 COMMAND_SECONDS = 60
 
@@ -22,6 +25,7 @@ class Application:
         self.server = server
         self.name = name
         self.tables = {}
+        self.workflows = {}
         (self.folder / "code").mkdir(parents=True, exist_ok=True)
 
     @property
@@ -41,12 +45,18 @@ class Application:
             self.file(f"{name}.py", text)
         self.tables[name] = {"runtime": "python3", "code": "code", "handler": f"{name}.handler", **table}
 
+    def workflow(self, name, table):
+        """A workflow; `table` is what the manifest says of it."""
+        self.workflows[name] = table
+
     def write(self):
         """Writes the manifest and returns its path."""
         lines = [f'name = "{self.name}"']
         for name, table in self.tables.items():
             lines.append(f"[functions.{name}]")
             lines += [f"{key} = {toml(value)}" for key, value in table.items()]
+        for name, table in self.workflows.items():
+            lines += [f"[workflows.{name}]", table]
         path = self.folder / "app.toml"
         path.write_text("\n".join(lines) + "\n")
         return path
@@ -64,6 +74,25 @@ class Application:
         return subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=COMMAND_SECONDS, **options
         )
+
+    def ask(self, method, path, body=b""):
+        """What the server answers."""
+        connection = http.client.HTTPConnection(self.address, timeout=COMMAND_SECONDS)
+        try:
+            connection.request(method, path, body)
+            return http_api.Answer(connection.getresponse())
+        finally:
+            connection.close()
+
+    def run(self, workflow, input=None, query="?wait=30"):
+        """The status and the document of a run that is begun."""
+        answer = self.ask("POST", f"/v1/workflows/{workflow}/runs{query}", json.dumps(input).encode())
+        return answer.status, answer.document
+
+    def value(self, key):
+        """The text that a key of plain state has; None: there is none."""
+        answer = self.ask("GET", f"/v1/state/{key}")
+        return answer.body.decode() if answer.status == 200 else None
 
     def client(self):
         """A boto3 client that repeats nothing."""

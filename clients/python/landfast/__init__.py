@@ -17,25 +17,30 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar, overload
 
 from ._client import Client, connect, default, transactional_with
+from ._workflow import Run, Workflow, step_with, workflow
 from ._ids import request
 from ._problems import (
     AlreadyCommitted,
+    AttemptEnded,
     ClockAhead,
     Conflict,
     Corrupt,
     Error,
     Expired,
+    FunctionFailed,
     InvalidRequest,
     NoRoom,
     NoSuchFunction,
     NoSuchQueue,
     NoSuchTransaction,
+    NoSuchWorkflow,
     NoValidVersion,
     OutcomeUnknown,
     Refused,
     SeveralSequencers,
     SnapshotTooOld,
     TooLarge,
+    TooManyRuns,
     TooManyTransactions,
     TooMuchBuffered,
     TransactionFinished,
@@ -54,39 +59,53 @@ if TYPE_CHECKING:
     P = ParamSpec("P")
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 __all__ = [
     "AlreadyCommitted",
+    "AttemptEnded",
     "Client",
     "ClockAhead",
     "Conflict",
     "Corrupt",
     "Error",
     "Expired",
+    "FunctionFailed",
     "InvalidRequest",
     "NoRoom",
     "NoSuchFunction",
     "NoSuchQueue",
     "NoSuchTransaction",
+    "NoSuchWorkflow",
     "NoValidVersion",
     "OutcomeUnknown",
     "Refused",
+    "Run",
     "SeveralSequencers",
     "SnapshotTooOld",
     "State",
     "TooLarge",
+    "TooManyRuns",
     "TooManyTransactions",
     "TooMuchBuffered",
     "Transaction",
     "TransactionFinished",
     "Unavailable",
     "UnexpectedAnswer",
+    "Workflow",
+    "call",
     "connect",
+    "externalize",
+    "invoke",
     "request",
+    "runs",
+    "send",
     "state",
+    "step",
     "transact",
     "transaction",
     "transactional",
+    "workflow",
 ]
 
 
@@ -127,6 +146,47 @@ def transactional(function: Optional[Callable[..., Any]] = None, **options: Any)
 def state() -> State:
     """Plain state: one key at a time, outside any transaction."""
     return default().state()
+
+
+def runs(workflow: str) -> Workflow:
+    """The runs of a deployed workflow; see `Client.runs`."""
+    return default().runs(workflow)
+
+
+def externalize() -> None:
+    """Lets what a step has written count, and waits until all that its run has done is durable; see `Client.externalize`."""
+    default().externalize()
+
+
+def invoke(function: str, payload: Any = None) -> Any:
+    """Runs a deployed function and returns what it answers; see `Client.invoke`."""
+    return default().invoke(function, payload)
+
+
+def call(function: str, input: Any = None) -> Any:
+    """Has a deployed function run as a step of the workflow whose code this is; see `Client.call`."""
+    return default().call(function, input)
+
+
+def send(queue: str, body: bytes, *, group: Optional[str] = None) -> None:
+    """Sends a message once the step whose code this is counts; see `Client.send`."""
+    default().send(queue, body, group=group)
+
+
+@overload
+def step(function: F) -> F: ...
+
+
+@overload
+def step(*, name: Optional[str] = None) -> Callable[[F], F]: ...
+
+
+def step(function: Optional[Callable[..., Any]] = None, *, name: Optional[str] = None) -> Any:
+    """Makes a function a step of the workflow whose code calls it: each call counts once, with what it wrote.
+
+    Arguments and result are JSON, as far as they are kept.
+    """
+    return step_with(default, function, name)
 
 
 # Tracebacks name an exception as programs import it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import threading
 import time
@@ -18,6 +19,7 @@ from ._nodes import Route, nodes_from
 from ._problems import AlreadyCommitted, Error
 from ._repeat import Limits
 from ._state import State, StateCalls
+from ._workflow import Workflow, WorkflowCalls, run_step
 from ._transact import RUNS_MAX, Runs, id_of_call
 from ._transaction import Transaction
 
@@ -55,6 +57,9 @@ class Settings:
 
     def state_calls(self) -> StateCalls:
         return StateCalls(self.route, self.limits, self.after)
+
+    def workflow_calls(self) -> WorkflowCalls:
+        return WorkflowCalls(self.route, self.limits)
 
 
 class Client:
@@ -94,6 +99,7 @@ class Client:
             try:
                 with transaction:
                     result = body(transaction)
+                    _refuse_unfinished(result)
                 return result
             except AlreadyCommitted as error:
                 if not runs.is_skipped(error):
@@ -128,6 +134,37 @@ class Client:
         """Plain state: one key at a time, outside any transaction."""
         return State(self._settings.state_calls(), self._connections)
 
+    def runs(self, workflow: str) -> Workflow:
+        """A deployed workflow: its runs are begun, awaited, listed and cancelled there."""
+        return Workflow(workflow, self._settings.workflow_calls(), self._connections)
+
+    def externalize(self) -> None:
+        """Inside a step: lets what it has written so far count, and returns once all that its run has done is durable.
+
+        From then on this step may count more than once, if it is tried again. Elsewhere there is nothing to wait for.
+        """
+        self._connections.drive(self._settings.workflow_calls().externalize())
+
+    def invoke(self, function: str, payload: Any = None) -> Any:
+        """Runs a deployed function and returns what it answers, never twice; raises `FunctionFailed` if it fails.
+
+        Inside a step the function is outside of the run, so this externalizes first.
+        """
+        return self._connections.drive(self._settings.workflow_calls().invoke(function, payload))
+
+    def call(self, function: str, input: Any = None) -> Any:
+        """Inside a workflow's code: has a deployed function run as a step of the run, tried as often as it says."""
+        return self._connections.drive(self._settings.workflow_calls().call(function, input))
+
+    def send(self, queue: str, body: bytes, *, group: Optional[str] = None) -> None:
+        """Inside a step: sends a message once the step counts."""
+        self._connections.drive(self._settings.workflow_calls().send(queue, body, group))
+
+    def run_step(self, name: str, body: Callable[[], T]) -> T:
+        """Inside a workflow's code: runs `body` as a step; what `@landfast.step` does."""
+        result: T = run_step(name, self._connections, self._settings.workflow_calls(), body)
+        return result
+
     def close(self) -> None:
         """Closes the connections; using the client again opens new ones."""
         self._connections.close()
@@ -139,6 +176,14 @@ class Client:
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
         self.close()
+
+
+def _refuse_unfinished(result: Any) -> None:
+    """What a coroutine function or a generator returns has not even begun: committing would commit nothing."""
+    if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise TypeError("the body of a transaction is a plain function here; landfast.aio takes coroutine functions")
 
 
 def transactional_with(

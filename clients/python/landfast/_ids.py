@@ -102,6 +102,8 @@ def _scope_of_lambda() -> Optional[Scope]:
     id = next((getattr(sys.modules.get(module), name, None) for module, name in _RUNTIMES if module in sys.modules), None)
     if not isinstance(id, str) or not id:
         return None
-    if _lambda_scope is None or _lambda_scope.name != id:
+    # An event that is tried again has the same id, maybe on the same instance, and begins to count anew: each invocation has a
+    # string of its own, and the scope keeps the last one, so that no other has its identity.
+    if _lambda_scope is None or _lambda_scope.name is not id:
         _lambda_scope = Scope(id)
     return _lambda_scope

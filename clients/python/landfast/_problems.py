@@ -239,6 +239,37 @@ class Meaning:
     """Whether it is certain that this copy of the request had no effect."""
 
 
+class NoSuchWorkflow(Error):
+    """No workflow of this name is deployed, or it has no such run."""
+
+    advice = "`landfast functions list` shows what is deployed."
+
+
+class AttemptEnded(Error):
+    """The attempt of a step that asked has ended: it ran out of time, or its run was cancelled."""
+
+    advice = "Nothing that it asks for counts any more."
+
+
+class TooManyRuns(Error):
+    """As many runs are under way as the server bears."""
+
+    advice = "Try again later."
+
+
+class FunctionFailed(Error):
+    """A function that was called has failed; `error` is what it said."""
+
+    error: Dict[str, Any]
+
+    @classmethod
+    def of(cls, function: str, said: Any) -> FunctionFailed:
+        error = said if isinstance(said, dict) else {"errorMessage": said}
+        failure = cls(f"the function {function!r} failed", f"{error.get('errorType')}: {error.get('errorMessage')}")
+        failure.error = error
+        return failure
+
+
 # The table of the HTTP interface. Its problems of transactions stand first, those of the front door after.
 MEANINGS: Mapping[str, Meaning] = {
     "invalid-request": Meaning(InvalidRequest),
@@ -248,6 +279,10 @@ MEANINGS: Mapping[str, Meaning] = {
     "no-such-transaction": Meaning(NoSuchTransaction),
     "no-such-queue": Meaning(NoSuchQueue),
     "no-such-function": Meaning(NoSuchFunction),
+    "no-such-workflow": Meaning(NoSuchWorkflow),
+    "no-such-run": Meaning(NoSuchWorkflow),
+    "attempt-ended": Meaning(AttemptEnded),
+    "too-many-runs": Meaning(TooManyRuns, Repeat.HERE),
     "expired": Meaning(Expired),
     "several-sequencers": Meaning(SeveralSequencers),
     "clock-ahead": Meaning(ClockAhead, Repeat.ELSEWHERE),

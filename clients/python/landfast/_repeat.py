@@ -105,7 +105,7 @@ def exchange(call: Call, route: Route, limits: Limits) -> Steps[Answer]:
         if meaning.repeat is Repeat.NEVER and error.ends_attempt:
             # It speaks of the attempt itself, and so for every copy of the request.
             raise error
-        if meaning.repeat is Repeat.NEVER:
+        if meaning.repeat is Repeat.NEVER or (may_have_happened and not call.is_repeatable):
             raise _given_up(call, error, may_have_happened)
         failures += 1
         has_another_node = meaning.repeat is Repeat.ELSEWHERE and failures % len(route.nodes) != 0

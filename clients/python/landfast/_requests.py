@@ -6,6 +6,7 @@ Everything here is free of I/O, so that the blocking client and the asyncio clie
 from __future__ import annotations
 
 import json
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Dict, Mapping, Optional, Union
 from urllib.parse import quote
@@ -22,6 +23,10 @@ ANSWER_BYTES_MAX = VALUE_BYTES_MAX + 64 * 1024
 ATTEMPT_HEADER = "Landfast-Attempt"
 AFTER_HEADER = "Landfast-After"
 EFFECT_HEADER = "Landfast-Effect"
+STEP_HEADER = "Landfast-Step"
+
+CURRENT_STEP: ContextVar[Optional[str]] = ContextVar("landfast_step", default=None)
+"""The step within a step whose code runs: what it reads and writes is that step's."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,8 @@ class Call:
     transaction: Optional[str] = None
     is_change: bool = False
     """Whether it takes effect by itself, so that a lost answer leaves its outcome unknown."""
+    is_repeatable: bool = True
+    """Whether it may be sent again although an earlier copy may have had its effect."""
     may_be_absent: bool = False
     """Whether `no-such-key` is an answer rather than a refusal."""
 
@@ -126,18 +133,98 @@ def abort(id: str, attempt: str) -> Call:
 
 def get_state(key: Key) -> Call:
     what = f"get {_shown(key)}"
-    return Call(what, Request("GET", _state(key, what)), may_be_absent=True)
+    return Call(what, Request("GET", _state(key, what), _of_step()), may_be_absent=True)
 
 
 def put_state(key: Key, value: Value) -> Call:
     what = f"put {_shown(key)}"
-    headers = {"Content-Type": "application/octet-stream"}
+    headers = {**_of_step(), "Content-Type": "application/octet-stream"}
     return Call(what, Request("PUT", _state(key, what), headers, _bytes(value, what, None)), is_change=True)
 
 
 def delete_state(key: Key) -> Call:
     what = f"delete {_shown(key)}"
-    return Call(what, Request("DELETE", _state(key, what)), is_change=True)
+    return Call(what, Request("DELETE", _state(key, what), _of_step()), is_change=True)
+
+
+def begin_run(name: str, input: bytes, id: Optional[str], wait: float) -> Call:
+    what = f"run the workflow {name!r}"
+    query = [f"wait={wait:g}"] if wait else []
+    query += [f"id={quote(id, safe='')}"] if id is not None else []
+    path = f"/v1/workflows/{_segment(name, what)}/runs" + ("?" + "&".join(query) if query else "")
+    return Call(what, Request("POST", path, _JSON, input), is_change=True, is_repeatable=id is not None)
+
+
+def get_run(name: str, run: str, wait: float) -> Call:
+    what = f"get the run {run!r} of the workflow {name!r}"
+    return Call(what, Request("GET", _run(name, run, what) + (f"?wait={wait:g}" if wait else "")))
+
+
+def cancel_run(name: str, run: str) -> Call:
+    what = f"cancel the run {run!r} of the workflow {name!r}"
+    return Call(what, Request("DELETE", _run(name, run, what)), is_change=True)
+
+
+def list_runs(name: str, status: Optional[str], after: Optional[str]) -> Call:
+    what = f"list the runs of the workflow {name!r}"
+    query = [f"{key}={quote(value, safe='')}" for key, value in (("status", status), ("after", after)) if value is not None]
+    path = f"/v1/workflows/{_segment(name, what)}/runs" + ("?" + "&".join(query) if query else "")
+    return Call(what, Request("GET", path))
+
+
+def externalize() -> Call:
+    return Call("externalize", Request("POST", "/v1/run/externalize", _of_step()), is_change=True)
+
+
+def invoke_now(function: str, payload: bytes) -> Call:
+    what = f"invoke the function {function!r}"
+    path = f"/2015-03-31/functions/{_segment(function, what)}/invocations"
+    return Call(what, Request("POST", path, {**_of_step(), **_JSON}, payload), is_change=True, is_repeatable=False)
+
+
+def open_step(name: str) -> Call:
+    what = f"begin the step {name!r}"
+    # Sent once: each is the next step of the code.
+    return Call(what, Request("POST", _step(name, what), _of_step()), is_change=True, is_repeatable=False)
+
+
+def finish_step(name: str, output: bytes) -> Call:
+    what = f"finish the step {name!r}"
+    return Call(what, Request("PUT", _step(name, what), {**_of_step(), **_JSON}, output), is_change=True, is_repeatable=False)
+
+
+def fail_step(name: str) -> Call:
+    what = f"give up the step {name!r}"
+    return Call(what, Request("DELETE", _step(name, what), _of_step()), is_change=True, is_repeatable=False)
+
+
+def call_step(function: str, input: bytes) -> Call:
+    what = f"call {function!r} as a step"
+    path = f"/v1/run/calls/{_segment(function, what)}"
+    return Call(what, Request("PUT", path, {**_of_step(), **_JSON}, input), is_change=True, is_repeatable=False)
+
+
+def send_from_step(queue: str, body: Value, group: Optional[str]) -> Call:
+    what = f"send to queue {queue!r}"
+    path = f"/v1/run/messages/{_segment(queue, what)}" + (f"?group={quote(group, safe='')}" if group is not None else "")
+    request = Request("POST", path, {**_of_step(), "Content-Type": "application/octet-stream"}, _bytes(body, what, None))
+    return Call(what, request, is_change=True, is_repeatable=False)
+
+
+_JSON = {"Content-Type": "application/json"}
+
+
+def _of_step() -> Dict[str, str]:
+    step = CURRENT_STEP.get()
+    return {} if step is None else {STEP_HEADER: step}
+
+
+def _run(name: str, run: str, what: str) -> str:
+    return f"/v1/workflows/{_segment(name, what)}/runs/{_segment(run, what)}"
+
+
+def _step(name: str, what: str) -> str:
+    return f"/v1/run/steps/{_segment(name, what)}"
 
 
 def valid_id(id: str) -> str:
@@ -186,7 +273,7 @@ def _encoded(name: Key, what: str) -> bytes:
     if isinstance(name, bytes):
         return name
     if not isinstance(name, str):
-        raise TypeError(f"a key is str or bytes, not {type(name).__name__}")
+        raise TypeError(f"{what}: a name or key is str or bytes, not {type(name).__name__}")
     try:
         return name.encode()
     except UnicodeEncodeError as error:

@@ -84,6 +84,9 @@ def the_request_id_of_a_lambda_invocation_is_found(monkeypatch: pytest.MonkeyPat
     for request in ["8476a536", "8476a537"]:
         runtime._GLOBAL_AWS_REQUEST_ID = request  # type: ignore[attr-defined]
         assert [client.transaction().id for _ in range(2)] == [f"{request}/1", f"{request}/2"]
+    # Tried again, on the same instance: the same words in a string of its own.
+    runtime._GLOBAL_AWS_REQUEST_ID = "".join(["8476", "a537"])  # type: ignore[attr-defined]
+    assert client.transaction().id == "8476a537/1"
     found: List[str] = []
     thread = threading.Thread(target=lambda: found.append(client.transaction().id))
     thread.start()

@@ -38,6 +38,11 @@ impl Backend {
         self.services.functions()
     }
 
+    /// The workflows. Errors: [`Kind::Unavailable`] until they can be run.
+    pub(crate) fn workflows(&self) -> Result<&workflows::Service, Problem> {
+        self.services.workflows()
+    }
+
     /// What a call that changes nothing shows, once all of it is durable.
     pub(crate) async fn durable<T>(
         &self,

@@ -63,7 +63,7 @@ fn name(uri: &Uri) -> Result<String, Problem> {
 }
 
 /// The message group; without one the empty group.
-fn group(uri: &Uri) -> Result<Bytes, Problem> {
+pub(crate) fn group(uri: &Uri) -> Result<Bytes, Problem> {
     let Some(query) = uri.query().filter(|query| !query.is_empty()) else { return Ok(Bytes::new()) };
     let refuse =
         || Problem::new(Kind::InvalidRequest, "a message takes one parameter: ?group=, percent-encoded");

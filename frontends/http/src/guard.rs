@@ -27,6 +27,7 @@ use crate::{
     headers::single,
     lambda, peers,
     problem::{Kind, Problem},
+    workflows,
 };
 
 /// The longest body where no value is carried; one that says it is longer is refused before any route sees it.
@@ -115,6 +116,7 @@ impl Rules {
             // Refused by its route, in its own words.
             Method::POST if path.starts_with(lambda::PREFIX) => return Ok(()),
             Method::POST if path == peers::PATH => MESSAGE_BYTES_MAX,
+            Method::POST if path.starts_with("/v1/workflows/") => workflows::INPUT_BYTES_MAX,
             Method::POST if path.contains("/messages/") || path.contains("/invocations/") => EFFECT_BYTES_MAX,
             _ => BODY_BYTES_MAX,
         };

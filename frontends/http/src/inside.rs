@@ -12,8 +12,14 @@ use bytes::Bytes;
 use tower_service::Service as _;
 
 use crate::{
-    backend::Backend, body::Budget, effects, lambda, routes, server::Limits, services::Services, state,
-    transactions,
+    backend::Backend,
+    body::Budget,
+    effects, lambda, routes,
+    server::Limits,
+    services::Services,
+    state,
+    steps::{self, Scope},
+    transactions, workflows,
 };
 
 /// The routes for functions.
@@ -32,6 +38,8 @@ impl Inside {
             .merge(effects::routes())
             .merge(state::routes())
             .merge(lambda::routes())
+            .merge(steps::routes())
+            .merge(workflows::routes())
             .with_state(Arc::new(backend))
             .fallback(routes::no_such_path)
             .method_not_allowed_fallback(routes::method_not_allowed);
@@ -39,11 +47,19 @@ impl Inside {
     }
 
     /// What a request of a function is answered.
-    pub async fn call<B>(&self, request: http::Request<B>) -> http::Response<Body>
+    /// `scope`: which attempt of a workflow's step it is of, if it is of one.
+    pub async fn call<B>(
+        &self,
+        scope: Option<Arc<str>>,
+        mut request: http::Request<B>,
+    ) -> http::Response<Body>
     where
         B: HttpBody<Data = Bytes> + Send + 'static,
         B::Error: Into<axum::BoxError>,
     {
+        if let Some(scope) = scope {
+            request.extensions_mut().insert(Scope(scope));
+        }
         let mut router = self.router.clone();
         router.call(request.map(Body::new)).await.unwrap_or_else(|never| match never {})
     }

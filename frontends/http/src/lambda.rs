@@ -9,7 +9,7 @@ use axum::{
     Router,
     body::Body,
     extract::{Request, State},
-    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header},
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header, request::Parts},
     response::{IntoResponse, Response},
     routing::post,
 };
@@ -19,7 +19,15 @@ use functions::{Error, Invoked};
 use ports::runtime::Refused;
 use serde::Serialize;
 
-use crate::{backend::Backend, body, connection::Patience, headers::single, problem::Kind, segment};
+use crate::{
+    backend::Backend,
+    body,
+    connection::Patience,
+    headers::single,
+    problem::{Kind, Problem},
+    segment,
+    steps::Scope,
+};
 
 /// The longest body that is read: a payload of [`functions::PAYLOAD_BYTES_MAX`].
 const BODY_BYTES_MAX: usize = functions::PAYLOAD_BYTES_MAX;
@@ -119,13 +127,26 @@ fn arn(name: &str) -> String {
 async fn invoke(State(backend): State<Arc<Backend>>, request: Request) -> Response {
     let patience = Patience::of(&request);
     let (parts, body) = request.into_parts();
-    let answer = answer(&backend, &parts.uri, &parts.headers, body, patience).await;
+    let answer = match leave(&backend, &parts).await {
+        Ok(()) => answer(&backend, &parts.uri, &parts.headers, body, patience).await,
+        Err(refusal) => Err(refusal),
+    };
     let mut response = answer.unwrap_or_else(IntoResponse::into_response);
     if !response.headers().contains_key(REQUEST_ID) {
         let id = HeaderValue::from_static("00000000-0000-4000-8000-000000000000");
         response.headers_mut().insert(REQUEST_ID, id);
     }
     response
+}
+
+/// Whoever is invoked by a step's code is outside of its run: what the run rests on is durable before (rule P5).
+async fn leave(backend: &Backend, parts: &Parts) -> Result<(), Refusal> {
+    let Some(scope) = parts.extensions.get::<Scope>() else { return Ok(()) };
+    let externalized =
+        async { backend.workflows()?.externalize(&scope.of(&parts.headers)).await.map_err(Problem::from) };
+    externalized.await.map_err(|problem| {
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailableException", problem.detail())
+    })
 }
 
 async fn answer(

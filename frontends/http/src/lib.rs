@@ -37,7 +37,9 @@ pub mod server;
 mod services;
 mod state;
 pub mod status;
+mod steps;
 mod transactions;
+mod workflows;
 
 pub use inside::Inside;
 pub use peers::HttpPeers;

@@ -40,6 +40,14 @@ pub enum Kind {
     NoSuchFunction,
     /// There is no application of this name.
     NoSuchApplication,
+    /// There is no workflow of this name.
+    NoSuchWorkflow,
+    /// The workflow has no run of this id.
+    NoSuchRun,
+    /// As many runs are under way as may be.
+    TooManyRuns,
+    /// The attempt of a step that asks has ended.
+    AttemptEnded,
     /// Another application has the function, or the application was changed meanwhile.
     DeploymentConflict,
     /// The transaction, or this attempt of it, has ended.
@@ -90,6 +98,10 @@ impl Kind {
             Self::NoSuchApplication => {
                 (S::NOT_FOUND, "no-such-application", "There is no application of this name")
             }
+            Self::NoSuchWorkflow => (S::NOT_FOUND, "no-such-workflow", "There is no workflow of this name"),
+            Self::NoSuchRun => (S::NOT_FOUND, "no-such-run", "The workflow has no run of this id"),
+            Self::TooManyRuns => (S::TOO_MANY_REQUESTS, "too-many-runs", "Too many runs are under way"),
+            Self::AttemptEnded => (S::CONFLICT, "attempt-ended", "The attempt of the step has ended"),
             Self::DeploymentConflict => {
                 (S::CONFLICT, "deployment-conflict", "This does not go with what is deployed")
             }
@@ -128,6 +140,11 @@ impl Problem {
     /// A refusal of `kind`; `detail` says what was wrong with this request and what would be right.
     pub fn new(kind: Kind, detail: impl Into<String>) -> Self {
         Self { kind, detail: detail.into(), outcome: None }
+    }
+
+    /// What was wrong.
+    pub(crate) fn detail(&self) -> String {
+        self.detail.clone()
     }
 
     /// Its kind.

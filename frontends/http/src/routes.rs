@@ -20,7 +20,7 @@ use crate::{
     problem::{Kind, Problem},
     state,
     status::Snapshot,
-    transactions,
+    transactions, workflows,
 };
 
 type Shared = Arc<dyn Snapshot>;
@@ -36,6 +36,7 @@ pub(crate) fn router(snapshot: Shared, backend: Backend, rules: Rules) -> Router
         .merge(peers::routes())
         .merge(applications::routes())
         .merge(lambda::routes())
+        .merge(workflows::routes())
         .with_state(Arc::new(backend));
     Router::new()
         .route("/", get(page))

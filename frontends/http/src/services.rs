@@ -14,6 +14,7 @@ use crate::problem::{Kind, Problem};
 pub struct Services {
     transactions: OnceLock<Engine>,
     functions: OnceLock<functions::Service>,
+    workflows: OnceLock<workflows::Service>,
 }
 
 impl Services {
@@ -25,6 +26,15 @@ impl Services {
     /// From now on functions are deployed and invoked by `service`. Once only.
     pub fn provide_functions(&self, service: functions::Service) {
         self.functions.set(service).expect("a service is provided once");
+    }
+
+    /// From now on workflows are run by `service`. Once only.
+    pub fn provide_workflows(&self, service: workflows::Service) {
+        self.workflows.set(service).expect("a service is provided once");
+    }
+
+    pub(crate) fn workflows(&self) -> Result<&workflows::Service, Problem> {
+        self.workflows.get().ok_or_else(|| Problem::new(Kind::Unavailable, "the server is starting"))
     }
 
     pub(crate) fn functions(&self) -> Result<&functions::Service, Problem> {

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use axum::{
-    Router,
+    Extension, Router,
     body::Body,
     extract::State,
-    http::{StatusCode, Uri},
+    http::{HeaderMap, StatusCode, Uri},
     response::{IntoResponse, Response},
     routing::get,
 };
@@ -18,6 +18,7 @@ use crate::{
     backend::Backend,
     body, headers,
     problem::{Kind, Problem},
+    steps::Scope,
     transactions::{key, value},
 };
 
@@ -32,25 +33,46 @@ pub(crate) fn routes() -> Router<Arc<Backend>> {
     Router::new().route("/v1/state/{key}", key()).route("/v1/state/", key())
 }
 
-async fn read(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
+/// The attempt of a workflow's step that a request is of.
+type OfStep = Option<Extension<Scope>>;
+
+async fn read(State(backend): State<Arc<Backend>>, of: OfStep, headers: HeaderMap, uri: Uri) -> Answer {
     let engine = backend.transactions()?;
     let key = key(&uri, KEY)?;
+    if let Some(Extension(scope)) = of {
+        return value(backend.workflows()?.get(&scope.of(&headers), key.name()).await?);
+    }
     let found = backend.durable(engine, engine.get_now(&key)).await?;
     value(found)
 }
 
-async fn write(State(backend): State<Arc<Backend>>, uri: Uri, body: Body) -> Answer {
+async fn write(
+    State(backend): State<Arc<Backend>>,
+    of: OfStep,
+    headers: HeaderMap,
+    uri: Uri,
+    body: Body,
+) -> Answer {
     backend.transactions()?;
     let key = key(&uri, KEY)?;
     let whole = body::read(body, backend.value_bytes_max, &backend.budget).await?;
-    set(&backend, key, Some(whole.bytes.clone())).await
+    set(&backend, (of, &headers), key, Some(whole.bytes.clone())).await
 }
 
-async fn delete(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
-    set(&backend, key(&uri, KEY)?, None).await
+async fn delete(State(backend): State<Arc<Backend>>, of: OfStep, headers: HeaderMap, uri: Uri) -> Answer {
+    set(&backend, (of, &headers), key(&uri, KEY)?, None).await
 }
 
-async fn set(backend: &Backend, key: Key, value: Option<Bytes>) -> Answer {
+async fn set(
+    backend: &Backend,
+    (of, headers): (OfStep, &HeaderMap),
+    key: Key,
+    value: Option<Bytes>,
+) -> Answer {
+    if let Some(Extension(scope)) = of {
+        backend.workflows()?.put(&scope.of(headers), key.name().clone(), value).await?;
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    }
     let engine = backend.transactions()?;
     let Committed { after } = backend.in_time(Kind::OutcomeUnknown, engine.put_now(key, value)).await?;
     Ok(headers::with_after(StatusCode::NO_CONTENT.into_response(), after))

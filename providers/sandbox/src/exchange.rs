@@ -3,6 +3,8 @@
 //! The instance asks for its next invocation and answers it over the Runtime API; the pool hands it one and waits. Both
 //! meet here. An instance that ends, or is ended, drops what it has: then the waiting side hears that nobody answers.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use parking_lot::Mutex;
 use ports::runtime::Invocation;
@@ -34,6 +36,7 @@ pub(crate) struct NotAsked;
 #[derive(Debug)]
 struct Current {
     id: String,
+    scope: Option<Arc<str>>,
     told: oneshot::Sender<Answer>,
 }
 
@@ -64,7 +67,8 @@ impl Exchange {
     /// Hands over `task`; the answer comes through what is returned, or its end means that none will.
     pub(crate) fn assign(&self, task: Task) -> oneshot::Receiver<Answer> {
         let (told, answer) = oneshot::channel();
-        *self.current.lock() = Some(Current { id: task.invocation.id.clone(), told });
+        let Invocation { id, scope, .. } = &task.invocation;
+        *self.current.lock() = Some(Current { id: id.clone(), scope: scope.clone(), told });
         // Full only if an earlier one was never taken: then the instance hangs, and this one runs out of time.
         let _ = self.give.try_send(task);
         answer
@@ -93,6 +97,11 @@ impl Exchange {
             }
             None => Err(NotAsked),
         }
+    }
+
+    /// As what a request of the instance is answered at the moment.
+    pub(crate) fn scope(&self) -> Option<Arc<str>> {
+        self.current.lock().as_ref().and_then(|current| current.scope.clone())
     }
 
     /// Whether the instance has the invocation `id` to answer.
@@ -126,8 +135,7 @@ mod tests {
     use super::*;
 
     fn task(id: &str) -> Task {
-        let invocation =
-            Invocation { id: id.to_owned(), payload: Bytes::new(), client_context: None, waits: false };
+        let invocation = Invocation::new(id.to_owned(), Bytes::new(), false);
         Task { invocation, deadline_ms: 0 }
     }
 

@@ -116,10 +116,12 @@ impl Pool {
         let started = if is_new { self.started(&instance, &id).await } else { Ok(()) };
         let start_time = asked.elapsed();
         let begun = Instant::now();
-        let deadline = begun + self.function.timeout;
+        let timeout =
+            invocation.timeout.map_or(self.function.timeout, |most| most.min(self.function.timeout));
+        let deadline = begun + timeout;
         let asked_before = *instance.exchange.asked().borrow();
         let done = match started {
-            Ok(()) => self.work(&instance, invocation, deadline).await,
+            Ok(()) => self.work(&instance, invocation, timeout, deadline).await,
             Err(payload) => Done { result: Err(payload), is_fit: false },
         };
         let report = self.report(&instance, &id, begun.elapsed(), is_new.then_some(start_time));
@@ -147,15 +149,21 @@ impl Pool {
     }
 
     /// Has `instance` do the work, until `deadline`.
-    async fn work(&self, instance: &Instance, invocation: Invocation, deadline: Instant) -> Done {
+    async fn work(
+        &self,
+        instance: &Instance,
+        invocation: Invocation,
+        timeout: Duration,
+        deadline: Instant,
+    ) -> Done {
         let id = invocation.id.clone();
-        let deadline_ms = now_ms() + self.function.timeout.as_millis() as u64;
+        let deadline_ms = now_ms() + timeout.as_millis() as u64;
         let answer = instance.exchange.assign(Task { invocation, deadline_ms });
         tokio::select! {
             biased;
             answer = answer => Self::done(instance, &id, answer),
             () = tokio::time::sleep_until(deadline) => {
-                Done { result: Err(failure::timed_out(&id, self.function.timeout)), is_fit: false }
+                Done { result: Err(failure::timed_out(&id, timeout)), is_fit: false }
             }
         }
     }

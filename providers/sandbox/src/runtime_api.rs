@@ -38,8 +38,8 @@ pub type Reply = Response<UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>>;
 /// What an instance reaches beside the Runtime API, at the same address.
 #[async_trait]
 pub trait Api: Debug + Send + Sync {
-    /// Answers a request of an instance.
-    async fn call(&self, request: Request<Incoming>) -> Reply;
+    /// Answers a request of an instance, whose invocation has this [scope](ports::runtime::Invocation::scope).
+    async fn call(&self, scope: Option<Arc<str>>, request: Request<Incoming>) -> Reply;
 }
 
 /// What one listener serves.
@@ -89,7 +89,7 @@ async fn route(request: Request<Incoming>, served: &Served) -> Reply {
         return refusal(StatusCode::FORBIDDEN, "Forbidden");
     }
     let path = request.uri().path().to_owned();
-    let Some(path) = path.strip_prefix(PREFIX) else { return api.call(request).await };
+    let Some(path) = path.strip_prefix(PREFIX) else { return api.call(exchange.scope(), request).await };
     match (request.method(), path.split('/').collect::<Vec<_>>().as_slice()) {
         (&Method::GET, ["invocation", "next"]) => match exchange.next().await {
             Some(task) => invocation(task, arn),

@@ -56,8 +56,7 @@ impl Deployed {
         let function = service
             .function(&self.name)
             .ok_or_else(|| Failure::new(format!("there is no function {:?} any more", self.name)))?;
-        let invocation = Invocation { id, payload, client_context: None, waits: true };
-        let ran = service.parts.runtime.run(&function, invocation).await;
+        let ran = service.parts.runtime.run(&function, Invocation::new(id, payload, true)).await;
         let ran = ran.map_err(|refused| Failure::new(refused.to_string()))?;
         ran.result.map_err(|FunctionError { payload }| {
             let said = &payload[..payload.len().min(REASON_BYTES_MAX)];

@@ -16,10 +16,14 @@
 //! triggers = [{ queue = "pictures", batch = 10 }, { every_s = 60 }]
 //! ```
 
+pub mod workflow;
+
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
 use ports::runtime::{Function, Language};
 use serde::Deserialize;
+
+use workflow::Workflow;
 
 /// The longest manifest.
 pub const MANIFEST_BYTES_MAX: usize = 256 * 1024;
@@ -44,6 +48,9 @@ pub struct Manifest {
     /// Its functions by name.
     #[serde(default)]
     pub functions: BTreeMap<String, Table>,
+    /// Its workflows by name, each of functions of the same application.
+    #[serde(default)]
+    pub workflows: BTreeMap<String, Workflow>,
 }
 
 /// What a manifest says of one function.
@@ -171,6 +178,14 @@ impl Manifest {
         }
         for (name, table) in &manifest.functions {
             table.check(name).map_err(|why| format!("functions.{name}: {why}"))?;
+        }
+        for (name, workflow) in &manifest.workflows {
+            let said = |why| format!("workflows.{name}: {why}");
+            workflow.check(name).map_err(said)?;
+            let named = workflow.functions();
+            if let Some(function) = named.iter().find(|named| !manifest.functions.contains_key(**named)) {
+                return Err(said(format!("{function:?} is no function of the application")));
+            }
         }
         Ok(manifest)
     }

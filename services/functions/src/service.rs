@@ -25,7 +25,7 @@ use crate::{
     deployment::{Deployment, Deployments, digest},
     event::hexadecimal,
     handler::Deployed,
-    manifest::{FILE_NAME, MANIFEST_BYTES_MAX, Manifest, Table},
+    manifest::{FILE_NAME, MANIFEST_BYTES_MAX, Manifest, Table, workflow::Workflow},
 };
 
 /// The longest payload of an invocation whose result is waited for: Lambda's.
@@ -101,6 +101,7 @@ pub(crate) struct Inner {
     pub(crate) parts: Parts,
     deployments: Deployments,
     known: RwLock<BTreeMap<String, Known>>,
+    workflows: RwLock<BTreeMap<String, KnownWorkflow>>,
     /// Held by whoever changes what is deployed; what is, by application.
     changing: Mutex<BTreeMap<String, Deployment>>,
 }
@@ -111,6 +112,13 @@ struct Known {
     function: Arc<Function>,
     application: String,
     table: Table,
+}
+
+/// A workflow that is deployed.
+#[derive(Debug, Clone)]
+struct KnownWorkflow {
+    workflow: Arc<Workflow>,
+    application: String,
 }
 
 /// A deployed function, for lists.
@@ -145,8 +153,8 @@ impl Service {
     /// A service that has yet to [start](Self::start).
     pub fn new(parts: Parts) -> Self {
         let deployments = Deployments::new(Arc::clone(&parts.key_value), Arc::clone(&parts.objects));
-        let (known, changing) = (RwLock::default(), Mutex::default());
-        Self { inner: Arc::new(Inner { parts, deployments, known, changing }) }
+        let (known, workflows, changing) = (RwLock::default(), RwLock::default(), Mutex::default());
+        Self { inner: Arc::new(Inner { parts, deployments, known, workflows, changing }) }
     }
 
     /// Puts in place what is deployed, and removes what a death left.
@@ -210,6 +218,17 @@ impl Service {
         self.inner.known.read().get(name).map(|known| known.summary(name))
     }
 
+    /// A deployed workflow.
+    pub fn workflow(&self, name: &str) -> Option<Arc<Workflow>> {
+        self.inner.workflows.read().get(name).map(|known| Arc::clone(&known.workflow))
+    }
+
+    /// All deployed workflows, by name.
+    pub fn workflows(&self) -> BTreeMap<String, Arc<Workflow>> {
+        let known = self.inner.workflows.read();
+        known.iter().map(|(name, known)| (name.clone(), Arc::clone(&known.workflow))).collect()
+    }
+
     /// Runs a function and waits for its result (A2).
     pub async fn invoke(
         &self,
@@ -220,9 +239,21 @@ impl Service {
         let function = self.inner.known_function(name)?;
         check_payload(&payload, PAYLOAD_BYTES_MAX)?;
         let id = self.inner.new_id();
-        let invocation = Invocation { id: id.clone(), payload, client_context, waits: false };
+        let invocation = Invocation { client_context, ..Invocation::new(id.clone(), payload, false) };
         let ran = self.inner.parts.runtime.run(&function, invocation).await?;
         Ok(Invoked { id, ran })
+    }
+
+    /// Runs `invocation` of a function, as whoever made it says.
+    pub async fn run(&self, name: &str, invocation: Invocation) -> Result<Ran> {
+        let function = self.inner.known_function(name)?;
+        check_payload(&invocation.payload, PAYLOAD_BYTES_MAX)?;
+        Ok(self.inner.parts.runtime.run(&function, invocation).await?)
+    }
+
+    /// How often an event or a step of this function is tried again, as its manifest says; none: there is no such function.
+    pub fn retries(&self, name: &str) -> Option<u32> {
+        self.inner.known.read().get(name).map(|known| known.table.retries)
     }
 
     /// Has a function run some time soon (A3); returns once that is durable, with its request id.
@@ -296,6 +327,15 @@ impl Service {
 
     /// A function has one application, and whoever is told of failures is there.
     fn check_owners(&self, application: &str, manifest: &Manifest) -> Result<()> {
+        let workflows = self.inner.workflows.read();
+        for name in manifest.workflows.keys() {
+            if let Some(other) = workflows.get(name).filter(|known| known.application != application) {
+                let owner = &other.application;
+                return Err(Error::Conflict(format!(
+                    "the workflow {name:?} is of the application {owner:?}"
+                )));
+            }
+        }
         let known = self.inner.known.read();
         for (name, table) in &manifest.functions {
             if let Some(other) = known.get(name).filter(|known| known.application != application) {
@@ -331,6 +371,12 @@ impl Service {
             }
             self.follow_timer(name, deployment.period(name)).await?;
         }
+        let mut workflows = self.inner.workflows.write();
+        workflows.retain(|_, known| known.application != application);
+        workflows.extend(manifest.workflows.iter().map(|(name, workflow)| {
+            let workflow = Arc::new(workflow.clone());
+            (name.clone(), KnownWorkflow { workflow, application: application.to_owned() })
+        }));
         Ok(())
     }
 
@@ -379,6 +425,9 @@ impl Service {
         after: Option<&Deployment>,
     ) -> Result<()> {
         let Some(before) = before else { return Ok(()) };
+        if after.is_none() {
+            self.inner.workflows.write().retain(|_, known| known.application != application);
+        }
         let functions = &self.inner.parts.functions;
         for (name, table) in &before.manifest.functions {
             let now = after.and_then(|after| after.manifest.functions.get(name));

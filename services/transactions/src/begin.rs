@@ -157,7 +157,7 @@ impl Core {
     ) -> Result<Decided> {
         loop {
             let elsewhere = self.undecided_elsewhere(node, id).await?;
-            match node.store.begin_named_after(id, attempt, elsewhere).await? {
+            match node.store.begin_named(id, attempt, elsewhere).await? {
                 Decided::Refused(Some(Decision { attempt: earlier, state: State::Prepared, .. }), _) => {
                     self.close_prepared(node, id, earlier).await?;
                 }

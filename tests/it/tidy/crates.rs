@@ -91,7 +91,8 @@ fn may_import(from: (&str, &str), to: (&str, &str)) -> bool {
     let place = |name: &str| match name {
         "coordination" => 0,
         "transactions" => 1,
-        _ => 2,
+        "functions" => 2,
+        _ => 3,
     };
     match (from, to) {
         // Both are for development; a run on a real store is held to the simulations' checks.

@@ -138,6 +138,8 @@ async def _exchange(
     lines = [f"{request.method} {request.path} HTTP/1.1", f"Host: {node}"]
     lines += [f"{name}: {value}" for name, value in {**headers, **request.headers}.items()]
     lines += [f"Content-Length: {len(request.body)}", "", ""]
+    if any("\r" in line or "\n" in line for line in lines):
+        raise ValueError("a header's value has a line break")
     try:
         connection.writer.write("\r\n".join(lines).encode("latin-1") + request.body)
         await connection.writer.drain()

@@ -79,12 +79,7 @@ impl Store {
     }
 
     /// `begin(named)`: takes the row, unless it is decided for good.
-    pub(crate) async fn begin_named(&self, id: &TransactionId, attempt: Attempt) -> Result<Decided> {
-        self.begin_named_after(id, attempt, None).await
-    }
-
-    /// The same, if the row is that of `earlier`.
-    pub(crate) async fn begin_named_after(
+    pub(crate) async fn begin_named(
         &self,
         id: &TransactionId,
         attempt: Attempt,

@@ -1,0 +1,176 @@
+//! The routes that the code of a workflow's step has beside those of all functions: what it asks for is that of its attempt, which
+//! the [`Scope`] of its requests names.
+//!
+//! A step within a step shows a token of its own in `Landfast-Step`.
+
+use std::sync::Arc;
+
+use axum::{
+    Extension, Router,
+    body::Body,
+    extract::State,
+    http::{HeaderMap, HeaderName, StatusCode, Uri},
+    response::{IntoResponse, Response},
+    routing::{post, put},
+};
+use bytes::Bytes;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use transactions::Effect;
+use workflows::Opened;
+
+use crate::{
+    backend::Backend,
+    body, effects,
+    guard::EFFECT_BYTES_MAX,
+    problem::{Kind, Problem},
+    routes::json,
+    segment,
+    workflows::INPUT_BYTES_MAX,
+};
+
+type Answer = Result<Response, Problem>;
+
+/// What a step within a step shows.
+const STEP: HeaderName = HeaderName::from_static("landfast-step");
+/// Where names stand in a path.
+const NAME: usize = 3;
+
+/// As what a request of a function is answered.
+#[derive(Debug, Clone)]
+pub(crate) struct Scope(pub(crate) Arc<str>);
+
+impl Scope {
+    /// The same, or that of the step within that the request is of.
+    pub(crate) fn of(&self, headers: &HeaderMap) -> Arc<str> {
+        let step = headers.get(STEP).and_then(|step| step.to_str().ok());
+        step.map_or_else(|| Arc::clone(&self.0), Into::into)
+    }
+}
+
+pub(crate) fn routes() -> Router<Arc<Backend>> {
+    Router::new()
+        .route("/v1/run/externalize", post(externalize))
+        .route("/v1/run/messages/{queue}", post(send))
+        .route("/v1/run/invocations/{function}", post(invoke))
+        .route("/v1/run/steps/{name}", post(open).put(finish).delete(fail))
+        .route("/v1/run/calls/{function}", put(call))
+}
+
+/// The run that a request is of. Errors: it is of none.
+type OfRun = Option<Extension<Scope>>;
+
+fn token(scope: OfRun, headers: &HeaderMap) -> Result<Arc<str>, Problem> {
+    let outside = || Problem::new(Kind::InvalidRequest, "this is for the code of a workflow's step");
+    Ok(scope.ok_or_else(outside)?.0.of(headers))
+}
+
+fn name(uri: &Uri) -> Result<String, Problem> {
+    let refuse = |_| Problem::new(Kind::InvalidRequest, "a name is UTF-8");
+    String::from_utf8(segment::bytes(uri, NAME)?).map_err(refuse)
+}
+
+async fn externalize(State(backend): State<Arc<Backend>>, scope: OfRun, headers: HeaderMap) -> Answer {
+    // What has no run has nothing that is not durable.
+    let Some(Extension(scope)) = scope else { return Ok(StatusCode::NO_CONTENT.into_response()) };
+    backend.workflows()?.externalize(&scope.of(&headers)).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+async fn send(
+    State(backend): State<Arc<Backend>>,
+    scope: OfRun,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
+    let (queue, group) = (name(&uri)?, effects::group(&uri)?);
+    let whole = body::read(body, EFFECT_BYTES_MAX, &backend.budget).await?;
+    let effect = Effect::Message { queue, group, body: whole.bytes.clone() };
+    backend.workflows()?.send(&token(scope, &headers)?, effect)?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+async fn invoke(
+    State(backend): State<Arc<Backend>>,
+    scope: OfRun,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
+    let function = name(&uri)?;
+    let whole = body::read(body, EFFECT_BYTES_MAX, &backend.budget).await?;
+    let effect = Effect::Invocation { function, payload: whole.bytes.clone() };
+    backend.workflows()?.send(&token(scope, &headers)?, effect)?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// What a step within has come to, or the token to do it with.
+#[derive(Serialize)]
+struct Within<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    step: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output: Option<&'a RawValue>,
+}
+
+fn within(step: Option<&str>, output: Option<&Bytes>) -> Answer {
+    let raw = output.map(|output| serde_json::from_slice::<&RawValue>(output)).transpose();
+    let output = raw.map_err(|_| Problem::new(Kind::Corrupt, "the result of a step is no JSON"))?;
+    Ok(json(serde_json::to_vec(&Within { step, output }).expect("JSON serialises")))
+}
+
+async fn open(State(backend): State<Arc<Backend>>, scope: OfRun, uri: Uri, headers: HeaderMap) -> Answer {
+    match backend.workflows()?.open_step(&token(scope, &headers)?, &name(&uri)?)? {
+        Opened::Counted(output) => within(None, Some(&output)),
+        Opened::Open(step) => within(Some(&step), None),
+    }
+}
+
+async fn finish(
+    State(backend): State<Arc<Backend>>,
+    scope: OfRun,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
+    let output = output(&backend, body).await?;
+    let counted = backend.workflows()?.finish_step(&token(scope, &headers)?, &name(&uri)?, output).await?;
+    within(None, Some(&counted))
+}
+
+async fn output(backend: &Backend, body: Body) -> Result<Bytes, Problem> {
+    let whole = body::read(body, INPUT_BYTES_MAX, &backend.budget).await?;
+    match serde_json::from_slice::<serde::de::IgnoredAny>(&whole.bytes) {
+        Ok(_) => Ok(whole.bytes.clone()),
+        Err(error) => Err(Problem::new(Kind::InvalidRequest, format!("this is to be JSON: {error}"))),
+    }
+}
+
+async fn fail(State(backend): State<Arc<Backend>>, scope: OfRun, headers: HeaderMap) -> Answer {
+    backend.workflows()?.fail_step(&token(scope, &headers)?)?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+#[derive(Serialize)]
+struct Failed<'a> {
+    error: &'a RawValue,
+}
+
+async fn call(
+    State(backend): State<Arc<Backend>>,
+    scope: OfRun,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
+    let input = output(&backend, body).await?;
+    match backend.workflows()?.call_step(&token(scope, &headers)?, &name(&uri)?, input).await? {
+        Ok(output) => within(None, Some(&output)),
+        Err(error) => {
+            let error = serde_json::from_slice::<&RawValue>(&error);
+            let error = error.map_err(|_| Problem::new(Kind::Corrupt, "the failure of a step is no JSON"))?;
+            Ok(json(serde_json::to_vec(&Failed { error }).expect("JSON serialises")))
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! What a manifest says of a workflow: a chain or graph of functions, or one function whose code is the workflow.
+//!
+//! ```toml
+//! [workflows.grading]
+//! steps = [
+//!   "grader",                                                   # a function; its output is the next step's input
+//!   { function = "grades", retries = 5, backoff_ms = 100, timeout_s = 10 },
+//!   { parallel = [["report"], ["notify", "archive"]] },         # branches; the output is the list of theirs
+//!   { map = ["resize"], concurrency = 4 },                      # once for each element of the input, which is a list
+//!   { choice = [{ when = { path = "kind", equals = "video" }, steps = ["transcode"] }], otherwise = [] },
+//! ]
+//! atomic = false                                                # the whole run as one transaction
+//! ```
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{TIMEOUT_S, check_name, within};
+
+/// Steps of one workflow, those of branches included.
+const STEPS_MAX: usize = 1000;
+/// How deep branches lie in branches.
+const DEPTH_MAX: usize = 16;
+const RETRIES_MAX: u32 = 100;
+const BACKOFF_MS: std::ops::RangeInclusive<u64> = 1..=60_000;
+const CONCURRENCY: std::ops::RangeInclusive<usize> = 1..=1000;
+const RUN_TIMEOUT_S: std::ops::RangeInclusive<u64> = 1..=6 * 24 * 3600;
+
+/// A workflow.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Workflow {
+    /// What is done, one after the other.
+    #[serde(default)]
+    pub steps: Vec<Node>,
+    /// The function whose code is the workflow, in place of steps.
+    pub function: Option<String>,
+    /// The far store; none: what is near is all.
+    pub far: Option<String>,
+    /// When a write returns.
+    #[serde(default)]
+    pub synchrony: Synchrony,
+    /// Whether a run is one transaction.
+    #[serde(default)]
+    pub atomic: bool,
+    /// What a run may take, in seconds.
+    #[serde(default = "timeout_s")]
+    pub timeout_s: u64,
+}
+
+/// When a write of a workflow with a far store returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Synchrony {
+    /// Once it is ordered near.
+    #[default]
+    External,
+    /// The same, with one far write under way, as in the paper.
+    Serial,
+    /// Once it is durable far.
+    Sync,
+}
+
+/// Something that a workflow does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Node {
+    /// A function, by its name alone.
+    Function(String),
+    /// A function.
+    Step(Step),
+    /// Branches at the same time.
+    Parallel(Parallel),
+    /// The same for each element of a list.
+    Map(Map),
+    /// One of several.
+    Choice(Choice),
+}
+
+/// A function as a step.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    /// Which.
+    pub function: String,
+    /// Further attempts; none: as many as the function says.
+    pub retries: Option<u32>,
+    /// The wait before the second attempt; it doubles with each further one.
+    pub backoff_ms: Option<u64>,
+    /// What an attempt may take, if that is less than the function may.
+    pub timeout_s: Option<u64>,
+}
+
+/// Branches.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Parallel {
+    /// Each is given the input; the output is the list of theirs.
+    pub parallel: Vec<Vec<Node>>,
+}
+
+/// The same for each element.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Map {
+    /// What is done with each.
+    pub map: Vec<Node>,
+    /// With how many at a time.
+    #[serde(default = "concurrency")]
+    pub concurrency: usize,
+}
+
+/// One of several.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Choice {
+    /// The first whose condition holds.
+    pub choice: Vec<Branch>,
+    /// If none does.
+    #[serde(default)]
+    pub otherwise: Vec<Node>,
+}
+
+/// A branch with its condition.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Branch {
+    /// What holds of the input.
+    pub when: When,
+    /// What is done then.
+    pub steps: Vec<Node>,
+}
+
+/// What may hold of an input: all that is said.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct When {
+    /// Members and places, with dots between them; empty: the input itself.
+    #[serde(default)]
+    pub path: String,
+    /// What is there is this.
+    pub equals: Option<serde_json::Value>,
+    /// What is there is a number below this.
+    pub below: Option<i64>,
+    /// What is there is a number above this.
+    pub above: Option<i64>,
+    /// Whether anything is there.
+    pub exists: Option<bool>,
+}
+
+fn timeout_s() -> u64 {
+    24 * 3600
+}
+
+fn concurrency() -> usize {
+    16
+}
+
+impl Workflow {
+    /// What a run may take.
+    pub fn timeout(&self) -> Duration {
+        Duration::from_secs(self.timeout_s)
+    }
+
+    /// The functions that it names.
+    pub fn functions(&self) -> Vec<&str> {
+        let mut named: Vec<&str> = self.function.as_deref().into_iter().collect();
+        visit(&self.steps, &mut |step| named.push(step));
+        named
+    }
+
+    pub(super) fn check(&self, name: &str) -> Result<(), String> {
+        check_name("a workflow", name)?;
+        match (&self.function, self.steps.is_empty()) {
+            (None, true) => return Err("it has no steps, nor a function".to_owned()),
+            (Some(_), false) => return Err("it has steps or a function, not both".to_owned()),
+            _ => {}
+        }
+        within("timeout_s", &self.timeout_s, &RUN_TIMEOUT_S)?;
+        check_nodes(&self.steps, 1)?;
+        let count = self.functions().len();
+        if count > STEPS_MAX {
+            return Err(format!("it has {count} steps, and {STEPS_MAX} are the most"));
+        }
+        for function in self.functions() {
+            check_name("a function", function)?;
+        }
+        if self.atomic && self.far.is_some() {
+            return Err("atomic is for workflows without a far store".to_owned());
+        }
+        Ok(())
+    }
+}
+
+fn visit<'nodes>(nodes: &'nodes [Node], see: &mut impl FnMut(&'nodes str)) {
+    for node in nodes {
+        match node {
+            Node::Function(function) => see(function),
+            Node::Step(step) => see(&step.function),
+            Node::Parallel(Parallel { parallel }) => parallel.iter().for_each(|branch| visit(branch, see)),
+            Node::Map(Map { map, .. }) => visit(map, see),
+            Node::Choice(Choice { choice, otherwise }) => {
+                for branch in choice {
+                    visit(&branch.steps, see);
+                }
+                visit(otherwise, see);
+            }
+        }
+    }
+}
+
+fn check_nodes(nodes: &[Node], depth: usize) -> Result<(), String> {
+    if depth > DEPTH_MAX {
+        return Err(format!("branches lie {DEPTH_MAX} deep at most"));
+    }
+    for node in nodes {
+        match node {
+            Node::Function(_) => {}
+            Node::Step(step) => {
+                within("retries", &step.retries.unwrap_or(0), &(0..=RETRIES_MAX))?;
+                within("backoff_ms", &step.backoff_ms.unwrap_or(1), &BACKOFF_MS)?;
+                within("timeout_s", &step.timeout_s.unwrap_or(1), &TIMEOUT_S)?;
+            }
+            Node::Parallel(Parallel { parallel }) => {
+                if parallel.is_empty() {
+                    return Err("parallel has no branches".to_owned());
+                }
+                parallel.iter().try_for_each(|branch| check_nodes(branch, depth + 1))?;
+            }
+            Node::Map(Map { map, concurrency }) => {
+                within("concurrency", concurrency, &CONCURRENCY)?;
+                check_nodes(map, depth + 1)?;
+            }
+            Node::Choice(Choice { choice, otherwise }) => {
+                choice.iter().try_for_each(|branch| check_nodes(&branch.steps, depth + 1))?;
+                check_nodes(otherwise, depth + 1)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Manifest;
+
+    fn refusal(workflow: &str) -> String {
+        let text = format!(
+            "[functions.f]\nruntime = \"executable\"\ncode = \"c\"\nhandler = \"f\"\n[workflows.w]\n{workflow}"
+        );
+        Manifest::parse(&text).map(drop).err().unwrap_or_default()
+    }
+
+    #[test]
+    fn graphs_are_read() {
+        for workflow in [
+            "steps = [\"f\", \"f\"]",
+            "function = \"f\"",
+            "steps = [{ function = \"f\", retries = 3, backoff_ms = 10, timeout_s = 5 }]",
+            "steps = [{ parallel = [[\"f\"], [{ map = [\"f\"] }]] }]",
+            "steps = [{ choice = [{ when = { path = \"a.b\", equals = 1 }, steps = [\"f\"] }], otherwise = [] }]",
+            "steps = [\"f\"]\nfar = \"redis://127.0.0.1:1\"\nsynchrony = \"serial\"",
+        ] {
+            assert_eq!(refusal(workflow), "", "{workflow}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_graph_is_named() {
+        for (workflow, said) in [
+            ("", "no steps"),
+            ("steps = [\"f\"]\nfunction = \"f\"", "not both"),
+            ("steps = [{ parallel = [] }]", "no branches"),
+            ("steps = [{ map = [\"f\"], concurrency = 0 }]", "concurrency = 0 is to be 1 to 1000"),
+            ("steps = [{ function = \"f\", retries = 101 }]", "retries = 101"),
+            ("steps = [\"f\"]\natomic = true\nfar = \"redis://h\"", "without a far store"),
+            ("steps = [\"a b\"]", "letters, digits"),
+            ("steps = [\"g\"]", "\"g\" is no function"),
+            ("steps = [\"f\"]\ntimeout_s = 0", "timeout_s = 0"),
+        ] {
+            assert!(refusal(workflow).contains(said), "{workflow}: {}", refusal(workflow));
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! What the code of a step asks for, by the token of its attempt.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use bytes::Bytes;
+use functions::manifest::workflow::Step;
+use transactions::Effect;
+
+use crate::{
+    Error, Result, Service,
+    run::{Failure, Run},
+    step::{Attempt, Open},
+};
+
+/// What a step's code shows of itself.
+pub type StepToken = Arc<str>;
+
+/// A step that code has begun within its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Opened {
+    /// It counts already: its output.
+    Counted(Bytes),
+    /// It is to be done, and what it writes shown with this.
+    Open(StepToken),
+}
+
+impl Service {
+    /// What counts of a key for an attempt. Errors: `AttemptEnded`, `Port`, `State`.
+    pub async fn get(&self, token: &str, key: &Bytes) -> Result<Option<Bytes>> {
+        self.inner.attempts.find(token)?.get(key).await
+    }
+
+    /// Writes, for the attempt alone until it counts; none: deletes.
+    pub async fn put(&self, token: &str, key: Bytes, value: Option<Bytes>) -> Result<()> {
+        // What no transaction would take is refused now.
+        transactions::model::Key::new(key.clone())?;
+        self.inner.attempts.find(token)?.put(key, value, &self.inner.options).await
+    }
+
+    /// Sends, once the attempt counts.
+    pub fn send(&self, token: &str, effect: Effect) -> Result<()> {
+        self.inner.attempts.find(token)?.send(effect, &self.inner.options)
+    }
+
+    /// Has what the attempt has written so far count, and waits until all that the run has done is durable (W3). From then on its
+    /// writes before this may count more than once, if it is tried again.
+    pub async fn externalize(&self, token: &str) -> Result<()> {
+        self.inner.attempts.find(token)?.externalize().await
+    }
+
+    /// Begins a step within a step, which counts by itself: the next one that the code calls, by the name it gives.
+    ///
+    /// Errors: `Invalid` if the code called another at this place before.
+    pub fn open_step(&self, token: &str, name: &str) -> Result<Opened> {
+        let (attempt, path) = self.called(token)?;
+        if let Some(counted) = counted(&attempt.run, &path, name)? {
+            return Ok(Opened::Counted(counted));
+        }
+        let mut open = attempt.run.open(&self.inner, &path, 1);
+        open.stays = true;
+        Ok(Opened::Open(Arc::clone(&open.token)))
+    }
+
+    /// A step within a step has come to `output`; returns what counts.
+    pub async fn finish_step(&self, token: &str, name: &str, output: Bytes) -> Result<Bytes> {
+        let attempt = self.inner.attempts.find(token)?;
+        if output.len() > attempt.run.store.bytes_max() {
+            let most = attempt.run.store.bytes_max();
+            return Err(Error::TooLarge(format!("the result of a step has {most} bytes at most")));
+        }
+        let open = Open { attempts: &self.inner.attempts, token: token.into(), attempt, stays: false };
+        let counted = open.attempt.run.count(&self.inner, &open, name, output).await;
+        counted.map_err(|failure| said(&failure))
+    }
+
+    /// A step within a step has failed: nothing of it counts.
+    pub fn fail_step(&self, token: &str) -> Result<()> {
+        let attempt = self.inner.attempts.close(token).ok_or(Error::AttemptEnded)?;
+        attempt.close();
+        Ok(())
+    }
+
+    /// Has a deployed function run as a step within a step, tried as often as it says; returns its output, or its failure in JSON.
+    pub async fn call_step(&self, token: &str, function: &str, input: Bytes) -> Result<Result<Bytes, Bytes>> {
+        let (attempt, path) = self.called(token)?;
+        if let Some(counted) = counted(&attempt.run, &path, function)? {
+            return Ok(Ok(counted));
+        }
+        let step = Step { function: function.to_owned(), retries: None, backoff_ms: None, timeout_s: None };
+        match attempt.run.step(&step, path, input).await {
+            Ok(output) => Ok(Ok(output)),
+            Err(Failure::Failed(error)) => Ok(Err(error)),
+            Err(Failure::Stopped) => Err(Error::AttemptEnded),
+        }
+    }
+
+    /// The attempt, and where its next step stands.
+    fn called(&self, token: &str) -> Result<(Arc<Attempt>, String)> {
+        let attempt = self.inner.attempts.find(token)?;
+        let place = attempt.called.fetch_add(1, Ordering::Relaxed);
+        let path = format!("{}/{place}", attempt.path);
+        Ok((attempt, path))
+    }
+}
+
+/// The output of a step that counts. Errors: `Invalid` if it is another step.
+fn counted(run: &Run, path: &str, name: &str) -> Result<Option<Bytes>> {
+    let Some(row) = run.counted(path) else { return Ok(None) };
+    if row.function != name {
+        let say = format!(
+            "step {path} of this run was {:?}, and the code calls {name:?} now: a run needs the code it began with",
+            row.function
+        );
+        return Err(Error::Invalid(say));
+    }
+    Ok(Some(row.output))
+}
+
+fn said(failure: &Failure) -> Error {
+    match failure {
+        Failure::Failed(error) => Error::Invalid(String::from_utf8_lossy(error).into_owned()),
+        Failure::Stopped => Error::AttemptEnded,
+    }
+}

@@ -1,0 +1,174 @@
+//! Where everything of a workflow lies: one partition for each, so that a transaction within a partition suffices.
+//!
+//! | sort key | holds |
+//! | --- | --- |
+//! | `r` run | the run: what it was given, how far it is, what it came to |
+//! | `a` run | nothing: the run is under way |
+//! | `f` end, run | nothing: the run has ended then |
+//! | `j` run, 0, path | a step that counts, or is about to |
+//!
+//! A partition of its own lists the workflows that have rows, and in a range what functions write lies in another.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use ports::{Key, key_value::Scan};
+use sha2::{Digest, Sha256};
+use transactions::model::TransactionId;
+
+/// The partition that lists workflows.
+const WORKFLOWS: &[u8] = b"w";
+/// What partitions of workflows begin with.
+const PARTITION: &[u8] = b"w/";
+/// In a range: what functions have written.
+const STATE: &[u8] = b"s";
+
+const RUN: u8 = b'r';
+const ACTIVE: u8 = b'a';
+const FINISHED: u8 = b'f';
+const JOURNAL: u8 = b'j';
+
+/// The longest id of a run.
+pub(crate) const RUN_ID_BYTES_MAX: usize = 128;
+
+fn partition(workflow: &str) -> Bytes {
+    [PARTITION, workflow.as_bytes()].concat().into()
+}
+
+fn key(workflow: &str, kind: u8, parts: &[&[u8]]) -> Key {
+    let mut sort = BytesMut::new();
+    sort.put_u8(kind);
+    for part in parts {
+        sort.put_slice(part);
+    }
+    Key::new(partition(workflow), sort.freeze())
+}
+
+fn scan(workflow: &str, from: &[u8], items_max: usize) -> Scan {
+    let mut until = from.to_vec();
+    if let Some(last) = until.last_mut() {
+        *last += 1;
+    }
+    Scan { partition: partition(workflow), from: from.to_vec().into(), until: Some(until.into()), items_max }
+}
+
+/// Where a workflow is listed.
+pub(crate) fn listed(workflow: &str) -> Key {
+    Key::new(WORKFLOWS, workflow.as_bytes())
+}
+
+/// All listed workflows.
+pub(crate) fn all_listed(items_max: usize) -> Scan {
+    Scan::partition(WORKFLOWS, items_max)
+}
+
+pub(crate) fn run(workflow: &str, run: &str) -> Key {
+    key(workflow, RUN, &[run.as_bytes()])
+}
+
+/// The runs of a workflow behind `after`.
+pub(crate) fn runs(workflow: &str, after: Option<&str>, items_max: usize) -> Scan {
+    let all = scan(workflow, &[RUN], items_max);
+    match after {
+        Some(after) => Scan { from: [&[RUN], after.as_bytes(), &[0]].concat().into(), ..all },
+        None => all,
+    }
+}
+
+pub(crate) fn active(workflow: &str, run: &str) -> Key {
+    key(workflow, ACTIVE, &[run.as_bytes()])
+}
+
+pub(crate) fn all_active(workflow: &str, items_max: usize) -> Scan {
+    scan(workflow, &[ACTIVE], items_max)
+}
+
+pub(crate) fn finished(workflow: &str, ended_ms: u64, run: &str) -> Key {
+    key(workflow, FINISHED, &[&ended_ms.to_be_bytes(), run.as_bytes()])
+}
+
+pub(crate) fn all_finished(workflow: &str, items_max: usize) -> Scan {
+    scan(workflow, &[FINISHED], items_max)
+}
+
+/// When the run of a row among the finished ones has ended, and which it is.
+pub(crate) fn finished_of(sort: &[u8]) -> Option<(u64, String)> {
+    let (ended, run) = sort.get(1..)?.split_first_chunk::<8>()?;
+    Some((u64::from_be_bytes(*ended), String::from_utf8(run.to_vec()).ok()?))
+}
+
+/// The run of a row of one that is, or is under way.
+pub(crate) fn run_of(sort: &[u8]) -> Option<String> {
+    String::from_utf8(sort.get(1..)?.to_vec()).ok()
+}
+
+pub(crate) fn step(workflow: &str, run: &str, path: &str) -> Key {
+    key(workflow, JOURNAL, &[run.as_bytes(), &[0], path.as_bytes()])
+}
+
+pub(crate) fn steps(workflow: &str, run: &str, items_max: usize) -> Scan {
+    scan(workflow, &[&[JOURNAL], run.as_bytes(), &[0]].concat(), items_max)
+}
+
+/// The path of a step's row.
+pub(crate) fn path_of(run: &str, sort: &[u8]) -> Option<String> {
+    String::from_utf8(sort.get(run.len() + 2..)?.to_vec()).ok()
+}
+
+/// In a range: what functions call `key`.
+pub(crate) fn state(name: &[u8]) -> Key {
+    Key::new(STATE, name)
+}
+
+fn digest(workflow: &str, run: &str, path: &str) -> String {
+    let mut hash = Sha256::new();
+    for part in [workflow, run, path] {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part);
+    }
+    let digit = |value: u8| char::from(b"0123456789abcdef"[usize::from(value)]);
+    hash.finalize().iter().take(16).flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+}
+
+/// The transaction in which a step comes to count; the empty path: the whole of an atomic run.
+pub(crate) fn transaction(workflow: &str, run: &str, path: &str) -> TransactionId {
+    TransactionId::new(["workflow-", &digest(workflow, run, path)].concat()).expect("short and plain")
+}
+
+/// What every attempt of a step is known by to its function: ids that it makes derive from it.
+pub(crate) fn request_id(workflow: &str, run: &str, path: &str) -> String {
+    let digits = digest(workflow, run, path);
+    // As a random UUID (RFC 9562, version 4) is written.
+    let variant = char::from(b"89ab"[usize::from(digits.as_bytes()[16]) & 3]);
+    format!(
+        "{}-{}-4{}-{variant}{}-{}",
+        &digits[..8],
+        &digits[8..12],
+        &digits[13..16],
+        &digits[17..20],
+        &digits[20..]
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_one_run_are_read_back_and_not_those_of_another() {
+        assert_eq!(path_of("run", &step("w", "run", "0.1").sort()), Some("0.1".to_owned()));
+        assert_eq!(finished_of(&finished("w", 7, "run").sort()), Some((7, "run".to_owned())));
+        assert_eq!(run_of(&run("w", "run").sort()), Some("run".to_owned()));
+        let Scan { from, until, .. } = steps("w", "run", 1);
+        let is_within = |key: Key| key.sort() >= from && Some(key.sort()) < until;
+        assert!(is_within(step("w", "run", "9")) && !is_within(step("w", "run2", "0")));
+        assert!(!is_within(step("w", "ru", "n0")));
+    }
+
+    #[test]
+    fn ids_differ_and_stay() {
+        let id = request_id("w", "run", "0");
+        assert_eq!((id.len(), &id[14..15]), (36, "4"));
+        assert_eq!(id, request_id("w", "run", "0"));
+        assert_ne!(id, request_id("wr", "un", "0"));
+        assert_ne!(transaction("w", "run", "0"), transaction("w", "run", "1"));
+    }
+}

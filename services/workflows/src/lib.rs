@@ -1,0 +1,52 @@
+//! Workflows: chains and graphs of functions whose state, sends and output count once.
+//!
+//! ```text
+//!  run begun ──▶ step: its writes stay in an overlay ──▶ one record: writes, sends, result ──▶ next step ──▶ ... ──▶ end
+//!                      │ fails, times out, dies: the overlay goes, and it is tried again         (ordered, not yet durable)
+//!                                                                                    whoever asks waits until it is durable
+//! ```
+//!
+//! Promises
+//! - **W1** A run has an id, and is begun once under it; who begins it again finds it.
+//! - **W2** A step's code may run more than once; its writes, its sends and its result count once, together (rule W-1). What an
+//!   attempt wrote is read by that attempt alone until then.
+//! - **W3** Nothing leaves before what it rests on is durable: not a run's output or error, nor an invocation outside the run, nor a
+//!   message, nor what follows [`Service::externalize`].
+//! - **W4** A run that was begun goes on after a death at any moment, from its last step that counts, and ends once.
+//! - **W5** An atomic run is one transaction: what its steps wrote counts when it ends, all of it or nothing.
+//! - **W6** A run that was cancelled does nothing more; what its steps had written before stays.
+//! - **W7** What a step's code asks for after its attempt has ended is refused.
+//! - **W8** Runs are kept for a week after their end, and at most as many of a workflow as [`Options::finished_max`] says.
+//!
+//! Not promised: isolation between runs that use the same keys. A read sees the last value that counts; who needs more uses a
+//! transaction, or an atomic run.
+//!
+//! Reading order: `layout` and `records` (what is at rest), `store` (how a step comes to count), `overlay`, `run` (one run),
+//! `graph`, `service` and `inside` (what callers and functions are given). `docs/design/0005-workflows.md` says what a death between
+//! two lines leaves.
+//!
+//! From `external-synchrony.txt`, chapters 3 and 4; ours has runs at rest, retries, overlays, and several far writes under way.
+
+mod broken;
+mod error;
+mod graph;
+mod homes;
+mod inside;
+mod layout;
+mod options;
+mod overlay;
+mod records;
+mod retention;
+mod run;
+mod service;
+mod step;
+mod store;
+
+pub use broken::Broken;
+pub use error::{Error, Result};
+pub use homes::FarStores;
+pub use inside::{Opened, StepToken};
+pub use options::Options;
+pub use records::Status;
+pub use service::{Parts, Runner, Service};
+pub use store::{RunView, StepView};

@@ -1,0 +1,154 @@
+//! What an attempt of a step has written and sent, and nobody else sees (rule W-1).
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
+use transactions::Effect;
+
+use crate::{Error, Options, Result};
+
+/// What was written, by key; none: deleted.
+pub(crate) type Writes = BTreeMap<Bytes, Option<Bytes>>;
+
+/// What is to count together.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Changes {
+    pub(crate) writes: Writes,
+    pub(crate) sends: Vec<Effect>,
+}
+
+impl Changes {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.writes.is_empty() && self.sends.is_empty()
+    }
+}
+
+/// What was written to a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Written {
+    Nothing,
+    Deleted,
+    Value(Bytes),
+}
+
+/// An overlay over what counts, or over another overlay.
+#[derive(Debug)]
+pub(crate) struct Overlay {
+    below: Option<Arc<Overlay>>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    changes: Changes,
+    bytes: usize,
+    is_closed: bool,
+}
+
+impl Overlay {
+    pub(crate) fn over(below: Option<Arc<Self>>) -> Arc<Self> {
+        Arc::new(Self { below, state: Mutex::default() })
+    }
+
+    /// What was written to `key` here or below.
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Written> {
+        let state = self.open()?;
+        match state.changes.writes.get(key) {
+            Some(Some(value)) => Ok(Written::Value(value.clone())),
+            Some(None) => Ok(Written::Deleted),
+            None => self.below.as_ref().map_or(Ok(Written::Nothing), |below| below.get(key)),
+        }
+    }
+
+    /// Errors: `AttemptEnded`, `TooLarge`.
+    pub(crate) fn put(&self, key: Bytes, value: Option<Bytes>, options: &Options) -> Result<()> {
+        let mut state = self.open()?;
+        let is_more =
+            !state.changes.writes.contains_key(&key) && state.changes.writes.len() >= options.step_keys_max;
+        if is_more {
+            let most = options.step_keys_max;
+            return Err(Error::TooLarge(format!("a step writes {most} keys at most")));
+        }
+        let before = state.changes.writes.get(&key).map_or(0, |value| size(&key, value.as_ref()));
+        state.grow(size(&key, value.as_ref()), before, options)?;
+        state.changes.writes.insert(key, value);
+        Ok(())
+    }
+
+    pub(crate) fn send(&self, effect: Effect, options: &Options) -> Result<()> {
+        let mut state = self.open()?;
+        state.grow(effect.bytes_len(), 0, options)?;
+        state.changes.sends.push(effect);
+        Ok(())
+    }
+
+    /// What was written so far goes, to count now.
+    pub(crate) fn take(&self) -> Result<Changes> {
+        let mut state = self.open()?;
+        state.bytes = 0;
+        Ok(std::mem::take(&mut state.changes))
+    }
+
+    /// Nothing more is taken; what was written goes.
+    pub(crate) fn close(&self) -> Changes {
+        let mut state = self.state.lock();
+        state.is_closed = true;
+        std::mem::take(&mut state.changes)
+    }
+
+    /// What another one held is as if it had been written here.
+    pub(crate) fn merge(&self, changes: Changes, options: &Options) -> Result<()> {
+        for (key, value) in changes.writes {
+            self.put(key, value, options)?;
+        }
+        changes.sends.into_iter().try_for_each(|effect| self.send(effect, options))
+    }
+
+    fn open(&self) -> Result<MutexGuard<'_, State>> {
+        let state = self.state.lock();
+        if state.is_closed { Err(Error::AttemptEnded) } else { Ok(state) }
+    }
+}
+
+impl State {
+    fn grow(&mut self, by: usize, instead_of: usize, options: &Options) -> Result<()> {
+        let bytes = self.bytes + by - instead_of;
+        if bytes > options.step_bytes_max {
+            let most = options.step_bytes_max;
+            return Err(Error::TooLarge(format!("a step writes and sends {most} bytes at most")));
+        }
+        self.bytes = bytes;
+        Ok(())
+    }
+}
+
+fn size(key: &Bytes, value: Option<&Bytes>) -> usize {
+    key.len() + value.map_or(0, Bytes::len) + 64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_seen_above_and_not_below() {
+        let options = Options { step_bytes_max: 200, step_keys_max: 2, ..Options::default() };
+        let below = Overlay::over(None);
+        let above = Overlay::over(Some(Arc::clone(&below)));
+        let value = |text: &'static str| Some(Bytes::from(text));
+        below.put("k".into(), value("below"), &options).expect("room");
+        let below_it = Written::Value(Bytes::from("below"));
+        assert_eq!(above.get(b"k").expect("open"), below_it);
+        above.put("k".into(), None, &options).expect("room");
+        let both = (above.get(b"k").expect("open"), below.get(b"k").expect("open"));
+        assert_eq!(both, (Written::Deleted, below_it));
+        above.put("l".into(), value("1"), &options).expect("room");
+        assert!(matches!(above.put("m".into(), None, &options), Err(Error::TooLarge(_))));
+        let long = Some(Bytes::from(vec![0; 200]));
+        assert!(matches!(above.put("l".into(), long, &options), Err(Error::TooLarge(_))));
+        below.merge(above.close(), &options).expect("room");
+        assert_eq!(below.get(b"k").expect("open"), Written::Deleted);
+        assert!(matches!(above.get(b"k"), Err(Error::AttemptEnded)));
+    }
+}

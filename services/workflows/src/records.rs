@@ -1,0 +1,192 @@
+//! What rows say: of runs, and of steps.
+
+use bytes::Bytes;
+use functions::manifest::workflow::Workflow;
+use ports::{
+    Error, Item, Result,
+    key_value::{Name, Value},
+};
+use serde::Serialize;
+
+const STATUS: &str = "status";
+const INPUT: &str = "input";
+const OUTPUT: &str = "output";
+const ERROR: &str = "error";
+const BEGAN: &str = "began";
+const ENDED: &str = "ended";
+const DEFINITION: &str = "definition";
+const ATTEMPT: &str = "attempt";
+const FUNCTION: &str = "function";
+const TRIES: &str = "tries";
+
+/// How far a run is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// It is under way.
+    Running,
+    /// It has come to its end.
+    Succeeded,
+    /// A step failed for good, or it ran out of time.
+    Failed,
+    /// Somebody ended it.
+    Cancelled,
+}
+
+impl Status {
+    const ALL: [(Self, i64, &'static str); 4] = [
+        (Self::Running, 0, "running"),
+        (Self::Succeeded, 1, "succeeded"),
+        (Self::Failed, 2, "failed"),
+        (Self::Cancelled, 3, "cancelled"),
+    ];
+
+    /// The status that is called `name`.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().find(|(_, _, called)| *called == name).map(|(status, ..)| *status)
+    }
+
+    fn number(self) -> i64 {
+        Self::ALL.iter().find(|(status, ..)| *status == self).map_or(0, |(_, number, _)| *number)
+    }
+}
+
+/// A run at rest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RunRow {
+    pub(crate) status: Status,
+    pub(crate) input: Bytes,
+    /// What it came to; of an atomic run that is under way, what it will if its transaction commits.
+    pub(crate) output: Option<Bytes>,
+    /// Why it failed: an object in JSON.
+    pub(crate) error: Option<Bytes>,
+    pub(crate) began_ms: u64,
+    pub(crate) ended_ms: Option<u64>,
+    /// The workflow as it was when the run began.
+    pub(crate) workflow: Workflow,
+}
+
+/// The attribute with the status, and what it says of one that is under way.
+pub(crate) fn is_running() -> ports::Condition {
+    ports::Condition::attribute(STATUS, ports::key_value::Test::is_integer(Status::Running.number()))
+}
+
+impl RunRow {
+    pub(crate) fn encode(&self) -> Vec<(Name, Value)> {
+        let definition = serde_json::to_vec(&self.workflow).expect("strings and numbers always serialise");
+        let mut attributes: Vec<(Name, Value)> = vec![
+            (STATUS.into(), Value::Integer(self.status.number())),
+            (INPUT.into(), Value::Bytes(self.input.clone())),
+            (BEGAN.into(), Value::Integer(self.began_ms as i64)),
+            (DEFINITION.into(), Value::Bytes(definition.into())),
+        ];
+        let bytes = [(OUTPUT, &self.output), (ERROR, &self.error)];
+        attributes.extend(
+            bytes.into_iter().filter_map(|(name, value)| Some((name.into(), Value::Bytes(value.clone()?)))),
+        );
+        attributes.extend(self.ended_ms.map(|ended| (ENDED.into(), Value::Integer(ended as i64))));
+        attributes
+    }
+
+    pub(crate) fn decode(item: &Item) -> Result<Self> {
+        let decoded = || {
+            let number = item.integer(STATUS)?;
+            Some(Self {
+                status: Status::ALL.iter().find(|(_, status, _)| *status == number)?.0,
+                input: item.bytes(INPUT)?.clone(),
+                output: item.bytes(OUTPUT).cloned(),
+                error: item.bytes(ERROR).cloned(),
+                began_ms: item.integer(BEGAN)? as u64,
+                ended_ms: item.integer(ENDED).map(|ended| ended as u64),
+                workflow: serde_json::from_slice(item.bytes(DEFINITION)?).ok()?,
+            })
+        };
+        decoded().ok_or_else(|| Error::corrupt("read a run"))
+    }
+}
+
+/// A step at rest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct StepRow {
+    /// Which function, or what its code calls it.
+    pub(crate) function: String,
+    pub(crate) output: Bytes,
+    /// Under which begin of its transaction it counts, if that commits; none: it counts.
+    pub(crate) attempt: Option<i64>,
+    /// How often it was tried since the run was last taken up.
+    pub(crate) tries: u32,
+    pub(crate) began_ms: u64,
+    pub(crate) ended_ms: u64,
+}
+
+/// Whether nothing is there, or an earlier begin of the same transaction.
+pub(crate) fn is_before(attempt: i64) -> ports::Condition {
+    let earlier = ports::Condition::attribute(ATTEMPT, ports::key_value::Test::Below(attempt));
+    ports::Condition::Any(vec![ports::Condition::Absent, earlier])
+}
+
+impl StepRow {
+    pub(crate) fn encode(&self) -> Vec<(Name, Value)> {
+        let mut attributes: Vec<(Name, Value)> = vec![
+            (FUNCTION.into(), Value::Bytes(self.function.clone().into())),
+            (OUTPUT.into(), Value::Bytes(self.output.clone())),
+            (TRIES.into(), Value::Integer(self.tries.into())),
+            (BEGAN.into(), Value::Integer(self.began_ms as i64)),
+            (ENDED.into(), Value::Integer(self.ended_ms as i64)),
+        ];
+        attributes.extend(self.attempt.map(|attempt| (ATTEMPT.into(), Value::Integer(attempt))));
+        attributes
+    }
+
+    pub(crate) fn decode(item: &Item) -> Result<Self> {
+        let decoded = || {
+            Some(Self {
+                function: String::from_utf8(item.bytes(FUNCTION)?.to_vec()).ok()?,
+                output: item.bytes(OUTPUT)?.clone(),
+                attempt: item.integer(ATTEMPT),
+                tries: item.integer(TRIES)? as u32,
+                began_ms: item.integer(BEGAN)? as u64,
+                ended_ms: item.integer(ENDED)? as u64,
+            })
+        };
+        decoded().ok_or_else(|| Error::corrupt("read a step"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ports::key_value::Version;
+
+    use super::*;
+
+    #[test]
+    fn rows_are_read_back_as_they_were_written() {
+        let workflow: Workflow = serde_json::from_str(
+            r#"{"steps":["f",{"function":"g","retries":1},{"parallel":[["f"],[]]},{"map":["f"],"concurrency":2},
+                {"choice":[{"when":{"path":"a","equals":1},"steps":["f"]}],"otherwise":["g"]}]}"#,
+        )
+        .expect("a workflow");
+        let run = RunRow {
+            status: Status::Failed,
+            input: Bytes::from("{}"),
+            output: None,
+            error: Some(Bytes::from("{}")),
+            began_ms: 1,
+            ended_ms: Some(2),
+            workflow,
+        };
+        let item = Item::from_parts(Version(1), run.encode());
+        assert_eq!(RunRow::decode(&item).expect("whole"), run);
+        let step = StepRow {
+            function: "f".to_owned(),
+            output: Bytes::from("1"),
+            attempt: Some(3),
+            tries: 2,
+            began_ms: 1,
+            ended_ms: 2,
+        };
+        let item = Item::from_parts(Version(1), step.encode());
+        assert_eq!(StepRow::decode(&item).expect("whole"), step);
+        assert!(RunRow::decode(&item).is_err());
+    }
+}

@@ -1,0 +1,520 @@
+//! Where a run lies with what it writes, and how a step comes to count.
+//!
+//! Near, state is that of transactions, and rows are items of the same store:
+//!
+//! ```text
+//!  a step that wrote nothing: its row, unless there is one
+//!  one that did:  1 begin its transaction, named after it: earlier begins can commit no more (rule T-5)
+//!                 2 its row, with the result and the number of this begin, unless a later one has written it
+//!                 3 writes and sends, commit
+//! ```
+//!
+//! A row with the number of a begin counts if that transaction has committed; so result, writes and sends count together. Dies
+//! after 1 or 2: nothing counts, and the next attempt begins it anew. After 3: whoever begins it is told that it has committed, and
+//! reads the result in the row.
+//!
+//! In a range all of that is items of one lane, and one transaction of items is enough.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use ports::{
+    Condition, DurabilityPoint, ErrorKind, Item, Key, Update,
+    key_value::{Action, Name, Outcome, Scan, SharedKeyValue, Transacted, Value},
+};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use std::sync::Arc;
+use transactions::{
+    Engine,
+    model::{Attempt, Begin, Begun, Call, Key as StateKey, Outcome as Ended},
+};
+
+use crate::{
+    Broken, Error, Options, Result, layout,
+    overlay::Changes,
+    records::{RunRow, Status, StepRow, is_before, is_running},
+};
+
+/// Rows in one page.
+const PAGE_ROWS: usize = 200;
+/// The attribute of a value in a range.
+const VALUE: &str = "v";
+/// Bits of the number of a begin that count the begins of one node.
+const SEQUENCE_BITS: u32 = 40;
+
+/// What functions' state is.
+#[derive(Debug, Clone)]
+enum State {
+    /// The keys that transactions and `/v1/state` have.
+    Transactions(Engine),
+    /// Items of the same range.
+    Range,
+}
+
+/// Where a run lies.
+#[derive(Debug, Clone)]
+pub(crate) struct Store {
+    rows: SharedKeyValue,
+    state: State,
+    broken: Option<Broken>,
+}
+
+/// A run, as callers see it.
+#[derive(Debug, Clone, Serialize)]
+pub struct RunView {
+    /// Its id.
+    pub run: String,
+    /// How far it is.
+    pub status: Status,
+    /// What it came to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output: Option<Box<RawValue>>,
+    /// Why it failed: `step`, `errorType`, `errorMessage`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<Box<RawValue>>,
+    /// When it began, in milliseconds since the epoch.
+    pub began_ms: u64,
+    /// When it ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended_ms: Option<u64>,
+}
+
+/// A step that counts, as callers see it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct StepView {
+    /// Where it stands in its workflow.
+    pub path: String,
+    /// Which function, or what its code calls it.
+    pub function: String,
+    /// How often it was tried.
+    pub tries: u32,
+    /// When the attempt that counts began, in milliseconds since the epoch.
+    pub began_ms: u64,
+    /// When it ended.
+    pub ended_ms: u64,
+}
+
+/// Which step of which run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place<'a> {
+    pub(crate) workflow: &'a str,
+    pub(crate) run: &'a str,
+    pub(crate) path: &'a str,
+}
+
+impl Place<'_> {
+    fn row(self) -> Key {
+        layout::step(self.workflow, self.run, self.path)
+    }
+}
+
+/// JSON as it came; anything else as a string.
+fn raw(bytes: &Bytes) -> Box<RawValue> {
+    let text = String::from_utf8_lossy(bytes).into_owned();
+    RawValue::from_string(text.clone())
+        .or_else(|_| serde_json::value::to_raw_value(&text))
+        .expect("a string always serialises")
+}
+
+impl RunView {
+    pub(crate) fn of(run: String, row: &RunRow) -> Self {
+        let is_running = row.status == Status::Running;
+        Self {
+            run,
+            status: row.status,
+            output: row.output.as_ref().filter(|_| !is_running).map(raw),
+            error: row.error.as_ref().map(raw),
+            began_ms: row.began_ms,
+            ended_ms: row.ended_ms,
+        }
+    }
+}
+
+/// The number of a begin: a later one has a higher.
+fn number_of(attempt: Attempt) -> i64 {
+    i64::from(attempt.node.0) << SEQUENCE_BITS | attempt.sequence as i64
+}
+
+fn value(value: Option<&Bytes>) -> ports::key_value::Change {
+    use ports::key_value::Change;
+    value.map_or(Change::Delete, |value| Change::Put(vec![(VALUE.into(), Value::Bytes(value.clone()))]))
+}
+
+impl Store {
+    pub(crate) fn of_transactions(rows: SharedKeyValue, engine: Engine, options: &Options) -> Self {
+        Self { rows, state: State::Transactions(engine), broken: options.broken }
+    }
+
+    pub(crate) fn of_range(rows: SharedKeyValue, options: &Options) -> Self {
+        Self { rows, state: State::Range, broken: options.broken }
+    }
+
+    pub(crate) async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
+        if self.broken != Some(Broken::AnswersBeforeDurable) && !self.rows.is_durable(point) {
+            self.rows.externalize(point).await?;
+        }
+        Ok(())
+    }
+
+    /// The longest that a row may hold.
+    pub(crate) fn bytes_max(&self) -> usize {
+        self.rows.limits().item_bytes_max.saturating_sub(8 << 10)
+    }
+
+    /// The last value of `key` that counts.
+    pub(crate) async fn get(&self, key: &Bytes) -> Result<(Option<Bytes>, DurabilityPoint)> {
+        match &self.state {
+            State::Transactions(engine) => {
+                let shown = engine.get_now(&state_key(key)?).await?;
+                Ok((shown.value, shown.point))
+            }
+            State::Range => {
+                let read = self.rows.get(&layout::state(key)).await?;
+                Ok((read.value.and_then(|item| item.bytes(VALUE).cloned()), read.point))
+            }
+        }
+    }
+
+    /// Has `changes` count now, by themselves.
+    pub(crate) async fn publish(&self, changes: Changes) -> Result<DurabilityPoint> {
+        if changes.is_empty() {
+            return Ok(DurabilityPoint::DURABLE);
+        }
+        match &self.state {
+            State::Transactions(engine) => {
+                let call = begin(engine, Begin::default()).await?;
+                let Ok(call) = call else { return Err(Error::AttemptEnded) };
+                commit(engine, &call, changes).await
+            }
+            State::Range => {
+                let updates = changes_of(&changes)?;
+                match self.rows.transact(updates).await? {
+                    Transacted::Done { receipt, .. } | Transacted::Conflict { receipt, .. } => {
+                        Ok(receipt.point)
+                    }
+                }
+            }
+        }
+    }
+
+    /// Has a step count with its changes, unless it does already; returns the output that counts.
+    ///
+    /// Errors: `AttemptEnded` if another process has taken the step up.
+    pub(crate) async fn count_step(
+        &self,
+        place: Place<'_>,
+        row: &StepRow,
+        changes: &Changes,
+    ) -> Result<(Bytes, DurabilityPoint)> {
+        if changes.is_empty() {
+            let put = Update::put(place.row(), row.encode()).when(Condition::Absent);
+            let updated = self.rows.update(put).await?;
+            match updated.outcome {
+                Outcome::Done(_) => return Ok((row.output.clone(), updated.receipt.point)),
+                Outcome::Conflict(item) => {
+                    let there = item.as_deref().map(StepRow::decode).transpose()?;
+                    if let Some(there) = there.filter(|there| there.attempt.is_none()) {
+                        return Ok((there.output, updated.receipt.point));
+                    }
+                }
+            }
+        }
+        match &self.state {
+            State::Transactions(engine) => self.count_in_transaction(engine, place, row, changes).await,
+            State::Range => self.count_in_range(place, row, changes).await,
+        }
+    }
+
+    async fn count_in_range(
+        &self,
+        place: Place<'_>,
+        row: &StepRow,
+        changes: &Changes,
+    ) -> Result<(Bytes, DurabilityPoint)> {
+        let mut updates = vec![Update::put(place.row(), row.encode()).when(Condition::Absent)];
+        updates.extend(changes_of(changes)?);
+        if updates.len() > self.rows.limits().transact_items_max {
+            let most = self.rows.limits().transact_items_max - 1;
+            return Err(Error::TooLarge(format!(
+                "a step of a workflow with this far store writes {most} keys at most"
+            )));
+        }
+        match self.rows.transact(updates).await? {
+            Transacted::Done { receipt, .. } => Ok((row.output.clone(), receipt.point)),
+            Transacted::Conflict { item, receipt, .. } => {
+                let there = item.as_deref().map(StepRow::decode).transpose()?;
+                let there = there.ok_or_else(|| ports::Error::corrupt("find the step that is in the way"))?;
+                Ok((there.output, receipt.point))
+            }
+        }
+    }
+
+    async fn count_in_transaction(
+        &self,
+        engine: &Engine,
+        place: Place<'_>,
+        row: &StepRow,
+        changes: &Changes,
+    ) -> Result<(Bytes, DurabilityPoint)> {
+        let name = layout::transaction(place.workflow, place.run, place.path);
+        let call = match begin(engine, Begin { id: Some(name), ..Begin::default() }).await? {
+            Ok(call) => call,
+            Err(point) => return self.counted(place, point).await,
+        };
+        let number = call.attempt.map(number_of).unwrap_or_default();
+        let is_early = self.broken == Some(Broken::ResultBeforeWrites);
+        let numbered = StepRow { attempt: Some(number).filter(|_| !is_early), ..row.clone() };
+        let put = Update::put(place.row(), numbered.encode()).when(is_before(number));
+        let updated = self.rows.update(put).await?;
+        if let Outcome::Conflict(item) = updated.outcome {
+            engine.abort(&call).await?;
+            let there = item.as_deref().map(StepRow::decode).transpose()?;
+            return match there {
+                Some(there) if there.attempt.is_none() => Ok((there.output, updated.receipt.point)),
+                _ => Err(Error::AttemptEnded),
+            };
+        }
+        let point = commit(engine, &call, changes.clone()).await?;
+        Ok((row.output.clone(), point.max(updated.receipt.point)))
+    }
+
+    /// The output of a step whose transaction has committed.
+    async fn counted(&self, place: Place<'_>, point: DurabilityPoint) -> Result<(Bytes, DurabilityPoint)> {
+        let read = self.rows.get(&place.row()).await?;
+        let row = read.value.as_deref().map(StepRow::decode).transpose()?;
+        let row = row.ok_or_else(|| ports::Error::corrupt("find the row of a step that counts"))?;
+        Ok((row.output, read.point.max(point)))
+    }
+
+    /// The steps of a run that count, by their paths.
+    pub(crate) async fn steps(
+        &self,
+        workflow: &str,
+        run: &str,
+    ) -> Result<(BTreeMap<String, StepRow>, DurabilityPoint)> {
+        let (rows, mut point) = self.rows_of(layout::steps(workflow, run, PAGE_ROWS)).await?;
+        let mut steps = BTreeMap::new();
+        for (sort, item) in rows {
+            let path =
+                layout::path_of(run, &sort).ok_or_else(|| ports::Error::corrupt("read a step's key"))?;
+            let row = StepRow::decode(&item)?;
+            let counts = match (row.attempt, &self.state) {
+                (Some(_), State::Transactions(engine)) => {
+                    let name = layout::transaction(workflow, run, &path);
+                    let counts = has_committed(engine, &name).await?;
+                    point = point.max(counts.1);
+                    counts.0
+                }
+                _ => true,
+            };
+            if counts {
+                steps.insert(path, row);
+            }
+        }
+        Ok((steps, point))
+    }
+
+    /// Begins the transaction of an atomic run; none: it has committed.
+    pub(crate) async fn begin_atomic(&self, workflow: &str, run: &str) -> Result<Option<Call>> {
+        let State::Transactions(engine) = &self.state else {
+            return Err(Error::Invalid("an atomic run has no far store".to_owned()));
+        };
+        let id = Some(layout::transaction(workflow, run, ""));
+        Ok(begin(engine, Begin { id, ..Begin::default() }).await?.ok())
+    }
+
+    /// Reads in a transaction.
+    pub(crate) async fn get_in(&self, call: &Call, key: &Bytes) -> Result<(Option<Bytes>, DurabilityPoint)> {
+        let State::Transactions(engine) = &self.state else { return self.get(key).await };
+        let shown = engine.get(call, &state_key(key)?).await?;
+        Ok((shown.value, shown.point))
+    }
+
+    /// Commits an atomic run: what it comes to stands in its row before.
+    pub(crate) async fn commit_atomic(
+        &self,
+        workflow: &str,
+        run: &str,
+        call: &Call,
+        output: &Bytes,
+        changes: Changes,
+    ) -> Result<DurabilityPoint> {
+        let State::Transactions(engine) = &self.state else { return Ok(DurabilityPoint::DURABLE) };
+        let told = Update::modify(layout::run(workflow, run), vec![Action::set("output", output.clone())]);
+        let updated = self.rows.update(told.when(is_running())).await?;
+        if let Outcome::Conflict(_) = updated.outcome {
+            return Err(Error::RunEnded);
+        }
+        commit(engine, call, changes).await
+    }
+
+    /// Begins a run, unless there is one of this id: then that.
+    pub(crate) async fn begin_run(
+        &self,
+        workflow: &str,
+        run: &str,
+        row: &RunRow,
+    ) -> Result<(Option<RunRow>, DurabilityPoint)> {
+        let updates = vec![
+            Update::put(layout::run(workflow, run), row.encode()).when(Condition::Absent),
+            Update::put(layout::active(workflow, run), Vec::new()),
+        ];
+        match self.rows.transact(updates).await? {
+            Transacted::Done { receipt, .. } => Ok((None, receipt.point)),
+            Transacted::Conflict { item, receipt, .. } => {
+                let there = item.as_deref().map(RunRow::decode).transpose()?;
+                Ok((there, receipt.point))
+            }
+        }
+    }
+
+    /// Ends a run as `row` says. Errors: `RunEnded` if it has been ended otherwise.
+    pub(crate) async fn end_run(&self, workflow: &str, run: &str, row: &RunRow) -> Result<DurabilityPoint> {
+        let ended = row.ended_ms.unwrap_or_default();
+        let updates = vec![
+            Update::put(layout::run(workflow, run), row.encode()).when(is_running()),
+            Update::delete(layout::active(workflow, run)),
+            Update::put(layout::finished(workflow, ended, run), Vec::new()),
+        ];
+        match self.rows.transact(updates).await {
+            Ok(Transacted::Done { receipt, .. }) => Ok(receipt.point),
+            Ok(Transacted::Conflict { .. }) => Err(Error::RunEnded),
+            Err(error) if error.kind() == ErrorKind::OutcomeUnknown => match self.run(workflow, run).await? {
+                Some((there, point)) if there == *row => Ok(point),
+                Some((there, _)) if there.status == Status::Running => Err(error.into()),
+                _ => Err(Error::RunEnded),
+            },
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub(crate) async fn run(&self, workflow: &str, run: &str) -> Result<Option<(RunRow, DurabilityPoint)>> {
+        let read = self.rows.get(&layout::run(workflow, run)).await?;
+        let row = read.value.as_deref().map(RunRow::decode).transpose()?;
+        Ok(row.map(|row| (row, read.point)))
+    }
+
+    /// Up to `rows_max` runs behind `after`, and whether there may be more.
+    pub(crate) async fn runs(
+        &self,
+        workflow: &str,
+        after: Option<&str>,
+        rows_max: usize,
+    ) -> Result<(Vec<(String, RunRow)>, DurabilityPoint)> {
+        let read = self.rows.scan(&layout::runs(workflow, after, rows_max)).await?;
+        let decode = |(sort, item): (Bytes, Arc<Item>)| {
+            let id = layout::run_of(&sort)?;
+            Some(RunRow::decode(&item).map(|row| (id, row)))
+        };
+        let rows = read.value.items.into_iter().filter_map(decode).collect::<ports::Result<Vec<_>>>()?;
+        Ok((rows, read.point))
+    }
+
+    /// The runs under way.
+    pub(crate) async fn active(&self, workflow: &str) -> Result<Vec<String>> {
+        let (rows, _) = self.rows_of(layout::all_active(workflow, PAGE_ROWS)).await?;
+        Ok(rows.iter().filter_map(|(sort, _)| layout::run_of(sort)).collect())
+    }
+
+    /// Notes that a workflow has rows.
+    pub(crate) async fn list(&self, workflow: &str) -> Result<()> {
+        let put = Update::put(layout::listed(workflow), Vec::<(Name, Value)>::new()).when(Condition::Absent);
+        self.rows.update(put).await?;
+        Ok(())
+    }
+
+    /// The workflows that have rows.
+    pub(crate) async fn listed(&self) -> Result<Vec<String>> {
+        let (rows, _) = self.rows_of(layout::all_listed(PAGE_ROWS)).await?;
+        Ok(rows.iter().filter_map(|(sort, _)| String::from_utf8(sort.to_vec()).ok()).collect())
+    }
+
+    /// Runs that have ended, the oldest first, with when.
+    pub(crate) async fn finished(&self, workflow: &str) -> Result<Vec<(u64, String)>> {
+        let (rows, _) = self.rows_of(layout::all_finished(workflow, PAGE_ROWS)).await?;
+        Ok(rows.iter().filter_map(|(sort, _)| layout::finished_of(sort)).collect())
+    }
+
+    /// Removes a run that has ended. Its row among the ended goes last, so that a death leaves something to go on from.
+    pub(crate) async fn forget(&self, workflow: &str, ended_ms: u64, run: &str) -> Result<()> {
+        let (steps, _) = self.rows_of(layout::steps(workflow, run, PAGE_ROWS)).await?;
+        for (sort, _) in steps {
+            let Some(path) = layout::path_of(run, &sort) else { continue };
+            self.rows.update(Update::delete(layout::step(workflow, run, &path))).await?;
+        }
+        self.rows.update(Update::delete(layout::run(workflow, run))).await?;
+        self.rows.update(Update::delete(layout::finished(workflow, ended_ms, run))).await?;
+        Ok(())
+    }
+
+    async fn rows_of(&self, mut scan: Scan) -> Result<(Vec<(Bytes, Arc<Item>)>, DurabilityPoint)> {
+        let (mut rows, mut point) = (Vec::new(), DurabilityPoint::DURABLE);
+        loop {
+            let read = self.rows.scan(&scan).await?;
+            rows.extend(read.value.items);
+            point = point.max(read.point);
+            match read.value.next {
+                Some(next) => scan.from = next,
+                None => return Ok((rows, point)),
+            }
+        }
+    }
+}
+
+fn state_key(key: &Bytes) -> Result<StateKey> {
+    Ok(StateKey::new(key.clone())?)
+}
+
+/// Begins; or says at which point it has committed before.
+async fn begin(engine: &Engine, begin: Begin) -> Result<Result<Call, DurabilityPoint>> {
+    let begun = engine.begin(begin).await?;
+    Ok(match begun.value {
+        Begun::Open { id, attempt } => Ok(Call { id, attempt: Some(attempt) }),
+        Begun::Committed { .. } => Err(begun.point),
+    })
+}
+
+async fn commit(engine: &Engine, call: &Call, changes: Changes) -> Result<DurabilityPoint> {
+    let written = async {
+        for (key, value) in changes.writes {
+            match value {
+                Some(value) => engine.put(call, state_key(&key)?, value).await?,
+                None => engine.delete(call, state_key(&key)?).await?,
+            }
+        }
+        for (place, effect) in (0..).zip(changes.sends) {
+            engine.send(call, effect, Some(place)).await?;
+        }
+        Ok(())
+    };
+    if let Err(error) = written.await {
+        engine.abort(call).await?;
+        return Err(error);
+    }
+    Ok(engine.commit_shown(call).await?.point)
+}
+
+async fn has_committed(
+    engine: &Engine,
+    name: &transactions::model::TransactionId,
+) -> Result<(bool, DurabilityPoint)> {
+    match engine.status(name).await {
+        Ok(shown) => Ok((shown.value == Ended::Committed, shown.point)),
+        Err(transactions::Error::NoSuchTransaction | transactions::Error::Expired) => {
+            Ok((false, DurabilityPoint::DURABLE))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn changes_of(changes: &Changes) -> Result<Vec<Update>> {
+    if !changes.sends.is_empty() {
+        return Err(Error::Invalid("a workflow with a far store sends within a transaction".to_owned()));
+    }
+    Ok(changes
+        .writes
+        .iter()
+        .map(|(key, written)| Update::of(layout::state(key), value(written.as_ref())))
+        .collect())
+}

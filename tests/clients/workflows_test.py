@@ -1,0 +1,214 @@
+"""Workflows of functions as real processes: chains and graphs, code that is a workflow, deaths, a far store."""
+
+import pytest
+
+import application
+import waiting
+
+STEPS = """
+    import json
+    import landfast
+    def first(event, context):
+        landfast.state().put("first", str(event["n"]).encode())
+        return {"n": event["n"] + 1}
+    def second(event, context):
+        seen = landfast.state().get("first").decode()
+        landfast.state().put("second", seen.encode())
+        return {"n": event["n"] * 10, "seen": seen}
+"""
+
+
+@pytest.fixture
+def apps(tmp_path, own_server):
+    """An application on a server of its own."""
+    if type(own_server).__name__ != "Landfast":
+        pytest.skip("functions are tested on the embedded store")
+    app = application.Application(tmp_path / "app", own_server)
+    app.file("steps.py", STEPS)
+    for name in ("first", "second"):
+        app.function(name, handler=f"steps.{name}", retries=0)
+    return app
+
+
+def a_chain_passes_what_each_step_answers_and_writes(apps):
+    """W1, W2."""
+    apps.workflow("chain", 'steps = ["first", "second"]')
+    apps.deploy()
+    status, answer = apps.run("chain", {"n": 4}, "?wait=30&id=mine")
+    assert (status, answer["status"]) == (200, "succeeded"), answer
+    assert answer["output"] == {"n": 50, "seen": "4"} and answer["run"] == "mine"
+    assert (apps.value("first"), apps.value("second")) == ("4", "4")
+    again = apps.run("chain", {"n": 9}, "?wait=30&id=mine")[1]
+    assert again["output"] == answer["output"], "the same id is the same run"
+    steps = apps.ask("GET", "/v1/workflows/chain/runs/mine/steps").document["steps"]
+    assert [(step["path"], step["function"], step["tries"]) for step in steps] == [("0", "first", 1), ("1", "second", 1)]
+    listed = apps.ask("GET", "/v1/workflows/chain/runs?status=succeeded").document
+    assert [found["run"] for found in listed["runs"]] == ["mine"]
+
+
+def graphs_have_branches_lists_and_choices(apps):
+    apps.file("graph.py", """
+        def double(event, context): return event * 2
+        def total(event, context): return {"kind": "big" if sum(event) > 10 else "small", "sum": sum(event)}
+        def shout(event, context): return {"said": "BIG", **event}
+    """)
+    for name in ("double", "total", "shout"):
+        apps.function(name, handler=f"graph.{name}", retries=0)
+    choice = '{ choice = [{ when = { path = "kind", equals = "big" }, steps = ["shout"] }] }'
+    apps.workflow("graph", f'steps = [{{ map = ["double"], concurrency = 2 }}, "total", {choice}]')
+    apps.workflow("branches", 'steps = [{ parallel = [["double", "double"], []] }]')
+    apps.deploy()
+    assert apps.run("graph", [1, 2, 3])[1]["output"] == {"said": "BIG", "kind": "big", "sum": 12}
+    assert apps.run("graph", [1, 1])[1]["output"] == {"kind": "small", "sum": 4}
+    assert apps.run("branches", 3)[1]["output"] == [12, 3]
+    failed = apps.run("graph", {"no": "list"})[1]
+    assert failed["status"] == "failed" and failed["error"]["errorType"] == "Workflow.InvalidInput"
+
+
+def a_step_that_fails_leaves_nothing_and_is_tried_again(apps):
+    """W2: what an attempt wrote is read by that attempt alone."""
+    apps.function("flaky", """
+        import os
+        import landfast
+        def handler(event, context):
+            state = landfast.state()
+            count = int(state.get("count") or b"0") + 1
+            state.put("count", str(count).encode())
+            state.put("draft", b"written")
+            assert int(state.get("count")) == count
+            with open("/tmp/tries", "a+") as tries:
+                tries.write("x")
+                tries.seek(0)
+                if len(tries.read()) < 3:
+                    raise ValueError("not yet")
+            return count
+    """, retries=5)
+    apps.function("hopeless", """
+        import landfast
+        def handler(event, context):
+            landfast.state().put("never", b"1")
+            raise KeyError("gone")
+    """, retries=1)
+    apps.workflow("flaky", 'steps = [{ function = "flaky", backoff_ms = 1 }]')
+    apps.workflow("hopeless", 'steps = ["flaky", { function = "hopeless", backoff_ms = 1 }, "first"]')
+    apps.deploy()
+    answer = apps.run("flaky")[1]
+    assert (answer["status"], answer["output"], apps.value("count")) == ("succeeded", 1, "1")
+    failed = apps.run("hopeless", query="?wait=30&id=h")[1]
+    assert failed["status"] == "failed", failed
+    assert failed["error"]["step"] == "hopeless" and failed["error"]["errorType"] == "KeyError"
+    assert apps.value("never") is None and apps.value("count") == "2"
+
+
+def code_that_is_a_workflow_calls_each_step_once(apps):
+    """W2: the code runs again, and finds what counts."""
+    apps.function("order", """
+        import landfast
+        runs = []
+        @landfast.step
+        def charge(amount):
+            state = landfast.state()
+            total = int(state.get("charged") or b"0") + amount
+            state.put("charged", str(total).encode())
+            return {"total": total}
+        @landfast.workflow
+        def handler(event, context):
+            runs.append(1)
+            first = charge(event["amount"])
+            shipped = landfast.call("first", {"n": 7})
+            second = charge(event["amount"])
+            if len(runs) < 3:
+                raise RuntimeError("the code dies here")
+            return {"runs": len(runs), "totals": [first["total"], second["total"]], "shipped": shipped["n"]}
+    """, retries=4)
+    apps.workflow("order", 'function = "order"')
+    apps.deploy()
+    answer = apps.run("order", {"amount": 5}, "?wait=30&id=o")[1]
+    assert answer["output"] == {"runs": 3, "totals": [5, 10], "shipped": 8}, answer
+    assert apps.value("charged") == "10"
+    steps = apps.ask("GET", "/v1/workflows/order/runs/o/steps").document["steps"]
+    assert [step["path"] for step in steps] == ["0/0", "0/1", "0/2", "0"]
+
+
+def an_atomic_run_counts_at_its_end_or_not_at_all(apps):
+    """W5."""
+    apps.function("seen", """
+        import landfast
+        def handler(event, context):
+            return {"first": landfast.state().get("first").decode()}
+    """, retries=0)
+    apps.function("fails", """
+        def handler(event, context):
+            raise ValueError("no")
+    """, retries=0)
+    apps.workflow("whole", 'steps = ["first", "seen"]\natomic = true')
+    apps.workflow("nothing", 'steps = ["first", "fails"]\natomic = true')
+    apps.deploy()
+    assert apps.run("nothing", {"n": 1})[1]["status"] == "failed"
+    assert apps.value("first") is None
+    assert apps.run("whole", {"n": 2})[1]["output"] == {"first": "2"}
+    assert apps.value("first") == "2"
+
+
+def a_cancelled_run_does_nothing_more(apps):
+    """W6, W7."""
+    apps.function("sleeps", """
+        import time
+        import landfast
+        def handler(event, context):
+            landfast.state().put("began", b"1")
+            landfast.externalize()
+            time.sleep(60)
+    """, retries=0, timeout_s=100)
+    apps.workflow("slow", 'steps = ["sleeps", "first"]')
+    apps.deploy()
+    status, answer = apps.run("slow", {"n": 1}, "?id=s")
+    assert (status, answer["status"]) == (202, "running")
+    waiting.until(lambda: apps.value("began") == "1", "the step to begin")
+    ended = apps.ask("DELETE", "/v1/workflows/slow/runs/s").document
+    assert ended["status"] == "cancelled"
+    assert apps.ask("GET", "/v1/workflows/slow/runs/s").document["status"] == "cancelled"
+    assert apps.value("first") is None
+
+
+def runs_go_on_after_a_kill_of_the_server(apps):
+    """W4: each step counts once, whenever the server dies."""
+    apps.function("adds", """
+        import landfast
+        def handler(event, context):
+            state = landfast.state()
+            total = int(state.get("total/" + event["run"]) or b"0") + 1
+            state.put("total/" + event["run"], str(total).encode())
+            return event
+    """, retries=0)
+    apps.workflow("sums", 'steps = ["adds", "adds", "adds", "adds"]')
+    apps.deploy()
+    names = [f"r{number}" for number in range(24)]
+    for round in range(4):
+        for name in names[6 * round:6 * round + 6]:
+            assert apps.run("sums", {"run": name}, f"?id={name}")[0] in (200, 202)
+        apps.server.kill()
+        apps.server.start()
+    for name in names:
+        found = apps.ask("GET", f"/v1/workflows/sums/runs/{name}?wait=30").document
+        assert found["status"] == "succeeded", found
+        assert apps.value(f"total%2F{name}") == "4", name
+
+
+def what_makes_no_sense_is_refused_by_name(apps):
+    apps.workflow("chain", 'steps = ["first"]')
+    apps.deploy()
+    
+    def refused(method, path, body=b""):
+        return apps.ask(method, path, body).document["type"]
+
+    assert refused("POST", "/v1/workflows/nobody/runs") == "no-such-workflow"
+    assert refused("GET", "/v1/workflows/chain/runs/nobody") == "no-such-run"
+    assert refused("DELETE", "/v1/workflows/chain/runs/nobody") == "no-such-run"
+    assert refused("POST", "/v1/workflows/chain/runs", b"{") == "invalid-request"
+    assert refused("POST", "/v1/workflows/chain/runs?id=" + "x" * 129) == "invalid-request"
+    assert refused("POST", "/v1/workflows/chain/runs?retries=2") == "invalid-request"
+    assert refused("GET", "/v1/workflows/chain/runs?status=done") == "invalid-request"
+    apps.workflow("wrong", 'steps = ["nobody"]')
+    answer = apps.command("functions", "deploy", str(apps.write()))
+    assert answer.returncode != 0 and "is no function of the application" in answer.stderr
