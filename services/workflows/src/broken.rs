@@ -9,8 +9,6 @@ pub enum Broken {
     ResultBeforeWrites,
     /// W3: what is answered is not waited for.
     AnswersBeforeDurable,
-    /// W4: a start does not look at what counts already.
-    ForgetsTheJournal,
-    /// W7: an attempt that has ended may write.
-    BelievesTheDead,
+    /// W2: what a step writes is committed under a name that no other attempt has.
+    NamesNoStep,
 }

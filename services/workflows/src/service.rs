@@ -22,7 +22,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use transactions::Engine;
 
 use crate::{
-    Broken, Error, FarStores, Options, Result,
+    Error, FarStores, Options, Result,
     homes::Homes,
     layout::RUN_ID_BYTES_MAX,
     records::{RunRow, Status},
@@ -265,11 +265,7 @@ impl Service {
             return Ok(());
         }
         let store = self.inner.homes.of(&row.workflow).await?;
-        let journal = if self.inner.options.breaks(Broken::ForgetsTheJournal) {
-            (BTreeMap::new(), ports::DurabilityPoint::DURABLE)
-        } else {
-            store.steps(&name, &id).await?
-        };
+        let journal = store.steps(&name, &id).await?;
         let run = Run::new(&self.inner, (name, id), row, store, journal);
         self.work(run);
         Ok(())

@@ -25,3 +25,4 @@ mod temporaries;
 mod transactions;
 mod undecided;
 mod watches;
+mod workflows;
