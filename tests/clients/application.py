@@ -94,6 +94,11 @@ class Application:
         answer = self.ask("GET", f"/v1/state/{key}")
         return answer.body.decode() if answer.status == 200 else None
 
+    def stored(self, workflow, key):
+        """The same of a workflow's state."""
+        answer = self.ask("GET", f"/v1/workflows/{workflow}/state/{key}")
+        return answer.body.decode() if answer.status == 200 else None
+
     def client(self):
         """A boto3 client that repeats nothing."""
         config = botocore.config.Config(retries={"total_max_attempts": 1}, read_timeout=COMMAND_SECONDS)

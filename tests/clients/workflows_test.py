@@ -1,8 +1,11 @@
 """Workflows of functions as real processes: chains and graphs, code that is a workflow, deaths, a far store."""
 
+import shutil
+
 import pytest
 
 import application
+import redis_server
 import waiting
 
 STEPS = """
@@ -212,3 +215,66 @@ def what_makes_no_sense_is_refused_by_name(apps):
     apps.workflow("wrong", 'steps = ["nobody"]')
     answer = apps.command("functions", "deploy", str(apps.write()))
     assert answer.returncode != 0 and "is no function of the application" in answer.stderr
+
+
+@pytest.fixture
+def far(tmp_path):
+    """A far store."""
+    redis = redis_server.Redis(tmp_path / "far").start()
+    yield redis
+    redis.stop()
+
+
+def what_a_run_came_to_is_shown_once_it_is_far(apps, far):
+    """W3: near goes on while the far store is away, and nobody hears of it."""
+    apps.workflow("chain", f'steps = ["first", "second"]\nfar = "{far.url}"')
+    apps.deploy()
+    assert apps.run("chain", {"n": 1})[1]["output"] == {"n": 20, "seen": "1"}
+    assert apps.stored("chain", "first") == "1" and apps.value("first") is None
+    far.stop()
+    status, answer = apps.run("chain", {"n": 2}, "?id=unseen")
+    assert status in (202, 503), answer
+    hidden = apps.ask("GET", "/v1/workflows/chain/runs/unseen?wait=1")
+    assert hidden.status == 503 or hidden.document["status"] == "running", hidden
+    far.start()
+    shown = apps.ask("GET", "/v1/workflows/chain/runs/unseen?wait=30").document
+    assert shown["status"] == "succeeded" and apps.stored("chain", "first") == "2"
+
+
+def a_kill_of_the_server_leaves_nothing_unsent(apps, far):
+    """W4, W5."""
+    apps.function("adds", """
+        import landfast
+        def handler(event, context):
+            state = landfast.state()
+            total = int(state.get(event) or b"0") + 1
+            state.put(event, str(total).encode())
+            return event
+    """, retries=0)
+    apps.workflow("sums", f'steps = ["adds", "adds", "adds"]\nfar = "{far.url}"')
+    apps.deploy()
+    names = [f"r{number}" for number in range(12)]
+    for round in range(3):
+        for name in names[4 * round:4 * round + 4]:
+            assert apps.run("sums", name, f"?id={name}")[0] in (200, 202)
+        apps.server.kill()
+        apps.server.start()
+    for name in names:
+        found = apps.ask("GET", f"/v1/workflows/sums/runs/{name}?wait=30").document
+        assert found["status"] == "succeeded" and apps.stored("sums", name) == "3", found
+
+
+def another_near_store_takes_over_what_is_far(apps, far):
+    """W-3: with its disk a server loses what was not externalized, and nothing else."""
+    apps.workflow("chain", f'steps = ["first", "second"]\nfar = "{far.url}"')
+    apps.deploy()
+    assert apps.run("chain", {"n": 3}, "?wait=30&id=a")[1]["status"] == "succeeded"
+    apps.server.kill()
+    shutil.rmtree(apps.server.directory / "data")
+    apps.server.start()
+    apps.deploy()
+    # The lease of the lost one has to run out.
+    found = waiting.until(lambda: apps.stored("chain", "second"), "what it wrote", 40)
+    assert found == "3"
+    assert apps.ask("GET", "/v1/workflows/chain/runs/a").document["status"] == "succeeded"
+    assert apps.run("chain", {"n": 4})[1]["output"]["seen"] == "4"

@@ -2,7 +2,7 @@
 //!
 //! All workflows of one far store share its range, so that they see what each other writes; each run has a lane of its own.
 
-use std::{collections::BTreeMap, fmt::Debug, sync::Arc};
+use std::{collections::BTreeMap, fmt::Debug, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -24,16 +24,25 @@ pub trait FarStores: Debug + Send + Sync {
     async fn open(&self, address: &str) -> ports::Result<SharedKeyValue>;
 }
 
+/// How long a caller waits for a range: one that another near store had is opened once its lease has run out.
+const OPEN_MAX: Duration = Duration::from_secs(5);
+
 /// All homes.
 #[derive(Debug)]
 pub(crate) struct Homes {
     near: Store,
+    ranges: Arc<Ranges>,
+}
+
+#[derive(Debug)]
+struct Ranges {
     near_rows: SharedKeyValue,
     far_stores: Arc<dyn FarStores>,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     options: Options,
-    ranges: Mutex<BTreeMap<String, Range>>,
+    /// Held while one of them is opened.
+    open: Mutex<BTreeMap<String, Range>>,
 }
 
 #[derive(Debug)]
@@ -53,7 +62,8 @@ impl Homes {
     ) -> Self {
         let near = Store::of_transactions(Arc::clone(&near_rows), engine, options);
         let options = options.clone();
-        Self { near, near_rows, far_stores, clock, entropy, options, ranges: Mutex::default() }
+        let ranges = Ranges { near_rows, far_stores, clock, entropy, options, open: Mutex::default() };
+        Self { near, ranges: Arc::new(ranges) }
     }
 
     /// Where a workflow without a far store lies.
@@ -65,12 +75,43 @@ impl Homes {
     pub(crate) async fn of(&self, workflow: &Workflow) -> Result<Store> {
         match &workflow.far {
             None => Ok(self.near.clone()),
-            Some(address) => self.in_range(address, workflow.synchrony).await,
+            Some(address) => self.in_range(address.clone(), workflow.synchrony).await,
         }
     }
 
-    async fn in_range(&self, address: &str, said: Said) -> Result<Store> {
-        let mut ranges = self.ranges.lock().await;
+    /// A store in a range. It goes on being opened if whoever asked does not wait for it.
+    async fn in_range(&self, address: String, said: Said) -> Result<Store> {
+        let ranges = Arc::clone(&self.ranges);
+        let asked = address.clone();
+        let opened = tokio::spawn(async move { ranges.store(&asked, said).await });
+        let unavailable = || ports::Error::unavailable(format!("open the far store {address}"));
+        tokio::select! {
+            biased;
+            opened = opened => opened.unwrap_or_else(|_| Err(unavailable().into())),
+            () = self.ranges.clock.sleep(OPEN_MAX) => Err(unavailable().into()),
+        }
+    }
+
+    /// How the far stores are, by address.
+    pub(crate) async fn health(&self) -> BTreeMap<String, Health> {
+        let ranges = self.ranges.open.lock().await;
+        ranges.iter().map(|(address, range)| (address.clone(), range.synchrony.health())).collect()
+    }
+
+    /// Gives the ranges back, drained, so that whoever is next does not wait.
+    pub(crate) async fn release(&self) {
+        let ranges = std::mem::take(&mut *self.ranges.open.lock().await);
+        for (address, range) in ranges {
+            if let Err(error) = range.synchrony.release().await {
+                tracing::warn!(%address, %error, "what is not far yet is sent by the next start");
+            }
+        }
+    }
+}
+
+impl Ranges {
+    async fn store(&self, address: &str, said: Said) -> Result<Store> {
+        let mut ranges = self.open.lock().await;
         // One that has ended, since its near store fell back, is opened anew.
         let is_open = ranges.get(address).is_some_and(|range| range.synchrony.health().ended.is_none());
         if !is_open {
@@ -102,21 +143,5 @@ impl Homes {
         };
         let options = synchrony::Options { mode, ..synchrony::Options::default() };
         Ok(Synchrony::open(stores, options, Arc::clone(&self.clock), Arc::clone(&self.entropy)).await?)
-    }
-
-    /// How the far stores are, by address.
-    pub(crate) async fn health(&self) -> BTreeMap<String, Health> {
-        let ranges = self.ranges.lock().await;
-        ranges.iter().map(|(address, range)| (address.clone(), range.synchrony.health())).collect()
-    }
-
-    /// Gives the ranges back, drained, so that whoever is next does not wait.
-    pub(crate) async fn release(&self) {
-        let ranges = std::mem::take(&mut *self.ranges.lock().await);
-        for (address, range) in ranges {
-            if let Err(error) = range.synchrony.release().await {
-                tracing::warn!(%address, %error, "what is not far yet is sent by the next start");
-            }
-        }
     }
 }

@@ -33,6 +33,10 @@ use crate::{
 
 /// Runs in one answer.
 const PAGE_RUNS: usize = 100;
+/// How long what is known of a run may take to be durable before nothing is said of it.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// The wait before it is looked again whether a run has been taken up.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// The wait before a run that stopped is taken up again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
@@ -316,29 +320,53 @@ impl Service {
         }
     }
 
-    /// A run, once what is said of it is durable (W3).
+    /// A run, once what is said of it is durable (W3). Errors: `Unavailable` if that takes too long.
     pub async fn run(&self, name: &str, id: &str) -> Result<RunView> {
-        let store = self.inner.store(name).await?;
-        let found = store.run(name, id).await?;
-        let (row, point) = found.ok_or_else(|| Error::NoSuchRun(id.to_owned()))?;
-        store.externalize(point).await?;
-        Ok(RunView::of(id.to_owned(), &row))
+        self.run_within(name, id, ANSWER_MAX).await
+    }
+
+    async fn run_within(&self, name: &str, id: &str, most: Duration) -> Result<RunView> {
+        let shown = async {
+            let store = self.inner.store(name).await?;
+            let found = store.run(name, id).await?;
+            let (row, point) = found.ok_or_else(|| Error::NoSuchRun(id.to_owned()))?;
+            store.externalize(point).await?;
+            Ok(RunView::of(id.to_owned(), &row))
+        };
+        tokio::select! {
+            biased;
+            shown = shown => shown,
+            () = self.inner.parts.clock.sleep(most) => {
+                Err(ports::Error::unavailable("show a run, of which not everything is durable yet").into())
+            }
+        }
     }
 
     /// The same once it has ended, or after `most`.
     pub async fn wait(&self, name: &str, id: &str, most: Duration) -> Result<RunView> {
-        let ended = {
-            let active = self.inner.active.lock();
-            active.get(&(name.to_owned(), id.to_owned())).map(|active| active.run.ended.subscribe())
-        };
-        if let Some(mut ended) = ended {
-            tokio::select! {
-                biased;
-                _ = ended.wait_for(|ended| *ended) => {}
-                () = self.inner.parts.clock.sleep(most) => {}
+        let until = self.inner.parts.clock.monotonic() + most;
+        let key = (name.to_owned(), id.to_owned());
+        loop {
+            let ended = self.inner.active.lock().get(&key).map(|active| active.run.ended.subscribe());
+            let is_under_way = ended.is_some();
+            let left = until.since(self.inner.parts.clock.monotonic());
+            if let Some(mut ended) = ended {
+                tokio::select! {
+                    biased;
+                    _ = ended.wait_for(|ended| *ended) => {}
+                    () = self.inner.parts.clock.sleep(left) => {}
+                }
+            }
+            let left = until.since(self.inner.parts.clock.monotonic());
+            let view = self.run_within(name, id, left.max(ANSWER_MAX)).await?;
+            if view.status != Status::Running || left.is_zero() {
+                return Ok(view);
+            }
+            if !is_under_way {
+                // It is just being taken up.
+                self.inner.parts.clock.sleep(LOOK_AGAIN.min(left)).await;
             }
         }
-        self.run(name, id).await
     }
 
     /// Some runs of a workflow behind `after`, in the order of their ids, and where to go on.
