@@ -54,6 +54,9 @@ enum Command {
     /// Deploy functions to a running server, run them, read what they print
     #[command(subcommand)]
     Functions(commands::functions::Command),
+    /// Run workflows of deployed functions, look at their runs, end them
+    #[command(subcommand)]
+    Workflows(commands::workflows::Command),
     /// Print a completion script for a shell
     Completions(commands::completions::Arguments),
 }
@@ -83,6 +86,7 @@ fn main() -> ExitCode {
         Command::Status(arguments) => commands::status::run(&arguments),
         Command::Doctor(arguments) => commands::doctor::run(arguments),
         Command::Functions(command) => commands::functions::run(&command),
+        Command::Workflows(command) => commands::workflows::run(&command),
         Command::Completions(arguments) => commands::completions::run::<Cli>(&arguments),
     };
     ended.unwrap_or_else(|error| {

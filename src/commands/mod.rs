@@ -6,6 +6,7 @@ pub(crate) mod functions;
 pub(crate) mod request;
 pub(crate) mod serve;
 pub(crate) mod status;
+pub(crate) mod workflows;
 
 use std::{
     io::{self, Write as _},

@@ -50,6 +50,27 @@ def boto3_invokes_a_python_function_and_reads_its_log(apps):
     assert len([line for line in apps.lines("echo") if line.startswith("printed")]) == 2
 
 
+def an_event_that_is_tried_again_on_a_warm_instance_finds_what_it_has_committed(apps):
+    """A3, T4: an id of a transaction is that of its place in its attempt."""
+    apps.function("pay", """
+        import os
+        import landfast
+        tries = []
+        def handler(event, context):
+            tries.append(os.getpid())
+            def add(t):
+                t.put("paid", str(int(t.get("paid") or b"0") + 1).encode())
+            landfast.transact(add)
+            landfast.transact(lambda t: t.put("tries", str(len(tries)).encode()), id=f"tries-{len(tries)}")
+            if len(tries) < 3:
+                raise RuntimeError("it fails after its commit")
+    """, retries=2)
+    apps.deploy()
+    apps.client().invoke(FunctionName="pay", InvocationType="Event", Payload=b"{}")
+    waiting.until(lambda: apps.value("tries") == "3", "the third attempt, on the same instance")
+    assert apps.value("paid") == "1"
+
+
 def what_cannot_be_invoked_is_refused_in_lambdas_words(apps):
     apps.function("echo", ECHO)
     apps.deploy()

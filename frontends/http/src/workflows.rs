@@ -36,10 +36,36 @@ const WAIT_MAX: Duration = Duration::from_mins(15);
 
 pub(crate) fn routes() -> Router<Arc<Backend>> {
     Router::new()
+        .route("/v1/workflows", get(workflows))
         .route("/v1/workflows/{name}/runs", get(list).post(begin))
         .route("/v1/workflows/{name}/runs/{run}", get(show).delete(cancel))
         .route("/v1/workflows/{name}/runs/{run}/steps", get(steps))
         .route("/v1/workflows/{name}/state/{key}", get(read))
+}
+
+#[derive(Serialize)]
+struct Workflows {
+    workflows: Vec<Listed>,
+}
+
+#[derive(Serialize)]
+struct Listed {
+    name: String,
+    functions: Vec<String>,
+    far: Option<String>,
+}
+
+async fn workflows(State(backend): State<Arc<Backend>>) -> Answer {
+    let deployed = backend.workflows()?.deployed().into_iter();
+    let workflows = deployed.map(|(name, workflow)| {
+        let functions = workflow.functions().into_iter().map(str::to_owned).collect();
+        // Without what is for the far store alone.
+        let far = workflow.far.as_deref();
+        let far = far.map(|far| far.rsplit_once('@').map_or(far, |(_, place)| place).to_owned());
+        Listed { name, functions, far }
+    });
+    let workflows = Workflows { workflows: workflows.collect() };
+    Ok(json(serde_json::to_vec(&workflows).expect("strings always serialise")))
 }
 
 impl From<Error> for Problem {

@@ -206,6 +206,11 @@ impl Service {
         Ok(())
     }
 
+    /// The deployed workflows, by name.
+    pub fn deployed(&self) -> BTreeMap<String, Arc<Workflow>> {
+        self.inner.parts.runner.workflows()
+    }
+
     /// Begins a run (W1); returns its id once it is ordered. None given: one is made up.
     ///
     /// Errors: `NoSuchWorkflow`, `Invalid`, `TooLarge`, `TooManyRuns`, `Port`, `State`.

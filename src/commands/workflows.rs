@@ -1,0 +1,276 @@
+//! `landfast workflows`: running workflows on a running server, looking at their runs, ending them.
+
+mod timeline;
+
+use std::{
+    fmt::Write as _,
+    fs,
+    io::{self, Read as _},
+    path::PathBuf,
+    process::ExitCode,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::request::{Request, Target};
+use timeline::{Step, Timeline};
+
+/// How long a run is waited for at the most, in seconds.
+const WAIT_S_MAX: u64 = 900;
+/// How long the answer may take beyond that.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+
+/// What to do with workflows.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a workflow and print what it comes to; exits 1 if it fails
+    Run(Run),
+    /// List the runs of a workflow, or the workflows
+    List(List),
+    /// Show a run with its steps
+    Show(Show),
+    /// End a run; what its steps had written stays
+    Cancel(Cancel),
+}
+
+/// What to run.
+#[derive(Debug, Args)]
+pub(crate) struct Run {
+    #[command(flatten)]
+    target: Target,
+    /// The workflow
+    name: String,
+    /// What it is given; `-` reads it from stdin
+    #[arg(long, value_name = "JSON", default_value = "null")]
+    input: String,
+    /// A name for the run: the same name is the same run
+    #[arg(long)]
+    id: Option<String>,
+    /// How long to wait for its end
+    #[arg(long, value_name = "SECONDS", default_value_t = WAIT_S_MAX)]
+    wait: u64,
+    /// Show when each step ran, and when the answer was durable, on stderr
+    #[arg(long)]
+    timeline: bool,
+    /// Draw that into a file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Print the server's JSON as it is
+    #[arg(long)]
+    json: bool,
+}
+
+/// What to list.
+#[derive(Debug, Args)]
+pub(crate) struct List {
+    #[command(flatten)]
+    target: Target,
+    /// The workflow; without it the workflows are listed
+    name: Option<String>,
+    /// Those of this status: running, succeeded, failed or cancelled
+    #[arg(long)]
+    status: Option<String>,
+    /// Print one JSON object per line
+    #[arg(long)]
+    json: bool,
+}
+
+/// Which run.
+#[derive(Debug, Args)]
+pub(crate) struct Show {
+    #[command(flatten)]
+    target: Target,
+    /// The workflow
+    name: String,
+    /// The run
+    run: String,
+    /// Draw its timeline into a file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+/// Which run.
+#[derive(Debug, Args)]
+pub(crate) struct Cancel {
+    #[command(flatten)]
+    target: Target,
+    /// The workflow
+    name: String,
+    /// The run
+    run: String,
+}
+
+/// A run, as the server says.
+#[derive(Debug, Deserialize)]
+struct Shown {
+    run: String,
+    status: String,
+    output: Option<Box<RawValue>>,
+    error: Option<Box<RawValue>>,
+    began_ms: u64,
+    ended_ms: Option<u64>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Runs {
+    runs: Vec<Box<RawValue>>,
+    next: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Steps {
+    steps: Vec<Step>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Workflows {
+    workflows: Vec<Listed>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Listed {
+    name: String,
+    functions: Vec<String>,
+    far: Option<String>,
+}
+
+/// Runs the command.
+pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Run(run) => run.run(),
+        Command::List(list) => list.run(),
+        Command::Show(show) => show.run(),
+        Command::Cancel(cancel) => cancel.run(),
+    }
+}
+
+fn segment(name: &str) -> String {
+    utf8_percent_encode(name, NON_ALPHANUMERIC).to_string()
+}
+
+fn path_of(name: &str, run: &str) -> String {
+    format!("/v1/workflows/{}/runs/{}", segment(name), segment(run))
+}
+
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+fn timeline(target: &Target, name: &str, shown: &Shown, durable_ms: Option<u64>) -> anyhow::Result<Timeline> {
+    let body = target.get(&format!("{}/steps", path_of(name, &shown.run)))?;
+    let Steps { steps } = serde_json::from_str(&body).context("the answer is not a list of steps")?;
+    let Shown { began_ms, ended_ms, .. } = *shown;
+    Ok(Timeline { name: format!("{name} {}", shown.run), began_ms, ended_ms, durable_ms, steps })
+}
+
+impl Run {
+    fn run(&self) -> anyhow::Result<ExitCode> {
+        let mut input = Vec::from(self.input.as_bytes());
+        if self.input == "-" {
+            input.clear();
+            io::stdin().read_to_end(&mut input).context("stdin cannot be read")?;
+        }
+        let wait = self.wait.min(WAIT_S_MAX);
+        let mut path = format!("/v1/workflows/{}/runs?wait={wait}", segment(&self.name));
+        if let Some(id) = &self.id {
+            write!(path, "&id={}", segment(id))?;
+        }
+        let wait_max = Duration::from_secs(wait) + ANSWER_MAX;
+        let request = Request { method: "POST", path: &path, headers: &[], body: &input, wait_max };
+        let answer = self.target.ask(&request)?.accepted(&self.target, &path)?;
+        let durable_ms = now_ms();
+        let shown: Shown = serde_json::from_slice(&answer.body).context("the answer is not a run")?;
+        if self.timeline || self.svg.is_some() {
+            let timeline = timeline(&self.target, &self.name, &shown, Some(durable_ms))?;
+            if self.timeline {
+                eprint!("{}", timeline.text()?);
+            }
+            if let Some(file) = &self.svg {
+                fs::write(file, timeline.svg()?).with_context(|| format!("write {}", file.display()))?;
+            }
+        }
+        let text = match (&shown.output, &shown.error) {
+            _ if self.json => String::from_utf8_lossy(&answer.body).into_owned(),
+            (Some(output), _) => output.get().to_owned(),
+            (_, Some(error)) => error.get().to_owned(),
+            _ => format!("{} {}", shown.run, shown.status),
+        };
+        super::print(&format!("{text}\n"))?;
+        let is_bad = matches!(shown.status.as_str(), "failed" | "cancelled");
+        Ok(if is_bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    }
+}
+
+impl List {
+    fn run(&self) -> anyhow::Result<ExitCode> {
+        let Some(name) = &self.name else { return self.workflows() };
+        let mut after = None::<String>;
+        loop {
+            let mut path = format!("/v1/workflows/{}/runs?", segment(name));
+            for (parameter, value) in [("status", &self.status), ("after", &after)] {
+                if let Some(value) = value {
+                    write!(path, "{parameter}={}&", segment(value))?;
+                }
+            }
+            let body = self.target.get(path.trim_end_matches(['&', '?']))?;
+            let Runs { runs, next } =
+                serde_json::from_str(&body).context("the answer is not a list of runs")?;
+            for run in runs {
+                super::print(&if self.json { format!("{run}\n") } else { line(&run)? })?;
+            }
+            match next {
+                Some(next) => after = Some(next),
+                None => return Ok(ExitCode::SUCCESS),
+            }
+        }
+    }
+
+    fn workflows(&self) -> anyhow::Result<ExitCode> {
+        let body = self.target.get("/v1/workflows")?;
+        if self.json {
+            return super::print(&format!("{body}\n"));
+        }
+        let Workflows { workflows } =
+            serde_json::from_str(&body).context("the answer is not a list of workflows")?;
+        let mut text = String::new();
+        for Listed { name, functions, far } in workflows {
+            writeln!(text, "{name:<24} {:<48} {}", functions.join(" "), far.unwrap_or_default())?;
+        }
+        super::print(&text)
+    }
+}
+
+/// A run in one line.
+fn line(run: &RawValue) -> anyhow::Result<String> {
+    let shown: Shown = serde_json::from_str(run.get()).context("the answer is not a run")?;
+    let took = shown.ended_ms.map(|ended| format!("{} ms", ended.saturating_sub(shown.began_ms)));
+    Ok(format!("{:<34} {:<10} {}\n", shown.run, shown.status, took.unwrap_or_default()))
+}
+
+impl Show {
+    fn run(&self) -> anyhow::Result<ExitCode> {
+        let body = self.target.get(&path_of(&self.name, &self.run))?;
+        let shown: Shown = serde_json::from_str(&body).context("the answer is not a run")?;
+        let timeline = timeline(&self.target, &self.name, &shown, None)?;
+        if let Some(file) = &self.svg {
+            fs::write(file, timeline.svg()?).with_context(|| format!("write {}", file.display()))?;
+        }
+        let came_to = shown.output.as_ref().or(shown.error.as_ref()).map_or("", |came_to| came_to.get());
+        super::print(&format!("{} {}\n{}{came_to}\n", shown.run, shown.status, timeline.text()?))
+    }
+}
+
+impl Cancel {
+    fn run(&self) -> anyhow::Result<ExitCode> {
+        let path = path_of(&self.name, &self.run);
+        let request = Request { method: "DELETE", wait_max: ANSWER_MAX, ..Request::get(&path) };
+        let answer = self.target.ask(&request)?.accepted(&self.target, &path)?;
+        let shown: Shown = serde_json::from_slice(&answer.body).context("the answer is not a run")?;
+        super::print(&format!("{} {}\n", shown.run, shown.status))
+    }
+}

@@ -1,0 +1,154 @@
+//! When the steps of a run ran, in letters and as a picture.
+
+use std::fmt::{self, Write as _};
+
+use serde::Deserialize;
+
+/// How wide the bars are, in letters.
+const COLUMNS: u64 = 48;
+/// How wide they are drawn, and a row is high.
+const WIDTH: u64 = 640;
+const ROW: u64 = 26;
+/// Where they begin.
+const LEFT: u64 = 200;
+
+/// A step that counts.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Step {
+    pub(crate) path: String,
+    pub(crate) function: String,
+    pub(crate) tries: u32,
+    pub(crate) began_ms: u64,
+    pub(crate) ended_ms: u64,
+}
+
+/// A run.
+#[derive(Debug)]
+pub(crate) struct Timeline {
+    pub(crate) name: String,
+    pub(crate) began_ms: u64,
+    pub(crate) ended_ms: Option<u64>,
+    /// When its output was here: then all of it is durable.
+    pub(crate) durable_ms: Option<u64>,
+    pub(crate) steps: Vec<Step>,
+}
+
+/// A bar: what it is called, where it begins and ends, and whether it is the wait for what is durable.
+struct Bar {
+    name: String,
+    from_ms: u64,
+    until_ms: u64,
+    is_barrier: bool,
+}
+
+impl Timeline {
+    fn bars(&self) -> Vec<Bar> {
+        let since = |at: u64| at.saturating_sub(self.began_ms);
+        let mut bars: Vec<Bar> = self
+            .steps
+            .iter()
+            .map(|step| {
+                let tries = if step.tries > 1 { format!(" (try {})", step.tries) } else { String::new() };
+                let name = format!("{} {}{tries}", step.path, step.function);
+                Bar { name, from_ms: since(step.began_ms), until_ms: since(step.ended_ms), is_barrier: false }
+            })
+            .collect();
+        if let (Some(ended), Some(durable)) = (self.ended_ms, self.durable_ms) {
+            let (from_ms, until_ms) = (since(ended), since(durable.max(ended)));
+            bars.push(Bar { name: "until durable".to_owned(), from_ms, until_ms, is_barrier: true });
+        }
+        bars
+    }
+
+    fn longest(bars: &[Bar]) -> u64 {
+        bars.iter().map(|bar| bar.until_ms).max().unwrap_or(0).max(1)
+    }
+
+    /// A line for each step.
+    pub(crate) fn text(&self) -> Result<String, fmt::Error> {
+        let bars = self.bars();
+        let longest = Self::longest(&bars);
+        let mut text = String::new();
+        for bar in &bars {
+            let (from, until) = (bar.from_ms * COLUMNS / longest, bar.until_ms * COLUMNS / longest);
+            let drawn = if bar.is_barrier { "░" } else { "█" }.repeat((until - from).max(1) as usize);
+            let before = " ".repeat(from.min(COLUMNS - 1) as usize);
+            writeln!(text, "{:<26.26} {before}{drawn}  {} ms", bar.name, bar.until_ms - bar.from_ms)?;
+        }
+        Ok(text)
+    }
+
+    /// A picture.
+    pub(crate) fn svg(&self) -> Result<String, fmt::Error> {
+        let bars = self.bars();
+        let longest = Self::longest(&bars);
+        let (width, height) = (LEFT + WIDTH + 100, ROW * (bars.len() as u64 + 2));
+        let mut svg = String::new();
+        writeln!(
+            svg,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"13\">"
+        )?;
+        writeln!(svg, "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>")?;
+        writeln!(svg, "<text x=\"8\" y=\"18\" font-weight=\"bold\">{}</text>", escaped(&self.name))?;
+        for (row, bar) in (1..).zip(&bars) {
+            let y = row * ROW;
+            let (x, end) = (LEFT + bar.from_ms * WIDTH / longest, LEFT + bar.until_ms * WIDTH / longest);
+            let color = if bar.is_barrier { "#f0b429" } else { "#2f6f9f" };
+            writeln!(svg, "<text x=\"8\" y=\"{}\">{}</text>", y + 17, escaped(&bar.name))?;
+            let drawn = (end - x).max(2);
+            writeln!(
+                svg,
+                "<rect x=\"{x}\" y=\"{}\" width=\"{drawn}\" height=\"{}\" fill=\"{color}\"/>",
+                y + 4,
+                ROW - 8
+            )?;
+            let took = bar.until_ms - bar.from_ms;
+            writeln!(svg, "<text x=\"{}\" y=\"{}\" fill=\"#555\">{took} ms</text>", x + drawn + 6, y + 17)?;
+        }
+        writeln!(svg, "</svg>")?;
+        Ok(svg)
+    }
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn timeline() -> Timeline {
+        let step = |path: &str, began_ms, ended_ms| Step {
+            path: path.to_owned(),
+            function: "f<g>".to_owned(),
+            tries: 2,
+            began_ms,
+            ended_ms,
+        };
+        Timeline {
+            name: "w run".to_owned(),
+            began_ms: 1_000,
+            ended_ms: Some(1_050),
+            durable_ms: Some(1_100),
+            steps: vec![step("0", 1_000, 1_020), step("1", 1_020, 1_050)],
+        }
+    }
+
+    #[test]
+    fn bars_lie_where_their_steps_ran() {
+        let text = timeline().text().expect("text");
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].starts_with("0 f<g> (try 2)") && lines[0].ends_with("20 ms"), "{text}");
+        assert_eq!(lines[2].chars().filter(|letter| *letter == '░').count(), 24, "{text}");
+    }
+
+    #[test]
+    fn a_picture_is_xml_whatever_steps_are_called() {
+        let svg = timeline().svg().expect("text");
+        assert!(svg.contains("f&lt;g&gt;") && !svg.contains("f<g>"));
+        assert_eq!(svg.matches("<rect").count(), 4);
+        let nothing = Timeline { steps: Vec::new(), ended_ms: None, durable_ms: None, ..timeline() };
+        assert!(nothing.text().expect("text").is_empty() && nothing.svg().is_ok());
+    }
+}
