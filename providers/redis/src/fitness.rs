@@ -180,7 +180,8 @@ impl Info {
             return Some("it is a replica".to_owned());
         }
         let policy = self.text("maxmemory_policy");
-        (self.number("maxmemory") > 0 && policy != "noeviction").then(|| {
+        // Whatever the limit is now: it may be set while the server runs.
+        (!policy.is_empty() && policy != "noeviction").then(|| {
             format!("it evicts keys when memory is short (`maxmemory-policy {policy}`); set `noeviction`")
         })
     }
@@ -205,6 +206,7 @@ mod tests {
             &[("redis_version", "6.2.14")][..],
             &[("role", "slave")],
             &[("maxmemory", "1000000"), ("maxmemory_policy", "allkeys-lru")],
+            &[("maxmemory_policy", "allkeys-lru")],
         ] {
             assert!(info(change).refusal().is_some(), "{change:?}");
         }

@@ -92,6 +92,8 @@ impl Core {
         seen: Option<u64>,
     ) -> Result<Arc<CommitRecord>> {
         let mut delays = Store::delays();
+        let asked = self.clock.monotonic();
+        let mut is_said = false;
         loop {
             let answered = match node.sequencer() {
                 Some(sequencer) => self.decide_here(node, sequencer, wish, writes, seen).await,
@@ -107,7 +109,14 @@ impl Core {
                 Err(error @ (Error::NoRoom | Error::Corrupt(_))) if node.sequencer().is_some() => {
                     return Err(error);
                 }
-                Err(error) => tracing::debug!(%error, "the sequencer is asked again"),
+                Err(error) => {
+                    let is_long = self.clock.monotonic().since(asked) >= self.config.commit_answer_timeout;
+                    if is_long && !std::mem::replace(&mut is_said, true) {
+                        let sequencer = node.followed.writer().unwrap_or_default().0;
+                        tracing::warn!(%error, sequencer, "no commit goes on here: the node that orders them does not answer; is its address right?");
+                    }
+                    tracing::debug!(%error, "the sequencer is asked again");
+                }
             }
             node.store.standing()?;
             if let Some(known) = self.look_for(node, wish).await? {
