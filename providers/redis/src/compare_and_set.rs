@@ -8,6 +8,7 @@
 //! - *A second round trip.* The first attempt does not read: it evaluates over what this process last saw of the
 //!   item, else over an absent one, and the script answers a wrong guess with what is there. So whoever creates, and
 //!   whoever changes what he changed last, needs one round trip; whoever changes what he never saw needs two.
+//! - *Waiting for what nobody changes.* An item that is only compared takes no turn: transactions that check one row go side by side.
 //! - *Starving under contention.* Updates of one item take turns in this process, first come first served, and each
 //!   hands the item on to the next: 64 writers of one counter lose no attempt to each other. Only other processes
 //!   can make an attempt fail, at most one each per round.
@@ -62,12 +63,14 @@ pub(crate) struct Place {
     pub(crate) index: Bytes,
     /// What the index knows it by.
     pub(crate) sort: Bytes,
+    /// Whether it is compared and never set: then nobody has to wait for his turn.
+    pub(crate) is_only_compared: bool,
 }
 
 impl Place {
     /// A key that no index knows.
     pub(crate) fn apart(name: Bytes) -> Self {
-        Self { index: name.clone(), name, sort: Bytes::new() }
+        Self { index: name.clone(), name, sort: Bytes::new(), is_only_compared: false }
     }
 }
 
@@ -97,16 +100,23 @@ pub(crate) struct Decision<T> {
 /// What a place last held, as far as whoever had the turn before remembers.
 type Recent = Option<(Bytes, Bytes)>;
 
+/// One turn, and what is guessed of the places that take it.
+#[derive(Debug, Default)]
+struct Turn {
+    turn: Mutex<()>,
+    recent: parking_lot::Mutex<Recent>,
+}
+
 /// The turns of this process.
 #[derive(Debug)]
 pub(crate) struct Turns {
-    turns: Vec<Mutex<Recent>>,
+    turns: Vec<Turn>,
     hasher: RandomState,
 }
 
 impl Default for Turns {
     fn default() -> Self {
-        Self { turns: (0..TURNS).map(|_| Mutex::default()).collect(), hasher: RandomState::new() }
+        Self { turns: (0..TURNS).map(|_| Turn::default()).collect(), hasher: RandomState::new() }
     }
 }
 
@@ -115,45 +125,49 @@ impl Turns {
         self.hasher.hash_one(&place.name) as usize % TURNS
     }
 
-    /// Takes the turns of all places, in the one order that everybody takes them in.
-    async fn take(&self, places: &[Place]) -> Taken<'_> {
-        let mut wanted: Vec<usize> = places.iter().map(|place| self.of(place)).collect();
+    /// Takes the turns of all places that may be set, in the one order that everybody takes them in.
+    async fn take(&self, places: &[Place]) -> Vec<MutexGuard<'_, ()>> {
+        let set = places.iter().filter(|place| !place.is_only_compared);
+        let mut wanted: Vec<usize> = set.map(|place| self.of(place)).collect();
         wanted.sort_unstable();
         wanted.dedup();
         let mut taken = Vec::with_capacity(wanted.len());
         for turn in wanted {
-            taken.push((turn, self.turns[turn].lock().await));
+            taken.push(self.turns[turn].turn.lock().await);
         }
-        Taken { turns: self, taken }
-    }
-}
-
-/// Turns that are taken.
-struct Taken<'turns> {
-    turns: &'turns Turns,
-    taken: Vec<(usize, MutexGuard<'turns, Recent>)>,
-}
-
-impl Taken<'_> {
-    fn recent(&mut self, place: &Place) -> &mut Recent {
-        let turn = self.turns.of(place);
-        let found = self.taken.binary_search_by_key(&turn, |(taken, _)| *taken);
-        &mut self.taken[found.expect("the turn of every place is taken")].1
+        taken
     }
 
-    fn guess(&mut self, place: &Place) -> Bytes {
-        match self.recent(place) {
+    fn recent(&self, place: &Place) -> parking_lot::MutexGuard<'_, Recent> {
+        self.turns[self.of(place)].recent.lock()
+    }
+
+    fn guess(&self, place: &Place) -> Bytes {
+        match &*self.recent(place) {
             Some((name, bytes)) if *name == place.name => bytes.clone(),
             _ => Bytes::new(),
         }
     }
 
-    fn remember(&mut self, place: &Place, bytes: Bytes) {
+    fn remember(&self, place: &Place, bytes: Bytes) {
         *self.recent(place) = (bytes.len() <= REMEMBERED_BYTES_MAX).then(|| (place.name.clone(), bytes));
     }
 
-    fn forget(&mut self) {
-        self.taken.iter_mut().for_each(|(_, recent)| **recent = None);
+    /// Nothing is known of these places any more.
+    fn forget(&self, places: &[Place]) {
+        for place in places {
+            *self.recent(place) = None;
+        }
+    }
+
+    /// `place` was `present`, and has become what `todo` says.
+    fn remember_done(&self, place: &Place, present: &Bytes, todo: &Todo) {
+        match todo {
+            Todo::Check => self.remember(place, present.clone()),
+            Todo::Enter(bytes) | Todo::Set(bytes) => self.remember(place, bytes.clone()),
+            // It goes away by itself, and then nothing is what to expect.
+            Todo::Tombstone(..) | Todo::Delete => *self.recent(place) = None,
+        }
     }
 }
 
@@ -167,8 +181,8 @@ pub(crate) async fn settle<T>(
     attempted: &(dyn Fn() -> String + Sync),
     decide: impl Fn(&[Bytes]) -> Result<Decision<T>>,
 ) -> Result<(T, DurabilityPoint)> {
-    let mut taken = turns.take(places).await;
-    let mut present: Vec<Bytes> = places.iter().map(|place| taken.guess(place)).collect();
+    let _taken = turns.take(places).await;
+    let mut present: Vec<Bytes> = places.iter().map(|place| turns.guess(place)).collect();
     let mut known_at = None;
     for attempt in 0..ATTEMPTS_MAX {
         let decided = decide(&present);
@@ -180,14 +194,14 @@ pub(crate) async fn settle<T>(
         let effect = if changes { Effect::Changes } else { Effect::Reads };
         match apply(servers, places, &present, todo, effect).await {
             Ok((point, None)) => {
-                for (place, todo) in places.iter().zip(todo) {
-                    taken.remember_done(place, todo);
+                for (number, (place, present)) in places.iter().zip(&present).enumerate() {
+                    turns.remember_done(place, present, todo.get(number).unwrap_or(&Todo::Check));
                 }
                 return decided.map(|decision| (decision.answer, point));
             }
             Ok((point, Some(found))) => (present, known_at) = (found, Some(point)),
             Err(failure) => {
-                taken.forget();
+                turns.forget(places);
                 return Err(failure.into_error(effect, attempted()));
             }
         }
@@ -196,17 +210,6 @@ pub(crate) async fn settle<T>(
         }
     }
     Err(Error::unavailable(attempted()).caused_by("others were faster every time"))
-}
-
-impl Taken<'_> {
-    fn remember_done(&mut self, place: &Place, todo: &Todo) {
-        match todo {
-            Todo::Check => {}
-            Todo::Enter(bytes) | Todo::Set(bytes) => self.remember(place, bytes.clone()),
-            // It goes away by itself, and then nothing is what to expect.
-            Todo::Tombstone(..) | Todo::Delete => *self.recent(place) = None,
-        }
-    }
 }
 
 /// Longer with each attempt, and never the same for two who keep meeting.

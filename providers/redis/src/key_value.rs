@@ -79,7 +79,11 @@ impl KeyValue for Store {
 
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
         check_limits(&updates, &self.key_value_limits)?;
-        let places: Vec<Place> = updates.iter().map(|update| self.place(&update.key)).collect();
+        let place = |update: &Update| Place {
+            is_only_compared: update.change == Change::Keep,
+            ..self.place(&update.key)
+        };
+        let places: Vec<Place> = updates.iter().map(place).collect();
         if places.is_empty() {
             let receipt = Receipt { point: self.servers.point(), cost: Cost::default() };
             return Ok(Transacted::Done { items: Vec::new(), receipt });
@@ -134,7 +138,8 @@ impl Store {
     }
 
     fn place(&self, key: &Key) -> Place {
-        Place { name: self.names.item(key), index: self.names.index(key.partition()), sort: key.sort() }
+        let (name, index, sort) = (self.names.item(key), self.names.index(key.partition()), key.sort());
+        Place { name, index, sort, is_only_compared: false }
     }
 
     fn decide_one(&self, present: &Bytes, update: &Update) -> Result<Decision<(Outcome, Cost)>> {

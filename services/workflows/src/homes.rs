@@ -24,6 +24,8 @@ pub trait FarStores: Debug + Send + Sync {
     async fn open(&self, address: &str) -> ports::Result<SharedKeyValue>;
 }
 
+/// How long a write waits for others to travel with it: about what a short run takes, whose end then sends all of it at once.
+const LINGER: Duration = Duration::from_millis(10);
 /// How long a caller waits for a range: one that another near store had is opened once its lease has run out.
 const OPEN_MAX: Duration = Duration::from_secs(5);
 
@@ -141,7 +143,7 @@ impl Ranges {
             Said::Serial => Mode::Serial,
             Said::Sync => Mode::Sync,
         };
-        let options = synchrony::Options { mode, ..synchrony::Options::default() };
+        let options = synchrony::Options { mode, linger: LINGER, ..synchrony::Options::default() };
         Ok(Synchrony::open(stores, options, Arc::clone(&self.clock), Arc::clone(&self.entropy)).await?)
     }
 }

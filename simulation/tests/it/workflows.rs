@@ -116,7 +116,7 @@ struct Process {
 
 impl Process {
     /// None: it died before it served.
-    async fn boot(world: &World, life: &Life, broken: Option<Broken>, rng: Rng) -> Option<Self> {
+    async fn boot(world: &World, life: &Life, options: Options, rng: Rng) -> Option<Self> {
         let key_value: SharedKeyValue = Arc::new(MortalKeyValue::new(world.key_value(), life.clone()));
         let (clock, entropy) = (world.clock(), world.entropy());
         let parts = TransactionParts {
@@ -141,7 +141,7 @@ impl Process {
             entropy,
         };
         let backoff = Duration::from_millis(1);
-        let service = Service::new(parts, Options { broken, backoff, ..Options::default() });
+        let service = Service::new(parts, Options { backoff, ..options });
         code.service.set(service.clone()).expect("once");
         let starting = async {
             while engine.start().await.is_err() || service.start().await.is_err() {
@@ -171,6 +171,7 @@ async fn play(seed: u64, broken: Option<Broken>) -> Result<(), String> {
     let world = World::new(seed);
     let mut rng = Rng::with_seed(seed);
     let mut shown: BTreeMap<String, Bytes> = BTreeMap::new();
+    let options = Options { broken, ..Options::default() };
     for death in 0..=DEATHS {
         let life = Life::default();
         let is_last = death == DEATHS;
@@ -178,7 +179,7 @@ async fn play(seed: u64, broken: Option<Broken>) -> Result<(), String> {
             let side = if rng.bool() { Side::Before } else { Side::After };
             life.ends_after(rng.u64(..CALLS_MAX), side);
         }
-        let process = Process::boot(&world, &life, broken, rng.fork()).await;
+        let process = Process::boot(&world, &life, options.clone(), rng.fork()).await;
         if let Some(process) = process {
             let looked = tokio::select! {
                 biased;
@@ -266,4 +267,27 @@ fn steps_without_names_are_caught() {
 #[test]
 fn answering_before_it_is_durable_is_caught() {
     is_caught(Broken::AnswersBeforeDurable, "lost");
+}
+
+/// W8.
+#[test]
+fn runs_that_ended_long_ago_go_and_so_do_too_many() {
+    let kept = |options: Options, pause: Duration| {
+        simulated::run(async {
+            let (world, life) = (World::new(1), Life::default());
+            let process = Process::boot(&world, &life, options, Rng::with_seed(1)).await.expect("it lives");
+            for run in ["a", "b", "c"] {
+                process.service.begin("counts", Some(run), Bytes::from("\"x\"")).await.expect("begun");
+                process.service.wait("counts", run, Duration::from_mins(5)).await.expect("it ends");
+                tokio::time::sleep(pause).await;
+            }
+            let (runs, _) = process.service.runs("counts", None, None).await.expect("listed");
+            process.end().await;
+            runs.into_iter().map(|run| run.run).collect::<Vec<_>>()
+        })
+    };
+    let (minutes, days) = (Duration::from_mins(2), Duration::from_hours(5 * 24));
+    assert_eq!(kept(Options::default(), minutes), ["a", "b", "c"]);
+    assert_eq!(kept(Options { finished_max: 1, ..Options::default() }, minutes), ["c"]);
+    assert_eq!(kept(Options::default(), days), ["b", "c"]);
 }
