@@ -81,7 +81,7 @@ impl Stream {
             return None;
         }
         let run = self.run_from(id, lane, first);
-        if run == 0 {
+        if run == 0 || self.waits_for_its_end(lane, first, run, now) {
             return None;
         }
         Some(self.depart(id, first, run))
@@ -94,6 +94,17 @@ impl Stream {
             || lane.urgent >= sequence
             || lane.bytes >= self.options.linger_bytes_max
             || now.since(since) >= self.options.linger
+    }
+
+    /// Whether somebody waits for what comes next, too, and only the near store keeps that back: it takes a moment, and to leave
+    /// without it another round trip. Not for long, since there may always be more.
+    fn waits_for_its_end(&self, lane: &Lane, first: usize, run: usize, now: Monotonic) -> bool {
+        let Some(next) = lane.records.get(first + run) else { return false };
+        self.options.mode == Mode::External
+            && next.stage == Stage::Queued
+            && next.record.position > self.near_durable
+            && next.record.place.sequence <= lane.urgent
+            && now.since(lane.records[first].since) < 2 * self.options.linger
     }
 
     /// How many records from `first` on may leave together.
@@ -146,8 +157,10 @@ impl Stream {
         let moment = |lane: &Lane| {
             let queued = lane.records.iter().find(|pending| pending.stage == Stage::Queued)?;
             let lingers = queued.since + self.options.linger;
+            // The longest that it waits for what is not near-durable.
+            let leaves = lingers + self.options.linger;
             let rests = lane.retry.as_ref().map(|(until, _)| *until);
-            [Some(lingers), rests].into_iter().flatten().filter(|moment| *moment > now).min()
+            [Some(lingers), Some(leaves), rests].into_iter().flatten().filter(|moment| *moment > now).min()
         };
         self.lanes.values().filter(|lane| lane.poison.is_none()).filter_map(moment).min()
     }
