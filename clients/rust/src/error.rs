@@ -47,6 +47,12 @@ pub enum ErrorKind {
     InvalidRequest,
     /// A serializable transaction stays within the keyspaces of one sequencer.
     SeveralSequencers,
+    /// No workflow of this name is deployed, or it has no such run.
+    NoSuchWorkflow,
+    /// The attempt of a workflow's step that asked has ended.
+    AttemptEnded,
+    /// As many runs of workflows are under way as the server bears.
+    TooManyRuns,
     /// The server does not take this request from here: token, host, origin or path.
     Refused,
     /// The answer is not one that Landfast gives. Is something else listening there?
@@ -157,6 +163,9 @@ impl ErrorKind {
             Self::Corrupt => "Stop using this key, look into the server's log, and report it.",
             Self::TooLarge => "Split it over several keys or transactions.",
             Self::InvalidRequest => "Keys have at most 1,024 bytes, ids 1 to 128.",
+            Self::NoSuchWorkflow => "`landfast workflows list` shows what is deployed.",
+            Self::AttemptEnded => "Nothing that it asks for counts any more.",
+            Self::TooManyRuns => "Try again later.",
             Self::SeveralSequencers => "Use one transaction per group of keyspaces.",
             Self::Refused => {
                 "Check the address and the token, and that server and client are of the same version."

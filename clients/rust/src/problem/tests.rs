@@ -7,7 +7,7 @@ use crate::error::Outcome;
 /// whether the body may run again.
 type Line = (&'static str, u16, ErrorKind, Repeat, bool, bool);
 
-const TABLE: [Line; 23] = {
+const TABLE: [Line; 27] = {
     use ErrorKind as K;
     use Repeat::{Elsewhere, Here, Never};
     [
@@ -18,6 +18,10 @@ const TABLE: [Line; 23] = {
         ("no-such-transaction", 404, K::NoSuchTransaction, Never, true, true),
         ("no-such-queue", 404, K::NoSuchQueue, Never, true, false),
         ("no-such-function", 404, K::NoSuchFunction, Never, true, false),
+        ("no-such-workflow", 404, K::NoSuchWorkflow, Never, true, false),
+        ("no-such-run", 404, K::NoSuchWorkflow, Never, true, false),
+        ("attempt-ended", 409, K::AttemptEnded, Never, true, false),
+        ("too-many-runs", 429, K::TooManyRuns, Here, true, false),
         ("expired", 409, K::Expired, Never, true, false),
         ("several-sequencers", 400, K::SeveralSequencers, Never, true, false),
         ("clock-ahead", 503, K::ClockAhead, Elsewhere, true, true),
