@@ -437,15 +437,19 @@ impl Store {
         Ok(rows.iter().filter_map(|(sort, _)| layout::finished_of(sort)).collect())
     }
 
-    /// Removes a run that has ended. Its row among the ended goes last, so that a death leaves something to go on from.
+    /// Removes a run that has ended. Its row among the ended goes last, so that a death leaves something to go on from, and with the
+    /// run's, so that who begins another under its id meets neither.
     pub(crate) async fn forget(&self, workflow: &str, ended_ms: u64, run: &str) -> Result<()> {
         let (steps, _) = self.rows_of(layout::steps(workflow, run, PAGE_ROWS)).await?;
         for (sort, _) in steps {
             let Some(path) = layout::path_of(run, &sort) else { continue };
             self.rows.update(Update::delete(layout::step(workflow, run, &path))).await?;
         }
-        self.rows.update(Update::delete(layout::run(workflow, run))).await?;
-        self.rows.update(Update::delete(layout::finished(workflow, ended_ms, run))).await?;
+        let last = vec![
+            Update::delete(layout::run(workflow, run)),
+            Update::delete(layout::finished(workflow, ended_ms, run)),
+        ];
+        self.rows.transact(last).await?;
         Ok(())
     }
 
