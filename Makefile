@@ -1,7 +1,7 @@
 # Each target installs what it needs by itself; see scripts/requirements.bash.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test simulate test-oracle test-curator bench-zookeeper bench-primitives bench-transactions bench-scaling
+.PHONY: help run test simulate test-oracle test-curator bench-zookeeper bench-primitives bench-transactions bench-scaling bench-workflows
 
 help: ## Lists these targets
 	@grep -E '^[a-z-]+:.* ## ' Makefile | sed 's/:.* ## /\t/' | expand -t 20
@@ -32,3 +32,6 @@ bench-transactions: ## Measures transactions beside plain Redis, and on the embe
 
 bench-scaling: ## Measures 1 to 64 transaction nodes on one simulated store, in virtual time
 	@scripts/bench-scaling $(ARGUMENTS)
+
+bench-workflows: ## Measures workflows and functions: near, over a distant store, and beside Restate
+	@scripts/bench-workflows $(ARGUMENTS)

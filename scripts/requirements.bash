@@ -28,6 +28,7 @@ packages_for() {
       java) command -v java >/dev/null || echo default-jre-headless ;;
       javac) command -v javac >/dev/null || echo default-jdk-headless ;;
       mvn) command -v mvn >/dev/null || echo maven ;;
+      npm) command -v npm >/dev/null || echo npm ;;
       redis-server) command -v redis-server >/dev/null || echo redis-server ;;
       *) fail "no package is known for the program '$program'" ;;
     esac

@@ -8,16 +8,18 @@
 //!
 //! Reading order: [`wire`] (requests as bytes), [`load`] (connections and what they measure), [`server`] (the
 //! processes under test), [`figures`] (results), then [`table`] and [`chart`] (how they are shown); apart from
-//! them [`latency`], which measures inside one process, and [`transactions`].
+//! them [`latency`], which measures inside one process, [`transactions`] and [`workflows`].
 
 #![allow(clippy::disallowed_methods)] // a benchmark is about real time; no seed replays it
 
 pub mod chart;
 mod drawing;
 pub mod figures;
+pub mod http;
 pub mod latency;
 pub mod load;
 pub mod server;
 pub mod table;
 pub mod transactions;
 pub mod wire;
+pub mod workflows;

@@ -99,23 +99,12 @@ impl Process {
             "none" => &["--appendonly", "no"],
             fsync => &["--appendonly", "yes", "--appendfsync", fsync],
         };
-        let started = Instant::now();
-        let child = Command::new("redis-server")
+        let mut command = Command::new("redis-server");
+        command
             .args(["--port", &address.port().to_string(), "--bind", "127.0.0.1", "--save", "", "--dir"])
             .arg(&data)
-            .args(keeping)
-            .stdin(Stdio::null())
-            .stdout(File::create(directory.join("redis.log"))?)
-            .stderr(Stdio::null())
-            .spawn()
-            .context("starting redis-server")?;
-        let name = "Redis".to_owned();
-        let mut process = Self { address, name, child, ready: Duration::ZERO, idle_rss_bytes: 0 };
-        while TcpStream::connect(address).await.is_err() {
-            process.still_starting(started)?;
-            tokio::time::sleep(READY_POLL).await;
-        }
-        process.settle(started.elapsed()).await
+            .args(keeping);
+        Self::peer("Redis", command, address, &directory.join("redis.log")).await
     }
 
     /// Starts a standalone ZooKeeper from the jars in `peer/lib`, with fsync on and a heap of 2 GB.
@@ -148,6 +137,25 @@ impl Process {
             tokio::time::sleep(READY_POLL).await;
         }
         process.settle(started.elapsed()).await
+    }
+
+    /// Starts `command`, a peer that is ready once `address` takes connections.
+    pub async fn peer(name: &str, mut command: Command, address: SocketAddr, log: &Path) -> Result<Self> {
+        let started = Instant::now();
+        command.stdin(Stdio::null()).stdout(File::create(log)?).stderr(Stdio::null());
+        let child = command.spawn().with_context(|| format!("starting {name}"))?;
+        let name = name.to_owned();
+        let mut process = Self { address, name, child, ready: Duration::ZERO, idle_rss_bytes: 0 };
+        while TcpStream::connect(address).await.is_err() {
+            process.still_starting(started)?;
+            tokio::time::sleep(READY_POLL).await;
+        }
+        process.settle(started.elapsed()).await
+    }
+
+    /// What it holds in memory now, in bytes.
+    pub fn resident_bytes(&self) -> Result<u64> {
+        self.status_bytes("VmRSS:")
     }
 
     /// CPU time it has taken so far, user and system, all threads.
@@ -259,7 +267,7 @@ fn cpu_of(stat: &Path) -> Result<Duration> {
 }
 
 /// An empty directory at `path`, whatever was there.
-fn fresh(path: &Path) -> Result<PathBuf> {
+pub(crate) fn fresh(path: &Path) -> Result<PathBuf> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
         _ => {}
@@ -268,7 +276,7 @@ fn fresh(path: &Path) -> Result<PathBuf> {
     Ok(path.canonicalize()?)
 }
 
-fn free_address() -> io::Result<SocketAddr> {
+pub(crate) fn free_address() -> io::Result<SocketAddr> {
     TcpListener::bind("127.0.0.1:0")?.local_addr()
 }
 

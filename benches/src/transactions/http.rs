@@ -1,26 +1,19 @@
-//! A server over HTTP/1.1: one connection that is kept, one request at a time, no client library in the way.
+//! Transactions over HTTP.
 
-use std::{fmt::Write as _, net::SocketAddr};
+use std::net::SocketAddr;
 
-use anyhow::{Context, Result, bail, ensure};
-use bytes::{Bytes, BytesMut};
+use anyhow::{Result, bail, ensure};
+use bytes::Bytes;
 use serde::Deserialize;
 use simulation::transactions::history::{Shown, Writer};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-};
 use transactions::model::{After, Key, TransactionId, Version};
 
-/// The longest head of an answer that is believed.
-const HEAD_BYTES_MAX: usize = 16 << 10;
+use crate::http::Connection;
 
 /// One client of a server.
 #[derive(Debug)]
 pub struct Http {
-    stream: TcpStream,
-    received: BytesMut,
-    address: SocketAddr,
+    connection: Connection,
     id: String,
     attempt: String,
 }
@@ -39,9 +32,8 @@ struct Committed {
 impl Http {
     /// A connection to the server at `address`.
     pub async fn connect(address: SocketAddr) -> Result<Self> {
-        let stream = TcpStream::connect(address).await.with_context(|| format!("connect to {address}"))?;
-        stream.set_nodelay(true)?;
-        Ok(Self { stream, received: BytesMut::new(), address, id: String::new(), attempt: String::new() })
+        let connection = Connection::open(address).await?;
+        Ok(Self { connection, id: String::new(), attempt: String::new() })
     }
 
     pub(super) async fn begin(&mut self) -> Result<Writer> {
@@ -92,44 +84,8 @@ impl Http {
     }
 
     async fn ask(&mut self, method: &str, path: &str, body: &[u8]) -> Result<(u16, Bytes)> {
-        let Self { address, attempt, .. } = self;
-        let mut request = format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\n");
-        if !attempt.is_empty() {
-            write!(request, "Landfast-Attempt: {attempt}\r\n")?;
-        }
-        if method != "GET" {
-            write!(request, "Content-Length: {}\r\n", body.len())?;
-        }
-        request += "\r\n";
-        let request = [request.as_bytes(), body].concat();
-        self.stream.write_all(&request).await?;
-        self.answer().await
-    }
-
-    async fn answer(&mut self) -> Result<(u16, Bytes)> {
-        let head_bytes = loop {
-            if let Some(end) = self.received.windows(4).position(|part| part == b"\r\n\r\n") {
-                break end + 4;
-            }
-            ensure!(self.received.len() < HEAD_BYTES_MAX, "an answer without an end of its head");
-            self.receive().await?;
-        };
-        let head = self.received.split_to(head_bytes);
-        let head = std::str::from_utf8(&head)?;
-        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).context("no status")?;
-        let length = head.lines().find_map(|line| {
-            let (name, value) = line.split_once(':')?;
-            name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok())?
-        });
-        let length = length.unwrap_or(0);
-        while self.received.len() < length {
-            self.receive().await?;
-        }
-        Ok((status, self.received.split_to(length).freeze()))
-    }
-
-    async fn receive(&mut self) -> Result<()> {
-        ensure!(self.stream.read_buf(&mut self.received).await? > 0, "{} hung up", self.address);
-        Ok(())
+        let attempt = [("Landfast-Attempt", self.attempt.as_str())];
+        let headers = if self.attempt.is_empty() { &[][..] } else { &attempt };
+        self.connection.ask(method, path, headers, body).await
     }
 }

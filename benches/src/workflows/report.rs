@@ -1,0 +1,244 @@
+//! What one run found, as tables.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use super::{
+    application::Language,
+    runs::Answered,
+    single_function::{Function, Protocol, Took},
+};
+use crate::{
+    figures::Machine,
+    table::{grid, strings, thousands},
+};
+
+/// Four steps over the distant store.
+#[derive(Debug, Clone, Serialize)]
+pub struct Far {
+    /// When its writes returned.
+    pub protocol: Protocol,
+    /// What ran the functions.
+    pub language: Language,
+    /// How long each step computed, in milliseconds.
+    pub pause_ms: u64,
+    /// What came of it.
+    pub answered: Answered,
+}
+
+/// The workflow of table 5.1 under one protocol.
+#[derive(Debug, Clone, Serialize)]
+pub struct Grading {
+    /// Which.
+    pub protocol: Protocol,
+    /// When each step had ended, in milliseconds since the run began, and when the answer was there.
+    pub ended_ms: Vec<(String, f64)>,
+}
+
+/// Four durable steps near, or what a peer makes of them.
+#[derive(Debug, Clone, Serialize)]
+pub struct Near {
+    /// Who.
+    pub system: String,
+    /// What came of it.
+    pub answered: Answered,
+}
+
+/// An empty function.
+#[derive(Debug, Clone, Serialize)]
+pub struct Invocations {
+    /// What runs it.
+    pub language: Language,
+    /// One client.
+    pub warm: Answered,
+    /// First invocations of functions that had no instance, in milliseconds, ordered.
+    pub cold_ms: Vec<f64>,
+}
+
+/// Many functions that nobody calls.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Idle {
+    /// How many.
+    pub functions: usize,
+    /// What the server holds in memory with them.
+    pub resident_bytes: u64,
+    /// The same before they were deployed.
+    pub resident_before_bytes: u64,
+    /// CPU time of the server while nobody called, in milliseconds for each second.
+    pub cpu_ms_per_second: f64,
+}
+
+/// Everything one run found out.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// What was called.
+    pub command: String,
+    /// Where.
+    pub machine: Machine,
+    /// What an answer of the distant store takes, and that of a write, in milliseconds.
+    pub distance_ms: (u64, u64),
+    /// Figures 5.1 and 5.2.
+    pub single_function: Vec<Took>,
+    /// Four steps over the distant store.
+    pub far: Vec<Far>,
+    /// Table 5.1.
+    pub grading: Vec<Grading>,
+    /// Four steps near.
+    pub near: Vec<Near>,
+    /// Empty functions.
+    pub invocations: Vec<Invocations>,
+    /// `python3 -c "import awslambdaric"`, in milliseconds, ordered.
+    pub import_ms: Vec<f64>,
+    /// Functions that nobody calls.
+    pub idle: Option<Idle>,
+}
+
+impl Report {
+    /// How long a function took under a protocol.
+    pub fn took(&self, function: Function, protocol: Protocol) -> Option<f64> {
+        let is_it = |took: &&Took| took.function == function && took.protocol == protocol;
+        self.single_function.iter().find(is_it).map(|took| took.p50_ms)
+    }
+}
+
+/// The middle one of ordered figures.
+pub fn median(ordered: &[f64]) -> f64 {
+    ordered.get(ordered.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// The report in Markdown.
+pub fn markdown(report: &Report) -> String {
+    let machine = &report.machine;
+    let mut text = format!(
+        "`{}`, {}\n\n{} x {}, Linux {}, load average {} before the run. The distant store is a Redis whose answers take {} ms, \
+         and those to writes {} ms.\n\n",
+        report.command,
+        machine.date,
+        machine.processors,
+        machine.processor,
+        machine.kernel,
+        machine.load_average,
+        report.distance_ms.0,
+        report.distance_ms.1
+    );
+    if !report.far.is_empty() {
+        text.push_str("Four steps, each of which writes 1 KiB, over the distant store:\n\n");
+        grid(&mut text, &far(&report.far));
+    }
+    if !report.grading.is_empty() {
+        text.push_str("\nThe paper's table 5.1 (its three steps compute as long as they did there), milliseconds since the run began:\n\n");
+        grid(&mut text, &grading(&report.grading));
+    }
+    if !report.single_function.is_empty() {
+        text.push_str(
+            "\nOne function that computes and writes in turn (figures 5.1 and 5.2), p50 in milliseconds:\n\n",
+        );
+        grid(&mut text, &single_function(report));
+    }
+    if !report.near.is_empty() {
+        text.push_str("\nFour durable steps that write 1 KiB each, near alone:\n\n");
+        grid(&mut text, &near(&report.near));
+    }
+    if !report.invocations.is_empty() {
+        text.push_str("\nAn empty function, invoked over HTTP:\n\n");
+        grid(&mut text, &invocations(&report.invocations));
+        if !report.import_ms.is_empty() {
+            let _ = writeln!(
+                text,
+                "\n`python3 -c \"import awslambdaric\"` takes {:.1} ms (p50).",
+                median(&report.import_ms)
+            );
+        }
+    }
+    if let Some(idle) = report.idle {
+        let _ = writeln!(
+            text,
+            "\n{} deployed functions that nobody calls: {:.0} MB resident ({:.0} MB before they were deployed), {:.2} ms of CPU a second.",
+            thousands(idle.functions as f64),
+            idle.resident_bytes as f64 / 1e6,
+            idle.resident_before_bytes as f64 / 1e6,
+            idle.cpu_ms_per_second
+        );
+    }
+    text
+}
+
+fn far(cells: &[Far]) -> Vec<Vec<String>> {
+    let head = ["writes return", "functions", "each computes, ms", "clients", "p50 ms", "p99 ms", "runs/s"];
+    let row = |cell: &Far| {
+        let answered = &cell.answered;
+        vec![
+            cell.protocol.name().to_owned(),
+            cell.language.name().to_owned(),
+            cell.pause_ms.to_string(),
+            answered.clients.to_string(),
+            format!("{:.0}", answered.p50_ms),
+            format!("{:.0}", answered.p99_ms),
+            format!("{:.1}", answered.per_second),
+        ]
+    };
+    std::iter::once(strings(head)).chain(cells.iter().map(row)).collect()
+}
+
+fn grading(cells: &[Grading]) -> Vec<Vec<String>> {
+    let mut head = vec!["until".to_owned()];
+    head.extend(cells.iter().map(|cell| cell.protocol.name().to_owned()));
+    let names = cells.first().map_or(&[][..], |cell| &cell.ended_ms);
+    let row = |(place, (name, _)): (usize, &(String, f64))| {
+        let figures = cells.iter().map(|cell| format!("{:.0}", cell.ended_ms[place].1));
+        std::iter::once(name.clone()).chain(figures).collect()
+    };
+    std::iter::once(head).chain(names.iter().enumerate().map(row)).collect()
+}
+
+fn single_function(report: &Report) -> Vec<Vec<String>> {
+    let head =
+        ["writes", "each computes, ms", "sync", "serial", "external", "serial gains", "external gains"];
+    let functions = report.single_function.iter().filter(|took| took.protocol == Protocol::Sync);
+    let row = |took: &Took| {
+        let of = |protocol| report.took(took.function, protocol).unwrap_or(f64::NAN);
+        let gain = |protocol| format!("{:.0} %", 100.0 * (1.0 - of(protocol) / took.p50_ms));
+        vec![
+            took.function.repetitions.to_string(),
+            took.function.pause_ms.to_string(),
+            format!("{:.0}", took.p50_ms),
+            format!("{:.0}", of(Protocol::Serial)),
+            format!("{:.0}", of(Protocol::External)),
+            gain(Protocol::Serial),
+            gain(Protocol::External),
+        ]
+    };
+    std::iter::once(strings(head)).chain(functions.map(row)).collect()
+}
+
+fn near(cells: &[Near]) -> Vec<Vec<String>> {
+    let head = ["system", "clients", "runs/s", "p50 ms", "p99 ms", "server CPU ms/run"];
+    let row = |cell: &Near| {
+        let answered = &cell.answered;
+        vec![
+            cell.system.clone(),
+            answered.clients.to_string(),
+            thousands(answered.per_second),
+            format!("{:.1}", answered.p50_ms),
+            format!("{:.1}", answered.p99_ms),
+            format!("{:.2}", answered.cpu_ms),
+        ]
+    };
+    std::iter::once(strings(head)).chain(cells.iter().map(row)).collect()
+}
+
+fn invocations(cells: &[Invocations]) -> Vec<Vec<String>> {
+    let head = ["functions", "warm p50 us", "warm p99 us", "cold p50 ms", "cold worst ms", "server CPU us"];
+    let row = |cell: &Invocations| {
+        vec![
+            cell.language.name().to_owned(),
+            format!("{:.0}", cell.warm.p50_ms * 1e3),
+            format!("{:.0}", cell.warm.p99_ms * 1e3),
+            format!("{:.1}", median(&cell.cold_ms)),
+            format!("{:.1}", cell.cold_ms.last().copied().unwrap_or(f64::NAN)),
+            format!("{:.0}", cell.warm.cpu_ms * 1e3),
+        ]
+    };
+    std::iter::once(strings(head)).chain(cells.iter().map(row)).collect()
+}
