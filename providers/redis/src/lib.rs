@@ -24,7 +24,7 @@
 //! Left to others: functions, the clock and randomness come from the process, as with the embedded provider, because
 //! Redis runs none; objects from an object store, because values here are held in memory.
 //!
-//! Reading order: `names.rs`, `codec.rs`, `compare_and_set.rs`, `key_value.rs`; `queue.rs` and `scripts/queue.lua`;
+//! Reading order: `names.rs`, `codec.rs`, `compare_and_set.rs`, `turns.rs`, `key_value.rs`; `queue.rs` and `scripts/queue.lua`;
 //! `scripts.rs`, `single.rs`, `cluster.rs`; `node.rs`, `fitness.rs`, `waiting.rs`.
 
 #![allow(rustdoc::private_intra_doc_links)]
@@ -50,6 +50,7 @@ mod servers;
 mod single;
 mod status;
 mod store;
+mod turns;
 mod url;
 mod waiting;
 mod wake_up;

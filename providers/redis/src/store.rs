@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use ports::{DurabilityPoint, Externalize, Result, key_value::KeyValueLimits, queue::QueueLimits};
 
 use crate::{
-    codec::Stamps, compare_and_set::Turns, config::Config, error::OpenError, names::Names, servers::Servers,
+    codec::Stamps, config::Config, error::OpenError, names::Names, servers::Servers, turns::Turns,
     wake_up::WakeUps,
 };
 
