@@ -22,7 +22,10 @@
 
 mod writer;
 
+use std::sync::Arc;
+
 use bytes::Bytes;
+use parking_lot::Mutex;
 use ports::{
     Condition, DurabilityPoint, Error, Item, Key, Result, Update,
     key_value::{Action, Outcome, Read, Scan, SharedKeyValue, Test},
@@ -108,6 +111,8 @@ pub struct Slots {
 pub struct FencedLog {
     key_value: SharedKeyValue,
     partition: Bytes,
+    /// Up to where a trim by this log or a clone of it has gone through to its end.
+    trimmed: Arc<Mutex<Cursor>>,
 }
 
 /// What a slot's item holds.
@@ -121,7 +126,7 @@ struct Stored {
 impl FencedLog {
     /// The log in `partition`, which holds nothing else.
     pub fn new(key_value: SharedKeyValue, partition: impl Into<Bytes>) -> Self {
-        Self { key_value, partition: partition.into() }
+        Self { key_value, partition: partition.into(), trimmed: Arc::new(Mutex::new(Cursor::START)) }
     }
 
     /// Where the log begins: behind what was trimmed.
@@ -188,7 +193,8 @@ impl FencedLog {
     }
 
     /// Forgets the records before `until`, which every reader must have passed. Seals stay, and so do void
-    /// slots, without their payloads (S13). Safe to repeat, and to leave off halfway.
+    /// slots, without their payloads (S13). Safe to repeat, and to leave off halfway: the first trim of a log that was opened
+    /// anew looks at all that is left before `until`, the ones after it go on where the one before them ended.
     pub async fn trim(&self, until: Cursor) -> Result<()> {
         self.trim_resting_on(until, DurabilityPoint::DURABLE).await
     }
@@ -197,8 +203,11 @@ impl FencedLog {
     /// are trimmed.
     pub async fn trim_resting_on(&self, until: Cursor, basis: DurabilityPoint) -> Result<()> {
         self.move_trim_mark(until, basis).await?;
-        let mut from = slot_sort(SlotIndex(0));
-        let mut epoch = Epoch(0);
+        let begun = *self.trimmed.lock();
+        let (mut from, mut epoch) = (slot_sort(begun.next), begun.epoch);
+        if begun.next >= until.next {
+            return Ok(());
+        }
         loop {
             let scan = Scan {
                 partition: self.partition.clone(),
@@ -220,9 +229,12 @@ impl FencedLog {
             }
             match page.next {
                 Some(next) => from = next,
-                None => return Ok(()),
+                None => break,
             }
         }
+        let mut trimmed = self.trimmed.lock();
+        *trimmed = (*trimmed).max(Cursor { next: until.next, epoch });
+        Ok(())
     }
 
     /// Moves the start of the log forward; a reader that finds a hole there knows why.

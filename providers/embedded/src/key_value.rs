@@ -1,8 +1,11 @@
 //! The key-value port on the engine.
 //!
-//! Every call runs to its end without yielding: the lock is held for a few microseconds, and what is not in
+//! A call that has begun runs to its end without yielding: the lock is held for a few microseconds, and what is not in
 //! memory is read from the local checkpoint store in place. What conditions and changes mean is
 //! [`ports::key_value::evaluate`]'s word alone.
+//!
+//! A loop of calls that are all answered at once would keep its thread from everything else. So each counts against its task's
+//! budget before it begins; where that is used up, others run first.
 //!
 //! A deleted item that remembers operations stays as a record without attributes for
 //! [`KeyValueLimits::operation_retention_ms`], so that a late repeat is recognised (K8) and its version does
@@ -24,6 +27,7 @@ use ports::{
     },
     queue::Retention,
 };
+use tokio::task::coop::consume_budget;
 
 use crate::{
     engine::Engine,
@@ -52,6 +56,7 @@ const PAGE_BYTES_MAX: usize = 16 << 20;
 #[async_trait]
 impl KeyValue for Engine {
     async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
+        consume_budget().await;
         check_key(key, &LIMITS)?;
         let mut state = self.serving()?;
         let found = state.store.item(&item_key(key))?;
@@ -60,20 +65,24 @@ impl KeyValue for Engine {
     }
 
     async fn scan(&self, scan: &Scan) -> Result<Read<Page>> {
+        consume_budget().await;
         let mut state = self.serving()?;
         let value = scan_page(&mut state.store, scan)?;
         Ok(Read { value, point: state.store.point() })
     }
 
     async fn update(&self, update: Update) -> Result<Updated> {
+        consume_budget().await;
         self.update_by(&update, Claim::Ordinary)
     }
 
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
+        consume_budget().await;
         self.transact_by(&updates, Claim::Ordinary)
     }
 
     async fn write_batch(&self, batch: Batch) -> Result<Batched> {
+        consume_budget().await;
         self.write_batch_by(batch, Claim::Ordinary)
     }
 
@@ -133,14 +142,17 @@ impl KeyValue for WithReserve {
     }
 
     async fn update(&self, update: Update) -> Result<Updated> {
+        consume_budget().await;
         self.0.update_by(&update, Claim::Reserve)
     }
 
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
+        consume_budget().await;
         self.0.transact_by(&updates, Claim::Reserve)
     }
 
     async fn write_batch(&self, batch: Batch) -> Result<Batched> {
+        consume_budget().await;
         self.0.write_batch_by(batch, Claim::Reserve)
     }
 

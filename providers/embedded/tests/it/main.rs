@@ -9,6 +9,7 @@ mod crash;
 mod damage;
 mod disk;
 mod failures;
+mod fairness;
 mod fall_back;
 mod faulty;
 mod first_segment;

@@ -6,6 +6,7 @@ use ports::{
     ErrorKind, Key, Update,
     faults::{Fault, FaultyKeyValue, Script},
     key_value::Scan,
+    metering::{Meter, MeteredKeyValue, Operation},
 };
 use primitives::{Appended, Cursor, FencedLog, SlotIndex};
 use simulated::{Chance, World, run};
@@ -209,5 +210,30 @@ fn a_trim_leaves_nothing_before_its_end_but_seals() {
         log.trim(Cursor { next: writer.next(), epoch: writer.epoch() }).await.expect("calm");
         let left = world.key_value().scan(&Scan::partition("log", 100)).await.expect("calm").value.items;
         assert_eq!(left.len(), 2, "the seal and the mark: {left:?}");
+    });
+}
+
+/// S13. A trim that began at the first slot each time would cost more with each takeover, and where a store remembers what was deleted,
+/// with each record.
+#[test]
+fn a_trim_looks_at_nothing_that_one_before_it_has_seen() {
+    run(async {
+        let world = World::new(1);
+        let meter = Arc::new(Meter::default());
+        let metered = Arc::new(MeteredKeyValue::new(world.key_value(), Arc::clone(&meter)));
+        let trimming = FencedLog::new(metered, "log");
+        for _ in 0..50 {
+            let (mut writer, _) = log(&world).take_over(Cursor::START).await.expect("calm");
+            append(&mut writer, "record").await;
+            let until = Cursor { next: writer.next(), epoch: writer.epoch() };
+            let before = meter.usage().of(Operation::KeyValueScan).items;
+            trimming.clone().trim(until).await.expect("calm");
+            assert_eq!(meter.usage().of(Operation::KeyValueScan).items - before, 2, "a seal and a record");
+        }
+        assert_eq!(
+            world.key_value().scan(&Scan::partition("log", 100)).await.expect("calm").value.items.len(),
+            51,
+            "and the mark"
+        );
     });
 }

@@ -1,0 +1,58 @@
+//! A task that calls the store again and again does not keep its thread from the others.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use ports::{Key, Update, key_value::Scan};
+
+use crate::world::{directory, open};
+
+/// More than a task's budget by far.
+const CALLS_MAX: usize = 100_000;
+
+/// Whether somebody else had his turn before a task had made all of its calls, on the only thread there is.
+fn lets_others_run<F: Future<Output = ()> + Send>(call: impl Fn() -> F + Send + 'static) -> bool {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime starts");
+    runtime.block_on(async {
+        let others_ran = Arc::new(AtomicBool::default());
+        let seen = Arc::clone(&others_ran);
+        let busy = tokio::spawn(async move {
+            for _ in 0..CALLS_MAX {
+                if seen.load(Ordering::Relaxed) {
+                    return true;
+                }
+                call().await;
+            }
+            false
+        });
+        tokio::spawn(async move { others_ran.store(true, Ordering::Relaxed) });
+        busy.await.expect("it ends well")
+    })
+}
+
+#[test]
+fn a_loop_of_calls_that_are_answered_at_once_lets_others_run() {
+    let directory = directory();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime starts");
+    let store = runtime.block_on(open(directory.path()));
+    let key_value = store.key_value();
+    let key = Key::new("partition", "key");
+    let reading = (key_value.clone(), key.clone());
+    assert!(lets_others_run(move || {
+        let (key_value, key) = reading.clone();
+        async move { drop(key_value.get(&key).await.expect("it is read")) }
+    }));
+    let scanning = key_value.clone();
+    assert!(lets_others_run(move || {
+        let key_value = scanning.clone();
+        async move { drop(key_value.scan(&Scan::partition("partition", 1)).await.expect("it is read")) }
+    }));
+    assert!(lets_others_run(move || {
+        let (key_value, key) = (key_value.clone(), key.clone());
+        async move { drop(key_value.update(Update::put(key, Vec::new())).await.expect("it is written")) }
+    }));
+    runtime.block_on(store.close());
+}
