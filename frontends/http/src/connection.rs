@@ -7,6 +7,12 @@
 //!
 //! The first byte of a request starts the time anew: a request that follows a long silence would otherwise be
 //! cut off while it is worked on.
+//!
+//! What is no request never reaches a route: hyper refuses it with a bare status, which leaves as a problem document
+//! ([`crate::refusals`]). That is looked for only while no byte of a route's answer can be on its way: from the end of an answer's body
+//! and the flush behind it to the next request that reaches a route.
+//!
+//! A connection for which there is no place is told so, and ended.
 
 use std::{
     io,
@@ -14,22 +20,26 @@ use std::{
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::{Context, Poll, ready},
     time::Duration,
 };
 
 use axum::{
+    body::{Body, Bytes, HttpBody},
     extract::{ConnectInfo, Request, connect_info::Connected},
     serve::{IncomingStream, Listener},
 };
+use hyper::body::{Frame, SizeHint};
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf},
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
-    time::{Instant, Sleep, sleep},
+    time::{Instant, Sleep, sleep, timeout},
 };
+
+use crate::refusals;
 
 /// How long a connection may go without getting on.
 pub(crate) const QUIET_MAX: Duration = Duration::from_secs(10);
@@ -37,22 +47,79 @@ pub(crate) const QUIET_MAX: Duration = Duration::from_secs(10);
 pub(crate) const PROGRESS_BYTES: usize = 64 * 1024;
 /// How long to wait when the system has no more sockets to give.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+/// How many connections without a place are told so at a time; more are ended at once.
+const TURNED_AWAY_MAX: usize = 64;
+/// How long one that is turned away may take to read why.
+const TURNED_AWAY_FOR: Duration = Duration::from_secs(1);
 
 /// A listener whose connections are bounded in number, time and bytes.
 #[derive(Debug)]
 pub(crate) struct Bounded {
     listener: TcpListener,
+    connections_max: usize,
     places: Arc<Semaphore>,
+    turned_away: Arc<Semaphore>,
     request_bytes_max: usize,
     /// Whether none could be accepted when it was last tried, which is said once.
     is_failing: bool,
+    /// Whether there was no place for the last one, which is said once.
+    is_full: bool,
 }
 
 impl Bounded {
     /// Connections of `listener`, so many at once; one request, headers and all, has at most `request_bytes_max`.
     pub(crate) fn new(listener: TcpListener, connections_max: usize, request_bytes_max: usize) -> Self {
-        let places = Arc::new(Semaphore::new(connections_max));
-        Self { listener, places, request_bytes_max, is_failing: false }
+        Self {
+            listener,
+            connections_max,
+            places: Arc::new(Semaphore::new(connections_max)),
+            turned_away: Arc::new(Semaphore::new(TURNED_AWAY_MAX)),
+            request_bytes_max,
+            is_failing: false,
+            is_full: false,
+        }
+    }
+
+    async fn accept_any(&mut self) -> (TcpStream, SocketAddr) {
+        loop {
+            match self.listener.accept().await {
+                Ok(accepted) => {
+                    if std::mem::take(&mut self.is_failing) {
+                        tracing::info!("http: connections are accepted again");
+                    }
+                    return accepted;
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut self.is_failing, true) {
+                        tracing::warn!(%error, "http: cannot accept connections; those that are open are served");
+                    }
+                    sleep(ACCEPT_RETRY).await;
+                }
+            }
+        }
+    }
+
+    /// Says why, and gives the peer a moment to read it: an end with its bytes unread would take the answer away from it.
+    fn turn_away(&mut self, mut stream: TcpStream) {
+        if !std::mem::replace(&mut self.is_full, true) {
+            tracing::warn!(
+                connections = self.connections_max,
+                "http: more connections than there are places; the last ones are refused"
+            );
+        }
+        let Ok(told) = Arc::clone(&self.turned_away).try_acquire_owned() else { return };
+        let answer = refusals::no_place(self.connections_max);
+        tokio::spawn(async move {
+            let _told = told;
+            let telling = async {
+                stream.write_all(&answer).await?;
+                stream.shutdown().await?;
+                let mut rest = [0; 4096];
+                while stream.read(&mut rest).await? > 0 {}
+                Ok::<(), io::Error>(())
+            };
+            let _ = timeout(TURNED_AWAY_FOR, telling).await;
+        });
     }
 }
 
@@ -61,23 +128,16 @@ impl Listener for Bounded {
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Connection, SocketAddr) {
-        let place = Arc::clone(&self.places).acquire_owned().await.expect("the semaphore is never closed");
         loop {
-            match self.listener.accept().await {
-                Ok((stream, peer)) => {
-                    if std::mem::take(&mut self.is_failing) {
-                        tracing::info!("http: connections are accepted again");
-                    }
-                    // Answers are single small writes; failing to say so costs only delay.
-                    let _ = stream.set_nodelay(true);
+            let (stream, peer) = self.accept_any().await;
+            // Answers are single small writes; failing to say so costs only delay.
+            let _ = stream.set_nodelay(true);
+            match Arc::clone(&self.places).try_acquire_owned() {
+                Ok(place) => {
+                    self.is_full = false;
                     return (Connection::new(stream, place, self.request_bytes_max), peer);
                 }
-                Err(error) => {
-                    if !std::mem::replace(&mut self.is_failing, true) {
-                        tracing::warn!(%error, "http: cannot accept connections; those that are open are served");
-                    }
-                    sleep(ACCEPT_RETRY).await;
-                }
+                Err(_) => self.turn_away(stream),
             }
         }
     }
@@ -95,16 +155,45 @@ pub(crate) struct Connection {
     request_bytes: usize,
     request_bytes_max: usize,
     patience: Patience,
+    /// What is being written in place of what hyper gave.
+    instead: Option<Instead>,
     _place: OwnedSemaphorePermit,
+}
+
+#[derive(Debug)]
+struct Instead {
+    answer: Vec<u8>,
+    written: usize,
+    /// How many bytes it stands for.
+    stands_for: usize,
 }
 
 /// What a route says to its connection: while it waits for what may take long, the connection may be quiet.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Patience(Arc<AtomicUsize>);
+pub(crate) struct Patience(Arc<Said>);
+
+#[derive(Debug, Default)]
+struct Said {
+    waiting: AtomicUsize,
+    /// A route's answer may be on its way.
+    is_answering: AtomicBool,
+    /// The last of its bytes has been handed over.
+    has_answered: AtomicBool,
+}
 
 /// While this is held, the connection may be quiet.
 #[derive(Debug)]
 pub(crate) struct Waits<'a>(&'a Patience);
+
+/// While this is held, what the connection writes is a route's.
+#[derive(Debug)]
+pub(crate) struct Answering(Patience);
+
+/// The body of an answer, until its end.
+struct Answer {
+    body: Body,
+    _answering: Answering,
+}
 
 impl Patience {
     /// That of the connection that brought `request`; none: it came over none of ours.
@@ -114,14 +203,54 @@ impl Patience {
 
     /// From here on the connection may be quiet.
     pub(crate) fn wait(&self) -> Waits<'_> {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        self.0.waiting.fetch_add(1, Ordering::Relaxed);
         Waits(self)
+    }
+
+    /// From here on what the connection writes is a route's.
+    pub(crate) fn answer(&self) -> Answering {
+        self.0.has_answered.store(false, Ordering::Relaxed);
+        self.0.is_answering.store(true, Ordering::Relaxed);
+        Answering(self.clone())
     }
 }
 
 impl Drop for Waits<'_> {
     fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.0.has_answered.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Answering {
+    /// Holds on until `body` has been handed over.
+    pub(crate) fn until_the_end_of(self, body: Body) -> Body {
+        Body::new(Answer { body, _answering: self })
+    }
+}
+
+impl HttpBody for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
@@ -135,13 +264,13 @@ impl Connection {
     fn new(stream: TcpStream, place: OwnedSemaphorePermit, request_bytes_max: usize) -> Self {
         let deadline = Box::pin(sleep(QUIET_MAX));
         let patience = Patience::default();
-        Self { stream, deadline, request_bytes: 0, request_bytes_max, patience, _place: place }
+        Self { stream, deadline, request_bytes: 0, request_bytes_max, patience, instead: None, _place: place }
     }
 
     /// An error once the deadline has passed; pending, with the task to be woken then, before.
     fn poll_deadline<T>(&mut self, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         while self.deadline.as_mut().poll(context).is_ready() {
-            if self.patience.0.load(Ordering::Relaxed) == 0 {
+            if self.patience.0.waiting.load(Ordering::Relaxed) == 0 {
                 let why = "the connection was quiet for too long";
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, why)));
             }
@@ -171,6 +300,32 @@ impl Connection {
         }
     }
 
+    /// What leaves in place of `bytes`, the last of `stands_for`; none: they leave as they are.
+    fn refuse_by_name(&mut self, bytes: &[u8], stands_for: usize) {
+        let is_routed = self.patience.0.is_answering.load(Ordering::Relaxed);
+        if self.instead.is_none() && !is_routed && bytes.len() == stands_for {
+            let answer = refusals::in_place_of(bytes);
+            self.instead = answer.map(|answer| Instead { answer, written: 0, stands_for });
+        }
+    }
+
+    /// Writes on what leaves in place of something else, which counts as written once all of it has left.
+    fn poll_instead(&mut self, context: &mut Context<'_>) -> Option<Poll<io::Result<usize>>> {
+        loop {
+            let Instead { answer, written, stands_for } = self.instead.as_mut()?;
+            if *written == answer.len() {
+                let stands_for = *stands_for;
+                self.instead = None;
+                return Some(Poll::Ready(Ok(stands_for)));
+            }
+            match Pin::new(&mut self.stream).poll_write(context, &answer[*written..]) {
+                Poll::Ready(Ok(bytes)) => *written += bytes,
+                Poll::Ready(Err(error)) => return Some(Poll::Ready(Err(error))),
+                Poll::Pending => return Some(self.poll_deadline(context)),
+            }
+        }
+    }
+
     fn got_on(&mut self) {
         self.deadline.as_mut().reset(Instant::now() + QUIET_MAX);
     }
@@ -197,6 +352,10 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        self.refuse_by_name(bytes, bytes.len());
+        if let Some(written) = self.poll_instead(context) {
+            return written;
+        }
         match Pin::new(&mut self.stream).poll_write(context, bytes) {
             Poll::Ready(written) => {
                 self.answered(&written);
@@ -206,7 +365,12 @@ impl AsyncWrite for Connection {
         }
     }
 
+    /// All that was given has been written: of an answer that has been handed over nothing is left.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Said { is_answering, has_answered, .. } = &*self.patience.0;
+        if has_answered.swap(false, Ordering::Relaxed) {
+            is_answering.store(false, Ordering::Relaxed);
+        }
         Pin::new(&mut self.stream).poll_flush(context)
     }
 
@@ -219,6 +383,12 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if let Some(first) = slices.iter().find(|slice| !slice.is_empty()) {
+            self.refuse_by_name(first, slices.iter().map(|slice| slice.len()).sum());
+        }
+        if let Some(written) = self.poll_instead(context) {
+            return written;
+        }
         match Pin::new(&mut self.stream).poll_write_vectored(context, slices) {
             Poll::Ready(written) => {
                 self.answered(&written);

@@ -24,6 +24,7 @@ use transactions::peers::MESSAGE_BYTES_MAX;
 
 use crate::{
     body,
+    connection::Patience,
     headers::single,
     lambda, peers,
     problem::{Kind, Problem},
@@ -51,6 +52,7 @@ pub(crate) struct Rules {
 
 /// Refuses what breaks the rules; passes the rest on.
 pub(crate) async fn guard(State(rules): State<Arc<Rules>>, request: Request, next: Next) -> Response {
+    let answering = Patience::of(&request).map(|patience| patience.answer());
     let (parts, body) = request.into_parts();
     let (lent, rest) = body::lend(body);
     let asks_before_sending = parts.headers.contains_key(header::EXPECT);
@@ -64,7 +66,10 @@ pub(crate) async fn guard(State(rules): State<Arc<Rules>>, request: Request, nex
     if !is_read {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
-    response
+    match answering {
+        Some(answering) => response.map(|body| answering.until_the_end_of(body)),
+        None => response,
+    }
 }
 
 impl Rules {

@@ -31,6 +31,7 @@ mod lambda;
 mod metrics;
 mod peers;
 pub mod problem;
+mod refusals;
 mod routes;
 mod segment;
 pub mod server;

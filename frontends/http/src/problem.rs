@@ -195,13 +195,20 @@ struct Document<'a> {
     outcome: Option<String>,
 }
 
-impl IntoResponse for Problem {
-    fn into_response(self) -> Response {
+impl Problem {
+    /// Status and body.
+    pub(crate) fn document(&self) -> (StatusCode, Vec<u8>) {
         let (status, name, title) = self.kind.parts();
         let outcome = self.outcome.as_ref().map(ToString::to_string);
         let document =
             Document { r#type: name, title, status: status.as_u16(), detail: &self.detail, outcome };
-        let body = serde_json::to_vec(&document).expect("strings and a number always serialise");
+        (status, serde_json::to_vec(&document).expect("strings and a number always serialise"))
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let (status, body) = self.document();
         let mut response = (status, body).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
@@ -217,7 +224,34 @@ impl IntoResponse for Problem {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+
+    /// Programs are made from the document: what it does not name they do not expect.
+    #[test]
+    fn the_document_names_every_problem_and_every_outcome() {
+        let document: serde_json::Value =
+            serde_json::from_str(include_str!("openapi.json")).expect("it is JSON");
+        let properties = &document["components"]["schemas"]["Problem"]["properties"];
+        let named = |property: &str| -> BTreeSet<String> {
+            let names = properties[property]["enum"].as_array().expect("a list").iter();
+            names.map(|name| name.as_str().expect("a name").to_owned()).collect()
+        };
+        let parts = include_str!("problem.rs").split("fn parts").nth(1).expect("the names are there");
+        let parts = parts.split("/// A problem document.").next().expect("their end");
+        let written: BTreeSet<String> = parts
+            .split("(S::")
+            .skip(1)
+            .filter_map(|part| part.split('"').nth(1))
+            .map(str::to_owned)
+            .collect();
+        assert!(written.len() > 20, "{written:?}");
+        assert_eq!(named("type"), written);
+        let outcomes =
+            [Outcome::Committing, Outcome::Committed, Outcome::Aborted, Outcome::Expired, Outcome::BegunAnew];
+        assert_eq!(named("outcome"), outcomes.iter().map(ToString::to_string).collect());
+    }
 
     /// T15. What a program may repeat it tells by these names, so each error has its own, for good.
     #[test]

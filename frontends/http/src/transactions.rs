@@ -49,14 +49,7 @@ pub(crate) fn routes() -> Router<Arc<Backend>> {
 #[serde(deny_unknown_fields)]
 struct BeginBody {
     id: Option<String>,
-    isolation: Option<IsolationName>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum IsolationName {
-    ReadAtomic,
-    Serializable,
+    isolation: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -89,15 +82,16 @@ async fn begin(State(backend): State<Arc<Backend>>, headers: HeaderMap, body: Bo
 
 /// What the body of a begin asks for; an empty one for nothing in particular.
 fn asked_for(body: &[u8]) -> Result<Begin, Problem> {
-    let asked: BeginBody = if body.is_empty() {
-        BeginBody::default()
-    } else {
-        let refuse = |error| Problem::new(Kind::InvalidRequest, format!("the body of a begin: {error}"));
-        serde_json::from_slice(body).map_err(refuse)?
+    let refuse = |why: &str| Problem::new(Kind::InvalidRequest, format!("the body of a begin: {why}"));
+    let asked: BeginBody = match body.trim_ascii_start().first() {
+        None if body.is_empty() => BeginBody::default(),
+        Some(b'{') => serde_json::from_slice(body).map_err(|error| refuse(&error.to_string()))?,
+        _ => return Err(refuse("it is a JSON object")),
     };
-    let isolation = match asked.isolation {
-        None | Some(IsolationName::ReadAtomic) => Isolation::ReadAtomic,
-        Some(IsolationName::Serializable) => Isolation::Serializable,
+    let isolation = match asked.isolation.as_deref() {
+        None | Some("read-atomic") => Isolation::ReadAtomic,
+        Some("serializable") => Isolation::Serializable,
+        Some(_) => return Err(refuse("`isolation` is `read-atomic` or `serializable`")),
     };
     let id = asked.id.map(TransactionId::new).transpose()?;
     Ok(Begin { id, isolation, ..Begin::default() })

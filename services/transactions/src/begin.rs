@@ -35,7 +35,7 @@ impl Core {
         let node = self.serving()?;
         self.may_answer(&node)?;
         self.check_clock()?;
-        self.view().open.check_room(&self.config)?;
+        self.view().open.check_room(&self.config, begin.id.as_ref())?;
         let terms = Box::pin(self.agree(&node, &begin)).await?;
         let Some(id) = begin.id else {
             let attempt = node.next_attempt();
@@ -261,7 +261,7 @@ impl Core {
             if !view.is_served_by(node) {
                 return Err(Error::unavailable("the node starts over"));
             }
-            view.open.check_room(&self.config)?;
+            view.open.check_room(&self.config, Some(id))?;
             let start = Start {
                 place: view.open.next_place(),
                 heard: Arc::clone(&view.heard),

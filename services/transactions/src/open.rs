@@ -55,9 +55,12 @@ pub(crate) enum Found {
 }
 
 impl Open {
+    /// Whether one more may begin; an attempt that takes the place of another of its id is not one more.
+    ///
     /// Errors: `TooManyOpen`.
-    pub(crate) fn check_room(&self, config: &Config) -> Result<()> {
-        if self.order.len() >= config.open_max { Err(Error::TooManyOpen) } else { Ok(()) }
+    pub(crate) fn check_room(&self, config: &Config, id: Option<&TransactionId>) -> Result<()> {
+        let takes_a_place = || id.is_some_and(|id| self.latest.contains_key(id));
+        if self.order.len() < config.open_max || takes_a_place() { Ok(()) } else { Err(Error::TooManyOpen) }
     }
 
     /// How many attempts have not ended.

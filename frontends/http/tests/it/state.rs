@@ -30,3 +30,18 @@ async fn state_and_transactions_share_their_keys() {
     let id = document(&begun)["id"].as_str().expect("an id").to_owned();
     assert_eq!(body(&server.get(&format!("/v1/transactions/{id}/keys/")).await), "plain");
 }
+
+/// T1. Bytes of a value are never taken for what the server itself would say to a broken request.
+#[tokio::test]
+async fn a_value_that_looks_like_a_refusal_is_a_value() {
+    let engine = Engine::open().await;
+    let server = engine.serve().await;
+    let refusal = "HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n";
+    // Small enough for one write, and large enough for many.
+    for times in [1, 2_000] {
+        let value = refusal.repeat(times);
+        assert_eq!(code(&server.send("PUT", "/v1/state/k", "", &value).await), 204);
+        let read = server.get("/v1/state/k").await;
+        assert_eq!((code(&read), body(&read)), (200, &value[..]));
+    }
+}

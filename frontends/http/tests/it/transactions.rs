@@ -184,6 +184,9 @@ async fn what_is_malformed_is_refused_and_nothing_begins() {
         "{\"id\":7}",
         "{\"id\":\"\"}",
         "{\"isolation\":\"snapshot\"}",
+        "{\"isolation\":{\"serializable\":null}}",
+        "[\"a\",\"serializable\"]",
+        "[null,null]",
         "\u{0}",
         "{\"isolaton\":\"read-atomic\"}",
         "{\"id\":\"a\",\"id\":\"b\"}",
@@ -220,7 +223,7 @@ async fn what_is_malformed_is_refused_and_nothing_begins() {
     let answer = server.send("GET", "/v1/transactions/i/keys/k", "Landfast-Attempt: 1-x\r\n", "").await;
     assert_eq!(problem(&answer), (400, "invalid-request".into()));
     let huge = server.get(&format!("/v1/state/{}", "x".repeat(70_000))).await;
-    assert_eq!(code(&huge), 414, "{huge:.100}");
+    assert_eq!(problem(&huge), (400, "invalid-request".into()), "{huge:.100}");
     assert_eq!(engine.figures().begun, 0);
 }
 

@@ -52,6 +52,23 @@ fn limits_are_refused_by_name() {
     });
 }
 
+/// T8: it takes its own place, so that whoever is tried again is not kept out by what he left.
+#[test]
+fn a_name_that_is_open_is_begun_anew_at_the_limit_too() {
+    in_virtual_time(async |world| {
+        let config = Config { open_max: 2, ..Config::default() };
+        let node = Node::on(&world, world.key_value(), config).await;
+        let (earlier, _other) = (node.begin_named("order").await, node.begin().await);
+        node.put(&earlier, "k", "earlier").await;
+        let later = node.begin_named("order").await;
+        assert_eq!(node.engine.commit(&earlier).await, Err(finished(Outcome::BegunAnew)));
+        let refused = node.engine.begin(Begin { id: Some(id("another")), ..Begin::default() }).await;
+        assert_eq!(refused, Err(Error::TooManyOpen));
+        node.commit(&later).await;
+        assert_eq!(node.engine.figures().open, 1);
+    });
+}
+
 /// T7.
 #[test]
 fn abandoned_transactions_end_and_leave_nothing() {
