@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 use crate::{
     lane::Lane,
     layout::Record,
-    options::Options,
+    options::{Mode, Options},
     owner::{End, Lease},
     stream::Stream,
 };
@@ -258,6 +258,12 @@ impl Synchrony {
         self.0.check_open()?;
         let id = self.0.state().stream.open_lane()?;
         Ok(Lane::new(Arc::clone(&self.0), id))
+    }
+
+    /// From here on a write returns as `mode` says; those that wait go on waiting for what they waited for.
+    pub fn set_mode(&self, mode: Mode) {
+        self.0.state().stream.set_mode(mode);
+        self.0.work.notify_one();
     }
 
     /// How it goes.

@@ -24,7 +24,7 @@ use primitives::Delays;
 
 use crate::{
     layout::{LaneId, Place, Record},
-    options::Options,
+    options::{Mode, Options},
 };
 
 pub(crate) use batches::{Outgoing, Verdict};
@@ -156,6 +156,14 @@ impl Stream {
             bytes_under_way: 0,
             near_durable: 0,
         }
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        self.options.mode
+    }
+
+    pub(crate) fn set_mode(&mut self, mode: Mode) {
+        self.options.mode = mode;
     }
 
     /// Whether writers have to wait (E7).

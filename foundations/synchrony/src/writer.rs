@@ -52,7 +52,8 @@ impl Engine {
         judge.check(&self.limits)?;
         let engine = Arc::clone(self);
         let (answer, written, high) = self.apart(async move { engine.write_here(lane, judge).await }).await?;
-        if let Some(place) = written.filter(|_| self.options.mode == Mode::Sync) {
+        let is_sync = self.state().stream.mode() == Mode::Sync;
+        if let Some(place) = written.filter(|_| is_sync) {
             self.wait_until_far(&[place]).await?;
         }
         Ok((answer, high))

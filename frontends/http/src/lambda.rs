@@ -20,13 +20,7 @@ use ports::runtime::Refused;
 use serde::Serialize;
 
 use crate::{
-    backend::Backend,
-    body,
-    connection::Patience,
-    headers::single,
-    problem::{Kind, Problem},
-    segment,
-    steps::Scope,
+    backend::Backend, body, connection::Patience, headers::single, problem::Kind, segment, steps::Scope,
 };
 
 /// The longest body that is read: a payload of [`functions::PAYLOAD_BYTES_MAX`].
@@ -142,9 +136,7 @@ async fn invoke(State(backend): State<Arc<Backend>>, request: Request) -> Respon
 /// Whoever is invoked by a step's code is outside of its run: what the run rests on is durable before (rule P5).
 async fn leave(backend: &Backend, parts: &Parts) -> Result<(), Refusal> {
     let Some(scope) = parts.extensions.get::<Scope>() else { return Ok(()) };
-    let externalized =
-        async { backend.workflows()?.externalize(&scope.of(&parts.headers)).await.map_err(Problem::from) };
-    externalized.await.map_err(|problem| {
+    scope.leave(backend, &parts.headers).await.map_err(|problem| {
         Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailableException", problem.detail())
     })
 }

@@ -40,7 +40,7 @@ async fn read(State(backend): State<Arc<Backend>>, of: OfStep, headers: HeaderMa
     let engine = backend.transactions()?;
     let key = key(&uri, KEY)?;
     if let Some(Extension(scope)) = of {
-        return value(backend.workflows()?.get(&scope.of(&headers), key.name()).await?);
+        return value(backend.workflows()?.get(&scope.of(&backend, &headers)?, key.name()).await?);
     }
     let found = backend.durable(engine, engine.get_now(&key)).await?;
     value(found)
@@ -70,7 +70,7 @@ async fn set(
     value: Option<Bytes>,
 ) -> Answer {
     if let Some(Extension(scope)) = of {
-        backend.workflows()?.put(&scope.of(headers), key.name().clone(), value).await?;
+        backend.workflows()?.put(&scope.of(backend, headers)?, key.name().clone(), value).await?;
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     let engine = backend.transactions()?;

@@ -41,10 +41,15 @@ const NAME: usize = 3;
 pub(crate) struct Scope(pub(crate) Arc<str>);
 
 impl Scope {
-    /// The same, or that of the step within that the request is of.
-    pub(crate) fn of(&self, headers: &HeaderMap) -> Arc<str> {
+    /// The same, or that of the step within that the request is of. Errors: it is within another, or over.
+    pub(crate) fn of(&self, backend: &Backend, headers: &HeaderMap) -> Result<Arc<str>, Problem> {
         let step = headers.get(STEP).and_then(|step| step.to_str().ok());
-        step.map_or_else(|| Arc::clone(&self.0), Into::into)
+        Ok(backend.workflows()?.shown(&self.0, step)?)
+    }
+
+    /// What the step's code lets out rests on all that its run has done: that is durable before (rule P5).
+    pub(crate) async fn leave(&self, backend: &Backend, headers: &HeaderMap) -> Result<(), Problem> {
+        Ok(backend.workflows()?.externalize(&self.of(backend, headers)?).await?)
     }
 }
 
@@ -60,9 +65,9 @@ pub(crate) fn routes() -> Router<Arc<Backend>> {
 /// The run that a request is of. Errors: it is of none.
 type OfRun = Option<Extension<Scope>>;
 
-fn token(scope: OfRun, headers: &HeaderMap) -> Result<Arc<str>, Problem> {
+fn token(backend: &Backend, scope: OfRun, headers: &HeaderMap) -> Result<Arc<str>, Problem> {
     let outside = || Problem::new(Kind::InvalidRequest, "this is for the code of a workflow's step");
-    Ok(scope.ok_or_else(outside)?.0.of(headers))
+    scope.ok_or_else(outside)?.0.of(backend, headers)
 }
 
 fn name(uri: &Uri) -> Result<String, Problem> {
@@ -73,7 +78,7 @@ fn name(uri: &Uri) -> Result<String, Problem> {
 async fn externalize(State(backend): State<Arc<Backend>>, scope: OfRun, headers: HeaderMap) -> Answer {
     // What has no run has nothing that is not durable.
     let Some(Extension(scope)) = scope else { return Ok(StatusCode::NO_CONTENT.into_response()) };
-    backend.workflows()?.externalize(&scope.of(&headers)).await?;
+    scope.leave(&backend, &headers).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -87,7 +92,7 @@ async fn send(
     let (queue, group) = (name(&uri)?, effects::group(&uri)?);
     let whole = body::read(body, EFFECT_BYTES_MAX, &backend.budget).await?;
     let effect = Effect::Message { queue, group, body: whole.bytes.clone() };
-    backend.workflows()?.send(&token(scope, &headers)?, effect)?;
+    backend.workflows()?.send(&token(&backend, scope, &headers)?, effect)?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -101,7 +106,7 @@ async fn invoke(
     let function = name(&uri)?;
     let whole = body::read(body, EFFECT_BYTES_MAX, &backend.budget).await?;
     let effect = Effect::Invocation { function, payload: whole.bytes.clone() };
-    backend.workflows()?.send(&token(scope, &headers)?, effect)?;
+    backend.workflows()?.send(&token(&backend, scope, &headers)?, effect)?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -121,7 +126,7 @@ fn within(step: Option<&str>, output: Option<&Bytes>) -> Answer {
 }
 
 async fn open(State(backend): State<Arc<Backend>>, scope: OfRun, uri: Uri, headers: HeaderMap) -> Answer {
-    match backend.workflows()?.open_step(&token(scope, &headers)?, &name(&uri)?)? {
+    match backend.workflows()?.open_step(&token(&backend, scope, &headers)?, &name(&uri)?)? {
         Opened::Counted(output) => within(None, Some(&output)),
         Opened::Open(step) => within(Some(&step), None),
     }
@@ -135,7 +140,8 @@ async fn finish(
     body: Body,
 ) -> Answer {
     let output = output(&backend, body).await?;
-    let counted = backend.workflows()?.finish_step(&token(scope, &headers)?, &name(&uri)?, output).await?;
+    let counted =
+        backend.workflows()?.finish_step(&token(&backend, scope, &headers)?, &name(&uri)?, output).await?;
     within(None, Some(&counted))
 }
 
@@ -148,7 +154,7 @@ async fn output(backend: &Backend, body: Body) -> Result<Bytes, Problem> {
 }
 
 async fn fail(State(backend): State<Arc<Backend>>, scope: OfRun, headers: HeaderMap) -> Answer {
-    backend.workflows()?.fail_step(&token(scope, &headers)?)?;
+    backend.workflows()?.fail_step(&token(&backend, scope, &headers)?)?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -165,7 +171,7 @@ async fn call(
     body: Body,
 ) -> Answer {
     let input = output(&backend, body).await?;
-    match backend.workflows()?.call_step(&token(scope, &headers)?, &name(&uri)?, input).await? {
+    match backend.workflows()?.call_step(&token(&backend, scope, &headers)?, &name(&uri)?, input).await? {
         Ok(output) => within(None, Some(&output)),
         Err(error) => {
             let error = serde_json::from_slice::<&RawValue>(&error);

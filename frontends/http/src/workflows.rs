@@ -3,14 +3,15 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::{
-    Router,
+    Extension, Router,
     body::Body,
     extract::{Query, Request, State},
-    http::{StatusCode, Uri},
+    http::{HeaderMap, StatusCode, Uri},
     response::{IntoResponse, Response},
     routing::get,
 };
 use bytes::Bytes;
+use functions::manifest::workflow::place_of;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use workflows::{Error, RunView, Status, StepView};
 
@@ -21,6 +22,7 @@ use crate::{
     problem::{Kind, Problem},
     routes::json,
     segment,
+    steps::Scope,
     transactions::{key, value},
 };
 
@@ -59,9 +61,7 @@ async fn workflows(State(backend): State<Arc<Backend>>) -> Answer {
     let deployed = backend.workflows()?.deployed().into_iter();
     let workflows = deployed.map(|(name, workflow)| {
         let functions = workflow.functions().into_iter().map(str::to_owned).collect();
-        // Without what is for the far store alone.
-        let far = workflow.far.as_deref();
-        let far = far.map(|far| far.rsplit_once('@').map_or(far, |(_, place)| place).to_owned());
+        let far = workflow.far.as_deref().map(place_of);
         Listed { name, functions, far }
     });
     let workflows = Workflows { workflows: workflows.collect() };
@@ -119,6 +119,9 @@ async fn begin(State(backend): State<Arc<Backend>>, request: Request) -> Answer 
     let name = text(&parts.uri, NAME)?;
     let Begin { wait, id } = query(&parts.uri, "?wait=SECONDS&id=ID")?;
     let input = input(&backend, body).await?;
+    if let Some(scope) = parts.extensions.get::<Scope>() {
+        scope.leave(&backend, &parts.headers).await?;
+    }
     let run = workflows.begin(&name, id.as_deref(), input).await?;
     let wait = Duration::try_from_secs_f64(wait.max(0.0)).unwrap_or(WAIT_MAX).min(WAIT_MAX);
     let view = {
@@ -186,7 +189,15 @@ async fn list(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
     Ok(json(serde_json::to_vec(&Runs { runs, next }).expect("strings and numbers always serialise")))
 }
 
-async fn cancel(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
+async fn cancel(
+    State(backend): State<Arc<Backend>>,
+    scope: Option<Extension<Scope>>,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Answer {
+    if let Some(Extension(scope)) = scope {
+        scope.leave(&backend, &headers).await?;
+    }
     Ok(shown(&backend.workflows()?.cancel(&text(&uri, NAME)?, &text(&uri, RUN)?).await?))
 }
 

@@ -43,7 +43,7 @@ async fn go(run: &Arc<Run>, node: &Node, path: String, input: Bytes) -> Result<B
             let branches = parallel.iter().enumerate();
             let branches = branches
                 .map(|(branch, nodes)| sequence(run, nodes, format!("{path}.{branch}."), input.clone()));
-            Ok(list(try_join_all(branches).await?.iter()))
+            listed(run, &path, &try_join_all(branches).await?)
         }
         Node::Map(Map { map, concurrency }) => {
             let elements = serde_json::from_slice::<Vec<Box<RawValue>>>(&input).map_err(|error| {
@@ -58,7 +58,7 @@ async fn go(run: &Arc<Run>, node: &Node, path: String, input: Bytes) -> Result<B
                 sequence(run, map, format!("{path}.{place}."), element)
             });
             let outputs: Vec<Bytes> = stream::iter(each).buffered(*concurrency).try_collect().await?;
-            Ok(list(outputs.iter()))
+            listed(run, &path, &outputs)
         }
         Node::Choice(Choice { choice, otherwise }) => {
             let given: serde_json::Value = serde_json::from_slice(&input).unwrap_or_default();
@@ -70,6 +70,13 @@ async fn go(run: &Arc<Run>, node: &Node, path: String, input: Bytes) -> Result<B
             sequence(run, nodes, format!("{path}.{branch}."), input).await
         }
     }
+}
+
+/// What `parallel` and `map` come to.
+fn listed(run: &Run, path: &str, outputs: &[Bytes]) -> Result<Bytes, Failure> {
+    let list = list(outputs.iter());
+    run.check_length(path, &list)?;
+    Ok(list)
 }
 
 /// A list in JSON of outputs, which are JSON; empty ones are null.

@@ -1,20 +1,30 @@
 //! Where runs lie: near, or in the range of a far store.
 //!
-//! All workflows of one far store share its range, so that they see what each other writes; each run has a lane of its own.
+//! All workflows of one far store share its range, so that they see what each other writes; each run has a lane of its own. A far store
+//! that is not reached keeps nobody waiting who wants another: each is opened by a task of its own, once, however many ask.
 
-use std::{collections::BTreeMap, fmt::Debug, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fmt::{self, Debug},
+    sync::Arc,
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use functions::manifest::workflow::{Synchrony as Said, Workflow};
-use ports::{Clock, Entropy, key_value::SharedKeyValue};
+use functions::manifest::workflow::{Synchrony as Said, Workflow, place_of};
+use parking_lot::Mutex;
+use ports::{Clock, Entropy, ErrorKind, key_value::SharedKeyValue};
 use synchrony::{Health, Mode, Stores, Synchrony};
-use tokio::sync::Mutex;
+use tokio::{
+    sync::{mpsc, watch},
+    task::AbortHandle,
+};
 use transactions::Engine;
 
-use crate::{Error, Options, Result, store::Store};
+use crate::{Options, Result, service::Runner, store::Store};
 
-/// What the name of a range begins with in both of its stores; the rest is the address, as workflows say it.
+/// What the name of a range begins with in both of its stores; the rest is the place of the far store, as workflows say it.
 const RANGE: &str = "landfast/";
 
 /// Finds far stores.
@@ -26,8 +36,29 @@ pub trait FarStores: Debug + Send + Sync {
 
 /// How long a write waits for others to travel with it: about what a short run takes, whose end then sends all of it at once.
 const LINGER: Duration = Duration::from_millis(10);
+/// Lanes of a range beside those of runs: what callers ask takes one each.
+const LOOKS_MAX: usize = 2_000;
+/// Ranges that were opened and are not yet looked through; more wait.
+const OPENED_MAX: usize = 16;
 /// How long a caller waits for a range: one that another near store had is opened once its lease has run out.
 const OPEN_MAX: Duration = Duration::from_secs(5);
+
+/// Where runs lie. A far store is known by its place, without what is for that store alone: whoever knows the password today, and
+/// another tomorrow, means the same range.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Home {
+    Near,
+    Far(Arc<str>),
+}
+
+impl fmt::Display for Home {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Near => formatter.write_str("near"),
+            Self::Far(place) => formatter.write_str(place),
+        }
+    }
+}
 
 /// All homes.
 #[derive(Debug)]
@@ -39,12 +70,33 @@ pub(crate) struct Homes {
 #[derive(Debug)]
 struct Ranges {
     near_rows: SharedKeyValue,
+    runner: Arc<dyn Runner>,
     far_stores: Arc<dyn FarStores>,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     options: Options,
-    /// Held while one of them is opened.
-    open: Mutex<BTreeMap<String, Range>>,
+    slots: Mutex<BTreeMap<Arc<str>, Arc<Slot>>>,
+    /// Told of each range that is opened: there may be runs in it that nobody is at.
+    opened: mpsc::Sender<Home>,
+}
+
+/// What is known of one far store.
+#[derive(Debug)]
+struct Slot {
+    place: Arc<str>,
+    state: Mutex<Slotted>,
+    /// How often it was tried to open it.
+    tried: watch::Sender<u64>,
+}
+
+#[derive(Debug)]
+struct Slotted {
+    /// As it was said last.
+    address: String,
+    range: Option<Range>,
+    opening: Option<AbortHandle>,
+    /// Why it was not opened the last time.
+    failed: Option<(ErrorKind, String)>,
 }
 
 #[derive(Debug)]
@@ -57,15 +109,16 @@ impl Homes {
     pub(crate) fn new(
         near_rows: SharedKeyValue,
         engine: Engine,
-        far_stores: Arc<dyn FarStores>,
-        clock: Arc<dyn Clock>,
-        entropy: Arc<dyn Entropy>,
+        (runner, far_stores): (Arc<dyn Runner>, Arc<dyn FarStores>),
+        (clock, entropy): (Arc<dyn Clock>, Arc<dyn Entropy>),
         options: &Options,
-    ) -> Self {
+    ) -> (Self, mpsc::Receiver<Home>) {
+        let (opened, is_opened) = mpsc::channel(OPENED_MAX);
         let near = Store::of_transactions(Arc::clone(&near_rows), engine, options);
         let options = options.clone();
-        let ranges = Ranges { near_rows, far_stores, clock, entropy, options, open: Mutex::default() };
-        Self { near, ranges: Arc::new(ranges) }
+        let slots = Mutex::default();
+        let ranges = Ranges { near_rows, runner, far_stores, clock, entropy, options, slots, opened };
+        (Self { near, ranges: Arc::new(ranges) }, is_opened)
     }
 
     /// Where a workflow without a far store lies.
@@ -73,77 +126,164 @@ impl Homes {
         &self.near
     }
 
-    /// Where a new run of `workflow`, or a look at its runs, lies.
-    pub(crate) async fn of(&self, workflow: &Workflow) -> Result<Store> {
-        match &workflow.far {
-            None => Ok(self.near.clone()),
-            Some(address) => self.in_range(address.clone(), workflow.synchrony).await,
+    /// Where new runs of `workflow` lie.
+    pub(crate) fn of(&self, workflow: &Workflow) -> Home {
+        let home = workflow.far.as_deref().map_or(Home::Near, |address| self.at(address));
+        if let Home::Far(place) = &home {
+            self.ranges.agree(place, workflow.synchrony);
+        }
+        home
+    }
+
+    /// The far store at `address`, which is how it is reached from now on.
+    pub(crate) fn at(&self, address: &str) -> Home {
+        let mut slots = self.ranges.slots.lock();
+        let place: Arc<str> = place_of(address).into();
+        let slot = slots.entry(Arc::clone(&place)).or_insert_with(|| {
+            let state = Slotted { address: String::new(), range: None, opening: None, failed: None };
+            let (place, tried) = (Arc::clone(&place), watch::Sender::new(0));
+            Arc::new(Slot { place, state: Mutex::new(state), tried })
+        });
+        address.clone_into(&mut slot.state.lock().address);
+        Home::Far(place)
+    }
+
+    /// A place for one run, or one look.
+    ///
+    /// Errors: `Unavailable` if that takes too long, and then it goes on being opened; those of opening.
+    pub(crate) async fn store(&self, home: &Home) -> Result<Store> {
+        match home {
+            Home::Near => Ok(self.near.clone()),
+            Home::Far(place) => {
+                let slot = self.ranges.slots.lock().get(place).cloned();
+                let slot = slot.ok_or_else(|| ports::Error::unavailable("find a far store"))?;
+                self.ranges.store(&slot).await
+            }
         }
     }
 
-    /// A store in a range. It goes on being opened if whoever asked does not wait for it.
-    async fn in_range(&self, address: String, said: Said) -> Result<Store> {
-        let ranges = Arc::clone(&self.ranges);
-        let asked = address.clone();
-        let opened = tokio::spawn(async move { ranges.store(&asked, said).await });
-        let unavailable = || ports::Error::unavailable(format!("open the far store {address}"));
-        tokio::select! {
-            biased;
-            opened = opened => opened.unwrap_or_else(|_| Err(unavailable().into())),
-            () = self.ranges.clock.sleep(OPEN_MAX) => Err(unavailable().into()),
-        }
-    }
-
-    /// How the far stores are, by address.
-    pub(crate) async fn health(&self) -> BTreeMap<String, Health> {
-        let ranges = self.ranges.open.lock().await;
-        ranges.iter().map(|(address, range)| (address.clone(), range.synchrony.health())).collect()
+    /// How the far stores are that were opened, by place.
+    pub(crate) fn health(&self) -> BTreeMap<String, Health> {
+        let slots = self.ranges.slots.lock();
+        let health = |slot: &Slot| Some(slot.state.lock().range.as_ref()?.synchrony.health());
+        slots.iter().filter_map(|(place, slot)| Some((place.to_string(), health(slot)?))).collect()
     }
 
     /// Gives the ranges back, drained, so that whoever is next does not wait.
     pub(crate) async fn release(&self) {
-        let ranges = std::mem::take(&mut *self.ranges.open.lock().await);
-        for (address, range) in ranges {
+        let slots = std::mem::take(&mut *self.ranges.slots.lock());
+        for (place, slot) in slots {
+            let range = {
+                let mut state = slot.state.lock();
+                if let Some(opening) = state.opening.take() {
+                    opening.abort();
+                }
+                state.range.take()
+            };
+            let Some(range) = range else { continue };
             if let Err(error) = range.synchrony.release().await {
-                tracing::warn!(%address, %error, "what is not far yet is sent by the next start");
+                tracing::warn!(far = %place, %error, "what is not far yet is sent by the next start");
             }
         }
     }
 }
 
 impl Ranges {
-    async fn store(&self, address: &str, said: Said) -> Result<Store> {
-        let mut ranges = self.open.lock().await;
-        // One that has ended, since its near store fell back, is opened anew.
-        let is_open = ranges.get(address).is_some_and(|range| range.synchrony.health().ended.is_none());
-        if !is_open {
-            ranges.remove(address);
-            let synchrony = self.open(address, said).await?;
-            ranges.insert(address.to_owned(), Range { synchrony, said });
+    async fn store(self: &Arc<Self>, slot: &Arc<Slot>) -> Result<Store> {
+        let mut tried = slot.tried.subscribe();
+        if let Some(store) = self.lane_of(slot)? {
+            return Ok(store);
         }
-        let range = &ranges[address];
-        if range.said != said {
-            let say = format!(
-                "the workflows of one far store have one synchrony, and that of {address} is {:?}",
-                range.said
-            );
-            return Err(Error::Invalid(say.to_lowercase()));
+        self.have_opened(slot);
+        let unavailable = || ports::Error::unavailable(format!("open the far store {}", slot.place));
+        tokio::select! {
+            biased;
+            _ = tried.changed() => {}
+            () = self.clock.sleep(OPEN_MAX) => return Err(unavailable().into()),
         }
-        Ok(Store::of_range(Arc::new(range.synchrony.lane()?), &self.options))
+        if let Some(store) = self.lane_of(slot)? {
+            return Ok(store);
+        }
+        let failed = slot.state.lock().failed.clone();
+        Err(failed.map_or_else(unavailable, |(kind, why)| ports::Error::new(kind, why)).into())
     }
 
-    async fn open(&self, address: &str, said: Said) -> Result<Synchrony> {
+    /// A lane of a range that is open; none: it is not. One that has ended, since its near store fell back, is not.
+    fn lane_of(&self, slot: &Slot) -> Result<Option<Store>> {
+        let mut state = slot.state.lock();
+        if state.range.as_ref().is_some_and(|range| range.synchrony.health().ended.is_some()) {
+            state.range = None;
+        }
+        let Some(range) = &state.range else { return Ok(None) };
+        Ok(Some(Store::of_range(Arc::new(range.synchrony.lane()?), &self.options)))
+    }
+
+    /// One of the workflows of a far store asks for `wanted`: another deployment may have changed what holds.
+    fn agree(&self, place: &str, wanted: Said) {
+        let slot = self.slots.lock().get(place).cloned();
+        let Some(slot) = slot else { return };
+        let mut state = slot.state.lock();
+        let Some(range) = state.range.as_mut().filter(|range| range.said != wanted) else { return };
+        range.said = self.said(place);
+        range.synchrony.set_mode(mode(range.said));
+    }
+
+    /// The strictest that a deployed workflow of this far store asks for.
+    fn said(&self, place: &str) -> Said {
+        let deployed = self.runner.workflows();
+        let here = deployed
+            .values()
+            .filter(|workflow| workflow.far.as_deref().is_some_and(|far| place_of(far) == place));
+        here.map(|workflow| workflow.synchrony).max().unwrap_or_default()
+    }
+
+    /// Has the range opened, unless somebody is at it.
+    fn have_opened(self: &Arc<Self>, slot: &Arc<Slot>) {
+        let mut state = slot.state.lock();
+        if state.opening.is_some() || state.range.is_some() {
+            return;
+        }
+        let (ranges, task_slot, address) = (Arc::clone(self), Arc::clone(slot), state.address.clone());
+        let task = tokio::spawn(async move {
+            let opened = ranges.open(&address, &task_slot.place).await;
+            let is_open = opened.is_ok();
+            {
+                let mut state = task_slot.state.lock();
+                state.opening = None;
+                match opened {
+                    Ok(range) => state.range = Some(range),
+                    Err(error) => state.failed = Some((error.kind(), error.to_string())),
+                }
+            }
+            task_slot.tried.send_modify(|tried| *tried += 1);
+            if is_open {
+                // Nobody listens where nothing was started, or any more.
+                let _ = ranges.opened.send(Home::Far(Arc::clone(&task_slot.place))).await;
+            }
+        });
+        state.opening = Some(task.abort_handle());
+    }
+
+    async fn open(&self, address: &str, place: &str) -> ports::Result<Range> {
         let far = self.far_stores.open(address).await?;
-        // Whoever knows the password today, and another tomorrow, means the same range.
-        let name = address.rsplit_once('@').map_or(address, |(_, host)| host);
-        let range = Bytes::from([RANGE, name].concat());
+        let range = Bytes::from([RANGE, place].concat());
         let stores = Stores { near: Arc::clone(&self.near_rows), far, range };
-        let mode = match said {
-            Said::External => Mode::External,
-            Said::Serial => Mode::Serial,
-            Said::Sync => Mode::Sync,
+        let said = self.said(place);
+        let options = synchrony::Options {
+            mode: mode(said),
+            linger: LINGER,
+            lanes_max: self.options.runs_max + LOOKS_MAX,
+            ..synchrony::Options::default()
         };
-        let options = synchrony::Options { mode, linger: LINGER, ..synchrony::Options::default() };
-        Ok(Synchrony::open(stores, options, Arc::clone(&self.clock), Arc::clone(&self.entropy)).await?)
+        let (clock, entropy) = (Arc::clone(&self.clock), Arc::clone(&self.entropy));
+        Ok(Range { synchrony: Synchrony::open(stores, options, clock, entropy).await?, said })
+    }
+}
+
+fn mode(said: Said) -> Mode {
+    match said {
+        Said::External => Mode::External,
+        Said::Serial => Mode::Serial,
+        Said::Sync => Mode::Sync,
     }
 }

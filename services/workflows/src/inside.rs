@@ -1,6 +1,6 @@
 //! What the code of a step asks for, by the token of its attempt.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use functions::manifest::workflow::Step;
@@ -9,7 +9,6 @@ use transactions::Effect;
 use crate::{
     Error, Result, Service,
     run::{Failure, Run},
-    step::{Attempt, Open},
 };
 
 /// What a step's code shows of itself.
@@ -52,37 +51,36 @@ impl Service {
     ///
     /// Errors: `Invalid` if the code called another at this place before.
     pub fn open_step(&self, token: &str, name: &str) -> Result<Opened> {
-        let (attempt, path) = self.called(token)?;
-        if let Some(counted) = counted(&attempt.run, &path, name)? {
+        let around = self.inner.attempts.find(token)?;
+        let path = around.next_path();
+        if let Some(counted) = counted(&around.run, &path, name)? {
             return Ok(Opened::Counted(counted));
         }
-        let mut open = attempt.run.open(&self.inner, &path, 1);
-        open.stays = true;
-        Ok(Opened::Open(Arc::clone(&open.token)))
+        let attempt = around.run.attempt_at(&self.inner, path, 1);
+        Ok(Opened::Open(self.inner.attempts.open(&attempt, Some(token), &*self.inner.parts.entropy)?))
     }
 
     /// A step within a step has come to `output`; returns what counts.
     pub async fn finish_step(&self, token: &str, name: &str, output: Bytes) -> Result<Bytes> {
-        let attempt = self.inner.attempts.find(token)?;
-        if output.len() > attempt.run.store.bytes_max() {
-            let most = attempt.run.store.bytes_max();
+        let most = self.inner.attempts.find(token)?.run.store.bytes_max();
+        if output.len() > most {
             return Err(Error::TooLarge(format!("the result of a step has {most} bytes at most")));
         }
-        let open = Open { attempts: &self.inner.attempts, token: token.into(), attempt, stays: false };
-        let counted = open.attempt.run.count(&self.inner, &open, name, output).await;
+        // Of two that say so one has it count.
+        let attempt = self.inner.attempts.take(token).ok_or(Error::AttemptEnded)?;
+        let counted = attempt.run.count(&self.inner, &attempt, name, output).await;
         counted.map_err(|failure| said(&failure))
     }
 
     /// A step within a step has failed: nothing of it counts.
     pub fn fail_step(&self, token: &str) -> Result<()> {
-        let attempt = self.inner.attempts.close(token).ok_or(Error::AttemptEnded)?;
-        attempt.close();
-        Ok(())
+        self.inner.attempts.close(token).map(drop).ok_or(Error::AttemptEnded)
     }
 
     /// Has a deployed function run as a step within a step, tried as often as it says; returns its output, or its failure in JSON.
     pub async fn call_step(&self, token: &str, function: &str, input: Bytes) -> Result<Result<Bytes, Bytes>> {
-        let (attempt, path) = self.called(token)?;
+        let attempt = self.inner.attempts.find(token)?;
+        let path = attempt.next_path();
         if let Some(counted) = counted(&attempt.run, &path, function)? {
             return Ok(Ok(counted));
         }
@@ -94,12 +92,15 @@ impl Service {
         }
     }
 
-    /// The attempt, and where its next step stands.
-    fn called(&self, token: &str) -> Result<(Arc<Attempt>, String)> {
-        let attempt = self.inner.attempts.find(token)?;
-        let place = attempt.called.fetch_add(1, Ordering::Relaxed);
-        let path = format!("{}/{place}", attempt.path);
-        Ok((attempt, path))
+    /// What a request shows whose function runs as `owner`: that, or the step within it that the request names.
+    ///
+    /// Errors: `AttemptEnded` if the step is within another, or is over.
+    pub fn shown(&self, owner: &StepToken, within: Option<&str>) -> Result<StepToken> {
+        match within {
+            None => Ok(Arc::clone(owner)),
+            Some(step) if self.inner.attempts.is_within(owner, step) => Ok(step.into()),
+            Some(_) => Err(Error::AttemptEnded),
+        }
     }
 }
 

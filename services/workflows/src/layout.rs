@@ -2,12 +2,14 @@
 //!
 //! | sort key | holds |
 //! | --- | --- |
-//! | `r` run | the run: what it was given, how far it is, what it came to |
+//! | `r` run | the run: how far it is, what it came to |
+//! | `i` run | what it was given |
 //! | `a` run | nothing: the run is under way |
 //! | `f` end, run | nothing: the run has ended then |
 //! | `j` run, 0, path | a step that counts, or is about to |
 //!
-//! A partition of its own lists the workflows that have rows, and in a range what functions write lies in another.
+//! A partition of its own lists the workflows that have rows, one more, near, in which far stores they have some, and in a range what
+//! functions write lies in another.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use ports::{Key, key_value::Scan};
@@ -18,10 +20,13 @@ use transactions::model::TransactionId;
 const WORKFLOWS: &[u8] = b"w";
 /// What partitions of workflows begin with.
 const PARTITION: &[u8] = b"w/";
+/// The partition that lists which workflows have rows in which far stores.
+const HOMES: &[u8] = b"h";
 /// In a range: what functions have written.
 const STATE: &[u8] = b"s";
 
 const RUN: u8 = b'r';
+const GIVEN: u8 = b'i';
 const ACTIVE: u8 = b'a';
 const FINISHED: u8 = b'f';
 const JOURNAL: u8 = b'j';
@@ -58,6 +63,27 @@ pub(crate) fn listed(workflow: &str) -> Key {
 /// All listed workflows.
 pub(crate) fn all_listed(items_max: usize) -> Scan {
     Scan::partition(WORKFLOWS, items_max)
+}
+
+/// That a workflow has rows in the far store at `place`.
+pub(crate) fn home(workflow: &str, place: &str) -> Key {
+    Key::new(HOMES, [workflow.as_bytes(), &[0], place.as_bytes()].concat())
+}
+
+/// All such.
+pub(crate) fn all_homes(items_max: usize) -> Scan {
+    Scan::partition(HOMES, items_max)
+}
+
+/// The workflow of such a row.
+pub(crate) fn workflow_of(sort: &[u8]) -> Option<String> {
+    let end = sort.iter().position(|byte| *byte == 0)?;
+    String::from_utf8(sort[..end].to_vec()).ok()
+}
+
+/// What a run was given.
+pub(crate) fn given(workflow: &str, run: &str) -> Key {
+    key(workflow, GIVEN, &[run.as_bytes()])
 }
 
 pub(crate) fn run(workflow: &str, run: &str) -> Key {
@@ -157,6 +183,7 @@ mod tests {
         assert_eq!(path_of("run", &step("w", "run", "0.1").sort()), Some("0.1".to_owned()));
         assert_eq!(finished_of(&finished("w", 7, "run").sort()), Some((7, "run".to_owned())));
         assert_eq!(run_of(&run("w", "run").sort()), Some("run".to_owned()));
+        assert_eq!(workflow_of(&home("w", "redis://host").sort()), Some("w".to_owned()));
         let Scan { from, until, .. } = steps("w", "run", 1);
         let is_within = |key: Key| key.sort() >= from && Some(key.sort()) < until;
         assert!(is_within(step("w", "run", "9")) && !is_within(step("w", "run2", "0")));

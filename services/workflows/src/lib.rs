@@ -22,11 +22,12 @@
 //! transaction, or an atomic run.
 //!
 //! Reading order: `layout` and `records` (what is at rest), `store` (how a step comes to count), `overlay`, `run` (one run),
-//! `graph`, `service` and `inside` (what callers and functions are given). `docs/design/0005-workflows.md` says what a death between
+//! `graph`, `active` (who is at which run), `service`, `shown` and `inside` (what callers and functions are given). `docs/design/0005-workflows.md` says what a death between
 //! two lines leaves.
 //!
 //! From `external-synchrony.txt`, chapters 3 and 4; ours has runs at rest, retries, overlays, and several far writes under way.
 
+mod active;
 mod broken;
 mod error;
 mod graph;
@@ -39,6 +40,7 @@ mod records;
 mod retention;
 mod run;
 mod service;
+mod shown;
 mod step;
 mod store;
 

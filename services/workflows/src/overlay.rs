@@ -22,6 +22,11 @@ impl Changes {
     pub(crate) fn is_empty(&self) -> bool {
         self.writes.is_empty() && self.sends.is_empty()
     }
+
+    fn bytes(&self) -> usize {
+        let writes = self.writes.iter().map(|(key, value)| size(key, value.as_ref())).sum::<usize>();
+        writes + self.sends.iter().map(Effect::bytes_len).sum::<usize>()
+    }
 }
 
 /// What was written to a key.
@@ -83,11 +88,19 @@ impl Overlay {
         Ok(())
     }
 
-    /// What was written so far goes, to count now.
-    pub(crate) fn take(&self) -> Result<Changes> {
-        let mut state = self.open()?;
-        state.bytes = 0;
-        Ok(std::mem::take(&mut state.changes))
+    /// What was written so far, which stays.
+    pub(crate) fn peek(&self) -> Result<Changes> {
+        Ok(self.open()?.changes.clone())
+    }
+
+    /// What was peeked at counts now: what has not been written again since is as if it had been read there.
+    pub(crate) fn forget(&self, counts: &Changes) {
+        let mut state = self.state.lock();
+        state.changes.writes.retain(|key, value| counts.writes.get(key) != Some(value));
+        // After an end there may be fewer.
+        let sent = counts.sends.len().min(state.changes.sends.len());
+        state.changes.sends.drain(..sent);
+        state.bytes = state.changes.bytes();
     }
 
     /// Nothing more is taken; what was written goes.

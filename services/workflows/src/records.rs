@@ -51,19 +51,42 @@ impl Status {
     }
 }
 
+/// What a run was given: written when it begins, and never again, so that what it comes to may be as long.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Given {
+    pub(crate) input: Bytes,
+    /// The workflow as it was when the run began.
+    pub(crate) workflow: Workflow,
+}
+
+impl Given {
+    pub(crate) fn encode(&self) -> Vec<(Name, Value)> {
+        let definition = serde_json::to_vec(&self.workflow).expect("strings and numbers always serialise");
+        vec![
+            (INPUT.into(), Value::Bytes(self.input.clone())),
+            (DEFINITION.into(), Value::Bytes(definition.into())),
+        ]
+    }
+
+    pub(crate) fn decode(item: &Item) -> Result<Self> {
+        let decoded = || {
+            let workflow = serde_json::from_slice(item.bytes(DEFINITION)?).ok()?;
+            Some(Self { input: item.bytes(INPUT)?.clone(), workflow })
+        };
+        decoded().ok_or_else(|| Error::corrupt("read what a run was given"))
+    }
+}
+
 /// A run at rest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RunRow {
     pub(crate) status: Status,
-    pub(crate) input: Bytes,
     /// What it came to; of an atomic run that is under way, what it will if its transaction commits.
     pub(crate) output: Option<Bytes>,
     /// Why it failed: an object in JSON.
     pub(crate) error: Option<Bytes>,
     pub(crate) began_ms: u64,
     pub(crate) ended_ms: Option<u64>,
-    /// The workflow as it was when the run began.
-    pub(crate) workflow: Workflow,
 }
 
 /// The attribute with the status, and what it says of one that is under way.
@@ -72,13 +95,15 @@ pub(crate) fn is_running() -> ports::Condition {
 }
 
 impl RunRow {
+    /// A run that has begun.
+    pub(crate) fn begun(began_ms: u64) -> Self {
+        Self { status: Status::Running, output: None, error: None, began_ms, ended_ms: None }
+    }
+
     pub(crate) fn encode(&self) -> Vec<(Name, Value)> {
-        let definition = serde_json::to_vec(&self.workflow).expect("strings and numbers always serialise");
         let mut attributes: Vec<(Name, Value)> = vec![
             (STATUS.into(), Value::Integer(self.status.number())),
-            (INPUT.into(), Value::Bytes(self.input.clone())),
             (BEGAN.into(), Value::Integer(self.began_ms as i64)),
-            (DEFINITION.into(), Value::Bytes(definition.into())),
         ];
         let bytes = [(OUTPUT, &self.output), (ERROR, &self.error)];
         attributes.extend(
@@ -93,12 +118,10 @@ impl RunRow {
             let number = item.integer(STATUS)?;
             Some(Self {
                 status: Status::ALL.iter().find(|(_, status, _)| *status == number)?.0,
-                input: item.bytes(INPUT)?.clone(),
                 output: item.bytes(OUTPUT).cloned(),
                 error: item.bytes(ERROR).cloned(),
                 began_ms: item.integer(BEGAN)? as u64,
                 ended_ms: item.integer(ENDED).map(|ended| ended as u64),
-                workflow: serde_json::from_slice(item.bytes(DEFINITION)?).ok()?,
             })
         };
         decoded().ok_or_else(|| Error::corrupt("read a run"))
@@ -166,14 +189,14 @@ mod tests {
                 {"choice":[{"when":{"path":"a","equals":1},"steps":["f"]}],"otherwise":["g"]}]}"#,
         )
         .expect("a workflow");
+        let given = Given { input: Bytes::from("{}"), workflow };
+        let item = Item::from_parts(Version(1), given.encode());
+        assert_eq!(Given::decode(&item).expect("whole"), given);
         let run = RunRow {
             status: Status::Failed,
-            input: Bytes::from("{}"),
-            output: None,
             error: Some(Bytes::from("{}")),
-            began_ms: 1,
             ended_ms: Some(2),
-            workflow,
+            ..RunRow::begun(1)
         };
         let item = Item::from_parts(Version(1), run.encode());
         assert_eq!(RunRow::decode(&item).expect("whole"), run);

@@ -11,13 +11,15 @@ use functions::manifest::workflow::{Step, Workflow};
 use parking_lot::Mutex;
 use ports::{DurabilityPoint, runtime::Invocation};
 use primitives::Delays;
-use tokio::sync::watch;
+use tokio::sync::{RwLock, watch};
 use transactions::model::Call;
 
 use crate::{
-    Error, Result, graph, layout,
+    Error, Result,
+    active::Key,
+    graph, layout,
     overlay::{Changes, Overlay},
-    records::{RunRow, Status, StepRow},
+    records::{Given, RunRow, Status, StepRow},
     service::Inner,
     step::{Attempt, Open},
     store::{Place, Store},
@@ -26,6 +28,11 @@ use crate::{
 /// How many attempts of an atomic run there are that lose their transaction.
 const ATOMIC_ATTEMPTS_MAX: u32 = 10;
 
+/// The most of an error that is kept, in characters: of one that says more, its type and the beginning of its message.
+const ERROR_CHARS_MAX: usize = 16 << 10;
+const TYPE: &str = "errorType";
+const MESSAGE: &str = "errorMessage";
+
 /// A run under way.
 #[derive(Debug)]
 pub(crate) struct Run {
@@ -33,7 +40,8 @@ pub(crate) struct Run {
     pub(crate) name: String,
     pub(crate) id: String,
     pub(crate) workflow: Arc<Workflow>,
-    pub(crate) row: RunRow,
+    input: Bytes,
+    row: RunRow,
     pub(crate) store: Store,
     /// Steps that count.
     journal: Mutex<BTreeMap<String, StepRow>>,
@@ -42,6 +50,8 @@ pub(crate) struct Run {
     /// Of an atomic one: what its steps have written, and the transaction that it reads in.
     atomic: Mutex<Option<(Arc<Overlay>, Call)>>,
     pub(crate) ended: watch::Sender<bool>,
+    /// Shared by what is coming to count: who ends the run waits for that.
+    counting: Arc<RwLock<()>>,
 }
 
 /// Why a run ends without an output.
@@ -56,19 +66,24 @@ pub(crate) enum Failure {
 impl Failure {
     /// What `step` failed with.
     pub(crate) fn new(step: &str, kind: &str, message: &str) -> Self {
-        let error = serde_json::json!({ "step": step, "errorType": kind, "errorMessage": message });
+        let error = serde_json::json!({ "step": step, TYPE: kind, MESSAGE: message });
         Self::Failed(Bytes::from(error.to_string()))
     }
 
-    /// The same in the function's own words.
+    /// The same in the function's own words, cut where it has too many.
     fn said(step: &str, payload: &Bytes) -> Self {
+        let text =
+            |text: &str| serde_json::Value::from(text.chars().take(ERROR_CHARS_MAX).collect::<String>());
         let mut said = match serde_json::from_slice(payload) {
             Ok(serde_json::Value::Object(said)) => said,
-            _ => serde_json::Map::from_iter([(
-                "errorMessage".to_owned(),
-                String::from_utf8_lossy(payload).into_owned().into(),
-            )]),
+            _ => serde_json::Map::from_iter([(MESSAGE.to_owned(), text(&String::from_utf8_lossy(payload)))]),
         };
+        if payload.len() > ERROR_CHARS_MAX {
+            said.retain(|name, _| name == MESSAGE || name == TYPE);
+            for value in said.values_mut() {
+                *value = text(value.as_str().unwrap_or_default());
+            }
+        }
         said.insert("step".to_owned(), step.into());
         Self::Failed(Bytes::from(serde_json::Value::Object(said).to_string()))
     }
@@ -77,8 +92,8 @@ impl Failure {
 impl Run {
     pub(crate) fn new(
         service: &Arc<Inner>,
-        (name, id): (String, String),
-        row: RunRow,
+        (name, id): Key,
+        (row, given): (RunRow, Given),
         store: Store,
         (journal, point): (BTreeMap<String, StepRow>, DurabilityPoint),
     ) -> Arc<Self> {
@@ -86,13 +101,15 @@ impl Run {
             service: Arc::downgrade(service),
             name,
             id,
-            workflow: Arc::new(row.workflow.clone()),
+            workflow: Arc::new(given.workflow),
+            input: given.input,
             row,
             store,
             journal: Mutex::new(journal),
             point: Mutex::new(point),
             atomic: Mutex::default(),
             ended: watch::Sender::new(false),
+            counting: Arc::default(),
         })
     }
 
@@ -116,12 +133,22 @@ impl Run {
             Err(Failure::Failed(error)) => (Status::Failed, None, Some(error)),
             Err(Failure::Stopped) => return false,
         };
-        let row = RunRow { status, output, error, ended_ms: Some(service.now_ms()), ..self.row.clone() };
-        match self.until_it_passes(service, || self.store.end_run(&self.name, &self.id, &row)).await {
-            Ok(_) | Err(Error::RunEnded) => true,
-            Err(error) => {
-                tracing::warn!(workflow = %self.name, run = %self.id, %error, "the end of a run was not written");
-                false
+        let mut row = RunRow { status, output, error, ended_ms: Some(service.now_ms()), ..self.row.clone() };
+        loop {
+            match self.until_it_passes(service, || self.store.end_run(&self.name, &self.id, &row)).await {
+                Ok(_) | Err(Error::RunEnded) => return true,
+                // What it came to cannot be kept, which is what it comes to then.
+                Err(error) if error.is_refusal() && row.output.is_some() => {
+                    let Failure::Failed(said) = Failure::new("", "Workflow.NotWritten", &error.to_string())
+                    else {
+                        return false;
+                    };
+                    row = RunRow { status: Status::Failed, output: None, error: Some(said), ..row };
+                }
+                Err(error) => {
+                    tracing::warn!(workflow = %self.name, run = %self.id, %error, "the end of a run was not written");
+                    return false;
+                }
             }
         }
     }
@@ -195,9 +222,9 @@ impl Run {
             Some(function) => {
                 let step =
                     Step { function: function.clone(), retries: None, backoff_ms: None, timeout_s: None };
-                self.step(&step, "0".to_owned(), self.row.input.clone()).await
+                self.step(&step, "0".to_owned(), self.input.clone()).await
             }
-            None => graph::sequence(self, &self.workflow.steps, String::new(), self.row.input.clone()).await,
+            None => graph::sequence(self, &self.workflow.steps, String::new(), self.input.clone()).await,
         }
     }
 
@@ -248,38 +275,42 @@ impl Run {
         let ran = service.parts.runner.run(&step.function, invocation).await;
         let ran = ran.map_err(|said| Failure::new(&step.function, "Workflow.NotRun", &said))?;
         let output = ran.result.map_err(|error| Failure::said(&step.function, &error.payload))?;
-        if output.len() > self.store.bytes_max() {
-            let said =
-                format!("a result has {} bytes, and {} are the most", output.len(), self.store.bytes_max());
-            return Err(Failure::new(&step.function, "Workflow.ResultTooLarge", &said));
-        }
-        self.count(service, &open, &step.function, output).await
+        self.check_length(&step.function, &output)?;
+        self.count(service, &open.attempt, &step.function, output).await
     }
 
-    pub(crate) fn open<'s>(self: &Arc<Self>, service: &'s Inner, path: &str, tries: u32) -> Open<'s> {
+    /// Errors: `output` is longer than a row may hold.
+    pub(crate) fn check_length(&self, step: &str, output: &Bytes) -> Result<(), Failure> {
+        let most = self.store.bytes_max();
+        if output.len() <= most {
+            return Ok(());
+        }
+        let said = format!("a result has {} bytes, and {most} are the most", output.len());
+        Err(Failure::new(step, "Workflow.ResultTooLarge", &said))
+    }
+
+    fn open<'s>(self: &Arc<Self>, service: &'s Inner, path: &str, tries: u32) -> Open<'s> {
+        let attempt = self.attempt_at(service, path.to_owned(), tries);
+        let token = service.attempts.open(&attempt, None, &*service.parts.entropy);
+        let token = token.expect("it is within none that might be over");
+        Open { attempts: &service.attempts, token, attempt }
+    }
+
+    /// An attempt of the step at `path`, which nobody knows yet.
+    pub(crate) fn attempt_at(self: &Arc<Self>, service: &Inner, path: String, tries: u32) -> Arc<Attempt> {
         let below = self.atomic.lock().as_ref().map(|(overlay, _)| Arc::clone(overlay));
-        let attempt = Arc::new(Attempt {
-            run: Arc::clone(self),
-            path: path.to_owned(),
-            overlay: Overlay::over(below),
-            began_ms: service.now_ms(),
-            tries,
-            called: 0.into(),
-        });
-        let token = service.attempts.open(&attempt);
-        Open { attempts: &service.attempts, token, attempt, stays: false }
+        Arc::new(Attempt::new(Arc::clone(self), path, Overlay::over(below), tries, service.now_ms()))
     }
 
     /// Has an attempt that succeeded count.
     pub(crate) async fn count(
-        &self,
+        self: &Arc<Self>,
         service: &Inner,
-        open: &Open<'_>,
+        attempt: &Attempt,
         function: &str,
         output: Bytes,
     ) -> Result<Bytes, Failure> {
-        let attempt = &open.attempt;
-        let changes = attempt.close();
+        let changes = attempt.finish().await;
         let row = StepRow {
             function: function.to_owned(),
             output,
@@ -294,10 +325,8 @@ impl Run {
             merged.map_err(|error| Failure::new(function, "Workflow.TooLarge", &error.to_string()))?;
             row.output.clone()
         } else {
-            let place = Place { workflow: &self.name, run: &self.id, path: &attempt.path };
-            let counted =
-                self.until_it_passes(service, || self.store.count_step(place, &row, &changes)).await;
-            match counted {
+            let counted = Arc::new((attempt.path.clone(), row.clone(), changes));
+            match self.until_it_passes(service, || self.count_apart(&counted)).await {
                 Ok((output, point)) => {
                     self.saw(point);
                     output
@@ -309,6 +338,28 @@ impl Run {
         };
         self.journal.lock().insert(attempt.path.clone(), StepRow { output: output.clone(), ..row });
         Ok(output)
+    }
+
+    /// What it is about goes on if nobody waits for it any more, and is waited for by who ends the run.
+    async fn count_apart(
+        self: &Arc<Self>,
+        counted: &Arc<(String, StepRow, Changes)>,
+    ) -> Result<(Bytes, DurabilityPoint)> {
+        let (run, counted) = (Arc::clone(self), Arc::clone(counted));
+        let counting = Arc::clone(&self.counting).read_owned().await;
+        let task = tokio::spawn(async move {
+            let (path, row, changes) = &*counted;
+            let place = Place { workflow: &run.name, run: &run.id, path };
+            let result = run.store.count_step(place, row, changes).await;
+            drop(counting);
+            result
+        });
+        task.await.unwrap_or_else(|_| Err(ports::Error::unavailable("have a step count").into()))
+    }
+
+    /// Once this has returned, nothing that was under way comes to count any more.
+    pub(crate) async fn settled(&self) {
+        drop(self.counting.write().await);
     }
 
     /// What counts at `path`, if anything does.
@@ -326,8 +377,9 @@ impl Run {
         Ok(value)
     }
 
-    pub(crate) async fn publish(&self, changes: Changes) -> Result<()> {
-        let point = self.store.publish(changes).await?;
+    pub(crate) async fn publish(&self, changes: &Changes) -> Result<()> {
+        let _counting = self.counting.read().await;
+        let point = self.store.publish(changes.clone()).await?;
         self.saw(point);
         Ok(())
     }

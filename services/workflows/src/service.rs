@@ -1,9 +1,9 @@
-//! Runs, as callers begin, await, list and cancel them.
+//! Runs: begun, worked at, and taken up again. What callers are shown of them is in [`shown`](crate::shown).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Debug,
-    sync::Arc,
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -18,27 +18,27 @@ use ports::{
 };
 use primitives::{Backoff, Delays};
 use synchrony::Health;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::{AbortHandle, JoinSet},
+};
 use transactions::Engine;
 
 use crate::{
     Error, FarStores, Options, Result,
-    homes::Homes,
+    active::{Active, Claim, Key},
+    homes::{Home, Homes},
     layout::RUN_ID_BYTES_MAX,
-    records::{RunRow, Status},
+    records::{Given, RunRow, Status},
     run::Run,
     step::Attempts,
-    store::{RunView, StepView, Store},
+    store::Store,
 };
 
-/// Runs in one answer.
-const PAGE_RUNS: usize = 100;
-/// How long what is known of a run may take to be durable before nothing is said of it.
-const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// The wait before it is looked again whether a run has been taken up.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// The wait before a run that stopped is taken up again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// The longest wait before it is tried again to take up what could not be.
+const AGAIN_AFTER_MAX: Duration = Duration::from_mins(1);
 
 /// Runs functions, and knows workflows.
 #[async_trait]
@@ -105,17 +105,13 @@ pub(crate) struct Inner {
     pub(crate) options: Options,
     pub(crate) homes: Homes,
     pub(crate) attempts: Attempts,
-    active: Mutex<BTreeMap<(String, String), Active>>,
-    listed: Mutex<BTreeSet<String>>,
+    pub(crate) active: Arc<Active>,
+    /// In which homes each workflow has rows.
+    listed: Mutex<BTreeMap<String, BTreeSet<Home>>>,
+    /// Tells of ranges that were opened, until somebody listens.
+    opened: Mutex<Option<mpsc::Receiver<Home>>>,
     /// When each workflow's ended runs were last looked through.
     pub(crate) swept: Mutex<BTreeMap<String, Monotonic>>,
-}
-
-/// A run under way.
-#[derive(Debug)]
-struct Active {
-    run: Arc<Run>,
-    task: Option<AbortHandle>,
 }
 
 impl Inner {
@@ -135,26 +131,27 @@ impl Inner {
         self.parts.clock.sleep(delay).await;
     }
 
-    /// The workflow as it is deployed, or as one of its runs has it.
-    fn workflow(&self, name: &str) -> Result<Arc<Workflow>> {
-        self.parts.runner.workflow(name).ok_or_else(|| Error::NoSuchWorkflow(name.to_owned()))
-    }
-
-    /// Where the runs of a workflow lie.
-    pub(crate) async fn store(&self, name: &str) -> Result<Store> {
-        self.homes.of(&*self.workflow(name)?).await
+    /// Where the runs of a workflow lie: where those lie that begin now, and then where earlier definitions of it had theirs.
+    pub(crate) fn homes_of(&self, name: &str) -> Result<Vec<Home>> {
+        let now = self.parts.runner.workflow(name).map(|workflow| self.homes.of(&workflow));
+        let earlier = self.listed.lock().get(name).cloned().unwrap_or_default();
+        let homes: Vec<Home> = now
+            .iter()
+            .cloned()
+            .chain(earlier.into_iter().filter(|home| Some(home) != now.as_ref()))
+            .collect();
+        if homes.is_empty() { Err(Error::NoSuchWorkflow(name.to_owned())) } else { Ok(homes) }
     }
 }
 
 impl Service {
     /// A service that has yet to [start](Self::start).
     pub fn new(parts: Parts, options: Options) -> Self {
-        let homes = Homes::new(
+        let (homes, opened) = Homes::new(
             Arc::clone(&parts.key_value),
             parts.transactions.clone(),
-            Arc::clone(&parts.far_stores),
-            Arc::clone(&parts.clock),
-            Arc::clone(&parts.entropy),
+            (Arc::clone(&parts.runner), Arc::clone(&parts.far_stores)),
+            (Arc::clone(&parts.clock), Arc::clone(&parts.entropy)),
             &options,
         );
         let inner = Inner {
@@ -162,48 +159,78 @@ impl Service {
             options,
             homes,
             attempts: Attempts::default(),
-            active: Mutex::default(),
+            active: Arc::default(),
             listed: Mutex::default(),
+            opened: Mutex::new(Some(opened)),
             swept: Mutex::default(),
         };
         Self { inner: Arc::new(inner), tasks: Arc::default() }
     }
 
-    /// Takes up the runs that earlier starts have left (W4). Those with a far store that is not reached are taken up once it is.
+    /// Takes up the runs that earlier starts have left (W4), wherever they have left them: those of a far store once it is reached,
+    /// and whenever it is opened anew.
     pub async fn start(&self) -> Result<()> {
-        self.take_up(self.inner.homes.near()).await?;
-        let mut addresses = BTreeMap::new();
-        for workflow in self.inner.parts.runner.workflows().into_values() {
-            if let Some(address) = workflow.far.clone() {
-                addresses.insert(address, workflow);
-            }
+        let inner = &self.inner;
+        for name in inner.homes.near().listed().await? {
+            inner.listed.lock().entry(name).or_default().insert(Home::Near);
         }
-        for (address, workflow) in addresses {
-            let service = self.clone();
+        let mut far = BTreeSet::new();
+        for (name, address) in inner.homes.near().listed_homes().await? {
+            let home = inner.homes.at(&address);
+            inner.listed.lock().entry(name).or_default().insert(home.clone());
+            far.insert(home);
+        }
+        // As they are deployed, the addresses are the newest.
+        far.extend(inner.parts.runner.workflows().values().map(|workflow| inner.homes.of(workflow)));
+        far.remove(&Home::Near);
+        if self.take_up(&Home::Near).await.is_err() {
+            self.keep_at(Home::Near, |service, home| async move { service.take_up(&home).await });
+        }
+        if let Some(mut opened) = inner.opened.lock().take() {
+            let service = self.clone_without_tasks();
             self.spawn(async move {
-                loop {
-                    let taken = async { service.take_up(&service.inner.homes.of(&workflow).await?).await };
-                    match taken.await {
-                        Ok(()) => return,
-                        Err(error) => tracing::warn!(%address, %error, "runs with this far store wait"),
-                    }
-                    service.inner.parts.clock.sleep(AGAIN_AFTER).await;
+                while let (Some(home), Some(service)) = (opened.recv().await, service.upgrade()) {
+                    service.keep_at(home, |service, home| async move { service.take_up(&home).await });
                 }
             });
+        }
+        for home in far {
+            self.keep_at(
+                home,
+                |service, home| async move { service.inner.homes.store(&home).await.map(drop) },
+            );
         }
         Ok(())
     }
 
-    async fn take_up(&self, store: &Store) -> Result<()> {
+    /// Tries something of a home until it succeeds, less and less often.
+    fn keep_at<F: Future<Output = Result<()>> + Send>(
+        &self,
+        home: Home,
+        what: impl Fn(Self, Home) -> F + Send + 'static,
+    ) {
+        let service = self.clone_without_tasks();
+        self.spawn(async move {
+            let mut wait = AGAIN_AFTER;
+            while let Some(service) = service.upgrade() {
+                let Err(error) = what(service.clone(), home.clone()).await else { return };
+                tracing::warn!(%home, %error, "runs wait to be taken up");
+                service.inner.parts.clock.sleep(wait).await;
+                wait = (2 * wait).min(AGAIN_AFTER_MAX);
+            }
+        });
+    }
+
+    /// Takes up what lies in a home; one run that cannot be does not keep the others. Errors: of the first that could not.
+    async fn take_up(&self, home: &Home) -> Result<()> {
+        let store = self.inner.homes.store(home).await?;
+        let mut all = Ok(());
         for workflow in store.listed().await? {
             for run in store.active(&workflow).await? {
-                let Some((row, _)) = store.run(&workflow, &run).await? else { continue };
-                if row.status == Status::Running {
-                    self.drive((workflow.clone(), run), row).await?;
-                }
+                all = all.and(self.drive((workflow.clone(), run), home).await);
             }
         }
-        Ok(())
+        all
     }
 
     /// The deployed workflows, by name.
@@ -215,255 +242,173 @@ impl Service {
     ///
     /// Errors: `NoSuchWorkflow`, `Invalid`, `TooLarge`, `TooManyRuns`, `Port`, `State`.
     pub async fn begin(&self, name: &str, id: Option<&str>, input: Bytes) -> Result<String> {
-        let inner = &self.inner;
-        let workflow = inner.workflow(name)?;
+        let draw = || self.inner.parts.entropy.next_u64();
+        let is_named = id.is_some();
         let id = match id {
             Some(id) => check_id(id)?.to_owned(),
-            None => format!("{:016x}{:016x}", inner.parts.entropy.next_u64(), inner.parts.entropy.next_u64()),
+            None => format!("{:016x}{:016x}", draw(), draw()),
         };
-        let key = (name.to_owned(), id.clone());
-        {
-            let active = inner.active.lock();
-            if active.contains_key(&key) {
-                return Ok(id);
-            }
-            if active.len() >= inner.options.runs_max {
-                return Err(Error::TooManyRuns);
-            }
+        let (service, key) = (self.clone(), (name.to_owned(), id.clone()));
+        // Whoever asks may give up, and then somebody is at what was begun all the same.
+        self.apart(async move { service.begin_here(key, is_named, input).await }).await?;
+        Ok(id)
+    }
+
+    async fn begin_here(&self, key: Key, is_named: bool, input: Bytes) -> Result<()> {
+        let inner = &self.inner;
+        let (name, id) = &key;
+        let workflow = inner.parts.runner.workflow(name);
+        let workflow = workflow.ok_or_else(|| Error::NoSuchWorkflow(name.clone()))?;
+        let Some(claim) = inner.active.claim_idle(&key).await else { return Ok(()) };
+        // With this one's own claim.
+        if inner.active.len() > inner.options.runs_max {
+            return Err(Error::TooManyRuns);
         }
-        let store = inner.homes.of(&workflow).await?;
+        let home = inner.homes.of(&workflow);
+        let store = inner.homes.store(&home).await?;
         if input.len() > store.bytes_max() {
             return Err(Error::TooLarge(format!("an input has {} bytes at most", store.bytes_max())));
         }
-        self.list(&store, name, &workflow).await?;
-        let row = RunRow {
-            status: Status::Running,
-            input,
-            output: None,
-            error: None,
-            began_ms: inner.now_ms(),
-            ended_ms: None,
-            workflow: (*workflow).clone(),
-        };
-        let (there, point) = store.begin_run(name, &id, &row).await?;
-        match there {
-            None => {
-                let run = Run::new(inner, key, row, store, (BTreeMap::new(), point));
-                self.work(run);
-            }
-            // It was begun, and the answer lost; or it has ended.
-            Some(there) if there.status == Status::Running => self.drive(key, there).await?,
-            Some(_) => {}
+        if is_named && self.goes_on_elsewhere(&claim, &home).await? {
+            return Ok(());
         }
-        Ok(id)
+        self.list(&store, name, &workflow).await?;
+        let (row, given) = (RunRow::begun(inner.now_ms()), Given { input, workflow: (*workflow).clone() });
+        let (there, point) = store.begin_run(name, id, &row, &given).await?;
+        let run = match there {
+            None => Run::new(inner, key, (row, given), store, (BTreeMap::new(), point)),
+            // It was begun, and the answer lost; or it has ended.
+            Some(there) if there.status == Status::Running => self.resume(key, there, store).await?,
+            Some(_) => return Ok(()),
+        };
+        self.work(claim, home, Some(run));
+        Ok(())
+    }
+
+    /// Whether a run of this id was begun where its workflow was at home earlier.
+    async fn goes_on_elsewhere(&self, claim: &Claim, now: &Home) -> Result<bool> {
+        let (name, id) = claim.key();
+        for home in self.inner.homes_of(name)?.iter().filter(|home| *home != now) {
+            if self.inner.homes.store(home).await?.run(name, id).await?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Notes that a workflow has rows, so that a start finds its runs.
     async fn list(&self, store: &Store, name: &str, workflow: &Workflow) -> Result<()> {
-        let known = format!("{name} {}", workflow.far.as_deref().unwrap_or_default());
-        if !self.inner.listed.lock().contains(&known) {
-            store.list(name).await?;
-            self.inner.listed.lock().insert(known);
+        let home = self.inner.homes.of(workflow);
+        if self.inner.listed.lock().get(name).is_some_and(|homes| homes.contains(&home)) {
+            return Ok(());
         }
+        store.list(name).await?;
+        if let Some(address) = &workflow.far {
+            self.inner.homes.near().list_home(name, address).await?;
+        }
+        self.inner.listed.lock().entry(name.to_owned()).or_default().insert(home);
         Ok(())
     }
 
     /// Goes on with a run from what is at rest, unless somebody here is at it.
-    async fn drive(&self, (name, id): (String, String), row: RunRow) -> Result<()> {
-        if self.inner.active.lock().contains_key(&(name.clone(), id.clone())) {
-            return Ok(());
+    async fn drive(&self, key: Key, home: &Home) -> Result<()> {
+        let Some(claim) = self.inner.active.claim(&key) else { return Ok(()) };
+        let store = self.inner.homes.store(home).await?;
+        let Some((row, _)) = store.run(&key.0, &key.1).await? else { return Ok(()) };
+        if row.status == Status::Running {
+            let run = self.resume(key, row, store).await?;
+            self.work(claim, home.clone(), Some(run));
         }
-        let store = self.inner.homes.of(&row.workflow).await?;
-        let journal = store.steps(&name, &id).await?;
-        let run = Run::new(&self.inner, (name, id), row, store, journal);
-        self.work(run);
         Ok(())
     }
 
-    fn work(&self, run: Arc<Run>) {
-        let key = (run.name.clone(), run.id.clone());
-        {
-            let mut active = self.inner.active.lock();
-            if active.contains_key(&key) {
-                return;
-            }
-            active.insert(key.clone(), Active { run: Arc::clone(&run), task: None });
+    /// A run as it is at rest, to go on with. Only for who has claimed it.
+    async fn resume(&self, key: Key, row: RunRow, store: Store) -> Result<Arc<Run>> {
+        let given = store.given(&key.0, &key.1).await?;
+        let journal = store.steps(&key.0, &key.1).await?;
+        Ok(Run::new(&self.inner, key, (row, given), store, journal))
+    }
+
+    /// Works at a run until it has ended: at `run`, or else at what is at rest a while later.
+    pub(crate) fn work(&self, claim: Claim, home: Home, mut run: Option<Arc<Run>>) {
+        if let Some(run) = &run {
+            claim.works_at(run);
         }
+        let (key, number) = (claim.key().clone(), claim.number());
         let service = self.clone_without_tasks();
         let task = self.spawn(async move {
             let Some(service) = service.upgrade() else { return };
-            let is_over = run.work(&service.inner).await;
-            service.inner.active.lock().remove(&(run.name.clone(), run.id.clone()));
-            run.ended.send_replace(true);
-            if is_over {
-                service.sweep(&run).await;
-            } else {
-                service.take_up_again(&run).await;
-            }
+            let run = loop {
+                let now = match run.take() {
+                    Some(run) => run,
+                    None => match service.again(claim.key(), &home).await {
+                        Some(again) => again,
+                        None => return,
+                    },
+                };
+                claim.works_at(&now);
+                if now.work(&service.inner).await {
+                    break now;
+                }
+                now.ended.send_replace(true);
+            };
+            drop(claim);
+            service.sweep(&run).await;
         });
-        if let Some(active) = self.inner.active.lock().get_mut(&key) {
-            active.task = Some(task);
-        }
+        Claim::stopped_by(&self.inner.active, (&key, number), task);
     }
 
-    async fn take_up_again(&self, run: &Run) {
+    /// A run as it is at rest a while later; none: it has ended.
+    async fn again(&self, key: &Key, home: &Home) -> Option<Arc<Run>> {
         loop {
             self.inner.parts.clock.sleep(AGAIN_AFTER).await;
             let again = async {
-                let store = self.inner.homes.of(&run.workflow).await?;
-                match store.run(&run.name, &run.id).await? {
+                let store = self.inner.homes.store(home).await?;
+                match store.run(&key.0, &key.1).await? {
                     Some((row, _)) if row.status == Status::Running => {
-                        self.drive((run.name.clone(), run.id.clone()), row).await
+                        self.resume(key.clone(), row, store).await.map(Some)
                     }
-                    _ => Ok(()),
+                    _ => Ok(None),
                 }
             };
             match again.await {
-                Ok(()) => return,
-                Err(error) => tracing::warn!(workflow = %run.name, run = %run.id, %error, "a run waits"),
+                Ok(again) => return again,
+                Err(error) => tracing::warn!(workflow = %key.0, run = %key.1, %error, "a run waits"),
             }
         }
-    }
-
-    /// A run, once what is said of it is durable (W3). Errors: `Unavailable` if that takes too long.
-    pub async fn run(&self, name: &str, id: &str) -> Result<RunView> {
-        self.run_within(name, id, ANSWER_MAX).await
-    }
-
-    async fn run_within(&self, name: &str, id: &str, most: Duration) -> Result<RunView> {
-        let shown = async {
-            let store = self.inner.store(name).await?;
-            let found = store.run(name, id).await?;
-            let (row, point) = found.ok_or_else(|| Error::NoSuchRun(id.to_owned()))?;
-            store.externalize(point).await?;
-            Ok(RunView::of(id.to_owned(), &row))
-        };
-        tokio::select! {
-            biased;
-            shown = shown => shown,
-            () = self.inner.parts.clock.sleep(most) => {
-                Err(ports::Error::unavailable("show a run, of which not everything is durable yet").into())
-            }
-        }
-    }
-
-    /// The same once it has ended, or after `most`.
-    pub async fn wait(&self, name: &str, id: &str, most: Duration) -> Result<RunView> {
-        let until = self.inner.parts.clock.monotonic() + most;
-        let key = (name.to_owned(), id.to_owned());
-        loop {
-            let ended = self.inner.active.lock().get(&key).map(|active| active.run.ended.subscribe());
-            let is_under_way = ended.is_some();
-            let left = until.since(self.inner.parts.clock.monotonic());
-            if let Some(mut ended) = ended {
-                tokio::select! {
-                    biased;
-                    _ = ended.wait_for(|ended| *ended) => {}
-                    () = self.inner.parts.clock.sleep(left) => {}
-                }
-            }
-            let left = until.since(self.inner.parts.clock.monotonic());
-            let view = self.run_within(name, id, left.max(ANSWER_MAX)).await?;
-            if view.status != Status::Running || left.is_zero() {
-                return Ok(view);
-            }
-            if !is_under_way {
-                // It is just being taken up.
-                self.inner.parts.clock.sleep(LOOK_AGAIN.min(left)).await;
-            }
-        }
-    }
-
-    /// Some runs of a workflow behind `after`, in the order of their ids, and where to go on.
-    pub async fn runs(
-        &self,
-        name: &str,
-        status: Option<Status>,
-        after: Option<&str>,
-    ) -> Result<(Vec<RunView>, Option<String>)> {
-        let store = self.inner.store(name).await?;
-        let (rows, point) = store.runs(name, after, PAGE_RUNS).await?;
-        store.externalize(point).await?;
-        let next = rows.last().filter(|_| rows.len() >= PAGE_RUNS).map(|(id, _)| id.clone());
-        let wanted = rows.into_iter().filter(|(_, row)| status.is_none_or(|status| row.status == status));
-        Ok((wanted.map(|(id, row)| RunView::of(id, &row)).collect(), next))
-    }
-
-    /// The steps of a run that count, in the order in which they ended.
-    pub async fn steps(&self, name: &str, id: &str) -> Result<Vec<StepView>> {
-        let store = self.inner.store(name).await?;
-        let (steps, point) = store.steps(name, id).await?;
-        store.externalize(point).await?;
-        let mut steps: Vec<StepView> = steps
-            .into_iter()
-            .map(|(path, row)| StepView {
-                path,
-                function: row.function,
-                tries: row.tries,
-                began_ms: row.began_ms,
-                ended_ms: row.ended_ms,
-            })
-            .collect();
-        steps.sort_by_key(|step| (step.ended_ms, step.began_ms));
-        Ok(steps)
-    }
-
-    /// Ends a run (W6). A run that has ended stays as it is.
-    pub async fn cancel(&self, name: &str, id: &str) -> Result<RunView> {
-        let store = self.inner.store(name).await?;
-        let found = store.run(name, id).await?;
-        let (row, _) = found.ok_or_else(|| Error::NoSuchRun(id.to_owned()))?;
-        if row.status != Status::Running {
-            return self.run(name, id).await;
-        }
-        let active = self.inner.active.lock().remove(&(name.to_owned(), id.to_owned()));
-        if let Some(Active { run, task }) = active {
-            if let Some(task) = task {
-                task.abort();
-            }
-            run.ended.send_replace(true);
-        }
-        // Of an atomic run it must be known that it will not commit.
-        if row.workflow.atomic && store.begin_atomic(name, id).await?.is_none() {
-            self.drive((name.to_owned(), id.to_owned()), row).await?;
-            return self.run(name, id).await;
-        }
-        let ended_ms = Some(self.inner.now_ms());
-        let row = RunRow { status: Status::Cancelled, output: None, ended_ms, ..row };
-        match store.end_run(name, id, &row).await {
-            Ok(point) => store.externalize(point).await?,
-            Err(Error::RunEnded) => {}
-            Err(error) => return Err(error),
-        }
-        self.run(name, id).await
-    }
-
-    /// The last value that counts of a key of the workflow's state, once it is durable.
-    pub async fn state(&self, name: &str, key: &Bytes) -> Result<Option<Bytes>> {
-        let store = self.inner.store(name).await?;
-        let (value, point) = store.get(key).await?;
-        store.externalize(point).await?;
-        Ok(value)
     }
 
     /// How many runs are under way.
     pub fn active(&self) -> usize {
-        self.inner.active.lock().len()
+        self.inner.active.len()
     }
 
-    /// How the far stores are, by address.
-    pub async fn far_stores(&self) -> BTreeMap<String, Health> {
-        self.inner.homes.health().await
+    /// How the far stores are, by place.
+    pub fn far_stores(&self) -> BTreeMap<String, Health> {
+        self.inner.homes.health()
     }
 
     /// Stops every run where it is, and gives far stores back, drained: what is not done is taken up by the next start.
     pub async fn stop(&self) {
-        self.tasks.lock().abort_all();
-        self.inner.active.lock().clear();
+        let mut tasks = std::mem::take(&mut *self.tasks.lock());
+        tasks.shutdown().await;
         self.inner.homes.release().await;
     }
 
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
+    /// Does something that goes on if nobody waits for it any more.
+    pub(crate) async fn apart<T: Send + 'static>(
+        &self,
+        what: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        let (tell, told) = oneshot::channel();
+        self.spawn(async move {
+            // Who asked may have given up.
+            let _ = tell.send(what.await);
+        });
+        told.await.unwrap_or_else(|_| Err(ports::Error::unavailable("go on while the server stops").into()))
+    }
+
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
         let mut tasks = self.tasks.lock();
         while tasks.try_join_next().is_some() {}
         tasks.spawn(task)
@@ -476,8 +421,8 @@ impl Service {
 
 /// The service as its own tasks have it: they keep nothing alive.
 struct Handle {
-    inner: std::sync::Weak<Inner>,
-    tasks: std::sync::Weak<Mutex<JoinSet<()>>>,
+    inner: Weak<Inner>,
+    tasks: Weak<Mutex<JoinSet<()>>>,
 }
 
 impl Handle {

@@ -1,7 +1,13 @@
 //! Attempts of steps under way, and how what their functions ask for finds them.
+//!
+//! Invariants
+//! - Nobody guesses what an attempt shows: it is drawn, so it says nothing of another start either (rule W-1).
+//! - An attempt within another ends with it at the latest.
+//! - What an attempt has published is out of its overlay once that is known to count, and not before: it is read by the attempt
+//!   all the while, and the attempt does not come to count in between.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -10,6 +16,7 @@ use std::{
 
 use bytes::Bytes;
 use parking_lot::RwLock;
+use ports::Entropy;
 use transactions::Effect;
 
 use crate::{
@@ -17,6 +24,9 @@ use crate::{
     overlay::{Changes, Overlay, Written},
     run::Run,
 };
+
+/// The most attempts that are open within one at a time; the next is refused.
+const WITHIN_MAX: usize = 1_000;
 
 /// One attempt of one step.
 #[derive(Debug)]
@@ -29,9 +39,21 @@ pub(crate) struct Attempt {
     pub(crate) tries: u32,
     /// What its code has called steps so far.
     pub(crate) called: AtomicU64,
+    /// Held while something of it is being published.
+    publishing: tokio::sync::Mutex<()>,
 }
 
 impl Attempt {
+    pub(crate) fn new(run: Arc<Run>, path: String, overlay: Arc<Overlay>, tries: u32, began_ms: u64) -> Self {
+        let (called, publishing) = (AtomicU64::default(), tokio::sync::Mutex::default());
+        Self { run, path, overlay, began_ms, tries, called, publishing }
+    }
+
+    /// Where its code's next step stands.
+    pub(crate) fn next_path(&self) -> String {
+        format!("{}/{}", self.path, self.called.fetch_add(1, Ordering::Relaxed))
+    }
+
     /// What counts of `key` for this attempt.
     pub(crate) async fn get(&self, key: &Bytes) -> Result<Option<Bytes>> {
         match self.overlay.get(key)? {
@@ -41,7 +63,12 @@ impl Attempt {
         }
     }
 
-    pub(crate) async fn put(&self, key: Bytes, value: Option<Bytes>, options: &Options) -> Result<()> {
+    pub(crate) async fn put(
+        self: &Arc<Self>,
+        key: Bytes,
+        value: Option<Bytes>,
+        options: &Options,
+    ) -> Result<()> {
         self.overlay.put(key, value, options)?;
         if options.breaks(Broken::WritesThrough) {
             self.externalize().await?;
@@ -54,62 +81,146 @@ impl Attempt {
     }
 
     /// Has what was written so far count, and waits until all that the run has done is durable.
-    pub(crate) async fn externalize(&self) -> Result<()> {
+    pub(crate) async fn externalize(self: &Arc<Self>) -> Result<()> {
         if self.run.workflow.atomic {
             let why = "an atomic run lets nothing out before its end: make the workflow not atomic, or do this after it";
             return Err(Error::Invalid(why.to_owned()));
         }
-        let changes = self.overlay.take()?;
-        self.run.publish(changes).await?;
+        let attempt = Arc::clone(self);
+        // Who asks may give up; what is under way is told apart from what is not all the same.
+        let published = tokio::spawn(async move { attempt.publish().await });
+        published
+            .await
+            .unwrap_or_else(|_| Err(ports::Error::unavailable("publish what a step wrote").into()))?;
         self.run.externalize().await
     }
 
-    /// Nothing more is taken from its code.
-    pub(crate) fn close(&self) -> Changes {
+    /// If it is not known to count, what was written stays, to be published again or to count with the step.
+    async fn publish(&self) -> Result<()> {
+        let _one = self.publishing.lock().await;
+        let changes = self.overlay.peek()?;
+        self.run.publish(&changes).await?;
+        self.overlay.forget(&changes);
+        Ok(())
+    }
+
+    /// Nothing more is taken from its code; what it has written and not published is returned.
+    pub(crate) async fn finish(&self) -> Changes {
+        let _none = self.publishing.lock().await;
         self.overlay.close()
     }
+
+    /// Nothing more is taken from its code, and what it has written is dropped.
+    pub(crate) fn close(&self) {
+        self.overlay.close();
+    }
+}
+
+/// An attempt that is known, and where it belongs.
+#[derive(Debug)]
+struct Known {
+    attempt: Arc<Attempt>,
+    /// The attempt that it is within, if it is within one.
+    parent: Option<Arc<str>>,
+    /// The attempt whose function shows this, and may show what is within.
+    owner: Arc<str>,
+    within: BTreeSet<Arc<str>>,
 }
 
 /// All attempts under way, by what their functions show.
 #[derive(Debug, Default)]
 pub(crate) struct Attempts {
-    known: RwLock<BTreeMap<Arc<str>, Arc<Attempt>>>,
-    given: AtomicU64,
+    known: RwLock<BTreeMap<Arc<str>, Known>>,
 }
 
 impl Attempts {
     /// Makes an attempt known; returns what its function shows.
-    pub(crate) fn open(&self, attempt: &Arc<Attempt>) -> Arc<str> {
-        let number = self.given.fetch_add(1, Ordering::Relaxed);
-        let token: Arc<str> = format!("step-{number}").into();
-        self.known.write().insert(Arc::clone(&token), Arc::clone(attempt));
-        token
+    ///
+    /// Errors: `AttemptEnded` if that which it is within is over, `Invalid` if too many are within that.
+    pub(crate) fn open(
+        &self,
+        attempt: &Arc<Attempt>,
+        parent: Option<&str>,
+        entropy: &dyn Entropy,
+    ) -> Result<Arc<str>> {
+        let token: Arc<str> = format!("step-{:016x}{:016x}", entropy.next_u64(), entropy.next_u64()).into();
+        let mut known = self.known.write();
+        let (parent, owner) = match parent {
+            None => (None, Arc::clone(&token)),
+            Some(parent) => {
+                let parent: Arc<str> = parent.into();
+                let around = known.get_mut(&parent).ok_or(Error::AttemptEnded)?;
+                if around.within.len() >= WITHIN_MAX {
+                    let say = format!("{WITHIN_MAX} steps at most are open within one at a time");
+                    return Err(Error::Invalid(say));
+                }
+                around.within.insert(Arc::clone(&token));
+                let owner = Arc::clone(&around.owner);
+                (Some(parent), owner)
+            }
+        };
+        let entry = Known { attempt: Arc::clone(attempt), parent, owner, within: BTreeSet::new() };
+        known.insert(Arc::clone(&token), entry);
+        Ok(token)
     }
 
     /// Errors: `AttemptEnded` if it is not under way.
     pub(crate) fn find(&self, token: &str) -> Result<Arc<Attempt>> {
-        self.known.read().get(token).cloned().ok_or(Error::AttemptEnded)
+        let known = self.known.read();
+        known.get(token).map(|known| Arc::clone(&known.attempt)).ok_or(Error::AttemptEnded)
     }
 
+    /// Whether `token` is that of `owner` or of a step within it.
+    pub(crate) fn is_within(&self, owner: &str, token: &str) -> bool {
+        owner == token || self.known.read().get(token).is_some_and(|known| &*known.owner == owner)
+    }
+
+    /// An attempt is over, and so is what is within; what they have written is dropped. None: it was over.
     pub(crate) fn close(&self, token: &str) -> Option<Arc<Attempt>> {
-        self.known.write().remove(token)
+        let (attempt, within) = self.forget(token)?;
+        attempt.close();
+        for attempt in within {
+            attempt.close();
+        }
+        Some(attempt)
+    }
+
+    /// The same, and it comes to count: what it has written itself is still its own.
+    pub(crate) fn take(&self, token: &str) -> Option<Arc<Attempt>> {
+        let (attempt, within) = self.forget(token)?;
+        for attempt in within {
+            attempt.close();
+        }
+        Some(attempt)
+    }
+
+    fn forget(&self, token: &str) -> Option<(Arc<Attempt>, Vec<Arc<Attempt>>)> {
+        let mut known = self.known.write();
+        let gone = known.remove(token)?;
+        if let Some(around) = gone.parent.as_ref().and_then(|parent| known.get_mut(parent)) {
+            around.within.remove(token);
+        }
+        let mut within = Vec::new();
+        let mut left = Vec::from_iter(gone.within);
+        while let Some(token) = left.pop() {
+            let Some(gone) = known.remove(&token) else { continue };
+            left.extend(gone.within);
+            within.push(gone.attempt);
+        }
+        Some((gone.attempt, within))
     }
 }
 
-/// Closes an attempt whatever becomes of who has it run.
+/// Ends an attempt whatever becomes of who has it run.
 #[derive(Debug)]
 pub(crate) struct Open<'a> {
     pub(crate) attempts: &'a Attempts,
     pub(crate) token: Arc<str>,
     pub(crate) attempt: Arc<Attempt>,
-    pub(crate) stays: bool,
 }
 
 impl Drop for Open<'_> {
     fn drop(&mut self) {
-        if self.stays {
-            return;
-        }
         self.attempts.close(&self.token);
         self.attempt.close();
     }

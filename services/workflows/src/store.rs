@@ -18,6 +18,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use functions::manifest::workflow::place_of;
 use ports::{
     Condition, DurabilityPoint, ErrorKind, Item, Key, Update,
     key_value::{Action, Name, Outcome, Scan, SharedKeyValue, Transacted, Value},
@@ -33,13 +34,15 @@ use transactions::{
 use crate::{
     Broken, Error, Options, Result, layout,
     overlay::Changes,
-    records::{RunRow, Status, StepRow, is_before, is_running},
+    records::{Given, RunRow, Status, StepRow, is_before, is_running},
 };
 
 /// Rows in one page.
 const PAGE_ROWS: usize = 200;
 /// The attribute of a value in a range.
 const VALUE: &str = "v";
+/// The attribute with the address of a far store.
+const ADDRESS: &str = "address";
 /// Bits of the number of a begin that count the begins of one node.
 const SEQUENCE_BITS: u32 = 40;
 
@@ -78,6 +81,15 @@ pub struct RunView {
     /// When it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_ms: Option<u64>,
+}
+
+/// Some runs of a workflow, in the order of their ids.
+#[derive(Debug)]
+pub(crate) struct Runs {
+    pub(crate) rows: Vec<(String, RunRow)>,
+    /// Whether there may be more behind the last one.
+    pub(crate) has_more: bool,
+    pub(crate) point: DurabilityPoint,
 }
 
 /// A step that counts, as callers see it.
@@ -356,9 +368,11 @@ impl Store {
         workflow: &str,
         run: &str,
         row: &RunRow,
+        given: &Given,
     ) -> Result<(Option<RunRow>, DurabilityPoint)> {
         let updates = vec![
             Update::put(layout::run(workflow, run), row.encode()).when(Condition::Absent),
+            Update::put(layout::given(workflow, run), given.encode()),
             Update::put(layout::active(workflow, run), Vec::new()),
         ];
         match self.rows.transact(updates).await? {
@@ -396,20 +410,22 @@ impl Store {
         Ok(row.map(|row| (row, read.point)))
     }
 
-    /// Up to `rows_max` runs behind `after`, and whether there may be more.
-    pub(crate) async fn runs(
-        &self,
-        workflow: &str,
-        after: Option<&str>,
-        rows_max: usize,
-    ) -> Result<(Vec<(String, RunRow)>, DurabilityPoint)> {
+    /// What a run was given that there is.
+    pub(crate) async fn given(&self, workflow: &str, run: &str) -> Result<Given> {
+        let read = self.rows.get(&layout::given(workflow, run)).await?;
+        let item = read.value.ok_or_else(|| ports::Error::corrupt("find what a run was given"))?;
+        Ok(Given::decode(&item)?)
+    }
+
+    /// Some runs behind `after`, and whether there may be more behind the last of them.
+    pub(crate) async fn runs(&self, workflow: &str, after: Option<&str>, rows_max: usize) -> Result<Runs> {
         let read = self.rows.scan(&layout::runs(workflow, after, rows_max)).await?;
         let decode = |(sort, item): (Bytes, Arc<Item>)| {
             let id = layout::run_of(&sort)?;
             Some(RunRow::decode(&item).map(|row| (id, row)))
         };
         let rows = read.value.items.into_iter().filter_map(decode).collect::<ports::Result<Vec<_>>>()?;
-        Ok((rows, read.point))
+        Ok(Runs { rows, has_more: read.value.next.is_some(), point: read.point })
     }
 
     /// The runs under way.
@@ -423,6 +439,23 @@ impl Store {
         let put = Update::put(layout::listed(workflow), Vec::<(Name, Value)>::new()).when(Condition::Absent);
         self.rows.update(put).await?;
         Ok(())
+    }
+
+    /// Notes, near, that a workflow has rows in the far store at `address`.
+    pub(crate) async fn list_home(&self, workflow: &str, address: &str) -> Result<()> {
+        let says = vec![(ADDRESS.into(), Value::Bytes(Bytes::from(address.to_owned())))];
+        self.rows.update(Update::put(layout::home(workflow, &place_of(address)), says)).await?;
+        Ok(())
+    }
+
+    /// The workflows that have rows in far stores, with the addresses of those as they were said last.
+    pub(crate) async fn listed_homes(&self) -> Result<Vec<(String, String)>> {
+        let (rows, _) = self.rows_of(layout::all_homes(PAGE_ROWS)).await?;
+        let home = |(sort, item): &(Bytes, Arc<Item>)| {
+            let address = String::from_utf8(item.bytes(ADDRESS)?.to_vec()).ok()?;
+            Some((layout::workflow_of(sort)?, address))
+        };
+        Ok(rows.iter().filter_map(home).collect())
     }
 
     /// The workflows that have rows.
@@ -447,6 +480,7 @@ impl Store {
         }
         let last = vec![
             Update::delete(layout::run(workflow, run)),
+            Update::delete(layout::given(workflow, run)),
             Update::delete(layout::finished(workflow, ended_ms, run)),
         ];
         self.rows.transact(last).await?;

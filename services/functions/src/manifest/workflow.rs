@@ -49,8 +49,21 @@ pub struct Workflow {
     pub timeout_s: u64,
 }
 
-/// When a write of a workflow with a far store returns.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+/// Where the far store at `address` is, to be shown and compared: however it is written, and without what is for that store alone, such
+/// as a password.
+pub fn place_of(address: &str) -> String {
+    let (scheme, rest) = address.split_once("://").unwrap_or(("redis", address));
+    // With or without TLS it is the same store.
+    let scheme = if scheme == "rediss" { "redis" } else { scheme };
+    let rest = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
+    let rest = rest.trim_end_matches('/').trim_end_matches("/0");
+    let has_port = rest.split(['/', '?']).next().is_some_and(|host| host.contains(':'));
+    let port = if has_port || rest.contains(['/', '?']) { "" } else { ":6379" };
+    format!("{scheme}://{}{port}", rest.to_ascii_lowercase())
+}
+
+/// When a write of a workflow with a far store returns; the later, the stricter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Synchrony {
     /// Once it is ordered near.

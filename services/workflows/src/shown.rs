@@ -1,0 +1,190 @@
+//! What callers are shown of runs, once it is durable; and how they end one.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::{
+    Error, Result, Service,
+    active::Key,
+    homes::Home,
+    records::{RunRow, Status},
+    store::{RunView, StepView, Store},
+};
+
+/// Runs in one answer.
+const PAGE_RUNS: usize = 100;
+/// How long what is known of a run may take to be durable before nothing is said of it.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// The wait before it is looked again whether a run has been taken up.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+impl Service {
+    /// A run, once what is said of it is durable (W3). Errors: `Unavailable` if that takes too long.
+    pub async fn run(&self, name: &str, id: &str) -> Result<RunView> {
+        self.within(ANSWER_MAX, self.show(name, id)).await
+    }
+
+    async fn within<T>(&self, most: Duration, shown: impl Future<Output = Result<T>>) -> Result<T> {
+        tokio::select! {
+            biased;
+            shown = shown => shown,
+            () = self.inner.parts.clock.sleep(most) => {
+                Err(ports::Error::unavailable("show a run, of which not everything is durable yet").into())
+            }
+        }
+    }
+
+    async fn show(&self, name: &str, id: &str) -> Result<RunView> {
+        let (_, store, row) = self.find(name, id).await?;
+        let (row, point) = row;
+        store.externalize(point).await?;
+        Ok(RunView::of(id.to_owned(), &row))
+    }
+
+    /// A run, and where it lies: first of all where its workflow is at home now.
+    async fn find(&self, name: &str, id: &str) -> Result<(Home, Store, (RunRow, ports::DurabilityPoint))> {
+        let mut missing = Error::NoSuchRun(id.to_owned());
+        for home in self.inner.homes_of(name)? {
+            let found = async {
+                let store = self.inner.homes.store(&home).await?;
+                let row = store.run(name, id).await?;
+                Ok(row.map(|row| (store, row)))
+            };
+            match found.await {
+                Ok(Some((store, row))) => return Ok((home, store, row)),
+                Ok(None) => {}
+                // It may be there.
+                Err(error) => missing = error,
+            }
+        }
+        Err(missing)
+    }
+
+    /// The same once it has ended, or after `most`.
+    pub async fn wait(&self, name: &str, id: &str, most: Duration) -> Result<RunView> {
+        let until = self.inner.parts.clock.monotonic() + most;
+        let key = (name.to_owned(), id.to_owned());
+        loop {
+            let ended = self.inner.active.ended(&key);
+            let is_under_way = ended.is_some();
+            let left = until.since(self.inner.parts.clock.monotonic());
+            if let Some(mut ended) = ended {
+                tokio::select! {
+                    biased;
+                    _ = ended.wait_for(|ended| *ended) => {}
+                    () = self.inner.parts.clock.sleep(left) => {}
+                }
+            }
+            let left = until.since(self.inner.parts.clock.monotonic());
+            let view = self.within(left.max(ANSWER_MAX), self.show(name, id)).await?;
+            if view.status != Status::Running || left.is_zero() {
+                return Ok(view);
+            }
+            if !is_under_way || self.inner.active.ended(&key).is_some_and(|ended| *ended.borrow()) {
+                // It is just being taken up.
+                self.inner.parts.clock.sleep(LOOK_AGAIN.min(left)).await;
+            }
+        }
+    }
+
+    /// Some runs of a workflow behind `after`, in the order of their ids, without what they came to, and where to go on.
+    pub async fn runs(
+        &self,
+        name: &str,
+        status: Option<Status>,
+        after: Option<&str>,
+    ) -> Result<(Vec<RunView>, Option<String>)> {
+        let mut rows = Vec::new();
+        let mut until: Option<String> = None;
+        for home in self.inner.homes_of(name)? {
+            let store = self.inner.homes.store(&home).await?;
+            let here = store.runs(name, after, PAGE_RUNS).await?;
+            store.externalize(here.point).await?;
+            // Behind the end of a page there may be more, here and in between what is elsewhere.
+            if let Some((last, _)) = here.rows.last().filter(|_| here.has_more) {
+                until = Some(until.map_or_else(|| last.clone(), |until| until.min(last.clone())));
+            }
+            rows.extend(here.rows);
+        }
+        rows.retain(|(id, _)| until.as_ref().is_none_or(|until| id <= until));
+        rows.sort_by(|(one, _), (other, _)| one.cmp(other));
+        let wanted = rows.into_iter().filter(|(_, row)| status.is_none_or(|status| row.status == status));
+        let views = wanted.map(|(id, row)| RunView { output: None, ..RunView::of(id, &row) });
+        Ok((views.collect(), until))
+    }
+
+    /// The steps of a run that count, in the order in which they ended.
+    pub async fn steps(&self, name: &str, id: &str) -> Result<Vec<StepView>> {
+        let (_, store, _) = self.find(name, id).await?;
+        let (steps, point) = store.steps(name, id).await?;
+        store.externalize(point).await?;
+        let mut steps: Vec<StepView> = steps
+            .into_iter()
+            .map(|(path, row)| StepView {
+                path,
+                function: row.function,
+                tries: row.tries,
+                began_ms: row.began_ms,
+                ended_ms: row.ended_ms,
+            })
+            .collect();
+        steps.sort_by_key(|step| (step.ended_ms, step.began_ms));
+        Ok(steps)
+    }
+
+    /// Ends a run (W6). A run that has ended stays as it is. Errors: `Unavailable` if that takes too long, and then it is still under way
+    /// or ends a moment later.
+    pub async fn cancel(&self, name: &str, id: &str) -> Result<RunView> {
+        let (home, _, (row, _)) = self.find(name, id).await?;
+        if row.status == Status::Running {
+            let (service, key) = (self.clone(), (name.to_owned(), id.to_owned()));
+            let ended = self.apart(async move { service.end(key, home).await });
+            self.within(ANSWER_MAX, ended).await?;
+        }
+        self.run(name, id).await
+    }
+
+    /// Stops a run, and ends it; goes on with it where it cannot be ended.
+    async fn end(&self, key: Key, home: Home) -> Result<()> {
+        let (claim, stopped) = self.inner.active.seize(&key).await;
+        if let Some(stopped) = stopped {
+            stopped.settled().await;
+        }
+        let ended = self.end_claimed(&key, &home).await;
+        if !matches!(ended, Ok(true)) {
+            self.work(claim, home, None);
+        }
+        ended.map(drop)
+    }
+
+    /// Whether it has ended; else it has an end of its own, which is only to be written.
+    async fn end_claimed(&self, (name, id): &Key, home: &Home) -> Result<bool> {
+        let store = self.inner.homes.store(home).await?;
+        let Some((row, _)) = store.run(name, id).await? else { return Ok(true) };
+        if row.status != Status::Running {
+            return Ok(true);
+        }
+        // Of an atomic run it must be known that it will not commit.
+        let is_atomic = store.given(name, id).await?.workflow.atomic;
+        if is_atomic && store.begin_atomic(name, id).await?.is_none() {
+            return Ok(false);
+        }
+        let ended_ms = Some(self.inner.now_ms());
+        let row = RunRow { status: Status::Cancelled, output: None, ended_ms, ..row };
+        match store.end_run(name, id, &row).await {
+            Ok(_) | Err(Error::RunEnded) => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The last value that counts of a key of the workflow's state, once it is durable.
+    pub async fn state(&self, name: &str, key: &Bytes) -> Result<Option<Bytes>> {
+        let home = self.inner.homes_of(name)?.into_iter().next();
+        let home = home.ok_or_else(|| Error::NoSuchWorkflow(name.to_owned()))?;
+        let store = self.inner.homes.store(&home).await?;
+        let (value, point) = store.get(key).await?;
+        store.externalize(point).await?;
+        Ok(value)
+    }
+}
