@@ -278,3 +278,47 @@ def another_near_store_takes_over_what_is_far(apps, far):
     assert found == "3"
     assert apps.ask("GET", "/v1/workflows/chain/runs/a").document["status"] == "succeeded"
     assert apps.run("chain", {"n": 4})[1]["output"]["seen"] == "4"
+
+
+def what_a_step_with_a_far_store_sends_leaves_once_it_is_far(apps, far):
+    """W2, W3: in order, each under an id of its own that stays, through a kill of the server in between."""
+    apps.function("tells", """
+        import landfast
+        def handler(event, context):
+            for n in range(3):
+                landfast.send("orders", str(event["n"] + n).encode(), group="g")
+            print("told", event["n"], flush=True)
+            return {"n": event["n"] + 3}
+    """, retries=0)
+    apps.function("takes", """
+        def handler(event, context):
+            for record in event["Records"]:
+                print("took", record["body"], record["attributes"]["MessageDeduplicationId"], flush=True)
+    """, triggers=[{"queue": "orders"}])
+    apps.workflow("chain", f'steps = ["tells", "tells"]\nfar = "{far.url}"')
+    apps.deploy()
+
+    def taken():
+        """Bodies in the order in which they first came, and the ids of each."""
+        ids = {}
+        for line in apps.lines("takes"):
+            if line.startswith("took"):
+                _, body, id = line.split(" ")
+                ids.setdefault(int(body), set()).add(id)
+        return ids
+
+    assert apps.run("chain", {"n": 0})[1]["output"] == {"n": 6}
+    first = waiting.until(lambda: len(found := taken()) >= 6 and found, "every message of the first run")
+    far.stop()
+    apps.run("chain", {"n": 10}, "?id=unseen")
+    waiting.until(lambda: {"told 10", "told 13"} <= set(apps.lines("tells")), "both steps to have run")
+    assert list(taken()) == list(first), "they count near, and nothing has left"
+    apps.server.kill()
+    apps.server.start()
+    assert list(taken()) == list(first)
+    far.start()
+    assert apps.ask("GET", "/v1/workflows/chain/runs/unseen?wait=30").document["output"] == {"n": 16}
+    all_of_them = waiting.until(lambda: len(found := taken()) >= 12 and found, "every message of the second run")
+    assert list(all_of_them) == [*range(6), *range(10, 16)]
+    assert all(len(ids) == 1 for ids in all_of_them.values()), all_of_them
+    assert len(set.union(*all_of_them.values())) == 12, all_of_them

@@ -11,4 +11,10 @@ pub enum Broken {
     AnswersBeforeDurable,
     /// W2: what a step writes is committed under a name that no other attempt has.
     NamesNoStep,
+    /// W3: what a step in a range sends leaves before the step is far-durable.
+    SendsBeforeFar,
+    /// W2: what a step in a range has sent is not asked for by whoever opens the range.
+    ForgetsUnsent,
+    /// W2: the id of what a step in a range sends is drawn when it leaves.
+    NamesSendsAnew,
 }

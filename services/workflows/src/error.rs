@@ -49,6 +49,11 @@ impl Error {
         }
     }
 
+    /// Whether a far store has refused for good what this rests on.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self, Self::Port(error) if !self.passes() && error.kind() != ErrorKind::Lost)
+    }
+
     /// Whether the same may succeed a moment later, without anybody's doing.
     pub(crate) fn passes(&self) -> bool {
         match self {

@@ -12,7 +12,7 @@ use synchrony::{Health, Mode, Stores, Synchrony};
 use tokio::sync::Mutex;
 use transactions::Engine;
 
-use crate::{Error, Options, Result, store::Store};
+use crate::{Error, Options, Result, outbox::Outbox, store::Store};
 
 /// What the name of a range begins with in both of its stores; the rest is the address, as workflows say it.
 const RANGE: &str = "landfast/";
@@ -39,6 +39,7 @@ pub(crate) struct Homes {
 #[derive(Debug)]
 struct Ranges {
     near_rows: SharedKeyValue,
+    engine: Engine,
     far_stores: Arc<dyn FarStores>,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
@@ -50,6 +51,7 @@ struct Ranges {
 #[derive(Debug)]
 struct Range {
     synchrony: Synchrony,
+    outbox: Arc<Outbox>,
     said: Said,
 }
 
@@ -62,9 +64,10 @@ impl Homes {
         entropy: Arc<dyn Entropy>,
         options: &Options,
     ) -> Self {
-        let near = Store::of_transactions(Arc::clone(&near_rows), engine, options);
+        let near = Store::of_transactions(Arc::clone(&near_rows), engine.clone(), options);
         let options = options.clone();
-        let ranges = Ranges { near_rows, far_stores, clock, entropy, options, open: Mutex::default() };
+        let ranges =
+            Ranges { near_rows, engine, far_stores, clock, entropy, options, open: Mutex::default() };
         Self { near, ranges: Arc::new(ranges) }
     }
 
@@ -104,6 +107,7 @@ impl Homes {
     pub(crate) async fn release(&self) {
         let ranges = std::mem::take(&mut *self.ranges.open.lock().await);
         for (address, range) in ranges {
+            range.outbox.stop();
             if let Err(error) = range.synchrony.release().await {
                 tracing::warn!(%address, %error, "what is not far yet is sent by the next start");
             }
@@ -117,9 +121,10 @@ impl Ranges {
         // One that has ended, since its near store fell back, is opened anew.
         let is_open = ranges.get(address).is_some_and(|range| range.synchrony.health().ended.is_none());
         if !is_open {
-            ranges.remove(address);
-            let synchrony = self.open(address, said).await?;
-            ranges.insert(address.to_owned(), Range { synchrony, said });
+            if let Some(ended) = ranges.remove(address) {
+                ended.outbox.stop();
+            }
+            ranges.insert(address.to_owned(), self.open(address, said).await?);
         }
         let range = &ranges[address];
         if range.said != said {
@@ -129,10 +134,10 @@ impl Ranges {
             );
             return Err(Error::Invalid(say.to_lowercase()));
         }
-        Ok(Store::of_range(Arc::new(range.synchrony.lane()?), &self.options))
+        Ok(Store::of_range(Arc::new(range.synchrony.lane()?), Arc::clone(&range.outbox), &self.options))
     }
 
-    async fn open(&self, address: &str, said: Said) -> Result<Synchrony> {
+    async fn open(&self, address: &str, said: Said) -> Result<Range> {
         let far = self.far_stores.open(address).await?;
         // Whoever knows the password today, and another tomorrow, means the same range.
         let name = address.rsplit_once('@').map_or(address, |(_, host)| host);
@@ -144,6 +149,10 @@ impl Ranges {
             Said::Sync => Mode::Sync,
         };
         let options = synchrony::Options { mode, linger: LINGER, ..synchrony::Options::default() };
-        Ok(Synchrony::open(stores, options, Arc::clone(&self.clock), Arc::clone(&self.entropy)).await?)
+        let (clock, entropy) = (Arc::clone(&self.clock), Arc::clone(&self.entropy));
+        let synchrony = Synchrony::open(stores, options, Arc::clone(&clock), Arc::clone(&entropy)).await?;
+        let lane = Arc::new(synchrony.lane()?);
+        let outbox = Outbox::open(lane, self.engine.clone(), (clock, entropy), &self.options).await?;
+        Ok(Range { synchrony, outbox, said })
     }
 }

@@ -7,7 +7,8 @@
 //! | `f` end, run | nothing: the run has ended then |
 //! | `j` run, 0, path | a step that counts, or is about to |
 //!
-//! A partition of its own lists the workflows that have rows, and in a range what functions write lies in another.
+//! A partition of its own lists the workflows that have rows. In a range what functions write lies in another, and in a third
+//! what they have sent and has not left, numbered.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use ports::{Key, key_value::Scan};
@@ -21,6 +22,8 @@ const PARTITION: &[u8] = b"w/";
 /// In a range: what functions have written.
 const STATE: &[u8] = b"s";
 
+/// In a range: what steps that count have sent, and has not left.
+const OUTBOX: &[u8] = b"o";
 const RUN: u8 = b'r';
 const ACTIVE: u8 = b'a';
 const FINISHED: u8 = b'f';
@@ -124,6 +127,21 @@ fn digest(workflow: &str, run: &str, path: &str) -> String {
         hash.update((part.len() as u64).to_be_bytes());
         hash.update(part);
     }
+/// In a range: some of what a step has sent.
+pub(crate) fn unsent(number: u64) -> Key {
+    Key::new(OUTBOX, number.to_be_bytes().to_vec())
+}
+
+/// All of that, in the order in which it came to count.
+pub(crate) fn all_unsent(items_max: usize) -> Scan {
+    Scan::partition(OUTBOX, items_max)
+}
+
+/// The number of such a row.
+pub(crate) fn unsent_of(sort: &[u8]) -> Option<u64> {
+    Some(u64::from_be_bytes(sort.try_into().ok()?))
+}
+
     let digit = |value: u8| char::from(b"0123456789abcdef"[usize::from(value)]);
     hash.finalize().iter().take(16).flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
@@ -163,6 +181,7 @@ mod tests {
         assert!(!is_within(step("w", "ru", "n0")));
     }
 
+        assert_eq!(unsent_of(&unsent(7).sort()), Some(7));
     #[test]
     fn ids_differ_and_stay() {
         let id = request_id("w", "run", "0");

@@ -21,7 +21,8 @@
 //! Not promised: isolation between runs that use the same keys. A read sees the last value that counts; who needs more uses a
 //! transaction, or an atomic run.
 //!
-//! Reading order: `layout` and `records` (what is at rest), `store` (how a step comes to count), `overlay`, `run` (one run),
+//! Reading order: `layout` and `records` (what is at rest), `store` (how a step comes to count), `outbox` (what it sends in a range), `overlay`,
+//! `run` (one run),
 //! `graph`, `service` and `inside` (what callers and functions are given). `docs/design/0005-workflows.md` says what a death between
 //! two lines leaves.
 //!
@@ -34,6 +35,7 @@ mod homes;
 mod inside;
 mod layout;
 mod options;
+mod outbox;
 mod overlay;
 mod records;
 mod retention;

@@ -16,6 +16,8 @@ pub(crate) type Writes = BTreeMap<Bytes, Option<Bytes>>;
 pub(crate) struct Changes {
     pub(crate) writes: Writes,
     pub(crate) sends: Vec<Effect>,
+    /// The place of the first of them among what the attempt sends.
+    pub(crate) first: u32,
 }
 
 impl Changes {
@@ -87,7 +89,8 @@ impl Overlay {
     pub(crate) fn take(&self) -> Result<Changes> {
         let mut state = self.open()?;
         state.bytes = 0;
-        Ok(std::mem::take(&mut state.changes))
+        let first = state.changes.first + state.changes.sends.len() as u32;
+        Ok(std::mem::replace(&mut state.changes, Changes { first, ..Changes::default() }))
     }
 
     /// Nothing more is taken; what was written goes.

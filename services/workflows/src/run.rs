@@ -326,8 +326,10 @@ impl Run {
         Ok(value)
     }
 
-    pub(crate) async fn publish(&self, changes: Changes) -> Result<()> {
-        let point = self.store.publish(changes).await?;
+    /// Has what the step at `path` has written so far count by itself.
+    pub(crate) async fn publish(&self, path: &str, changes: Changes) -> Result<()> {
+        let place = Place { workflow: &self.name, run: &self.id, path };
+        let point = self.store.publish(place, changes).await?;
         self.saw(point);
         Ok(())
     }

@@ -60,7 +60,7 @@ impl Attempt {
             return Err(Error::Invalid(why.to_owned()));
         }
         let changes = self.overlay.take()?;
-        self.run.publish(changes).await?;
+        self.run.publish(&self.path, changes).await?;
         self.run.externalize().await
     }
 

@@ -13,7 +13,8 @@
 //! after 1 or 2: nothing counts, and the next attempt begins it anew. After 3: whoever begins it is told that it has committed, and
 //! reads the result in the row.
 //!
-//! In a range all of that is items of one lane, and one transaction of items is enough.
+//! In a range all of that is items of one lane, and one transaction of items is enough. What is sent there lies in its
+//! [`outbox`](crate::outbox) until it leaves.
 
 use std::collections::BTreeMap;
 
@@ -32,6 +33,7 @@ use transactions::{
 
 use crate::{
     Broken, Error, Options, Result, layout,
+    outbox::Outbox,
     overlay::Changes,
     records::{RunRow, Status, StepRow, is_before, is_running},
 };
@@ -48,8 +50,8 @@ const SEQUENCE_BITS: u32 = 40;
 enum State {
     /// The keys that transactions and `/v1/state` have.
     Transactions(Engine),
-    /// Items of the same range.
-    Range,
+    /// Items of the same range, which has an outbox of its own.
+    Range(Arc<Outbox>),
 }
 
 /// Where a run lies.
@@ -146,8 +148,13 @@ impl Store {
         Self { rows, state: State::Transactions(engine), broken: options.broken }
     }
 
-    pub(crate) fn of_range(rows: SharedKeyValue, options: &Options) -> Self {
-        Self { rows, state: State::Range, broken: options.broken }
+    pub(crate) fn of_range(rows: SharedKeyValue, outbox: Arc<Outbox>, options: &Options) -> Self {
+        Self { rows, state: State::Range(outbox), broken: options.broken }
+    }
+
+    /// Whether what counts here is elsewhere than what transactions write.
+    pub(crate) fn is_apart(&self) -> bool {
+        matches!(self.state, State::Range(_))
     }
 
     pub(crate) async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
@@ -169,7 +176,7 @@ impl Store {
                 let shown = engine.get_now(&state_key(key)?).await?;
                 Ok((shown.value, shown.point))
             }
-            State::Range => {
+            State::Range(_) => {
                 let read = self.rows.get(&layout::state(key)).await?;
                 Ok((read.value.and_then(|item| item.bytes(VALUE).cloned()), read.point))
             }
@@ -177,7 +184,7 @@ impl Store {
     }
 
     /// Has `changes` count now, by themselves.
-    pub(crate) async fn publish(&self, changes: Changes) -> Result<DurabilityPoint> {
+    pub(crate) async fn publish(&self, place: Place<'_>, changes: Changes) -> Result<DurabilityPoint> {
         if changes.is_empty() {
             return Ok(DurabilityPoint::DURABLE);
         }
@@ -187,14 +194,12 @@ impl Store {
                 let Ok(call) = call else { return Err(Error::AttemptEnded) };
                 commit(engine, &call, changes).await
             }
-            State::Range => {
-                let updates = changes_of(&changes)?;
-                match self.rows.transact(updates).await? {
-                    Transacted::Done { receipt, .. } | Transacted::Conflict { receipt, .. } => {
-                        Ok(receipt.point)
-                    }
+            State::Range(outbox) => match self.record(outbox, place, None, &changes).await? {
+                Transacted::Done { receipt, .. } => Ok(receipt.point),
+                Transacted::Conflict { .. } => {
+                    Err(ports::Error::corrupt("write behind what is unsent").into())
                 }
-            }
+            },
         }
     }
 
@@ -222,25 +227,19 @@ impl Store {
         }
         match &self.state {
             State::Transactions(engine) => self.count_in_transaction(engine, place, row, changes).await,
-            State::Range => self.count_in_range(place, row, changes).await,
+            State::Range(outbox) => self.count_in_range(outbox, place, row, changes).await,
         }
     }
 
     async fn count_in_range(
         &self,
+        outbox: &Arc<Outbox>,
         place: Place<'_>,
         row: &StepRow,
         changes: &Changes,
     ) -> Result<(Bytes, DurabilityPoint)> {
-        let mut updates = vec![Update::put(place.row(), row.encode()).when(Condition::Absent)];
-        updates.extend(changes_of(changes)?);
-        if updates.len() > self.rows.limits().transact_items_max {
-            let most = self.rows.limits().transact_items_max - 1;
-            return Err(Error::TooLarge(format!(
-                "a step of a workflow with this far store writes {most} keys at most"
-            )));
-        }
-        match self.rows.transact(updates).await? {
+        let put = Update::put(place.row(), row.encode()).when(Condition::Absent);
+        match self.record(outbox, place, Some(put), changes).await? {
             Transacted::Done { receipt, .. } => Ok((row.output.clone(), receipt.point)),
             Transacted::Conflict { item, receipt, .. } => {
                 let there = item.as_deref().map(StepRow::decode).transpose()?;
@@ -248,6 +247,44 @@ impl Store {
                 Ok((there.output, receipt.point))
             }
         }
+    }
+
+    /// One record of a lane: a step's row, if it is to count, what it has written and what it sends.
+    async fn record(
+        &self,
+        outbox: &Arc<Outbox>,
+        place: Place<'_>,
+        row: Option<Update>,
+        changes: &Changes,
+    ) -> Result<Transacted> {
+        let mut enclosed = outbox.enclose(place, changes).await?;
+        let mut updates = Vec::from_iter(row);
+        updates.extend(
+            changes
+                .writes
+                .iter()
+                .map(|(key, written)| Update::of(layout::state(key), value(written.as_ref()))),
+        );
+        updates.append(&mut enclosed.updates);
+        if updates.len() > self.rows.limits().transact_items_max {
+            let most = self.rows.limits().transact_items_max - 1;
+            return Err(Error::TooLarge(format!(
+                "a step of a workflow with this far store writes {most} keys at most, one less if it sends"
+            )));
+        }
+        if changes.sends.is_empty() {
+            return Ok(self.rows.transact(updates).await?);
+        }
+        // A run that is cancelled meanwhile stops waiting; what counts is sent all the same.
+        let (rows, outbox) = (Arc::clone(&self.rows), Arc::clone(outbox));
+        let recorded = tokio::spawn(async move {
+            let transacted = rows.transact(updates).await?;
+            if let Transacted::Done { receipt, .. } = &transacted {
+                outbox.take(enclosed, receipt.point);
+            }
+            Ok(transacted)
+        });
+        recorded.await.unwrap_or_else(|_| Err(ports::Error::unavailable("have a step count").into()))
     }
 
     async fn count_in_transaction(
@@ -445,7 +482,7 @@ impl Store {
             let Some(path) = layout::path_of(run, &sort) else { continue };
             self.rows.update(Update::delete(layout::step(workflow, run, &path))).await?;
         }
-        let last = vec![
+        let mut last = vec![
             Update::delete(layout::run(workflow, run)),
             Update::delete(layout::finished(workflow, ended_ms, run)),
         ];
@@ -511,15 +548,4 @@ async fn has_committed(
         }
         Err(error) => Err(error.into()),
     }
-}
-
-fn changes_of(changes: &Changes) -> Result<Vec<Update>> {
-    if !changes.sends.is_empty() {
-        return Err(Error::Invalid("a workflow with a far store sends within a transaction".to_owned()));
-    }
-    Ok(changes
-        .writes
-        .iter()
-        .map(|(key, written)| Update::of(layout::state(key), value(written.as_ref())))
-        .collect())
 }
