@@ -322,3 +322,28 @@ def what_a_step_with_a_far_store_sends_leaves_once_it_is_far(apps, far):
     assert list(all_of_them) == [*range(6), *range(10, 16)]
     assert all(len(ids) == 1 for ids in all_of_them.values()), all_of_them
     assert len(set.union(*all_of_them.values())) == 12, all_of_them
+
+
+def a_transaction_in_a_step_counts_once_what_the_run_rests_on_is_far(apps, far):
+    """W3: it writes to another store, which is an edge (P5)."""
+    apps.function("copies", """
+        import landfast
+        def handler(event, context):
+            seen = landfast.state().get("first")
+            print("copies", seen.decode(), flush=True)
+            with landfast.transaction() as transaction:
+                transaction.put("copied", seen)
+            return event
+    """, retries=0)
+    copies = '{ function = "copies", retries = 100, backoff_ms = 10, timeout_s = 2 }'
+    apps.workflow("chain", f'steps = ["first", {copies}]\nfar = "{far.url}"')
+    apps.deploy()
+    assert apps.run("chain", {"n": 1})[1]["status"] == "succeeded"
+    assert apps.value("copied") == "1"
+    far.stop()
+    apps.run("chain", {"n": 2}, "?id=unseen")
+    waiting.until(lambda: apps.lines("copies").count("copies 2") >= 2, "an attempt to end, and another to begin", 30)
+    assert apps.value("copied") == "1", "it rests on what is not far"
+    far.start()
+    assert apps.ask("GET", "/v1/workflows/chain/runs/unseen?wait=30").document["status"] == "succeeded"
+    assert apps.value("copied") == "2"

@@ -17,4 +17,6 @@ pub enum Broken {
     ForgetsUnsent,
     /// W2: the id of what a step in a range sends is drawn when it leaves.
     NamesSendsAnew,
+    /// W3: what a step in a range has a transaction write counts before what the run rests on is far-durable.
+    CountsElsewhereBeforeFar,
 }
