@@ -133,6 +133,29 @@ def code_that_is_a_workflow_calls_each_step_once(apps):
     assert [step["path"] for step in steps] == ["0/0", "0/1", "0/2", "0"]
 
 
+def code_that_calls_other_steps_than_before_is_told_so(apps):
+    """W2: what counts at a place was another step."""
+    apps.function("order", """
+        import landfast
+        runs = []
+        @landfast.step
+        def first(): return 1
+        @landfast.step
+        def other(): return 2
+        @landfast.workflow
+        def handler(event, context):
+            runs.append(1)
+            if len(runs) == 1:
+                first()
+                raise RuntimeError("the code dies here, and is another when it is run again")
+            return other()
+    """, retries=1)
+    apps.workflow("order", 'function = "order"')
+    apps.deploy()
+    failed = apps.run("order")[1]
+    assert failed["status"] == "failed" and "a run needs the code it began with" in failed["error"]["errorMessage"], failed
+
+
 def an_atomic_run_counts_at_its_end_or_not_at_all(apps):
     """W5."""
     apps.function("seen", """

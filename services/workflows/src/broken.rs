@@ -19,4 +19,6 @@ pub enum Broken {
     NamesSendsAnew,
     /// W3: what a step in a range has a transaction write counts before what the run rests on is far-durable.
     CountsElsewhereBeforeFar,
+    /// W2: a step counts whose externalize has failed, without what it was to externalize.
+    CountsWithoutWhatIsMissing,
 }

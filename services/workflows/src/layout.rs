@@ -5,6 +5,7 @@
 //! | `r` run | the run: what it was given, how far it is, what it came to |
 //! | `a` run | nothing: the run is under way |
 //! | `f` end, run | nothing: the run has ended then |
+//! | `x` run | the run as it is said to have ended, where the far store has refused its own rows for good |
 //! | `j` run, 0, path | a step that counts, or is about to |
 //!
 //! A partition of its own lists the workflows that have rows. In a range what functions write lies in another, and in a third
@@ -21,13 +22,14 @@ const WORKFLOWS: &[u8] = b"w";
 const PARTITION: &[u8] = b"w/";
 /// In a range: what functions have written.
 const STATE: &[u8] = b"s";
-
 /// In a range: what steps that count have sent, and has not left.
 const OUTBOX: &[u8] = b"o";
+
 const RUN: u8 = b'r';
 const ACTIVE: u8 = b'a';
 const FINISHED: u8 = b'f';
 const JOURNAL: u8 = b'j';
+const REFUSED: u8 = b'x';
 
 /// The longest id of a run.
 pub(crate) const RUN_ID_BYTES_MAX: usize = 128;
@@ -92,6 +94,10 @@ pub(crate) fn all_finished(workflow: &str, items_max: usize) -> Scan {
     scan(workflow, &[FINISHED], items_max)
 }
 
+pub(crate) fn refused(workflow: &str, run: &str) -> Key {
+    key(workflow, REFUSED, &[run.as_bytes()])
+}
+
 /// When the run of a row among the finished ones has ended, and which it is.
 pub(crate) fn finished_of(sort: &[u8]) -> Option<(u64, String)> {
     let (ended, run) = sort.get(1..)?.split_first_chunk::<8>()?;
@@ -121,12 +127,6 @@ pub(crate) fn state(name: &[u8]) -> Key {
     Key::new(STATE, name)
 }
 
-fn digest(workflow: &str, run: &str, path: &str) -> String {
-    let mut hash = Sha256::new();
-    for part in [workflow, run, path] {
-        hash.update((part.len() as u64).to_be_bytes());
-        hash.update(part);
-    }
 /// In a range: some of what a step has sent.
 pub(crate) fn unsent(number: u64) -> Key {
     Key::new(OUTBOX, number.to_be_bytes().to_vec())
@@ -142,6 +142,12 @@ pub(crate) fn unsent_of(sort: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(sort.try_into().ok()?))
 }
 
+fn digest(workflow: &str, run: &str, path: &str) -> String {
+    let mut hash = Sha256::new();
+    for part in [workflow, run, path] {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part);
+    }
     let digit = |value: u8| char::from(b"0123456789abcdef"[usize::from(value)]);
     hash.finalize().iter().take(16).flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
@@ -175,13 +181,13 @@ mod tests {
         assert_eq!(path_of("run", &step("w", "run", "0.1").sort()), Some("0.1".to_owned()));
         assert_eq!(finished_of(&finished("w", 7, "run").sort()), Some((7, "run".to_owned())));
         assert_eq!(run_of(&run("w", "run").sort()), Some("run".to_owned()));
+        assert_eq!(unsent_of(&unsent(7).sort()), Some(7));
         let Scan { from, until, .. } = steps("w", "run", 1);
         let is_within = |key: Key| key.sort() >= from && Some(key.sort()) < until;
         assert!(is_within(step("w", "run", "9")) && !is_within(step("w", "run2", "0")));
         assert!(!is_within(step("w", "ru", "n0")));
     }
 
-        assert_eq!(unsent_of(&unsent(7).sort()), Some(7));
     #[test]
     fn ids_differ_and_stay() {
         let id = request_id("w", "run", "0");

@@ -46,6 +46,8 @@ struct State {
     changes: Changes,
     bytes: usize,
     is_closed: bool,
+    /// How often something was taken to count, and it is not known that it does.
+    taken: usize,
 }
 
 impl Overlay {
@@ -85,12 +87,23 @@ impl Overlay {
         Ok(())
     }
 
-    /// What was written so far goes, to count now.
+    /// What was written so far goes, to count now. Until it [does](Self::counts) this is not [whole](Self::is_whole).
     pub(crate) fn take(&self) -> Result<Changes> {
         let mut state = self.open()?;
         state.bytes = 0;
+        state.taken += 1;
         let first = state.changes.first + state.changes.sends.len() as u32;
         Ok(std::mem::replace(&mut state.changes, Changes { first, ..Changes::default() }))
+    }
+
+    /// What was taken counts.
+    pub(crate) fn counts(&self) {
+        self.state.lock().taken -= 1;
+    }
+
+    /// Whether all that was written is here, or counts.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.state.lock().taken == 0
     }
 
     /// Nothing more is taken; what was written goes.

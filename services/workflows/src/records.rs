@@ -72,6 +72,15 @@ pub(crate) fn is_running() -> ports::Condition {
 }
 
 impl RunRow {
+    /// The same, failed, since the far store has refused for good what it wrote.
+    pub(crate) fn refused(&self, why: &crate::Error, now_ms: u64) -> Self {
+        let error = serde_json::json!({
+            "step": "", "errorType": "Workflow.NotWritten", "errorMessage": why.to_string(),
+        });
+        let error = Some(Bytes::from(error.to_string()));
+        Self { status: Status::Failed, output: None, error, ended_ms: Some(now_ms), ..self.clone() }
+    }
+
     pub(crate) fn encode(&self) -> Vec<(Name, Value)> {
         let definition = serde_json::to_vec(&self.workflow).expect("strings and numbers always serialise");
         let mut attributes: Vec<(Name, Value)> = vec![

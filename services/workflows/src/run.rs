@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use transactions::model::Call;
 
 use crate::{
-    Error, Result, graph, layout,
+    Broken, Error, Result, graph, layout,
     overlay::{Changes, Overlay},
     records::{RunRow, Status, StepRow},
     service::Inner,
@@ -117,12 +117,35 @@ impl Run {
             Err(Failure::Stopped) => return false,
         };
         let row = RunRow { status, output, error, ended_ms: Some(service.now_ms()), ..self.row.clone() };
-        match self.until_it_passes(service, || self.store.end_run(&self.name, &self.id, &row)).await {
-            Ok(_) | Err(Error::RunEnded) => true,
+        let ended = self.until_it_passes(service, || self.store.end_run(&self.name, &self.id, &row)).await;
+        let ended = match ended {
+            Err(error) if self.store.is_apart() && error.is_refusal() => self.fail(service, &error).await,
+            ended => ended.map(drop),
+        };
+        match ended {
+            Ok(()) | Err(Error::RunEnded) => true,
             Err(error) => {
                 tracing::warn!(workflow = %self.name, run = %self.id, %error, "the end of a run was not written");
                 false
             }
+        }
+    }
+
+    /// The far store has refused for good what the run has written: it has failed, which is said where nothing of that was read.
+    async fn fail(&self, service: &Inner, why: &Error) -> Result<()> {
+        let row = self.row.refused(why, service.now_ms());
+        let ended = self.until_it_passes(service, || async {
+            service.homes.of(&self.workflow).await?.end_run(&self.name, &self.id, &row).await
+        });
+        match ended.await {
+            // Its own row was refused, too.
+            Err(error) if error.is_refusal() => {
+                let note = || async {
+                    service.homes.of(&self.workflow).await?.note_refused(&self.name, &self.id, &row).await
+                };
+                self.until_it_passes(service, note).await
+            }
+            ended => ended.map(drop),
         }
     }
 
@@ -280,6 +303,10 @@ impl Run {
     ) -> Result<Bytes, Failure> {
         let attempt = &open.attempt;
         let changes = attempt.close();
+        if !attempt.overlay.is_whole() && !service.options.breaks(Broken::CountsWithoutWhatIsMissing) {
+            let said = "what it externalized may not count, whatever its code makes of the error";
+            return Err(Failure::new(function, "Workflow.NotWritten", said));
+        }
         let row = StepRow {
             function: function.to_owned(),
             output,

@@ -274,6 +274,13 @@ impl Service {
             return Ok(());
         }
         let store = self.inner.homes.of(&row.workflow).await?;
+        if let Some((refused, _)) = store.refused(&name, &id).await? {
+            // What was refused may be gone with its near store, or be taken now: what was said of the run stays.
+            return match store.end_run(&name, &id, &refused).await {
+                Err(error) if error.passes() || error.means_anew() => Err(error),
+                _ => Ok(()),
+            };
+        }
         let journal = store.steps(&name, &id).await?;
         let run = Run::new(&self.inner, (name, id), row, store, journal);
         self.work(run);
@@ -331,19 +338,36 @@ impl Service {
     }
 
     async fn run_within(&self, name: &str, id: &str, most: Duration) -> Result<RunView> {
-        let shown = async {
-            let store = self.inner.store(name).await?;
-            let found = store.run(name, id).await?;
-            let (row, point) = found.ok_or_else(|| Error::NoSuchRun(id.to_owned()))?;
-            store.externalize(point).await?;
-            Ok(RunView::of(id.to_owned(), &row))
-        };
         tokio::select! {
             biased;
-            shown = shown => shown,
+            shown = self.shown(name, id) => shown,
             () = self.inner.parts.clock.sleep(most) => {
                 Err(ports::Error::unavailable("show a run, of which not everything is durable yet").into())
             }
+        }
+    }
+
+    /// A run whose rows the far store has refused for good has failed, and that is noted beside them: nothing can be written behind
+    /// them, and they may say that it has succeeded.
+    async fn shown(&self, name: &str, id: &str) -> Result<RunView> {
+        let store = self.inner.store(name).await?;
+        if let Some((row, point)) = store.refused(name, id).await? {
+            store.externalize(point).await?;
+            return Ok(RunView::of(id.to_owned(), &row));
+        }
+        let found = store.run(name, id).await?;
+        let (row, point) = found.ok_or_else(|| Error::NoSuchRun(id.to_owned()))?;
+        match store.externalize(point).await {
+            Err(error) if store.is_apart() && error.is_refusal() => {
+                // In another lane, which has read nothing of it.
+                let store = self.inner.store(name).await?;
+                store.note_refused(name, id, &row.refused(&error, self.inner.now_ms())).await?;
+                let noted = store.refused(name, id).await?;
+                let (row, point) = noted.ok_or(error)?;
+                store.externalize(point).await?;
+                Ok(RunView::of(id.to_owned(), &row))
+            }
+            externalized => externalized.map(|()| RunView::of(id.to_owned(), &row)),
         }
     }
 

@@ -61,6 +61,7 @@ impl Attempt {
         }
         let changes = self.overlay.take()?;
         self.run.publish(&self.path, changes).await?;
+        self.overlay.counts();
         self.run.externalize().await
     }
 

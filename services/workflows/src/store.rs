@@ -433,6 +433,28 @@ impl Store {
         Ok(row.map(|row| (row, read.point)))
     }
 
+    /// A run whose rows the far store has refused for good, as it is said to have ended.
+    pub(crate) async fn refused(
+        &self,
+        workflow: &str,
+        run: &str,
+    ) -> Result<Option<(RunRow, DurabilityPoint)>> {
+        if !self.is_apart() {
+            return Ok(None);
+        }
+        let read = self.rows.get(&layout::refused(workflow, run)).await?;
+        let row = read.value.as_deref().map(RunRow::decode).transpose()?;
+        Ok(row.map(|row| (row, read.point)))
+    }
+
+    /// Notes beside the rows of a run, behind which nothing can be written any more, how it has ended; what was noted first stays.
+    /// To be asked of a store that has read none of them.
+    pub(crate) async fn note_refused(&self, workflow: &str, run: &str, row: &RunRow) -> Result<()> {
+        let put = Update::put(layout::refused(workflow, run), row.encode()).when(Condition::Absent);
+        self.rows.update(put).await?;
+        Ok(())
+    }
+
     /// Up to `rows_max` runs behind `after`, and whether there may be more.
     pub(crate) async fn runs(
         &self,
@@ -486,6 +508,7 @@ impl Store {
             Update::delete(layout::run(workflow, run)),
             Update::delete(layout::finished(workflow, ended_ms, run)),
         ];
+        last.extend(self.is_apart().then(|| Update::delete(layout::refused(workflow, run))));
         self.rows.transact(last).await?;
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! Lanes: opened, written to, read in, waited for.
 
+use std::collections::BTreeMap;
+
 use ports::{Error, Result};
 
 use super::{Lane, Pending, Poison, Stream};
@@ -27,10 +29,20 @@ impl Stream {
         } else {
             return Err(Error::unavailable("open a lane, of which there are too many"));
         };
+        let inherited = self.sound_tail();
         let lane = self.lanes.entry(id).or_default();
         lane.holders = 1;
-        lane.inherited.clone_from(&self.tail);
+        lane.inherited = inherited;
         Ok(id)
+    }
+
+    /// The tail up to what was refused for good of it: nothing comes behind that but what has read it, as each row says.
+    fn sound_tail(&self) -> BTreeMap<LaneId, u64> {
+        let sound = |(id, last): (&LaneId, &u64)| {
+            let poison = self.lanes[id].poison.as_ref();
+            (*id, poison.map_or(*last, |poison| (*last).min(poison.from - 1)))
+        };
+        self.tail.iter().map(sound).collect()
     }
 
     /// Another handle to `lane`.
