@@ -26,3 +26,4 @@ mod transactions;
 mod undecided;
 mod watches;
 mod workflows;
+mod workflows_far;
