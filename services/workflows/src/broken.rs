@@ -21,4 +21,14 @@ pub enum Broken {
     CountsElsewhereBeforeFar,
     /// W2: a step counts whose externalize has failed, without what it was to externalize.
     CountsWithoutWhatIsMissing,
+    /// W5: what a step of an atomic run writes counts with the step.
+    CountsByParts,
+    /// W6: a run that is cancelled is not stopped.
+    GoesOnAfterCancelling,
+    /// W7: an attempt goes on being heard after its end.
+    HearsWhoHasEnded,
+    /// W8: runs stay.
+    ForgetsNoRun,
+    /// W8: runs go with the next sweep.
+    ForgetsRunsAtOnce,
 }

@@ -290,7 +290,8 @@ impl Run {
             called: 0.into(),
         });
         let token = service.attempts.open(&attempt);
-        Open { attempts: &service.attempts, token, attempt, stays: false }
+        let stays = service.options.breaks(Broken::HearsWhoHasEnded);
+        Open { attempts: &service.attempts, token, attempt, stays }
     }
 
     /// Has an attempt that succeeded count.
@@ -315,7 +316,8 @@ impl Run {
             began_ms: attempt.began_ms,
             ended_ms: service.now_ms(),
         };
-        let atomic = self.atomic.lock().as_ref().map(|(overlay, _)| Arc::clone(overlay));
+        let is_whole = !service.options.breaks(Broken::CountsByParts);
+        let atomic = self.atomic.lock().as_ref().filter(|_| is_whole).map(|(overlay, _)| Arc::clone(overlay));
         let output = if let Some(overlay) = atomic {
             let merged = overlay.merge(changes, &service.options);
             merged.map_err(|error| Failure::new(function, "Workflow.TooLarge", &error.to_string()))?;

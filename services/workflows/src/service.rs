@@ -22,7 +22,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use transactions::Engine;
 
 use crate::{
-    Error, FarStores, Options, Result,
+    Broken, Error, FarStores, Options, Result,
     homes::Homes,
     layout::RUN_ID_BYTES_MAX,
     records::{RunRow, Status},
@@ -442,7 +442,7 @@ impl Service {
         }
         let active = self.inner.active.lock().remove(&(name.to_owned(), id.to_owned()));
         if let Some(Active { run, task }) = active {
-            if let Some(task) = task {
+            if let Some(task) = task.filter(|_| !self.inner.options.breaks(Broken::GoesOnAfterCancelling)) {
                 task.abort();
             }
             run.ended.send_replace(true);

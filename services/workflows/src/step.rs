@@ -103,6 +103,7 @@ pub(crate) struct Open<'a> {
     pub(crate) attempts: &'a Attempts,
     pub(crate) token: Arc<str>,
     pub(crate) attempt: Arc<Attempt>,
+    /// Its code ends it, or the rule is broken that it ends.
     pub(crate) stays: bool,
 }
 

@@ -27,3 +27,4 @@ mod undecided;
 mod watches;
 mod workflows;
 mod workflows_far;
+mod workflows_rules;
