@@ -129,7 +129,7 @@ pub(crate) fn state(name: &[u8]) -> Key {
 
 /// In a range: some of what a step has sent.
 pub(crate) fn unsent(number: u64) -> Key {
-    Key::new(OUTBOX, number.to_be_bytes().to_vec())
+    Key::new(OUTBOX, Bytes::copy_from_slice(&number.to_be_bytes()))
 }
 
 /// All of that, in the order in which it came to count.

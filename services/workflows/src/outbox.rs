@@ -214,7 +214,7 @@ impl Shared {
                 match Row::decode(&item) {
                     Ok(row) => left.push((row.run, Unsent { number, point: page.point })),
                     Err(error) => {
-                        tracing::error!(%error, number, "what a step has sent cannot be read, and is not sent")
+                        tracing::error!(%error, number, "what a step has sent cannot be read, and is not sent");
                     }
                 }
             }
