@@ -19,3 +19,4 @@ pub mod scenario;
 pub mod timeline;
 pub mod transactions;
 mod watching;
+pub mod workflows;

@@ -133,6 +133,29 @@ def code_that_is_a_workflow_calls_each_step_once(apps):
     assert [step["path"] for step in steps] == ["0/0", "0/1", "0/2", "0"]
 
 
+def code_that_calls_other_steps_than_before_is_told_so(apps):
+    """W2: what counts at a place was another step."""
+    apps.function("order", """
+        import landfast
+        runs = []
+        @landfast.step
+        def first(): return 1
+        @landfast.step
+        def other(): return 2
+        @landfast.workflow
+        def handler(event, context):
+            runs.append(1)
+            if len(runs) == 1:
+                first()
+                raise RuntimeError("the code dies here, and is another when it is run again")
+            return other()
+    """, retries=1)
+    apps.workflow("order", 'function = "order"')
+    apps.deploy()
+    failed = apps.run("order")[1]
+    assert failed["status"] == "failed" and "a run needs the code it began with" in failed["error"]["errorMessage"], failed
+
+
 def an_atomic_run_counts_at_its_end_or_not_at_all(apps):
     """W5."""
     apps.function("seen", """
@@ -278,3 +301,72 @@ def another_near_store_takes_over_what_is_far(apps, far):
     assert found == "3"
     assert apps.ask("GET", "/v1/workflows/chain/runs/a").document["status"] == "succeeded"
     assert apps.run("chain", {"n": 4})[1]["output"]["seen"] == "4"
+
+
+def what_a_step_with_a_far_store_sends_leaves_once_it_is_far(apps, far):
+    """W2, W3: in order, each under an id of its own that stays, through a kill of the server in between."""
+    apps.function("tells", """
+        import landfast
+        def handler(event, context):
+            for n in range(3):
+                landfast.send("orders", str(event["n"] + n).encode(), group="g")
+            print("told", event["n"], flush=True)
+            return {"n": event["n"] + 3}
+    """, retries=0)
+    apps.function("takes", """
+        def handler(event, context):
+            for record in event["Records"]:
+                print("took", record["body"], record["attributes"]["MessageDeduplicationId"], flush=True)
+    """, triggers=[{"queue": "orders"}])
+    apps.workflow("chain", f'steps = ["tells", "tells"]\nfar = "{far.url}"')
+    apps.deploy()
+
+    def taken():
+        """Bodies in the order in which they first came, and the ids of each."""
+        ids = {}
+        for line in apps.lines("takes"):
+            if line.startswith("took"):
+                _, body, id = line.split(" ")
+                ids.setdefault(int(body), set()).add(id)
+        return ids
+
+    assert apps.run("chain", {"n": 0})[1]["output"] == {"n": 6}
+    first = waiting.until(lambda: len(found := taken()) >= 6 and found, "every message of the first run")
+    far.stop()
+    apps.run("chain", {"n": 10}, "?id=unseen")
+    waiting.until(lambda: {"told 10", "told 13"} <= set(apps.lines("tells")), "both steps to have run")
+    assert list(taken()) == list(first), "they count near, and nothing has left"
+    apps.server.kill()
+    apps.server.start()
+    assert list(taken()) == list(first)
+    far.start()
+    assert apps.ask("GET", "/v1/workflows/chain/runs/unseen?wait=30").document["output"] == {"n": 16}
+    all_of_them = waiting.until(lambda: len(found := taken()) >= 12 and found, "every message of the second run")
+    assert list(all_of_them) == [*range(6), *range(10, 16)]
+    assert all(len(ids) == 1 for ids in all_of_them.values()), all_of_them
+    assert len(set.union(*all_of_them.values())) == 12, all_of_them
+
+
+def a_transaction_in_a_step_counts_once_what_the_run_rests_on_is_far(apps, far):
+    """W3: it writes to another store, which is an edge (P5)."""
+    apps.function("copies", """
+        import landfast
+        def handler(event, context):
+            seen = landfast.state().get("first")
+            print("copies", seen.decode(), flush=True)
+            with landfast.transaction() as transaction:
+                transaction.put("copied", seen)
+            return event
+    """, retries=0)
+    copies = '{ function = "copies", retries = 100, backoff_ms = 10, timeout_s = 2 }'
+    apps.workflow("chain", f'steps = ["first", {copies}]\nfar = "{far.url}"')
+    apps.deploy()
+    assert apps.run("chain", {"n": 1})[1]["status"] == "succeeded"
+    assert apps.value("copied") == "1"
+    far.stop()
+    apps.run("chain", {"n": 2}, "?id=unseen")
+    waiting.until(lambda: apps.lines("copies").count("copies 2") >= 2, "an attempt to end, and another to begin", 30)
+    assert apps.value("copied") == "1", "it rests on what is not far"
+    far.start()
+    assert apps.ask("GET", "/v1/workflows/chain/runs/unseen?wait=30").document["status"] == "succeeded"
+    assert apps.value("copied") == "2"

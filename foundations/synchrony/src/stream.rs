@@ -7,13 +7,15 @@
 //! - A lane's records are done in the order of their sequences.
 //! - A record is never under way before what it depends on is done.
 //! - A poisoned lane sends nothing from the poison on, and nothing that depends on that is sent.
+//! - `busy` are the lanes with something to send, and nothing but opening and draining looks at others: what many idle ones cost is
+//!   their memory.
 //! - `bytes` is what all records hold that are not done, and of poisoned lanes nothing.
 
 mod batches;
 mod lanes;
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -101,6 +103,8 @@ struct Lane {
     high: u64,
     /// Handles to it.
     holders: usize,
+    /// It stands among those that may be used again.
+    is_let_go: bool,
 }
 
 impl Lane {
@@ -110,6 +114,11 @@ impl Lane {
 
     fn poisoned_at(&self, sequence: u64) -> Option<&Poison> {
         self.poison.as_ref().filter(|poison| poison.from <= sequence)
+    }
+
+    /// Whether its first record is still to be sent, or under way.
+    fn has_work(&self) -> bool {
+        !self.records.is_empty() && self.poisoned_at(self.done + 1).is_none()
     }
 
     fn can_be_reused(&self) -> bool {
@@ -124,6 +133,14 @@ pub(crate) struct Stream {
     far_items_max: usize,
     epoch: u64,
     lanes: BTreeMap<LaneId, Lane>,
+    /// Those that have work.
+    busy: BTreeSet<LaneId>,
+    /// Whose turn it was last.
+    sent_last: LaneId,
+    /// Those that nobody holds, the longest first; they may still have something to send, or to wait for.
+    let_go: VecDeque<LaneId>,
+    /// How many were made in this epoch.
+    made: u32,
     /// What every lane of this epoch begins behind: the tail of earlier epochs.
     tail: BTreeMap<LaneId, u64>,
     /// Not yet far-durable.
@@ -150,6 +167,10 @@ impl Stream {
             far_items_max,
             epoch,
             lanes: BTreeMap::new(),
+            busy: BTreeSet::new(),
+            sent_last: LaneId { epoch: 0, number: 0 },
+            let_go: VecDeque::new(),
+            made: 0,
             tail: BTreeMap::new(),
             bytes: 0,
             batches_under_way: 0,
@@ -170,23 +191,45 @@ impl Stream {
     pub(crate) fn is_full(&self, now: Monotonic, bytes: usize) -> bool {
         let room = self.bytes == 0 || self.bytes + bytes <= self.options.pending_bytes_max;
         let is_late = |since: Monotonic| now.since(since) > self.options.pending_age_max;
-        !room || self.load().oldest.is_some_and(is_late)
+        !room || self.oldest().is_some_and(is_late)
+    }
+
+    /// The lanes that have work.
+    fn busy(&self) -> impl Iterator<Item = &Lane> {
+        self.busy.iter().map(|id| &self.lanes[id])
+    }
+
+    /// The same without those whose work ends at a poison.
+    fn sound(&self) -> impl Iterator<Item = &Lane> {
+        self.busy().filter(|lane| lane.poison.is_none())
+    }
+
+    fn oldest(&self) -> Option<Monotonic> {
+        self.sound().filter_map(|lane| lane.records.front()).map(|pending| pending.since).min()
+    }
+
+    /// Notes whether a lane has work. To be called whenever it may have got some, or come to the end of it.
+    fn note(&mut self, id: LaneId) {
+        if self.lanes[&id].has_work() {
+            self.busy.insert(id);
+        } else {
+            self.busy.remove(&id);
+        }
     }
 
     /// What is pending, poisoned lanes apart.
     pub(crate) fn load(&self) -> Load {
-        let sound = || self.lanes.values().filter(|lane| lane.poison.is_none());
         Load {
-            records: sound().map(|lane| lane.records.len()).sum(),
+            records: self.sound().map(|lane| lane.records.len()).sum(),
             bytes: self.bytes,
-            oldest: sound().filter_map(|lane| lane.records.front()).map(|pending| pending.since).min(),
+            oldest: self.oldest(),
             poisoned: self.lanes.values().filter(|lane| lane.poison.is_some()).count(),
         }
     }
 
     /// Up to where the near store should make durable what is pending; none: nothing waits for it.
     pub(crate) fn near_wanted(&self) -> Option<(u64, DurabilityPoint)> {
-        let last = self.lanes.values().filter_map(|lane| lane.records.back());
+        let last = self.busy().filter_map(|lane| lane.records.back());
         let last = last.max_by_key(|pending| pending.record.position)?;
         (last.record.position > self.near_durable).then_some((last.record.position, last.near))
     }

@@ -16,6 +16,7 @@ use axum::{
 use bytes::Bytes;
 use serde::Serialize;
 use serde_json::value::RawValue;
+use tokio::time::timeout;
 use transactions::Effect;
 use workflows::Opened;
 
@@ -62,8 +63,22 @@ pub(crate) fn routes() -> Router<Arc<Backend>> {
         .route("/v1/run/calls/{function}", put(call))
 }
 
-/// The run that a request is of. Errors: it is of none.
-type OfRun = Option<Extension<Scope>>;
+/// The run that a request is of, if it is of one.
+pub(crate) type OfRun = Option<Extension<Scope>>;
+
+/// Before what a step's code asks for counts outside of its run: what the run rests on is durable (rule P5).
+pub(crate) async fn settle(
+    backend: &Backend,
+    scope: Option<&Scope>,
+    headers: &HeaderMap,
+) -> Result<(), Problem> {
+    let Some(scope) = scope else { return Ok(()) };
+    let token = scope.of(backend, headers)?;
+    match timeout(backend.answer_timeout, backend.workflows()?.settle(&token)).await {
+        Ok(settled) => Ok(settled?),
+        Err(_elapsed) => Err(Problem::new(Kind::Unavailable, "the far store does not answer in time")),
+    }
+}
 
 fn token(backend: &Backend, scope: OfRun, headers: &HeaderMap) -> Result<Arc<str>, Problem> {
     let outside = || Problem::new(Kind::InvalidRequest, "this is for the code of a workflow's step");

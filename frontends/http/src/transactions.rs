@@ -24,6 +24,7 @@ use crate::{
     problem::{Kind, Problem},
     routes::json,
     segment,
+    steps::{self, OfRun},
 };
 
 pub(crate) type Answer = Result<Response, Problem>;
@@ -135,9 +136,11 @@ async fn delete(State(backend): State<Arc<Backend>>, uri: Uri, headers: HeaderMa
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-async fn commit(State(backend): State<Arc<Backend>>, uri: Uri, headers: HeaderMap) -> Answer {
+async fn commit(State(backend): State<Arc<Backend>>, of: OfRun, uri: Uri, headers: HeaderMap) -> Answer {
     let engine = backend.transactions()?;
     let call = call(&uri, &headers)?;
+    // What counts here at once may say what the step has read in a far store.
+    steps::settle(&backend, of.as_deref(), &headers).await?;
     let Committed { after } = backend.in_time(Kind::OutcomeUnknown, engine.commit(&call)).await?;
     let body = StatusBody { status: "committed".to_owned(), after: after.as_ref().map(ToString::to_string) };
     Ok(headers::with_after(json(written(&body)), after))

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::{
-    Extension, Router,
+    Router,
     body::Body,
     extract::{Query, Request, State},
     http::{HeaderMap, StatusCode, Uri},
@@ -22,7 +22,7 @@ use crate::{
     problem::{Kind, Problem},
     routes::json,
     segment,
-    steps::Scope,
+    steps::{self, OfRun},
     transactions::{key, value},
 };
 
@@ -119,9 +119,8 @@ async fn begin(State(backend): State<Arc<Backend>>, request: Request) -> Answer 
     let name = text(&parts.uri, NAME)?;
     let Begin { wait, id } = query(&parts.uri, "?wait=SECONDS&id=ID")?;
     let input = input(&backend, body).await?;
-    if let Some(scope) = parts.extensions.get::<Scope>() {
-        scope.leave(&backend, &parts.headers).await?;
-    }
+    // A run that a step begins is outside of its own.
+    steps::settle(&backend, parts.extensions.get(), &parts.headers).await?;
     let run = workflows.begin(&name, id.as_deref(), input).await?;
     let wait = Duration::try_from_secs_f64(wait.max(0.0)).unwrap_or(WAIT_MAX).min(WAIT_MAX);
     let view = {
@@ -189,15 +188,8 @@ async fn list(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
     Ok(json(serde_json::to_vec(&Runs { runs, next }).expect("strings and numbers always serialise")))
 }
 
-async fn cancel(
-    State(backend): State<Arc<Backend>>,
-    scope: Option<Extension<Scope>>,
-    headers: HeaderMap,
-    uri: Uri,
-) -> Answer {
-    if let Some(Extension(scope)) = scope {
-        scope.leave(&backend, &headers).await?;
-    }
+async fn cancel(State(backend): State<Arc<Backend>>, of: OfRun, uri: Uri, headers: HeaderMap) -> Answer {
+    steps::settle(&backend, of.as_deref(), &headers).await?;
     Ok(shown(&backend.workflows()?.cancel(&text(&uri, NAME)?, &text(&uri, RUN)?).await?))
 }
 

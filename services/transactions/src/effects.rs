@@ -185,7 +185,7 @@ impl Core {
     }
 
     /// Errors: `Invalid` and `TooLarge`, as its destination would say when it is too late.
-    fn check_effect(&self, effect: &Effect) -> Result<()> {
+    pub(crate) fn check_effect(&self, effect: &Effect) -> Result<()> {
         let name = effect.destination();
         if name.is_empty() || name.len() > NAME_BYTES_MAX {
             return Err(Error::Invalid("the name of a queue or function has 1 to 256 bytes"));
@@ -215,7 +215,7 @@ impl Core {
     }
 
     /// Errors: `NoSuchQueue`, `NoSuchFunction`: an effect that cannot leave must not be promised.
-    async fn check_destination(&self, effect: &Effect) -> Result<()> {
+    pub(crate) async fn check_destination(&self, effect: &Effect) -> Result<()> {
         if self.known.contains(effect) {
             return Ok(());
         }

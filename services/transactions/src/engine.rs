@@ -231,6 +231,24 @@ impl Engine {
         }
     }
 
+    /// Whether an effect that somebody else keeps until it may leave could be sent.
+    ///
+    /// Errors: `NoSuchQueue`, `NoSuchFunction`, `TooLarge`, `Invalid`, `Unavailable`.
+    pub async fn check_effect(&self, effect: &Effect) -> Result<()> {
+        self.core.check_effect(effect)?;
+        self.core.check_destination(effect).await
+    }
+
+    /// Sends an effect that somebody else has kept, under an id of theirs; durable where it was sent to when this returns. It may
+    /// have been sent also if this fails: it is repeated under the same id.
+    ///
+    /// Errors: `NoSuchQueue`, `NoSuchFunction`, `Unavailable`, `OutcomeUnknown`.
+    pub async fn send_now(&self, effect: Effect, id: Bytes) -> Result<()> {
+        self.core.send_one(effect, id).await?;
+        self.core.counters.sent();
+        Ok(())
+    }
+
     /// Makes all writes count, all at once; durable when it returns. A repeat is answered alike.
     ///
     /// Errors: `OutcomeUnknown`: repeat it; `Conflict` and `SnapshotTooOld` of a serializable one: begin again;

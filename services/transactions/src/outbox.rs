@@ -369,7 +369,8 @@ impl Core {
         store.delete_effects(attempt, row.parts()).await
     }
 
-    async fn send_one(&self, effect: Effect, id: Bytes) -> Result<()> {
+    /// Durable where it was sent to when it returns.
+    pub(crate) async fn send_one(&self, effect: Effect, id: Bytes) -> Result<()> {
         match effect {
             Effect::Message { queue: name, group, body } => {
                 let queue = self.destinations.queue.as_ref().ok_or(Error::NoSuchQueue)?;

@@ -11,4 +11,24 @@ pub enum Broken {
     AnswersBeforeDurable,
     /// W2: what a step writes is committed under a name that no other attempt has.
     NamesNoStep,
+    /// W3: what a step in a range sends leaves before the step is far-durable.
+    SendsBeforeFar,
+    /// W2: what a step in a range has sent is not asked for by whoever opens the range.
+    ForgetsUnsent,
+    /// W2: the id of what a step in a range sends is drawn when it leaves.
+    NamesSendsAnew,
+    /// W3: what a step in a range has a transaction write counts before what the run rests on is far-durable.
+    CountsElsewhereBeforeFar,
+    /// W2: a step counts whose externalize has failed, without what it was to externalize.
+    CountsWithoutWhatIsMissing,
+    /// W5: what a step of an atomic run writes counts with the step.
+    CountsByParts,
+    /// W6: a run that is cancelled is not stopped.
+    GoesOnAfterCancelling,
+    /// W7: an attempt goes on being heard after its end.
+    HearsWhoHasEnded,
+    /// W8: runs stay.
+    ForgetsNoRun,
+    /// W8: runs go with the next sweep.
+    ForgetsRunsAtOnce,
 }

@@ -49,6 +49,14 @@ impl Error {
         }
     }
 
+    /// The same, for somebody else who waited for what has failed with it.
+    pub(crate) fn again(&self) -> ports::Error {
+        match self {
+            Self::Port(error) => ports::Error::new(error.kind(), error.to_string()),
+            error => ports::Error::unavailable(error.to_string()),
+        }
+    }
+
     /// Whether the store will not take this, however often it is asked.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self, Self::Port(error) if !self.passes() && error.kind() != ErrorKind::Lost)

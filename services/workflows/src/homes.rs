@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use functions::manifest::workflow::{Synchrony as Said, Workflow, place_of};
 use parking_lot::Mutex;
-use ports::{Clock, Entropy, ErrorKind, key_value::SharedKeyValue};
+use ports::{Clock, Entropy, key_value::SharedKeyValue};
 use synchrony::{Health, Mode, Stores, Synchrony};
 use tokio::{
     sync::{mpsc, watch},
@@ -22,7 +22,7 @@ use tokio::{
 };
 use transactions::Engine;
 
-use crate::{Options, Result, service::Runner, store::Store};
+use crate::{Error, Options, Result, outbox::Outbox, service::Runner, store::Store};
 
 /// What the name of a range begins with in both of its stores; the rest is the place of the far store, as workflows say it.
 const RANGE: &str = "landfast/";
@@ -70,6 +70,7 @@ pub(crate) struct Homes {
 #[derive(Debug)]
 struct Ranges {
     near_rows: SharedKeyValue,
+    engine: Engine,
     runner: Arc<dyn Runner>,
     far_stores: Arc<dyn FarStores>,
     clock: Arc<dyn Clock>,
@@ -96,12 +97,13 @@ struct Slotted {
     range: Option<Range>,
     opening: Option<AbortHandle>,
     /// Why it was not opened the last time.
-    failed: Option<(ErrorKind, String)>,
+    failed: Option<Arc<Error>>,
 }
 
 #[derive(Debug)]
 struct Range {
     synchrony: Synchrony,
+    outbox: Arc<Outbox>,
     said: Said,
 }
 
@@ -114,10 +116,10 @@ impl Homes {
         options: &Options,
     ) -> (Self, mpsc::Receiver<Home>) {
         let (opened, is_opened) = mpsc::channel(OPENED_MAX);
-        let near = Store::of_transactions(Arc::clone(&near_rows), engine, options);
+        let near = Store::of_transactions(Arc::clone(&near_rows), engine.clone(), options);
         let options = options.clone();
         let slots = Mutex::default();
-        let ranges = Ranges { near_rows, runner, far_stores, clock, entropy, options, slots, opened };
+        let ranges = Ranges { near_rows, engine, runner, far_stores, clock, entropy, options, slots, opened };
         (Self { near, ranges: Arc::new(ranges) }, is_opened)
     }
 
@@ -181,6 +183,7 @@ impl Homes {
                 state.range.take()
             };
             let Some(range) = range else { continue };
+            range.outbox.stop();
             if let Err(error) = range.synchrony.release().await {
                 tracing::warn!(far = %place, %error, "what is not far yet is sent by the next start");
             }
@@ -205,17 +208,17 @@ impl Ranges {
             return Ok(store);
         }
         let failed = slot.state.lock().failed.clone();
-        Err(failed.map_or_else(unavailable, |(kind, why)| ports::Error::new(kind, why)).into())
+        Err(failed.map_or_else(unavailable, |failed| failed.again()).into())
     }
 
     /// A lane of a range that is open; none: it is not. One that has ended, since its near store fell back, is not.
     fn lane_of(&self, slot: &Slot) -> Result<Option<Store>> {
         let mut state = slot.state.lock();
-        if state.range.as_ref().is_some_and(|range| range.synchrony.health().ended.is_some()) {
-            state.range = None;
+        if let Some(ended) = state.range.take_if(|range| range.synchrony.health().ended.is_some()) {
+            ended.outbox.stop();
         }
         let Some(range) = &state.range else { return Ok(None) };
-        Ok(Some(Store::of_range(Arc::new(range.synchrony.lane()?), &self.options)))
+        Ok(Some(Store::of_range(Arc::new(range.synchrony.lane()?), Arc::clone(&range.outbox), &self.options)))
     }
 
     /// One of the workflows of a far store asks for `wanted`: another deployment may have changed what holds.
@@ -252,7 +255,7 @@ impl Ranges {
                 state.opening = None;
                 match opened {
                     Ok(range) => state.range = Some(range),
-                    Err(error) => state.failed = Some((error.kind(), error.to_string())),
+                    Err(error) => state.failed = Some(Arc::new(error)),
                 }
             }
             task_slot.tried.send_modify(|tried| *tried += 1);
@@ -264,7 +267,7 @@ impl Ranges {
         state.opening = Some(task.abort_handle());
     }
 
-    async fn open(&self, address: &str, place: &str) -> ports::Result<Range> {
+    async fn open(&self, address: &str, place: &str) -> Result<Range> {
         let far = self.far_stores.open(address).await?;
         let range = Bytes::from([RANGE, place].concat());
         let stores = Stores { near: Arc::clone(&self.near_rows), far, range };
@@ -276,7 +279,10 @@ impl Ranges {
             ..synchrony::Options::default()
         };
         let (clock, entropy) = (Arc::clone(&self.clock), Arc::clone(&self.entropy));
-        Ok(Range { synchrony: Synchrony::open(stores, options, clock, entropy).await?, said })
+        let synchrony = Synchrony::open(stores, options, Arc::clone(&clock), Arc::clone(&entropy)).await?;
+        let lane = Arc::new(synchrony.lane()?);
+        let outbox = Outbox::open(lane, self.engine.clone(), (clock, entropy), &self.options).await?;
+        Ok(Range { synchrony, outbox, said })
     }
 }
 

@@ -7,7 +7,7 @@ use functions::manifest::workflow::Step;
 use transactions::Effect;
 
 use crate::{
-    Error, Result, Service,
+    Broken, Error, Result, Service,
     run::{Failure, Run},
 };
 
@@ -44,7 +44,16 @@ impl Service {
     /// Has what the attempt has written so far count, and waits until all that the run has done is durable (W3). From then on its
     /// writes before this may count more than once, if it is tried again.
     pub async fn externalize(&self, token: &str) -> Result<()> {
-        self.inner.attempts.find(token)?.externalize().await
+        self.inner.attempts.find(token)?.externalize(&self.inner.options).await
+    }
+
+    /// Before what the attempt asks for counts elsewhere at once, such as a transaction of its own: waits until all that its run has
+    /// read and written lies where nothing loses it, if that is a far store (rule P5). What the attempt has written itself still
+    /// waits for its record: it is tried again whole.
+    pub async fn settle(&self, token: &str) -> Result<()> {
+        let attempt = self.inner.attempts.find(token)?;
+        let is_free = self.inner.options.breaks(Broken::CountsElsewhereBeforeFar);
+        if attempt.run.store.is_apart() && !is_free { attempt.run.externalize().await } else { Ok(()) }
     }
 
     /// Begins a step within a step, which counts by itself: the next one that the code calls, by the name it gives.

@@ -6,10 +6,11 @@
 //! | `i` run | what it was given |
 //! | `a` run | nothing: the run is under way |
 //! | `f` end, run | nothing: the run has ended then |
+//! | `x` run | the run as it is said to have ended, where the far store has refused its own rows for good |
 //! | `j` run, 0, path | a step that counts, or is about to |
 //!
-//! A partition of its own lists the workflows that have rows, one more, near, in which far stores they have some, and in a range what
-//! functions write lies in another.
+//! A partition of its own lists the workflows that have rows, and one more, near, in which far stores they have some. In a range what
+//! functions write lies in another, and in a third what they have sent and has not left, numbered.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use ports::{Key, key_value::Scan};
@@ -24,12 +25,15 @@ const PARTITION: &[u8] = b"w/";
 const HOMES: &[u8] = b"h";
 /// In a range: what functions have written.
 const STATE: &[u8] = b"s";
+/// In a range: what steps that count have sent, and has not left.
+const OUTBOX: &[u8] = b"o";
 
 const RUN: u8 = b'r';
 const GIVEN: u8 = b'i';
 const ACTIVE: u8 = b'a';
 const FINISHED: u8 = b'f';
 const JOURNAL: u8 = b'j';
+const REFUSED: u8 = b'x';
 
 /// The longest id of a run.
 pub(crate) const RUN_ID_BYTES_MAX: usize = 128;
@@ -115,6 +119,10 @@ pub(crate) fn all_finished(workflow: &str, items_max: usize) -> Scan {
     scan(workflow, &[FINISHED], items_max)
 }
 
+pub(crate) fn refused(workflow: &str, run: &str) -> Key {
+    key(workflow, REFUSED, &[run.as_bytes()])
+}
+
 /// When the run of a row among the finished ones has ended, and which it is.
 pub(crate) fn finished_of(sort: &[u8]) -> Option<(u64, String)> {
     let (ended, run) = sort.get(1..)?.split_first_chunk::<8>()?;
@@ -142,6 +150,21 @@ pub(crate) fn path_of(run: &str, sort: &[u8]) -> Option<String> {
 /// In a range: what functions call `key`.
 pub(crate) fn state(name: &[u8]) -> Key {
     Key::new(STATE, name)
+}
+
+/// In a range: some of what a step has sent.
+pub(crate) fn unsent(number: u64) -> Key {
+    Key::new(OUTBOX, Bytes::copy_from_slice(&number.to_be_bytes()))
+}
+
+/// All of that, in the order in which it came to count.
+pub(crate) fn all_unsent(items_max: usize) -> Scan {
+    Scan::partition(OUTBOX, items_max)
+}
+
+/// The number of such a row.
+pub(crate) fn unsent_of(sort: &[u8]) -> Option<u64> {
+    Some(u64::from_be_bytes(sort.try_into().ok()?))
 }
 
 fn digest(workflow: &str, run: &str, path: &str) -> String {
@@ -184,6 +207,7 @@ mod tests {
         assert_eq!(finished_of(&finished("w", 7, "run").sort()), Some((7, "run".to_owned())));
         assert_eq!(run_of(&run("w", "run").sort()), Some("run".to_owned()));
         assert_eq!(workflow_of(&home("w", "redis://host").sort()), Some("w".to_owned()));
+        assert_eq!(unsent_of(&unsent(7).sort()), Some(7));
         let Scan { from, until, .. } = steps("w", "run", 1);
         let is_within = |key: Key| key.sort() >= from && Some(key.sort()) < until;
         assert!(is_within(step("w", "run", "9")) && !is_within(step("w", "run2", "0")));

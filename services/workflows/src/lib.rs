@@ -21,8 +21,9 @@
 //! Not promised: isolation between runs that use the same keys. A read sees the last value that counts; who needs more uses a
 //! transaction, or an atomic run.
 //!
-//! Reading order: `layout` and `records` (what is at rest), `store` (how a step comes to count), `overlay`, `run` (one run),
-//! `graph`, `active` (who is at which run), `service`, `shown` and `inside` (what callers and functions are given). `docs/design/0005-workflows.md` says what a death between
+//! Reading order: `layout` and `records` (what is at rest), `store` (how a step comes to count), `outbox` (what it sends in a range),
+//! `overlay`, `run` (one run), `graph`, `active` (who is at which run), `homes`, `service`, `shown` and `inside` (what callers and
+//! functions are given). `docs/design/0005-workflows.md` says what a death between
 //! two lines leaves.
 //!
 //! From `external-synchrony.txt`, chapters 3 and 4; ours has runs at rest, retries, overlays, and several far writes under way.
@@ -35,6 +36,7 @@ mod homes;
 mod inside;
 mod layout;
 mod options;
+mod outbox;
 mod overlay;
 mod records;
 mod retention;

@@ -16,6 +16,8 @@ pub(crate) type Writes = BTreeMap<Bytes, Option<Bytes>>;
 pub(crate) struct Changes {
     pub(crate) writes: Writes,
     pub(crate) sends: Vec<Effect>,
+    /// The place of the first of them among what the attempt sends.
+    pub(crate) first: u32,
 }
 
 impl Changes {
@@ -100,6 +102,7 @@ impl Overlay {
         // After an end there may be fewer.
         let sent = counts.sends.len().min(state.changes.sends.len());
         state.changes.sends.drain(..sent);
+        state.changes.first += sent as u32;
         state.bytes = state.changes.bytes();
     }
 

@@ -100,6 +100,15 @@ impl RunRow {
         Self { status: Status::Running, output: None, error: None, began_ms, ended_ms: None }
     }
 
+    /// The same, failed, since what it wrote was refused for good.
+    pub(crate) fn refused(&self, why: &crate::Error, now_ms: u64) -> Self {
+        let error = serde_json::json!({
+            "step": "", "errorType": "Workflow.NotWritten", "errorMessage": why.to_string(),
+        });
+        let error = Some(Bytes::from(error.to_string()));
+        Self { status: Status::Failed, output: None, error, ended_ms: Some(now_ms), ..self.clone() }
+    }
+
     pub(crate) fn encode(&self) -> Vec<(Name, Value)> {
         let mut attributes: Vec<(Name, Value)> = vec![
             (STATUS.into(), Value::Integer(self.status.number())),

@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::{Result, Service, run::Run};
+use crate::{Broken, Result, Service, run::Run};
 
 const SWEEP_EVERY: Duration = Duration::from_mins(1);
 
@@ -26,8 +26,13 @@ impl Service {
 
     async fn forget_old(&self, run: &Run) -> Result<()> {
         let options = &self.inner.options;
+        if options.breaks(Broken::ForgetsNoRun) {
+            return Ok(());
+        }
+        let kept_for =
+            if options.breaks(Broken::ForgetsRunsAtOnce) { Duration::ZERO } else { options.finished_for };
         let finished = run.store.finished(&run.name).await?;
-        let until = self.inner.now_ms().saturating_sub(options.finished_for.as_millis() as u64);
+        let until = self.inner.now_ms().saturating_sub(kept_for.as_millis() as u64);
         let too_many = finished.len().saturating_sub(options.finished_max);
         let old = finished.into_iter().enumerate();
         for (_, (ended_ms, id)) in old.filter(|(place, (ended, _))| *place < too_many || *ended < until) {

@@ -15,9 +15,11 @@ use tokio::sync::{RwLock, watch};
 use transactions::model::Call;
 
 use crate::{
-    Error, Result,
+    Broken, Error, Result,
     active::Key,
-    graph, layout,
+    graph,
+    homes::Home,
+    layout,
     overlay::{Changes, Overlay},
     records::{Given, RunRow, Status, StepRow},
     service::Inner,
@@ -42,6 +44,7 @@ pub(crate) struct Run {
     pub(crate) workflow: Arc<Workflow>,
     input: Bytes,
     row: RunRow,
+    home: Home,
     pub(crate) store: Store,
     /// Steps that count.
     journal: Mutex<BTreeMap<String, StepRow>>,
@@ -94,7 +97,7 @@ impl Run {
         service: &Arc<Inner>,
         (name, id): Key,
         (row, given): (RunRow, Given),
-        store: Store,
+        (home, store): (Home, Store),
         (journal, point): (BTreeMap<String, StepRow>, DurabilityPoint),
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -104,6 +107,7 @@ impl Run {
             workflow: Arc::new(given.workflow),
             input: given.input,
             row,
+            home,
             store,
             journal: Mutex::new(journal),
             point: Mutex::new(point),
@@ -133,23 +137,36 @@ impl Run {
             Err(Failure::Failed(error)) => (Status::Failed, None, Some(error)),
             Err(Failure::Stopped) => return false,
         };
-        let mut row = RunRow { status, output, error, ended_ms: Some(service.now_ms()), ..self.row.clone() };
-        loop {
-            match self.until_it_passes(service, || self.store.end_run(&self.name, &self.id, &row)).await {
-                Ok(_) | Err(Error::RunEnded) => return true,
-                // What it came to cannot be kept, which is what it comes to then.
-                Err(error) if error.is_refusal() && row.output.is_some() => {
-                    let Failure::Failed(said) = Failure::new("", "Workflow.NotWritten", &error.to_string())
-                    else {
-                        return false;
-                    };
-                    row = RunRow { status: Status::Failed, output: None, error: Some(said), ..row };
-                }
-                Err(error) => {
-                    tracing::warn!(workflow = %self.name, run = %self.id, %error, "the end of a run was not written");
-                    return false;
-                }
+        let row = RunRow { status, output, error, ended_ms: Some(service.now_ms()), ..self.row.clone() };
+        let ended = self.until_it_passes(service, || self.store.end_run(&self.name, &self.id, &row)).await;
+        let ended = match ended {
+            Err(error) if error.is_refusal() => self.fail(service, &error).await,
+            ended => ended.map(drop),
+        };
+        match ended {
+            Ok(()) | Err(Error::RunEnded) => true,
+            Err(error) => {
+                tracing::warn!(workflow = %self.name, run = %self.id, %error, "the end of a run was not written");
+                false
             }
+        }
+    }
+
+    /// The store has refused for good what the run has written: it has failed, which in a range is said where nothing of that was read.
+    async fn fail(&self, service: &Inner, why: &Error) -> Result<()> {
+        let row = self.row.refused(why, service.now_ms());
+        let ended = self.until_it_passes(service, || async {
+            service.homes.store(&self.home).await?.end_run(&self.name, &self.id, &row).await
+        });
+        match ended.await {
+            // Its own row was refused, too.
+            Err(error) if error.is_refusal() && self.store.is_apart() => {
+                let note = || async {
+                    service.homes.store(&self.home).await?.note_refused(&self.name, &self.id, &row).await
+                };
+                self.until_it_passes(service, note).await
+            }
+            ended => ended.map(drop),
         }
     }
 
@@ -293,7 +310,8 @@ impl Run {
         let attempt = self.attempt_at(service, path.to_owned(), tries);
         let token = service.attempts.open(&attempt, None, &*service.parts.entropy);
         let token = token.expect("it is within none that might be over");
-        Open { attempts: &service.attempts, token, attempt }
+        let stays = service.options.breaks(Broken::HearsWhoHasEnded);
+        Open { attempts: &service.attempts, token, attempt, stays }
     }
 
     /// An attempt of the step at `path`, which nobody knows yet.
@@ -319,7 +337,8 @@ impl Run {
             began_ms: attempt.began_ms,
             ended_ms: service.now_ms(),
         };
-        let atomic = self.atomic.lock().as_ref().map(|(overlay, _)| Arc::clone(overlay));
+        let is_whole = !service.options.breaks(Broken::CountsByParts);
+        let atomic = self.atomic.lock().as_ref().filter(|_| is_whole).map(|(overlay, _)| Arc::clone(overlay));
         let output = if let Some(overlay) = atomic {
             let merged = overlay.merge(changes, &service.options);
             merged.map_err(|error| Failure::new(function, "Workflow.TooLarge", &error.to_string()))?;
@@ -377,9 +396,11 @@ impl Run {
         Ok(value)
     }
 
-    pub(crate) async fn publish(&self, changes: &Changes) -> Result<()> {
+    /// Has what the step at `path` has written so far count by itself.
+    pub(crate) async fn publish(&self, path: &str, changes: &Changes) -> Result<()> {
         let _counting = self.counting.read().await;
-        let point = self.store.publish(changes.clone()).await?;
+        let place = Place { workflow: &self.name, run: &self.id, path };
+        let point = self.store.publish(place, changes.clone()).await?;
         self.saw(point);
         Ok(())
     }

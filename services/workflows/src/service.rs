@@ -276,12 +276,17 @@ impl Service {
         let (row, given) = (RunRow::begun(inner.now_ms()), Given { input, workflow: (*workflow).clone() });
         let (there, point) = store.begin_run(name, id, &row, &given).await?;
         let run = match there {
-            None => Run::new(inner, key, (row, given), store, (BTreeMap::new(), point)),
+            None => {
+                let rows = (row, given);
+                Some(Run::new(inner, key, rows, (home.clone(), store), (BTreeMap::new(), point)))
+            }
             // It was begun, and the answer lost; or it has ended.
-            Some(there) if there.status == Status::Running => self.resume(key, there, store).await?,
-            Some(_) => return Ok(()),
+            Some(there) if there.status == Status::Running => self.resume(key, there, (&home, store)).await?,
+            Some(_) => None,
         };
-        self.work(claim, home, Some(run));
+        if let Some(run) = run {
+            self.work(claim, home, Some(run));
+        }
         Ok(())
     }
 
@@ -316,17 +321,26 @@ impl Service {
         let store = self.inner.homes.store(home).await?;
         let Some((row, _)) = store.run(&key.0, &key.1).await? else { return Ok(()) };
         if row.status == Status::Running {
-            let run = self.resume(key, row, store).await?;
-            self.work(claim, home.clone(), Some(run));
+            if let Some(run) = self.resume(key, row, (home, store)).await? {
+                self.work(claim, home.clone(), Some(run));
+            }
         }
         Ok(())
     }
 
-    /// A run as it is at rest, to go on with. Only for who has claimed it.
-    async fn resume(&self, key: Key, row: RunRow, store: Store) -> Result<Arc<Run>> {
-        let given = store.given(&key.0, &key.1).await?;
-        let journal = store.steps(&key.0, &key.1).await?;
-        Ok(Run::new(&self.inner, key, (row, given), store, journal))
+    /// A run as it is at rest, to go on with; none: it has ended. Only for who has claimed it.
+    async fn resume(&self, key: Key, row: RunRow, (home, store): (&Home, Store)) -> Result<Option<Arc<Run>>> {
+        let (name, id) = &key;
+        if let Some((refused, _)) = store.refused(name, id).await? {
+            // What was refused may be gone with its near store, or be taken now: what was said of the run stays.
+            return match store.end_run(name, id, &refused).await {
+                Err(error) if error.passes() || error.means_anew() => Err(error),
+                _ => Ok(None),
+            };
+        }
+        let given = store.given(name, id).await?;
+        let journal = store.steps(name, id).await?;
+        Ok(Some(Run::new(&self.inner, key, (row, given), (home.clone(), store), journal)))
     }
 
     /// Works at a run until it has ended: at `run`, or else at what is at rest a while later.
@@ -366,7 +380,7 @@ impl Service {
                 let store = self.inner.homes.store(home).await?;
                 match store.run(&key.0, &key.1).await? {
                     Some((row, _)) if row.status == Status::Running => {
-                        self.resume(key.clone(), row, store).await.map(Some)
+                        self.resume(key.clone(), row, (home, store)).await
                     }
                     _ => Ok(None),
                 }

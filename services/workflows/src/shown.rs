@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::{
-    Error, Result, Service,
+    Broken, Error, Result, Service,
     active::Key,
     homes::Home,
     records::{RunRow, Status},
@@ -35,11 +35,30 @@ impl Service {
         }
     }
 
+    /// A run whose rows the far store has refused for good has failed, and that is noted beside them: nothing can be written behind
+    /// them, and they may say that it has succeeded.
     async fn show(&self, name: &str, id: &str) -> Result<RunView> {
-        let (_, store, row) = self.find(name, id).await?;
-        let (row, point) = row;
-        store.externalize(point).await?;
-        Ok(RunView::of(id.to_owned(), &row))
+        let (home, store, (row, point)) = self.find(name, id).await?;
+        if store.is_apart() {
+            // In a lane that has read nothing of it.
+            let store = self.inner.homes.store(&home).await?;
+            if let Some((row, point)) = store.refused(name, id).await? {
+                store.externalize(point).await?;
+                return Ok(RunView::of(id.to_owned(), &row));
+            }
+        }
+        match store.externalize(point).await {
+            Err(error) if store.is_apart() && error.is_refusal() => {
+                // Again in another.
+                let store = self.inner.homes.store(&home).await?;
+                store.note_refused(name, id, &row.refused(&error, self.inner.now_ms())).await?;
+                let noted = store.refused(name, id).await?;
+                let (row, point) = noted.ok_or(error)?;
+                store.externalize(point).await?;
+                Ok(RunView::of(id.to_owned(), &row))
+            }
+            externalized => externalized.map(|()| RunView::of(id.to_owned(), &row)),
+        }
     }
 
     /// A run, and where it lies: first of all where its workflow is at home now.
@@ -147,6 +166,9 @@ impl Service {
 
     /// Stops a run, and ends it; goes on with it where it cannot be ended.
     async fn end(&self, key: Key, home: Home) -> Result<()> {
+        if self.inner.options.breaks(Broken::GoesOnAfterCancelling) {
+            return self.end_claimed(&key, &home).await.map(drop);
+        }
         let (claim, stopped) = self.inner.active.seize(&key).await;
         if let Some(stopped) = stopped {
             stopped.settled().await;

@@ -71,7 +71,7 @@ impl Attempt {
     ) -> Result<()> {
         self.overlay.put(key, value, options)?;
         if options.breaks(Broken::WritesThrough) {
-            self.externalize().await?;
+            self.externalize(options).await?;
         }
         Ok(())
     }
@@ -81,14 +81,14 @@ impl Attempt {
     }
 
     /// Has what was written so far count, and waits until all that the run has done is durable.
-    pub(crate) async fn externalize(self: &Arc<Self>) -> Result<()> {
+    pub(crate) async fn externalize(self: &Arc<Self>, options: &Options) -> Result<()> {
         if self.run.workflow.atomic {
             let why = "an atomic run lets nothing out before its end: make the workflow not atomic, or do this after it";
             return Err(Error::Invalid(why.to_owned()));
         }
-        let attempt = Arc::clone(self);
+        let (attempt, options) = (Arc::clone(self), options.clone());
         // Who asks may give up; what is under way is told apart from what is not all the same.
-        let published = tokio::spawn(async move { attempt.publish().await });
+        let published = tokio::spawn(async move { attempt.publish(&options).await });
         published
             .await
             .unwrap_or_else(|_| Err(ports::Error::unavailable("publish what a step wrote").into()))?;
@@ -96,10 +96,13 @@ impl Attempt {
     }
 
     /// If it is not known to count, what was written stays, to be published again or to count with the step.
-    async fn publish(&self) -> Result<()> {
+    async fn publish(&self, options: &Options) -> Result<()> {
         let _one = self.publishing.lock().await;
         let changes = self.overlay.peek()?;
-        self.run.publish(&changes).await?;
+        if options.breaks(Broken::CountsWithoutWhatIsMissing) {
+            self.overlay.forget(&changes);
+        }
+        self.run.publish(&self.path, &changes).await?;
         self.overlay.forget(&changes);
         Ok(())
     }
@@ -217,10 +220,15 @@ pub(crate) struct Open<'a> {
     pub(crate) attempts: &'a Attempts,
     pub(crate) token: Arc<str>,
     pub(crate) attempt: Arc<Attempt>,
+    /// The rule is broken that it ends.
+    pub(crate) stays: bool,
 }
 
 impl Drop for Open<'_> {
     fn drop(&mut self) {
+        if self.stays {
+            return;
+        }
         self.attempts.close(&self.token);
         self.attempt.close();
     }

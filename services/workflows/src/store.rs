@@ -13,7 +13,8 @@
 //! after 1 or 2: nothing counts, and the next attempt begins it anew. After 3: whoever begins it is told that it has committed, and
 //! reads the result in the row.
 //!
-//! In a range all of that is items of one lane, and one transaction of items is enough.
+//! In a range all of that is items of one lane, and one transaction of items is enough. What is sent there lies in its
+//! [`outbox`](crate::outbox) until it leaves.
 
 use std::collections::BTreeMap;
 
@@ -33,6 +34,7 @@ use transactions::{
 
 use crate::{
     Broken, Error, Options, Result, layout,
+    outbox::Outbox,
     overlay::Changes,
     records::{Given, RunRow, Status, StepRow, is_before, is_running},
 };
@@ -51,8 +53,8 @@ const SEQUENCE_BITS: u32 = 40;
 enum State {
     /// The keys that transactions and `/v1/state` have.
     Transactions(Engine),
-    /// Items of the same range.
-    Range,
+    /// Items of the same range, which has an outbox of its own.
+    Range(Arc<Outbox>),
 }
 
 /// Where a run lies.
@@ -158,8 +160,13 @@ impl Store {
         Self { rows, state: State::Transactions(engine), broken: options.broken }
     }
 
-    pub(crate) fn of_range(rows: SharedKeyValue, options: &Options) -> Self {
-        Self { rows, state: State::Range, broken: options.broken }
+    pub(crate) fn of_range(rows: SharedKeyValue, outbox: Arc<Outbox>, options: &Options) -> Self {
+        Self { rows, state: State::Range(outbox), broken: options.broken }
+    }
+
+    /// Whether what counts here is elsewhere than what transactions write.
+    pub(crate) fn is_apart(&self) -> bool {
+        matches!(self.state, State::Range(_))
     }
 
     pub(crate) async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
@@ -181,7 +188,7 @@ impl Store {
                 let shown = engine.get_now(&state_key(key)?).await?;
                 Ok((shown.value, shown.point))
             }
-            State::Range => {
+            State::Range(_) => {
                 let read = self.rows.get(&layout::state(key)).await?;
                 Ok((read.value.and_then(|item| item.bytes(VALUE).cloned()), read.point))
             }
@@ -189,7 +196,7 @@ impl Store {
     }
 
     /// Has `changes` count now, by themselves.
-    pub(crate) async fn publish(&self, changes: Changes) -> Result<DurabilityPoint> {
+    pub(crate) async fn publish(&self, place: Place<'_>, changes: Changes) -> Result<DurabilityPoint> {
         if changes.is_empty() {
             return Ok(DurabilityPoint::DURABLE);
         }
@@ -199,14 +206,12 @@ impl Store {
                 let Ok(call) = call else { return Err(Error::AttemptEnded) };
                 commit(engine, &call, changes).await
             }
-            State::Range => {
-                let updates = changes_of(&changes)?;
-                match self.rows.transact(updates).await? {
-                    Transacted::Done { receipt, .. } | Transacted::Conflict { receipt, .. } => {
-                        Ok(receipt.point)
-                    }
+            State::Range(outbox) => match self.record(outbox, place, None, &changes).await? {
+                Transacted::Done { receipt, .. } => Ok(receipt.point),
+                Transacted::Conflict { .. } => {
+                    Err(ports::Error::corrupt("write behind what is unsent").into())
                 }
-            }
+            },
         }
     }
 
@@ -234,25 +239,19 @@ impl Store {
         }
         match &self.state {
             State::Transactions(engine) => self.count_in_transaction(engine, place, row, changes).await,
-            State::Range => self.count_in_range(place, row, changes).await,
+            State::Range(outbox) => self.count_in_range(outbox, place, row, changes).await,
         }
     }
 
     async fn count_in_range(
         &self,
+        outbox: &Arc<Outbox>,
         place: Place<'_>,
         row: &StepRow,
         changes: &Changes,
     ) -> Result<(Bytes, DurabilityPoint)> {
-        let mut updates = vec![Update::put(place.row(), row.encode()).when(Condition::Absent)];
-        updates.extend(changes_of(changes)?);
-        if updates.len() > self.rows.limits().transact_items_max {
-            let most = self.rows.limits().transact_items_max - 1;
-            return Err(Error::TooLarge(format!(
-                "a step of a workflow with this far store writes {most} keys at most"
-            )));
-        }
-        match self.rows.transact(updates).await? {
+        let put = Update::put(place.row(), row.encode()).when(Condition::Absent);
+        match self.record(outbox, place, Some(put), changes).await? {
             Transacted::Done { receipt, .. } => Ok((row.output.clone(), receipt.point)),
             Transacted::Conflict { item, receipt, .. } => {
                 let there = item.as_deref().map(StepRow::decode).transpose()?;
@@ -260,6 +259,44 @@ impl Store {
                 Ok((there.output, receipt.point))
             }
         }
+    }
+
+    /// One record of a lane: a step's row, if it is to count, what it has written and what it sends.
+    async fn record(
+        &self,
+        outbox: &Arc<Outbox>,
+        place: Place<'_>,
+        row: Option<Update>,
+        changes: &Changes,
+    ) -> Result<Transacted> {
+        let mut enclosed = outbox.enclose(place, changes).await?;
+        let mut updates = Vec::from_iter(row);
+        updates.extend(
+            changes
+                .writes
+                .iter()
+                .map(|(key, written)| Update::of(layout::state(key), value(written.as_ref()))),
+        );
+        updates.append(&mut enclosed.updates);
+        if updates.len() > self.rows.limits().transact_items_max {
+            let most = self.rows.limits().transact_items_max - 1;
+            return Err(Error::TooLarge(format!(
+                "a step of a workflow with this far store writes {most} keys at most, one less if it sends"
+            )));
+        }
+        if changes.sends.is_empty() {
+            return Ok(self.rows.transact(updates).await?);
+        }
+        // A run that is cancelled meanwhile stops waiting; what counts is sent all the same.
+        let (rows, outbox) = (Arc::clone(&self.rows), Arc::clone(outbox));
+        let recorded = tokio::spawn(async move {
+            let transacted = rows.transact(updates).await?;
+            if let Transacted::Done { receipt, .. } = &transacted {
+                outbox.take(enclosed, receipt.point);
+            }
+            Ok(transacted)
+        });
+        recorded.await.unwrap_or_else(|_| Err(ports::Error::unavailable("have a step count").into()))
     }
 
     async fn count_in_transaction(
@@ -417,6 +454,28 @@ impl Store {
         Ok(Given::decode(&item)?)
     }
 
+    /// A run whose rows the far store has refused for good, as it is said to have ended.
+    pub(crate) async fn refused(
+        &self,
+        workflow: &str,
+        run: &str,
+    ) -> Result<Option<(RunRow, DurabilityPoint)>> {
+        if !self.is_apart() {
+            return Ok(None);
+        }
+        let read = self.rows.get(&layout::refused(workflow, run)).await?;
+        let row = read.value.as_deref().map(RunRow::decode).transpose()?;
+        Ok(row.map(|row| (row, read.point)))
+    }
+
+    /// Notes beside the rows of a run, behind which nothing can be written any more, how it has ended; what was noted first stays.
+    /// To be asked of a store that has read none of them.
+    pub(crate) async fn note_refused(&self, workflow: &str, run: &str, row: &RunRow) -> Result<()> {
+        let put = Update::put(layout::refused(workflow, run), row.encode()).when(Condition::Absent);
+        self.rows.update(put).await?;
+        Ok(())
+    }
+
     /// Some runs behind `after`, and whether there may be more behind the last of them.
     pub(crate) async fn runs(&self, workflow: &str, after: Option<&str>, rows_max: usize) -> Result<Runs> {
         let read = self.rows.scan(&layout::runs(workflow, after, rows_max)).await?;
@@ -478,11 +537,12 @@ impl Store {
             let Some(path) = layout::path_of(run, &sort) else { continue };
             self.rows.update(Update::delete(layout::step(workflow, run, &path))).await?;
         }
-        let last = vec![
+        let mut last = vec![
             Update::delete(layout::run(workflow, run)),
             Update::delete(layout::given(workflow, run)),
             Update::delete(layout::finished(workflow, ended_ms, run)),
         ];
+        last.extend(self.is_apart().then(|| Update::delete(layout::refused(workflow, run))));
         self.rows.transact(last).await?;
         Ok(())
     }
@@ -545,15 +605,4 @@ async fn has_committed(
         }
         Err(error) => Err(error.into()),
     }
-}
-
-fn changes_of(changes: &Changes) -> Result<Vec<Update>> {
-    if !changes.sends.is_empty() {
-        return Err(Error::Invalid("a workflow with a far store sends within a transaction".to_owned()));
-    }
-    Ok(changes
-        .writes
-        .iter()
-        .map(|(key, written)| Update::of(layout::state(key), value(written.as_ref())))
-        .collect())
 }

@@ -19,7 +19,12 @@ use super::mortal::Life;
 
 /// The destinations of `world` for as long as `life` lasts.
 pub fn mortal(world: &World, life: &Life) -> Destinations {
-    let queue = MortalQueue { inner: world.queue(), life: life.clone() };
+    through(world.queue(), world, life)
+}
+
+/// The same with another way to its queues.
+pub fn through(queue: SharedQueue, world: &World, life: &Life) -> Destinations {
+    let queue = MortalQueue { inner: queue, life: life.clone() };
     let functions = MortalFunctions { inner: world.functions(), life: life.clone() };
     Destinations { queue: Some(Arc::new(queue)), functions: Some(Arc::new(functions)) }
 }

@@ -26,3 +26,5 @@ mod transactions;
 mod undecided;
 mod watches;
 mod workflows;
+mod workflows_far;
+mod workflows_rules;

@@ -1,6 +1,10 @@
 //! Batches: formed, and settled by their answers.
 
-use std::{collections::BTreeMap, ops::RangeInclusive, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    ops::{Bound, RangeInclusive},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use ports::{Entropy, Error, ErrorKind, Monotonic};
@@ -43,14 +47,18 @@ impl Stream {
     /// Every batch that may leave now.
     pub(crate) fn take_batches(&mut self, now: Monotonic) -> Vec<Outgoing> {
         let mut taken = Vec::new();
-        let ids: Vec<LaneId> =
-            self.lanes.iter().filter(|(_, lane)| !lane.records.is_empty()).map(|(id, _)| *id).collect();
-        // One of each lane in turn, so that a long one does not take the window from the others.
+        // One of each lane in turn, from behind the one that sent last, so that a long one does not take the window from the others.
+        let behind = (Bound::Excluded(self.sent_last), Bound::Unbounded);
+        let ids = self.busy.range(behind).chain(self.busy.range(..=self.sent_last));
+        let ids: Vec<LaneId> = ids.copied().collect();
         loop {
             let before = taken.len();
             for id in &ids {
-                if self.window_is_open() {
-                    taken.extend(self.take_batch(*id, now));
+                if self.window_is_open()
+                    && let Some(batch) = self.take_batch(*id, now)
+                {
+                    self.sent_last = *id;
+                    taken.push(batch);
                 }
             }
             if taken.len() == before {
@@ -162,7 +170,7 @@ impl Stream {
             let rests = lane.retry.as_ref().map(|(until, _)| *until);
             [Some(lingers), Some(leaves), rests].into_iter().flatten().filter(|moment| *moment > now).min()
         };
-        self.lanes.values().filter(|lane| lane.poison.is_none()).filter_map(moment).min()
+        self.sound().filter_map(moment).min()
     }
 
     /// A batch was answered; what is far-durable by that.
@@ -217,6 +225,7 @@ impl Stream {
         if lane.poison.is_none() {
             self.bytes -= freed;
         }
+        self.note(id);
         done
     }
 
@@ -261,6 +270,7 @@ impl Stream {
             if was_sound {
                 self.bytes -= bytes;
             }
+            self.note(id);
             left.extend(self.dependants_of(id, sequence));
         }
     }
@@ -271,6 +281,6 @@ impl Stream {
             pending.record.dependencies.iter().any(|place| place.lane == id && place.sequence >= sequence)
         };
         let first = |lane: &Lane| lane.records.iter().find(depends).map(|pending| pending.record.place);
-        self.lanes.values().filter_map(first).collect()
+        self.busy().filter_map(first).collect()
     }
 }

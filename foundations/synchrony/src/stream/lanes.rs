@@ -1,5 +1,7 @@
 //! Lanes: opened, written to, read in, waited for.
 
+use std::collections::BTreeMap;
+
 use ports::{Error, Result};
 
 use super::{Lane, Pending, Poison, Stream};
@@ -8,29 +10,60 @@ use crate::{
     layout::{LaneId, Place},
 };
 
+/// How many lanes that were let go are looked at for one that can be used again.
+const LOOKS_MAX: usize = 4;
+
 impl Stream {
     /// A lane that nobody holds and that has nothing pending, or a new one.
     pub(crate) fn open_lane(&mut self) -> Result<LaneId> {
-        let epoch = self.epoch;
-        let own = || self.lanes.iter().filter(|(id, _)| id.epoch == epoch);
-        let count = own().count();
-        let idle = own().filter(|(_, lane)| lane.holders == 0 && lane.records.is_empty());
-        let idle: Vec<LaneId> = idle.map(|(id, _)| *id).collect();
-        let mut unused = idle.into_iter().filter(|id| {
-            self.forget_what_is_done(*id);
-            self.lanes[id].can_be_reused()
-        });
-        let id = if let Some(id) = unused.next() {
-            id
-        } else if count < self.options.lanes_max.min(usize::from(u16::MAX)) {
-            LaneId { epoch, number: count as u32 }
-        } else {
-            return Err(Error::unavailable("open a lane, of which there are too many"));
+        let id = match self.reusable() {
+            Some(id) => id,
+            None if self.is_at_lanes_max() => {
+                return Err(Error::unavailable("open a lane, of which there are too many"));
+            }
+            None => {
+                self.made += 1;
+                LaneId { epoch: self.epoch, number: self.made - 1 }
+            }
         };
+        let inherited = self.sound_tail();
         let lane = self.lanes.entry(id).or_default();
         lane.holders = 1;
-        lane.inherited.clone_from(&self.tail);
+        lane.inherited = inherited;
         Ok(id)
+    }
+
+    /// The tail up to what was refused for good of it: nothing comes behind that but what has read it, as each row says.
+    fn sound_tail(&self) -> BTreeMap<LaneId, u64> {
+        let sound = |(id, last): (&LaneId, &u64)| {
+            let poison = self.lanes[id].poison.as_ref();
+            (*id, poison.map_or(*last, |poison| (*last).min(poison.from - 1)))
+        };
+        self.tail.iter().map(sound).collect()
+    }
+
+    fn is_at_lanes_max(&self) -> bool {
+        self.made as usize >= self.options.lanes_max.min(usize::from(u16::MAX))
+    }
+
+    /// A lane of this epoch that can be used again. Of those that wait for what they have written or read only a few are looked at,
+    /// as long as another can be made.
+    fn reusable(&mut self) -> Option<LaneId> {
+        let looks = if self.is_at_lanes_max() { self.let_go.len() } else { self.let_go.len().min(LOOKS_MAX) };
+        for _ in 0..looks {
+            let id = self.let_go.pop_front()?;
+            self.forget_what_is_done(id);
+            let lane = self.lane(id);
+            let can_be_reused = lane.can_be_reused();
+            lane.is_let_go = !can_be_reused && lane.poison.is_none();
+            if can_be_reused {
+                return Some(id);
+            }
+            if lane.is_let_go {
+                self.let_go.push_back(id);
+            }
+        }
+        None
     }
 
     /// Another handle to `lane`.
@@ -40,7 +73,14 @@ impl Stream {
 
     /// A handle is gone.
     pub(crate) fn let_go(&mut self, lane: LaneId) {
-        self.lane(lane).holders -= 1;
+        let (epoch, held) = (self.epoch, self.lane(lane));
+        held.holders -= 1;
+        // One that is poisoned is of no use any more.
+        let is_let_go = held.holders == 0 && !held.is_let_go && lane.epoch == epoch && held.poison.is_none();
+        if is_let_go {
+            held.is_let_go = true;
+            self.let_go.push_back(lane);
+        }
         self.forget_what_is_done(lane);
     }
 
@@ -60,6 +100,7 @@ impl Stream {
         let (bytes, last) = (lane.bytes, lane.next() - 1);
         assert!(bytes > 0 && last > 0, "it has records");
         self.tail.insert(id, last);
+        self.note(id);
     }
 
     /// Where the lane's next record stands and what it depends on; an error if the lane is poisoned (E6).
@@ -93,6 +134,7 @@ impl Stream {
         if is_sound {
             self.bytes += bytes;
         }
+        self.note(place.lane);
         // What it depends on may have been poisoned while it was written.
         let poison = dependencies.into_iter().find_map(|dependency| self.poison_of(dependency).cloned());
         if let Some(poison) = poison {

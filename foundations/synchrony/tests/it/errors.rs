@@ -95,6 +95,30 @@ fn what_depends_on_a_poisoned_lane_is_poisoned() {
     });
 }
 
+/// E6: also if an earlier start has left it: what comes after depends on it where it has read it.
+#[test]
+fn a_tail_that_is_refused_stops_nobody_who_has_not_read_it() {
+    simulated::run(async {
+        let pair = Pair::new(1);
+        let old = pair.open(Options { linger: ms(3_600_000), ..Options::default() }).await;
+        let (bad, good) = (old.lane().expect("there are lanes"), old.lane().expect("there are lanes"));
+        put(&bad, "bad", 1).await;
+        put(&good, "good", 1).await;
+        drop((bad, good, old));
+        let synchrony = picky(&pair, None).await;
+        while synchrony.health().poisoned_lanes == 0 {
+            pair.near.clock().sleep(ms(10)).await;
+        }
+        let lane = synchrony.lane().expect("there are lanes");
+        let point = put(&lane, "new", 1).await;
+        lane.externalize(point).await.expect("it comes behind nothing that was refused");
+        let far: Vec<String> = far_numbers(&pair.far).await.into_keys().collect();
+        assert_eq!(far, ["good", "new"]);
+        assert_eq!(number(&lane, "bad").await, Some(1));
+        lane.externalize(lane.point()).await.expect_err("now it has read it");
+    });
+}
+
 /// E6: whatever the far store says, for as long as it takes.
 #[test]
 fn an_outage_is_waited_for_in_order_and_told() {

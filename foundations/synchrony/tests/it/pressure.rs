@@ -12,7 +12,7 @@ use ports::{
 use synchrony::{Lane, Options};
 
 use crate::{
-    Pair, far_numbers, key, ms, number, put, shared,
+    Pair, distant, far_numbers, key, ms, number, put, shared, timed,
     way::{Call, Fate, Way},
 };
 
@@ -88,6 +88,30 @@ fn writers_wait_while_the_oldest_write_is_too_old() {
         writer.await.expect("it is done");
         lane.externalize(lane.point()).await.expect("it becomes durable");
         assert_eq!(far_numbers(&pair.far).await.len(), 3);
+    });
+}
+
+/// E7: what waits, waits its turn.
+#[test]
+fn a_short_lane_is_not_kept_waiting_by_long_ones() {
+    simulated::run(async {
+        let pair = Pair::with(1, simulated::Options::default(), distant(ms(50)));
+        // Each record is a batch, and two are under way.
+        let options =
+            Options { window_batches_max: 2, lane_batches_max: 2, batch_bytes_max: 1, ..Options::default() };
+        let synchrony = pair.open(options).await;
+        let long: Vec<Lane> = (0..3).map(|_| synchrony.lane().expect("a lane")).collect();
+        let short = synchrony.lane().expect("a lane");
+        for n in 0..60 {
+            put(&long[n as usize % 3], &n.to_string(), n).await;
+        }
+        // What these have under way fills the window.
+        pair.near.clock().sleep(ms(20)).await;
+        let point = put(&short, "short", 1).await;
+        let (took, externalized) = timed(&pair.near, short.externalize(point)).await;
+        externalized.expect("it becomes durable");
+        assert!(took < ms(1_000), "{took:?}, and all of the long ones take six seconds");
+        assert!(far_numbers(&pair.far).await.len() < 30, "it has not waited for that");
     });
 }
 

@@ -1,0 +1,253 @@
+//! The functions that workflows are made of here, and those workflows.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use fastrand::Rng;
+use functions::manifest::workflow::Workflow;
+use ports::{
+    Clock,
+    runtime::{FunctionError, Invocation, Ran},
+};
+use transactions::{Effect, model};
+use workflows::{Runner, Service};
+
+use super::{
+    checks::{ADDRESS, Claim},
+    far::SPOILT,
+    outside::{Outside, QUEUE},
+};
+use crate::transactions::mortal::Life;
+
+/// Adds one for each step, and says so outside.
+pub const COUNTS: &str = "counts";
+/// Says something half way, and goes on.
+pub const FIRST: &str = "first";
+/// Waits for that, and rests on it.
+pub const SECOND: &str = "second";
+/// The same as [`COUNTS`], as a whole or not at all.
+pub const WHOLE: &str = "whole";
+/// Adds one, and then fails for good: as a whole or not at all.
+pub const NOTHING: &str = "nothing";
+/// Waits for long, then adds one.
+pub const SLOW: &str = "slow";
+/// Its first attempt ends, and asks for something later.
+pub const LATE: &str = "late";
+/// Writes what the far store refuses for good.
+pub const SPOILS: &str = "spoils";
+/// Reads that.
+pub const RESTS_ON_SPOILT: &str = "rests";
+/// Adds one, and then fails for good.
+pub const FAILS: &str = "fails";
+/// Writes more than it can externalize, and takes no notice.
+pub const OVERFLOWS: &str = "overflows";
+/// Adds one, then writes in a transaction what it has counted.
+pub const COPIES: &str = "copies";
+
+/// Steps of [`COUNTS`] and [`WHOLE`].
+pub const STEPS: u64 = 4;
+/// What each step of [`COUNTS`] sends.
+pub const SENDS: [&str; 2] = ["a", "b"];
+/// How long a step of [`SLOW`] waits.
+pub const SLOW_FOR: Duration = Duration::from_mins(1);
+/// How long after its end an attempt of [`LATE`] asks.
+pub const LATE_BY: Duration = Duration::from_secs(1);
+
+/// Runs functions in place.
+#[derive(Debug)]
+pub struct Code {
+    pub(crate) service: OnceLock<Service>,
+    pub(crate) engine: transactions::Engine,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) outside: Outside,
+    pub(crate) life: Life,
+    pub(crate) rng: Mutex<Rng>,
+    /// Runs of [`LATE`] that have had their first attempts.
+    pub(crate) late: Mutex<BTreeSet<String>>,
+    /// How often a step fails after all that it does; zero: never.
+    pub(crate) fails_one_in: usize,
+    /// Whether workflows have the far store.
+    pub(crate) is_far: bool,
+    /// When a write returns there.
+    pub(crate) synchrony: &'static str,
+}
+
+fn failed(why: impl ToString) -> String {
+    why.to_string()
+}
+
+fn number(value: Option<&Bytes>) -> u64 {
+    value.map_or(0, |value| String::from_utf8_lossy(value).parse().expect("a number"))
+}
+
+impl Code {
+    fn defined(&self) -> BTreeMap<String, Arc<Workflow>> {
+        let counts = vec!["\"add\""; STEPS as usize].join(",");
+        let retried = |function: &str| format!(r#"{{"function":"{function}","backoff_ms":20}}"#);
+        let (tells, hears) = (retried("tells"), retried("hears"));
+        let far = if self.is_far {
+            format!(r#","far":"{ADDRESS}","synchrony":"{}""#, self.synchrony)
+        } else {
+            String::new()
+        };
+        let made = |steps: &str, more: &str| {
+            let text = format!(r#"{{"steps":[{steps}]{more}}}"#);
+            Arc::new(serde_json::from_str(&text).expect("a workflow"))
+        };
+        let atomic = r#","atomic":true"#;
+        let fails = r#""add",{"function":"fails","retries":0}"#;
+        let mut all = BTreeMap::from([
+            (COUNTS, made(&counts, &far)),
+            (FIRST, made(&tells, &far)),
+            (SECOND, made(&hears, &far)),
+            (SLOW, made(r#""waits","add""#, &far)),
+            (LATE, made(r#""late""#, &far)),
+            (COPIES, made(r#""add","copies""#, &far)),
+            (FAILS, made(fails, &far)),
+        ]);
+        if self.is_far {
+            all.insert(OVERFLOWS, made(r#"{"function":"overflows","retries":0}"#, &far));
+            all.insert(SPOILS, made(r#""add",{"function":"spoils","retries":1}"#, &far));
+            all.insert(RESTS_ON_SPOILT, made(r#""add",{"function":"rests","retries":1}"#, &far));
+        } else {
+            all.insert(WHOLE, made(&counts, atomic));
+            all.insert(NOTHING, made(fails, atomic));
+        }
+        all.into_iter().map(|(name, workflow)| (name.to_owned(), workflow)).collect()
+    }
+
+    fn service(&self) -> &Service {
+        self.service.get().expect("it serves")
+    }
+
+    async fn do_as(&self, function: &str, token: &str, run: &str) -> Result<(), String> {
+        match function {
+            "add" => self.add(token, run).await.map(drop),
+            "tells" => self.tell(token, run).await,
+            "hears" => self.hear(token, run).await,
+            "fails" => Err(failed("for good")),
+            "waits" => {
+                self.clock.sleep(SLOW_FOR).await;
+                Ok(())
+            }
+            "late" => self.ask_late(token, run).await,
+            "overflows" => {
+                for key in 0..200 {
+                    self.put(token, &format!("many/{run}/{key}"), "1").await?;
+                }
+                drop(self.service().externalize(token).await);
+                Ok(())
+            }
+            "spoils" => self.put(token, SPOILT, "1").await,
+            "rests" => {
+                let seen = self.get(token, SPOILT).await?;
+                self.put(token, &format!("rests/{run}"), if seen.is_some() { "1" } else { "0" }).await
+            }
+            "copies" => self.copy(token, run).await,
+            other => panic!("there is no function {other}"),
+        }
+    }
+
+    async fn get(&self, token: &str, key: &str) -> Result<Option<Bytes>, String> {
+        self.service().get(token, &Bytes::from(key.to_owned())).await.map_err(failed)
+    }
+
+    async fn put(&self, token: &str, key: &str, value: &str) -> Result<(), String> {
+        let (key, value) = (Bytes::from(key.to_owned()), Bytes::from(value.to_owned()));
+        self.service().put(token, key, Some(value)).await.map_err(failed)
+    }
+
+    fn say(&self, token: &str, text: String) -> Result<(), String> {
+        let effect = Effect::Message { queue: QUEUE.to_owned(), group: Bytes::new(), body: text.into() };
+        self.service().send(token, effect).map_err(failed)
+    }
+
+    async fn add(&self, token: &str, run: &str) -> Result<u64, String> {
+        let key = format!("count/{run}");
+        let count = number(self.get(token, &key).await?.as_ref()) + 1;
+        self.put(token, &key, &count.to_string()).await?;
+        for more in SENDS {
+            self.say(token, format!("{COUNTS} {run} {} {more}", count - 1))?;
+        }
+        Ok(count)
+    }
+
+    async fn tell(&self, token: &str, run: &str) -> Result<(), String> {
+        self.put(token, &format!("told/{run}"), run).await?;
+        self.service().externalize(token).await.map_err(failed)?;
+        if self.is_far {
+            let claim = Claim::State { key: format!("told/{run}"), value: run.to_owned() };
+            self.outside.noted().claim(claim);
+        }
+        self.put(token, &format!("more/{run}"), "1").await?;
+        self.say(token, format!("{FIRST} {run} 0"))
+    }
+
+    async fn hear(&self, token: &str, run: &str) -> Result<(), String> {
+        let told = self.get(token, &format!("told/{run}")).await?.ok_or_else(|| failed("nothing is told"))?;
+        self.put(token, &format!("heard/{run}"), &String::from_utf8_lossy(&told)).await?;
+        self.say(token, format!("{SECOND} {run} 0"))
+    }
+
+    /// W7.
+    async fn ask_late(&self, token: &str, run: &str) -> Result<(), String> {
+        let key = format!("tried/{run}");
+        if !self.late.lock().unwrap_or_else(PoisonError::into_inner).insert(run.to_owned()) {
+            return self.put(token, &key, "1").await;
+        }
+        let (service, clock) = (self.service().clone(), Arc::clone(&self.clock));
+        let (token, late) = (token.to_owned(), Bytes::from(format!("late/{run}")));
+        tokio::spawn(async move {
+            clock.sleep(LATE_BY).await;
+            // Whatever becomes of it is looked for in the state.
+            drop(service.put(&token, late, Some(Bytes::from("1"))).await);
+            drop(service.externalize(&token).await);
+        });
+        Err(failed("it has ended, and leaves something behind"))
+    }
+
+    /// What the run has counted, in a transaction of its own: as the routes of transactions do.
+    async fn copy(&self, token: &str, run: &str) -> Result<(), String> {
+        let count = self.get(token, &format!("count/{run}")).await?.unwrap_or_default();
+        let key = model::Key::new(format!("copy/{run}")).map_err(failed)?;
+        self.service().settle(token).await.map_err(failed)?;
+        self.engine.put_now(key, Some(count)).await.map(drop).map_err(failed)
+    }
+}
+
+#[async_trait]
+impl Runner for Code {
+    fn workflow(&self, name: &str) -> Option<Arc<Workflow>> {
+        self.defined().remove(name)
+    }
+
+    fn workflows(&self) -> BTreeMap<String, Arc<Workflow>> {
+        self.defined()
+    }
+
+    fn retries(&self, _: &str) -> Option<u32> {
+        Some(10_000)
+    }
+
+    async fn run(&self, function: &str, invocation: Invocation) -> Result<Ran, String> {
+        let token = invocation.scope.as_deref().expect("a step");
+        let run = String::from_utf8(invocation.payload.to_vec()).expect("text").trim_matches('"').to_owned();
+        let done = tokio::select! {
+            biased;
+            () = self.life.over() => std::future::pending().await,
+            done = self.do_as(function, token, &run) => done,
+        };
+        let fails = self.fails_one_in > 0
+            && self.rng.lock().unwrap_or_else(PoisonError::into_inner).usize(..self.fails_one_in) == 0;
+        let done = if fails { Err(failed("it fails after all that it does")) } else { done };
+        let error = |why: String| FunctionError {
+            payload: Bytes::from(serde_json::json!({ "errorMessage": why }).to_string()),
+        };
+        Ok(Ran { result: done.map(|()| invocation.payload).map_err(error), log_tail: Bytes::new() })
+    }
+}

@@ -1,0 +1,215 @@
+//! One server after the other over a near store and a far one, each a process that can die at any of its calls.
+
+use std::{
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use fastrand::Rng;
+use ports::{Clock, key_value::SharedKeyValue};
+use simulated::World;
+use tokio::task::JoinHandle;
+use transactions::Parts as TransactionParts;
+use workflows::{FarStores, Options, Parts, Service};
+
+use super::{
+    checks::{ADDRESS, Far},
+    code::Code,
+    far::{FarStore, Weather},
+    outside::Outside,
+};
+use crate::transactions::mortal::{Life, MortalKeyValue};
+
+/// The wait before a start that was refused is tried again.
+const START_AGAIN: Duration = Duration::from_millis(50);
+/// What one way to the far store takes.
+const FAR_LATENCY: Duration = Duration::from_millis(5);
+
+/// What outlives its servers.
+#[derive(Debug)]
+pub struct House {
+    /// The near store of whoever serves; see [`House::lose_near`].
+    pub near: World,
+    /// None: workflows have no far store.
+    pub far: Option<World>,
+    /// The way to it.
+    pub weather: Weather,
+    /// Who receives messages.
+    pub outside: Outside,
+    /// How often a step fails after all that it does; zero: never.
+    pub fails_one_in: usize,
+    /// When a write to a range returns.
+    pub synchrony: &'static str,
+    options: Options,
+    rng: Rng,
+}
+
+/// One server.
+#[derive(Debug)]
+pub struct Process {
+    /// What it serves.
+    pub service: Service,
+    /// Transactions there.
+    pub engine: transactions::Engine,
+    /// How long it lives.
+    pub life: Life,
+    is_cut: Arc<AtomicBool>,
+    background: JoinHandle<()>,
+}
+
+impl House {
+    /// One whose workflows lie near.
+    pub async fn near(seed: u64, options: Options) -> Self {
+        Self::of(seed, None, options).await
+    }
+
+    /// One whose workflows have a far store.
+    pub async fn far(seed: u64, options: Options) -> Self {
+        let latency = Some(FAR_LATENCY..=FAR_LATENCY);
+        let far = simulated::Options { latency, ..simulated::Options::default() };
+        Self::of(seed, Some(World::with_options(seed ^ 0xfa4, far)), options).await
+    }
+
+    async fn of(seed: u64, far: Option<World>, options: Options) -> Self {
+        let near = World::new(seed);
+        let weather = Weather::over(far.as_ref().unwrap_or(&near));
+        let outside = Outside::new(seed ^ 0x0e7, far.clone(), weather.clone()).await;
+        let options = Options { backoff: Duration::from_millis(1), ..options };
+        let (fails_one_in, synchrony, rng) = (4, "external", Rng::with_seed(seed));
+        Self { near, far, weather, outside, fails_one_in, synchrony, options, rng }
+    }
+
+    /// The near store is gone, with all that is on that disk; whoever is next has another.
+    pub fn lose_near(&mut self) {
+        self.near = World::new(self.rng.u64(..));
+    }
+
+    /// The far store, beside everybody.
+    pub async fn look_far(&self) -> Far {
+        Far::look(self.far.as_ref().expect("there is one")).await
+    }
+
+    /// Starts a server. None: it died before it served.
+    pub async fn boot(&mut self, life: &Life) -> Option<Process> {
+        let key_value: SharedKeyValue = Arc::new(MortalKeyValue::new(self.near.key_value(), life.clone()));
+        let (clock, entropy) = (self.near.clock(), self.near.entropy());
+        let parts = TransactionParts {
+            key_value: Arc::clone(&key_value),
+            clock: Arc::clone(&clock),
+            entropy: Arc::clone(&entropy),
+        };
+        let builder = transactions::Service::builder(parts).destinations(self.outside.destinations(life));
+        let transactions = Arc::new(builder.build(transactions::Config::default()));
+        let engine = transactions.engine();
+        let code = Arc::new(Code {
+            service: OnceLock::new(),
+            engine: engine.clone(),
+            clock: Arc::clone(&clock),
+            outside: self.outside.clone(),
+            life: life.clone(),
+            rng: Mutex::new(self.rng.fork()),
+            late: Mutex::default(),
+            fails_one_in: self.fails_one_in,
+            is_far: self.far.is_some(),
+            synchrony: self.synchrony,
+        });
+        let is_cut = Arc::new(AtomicBool::new(false));
+        let far_stores = Arc::new(Found {
+            far: self.far.clone(),
+            weather: self.weather.clone(),
+            life: life.clone(),
+            is_cut: Arc::clone(&is_cut),
+        });
+        let parts = Parts {
+            runner: Arc::clone(&code) as _,
+            key_value,
+            transactions: engine.clone(),
+            far_stores,
+            clock: Arc::clone(&clock),
+            entropy,
+        };
+        let service = Service::new(parts, self.options.clone());
+        code.service.set(service.clone()).expect("once");
+        let served = tokio::select! {
+            biased;
+            () = life.over() => false,
+            () = start(&transactions, &service, &*clock) => true,
+        };
+        if !served {
+            forsake(&service).await;
+            return None;
+        }
+        let background = tokio::spawn(async move { transactions.run().await });
+        Some(Process { service, engine, life: life.clone(), is_cut, background })
+    }
+}
+
+/// Its tasks end. What it still asks of its stores is never answered, so nothing is given back.
+async fn forsake(service: &Service) {
+    let given_back = tokio::time::timeout(Duration::from_millis(1), service.stop()).await;
+    drop(given_back);
+}
+
+async fn start(transactions: &transactions::Service, service: &Service, clock: &dyn Clock) {
+    while transactions.start().await.is_err() || service.start().await.is_err() {
+        clock.sleep(START_AGAIN).await;
+    }
+}
+
+impl Process {
+    /// It is gone, with all that it held.
+    pub async fn end(self) {
+        self.life.end();
+        self.background.abort();
+        forsake(&self.service).await;
+    }
+
+    /// It does not reach the far store any more, and goes on.
+    pub fn cut(&self) {
+        self.is_cut.store(true, Ordering::Relaxed);
+    }
+
+    /// It reaches it again.
+    pub fn mend(&self) {
+        self.is_cut.store(false, Ordering::Relaxed);
+    }
+
+    /// What one look comes to; none: it died first.
+    pub async fn ask<T>(&self, look: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            () = self.life.over() => None,
+            looked = look => Some(looked),
+        }
+    }
+
+    /// Begins a run, which is given its own id.
+    ///
+    /// Errors: as those of the service.
+    pub async fn begin(&self, workflow: &str, run: &str) -> workflows::Result<()> {
+        self.service.begin(workflow, Some(run), Bytes::from(format!("\"{run}\""))).await.map(drop)
+    }
+}
+
+#[derive(Debug)]
+struct Found {
+    far: Option<World>,
+    weather: Weather,
+    life: Life,
+    is_cut: Arc<AtomicBool>,
+}
+
+#[async_trait]
+impl FarStores for Found {
+    async fn open(&self, address: &str) -> ports::Result<SharedKeyValue> {
+        let far = self.far.as_ref().filter(|_| address == ADDRESS);
+        let far = far.ok_or_else(|| ports::Error::invalid(format!("open {address}")))?;
+        let store = Arc::new(FarStore::of(far, &self.weather, &self.is_cut));
+        Ok(Arc::new(MortalKeyValue::new(store, self.life.clone())))
+    }
+}

@@ -1,0 +1,145 @@
+//! W5 to W8, each with the variant that drops it.
+
+#![allow(clippy::disallowed_methods)] // Why: its time is virtual.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use fastrand::Rng;
+use simulation::{
+    transactions::mortal::{Life, Side},
+    workflows::{
+        code::{COUNTS, LATE, LATE_BY, NOTHING, SLOW, SLOW_FOR, STEPS, WHOLE},
+        house::{House, Process},
+    },
+};
+use workflows::{Broken, Options, Status};
+
+/// What a run takes at the most.
+const END_MAX: Duration = Duration::from_mins(30);
+
+fn broken(rule: Broken) -> Options {
+    Options { broken: Some(rule), ..Options::default() }
+}
+
+async fn serve(house: &mut House) -> Process {
+    house.fails_one_in = 0;
+    house.boot(&Life::default()).await.expect("nothing ends it")
+}
+
+async fn state(process: &Process, key: &str) -> Option<Bytes> {
+    process.service.state(COUNTS, &Bytes::from(key.to_owned())).await.expect("it is read")
+}
+
+/// What is seen of an atomic run that has failed, and of one while its process dies again and again.
+async fn halves(options: Options) -> Vec<String> {
+    let mut seen = Vec::new();
+    let mut house = House::near(1, options).await;
+    let process = serve(&mut house).await;
+    process.begin(NOTHING, "failed").await.expect("begun");
+    let ended = process.service.wait(NOTHING, "failed", END_MAX).await.expect("it ends");
+    assert_eq!(ended.status, Status::Failed);
+    seen.extend(state(&process, "count/failed").await.map(|count| format!("failed: {count:?}")));
+    process.end().await;
+    let mut rng = Rng::with_seed(7);
+    let all = Bytes::from(STEPS.to_string());
+    loop {
+        let life = Life::default();
+        life.ends_after(rng.u64(..200), Side::After);
+        if let Some(process) = house.boot(&life).await {
+            let looked = process.ask(async {
+                // Before anything is begun: what the last one left.
+                let count = state(&process, "count/whole").await.filter(|count| *count != all);
+                process.begin(WHOLE, "whole").await.expect("begun");
+                (count, process.service.wait(WHOLE, "whole", END_MAX).await)
+            });
+            let looked = looked.await;
+            process.end().await;
+            if let Some((half, ended)) = looked {
+                seen.extend(half.map(|count| format!("died: {count:?}")));
+                assert_eq!(ended.expect("it is shown").status, Status::Succeeded);
+                return seen;
+            }
+        }
+        house.near.crash();
+    }
+}
+
+/// W5.
+#[test]
+fn of_an_atomic_run_all_counts_or_nothing() {
+    assert_eq!(simulated::run(halves(Options::default())), Vec::<String>::new());
+    let seen = simulated::run(halves(broken(Broken::CountsByParts)));
+    assert!(!seen.is_empty(), "the broken one is caught");
+}
+
+/// What a run that was cancelled has done a while later, and after a restart.
+async fn after_cancelling(options: Options) -> (Status, Option<Bytes>) {
+    let mut house = House::near(1, options).await;
+    let process = serve(&mut house).await;
+    process.begin(SLOW, "run").await.expect("begun");
+    tokio::time::sleep(SLOW_FOR / 2).await;
+    process.service.cancel(SLOW, "run").await.expect("it is cancelled");
+    tokio::time::sleep(2 * SLOW_FOR).await;
+    process.end().await;
+    let process = serve(&mut house).await;
+    tokio::time::sleep(2 * SLOW_FOR).await;
+    let status = process.service.run(SLOW, "run").await.expect("it is shown").status;
+    let count = state(&process, "count/run").await;
+    process.end().await;
+    (status, count)
+}
+
+/// W6.
+#[test]
+fn a_cancelled_run_does_nothing_more_here_or_after_a_restart() {
+    let cancelled = simulated::run(after_cancelling(Options::default()));
+    assert_eq!(cancelled, (Status::Cancelled, None));
+    let (_, count) = simulated::run(after_cancelling(broken(Broken::GoesOnAfterCancelling)));
+    assert!(count.is_some(), "the broken one is caught");
+}
+
+/// What came to count of what attempts asked for after their ends, of several runs.
+async fn late(options: Options) -> usize {
+    let mut house = House::near(1, options).await;
+    let process = serve(&mut house).await;
+    let mut late = 0;
+    for run in ["a", "b"] {
+        process.begin(LATE, run).await.expect("begun");
+        process.service.wait(LATE, run, END_MAX).await.expect("it ends");
+        tokio::time::sleep(2 * LATE_BY).await;
+        late += usize::from(state(&process, &format!("late/{run}")).await.is_some());
+        assert_eq!(state(&process, &format!("tried/{run}")).await, Some(Bytes::from("1")));
+    }
+    process.end().await;
+    late
+}
+
+/// W7.
+#[test]
+fn what_an_attempt_asks_for_after_its_end_is_refused() {
+    assert_eq!(simulated::run(late(Options::default())), 0);
+    assert!(simulated::run(late(broken(Broken::HearsWhoHasEnded))) > 0, "the broken one is caught");
+}
+
+/// Which of three runs are still there, a few days after one another.
+async fn kept(options: Options) -> Vec<String> {
+    let mut house = House::near(1, options).await;
+    let process = serve(&mut house).await;
+    for run in ["a", "b", "c"] {
+        process.begin(COUNTS, run).await.expect("begun");
+        process.service.wait(COUNTS, run, END_MAX).await.expect("it ends");
+        tokio::time::sleep(Duration::from_hours(5 * 24)).await;
+    }
+    let (runs, _) = process.service.runs(COUNTS, None, None).await.expect("listed");
+    process.end().await;
+    runs.into_iter().map(|run| run.run).collect()
+}
+
+/// W8: also too many of them, which is the other half of it (`workflows`).
+#[test]
+fn runs_are_kept_for_a_week_and_no_longer() {
+    assert_eq!(simulated::run(kept(Options::default())), ["b", "c"]);
+    assert_eq!(simulated::run(kept(broken(Broken::ForgetsNoRun))), ["a", "b", "c"]);
+    assert_eq!(simulated::run(kept(broken(Broken::ForgetsRunsAtOnce))), ["c"]);
+}
