@@ -98,6 +98,9 @@ pub struct FunctionError {
     pub payload: Bytes,
 }
 
+/// The `errorType` of a function that did not end in time.
+pub const TIMED_OUT: &str = "Sandbox.Timedout";
+
 /// Why an invocation was not run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {

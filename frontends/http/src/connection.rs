@@ -100,7 +100,10 @@ pub(crate) struct Connection {
 
 /// What a route says to its connection: while it waits for what may take long, the connection may be quiet.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Patience(Arc<AtomicUsize>);
+pub(crate) struct Patience {
+    waiting: Arc<AtomicUsize>,
+    peer: Option<SocketAddr>,
+}
 
 /// While this is held, the connection may be quiet.
 #[derive(Debug)]
@@ -112,22 +115,27 @@ impl Patience {
         request.extensions().get::<ConnectInfo<Self>>().map(|ConnectInfo(patience)| patience.clone())
     }
 
+    /// Who is at the other end.
+    pub(crate) fn peer(&self) -> Option<SocketAddr> {
+        self.peer
+    }
+
     /// From here on the connection may be quiet.
     pub(crate) fn wait(&self) -> Waits<'_> {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        self.waiting.fetch_add(1, Ordering::Relaxed);
         Waits(self)
     }
 }
 
 impl Drop for Waits<'_> {
     fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Connected<IncomingStream<'_, Bounded>> for Patience {
     fn connect_info(stream: IncomingStream<'_, Bounded>) -> Self {
-        stream.io().patience.clone()
+        Self { peer: Some(*stream.remote_addr()), ..stream.io().patience.clone() }
     }
 }
 
@@ -141,7 +149,7 @@ impl Connection {
     /// An error once the deadline has passed; pending, with the task to be woken then, before.
     fn poll_deadline<T>(&mut self, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         while self.deadline.as_mut().poll(context).is_ready() {
-            if self.patience.0.load(Ordering::Relaxed) == 0 {
+            if self.patience.waiting.load(Ordering::Relaxed) == 0 {
                 let why = "the connection was quiet for too long";
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, why)));
             }
