@@ -24,14 +24,6 @@ ECHO = """
 """
 
 
-@pytest.fixture
-def apps(tmp_path, own_server):
-    """An application on a server of its own."""
-    if type(own_server).__name__ != "Landfast":
-        pytest.skip("functions are tested on the embedded store")
-    return application.Application(tmp_path / "app", own_server)
-
-
 def boto3_invokes_a_python_function_and_reads_its_log(apps):
     """A2, U1, U5."""
     apps.function("echo", ECHO, memory_mb=256)
