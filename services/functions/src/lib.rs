@@ -21,6 +21,7 @@
 //! - **A6** A request over HTTP is for one function, whose route it is of, and runs as an invocation that waits does (A2).
 //! - **A7** A route is of one application, and changes with it as a whole: nobody finds the route of one deployment and the
 //!   functions of another.
+//! - **A8** An event or a message that waits for a free instance has not been tried: it is taken once one is free.
 //!
 //! From `faaskeeper.txt`, sections 2.2 and 3 (classes of functions; requirements R2 to R4).
 

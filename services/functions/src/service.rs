@@ -35,7 +35,8 @@ pub const PAYLOAD_BYTES_MAX: usize = 6 * 1024 * 1024;
 pub(crate) const EVENT_BYTES_MAX: usize = 1024 * 1024;
 /// What begins the names of deployed functions among all that run here.
 pub(crate) const PREFIX: &str = "functions/";
-/// How long an event may wait for a free instance, and for that to start, before that counts as a failed attempt.
+/// How long an instance may take to start, and a timer's event may wait for a free one, before that counts as a failed attempt.
+/// Other events are taken only once an instance is free (A8).
 const WAIT_MAX: Duration = Duration::from_secs(70);
 /// How often a message is given to its function before it becomes a dead letter.
 const MESSAGE_ATTEMPTS_MAX: u32 = 16;
