@@ -90,12 +90,19 @@ async fn status(State(snapshot): State<Shared>) -> Response {
     json(serde_json::to_string(&snapshot.status()).expect("numbers and strings always serialise"))
 }
 
-pub(crate) async fn no_such_path(uri: Uri) -> Problem {
+pub(crate) async fn no_such_path(uri: Uri) -> Response {
+    if lambda::is_of_the_api(uri.path()) {
+        return lambda::not_offered();
+    }
     Problem::new(Kind::NoSuchPath, format!("{} is not described in /openapi.json", uri.path()))
+        .into_response()
 }
 
-pub(crate) async fn method_not_allowed() -> Problem {
-    Problem::new(Kind::MethodNotAllowed, "the Allow header names the methods that it takes")
+pub(crate) async fn method_not_allowed(uri: Uri) -> Response {
+    if lambda::is_of_the_api(uri.path()) {
+        return lambda::not_offered();
+    }
+    Problem::new(Kind::MethodNotAllowed, "the Allow header names the methods that it takes").into_response()
 }
 
 /// What every answer carries: nothing is guessed, kept or told to another site. A function may have its answers kept.

@@ -54,6 +54,8 @@ pub struct Summary {
     pub application: String,
     /// Changes with every deployment of it.
     pub revision: String,
+    /// What runs it, as its manifest says.
+    pub runtime: &'static str,
     /// Its handler.
     pub handler: String,
     /// What an instance may use, in MB.
@@ -172,6 +174,7 @@ impl Known {
             name: self.function.name.clone(),
             application: self.application.clone(),
             revision: self.function.revision.clone(),
+            runtime: self.table.runtime.name(),
             handler: self.function.handler.clone(),
             memory_mb: self.table.memory_mb,
             timeout_s: self.table.timeout_s,

@@ -113,6 +113,17 @@ pub enum Kind {
     Executable,
 }
 
+impl Kind {
+    /// As a manifest has it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Python3 => "python3",
+            Self::Node => "node",
+            Self::Executable => "executable",
+        }
+    }
+}
+
 /// What starts a function.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(

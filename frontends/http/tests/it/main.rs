@@ -10,6 +10,7 @@ mod engine;
 mod functions;
 mod fuzz;
 mod gateway;
+mod lambda;
 mod limits;
 mod origins;
 mod peers;
