@@ -28,6 +28,10 @@ packages_for() {
       java) command -v java >/dev/null || echo default-jre-headless ;;
       javac) command -v javac >/dev/null || echo default-jdk-headless ;;
       mvn) command -v mvn >/dev/null || echo maven ;;
+      autoconf | automake | cmake | make) command -v "$program" >/dev/null || echo "$program" ;;
+      libtool) command -v libtoolize >/dev/null || echo libtool ;;
+      c++) command -v c++ >/dev/null || echo g++ ;;
+      node) command -v node >/dev/null || echo nodejs ;;
       npm) command -v npm >/dev/null || echo npm ;;
       redis-server) command -v redis-server >/dev/null || echo redis-server ;;
       *) fail "no package is known for the program '$program'" ;;

@@ -19,8 +19,10 @@
 //!   that failed in its turn: so a function that keeps
 //!   the ids of what it has done knows an event that was sent again or runs again. A provider may, and need not, take
 //!   two events of one function with one id for one.
+//! - **N7** No message and no sent event is taken for a function before its [`Handler::room`] has ended: what waits for that is in
+//!   its queue, so it has not been tried, times out for nobody, and is there for others when this process dies.
 
-use std::{borrow::Cow, fmt::Debug, sync::Arc, time::Duration};
+use std::{any::Any, borrow::Cow, fmt, fmt::Debug, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -87,6 +89,40 @@ impl From<crate::Error> for Failure {
 pub trait Handler: Debug + Send + Sync {
     /// Handles one event. The result matters to [`Functions::invoke`] only.
     async fn handle(&self, event: Event) -> Result<Bytes, Failure>;
+
+    /// Ends once there is room for one more event, which is kept for that (N7). Who has room for any number says so at once.
+    async fn room(&self) -> Room {
+        Room::default()
+    }
+
+    /// As [`Handler::handle`], in the room that was kept for this event.
+    async fn handle_in(&self, room: Room, event: Event) -> Result<Bytes, Failure> {
+        let result = self.handle(event).await;
+        drop(room);
+        result
+    }
+}
+
+/// Room for one event, kept until this is dropped.
+#[derive(Default)]
+pub struct Room(Option<Box<dyn Any + Send + Sync>>);
+
+impl Room {
+    /// Room for as long as `what` is kept.
+    pub fn keeping(what: impl Any + Send + Sync) -> Self {
+        Self(Some(Box::new(what)))
+    }
+
+    /// What was kept, for whoever keeps such things; none: it is somebody else's, or nothing.
+    pub fn into_kept<T: Any + Send + Sync>(self) -> Option<Box<T>> {
+        self.0.and_then(|kept| kept.downcast().ok())
+    }
+}
+
+impl Debug for Room {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(if self.0.is_some() { "Room(kept)" } else { "Room" })
+    }
 }
 
 /// How a function is run.

@@ -16,6 +16,8 @@ use std::{collections::BTreeMap, fmt::Debug, path::PathBuf, sync::Arc, time::Dur
 use async_trait::async_trait;
 use bytes::Bytes;
 
+use crate::functions::Room;
+
 /// What runs the code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Language {
@@ -59,7 +61,7 @@ pub struct Function {
 }
 
 /// One call.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Invocation {
     /// What the function, its logs and its caller know it by; the same for every attempt of an event.
     pub id: String,
@@ -69,6 +71,8 @@ pub struct Invocation {
     pub client_context: Option<String>,
     /// Whether it waits for a free instance, or is refused as [`Refused::Throttled`].
     pub waits: bool,
+    /// The [room](Runtime::room) that was kept for it, if there was.
+    pub room: Room,
     /// What it may take, if that is less than its function may.
     pub timeout: Option<Duration>,
     /// As what its requests are answered, in the words of whoever answers them; none: as anybody's.
@@ -78,7 +82,8 @@ pub struct Invocation {
 impl Invocation {
     /// One whose requests are anybody's, and which waits for a free instance if `waits`.
     pub fn new(id: String, payload: Bytes, waits: bool) -> Self {
-        Self { id, payload, client_context: None, waits, timeout: None, scope: None }
+        let room = Room::default();
+        Self { id, payload, client_context: None, waits, room, timeout: None, scope: None }
     }
 }
 
@@ -97,6 +102,9 @@ pub struct FunctionError {
     /// A JSON object with `errorType` and `errorMessage`.
     pub payload: Bytes,
 }
+
+/// The `errorType` of a function that did not end in time.
+pub const TIMED_OUT: &str = "Sandbox.Timedout";
 
 /// Why an invocation was not run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -137,6 +145,12 @@ pub trait Runtime: Debug + Send + Sync {
 
     /// Removes all archives but `kept`.
     async fn keep_archives(&self, kept: &[String]) -> crate::Result<()>;
+
+    /// Ends once an instance of `function` may take one more invocation, which is kept for that; none: the function was
+    /// retired meanwhile. Whoever has room for any number says so at once.
+    async fn room(&self, _function: &Arc<Function>) -> Option<Room> {
+        Some(Room::default())
+    }
 
     /// Runs `invocation` in an instance of `function` (U1 to U3).
     async fn run(&self, function: &Arc<Function>, invocation: Invocation) -> Result<Ran, Refused>;

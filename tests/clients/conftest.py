@@ -6,6 +6,7 @@ import logging
 import pytest
 from kazoo.client import KazooClient
 
+import application
 import server as servers
 import wire
 
@@ -31,6 +32,14 @@ def own_server(tmp_path):
         pytest.skip("a server that somebody else runs cannot be restarted")
     yield running.start()
     running.shut_down()
+
+
+@pytest.fixture
+def apps(tmp_path, own_server):
+    """An application of functions on a server of its own."""
+    if type(own_server).__name__ != "Landfast":
+        pytest.skip("functions are tested on the embedded store")
+    return application.Application(tmp_path / "app", own_server)
 
 
 @pytest.fixture

@@ -24,14 +24,6 @@ ECHO = """
 """
 
 
-@pytest.fixture
-def apps(tmp_path, own_server):
-    """An application on a server of its own."""
-    if type(own_server).__name__ != "Landfast":
-        pytest.skip("functions are tested on the embedded store")
-    return application.Application(tmp_path / "app", own_server)
-
-
 def boto3_invokes_a_python_function_and_reads_its_log(apps):
     """A2, U1, U5."""
     apps.function("echo", ECHO, memory_mb=256)
@@ -478,6 +470,59 @@ def a_timer_is_armed_and_disarmed_at_run_time(apps):
     assert api.ask("PUT", "/v1/functions/ticks/timer", json.dumps({"every_s": 1})).status == 204
     waiting.until(lambda: ticks() > before, "it to tick again")
     api.close()
+
+
+def a_request_over_http_reaches_a_function_as_behind_api_gateway(apps):
+    """A6, A7."""
+    apps.function("orders", """
+        import json, landfast
+        def handler(event, context):
+            id = event["pathParameters"]["id"]
+            if event["requestContext"]["http"]["method"] == "PUT":
+                landfast.state().put(f"order-{id}", event["body"].encode())
+                return {"statusCode": 201, "headers": {"location": event["rawPath"]}, "cookies": ["seen=1"]}
+            kept = landfast.state().get(f"order-{id}")
+            if kept is None:
+                raise KeyError(id)
+            return {"order": kept.decode(), "query": event.get("queryStringParameters"), "key": event["routeKey"],
+                    "same": event["requestContext"]["requestId"] == context.aws_request_id}
+    """, triggers=[{"http": "/orders/{id}", "methods": ["GET", "PUT"]}])
+    apps.function("files", """
+        import base64, time
+        def handler(event, context):
+            if event["pathParameters"]["path"] == "slow":
+                time.sleep(30)
+            body = base64.b64decode(event["body"]) if event["isBase64Encoded"] else event["body"].encode()
+            return {"statusCode": 200, "headers": {"content-type": "image/png"}, "isBase64Encoded": True,
+                    "body": base64.b64encode(body[::-1]).decode()}
+    """, triggers=[{"http": "/files/{path+}"}], timeout_s=1)
+    apps.deploy()
+    made = apps.ask("PUT", "/http/orders/17", b"paid")
+    assert (made.status, made.headers["location"], made.headers["set-cookie"]) == (201, "/orders/17", "seen=1")
+    got = apps.ask("GET", "/http/orders/17?full=1&full=2")
+    assert (got.status, got.headers["content-type"]) == (200, "application/json")
+    assert got.document == {"order": "paid", "query": {"full": "1,2"}, "key": "GET /orders/{id}", "same": True}
+    picture = bytes(range(256))
+    answer = apps.ask("POST", "/http/files/a/b.png", picture)
+    assert (answer.status, answer.headers["content-type"], answer.body) == (200, "image/png", picture[::-1])
+    assert apps.ask("GET", "/http/orders/18").problem == (502, "function-failed")
+    assert apps.ask("GET", "/http/files/slow").problem == (504, "function-timed-out")
+    assert apps.ask("DELETE", "/http/orders/17").problem == (405, "method-not-allowed")
+    assert apps.ask("GET", "/http/nowhere").problem == (404, "no-such-path")
+
+    other = application.Application(apps.folder.parent / "other", apps.server, name="other")
+    other.function("takes", "def handler(event, context):\n    return 1\n", triggers=[{"http": "/orders/{order}"}])
+    refused = other.command("functions", "deploy", str(other.write()))
+    assert refused.returncode == 1
+    assert "functions.takes: the route ANY /orders/{order} is GET /orders/{id} of the function" in refused.stderr
+    apps.server.kill()
+    apps.server.start()
+    assert apps.ask("GET", "/http/orders/17").document["order"] == "paid"
+    apps.tables["orders"]["triggers"] = []
+    apps.deploy()
+    assert apps.ask("GET", "/http/orders/17").problem == (404, "no-such-path")
+    other.deploy()
+    assert apps.ask("GET", "/http/orders/17").document == 1
 
 
 def a_deployment_replaces_the_one_before_and_is_there_after_a_kill(apps):

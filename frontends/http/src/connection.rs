@@ -170,7 +170,10 @@ struct Instead {
 
 /// What a route says to its connection: while it waits for what may take long, the connection may be quiet.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Patience(Arc<Said>);
+pub(crate) struct Patience {
+    said: Arc<Said>,
+    peer: Option<SocketAddr>,
+}
 
 #[derive(Debug, Default)]
 struct Said {
@@ -201,29 +204,34 @@ impl Patience {
         request.extensions().get::<ConnectInfo<Self>>().map(|ConnectInfo(patience)| patience.clone())
     }
 
+    /// Who is at the other end.
+    pub(crate) fn peer(&self) -> Option<SocketAddr> {
+        self.peer
+    }
+
     /// From here on the connection may be quiet.
     pub(crate) fn wait(&self) -> Waits<'_> {
-        self.0.waiting.fetch_add(1, Ordering::Relaxed);
+        self.said.waiting.fetch_add(1, Ordering::Relaxed);
         Waits(self)
     }
 
     /// From here on what the connection writes is a route's.
     pub(crate) fn answer(&self) -> Answering {
-        self.0.has_answered.store(false, Ordering::Relaxed);
-        self.0.is_answering.store(true, Ordering::Relaxed);
+        self.said.has_answered.store(false, Ordering::Relaxed);
+        self.said.is_answering.store(true, Ordering::Relaxed);
         Answering(self.clone())
     }
 }
 
 impl Drop for Waits<'_> {
     fn drop(&mut self) {
-        self.0.0.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.0.said.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Drop for Answering {
     fn drop(&mut self) {
-        self.0.0.has_answered.store(true, Ordering::Relaxed);
+        self.0.said.has_answered.store(true, Ordering::Relaxed);
     }
 }
 
@@ -256,7 +264,7 @@ impl HttpBody for Answer {
 
 impl Connected<IncomingStream<'_, Bounded>> for Patience {
     fn connect_info(stream: IncomingStream<'_, Bounded>) -> Self {
-        stream.io().patience.clone()
+        Self { peer: Some(*stream.remote_addr()), ..stream.io().patience.clone() }
     }
 }
 
@@ -270,7 +278,7 @@ impl Connection {
     /// An error once the deadline has passed; pending, with the task to be woken then, before.
     fn poll_deadline<T>(&mut self, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         while self.deadline.as_mut().poll(context).is_ready() {
-            if self.patience.0.waiting.load(Ordering::Relaxed) == 0 {
+            if self.patience.said.waiting.load(Ordering::Relaxed) == 0 {
                 let why = "the connection was quiet for too long";
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, why)));
             }
@@ -302,7 +310,7 @@ impl Connection {
 
     /// What leaves in place of `bytes`, the last of `stands_for`; none: they leave as they are.
     fn refuse_by_name(&mut self, bytes: &[u8], stands_for: usize) {
-        let is_routed = self.patience.0.is_answering.load(Ordering::Relaxed);
+        let is_routed = self.patience.said.is_answering.load(Ordering::Relaxed);
         if self.instead.is_none() && !is_routed && bytes.len() == stands_for {
             let answer = refusals::in_place_of(bytes);
             self.instead = answer.map(|answer| Instead { answer, written: 0, stands_for });
@@ -367,7 +375,7 @@ impl AsyncWrite for Connection {
 
     /// All that was given has been written: of an answer that has been handed over nothing is left.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Said { is_answering, has_answered, .. } = &*self.patience.0;
+        let Said { is_answering, has_answered, .. } = &*self.patience.said;
         if has_answered.swap(false, Ordering::Relaxed) {
             is_answering.store(false, Ordering::Relaxed);
         }

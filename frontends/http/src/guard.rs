@@ -25,6 +25,7 @@ use transactions::peers::MESSAGE_BYTES_MAX;
 use crate::{
     body,
     connection::Patience,
+    gateway,
     headers::single,
     lambda, peers,
     problem::{Kind, Problem},
@@ -56,9 +57,15 @@ pub(crate) async fn guard(State(rules): State<Arc<Rules>>, request: Request, nex
     let (parts, body) = request.into_parts();
     let (lent, rest) = body::lend(body);
     let asks_before_sending = parts.headers.contains_key(header::EXPECT);
-    let request = Request::from_parts(parts, lent);
+    let mut request = Request::from_parts(parts, lent);
     let mut response = match rules.check(&request) {
-        Ok(()) => next.run(request).await,
+        Ok(()) => {
+            if rules.token.is_some() {
+                // It is for us: whoever a request is passed on to, such as a function, could use it against us.
+                request.headers_mut().remove(header::AUTHORIZATION);
+            }
+            next.run(request).await
+        }
         Err(problem) => problem.into_response(),
     };
     // Who asks before sending is told without having to send.
@@ -117,6 +124,7 @@ impl Rules {
         let Ok(Some(length)) = single(headers, &header::CONTENT_LENGTH) else { return Ok(()) };
         let path = request.uri().path();
         let bytes_max = match *request.method() {
+            _ if gateway::is_below(path) => gateway::BODY_BYTES_MAX,
             Method::PUT => self.value_bytes_max,
             // Refused by its route, in its own words.
             Method::POST if path.starts_with(lambda::PREFIX) => return Ok(()),

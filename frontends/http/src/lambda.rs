@@ -1,7 +1,10 @@
-//! The Lambda Invoke API (`2015-03-31`), in its own words: its headers, its error codes, its errors' shape.
+//! The Lambda Invoke API (`2015-03-31`), in its own words: its headers, its error codes, its errors' shape; and what that API says
+//! of functions ([configuration]). The rest of it, by which functions are made and changed, is refused by name.
 //!
 //! What a program that calls Lambda relies on is what AWS documents of `Invoke`; the clients are boto3 and the other SDKs.
 //! A signature is taken as it comes: on loopback nobody is asked who he is.
+
+mod configuration;
 
 use std::sync::Arc;
 
@@ -42,7 +45,27 @@ const ERROR_TYPE: HeaderName = HeaderName::from_static("x-amzn-errortype");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-amzn-requestid");
 
 pub(crate) fn routes() -> Router<Arc<Backend>> {
-    Router::new().route("/2015-03-31/functions/{name}/invocations", post(invoke))
+    Router::new()
+        .route("/2015-03-31/functions/{name}/invocations", post(invoke))
+        .merge(configuration::routes())
+}
+
+/// Whether a path is of Lambda's API: the versions of its parts are dates.
+pub(crate) fn is_of_the_api(path: &str) -> bool {
+    let version = path.split('/').nth(1).unwrap_or_default().as_bytes();
+    version.len() == "2015-03-31".len()
+        && version.iter().enumerate().all(|(place, byte)| match place {
+            4 | 7 => *byte == b'-',
+            _ => byte.is_ascii_digit(),
+        })
+}
+
+/// What a call of that API is answered that is not offered.
+pub(crate) fn not_offered() -> Response {
+    let message = "Landfast has Invoke, ListFunctions, GetFunction and GetFunctionConfiguration of Lambda's API; functions are \
+                   deployed by `landfast functions deploy`";
+    let refusal = Refusal::new(StatusCode::NOT_IMPLEMENTED, "NotImplementedException", message);
+    with_request_id(refusal.into_response())
 }
 
 /// A refusal as the SDKs understand it.
@@ -125,7 +148,11 @@ async fn invoke(State(backend): State<Arc<Backend>>, request: Request) -> Respon
         Ok(()) => answer(&backend, &parts.uri, &parts.headers, body, patience).await,
         Err(refusal) => Err(refusal),
     };
-    let mut response = answer.unwrap_or_else(IntoResponse::into_response);
+    with_request_id(answer.unwrap_or_else(IntoResponse::into_response))
+}
+
+/// SDKs look for one in every answer.
+fn with_request_id(mut response: Response) -> Response {
     if !response.headers().contains_key(REQUEST_ID) {
         let id = HeaderValue::from_static("00000000-0000-4000-8000-000000000000");
         response.headers_mut().insert(REQUEST_ID, id);
@@ -149,13 +176,7 @@ async fn answer(
     patience: Option<Patience>,
 ) -> Result<Response, Refusal> {
     let name = name(uri)?;
-    let Ok(functions) = backend.functions() else {
-        return Err(Refusal::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "ServiceUnavailableException",
-            "the server is starting",
-        ));
-    };
+    let functions = services(backend)?;
     let header = |name: &HeaderName| {
         single(headers, name)
             .map_err(|()| Refusal::invalid(format!("send {name} once, in visible characters")))
@@ -182,6 +203,13 @@ async fn answer(
             "InvocationType {other:?} is to be RequestResponse, Event or DryRun"
         ))),
     }
+}
+
+fn services(backend: &Backend) -> Result<&functions::Service, Refusal> {
+    let starting = |problem: Problem| {
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailableException", problem.detail())
+    };
+    backend.functions().map_err(starting)
 }
 
 fn answered(invoked: Invoked, with_log: bool) -> Result<Response, Refusal> {
@@ -274,6 +302,17 @@ fn name(uri: &Uri) -> Result<String, Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn paths_of_lambdas_api_begin_with_a_date() {
+        for path in ["/2015-03-31/functions", "/2021-10-31/functions/f/url", "/2018-10-31/layers"] {
+            assert!(is_of_the_api(path), "{path}");
+        }
+        for path in ["/", "/v1/functions", "/2015-03-3/x", "/2015-03-311/x", "/20150-3-31/x", "/2015_03_31/x"]
+        {
+            assert!(!is_of_the_api(path), "{path}");
+        }
+    }
 
     #[test]
     fn a_function_is_named_as_the_sdks_name_it() {

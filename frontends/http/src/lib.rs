@@ -14,7 +14,8 @@
 //!   all bodies together have one budget.
 //!
 //! Reading order: [`status`] (what is shown), [`server`] (bind, run, stop), then what every request passes:
-//! the bounded connection, the guard, the routes; the routes of transactions and state each have a file.
+//! the bounded connection, the guard, the routes; the routes of transactions and state each have a file, and so have those of
+//! functions: deploying them, invoking them as Lambda does, reaching them over HTTP as behind API Gateway.
 
 // Why: a front end is where real time enters; the deadline of a connection is tokio's.
 #![allow(clippy::disallowed_methods)]
@@ -24,6 +25,7 @@ mod backend;
 mod body;
 mod connection;
 mod effects;
+mod gateway;
 mod guard;
 mod headers;
 mod inside;

@@ -40,6 +40,10 @@ pub enum Kind {
     NoSuchFunction,
     /// There is no application of this name.
     NoSuchApplication,
+    /// The function that a request was for failed, or what it answered cannot be an answer.
+    FunctionFailed,
+    /// The function that a request was for did not end in time.
+    FunctionTimedOut,
     /// There is no workflow of this name.
     NoSuchWorkflow,
     /// The workflow has no run of this id.
@@ -97,6 +101,10 @@ impl Kind {
             Self::NoSuchFunction => (S::NOT_FOUND, "no-such-function", "There is no function of this name"),
             Self::NoSuchApplication => {
                 (S::NOT_FOUND, "no-such-application", "There is no application of this name")
+            }
+            Self::FunctionFailed => (S::BAD_GATEWAY, "function-failed", "The function failed"),
+            Self::FunctionTimedOut => {
+                (S::GATEWAY_TIMEOUT, "function-timed-out", "The function did not end in time")
             }
             Self::NoSuchWorkflow => (S::NOT_FOUND, "no-such-workflow", "There is no workflow of this name"),
             Self::NoSuchRun => (S::NOT_FOUND, "no-such-run", "The workflow has no run of this id"),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::{
     Router,
     extract::State,
-    http::{HeaderName, StatusCode, Uri, header},
+    http::{HeaderName, HeaderValue, StatusCode, Uri, header},
     middleware,
     response::{IntoResponse, Response},
     routing::get,
@@ -14,7 +14,7 @@ use axum::{
 use crate::{
     applications,
     backend::Backend,
-    effects,
+    effects, gateway,
     guard::{Rules, guard},
     lambda, metrics, peers,
     problem::{Kind, Problem},
@@ -35,6 +35,7 @@ pub(crate) fn router(snapshot: Shared, backend: Backend, rules: Rules) -> Router
         .merge(state::routes())
         .merge(peers::routes())
         .merge(applications::routes())
+        .merge(gateway::routes())
         .merge(lambda::routes())
         .merge(workflows::routes())
         .with_state(Arc::new(backend));
@@ -89,25 +90,33 @@ async fn status(State(snapshot): State<Shared>) -> Response {
     json(serde_json::to_string(&snapshot.status()).expect("numbers and strings always serialise"))
 }
 
-pub(crate) async fn no_such_path(uri: Uri) -> Problem {
+pub(crate) async fn no_such_path(uri: Uri) -> Response {
+    if lambda::is_of_the_api(uri.path()) {
+        return lambda::not_offered();
+    }
     Problem::new(Kind::NoSuchPath, format!("{} is not described in /openapi.json", uri.path()))
+        .into_response()
 }
 
-pub(crate) async fn method_not_allowed() -> Problem {
-    Problem::new(Kind::MethodNotAllowed, "the Allow header names the methods that it takes")
+pub(crate) async fn method_not_allowed(uri: Uri) -> Response {
+    if lambda::is_of_the_api(uri.path()) {
+        return lambda::not_offered();
+    }
+    Problem::new(Kind::MethodNotAllowed, "the Allow header names the methods that it takes").into_response()
 }
 
-/// What every answer carries: nothing is guessed, kept or told to another site.
+/// What every answer carries: nothing is guessed, kept or told to another site. A function may have its answers kept.
 async fn harden(mut response: Response) -> Response {
-    const HEADERS: [(HeaderName, &str); 4] = [
+    const HEADERS: [(HeaderName, &str); 3] = [
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (header::CACHE_CONTROL, "no-store"),
         (header::REFERRER_POLICY, "no-referrer"),
         (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
     ];
+    let headers = response.headers_mut();
     for (name, value) in HEADERS {
-        response.headers_mut().insert(name, header::HeaderValue::from_static(value));
+        headers.insert(name, HeaderValue::from_static(value));
     }
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     response
 }
 

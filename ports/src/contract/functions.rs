@@ -1,6 +1,7 @@
 //! The cases of [`Functions`], one module per class of function.
 
 mod calls;
+mod room;
 mod timers;
 mod triggers;
 
@@ -183,6 +184,10 @@ macro_rules! functions_contract {
                 "N3" what_an_invocation_has_is_nobody_elses_while_it_may_run,
                 "N3" a_trigger_works_from_arming_to_disarming,
                 "N3" what_runs_when_its_trigger_is_disarmed_finishes,
+            }
+            room {
+                "N7" nothing_is_taken_for_a_function_before_it_has_room,
+                "N7" an_event_that_waits_for_room_has_not_been_tried,
             }
             timers {
                 "N4" an_armed_timer_fires_about_once_per_period,

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::{Carried, Count, Meter, Operation};
 use crate::{
     Clock, Event, Functions, Handler, Monotonic, Receipt, Result,
-    functions::{Definition, Failure, FunctionLimits, QueueTrigger},
+    functions::{Definition, Failure, FunctionLimits, QueueTrigger, Room},
 };
 
 /// Counts calls and bytes of the functions it wraps.
@@ -110,10 +110,18 @@ struct MeteredHandler {
 #[async_trait]
 impl Handler for MeteredHandler {
     async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
+        self.handle_in(Room::default(), event).await
+    }
+
+    async fn room(&self) -> Room {
+        self.inner.room().await
+    }
+
+    async fn handle_in(&self, room: Room, event: Event) -> Result<Bytes, Failure> {
         self.meter.count(Operation::FunctionRun, Count { calls: 1, units: 1, ..Count::default() });
         // Counted when dropped, so that a run that is ended by its timeout is counted too.
         let _run = Run { handler: self, started: self.clock.monotonic() };
-        let result = self.inner.handle(event).await;
+        let result = self.inner.handle_in(room, event).await;
         self.meter.ended(Operation::FunctionRun, &result, |_| Carried::default());
         result
     }

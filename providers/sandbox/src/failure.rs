@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use ports::runtime::TIMED_OUT;
 use serde::Serialize;
 
 use crate::{process::ExitReason, runtime_api::ANSWER_BYTES_MAX};
@@ -22,14 +23,14 @@ pub(crate) fn payload(error_type: &str, error_message: &str) -> Bytes {
 
 pub(crate) fn timed_out(id: &str, timeout: Duration) -> Bytes {
     let seconds = timeout.as_secs_f64();
-    payload("Sandbox.Timedout", &format!("RequestId: {id} Error: Task timed out after {seconds:.2} seconds"))
+    payload(TIMED_OUT, &format!("RequestId: {id} Error: Task timed out after {seconds:.2} seconds"))
 }
 
 pub(crate) fn start_timed_out(id: &str, timeout: Duration) -> Bytes {
     let seconds = timeout.as_secs_f64();
     let message =
         format!("RequestId: {id} Error: it did not ask for its first invocation within {seconds:.2} seconds");
-    payload("Sandbox.Timedout", &message)
+    payload(TIMED_OUT, &message)
 }
 
 pub(crate) fn too_long(bytes: usize) -> Bytes {

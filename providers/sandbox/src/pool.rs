@@ -4,23 +4,28 @@
 //! Invariants
 //! - An instance is in the hands of one invocation, on its way back, or idle; never two of these.
 //! - It is idle only once it has asked for its next invocation: then it does nothing, and may be frozen or ended.
+//! - A place among the instances is an invocation's, or kept for an event that is being taken, or free.
 //! - Who finds no idle instance waits for one that is on its way back before it starts another: a caller that invokes again
 //!   at once would otherwise find its own instance still on its way.
 
 use std::{
+    mem,
     path::PathBuf,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use ports::runtime::{Function, FunctionError, Invocation, Ran, Refused};
+use ports::{
+    functions::Room,
+    runtime::{Function, FunctionError, Invocation, Ran, Refused},
+};
 use tokio::{
-    sync::{Notify, Semaphore, oneshot},
+    sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot},
     time::Instant,
 };
 
@@ -60,7 +65,9 @@ pub(crate) struct Shared {
 pub(crate) struct Pool {
     pub(crate) function: Arc<Function>,
     shared: Arc<Shared>,
-    permits: Semaphore,
+    permits: Arc<Semaphore>,
+    /// Places that are kept for events.
+    kept: AtomicUsize,
     state: Mutex<State>,
     came_back: Notify,
     retired: AtomicBool,
@@ -82,6 +89,18 @@ struct Idle {
     turn: u64,
 }
 
+/// A place that is kept for an event.
+struct Place {
+    pool: Arc<Pool>,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.pool.kept.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// What an instance did with an invocation, as its caller sees it.
 struct Done {
     result: Result<Bytes, Bytes>,
@@ -92,7 +111,8 @@ struct Done {
 impl Pool {
     pub(crate) fn new(function: Arc<Function>, shared: Arc<Shared>) -> Self {
         Self {
-            permits: Semaphore::new(function.concurrency),
+            permits: Arc::new(Semaphore::new(function.concurrency)),
+            kept: AtomicUsize::new(0),
             function,
             shared,
             state: Mutex::default(),
@@ -102,13 +122,38 @@ impl Pool {
         }
     }
 
+    /// Ends with a place that is kept for one invocation; none: the pool was retired.
+    pub(crate) async fn room(self: &Arc<Self>) -> Option<Room> {
+        let permit = Arc::clone(&self.permits).acquire_owned().await.ok()?;
+        self.kept.fetch_add(1, Ordering::Relaxed);
+        Some(Room::keeping(Place { pool: Arc::clone(self), permit: Some(permit) }))
+    }
+
+    /// A place for `invocation`.
+    async fn place(self: &Arc<Self>, invocation: &mut Invocation) -> Result<OwnedSemaphorePermit, Refused> {
+        let kept = mem::take(&mut invocation.room).into_kept::<Place>();
+        if let Some(permit) = kept.and_then(|mut kept| kept.permit.take_if(|_| Arc::ptr_eq(&kept.pool, self)))
+        {
+            return Ok(permit);
+        }
+        let permits = Arc::clone(&self.permits);
+        if invocation.waits {
+            return permits.acquire_owned().await.map_err(|_| Refused::Throttled);
+        }
+        match Arc::clone(&permits).try_acquire_owned() {
+            Ok(permit) => Ok(permit),
+            // It may be kept for an event that is not there: that is known in a moment.
+            Err(_) if self.kept.load(Ordering::Relaxed) > 0 => {
+                let free = tokio::time::timeout(RETURN_WAIT, permits.acquire_owned()).await;
+                free.ok().and_then(Result::ok).ok_or(Refused::Throttled)
+            }
+            Err(_) => Err(Refused::Throttled),
+        }
+    }
+
     /// Runs one invocation (promises U1 to U3, U5).
-    pub(crate) async fn run(self: &Arc<Self>, invocation: Invocation) -> Result<Ran, Refused> {
-        let permit = if invocation.waits {
-            self.permits.acquire().await.map_err(|_| Refused::Throttled)?
-        } else {
-            self.permits.try_acquire().map_err(|_| Refused::Throttled)?
-        };
+    pub(crate) async fn run(self: &Arc<Self>, mut invocation: Invocation) -> Result<Ran, Refused> {
+        let permit = self.place(&mut invocation).await?;
         let asked = Instant::now();
         let (instance, is_new) = self.take().await?;
         let id = invocation.id.clone();

@@ -5,7 +5,10 @@ use std::{collections::HashMap, fs, io, path::PathBuf, sync::Arc, time::Duration
 use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
-use ports::runtime::{Function, Invocation, Line, Ran, Refused, Runtime};
+use ports::{
+    functions::Room,
+    runtime::{Function, Invocation, Line, Ran, Refused, Runtime},
+};
 
 use crate::{
     archives::Archives,
@@ -99,6 +102,10 @@ impl Runtime for Sandbox {
 
     async fn keep_archives(&self, kept: &[String]) -> ports::Result<()> {
         self.shared.archives.keep(kept).await
+    }
+
+    async fn room(&self, function: &Arc<Function>) -> Option<Room> {
+        self.pool(function).room().await
     }
 
     async fn run(&self, function: &Arc<Function>, invocation: Invocation) -> Result<Ran, Refused> {

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use ports::{
     Event, Handler,
-    functions::Failure,
+    functions::{Failure, Room},
     queue::Delivery,
     runtime::{FunctionError, Invocation},
 };
@@ -29,34 +29,58 @@ pub(crate) struct Deployed {
 #[async_trait]
 impl Handler for Deployed {
     async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
+        self.handle_in(Room::default(), event).await
+    }
+
+    /// A place among its instances (A8).
+    async fn room(&self) -> Room {
+        loop {
+            let function =
+                self.service.upgrade().and_then(|service| service.function(&self.name).zip(Some(service)));
+            let Some((function, service)) = function else { return Room::default() };
+            // None: it was deployed anew meanwhile, and may be gone.
+            if let Some(room) = service.parts.runtime.room(&function).await {
+                return room;
+            }
+        }
+    }
+
+    async fn handle_in(&self, room: Room, event: Event) -> Result<Bytes, Failure> {
         let service = self.service.upgrade().ok_or_else(|| Failure::new("the server stops"))?;
         match event {
             Event::Call { id, payload } => {
                 let id = id.map_or_else(|| service.new_id(), |id| request_id(&id));
-                self.run(&service, id, payload).await
+                self.run(&service, room, id, payload).await
             }
-            Event::Messages(deliveries) => self.run_batch(&service, &deliveries).await,
+            Event::Messages(deliveries) => self.run_batch(&service, room, &deliveries).await,
             Event::Timer => {
                 let id = service.new_id();
                 let payload = event::scheduled(&self.name, &id, service.parts.clock.now());
-                self.run(&service, id, payload).await
+                self.run(&service, room, id, payload).await
             }
             Event::Failed { function, id, payload, reason } => {
                 let id = id.map_or_else(|| service.new_id(), |id| request_id(&id));
                 let failed = own_name(&function);
                 let payload = event::failed(failed, &id, &payload, &reason, service.parts.clock.now());
-                self.run(&service, id, payload).await
+                self.run(&service, room, id, payload).await
             }
         }
     }
 }
 
 impl Deployed {
-    async fn run(&self, service: &Arc<Inner>, id: String, payload: Bytes) -> Result<Bytes, Failure> {
+    async fn run(
+        &self,
+        service: &Arc<Inner>,
+        room: Room,
+        id: String,
+        payload: Bytes,
+    ) -> Result<Bytes, Failure> {
         let function = service
             .function(&self.name)
             .ok_or_else(|| Failure::new(format!("there is no function {:?} any more", self.name)))?;
-        let ran = service.parts.runtime.run(&function, Invocation::new(id, payload, true)).await;
+        let invocation = Invocation { room, ..Invocation::new(id, payload, true) };
+        let ran = service.parts.runtime.run(&function, invocation).await;
         let ran = ran.map_err(|refused| Failure::new(refused.to_string()))?;
         ran.result.map_err(|FunctionError { payload }| {
             let said = &payload[..payload.len().min(REASON_BYTES_MAX)];
@@ -64,10 +88,15 @@ impl Deployed {
         })
     }
 
-    async fn run_batch(&self, service: &Arc<Inner>, deliveries: &[Delivery]) -> Result<Bytes, Failure> {
+    async fn run_batch(
+        &self,
+        service: &Arc<Inner>,
+        room: Room,
+        deliveries: &[Delivery],
+    ) -> Result<Bytes, Failure> {
         let queue = service.queue_of(&self.name);
         let payload = event::messages(&queue, deliveries);
-        let answer = self.run(service, service.new_id(), payload).await?;
+        let answer = self.run(service, room, service.new_id(), payload).await?;
         let completed = event::completed(&answer, deliveries);
         if completed < deliveries.len() {
             return Err(Failure::after(completed, "it reported a message of its batch as failed"));

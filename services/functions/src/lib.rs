@@ -3,6 +3,7 @@
 //! ```text
 //!  manifest      what an application's file says of its functions
 //!  deployment    an application at rest: a row that names an archive
+//!  catalogue     what is deployed, as calls find it; a request over HTTP by its route ([routes])
 //!  service       deploying, removing, invoking; puts everything back in place at a start
 //!  port          what other services may have run: effects of transactions
 //!  handler       a deployed function as the Functions port runs it: events and queue batches in Lambda's words ([event])
@@ -17,14 +18,22 @@
 //! - **A4** A queue's messages reach its function in the order of their groups; what a batch reports as failed, and all
 //!   behind it in its group, is delivered again.
 //! - **A5** A timer that was disarmed stays so over restarts and deployments that do not name it anew.
+//! - **A6** A request over HTTP is for one function, whose route it is of, and runs as an invocation that waits does (A2).
+//! - **A7** A route is of one application, and changes with it as a whole: nobody finds the route of one deployment and the
+//!   functions of another.
+//! - **A8** An event or a message that waits for a free instance has not been tried: it is taken once one is free.
 //!
 //! From `faaskeeper.txt`, sections 2.2 and 3 (classes of functions; requirements R2 to R4).
 
+mod catalogue;
 mod deployment;
 mod event;
 mod handler;
 pub mod manifest;
 mod port;
+mod routes;
 mod service;
 
-pub use service::{Error, Invoked, PAYLOAD_BYTES_MAX, Parts, Result, Service, Summary};
+pub use catalogue::Summary;
+pub use routes::{Found, METHODS, Routed};
+pub use service::{Error, Invoked, PAYLOAD_BYTES_MAX, Parts, Result, Service};

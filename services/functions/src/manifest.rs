@@ -13,7 +13,7 @@
 //! retries = 2                      # further attempts of events
 //! on_failure = "tell"              # the function that is told of events that failed for good
 //! environment = { SIZE = "64" }
-//! triggers = [{ queue = "pictures", batch = 10 }, { every_s = 60 }]
+//! triggers = [{ queue = "pictures", batch = 10 }, { every_s = 60 }, { http = "/pictures/{id}", methods = ["GET"] }]
 //! ```
 
 pub mod workflow;
@@ -23,6 +23,7 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 use ports::runtime::{Function, Language};
 use serde::Deserialize;
 
+use crate::routes::Route;
 use workflow::Workflow;
 
 /// The longest manifest.
@@ -31,6 +32,8 @@ pub const MANIFEST_BYTES_MAX: usize = 256 * 1024;
 pub const FILE_NAME: &str = "landfast-application.toml";
 /// Functions of one application.
 const FUNCTIONS_MAX: usize = 1000;
+/// Routes of one application; each method that a trigger names is one.
+const ROUTES_MAX: usize = 1000;
 const NAME_BYTES_MAX: usize = 64;
 const MEMORY_MB: std::ops::RangeInclusive<u64> = 16..=65_536;
 const TIMEOUT_S: std::ops::RangeInclusive<u64> = 1..=900;
@@ -110,14 +113,30 @@ pub enum Kind {
     Executable,
 }
 
+impl Kind {
+    /// As a manifest has it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Python3 => "python3",
+            Self::Node => "node",
+            Self::Executable => "executable",
+        }
+    }
+}
+
 /// What starts a function.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "a trigger is { queue = NAME, batch = 10 }, { every_s = 60 } or { http = PATH, methods = [\"GET\"] }"
+)]
 pub enum Trigger {
     /// Messages of a queue, which is made if it is not there.
     Queue(QueueTrigger),
     /// Time.
     Timer(TimerTrigger),
+    /// Requests over HTTP.
+    Http(HttpTrigger),
 }
 
 /// Messages of a queue.
@@ -137,6 +156,16 @@ pub struct QueueTrigger {
 pub struct TimerTrigger {
     /// The period in seconds.
     pub every_s: u64,
+}
+
+/// Requests over HTTP.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HttpTrigger {
+    /// Their paths: `/orders/{id}`, `/files/{path+}`.
+    pub http: String,
+    /// Their methods; none: any.
+    pub methods: Option<Vec<String>>,
 }
 
 mod defaults {
@@ -179,6 +208,7 @@ impl Manifest {
         for (name, table) in &manifest.functions {
             table.check(name).map_err(|why| format!("functions.{name}: {why}"))?;
         }
+        manifest.routes()?;
         for (name, workflow) in &manifest.workflows {
             let said = |why| format!("workflows.{name}: {why}");
             workflow.check(name).map_err(said)?;
@@ -188,6 +218,29 @@ impl Manifest {
             }
         }
         Ok(manifest)
+    }
+
+    /// The routes of its functions. Errors: one that cannot be, or that is there twice.
+    pub(crate) fn routes(&self) -> Result<Vec<Route>, String> {
+        let mut routes: Vec<Route> = Vec::new();
+        for (name, table) in &self.functions {
+            for HttpTrigger { http, methods } in table.requests() {
+                let parsed = Route::parse(name, http, methods.as_deref());
+                for route in parsed.map_err(|why| format!("functions.{name}: {why}"))? {
+                    if let Some(same) = routes.iter().find(|known| known.is_same(&route)) {
+                        let of = same.function();
+                        return Err(format!(
+                            "functions.{name}: the route {route} is {same} of functions.{of}"
+                        ));
+                    }
+                    routes.push(route);
+                }
+            }
+        }
+        if routes.len() > ROUTES_MAX {
+            return Err(format!("an application has {ROUTES_MAX} routes at most"));
+        }
+        Ok(routes)
     }
 }
 
@@ -267,7 +320,7 @@ impl Table {
     pub fn period(&self) -> Option<Duration> {
         self.triggers.iter().find_map(|trigger| match trigger {
             Trigger::Timer(timer) => Some(Duration::from_secs(timer.every_s)),
-            Trigger::Queue(_) => None,
+            Trigger::Queue(_) | Trigger::Http(_) => None,
         })
     }
 
@@ -275,7 +328,15 @@ impl Table {
     pub fn queues(&self) -> impl Iterator<Item = &QueueTrigger> {
         self.triggers.iter().filter_map(|trigger| match trigger {
             Trigger::Queue(queue) => Some(queue),
-            Trigger::Timer(_) => None,
+            Trigger::Timer(_) | Trigger::Http(_) => None,
+        })
+    }
+
+    /// The requests that start it.
+    fn requests(&self) -> impl Iterator<Item = &HttpTrigger> {
+        self.triggers.iter().filter_map(|trigger| match trigger {
+            Trigger::Http(trigger) => Some(trigger),
+            Trigger::Queue(_) | Trigger::Timer(_) => None,
         })
     }
 }
@@ -288,6 +349,8 @@ impl Trigger {
                 within("batch", &trigger.batch, &BATCH)
             }
             Self::Timer(trigger) => within("every_s", &trigger.every_s, &(1..=PERIOD_S_MAX)),
+            // With all routes of the application, which are compared.
+            Self::Http(_) => Ok(()),
         }
     }
 }
@@ -336,11 +399,12 @@ mod tests {
         retries = 0
         on_failure = "tell"
         environment = { SIZE = "64" }
-        triggers = [{ queue = "pictures", batch = 5 }, { every_s = 60 }]
+        triggers = [{ queue = "pictures", batch = 5 }, { every_s = 60 }, { http = "/pictures/{id}", methods = ["GET", "PUT"] }]
         [functions.tell]
         runtime = "executable"
         code = "bin"
         handler = "tell"
+        triggers = [{ http = "/tell" }]
     "#;
 
     #[test]
@@ -356,6 +420,8 @@ mod tests {
             [("pictures", 5)]
         );
         assert_eq!((resize.retries, manifest.functions["tell"].retries), (0, 2));
+        let routes: Vec<_> = manifest.routes().expect("routes").iter().map(ToString::to_string).collect();
+        assert_eq!(routes, ["GET /pictures/{id}", "PUT /pictures/{id}", "ANY /tell"]);
     }
 
     #[test]
@@ -369,6 +435,17 @@ mod tests {
             ("environment = { \"A-B\" = \"\" }", "environment = { SIZE = \"64\" }", "no name of a variable"),
             ("[functions.\"a b\"]", "[functions.tell]", "letters, digits"),
             ("cores = 2", "retries = 0", "unknown field `cores`"),
+            (
+                "{ http = \"/tell/\" }",
+                "{ http = \"/tell\" }",
+                "functions.tell: http = \"/tell/\" is to have no empty",
+            ),
+            (
+                "{ http = \"/pictures/{other}\", methods = [\"PUT\"] }",
+                "{ http = \"/tell\" }",
+                "functions.tell: the route PUT /pictures/{other} is PUT /pictures/{id} of functions.resize",
+            ),
+            ("{ https = \"/tell\" }", "{ http = \"/tell\" }", "a trigger is { queue = NAME"),
             ("python = \"/p\"\nhandler = \"tell\"", "handler = \"tell\"", "python is for runtime"),
         ] {
             assert!(WHOLE.contains(of), "{of}");

@@ -1,13 +1,13 @@
 //! Deploying functions, removing them, invoking them; putting everything back in place at a start.
 //!
-//! What is deployed is known in memory as a whole, so that an invocation asks no store. Deployments change one at a time.
-//! The order of a deployment: the archive is installed here, checked, put among the objects; the row is changed, which
-//! decides; then functions, triggers and timers follow, each of which may be done again; then what nobody names goes.
+//! Deployments change one at a time. The order of a deployment: the archive is installed here, checked, put among the objects;
+//! the row is changed, which decides; what is no more there is taken from queues and timers; then the catalogue changes, from
+//! which on calls and requests find what is new; then triggers and timers follow, each of which may be done again; then what
+//! nobody names goes.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use bytes::Bytes;
-use parking_lot::RwLock;
 use ports::{
     Clock, Entropy,
     functions::{Definition, FunctionOptions, QueueTrigger, Register},
@@ -16,16 +16,17 @@ use ports::{
     queue::{OnFailure, QueueOptions, SharedQueue},
     runtime::{Function, Invocation, Line, Ran, Refused, Runtime},
 };
-use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 use std::time::Duration;
 use tokio::sync::Mutex;
 
 use crate::{
+    catalogue::{Catalogue, Summary},
     deployment::{Deployment, Deployments, digest},
     event::hexadecimal,
     handler::Deployed,
     manifest::{FILE_NAME, MANIFEST_BYTES_MAX, Manifest, Table, workflow::Workflow},
+    routes::Found,
 };
 
 /// The longest payload of an invocation whose result is waited for: Lambda's.
@@ -34,7 +35,8 @@ pub const PAYLOAD_BYTES_MAX: usize = 6 * 1024 * 1024;
 pub(crate) const EVENT_BYTES_MAX: usize = 1024 * 1024;
 /// What begins the names of deployed functions among all that run here.
 pub(crate) const PREFIX: &str = "functions/";
-/// How long an event may wait for a free instance, and for that to start, before that counts as a failed attempt.
+/// How long an instance may take to start, and a timer's event may wait for a free one, before that counts as a failed attempt.
+/// Other events are taken only once an instance is free (A8).
 const WAIT_MAX: Duration = Duration::from_secs(70);
 /// How often a message is given to its function before it becomes a dead letter.
 const MESSAGE_ATTEMPTS_MAX: u32 = 16;
@@ -100,44 +102,9 @@ pub struct Service {
 pub(crate) struct Inner {
     pub(crate) parts: Parts,
     deployments: Deployments,
-    known: RwLock<BTreeMap<String, Known>>,
-    workflows: RwLock<BTreeMap<String, KnownWorkflow>>,
+    catalogue: Catalogue,
     /// Held by whoever changes what is deployed; what is, by application.
     changing: Mutex<BTreeMap<String, Deployment>>,
-}
-
-/// A function that is deployed.
-#[derive(Debug, Clone)]
-struct Known {
-    function: Arc<Function>,
-    application: String,
-    table: Table,
-}
-
-/// A workflow that is deployed.
-#[derive(Debug, Clone)]
-struct KnownWorkflow {
-    workflow: Arc<Workflow>,
-    application: String,
-}
-
-/// A deployed function, for lists.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Summary {
-    /// Its name.
-    pub name: String,
-    /// The application it is of.
-    pub application: String,
-    /// Changes with every deployment of it.
-    pub revision: String,
-    /// Its handler.
-    pub handler: String,
-    /// What an instance may use, in MB.
-    pub memory_mb: u64,
-    /// What an invocation may take, in seconds.
-    pub timeout_s: u64,
-    /// Instances at a time.
-    pub concurrency: usize,
 }
 
 /// What came of an invocation.
@@ -153,8 +120,8 @@ impl Service {
     /// A service that has yet to [start](Self::start).
     pub fn new(parts: Parts) -> Self {
         let deployments = Deployments::new(Arc::clone(&parts.key_value), Arc::clone(&parts.objects));
-        let (known, workflows, changing) = (RwLock::default(), RwLock::default(), Mutex::default());
-        Self { inner: Arc::new(Inner { parts, deployments, known, workflows, changing }) }
+        let (catalogue, changing) = (Catalogue::default(), Mutex::default());
+        Self { inner: Arc::new(Inner { parts, deployments, catalogue, changing }) }
     }
 
     /// Puts in place what is deployed, and removes what a death left.
@@ -164,7 +131,7 @@ impl Service {
         for (application, deployment) in &all {
             let content = self.inner.deployments.archive(&deployment.archive).await?;
             self.inner.parts.runtime.install(&deployment.archive, content).await?;
-            self.put_in_place(application, deployment).await?;
+            self.put_in_place(application, None, Some(deployment)).await?;
         }
         *changing = all;
         self.remove_archives(&changing).await
@@ -178,7 +145,7 @@ impl Service {
         let mut changing = self.inner.changing.lock().await;
         let archive = digest(&content);
         let (text, manifest) = self.unpack(&archive, content.clone()).await?;
-        self.check_owners(application, &manifest)?;
+        self.inner.catalogue.check(application, &manifest)?;
         let before = changing.get(application).cloned();
         let generation = before.as_ref().map_or(1, |before| before.generation + 1);
         let timers = before.as_ref().map(|before| kept_timers(before, &manifest)).unwrap_or_default();
@@ -188,8 +155,7 @@ impl Service {
         if !self.inner.deployments.put(application, &deployment, known).await? {
             return Err(Error::Conflict(format!("{application:?} was changed meanwhile: deploy it again")));
         }
-        self.take_away(application, before.as_ref(), Some(&deployment)).await?;
-        self.put_in_place(application, &deployment).await?;
+        self.put_in_place(application, before.as_ref(), Some(&deployment)).await?;
         changing.insert(application.to_owned(), deployment);
         self.remove_archives(&changing).await?;
         Ok(self.functions().into_iter().filter(|function| function.application == application).collect())
@@ -203,30 +169,34 @@ impl Service {
         if !self.inner.deployments.delete(application, before.generation).await? {
             return Err(Error::Conflict(format!("{application:?} was changed meanwhile: remove it again")));
         }
-        self.take_away(application, Some(&before), None).await?;
+        self.put_in_place(application, Some(&before), None).await?;
         changing.remove(application);
         self.remove_archives(&changing).await
     }
 
     /// All deployed functions.
     pub fn functions(&self) -> Vec<Summary> {
-        self.inner.known.read().iter().map(|(name, known)| known.summary(name)).collect()
+        self.inner.catalogue.functions().iter().map(|known| known.summary()).collect()
     }
 
     /// A deployed function.
     pub fn function(&self, name: &str) -> Option<Summary> {
-        self.inner.known.read().get(name).map(|known| known.summary(name))
+        self.inner.catalogue.function(name).map(|known| known.summary())
     }
 
     /// A deployed workflow.
     pub fn workflow(&self, name: &str) -> Option<Arc<Workflow>> {
-        self.inner.workflows.read().get(name).map(|known| Arc::clone(&known.workflow))
+        self.inner.catalogue.workflow(name)
     }
 
     /// All deployed workflows, by name.
     pub fn workflows(&self) -> BTreeMap<String, Arc<Workflow>> {
-        let known = self.inner.workflows.read();
-        known.iter().map(|(name, known)| (name.clone(), Arc::clone(&known.workflow))).collect()
+        self.inner.catalogue.workflows()
+    }
+
+    /// What is deployed for a request over HTTP, whose path is of these segments, decoded.
+    pub fn route(&self, method: &str, path: &[String]) -> Found {
+        self.inner.catalogue.route(method, path)
     }
 
     /// Runs a function and waits for its result (A2).
@@ -244,6 +214,11 @@ impl Service {
         Ok(Invoked { id, ran })
     }
 
+    /// A request id that nobody has, for an [invocation](Self::run).
+    pub fn new_request_id(&self) -> String {
+        self.inner.new_id()
+    }
+
     /// Runs `invocation` of a function, as whoever made it says.
     pub async fn run(&self, name: &str, invocation: Invocation) -> Result<Ran> {
         let function = self.inner.known_function(name)?;
@@ -253,7 +228,7 @@ impl Service {
 
     /// How often an event or a step of this function is tried again, as its manifest says; none: there is no such function.
     pub fn retries(&self, name: &str) -> Option<u32> {
-        self.inner.known.read().get(name).map(|known| known.table.retries)
+        self.inner.catalogue.function(name).map(|known| known.table.retries)
     }
 
     /// Has a function run some time soon (A3); returns once that is durable, with its request id.
@@ -285,10 +260,8 @@ impl Service {
     /// Has a function's timer fire every `period`, or no more (A5).
     pub async fn arm(&self, name: &str, period: Option<Duration>) -> Result<()> {
         let mut changing = self.inner.changing.lock().await;
-        let application = {
-            let known = self.inner.known.read();
-            known.get(name).ok_or_else(|| Error::NoSuchFunction(name.to_owned()))?.application.clone()
-        };
+        let known = self.inner.catalogue.function(name);
+        let application = known.ok_or_else(|| Error::NoSuchFunction(name.to_owned()))?.application.clone();
         let before =
             changing.get(&application).ok_or_else(|| Error::NoSuchApplication(application.clone()))?;
         let mut after = before.clone();
@@ -309,8 +282,8 @@ impl Service {
 
     /// Ends all instances.
     pub fn stop(&self) {
-        for name in self.inner.known.read().keys() {
-            self.inner.parts.runtime.retire(name);
+        for known in self.inner.catalogue.functions() {
+            self.inner.parts.runtime.retire(&known.function.name);
         }
     }
 
@@ -325,58 +298,36 @@ impl Service {
         Ok((text, manifest))
     }
 
-    /// A function has one application, and whoever is told of failures is there.
-    fn check_owners(&self, application: &str, manifest: &Manifest) -> Result<()> {
-        let workflows = self.inner.workflows.read();
-        for name in manifest.workflows.keys() {
-            if let Some(other) = workflows.get(name).filter(|known| known.application != application) {
-                let owner = &other.application;
-                return Err(Error::Conflict(format!(
-                    "the workflow {name:?} is of the application {owner:?}"
-                )));
-            }
+    /// Makes what an application is now, in place of what it was, what runs; none: nothing.
+    async fn put_in_place(
+        &self,
+        application: &str,
+        before: Option<&Deployment>,
+        now: Option<&Deployment>,
+    ) -> Result<()> {
+        if let Some(before) = before {
+            self.disarm(before, now).await?;
         }
-        let known = self.inner.known.read();
-        for (name, table) in &manifest.functions {
-            if let Some(other) = known.get(name).filter(|known| known.application != application) {
-                let owner = &other.application;
-                return Err(Error::Conflict(format!(
-                    "the function {name:?} is of the application {owner:?}"
-                )));
+        let catalogue = &self.inner.catalogue;
+        match now {
+            Some(Deployment { manifest, archive, generation, .. }) => {
+                catalogue.replace(application, Some(manifest), archive, &format!("{generation}-{archive}"));
             }
-            let is_there = |told: &String| {
-                manifest.functions.contains_key(told)
-                    || known.get(told).is_some_and(|known| known.application != application)
-            };
-            if let Some(told) = table.on_failure.as_ref().filter(|told| !is_there(told)) {
-                return Err(Error::Invalid(format!(
-                    "functions.{name}: on_failure = {told:?} is no function"
-                )));
-            }
+            None => catalogue.replace(application, None, "", ""),
         }
-        Ok(())
-    }
-
-    /// Makes what an application is now what runs.
-    async fn put_in_place(&self, application: &str, deployment: &Deployment) -> Result<()> {
-        let Deployment { manifest, archive, generation, .. } = deployment;
-        let revision = format!("{generation}-{archive}");
-        for (name, table) in &manifest.functions {
-            let function = table.function(name, archive, &revision);
-            let known = Known { function, application: application.to_owned(), table: table.clone() };
-            self.inner.known.write().insert(name.clone(), known);
-            self.register(name, table);
+        let functions = |of: Option<&Deployment>| {
+            of.map(|deployment| deployment.manifest.functions.clone()).unwrap_or_default()
+        };
+        for name in functions(before).keys().filter(|name| catalogue.function(name).is_none()) {
+            self.inner.parts.runtime.retire(name);
+        }
+        for (name, table) in functions(now) {
+            self.register(&name, &table);
             for trigger in table.queues() {
-                self.arm_queue(name, trigger).await?;
+                self.arm_queue(&name, trigger).await?;
             }
-            self.follow_timer(name, deployment.period(name)).await?;
+            self.follow_timer(&name, now.and_then(|now| now.period(&name))).await?;
         }
-        let mut workflows = self.inner.workflows.write();
-        workflows.retain(|_, known| known.application != application);
-        workflows.extend(manifest.workflows.iter().map(|(name, workflow)| {
-            let workflow = Arc::new(workflow.clone());
-            (name.clone(), KnownWorkflow { workflow, application: application.to_owned() })
-        }));
         Ok(())
     }
 
@@ -417,20 +368,11 @@ impl Service {
         Ok(())
     }
 
-    /// Ends what `before` had and `after` has not.
-    async fn take_away(
-        &self,
-        application: &str,
-        before: Option<&Deployment>,
-        after: Option<&Deployment>,
-    ) -> Result<()> {
-        let Some(before) = before else { return Ok(()) };
-        if after.is_none() {
-            self.inner.workflows.write().retain(|_, known| known.application != application);
-        }
+    /// Takes queues and timers from functions that had them before and have them no more.
+    async fn disarm(&self, before: &Deployment, now: Option<&Deployment>) -> Result<()> {
         let functions = &self.inner.parts.functions;
         for (name, table) in &before.manifest.functions {
-            let now = after.and_then(|after| after.manifest.functions.get(name));
+            let now = now.and_then(|now| now.manifest.functions.get(name));
             for trigger in table.queues() {
                 let is_kept = now.is_some_and(|now| now.queues().any(|kept| kept.queue == trigger.queue));
                 if !is_kept {
@@ -439,8 +381,6 @@ impl Service {
             }
             if now.is_none() {
                 functions.disarm_timer(&[PREFIX, name].concat()).await?;
-                self.inner.known.write().retain(|known, of| known != name || of.application != application);
-                self.inner.parts.runtime.retire(name);
             }
         }
         Ok(())
@@ -478,24 +418,10 @@ impl Deployment {
     }
 }
 
-impl Known {
-    fn summary(&self, name: &str) -> Summary {
-        Summary {
-            name: name.to_owned(),
-            application: self.application.clone(),
-            revision: self.function.revision.clone(),
-            handler: self.function.handler.clone(),
-            memory_mb: self.table.memory_mb,
-            timeout_s: self.table.timeout_s,
-            concurrency: self.table.concurrency,
-        }
-    }
-}
-
 impl Inner {
     /// What is deployed under `name`.
     pub(crate) fn function(&self, name: &str) -> Option<Arc<Function>> {
-        self.known.read().get(name).map(|known| Arc::clone(&known.function))
+        self.catalogue.function(name).map(|known| Arc::clone(&known.function))
     }
 
     fn known_function(&self, name: &str) -> Result<Arc<Function>> {
@@ -504,8 +430,8 @@ impl Inner {
 
     /// The queue that starts `name`, as its application calls it; of several the first.
     pub(crate) fn queue_of(&self, name: &str) -> String {
-        let known = self.known.read();
-        let queue = known.get(name).and_then(|known| known.table.queues().next());
+        let known = self.catalogue.function(name);
+        let queue = known.as_ref().and_then(|known| known.table.queues().next());
         queue.map(|queue| queue.queue.clone()).unwrap_or_default()
     }
 

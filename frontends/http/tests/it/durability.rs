@@ -5,11 +5,20 @@ use std::{
     time::Duration,
 };
 
+use axum::{body::Body, http::Request};
+use bytes::Bytes;
 use embedded::storage::{DiskStorage, Intercepted, Operation, Storage};
-use http_frontend::Limits;
+use futures_util::FutureExt as _;
+use http_frontend::{Inside, Limits, Services};
+use serde_json::json;
 use transactions::Config;
 
-use crate::{body, code, engine::Engine, problem};
+use crate::{
+    body, code,
+    engine::Engine,
+    functions::{manifest, service},
+    problem,
+};
 
 /// A disk whose syncs can be made to wait.
 #[derive(Debug, Default)]
@@ -74,4 +83,32 @@ async fn what_is_not_durable_is_shown_to_nobody() {
     drop(standing);
     let read = server.get("/v1/state/k").await;
     assert_eq!((code(&read), body(&read)), (200, "v"));
+}
+
+/// P5. A function whose state is not durable has not been told that it is, and has nothing to answer that rests on it.
+#[tokio::test]
+async fn what_a_function_answers_rests_on_nothing_that_could_be_lost() {
+    let disk = Arc::<Disk>::default();
+    let soon = Duration::from_millis(200);
+    let config = Config { commit_answer_timeout: soon, ..Config::default() };
+    let engine = Engine::on(stalling(&disk), config).await;
+    let services = Arc::<Services>::default();
+    services.provide_transactions((*engine).clone());
+    let inside = Inside::new(services, Limits::default());
+    let keeps = move |_: &str, _: Bytes| {
+        let inside = inside.clone();
+        async move {
+            let request = Request::put("/v1/state/k").body(Body::from("v")).expect("a request");
+            let kept = inside.call(None, request).await.status().as_u16();
+            Ok(Ok(Bytes::from(json!({ "statusCode": 200, "body": kept.to_string() }).to_string())))
+        }
+        .boxed()
+    };
+    let service = service(&engine, Box::new(keeps)).await;
+    service.deploy("keeps", manifest(&[("f", "f", r#"{ http = "/f" }"#)])).await.expect("it is deployed");
+    let server = engine.serve_functions("127.0.0.1:0", None, service).await;
+    let standing = StandsStill::new(&disk);
+    assert_eq!(body(&server.get("/http/f").await), "503", "it hears that the outcome is not known");
+    drop(standing);
+    assert_eq!(body(&server.get("/http/f").await), "204");
 }

@@ -133,8 +133,34 @@ impl Engine {
         self.serve_with(address, token, Limits::default()).await
     }
 
-    async fn serve_with(&self, address: &str, token: Option<&str>, limits: Limits) -> Fixture {
+    /// What it stands on.
+    pub(crate) fn provider(&self) -> &Embedded {
+        &self.provider
+    }
+
+    /// A server before it and before functions, which callers show a token if there is one.
+    pub(crate) async fn serve_functions(
+        &self,
+        address: &str,
+        token: Option<&str>,
+        functions: functions::Service,
+    ) -> Fixture {
         let services = Arc::<Services>::default();
+        services.provide_functions(functions);
+        self.serve_services(address, token, Limits::default(), services).await
+    }
+
+    async fn serve_with(&self, address: &str, token: Option<&str>, limits: Limits) -> Fixture {
+        self.serve_services(address, token, limits, Arc::default()).await
+    }
+
+    async fn serve_services(
+        &self,
+        address: &str,
+        token: Option<&str>,
+        limits: Limits,
+        services: Arc<Services>,
+    ) -> Fixture {
         services.provide_transactions(self.inner.clone());
         let address = address.parse().expect("a literal address");
         let config = Config { address, token: token.map(str::to_owned), limits };

@@ -152,19 +152,22 @@ async fn the_description_names_every_route_and_every_route_is_there() {
     let document: serde_json::Value = serde_json::from_str(body(&answer)).expect("JSON");
     assert_eq!(document["info"]["version"], env!("CARGO_PKG_VERSION"));
     let paths = document["paths"].as_object().expect("paths");
-    assert_eq!(paths.len(), 24);
+    assert_eq!(paths.len(), 28);
     for (path, methods) in paths {
         let concrete = path
             .replace("{id}", "an-id")
             .replace("{key}", "a-key")
             .replace("{name}", "a-name")
             .replace("{queue}", "a-queue")
-            .replace("{function}", "a-function");
+            .replace("{function}", "a-function")
+            .replace("{path}", "a/path");
         let described: Vec<&str> = methods.as_object().expect("methods").keys().map(String::as_str).collect();
         for method in ["get", "put", "post", "delete"] {
             let answer = server.send(&method.to_uppercase(), &concrete, "", "").await;
             let is_described = described.contains(&method);
-            assert_eq!(code(&answer) != 405, is_described, "{method} {path}: {answer}");
+            // Lambda's API has more than is offered, and its clients are told so in its words.
+            let is_taken = ![405, 501].contains(&code(&answer));
+            assert_eq!(is_taken, is_described, "{method} {path}: {answer}");
             assert!(!body(&answer).starts_with(r#"{"type":"no-such-path""#), "{path}: {answer}");
         }
     }

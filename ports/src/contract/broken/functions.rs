@@ -1,4 +1,4 @@
-//! Functions that break N1 to N6.
+//! Functions that break N1 to N7.
 
 use std::{
     collections::BTreeSet,
@@ -50,6 +50,9 @@ pub const BROKEN: &[Broken<Subject>] = &[
         registering(subject, |definition| handling(definition, |honest| Arc::new(HidesIdsOfFailures(honest))))
     }),
     Broken::new("N6", "HidesIdsOfFailedHandlers", hides_ids_of_failed_handlers),
+    Broken::new("N7", "AsksForNoRoom", |subject| {
+        registering(subject, |definition| handling(definition, |honest| Arc::new(AsksForNoRoom(honest))))
+    }),
 ];
 
 /// Functions that differ from honest ones in what they override.
@@ -372,6 +375,17 @@ impl Handler for Twice {
         if let Event::Messages(_) = event {
             return join(self.0.handle(event.clone()), self.0.handle(event)).await.0;
         }
+        self.0.handle(event).await
+    }
+}
+
+/// Takes what comes, room or not (N7).
+#[derive(Debug)]
+struct AsksForNoRoom(Arc<dyn Handler>);
+
+#[async_trait]
+impl Handler for AsksForNoRoom {
+    async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
         self.0.handle(event).await
     }
 }

@@ -12,7 +12,7 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use ports::functions::{Definition, Event, Failure};
+use ports::functions::{Definition, Event, Failure, Room};
 use tokio::time::Sleep;
 
 type Running = Pin<Box<dyn Future<Output = Result<Result<Bytes, Failure>, Box<dyn Any + Send>>> + Send>>;
@@ -27,8 +27,13 @@ pub(super) struct Invocation {
 
 impl Invocation {
     pub(super) fn new(definition: Arc<Definition>, event: Event) -> Self {
+        Self::within(Room::default(), definition, event)
+    }
+
+    /// One that has the room that was kept for it (N7).
+    pub(super) fn within(room: Room, definition: Arc<Definition>, event: Event) -> Self {
         let timeout = definition.options.timeout;
-        let run = async move { definition.handler.handle(event).await };
+        let run = async move { definition.handler.handle_in(room, event).await };
         Self { running: Box::pin(AssertUnwindSafe(run).catch_unwind()), timeout, timer: None }
     }
 }

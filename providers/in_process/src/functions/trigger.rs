@@ -3,6 +3,8 @@
 //! Invocations of different groups run side by side within the task; the queue gives no second batch of a
 //! group while the first is with us: messages are hidden for a little longer than the function may run or,
 //! where another process is to have them soon after this one's death, for a short time again and again.
+//!
+//! Nothing is taken before the function has room for it (N7): so the task waits for the queue, then for room, then takes.
 
 use std::{
     future::Future,
@@ -19,7 +21,7 @@ use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use ports::{
     ErrorKind, Result,
-    functions::{Definition, Event, Failure, QueueTrigger},
+    functions::{Definition, Event, Failure, QueueTrigger, Room},
     queue::{Delivery, Handle},
 };
 use tokio::sync::Notify;
@@ -115,8 +117,10 @@ struct Next<'task> {
 enum Came {
     /// The queue may have something.
     Ready,
-    /// This, or nothing.
-    Batch(Vec<Delivery>),
+    /// The function has room for what it has.
+    Room(Room),
+    /// This, or nothing, for that room.
+    Batch(Room, Vec<Delivery>),
     /// The queue did not answer; some time has passed.
     Failed,
 }
@@ -142,11 +146,12 @@ impl<'task> Task<'task> {
     /// Starts a run of what came, and says what to wait for then: groups are taken one by one until none is in line.
     fn after(self, came: Came, running: &mut FuturesUnordered<Run<'task>>) -> Next<'task> {
         match came {
-            Came::Ready => self.receive(),
-            Came::Batch(deliveries) if deliveries.is_empty() => self.wait(),
-            Came::Batch(deliveries) => {
-                running.push(self.start(deliveries));
-                self.receive()
+            Came::Ready => self.ask_for_room(),
+            Came::Room(room) => self.receive(room),
+            Came::Batch(_, deliveries) if deliveries.is_empty() => self.wait(),
+            Came::Batch(room, deliveries) => {
+                running.push(self.start(room, deliveries));
+                self.ask_for_room()
             }
             Came::Failed => self.wait(),
         }
@@ -161,8 +166,14 @@ impl<'task> Task<'task> {
         Next { receives: false, is_asked_for: false, step: Box::pin(step) }
     }
 
+    /// Ends once the function has room for one more invocation.
+    fn ask_for_room(self) -> Next<'task> {
+        let step = async move { Came::Room(self.definition().handler.room().await) };
+        Next { receives: false, is_asked_for: false, step: Box::pin(step) }
+    }
+
     /// Ends with the messages of one group, if one is in line.
-    fn receive(self) -> Next<'task> {
+    fn receive(self, room: Room) -> Next<'task> {
         let step = async move {
             let hidden = match self.functions.hiding {
                 Hiding::ForTheTimeout => self.definition().options.timeout + HIDDEN_MARGIN,
@@ -172,7 +183,7 @@ impl<'task> Task<'task> {
             let batch = self.trigger.batch_messages_max.max(1);
             let received =
                 self.functions.queue.receive_hidden(&self.trigger.queue, batch, Some(hidden_ms)).await;
-            self.or_pause(received.map(Came::Batch)).await
+            self.or_pause(received.map(|deliveries| Came::Batch(room, deliveries))).await
         };
         Next { receives: true, is_asked_for: false, step: Box::pin(step) }
     }
@@ -188,11 +199,11 @@ impl<'task> Task<'task> {
         }
     }
 
-    fn start(self, deliveries: Vec<Delivery>) -> Run<'task> {
+    fn start(self, room: Room, deliveries: Vec<Delivery>) -> Run<'task> {
         let definition = self.definition();
         match self.work {
-            Work::Messages => Box::pin(self.run_messages(definition, deliveries)),
-            Work::Events => Box::pin(self.run_event(definition, deliveries)),
+            Work::Messages => Box::pin(self.run_messages(room, definition, deliveries)),
+            Work::Events => Box::pin(self.run_event(room, definition, deliveries)),
         }
     }
 
@@ -203,10 +214,10 @@ impl<'task> Task<'task> {
     }
 
     /// One invocation with messages of one group.
-    async fn run_messages(self, definition: Arc<Definition>, deliveries: Vec<Delivery>) {
+    async fn run_messages(self, room: Room, definition: Arc<Definition>, deliveries: Vec<Delivery>) {
         let handles: Vec<_> = deliveries.iter().map(|delivery| delivery.handle.clone()).collect();
         let Some(handle) = handles.first() else { return };
-        let invocation = Invocation::new(definition, Event::Messages(deliveries));
+        let invocation = Invocation::within(room, definition, Event::Messages(deliveries));
         let (completed, failure) = match self.kept(handle, invocation).await {
             Ok(_) => (handles.len(), None),
             Err(failure) => (failure.completed.min(handles.len()), Some(failure)),
@@ -223,7 +234,7 @@ impl<'task> Task<'task> {
     }
 
     /// One invocation with one event.
-    async fn run_event(self, definition: Arc<Definition>, deliveries: Vec<Delivery>) {
+    async fn run_event(self, mut room: Room, definition: Arc<Definition>, deliveries: Vec<Delivery>) {
         for delivery in deliveries {
             let Delivery { handle, deduplication: id, body } = delivery;
             let attempts_max = attempts_max(&definition);
@@ -235,7 +246,8 @@ impl<'task> Task<'task> {
                 }
                 Ok(envelope) => {
                     let event = envelope.clone().into_event(id.clone());
-                    let invocation = Invocation::new(Arc::clone(&definition), event);
+                    let room = std::mem::take(&mut room);
+                    let invocation = Invocation::within(room, Arc::clone(&definition), event);
                     let ran = self.kept(&handle, invocation).await;
                     ran.map(drop).map_err(|failure| (failure, envelope))
                 }

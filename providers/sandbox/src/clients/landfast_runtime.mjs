@@ -102,8 +102,11 @@ async function serve(handler) {
 }
 
 const name = process.argv[2];
-const ric = path.join(root, "node_modules/aws-lambda-ric/lib/index.mjs");
-if (process.env.LANDFAST_RUNTIME_CLIENT !== "landfast" && existsSync(ric)) {
+// Since its third version it lies in dist.
+const ric = ["dist", "lib"]
+  .map((folder) => path.join(root, "node_modules/aws-lambda-ric", folder, "index.mjs"))
+  .find((file) => existsSync(file));
+if (process.env.LANDFAST_RUNTIME_CLIENT !== "landfast" && ric) {
   const { run: runRic } = await import(pathToFileURL(ric));
   await runRic(root, name);
 } else {

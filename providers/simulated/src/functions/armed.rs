@@ -11,7 +11,7 @@ use std::{
 
 use ports::{
     Error, Event, Result,
-    functions::{Failure, QueueTrigger},
+    functions::{Failure, QueueTrigger, Room},
     queue::{Delivery, Handle},
 };
 use tokio::{
@@ -153,6 +153,10 @@ impl Shared {
             }
             self.cloud.dawdle().await;
             let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
+            let room = match self.definition(&function) {
+                Some(definition) => definition.handler.room().await,
+                None => Room::default(),
+            };
             // From here to the spawn nothing waits, so that an abort never strands what was received.
             let Ok(deliveries) = self.take(&queue, &function, source) else { continue };
             if deliveries.is_empty() {
@@ -165,7 +169,7 @@ impl Shared {
             tokio::spawn(async move {
                 // A crash in between gave the messages back: they are somebody else's by now (N3).
                 if shared.cloud.store().point().incarnation == taken_in {
-                    shared.deliver(&queue, &function, source, deliveries).await;
+                    shared.deliver(room, &queue, &function, source, deliveries).await;
                 }
                 drop(permit);
             });
@@ -186,14 +190,21 @@ impl Shared {
     }
 
     /// Runs one invocation with `deliveries` and settles them by how it ended.
-    async fn deliver(&self, queue: &str, function: &str, source: Source, deliveries: Vec<Delivery>) {
+    async fn deliver(
+        &self,
+        room: Room,
+        queue: &str,
+        function: &str,
+        source: Source,
+        deliveries: Vec<Delivery>,
+    ) {
         let handles: Vec<Handle> = deliveries.iter().map(|delivery| delivery.handle.clone()).collect();
         let event = match (source, deliveries.first()) {
             (Source::Events, Some(delivery)) => decode_event(delivery),
             _ => Event::Messages(deliveries),
         };
         let ended = match self.definition(function) {
-            Some(definition) => self.run(&definition, event).await,
+            Some(definition) => self.run_in(room, &definition, event).await,
             None => Ended::Failed(Failure::new(format!("there is no function {function:?}"))),
         };
         self.cloud.dawdle().await;

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use ports::{
     Event,
-    functions::{Definition, Failure},
+    functions::{Definition, Failure, Room},
 };
 use tokio::sync::Notify;
 
@@ -71,6 +71,11 @@ pub(crate) enum Ended {
 impl Shared {
     /// Runs one invocation to whatever end it comes to.
     pub(crate) async fn run(&self, definition: &Definition, event: Event) -> Ended {
+        self.run_in(Room::default(), definition, event).await
+    }
+
+    /// The same in the room that was kept for it (N7).
+    pub(crate) async fn run_in(&self, room: Room, definition: &Definition, event: Event) -> Ended {
         let invocation = Arc::new(Invocation {
             function: definition.name.clone().into_owned(),
             number: self.next_number(),
@@ -82,7 +87,7 @@ impl Shared {
         let timeout = definition.options.timeout.min(self.cloud.options.functions.timeout_max);
         let work = CURRENT.scope(
             Arc::clone(&invocation),
-            AssertUnwindSafe(definition.handler.handle(event)).catch_unwind(),
+            AssertUnwindSafe(definition.handler.handle_in(room, event)).catch_unwind(),
         );
         let ended = tokio::select! {
             biased;

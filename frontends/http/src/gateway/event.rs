@@ -1,0 +1,305 @@
+//! A request as API Gateway's HTTP APIs give it to a function: payload format 2.0.
+//!
+//! As there, names of headers are in small letters and what came several times is joined by commas, cookies are apart, and a body
+//! that is no text travels in base64. The raw path is that without our prefix, as it came; what stands in place of parameters
+//! is decoded.
+
+use std::{
+    collections::BTreeMap,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use axum::{
+    extract::Query,
+    http::{HeaderMap, header, request::Parts},
+};
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use bytes::Bytes;
+use functions::Routed;
+use serde::Serialize;
+use time::OffsetDateTime;
+
+use super::{Peer, is_of_the_connection, raw_path};
+use crate::problem::{Kind, Problem};
+
+/// The one stage there is.
+const STAGE: &str = "$default";
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Event<'a> {
+    version: &'a str,
+    route_key: &'a str,
+    raw_path: &'a str,
+    raw_query_string: &'a str,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    cookies: Vec<String>,
+    headers: BTreeMap<&'a str, String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    query_string_parameters: BTreeMap<String, String>,
+    request_context: Context<'a>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    path_parameters: &'a BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    body: Option<String>,
+    is_base64_encoded: bool,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Context<'a> {
+    account_id: &'a str,
+    api_id: &'a str,
+    domain_name: &'a str,
+    domain_prefix: &'a str,
+    http: Http<'a>,
+    request_id: &'a str,
+    route_key: &'a str,
+    stage: &'a str,
+    time: String,
+    time_epoch: u64,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Http<'a> {
+    method: &'a str,
+    path: &'a str,
+    protocol: String,
+    source_ip: String,
+    user_agent: &'a str,
+}
+
+/// The event of a request. Errors: its query is malformed.
+pub(super) fn encode(
+    parts: &Parts,
+    routed: &Routed,
+    body: &Bytes,
+    id: &str,
+    caller: Peer,
+) -> Result<Bytes, Problem> {
+    let Parts { method, uri, version, headers, .. } = parts;
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+    let (body, is_base64_encoded) = encode_body(headers, body);
+    let domain_name = text(header::HOST);
+    let event = Event {
+        version: "2.0",
+        route_key: &routed.key,
+        raw_path: raw_path(uri),
+        raw_query_string: uri.query().unwrap_or_default(),
+        cookies: cookies(headers),
+        headers: joined(headers),
+        query_string_parameters: query(parts)?,
+        request_context: Context {
+            account_id: "000000000000",
+            api_id: "landfast",
+            domain_name,
+            domain_prefix: domain_name.split(['.', ':']).next().unwrap_or_default(),
+            http: Http {
+                method: method.as_str(),
+                path: raw_path(uri),
+                protocol: format!("{version:?}"),
+                source_ip: caller.map(|address| address.ip().to_string()).unwrap_or_default(),
+                user_agent: text(header::USER_AGENT),
+            },
+            request_id: id,
+            route_key: &routed.key,
+            stage: STAGE,
+            time: common_log_time(now_ms),
+            time_epoch: now_ms,
+        },
+        path_parameters: &routed.parameters,
+        body,
+        is_base64_encoded,
+    };
+    Ok(Bytes::from(serde_json::to_vec(&event).expect("strings and numbers always serialise")))
+}
+
+/// All headers but cookies and what is about the connection. A value that is no UTF-8 is given as far as it is.
+fn joined(headers: &HeaderMap) -> BTreeMap<&str, String> {
+    let mut joined: BTreeMap<&str, String> = BTreeMap::new();
+    for (name, value) in headers {
+        if *name == header::COOKIE || is_of_the_connection(name) {
+            continue;
+        }
+        let value = String::from_utf8_lossy(value.as_bytes());
+        joined
+            .entry(name.as_str())
+            .and_modify(|before| {
+                before.push(',');
+                before.push_str(&value);
+            })
+            .or_insert_with(|| value.into_owned());
+    }
+    joined
+}
+
+fn cookies(headers: &HeaderMap) -> Vec<String> {
+    let lines = headers.get_all(header::COOKIE).iter();
+    let texts = lines.map(|line| String::from_utf8_lossy(line.as_bytes()).into_owned());
+    let cookies = texts.flat_map(|text| text.split(';').map(|one| one.trim().to_owned()).collect::<Vec<_>>());
+    cookies.filter(|cookie| !cookie.is_empty()).collect()
+}
+
+fn query(parts: &Parts) -> Result<BTreeMap<String, String>, Problem> {
+    let pairs = Query::<Vec<(String, String)>>::try_from_uri(&parts.uri).map_err(|error| {
+        Problem::new(Kind::InvalidRequest, format!("the query is malformed: {}", error.body_text()))
+    })?;
+    let mut joined: BTreeMap<String, String> = BTreeMap::new();
+    for (name, value) in pairs.0 {
+        joined
+            .entry(name)
+            .and_modify(|before| {
+                before.push(',');
+                before.push_str(&value);
+            })
+            .or_insert(value);
+    }
+    Ok(joined)
+}
+
+/// A body as JSON can have it, and whether that is base64.
+fn encode_body(headers: &HeaderMap, body: &Bytes) -> (Option<String>, bool) {
+    if body.is_empty() {
+        return (None, false);
+    }
+    match std::str::from_utf8(body) {
+        Ok(text) if says_text(headers) => (Some(text.to_owned()), false),
+        _ => (Some(BASE64_STANDARD.encode(body)), true),
+    }
+}
+
+/// Whether the headers call a body text. One of no type is text if it reads as such.
+fn says_text(headers: &HeaderMap) -> bool {
+    const TEXTS: [&str; 3] = ["application/json", "application/javascript", "application/xml"];
+    if headers.contains_key(header::CONTENT_ENCODING) {
+        return false;
+    }
+    let Some(value) = headers.get(header::CONTENT_TYPE) else { return true };
+    let value = value.to_str().unwrap_or_default().to_ascii_lowercase();
+    let kind = value.split(';').next().unwrap_or_default().trim();
+    kind.starts_with("text/") || TEXTS.contains(&kind) || kind.ends_with("+json") || kind.ends_with("+xml")
+}
+
+/// An instant as web servers log it: `12/Mar/2020:19:03:58 +0000`.
+fn common_log_time(ms: u64) -> String {
+    let seconds = i64::try_from(ms / 1000).unwrap_or_default();
+    let Ok(time) = OffsetDateTime::from_unix_timestamp(seconds) else { return String::new() };
+    let month = time.month().to_string();
+    format!(
+        "{:02}/{}/{}:{:02}:{:02}:{:02} +0000",
+        time.day(),
+        &month[..3],
+        time.year(),
+        time.hour(),
+        time.minute(),
+        time.second()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::Request;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn event(request: Request<&'static [u8]>) -> Value {
+        let (parts, body) = request.into_parts();
+        let parameters = [("id".to_owned(), "a/b".to_owned())].into();
+        let routed = Routed { function: "f".into(), key: "POST /orders/{id}".into(), parameters };
+        let caller = Some(([127, 0, 0, 1], 40_000).into());
+        let encoded = encode(&parts, &routed, &Bytes::from_static(body), "the-id", caller);
+        serde_json::from_slice(&encoded.expect("an event")).expect("JSON")
+    }
+
+    #[test]
+    fn a_request_reads_as_that_of_api_gateway() {
+        let request = Request::post("/http/orders/a%2Fb?x=1&y=%C3%A4+b&x=2&z")
+            .header("Host", "localhost:7600")
+            .header("User-Agent", "curl/8")
+            .header("X-Several", "1")
+            .header("x-several", "2")
+            .header("Cookie", "a=b; c=d")
+            .header("Cookie", "e=f")
+            .header("Connection", "close")
+            .header("Content-Type", "application/json; charset=utf-8")
+            .body(&b"{\"n\":1}"[..])
+            .expect("a request");
+        let mut event = event(request);
+        let context = event["requestContext"].take();
+        assert_eq!(
+            event,
+            json!({
+                "version": "2.0",
+                "routeKey": "POST /orders/{id}",
+                "rawPath": "/orders/a%2Fb",
+                "rawQueryString": "x=1&y=%C3%A4+b&x=2&z",
+                "cookies": ["a=b", "c=d", "e=f"],
+                "headers": {
+                    "host": "localhost:7600",
+                    "user-agent": "curl/8",
+                    "x-several": "1,2",
+                    "content-type": "application/json; charset=utf-8",
+                },
+                "queryStringParameters": { "x": "1,2", "y": "ä b", "z": "" },
+                "pathParameters": { "id": "a/b" },
+                "requestContext": null,
+                "body": "{\"n\":1}",
+                "isBase64Encoded": false,
+            })
+        );
+        assert_eq!(
+            context["http"],
+            json!({ "method": "POST", "path": "/orders/a%2Fb", "protocol": "HTTP/1.1", "sourceIp": "127.0.0.1", "userAgent": "curl/8" })
+        );
+        assert_eq!((&context["stage"], &context["requestId"]), (&json!("$default"), &json!("the-id")));
+        assert_eq!(
+            (&context["domainName"], &context["domainPrefix"]),
+            (&json!("localhost:7600"), &json!("localhost"))
+        );
+        assert!(context["timeEpoch"].as_u64().is_some_and(|ms| ms > 1_600_000_000_000), "{context}");
+    }
+
+    #[test]
+    fn what_is_not_there_is_left_out() {
+        let event = event(Request::get("/http/").body(&b""[..]).expect("a request"));
+        for absent in ["cookies", "queryStringParameters", "body"] {
+            assert!(event.get(absent).is_none(), "{absent}: {event}");
+        }
+        assert_eq!((&event["rawPath"], &event["rawQueryString"]), (&json!("/"), &json!("")));
+    }
+
+    #[test]
+    fn a_body_that_is_no_text_travels_in_base64() {
+        for (kind, encoding, body, expected, is_base64) in [
+            (Some("text/plain"), None, &b"text"[..], "text", false),
+            (None, None, b"text", "text", false),
+            (Some("application/problem+json"), None, b"{}", "{}", false),
+            (Some("TEXT/HTML"), None, b"<p>", "<p>", false),
+            (Some("text/plain"), None, b"\xff", "/w==", true),
+            (Some("text/plain"), Some("gzip"), b"text", "dGV4dA==", true),
+            (Some("application/octet-stream"), None, b"text", "dGV4dA==", true),
+            (Some("application/x-www-form-urlencoded"), None, b"a=b", "YT1i", true),
+        ] {
+            let mut request = Request::post("/http/");
+            for (name, value) in [("content-type", kind), ("content-encoding", encoding)] {
+                if let Some(value) = value {
+                    request = request.header(name, value);
+                }
+            }
+            let event = event(request.body(body).expect("a request"));
+            assert_eq!(
+                (&event["body"], &event["isBase64Encoded"]),
+                (&json!(expected), &json!(is_base64)),
+                "{kind:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_instant_is_written_as_web_servers_log_it() {
+        assert_eq!(common_log_time(1_584_039_838_390), "12/Mar/2020:19:03:58 +0000");
+    }
+}

@@ -1,0 +1,94 @@
+//! The real service of functions, over functions that run in place: what a process would add is tested with processes.
+
+use std::{
+    collections::BTreeMap,
+    fmt, io,
+    sync::{Arc, Mutex},
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use in_process::{Functions, SystemClock, SystemEntropy};
+use ports::runtime::{Function, FunctionError, Invocation, Line, Ran, Refused, Runtime};
+
+use crate::engine::Engine;
+
+/// What came of a call: a result, or how the function failed; or why it was not run.
+pub(crate) type Came = Result<Result<Bytes, Bytes>, Refused>;
+/// What a function is here: it is given its handler's name and its event.
+pub(crate) type Code = Box<dyn Fn(&str, Bytes) -> BoxFuture<'static, Came> + Send + Sync>;
+
+/// Runs functions in place. An archive is a manifest and nothing else.
+struct InPlace {
+    archives: Mutex<BTreeMap<String, Bytes>>,
+    code: Code,
+}
+
+impl fmt::Debug for InPlace {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("InPlace")
+    }
+}
+
+#[async_trait]
+impl Runtime for InPlace {
+    async fn install(&self, name: &str, content: Bytes) -> ports::Result<()> {
+        self.archives.lock().expect("nobody panics holding it").insert(name.to_owned(), content);
+        Ok(())
+    }
+
+    async fn file(&self, archive: &str, _: &str, _: usize) -> ports::Result<Option<Bytes>> {
+        Ok(self.archives.lock().expect("nobody panics holding it").get(archive).cloned())
+    }
+
+    async fn keep_archives(&self, kept: &[String]) -> ports::Result<()> {
+        self.archives.lock().expect("nobody panics holding it").retain(|name, _| kept.contains(name));
+        Ok(())
+    }
+
+    async fn run(&self, function: &Arc<Function>, invocation: Invocation) -> Result<Ran, Refused> {
+        let is_there =
+            self.archives.lock().expect("nobody panics holding it").contains_key(&function.archive);
+        if !is_there {
+            return Err(Refused::Unavailable("its code is gone".to_owned()));
+        }
+        let result = (self.code)(&function.handler, invocation.payload).await?;
+        Ok(Ran { result: result.map_err(|payload| FunctionError { payload }), log_tail: Bytes::new() })
+    }
+
+    fn retire(&self, _: &str) {}
+
+    async fn lines(&self, _: &str, _: u64, _: usize) -> io::Result<Vec<Line>> {
+        Ok(Vec::new())
+    }
+
+    async fn more_lines(&self) {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// The service on the store of `engine`, with nothing deployed.
+pub(crate) async fn service(engine: &Engine, code: Code) -> functions::Service {
+    let provider = engine.provider();
+    let service = functions::Service::new(functions::Parts {
+        key_value: provider.key_value(),
+        objects: provider.objects(),
+        queue: provider.queue(),
+        queue_name: transactions::effects::queue_name,
+        functions: Arc::new(Functions::new(provider.queue())),
+        runtime: Arc::new(InPlace { archives: Mutex::default(), code }),
+        clock: Arc::new(SystemClock::new()),
+        entropy: Arc::new(SystemEntropy::default()),
+    });
+    service.start().await.expect("nothing is deployed yet");
+    service
+}
+
+/// A manifest of functions, each with its handler and its triggers.
+pub(crate) fn manifest(functions: &[(&str, &str, &str)]) -> Bytes {
+    let tables = functions.iter().map(|(name, handler, triggers)| {
+        format!("[functions.{name}]\nruntime = \"executable\"\ncode = \"code\"\nhandler = \"{handler}\"\ntriggers = [{triggers}]\n")
+    });
+    Bytes::from(tables.collect::<Vec<_>>().concat())
+}

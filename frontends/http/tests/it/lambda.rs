@@ -1,0 +1,64 @@
+//! What Lambda's API says of functions, and how the rest of it is refused.
+
+use futures_util::FutureExt as _;
+use serde_json::json;
+
+use crate::{
+    code, document,
+    engine::Engine,
+    functions::{manifest, service},
+};
+
+#[tokio::test]
+async fn functions_are_listed_page_by_page() {
+    let engine = Engine::open().await;
+    let service = service(&engine, Box::new(|_, event| std::future::ready(Ok(Ok(event))).boxed())).await;
+    let names: Vec<_> = (0..60).map(|number| format!("f{number:02}")).collect();
+    let functions: Vec<_> = names.iter().map(|name| (&**name, "echo", "")).collect();
+    service.deploy("many", manifest(&functions)).await.expect("they are deployed");
+    let server = engine.serve_functions("127.0.0.1:0", None, service).await;
+    for (query, first, count, next) in [
+        ("", 0, 50, json!("f49")),
+        ("?Marker=f49", 50, 10, json!(null)),
+        ("?MaxItems=1000", 0, 50, json!("f49")),
+        ("?MaxItems=3&Marker=f01&FunctionVersion=ALL", 2, 3, json!("f04")),
+        ("?MaxItems=60&Marker=f09", 10, 50, json!(null)),
+        ("?Marker=z", 60, 0, json!(null)),
+    ] {
+        for path in ["/2015-03-31/functions", "/2015-03-31/functions/"] {
+            let page = document(&server.get(&format!("{path}{query}")).await);
+            let listed: Vec<_> = page["Functions"]
+                .as_array()
+                .expect("a list")
+                .iter()
+                .map(|one| &one["FunctionName"])
+                .collect();
+            assert_eq!(listed, names[first..first + count].iter().collect::<Vec<_>>(), "{query}");
+            assert_eq!(page["NextMarker"], next, "{query}");
+        }
+    }
+    for wrong in ["?MaxItems=0", "?MaxItems=-1", "?MaxItems=x"] {
+        let refused = server.get(&format!("/2015-03-31/functions{wrong}")).await;
+        assert_eq!(code(&refused), 400, "{wrong}");
+        assert!(refused.contains("x-amzn-errortype: InvalidParameterValueException\r\n"), "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_offered_of_lambdas_api_is_refused_in_its_words() {
+    let engine = Engine::open().await;
+    let server = engine.serve().await;
+    for (method, path) in [
+        ("POST", "/2015-03-31/functions"),
+        ("DELETE", "/2015-03-31/functions/f"),
+        ("PUT", "/2015-03-31/functions/f/code"),
+        ("GET", "/2015-03-31/functions/f/invocations"),
+        ("GET", "/2021-10-31/functions/f/url"),
+    ] {
+        let refused = server.send(method, path, "", "").await;
+        assert_eq!(code(&refused), 501, "{refused}");
+        assert!(refused.contains("x-amzn-errortype: NotImplementedException\r\n"), "{refused}");
+        assert!(refused.contains("x-amzn-requestid: "), "{refused}");
+        assert!(document(&refused)["Message"].as_str().expect("text").contains("ListFunctions"), "{refused}");
+    }
+}

@@ -1,0 +1,184 @@
+//! What is deployed, as whoever calls finds it: functions, workflows and routes.
+//!
+//! Known in memory as a whole, so that an invocation asks no store.
+//!
+//! Invariant: what an application has changes as a whole, under one lock. Nobody finds a route of one deployment and no
+//! function for it in the next.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use parking_lot::RwLock;
+use ports::runtime::Function;
+use serde::Serialize;
+
+use crate::{
+    manifest::{Manifest, Table, workflow::Workflow},
+    routes::{self, Found},
+    service::{Error, Result},
+};
+
+/// What is deployed.
+#[derive(Debug, Default)]
+pub(crate) struct Catalogue {
+    state: RwLock<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    functions: BTreeMap<String, Arc<Known>>,
+    workflows: BTreeMap<String, KnownWorkflow>,
+    routes: routes::Table,
+}
+
+/// A function that is deployed.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(crate) function: Arc<Function>,
+    pub(crate) application: String,
+    pub(crate) table: Table,
+}
+
+/// A workflow that is deployed.
+#[derive(Debug)]
+struct KnownWorkflow {
+    workflow: Arc<Workflow>,
+    application: String,
+}
+
+/// A deployed function, for lists.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Summary {
+    /// Its name.
+    pub name: String,
+    /// The application it is of.
+    pub application: String,
+    /// Changes with every deployment of it.
+    pub revision: String,
+    /// What runs it, as its manifest says.
+    pub runtime: &'static str,
+    /// Its handler.
+    pub handler: String,
+    /// What an instance may use, in MB.
+    pub memory_mb: u64,
+    /// What an invocation may take, in seconds.
+    pub timeout_s: u64,
+    /// Instances at a time.
+    pub concurrency: usize,
+}
+
+impl Catalogue {
+    /// Makes what `manifest` says all that `application` has; none: it has nothing.
+    /// The code is in `archive`; `revision` is that of each function.
+    pub(crate) fn replace(
+        &self,
+        application: &str,
+        manifest: Option<&Manifest>,
+        archive: &str,
+        revision: &str,
+    ) {
+        let functions = manifest.map(|manifest| &manifest.functions).into_iter().flatten();
+        let functions: Vec<_> = functions
+            .map(|(name, table)| {
+                let function = table.function(name, archive, revision);
+                let known = Known { function, application: application.to_owned(), table: table.clone() };
+                (name.clone(), Arc::new(known))
+            })
+            .collect();
+        let workflows = manifest.map(|manifest| &manifest.workflows).into_iter().flatten();
+        let workflows: Vec<_> = workflows
+            .map(|(name, workflow)| {
+                let workflow = Arc::new(workflow.clone());
+                (name.clone(), KnownWorkflow { workflow, application: application.to_owned() })
+            })
+            .collect();
+        let routes = manifest.map(|manifest| manifest.routes().expect("a manifest's routes are checked"));
+        let mut state = self.state.write();
+        state.functions.retain(|_, known| known.application != application);
+        state.functions.extend(functions);
+        state.workflows.retain(|_, known| known.application != application);
+        state.workflows.extend(workflows);
+        state.routes.replace(application, routes.unwrap_or_default());
+    }
+
+    /// Whether `application` may have what `manifest` says: a function, a workflow and a route are of one application, and
+    /// whoever is told of failures is there.
+    pub(crate) fn check(&self, application: &str, manifest: &Manifest) -> Result<()> {
+        let state = self.state.read();
+        for name in manifest.workflows.keys() {
+            let other = state.workflows.get(name).filter(|known| known.application != application);
+            if let Some(KnownWorkflow { application: owner, .. }) = other {
+                return Err(Error::Conflict(format!(
+                    "the workflow {name:?} is of the application {owner:?}"
+                )));
+            }
+        }
+        for (name, table) in &manifest.functions {
+            let other = state.functions.get(name).filter(|known| known.application != application);
+            if let Some(owner) = other.map(|known| &known.application) {
+                return Err(Error::Conflict(format!(
+                    "the function {name:?} is of the application {owner:?}"
+                )));
+            }
+            let is_there = |told: &String| {
+                manifest.functions.contains_key(told)
+                    || state.functions.get(told).is_some_and(|known| known.application != application)
+            };
+            if let Some(told) = table.on_failure.as_ref().filter(|told| !is_there(told)) {
+                return Err(Error::Invalid(format!(
+                    "functions.{name}: on_failure = {told:?} is no function"
+                )));
+            }
+        }
+        let routes = manifest.routes().map_err(Error::Invalid)?;
+        match state.routes.claimed(application, &routes) {
+            None => Ok(()),
+            Some((route, owner, theirs)) => {
+                let (own, their) = (route.function(), theirs.function());
+                Err(Error::Conflict(format!(
+                    "functions.{own}: the route {route} is {theirs} of the function {their:?} of the application {owner:?}"
+                )))
+            }
+        }
+    }
+
+    /// A function.
+    pub(crate) fn function(&self, name: &str) -> Option<Arc<Known>> {
+        self.state.read().functions.get(name).cloned()
+    }
+
+    /// All functions, by name.
+    pub(crate) fn functions(&self) -> Vec<Arc<Known>> {
+        self.state.read().functions.values().cloned().collect()
+    }
+
+    /// A workflow.
+    pub(crate) fn workflow(&self, name: &str) -> Option<Arc<Workflow>> {
+        self.state.read().workflows.get(name).map(|known| Arc::clone(&known.workflow))
+    }
+
+    /// All workflows, by name.
+    pub(crate) fn workflows(&self) -> BTreeMap<String, Arc<Workflow>> {
+        let state = self.state.read();
+        state.workflows.iter().map(|(name, known)| (name.clone(), Arc::clone(&known.workflow))).collect()
+    }
+
+    /// What there is for a request over HTTP.
+    pub(crate) fn route(&self, method: &str, path: &[String]) -> Found {
+        self.state.read().routes.find(method, path)
+    }
+}
+
+impl Known {
+    pub(crate) fn summary(&self) -> Summary {
+        Summary {
+            name: self.function.name.clone(),
+            application: self.application.clone(),
+            revision: self.function.revision.clone(),
+            runtime: self.table.runtime.name(),
+            handler: self.function.handler.clone(),
+            memory_mb: self.table.memory_mb,
+            timeout_s: self.table.timeout_s,
+            concurrency: self.table.concurrency,
+        }
+    }
+}

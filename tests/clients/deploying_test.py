@@ -1,0 +1,120 @@
+"""What stays at work beside a server: deploying whatever changes, following what is printed; and what Lambda's API says of functions."""
+
+import os
+import subprocess
+import threading
+
+import botocore.exceptions
+import pytest
+
+import application
+import waiting
+
+
+@pytest.fixture
+def stays(apps):
+    """Starts the program as a client that stays: `stays(arguments...)`; its lines so far."""
+    running = []
+
+    def start(*arguments):
+        environment = {**os.environ, "LANDFAST_URL": f"http://{apps.address}"}
+        process = subprocess.Popen(
+            [apps.server.program, *arguments], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        lines = []
+        reader = threading.Thread(target=lambda: lines.extend(map(str.rstrip, iter(process.stdout.readline, ""))), daemon=True)
+        reader.start()
+        running.append((process, reader))
+        return lines
+
+    yield start
+    for process, reader in running:
+        process.terminate()
+        process.wait(waiting.WAIT_SECONDS)
+        reader.join(waiting.WAIT_SECONDS)
+        process.stdout.close()
+
+
+def a_watched_application_is_deployed_again_when_something_of_it_changes(apps, stays):
+    """U4: the next invocation runs the new code."""
+    says = "def handler(event, context):\n    return {}\n".format
+    apps.function("says", says(1))
+    said = stays("functions", "deploy", str(apps.write()), "--watch")
+    waiting.until(lambda: said and said[0].startswith("deployed shop "), "the first deployment")
+    assert apps.call("says") == 1
+    apps.file("says.py", says(2))
+    waiting.until(lambda: apps.call("says") == 2, "a changed file to be deployed")
+    apps.file("number.txt", "3\n")
+    apps.file("says.py", "def handler(event, context):\n    return int(open('number.txt').read())\n")
+    waiting.until(lambda: apps.call("says") == 3, "a new file to be deployed")
+
+    apps.function("more", "def handler(event, context):\n    return 4\n", on_failure="nobody")
+    apps.write()
+    waiting.until(lambda: "on_failure = \\\"nobody\\\" is no function" in said[-1], "what is wrong to be said")
+    assert said[-1].startswith("not deployed: ") and apps.call("says") == 3, "what is deployed stays"
+    del apps.tables["more"]["on_failure"]
+    apps.write()
+    waiting.until(lambda: said[-1].endswith(": more, says"), "the manifest to be deployed again")
+    assert apps.call("more") == 4 and apps.call("says") == 3
+
+
+def what_a_function_prints_is_followed(apps, stays):
+    """U5: each line once, in order, also those of a new instance."""
+    apps.function("counts", """
+        def handler(event, context):
+            print("printed", event["n"])
+            return event["n"]
+    """)
+    apps.deploy()
+    apps.call("counts", {"n": 0})
+    seen = stays("functions", "logs", "counts", "--follow")
+    printed = lambda: [line.split("printed ")[1] for line in seen if "printed " in line]
+    waiting.until(lambda: printed() == ["0"], "what was printed before")
+    for n in range(1, 4):
+        apps.call("counts", {"n": n})
+        waiting.until(lambda: printed() == [str(m) for m in range(n + 1)], "what is printed now")
+    apps.deploy()
+    apps.call("counts", {"n": 4})
+    waiting.until(lambda: printed() == ["0", "1", "2", "3", "4"], "what the next deployment prints")
+
+
+def lambdas_api_lists_and_describes_functions_and_refuses_the_rest_by_name(apps):
+    for number in range(3):
+        apps.function(f"f{number}", "def handler(event, context):\n    return 1\n", memory_mb=256, timeout_s=7, concurrency=3)
+    apps.file("bootstrap", "#!/bin/sh\n", 0o755)
+    apps.function("own", runtime="executable", handler="bootstrap")
+    apps.deploy()
+    client = apps.client()
+    listed = client.list_functions()
+    assert [function["FunctionName"] for function in listed["Functions"]] == ["f0", "f1", "f2", "own"]
+    assert "NextMarker" not in listed and listed["ResponseMetadata"]["RequestId"]
+    pages = client.get_paginator("list_functions").paginate(PaginationConfig={"PageSize": 3})
+    assert [[function["FunctionName"] for function in page["Functions"]] for page in pages] == [["f0", "f1", "f2"], ["own"]]
+
+    one = client.get_function(FunctionName="f1")
+    assert one["Concurrency"] == {"ReservedConcurrentExecutions": 3}
+    said = one["Configuration"]
+    assert said["FunctionArn"] == "arn:aws:lambda:us-east-1:000000000000:function:f1" and said["Runtime"] == "python3"
+    assert (said["Handler"], said["MemorySize"], said["Timeout"]) == ("f1.handler", 256, 7)
+    assert (said["State"], said["LastUpdateStatus"], said["Version"]) == ("Active", "Successful", "$LATEST")
+    by_arn = client.get_function_configuration(FunctionName=said["FunctionArn"], Qualifier="$LATEST")
+    assert by_arn["RevisionId"] == said["RevisionId"]
+    assert client.get_function_configuration(FunctionName="own")["Runtime"] == "provided"
+    client.get_waiter("function_active_v2").wait(FunctionName="f1")
+
+    refused = [
+        (lambda: client.get_function(FunctionName="nobody"), (404, "ResourceNotFoundException")),
+        (lambda: client.get_function(FunctionName="f1", Qualifier="7"), (404, "ResourceNotFoundException")),
+        (lambda: client.delete_function(FunctionName="f1"), (501, "NotImplementedException")),
+        (lambda: client.update_function_code(FunctionName="f1", ZipFile=b"zip"), (501, "NotImplementedException")),
+        (lambda: client.create_function(FunctionName="f9", Role="arn:aws:iam::000000000000:role/r", Code={"ZipFile": b"zip"}),
+         (501, "NotImplementedException")),
+        (lambda: client.list_aliases(FunctionName="f1"), (501, "NotImplementedException")),
+        (lambda: client.list_layers(), (501, "NotImplementedException")),
+        (lambda: client.get_function_url_config(FunctionName="f1"), (501, "NotImplementedException")),
+    ]
+    for call, expected in refused:
+        with pytest.raises(botocore.exceptions.ClientError) as failure:
+            call()
+        assert application.code_of(failure) == expected
+    assert apps.call("f1") == 1

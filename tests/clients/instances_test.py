@@ -1,0 +1,76 @@
+"""Who gets an instance, who waits for one, and which go when memory is short."""
+
+import json
+import pathlib
+import re
+
+import pytest
+
+import application
+import waiting
+
+LARGE_MB = 65_536
+
+
+def an_event_that_waits_for_a_free_instance_has_not_been_tried(apps):
+    """A8: it waits with its queue, not with instances of a deployment that is replaced; its one attempt is still to come."""
+    apps.function("one_by_one", """
+        import time
+        def handler(event, context):
+            print("began", event["n"], flush=True)
+            time.sleep(event["sleep"])
+            return event["n"]
+    """, concurrency=1, retries=0, on_failure="told")
+    apps.function("told", """
+        def handler(event, context):
+            print("told of", event["requestPayload"]["n"], flush=True)
+    """)
+    apps.function("other", "def handler(event, context):\n    print('ran', flush=True)\n")
+    apps.deploy()
+
+    def send(name, **event):
+        apps.client().invoke(FunctionName=name, InvocationType="Event", Payload=json.dumps(event))
+
+    send("one_by_one", n=0, sleep=5)
+    waiting.until(lambda: "began 0" in apps.lines("one_by_one"), "the first event to be at work")
+    for n in (1, 2):
+        send("one_by_one", n=n, sleep=0)
+    send("other")
+    waiting.until(lambda: "ran" in apps.lines("other"), "an event that was sent later to have been run")
+    apps.deploy()
+    assert apps.call("one_by_one", {"n": 3, "sleep": 0}) == 3, "the new deployment has an instance of its own"
+    began = lambda: [line for line in apps.lines("one_by_one") if line.startswith("began")]
+    waiting.until(lambda: {"began 1", "began 2"} <= set(began()), "those that waited to be run")
+    assert sorted(began()) == ["began 0", "began 1", "began 2", "began 3"], "each once"
+    assert not [line for line in apps.lines("told") if line.startswith("told")]
+
+
+def calls_find_an_instance_beside_events_that_come_and_go(apps):
+    """A place that is kept for an event that is not there refuses no call."""
+    apps.function("works", "def handler(event, context):\n    return event['n']\n", concurrency=2)
+    apps.deploy()
+    client = apps.client()
+    for n in range(50):
+        client.invoke(FunctionName="works", InvocationType="Event", Payload=json.dumps({"n": n}))
+        assert json.loads(client.invoke(FunctionName="works", Payload=json.dumps({"n": n}))["Payload"].read()) == n
+
+
+def idle_instances_give_way_where_memory_is_short(apps):
+    """A function that needs more than the machine has left ends what is idle, whosever it is, before it starts."""
+    available_kib = int(re.search(r"MemAvailable:\s+(\d+)", pathlib.Path("/proc/meminfo").read_text()).group(1))
+    if available_kib >= LARGE_MB * 1024:
+        pytest.skip("this machine has more memory than a function may ask for")
+    code = "import os\ndef handler(event, context):\n    return 'large' if event.get('large') else event\n"
+    for name in ("first", "second"):
+        apps.function(name, code)
+    apps.function("large", code, memory_mb=LARGE_MB)
+    apps.deploy()
+    instances = lambda: application.processes("first.handler") + application.processes("second.handler")
+    assert apps.call("first", {"n": 1}) == {"n": 1} and apps.call("second", {"n": 2}) == {"n": 2}
+    before = instances()
+    assert before
+    assert apps.call("first", {"n": 3}) == {"n": 3}
+    assert instances() == before, "they are kept while there is room"
+    assert apps.call("large", {"large": True}) == "large"
+    waiting.until(lambda: not instances(), "what was idle to be gone")
+    assert apps.call("first", {"n": 4}) == {"n": 4}, "it starts again"
