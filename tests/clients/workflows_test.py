@@ -217,6 +217,57 @@ def what_makes_no_sense_is_refused_by_name(apps):
     assert answer.returncode != 0 and "is no function of the application" in answer.stderr
 
 
+SCANS = """
+    import landfast
+    def handler(event, context):
+        state = landfast.state()
+        state.put("k/2", b"written")
+        state.delete("k/3")
+        state.put("k/5", b"written")
+        seen, page = [], state.scan("k/", limit=2)
+        while True:
+            seen += [[key.decode(), value.decode()] for key, value in page.items]
+            if page.next is None:
+                return seen
+            page = state.scan("k/", after=page.next, limit=2)
+"""
+SEEN = [["k/1", "counts"], ["k/2", "written"], ["k/4", "counts"], ["k/5", "written"]]
+
+
+def a_step_scans_what_counts_and_what_it_has_written(apps):
+    """W2, T18: in pages, one over the other; so does an atomic run, and a step within a step."""
+    apps.function("scans", SCANS, retries=0)
+    apps.function("within", """
+        import landfast
+        import scans
+        @landfast.step
+        def inner():
+            landfast.state().put("k/6", b"inner")
+            return scans.handler(None, None)
+        def handler(event, context):
+            seen = inner()
+            return seen, [key.decode() for key, _ in landfast.state().scan("k/").items]
+    """, retries=0)
+    apps.workflow("near", 'steps = ["scans"]')
+    apps.workflow("whole", 'steps = ["scans"]\natomic = true')
+    apps.workflow("coded", 'function = "within"')
+    apps.deploy()
+    for name in ("near", "whole", "coded"):
+        for key in ("1", "2", "3", "4"):
+            assert apps.ask("PUT", f"/v1/state/k%2F{key}", b"counts").status == 204
+        for key in ("5", "6"):
+            assert apps.ask("DELETE", f"/v1/state/k%2F{key}").status == 204
+        answer = apps.run(name)[1]
+        assert answer["status"] == "succeeded", answer
+        if name == "coded":
+            assert answer["output"] == [SEEN + [["k/6", "inner"]], ["k/1", "k/2", "k/4", "k/5", "k/6"]]
+        else:
+            assert answer["output"] == SEEN
+        listed = apps.ask("GET", f"/v1/workflows/{name}/state?prefix=k%2F").document
+        assert listed == apps.ask("GET", "/v1/state?prefix=k%2F").document
+        assert [found["key"] for found in listed["keys"]][:4] == [f"k%2F{number}" for number in (1, 2, 4, 5)]
+
+
 @pytest.fixture
 def far(tmp_path):
     """A far store."""
@@ -278,3 +329,26 @@ def another_near_store_takes_over_what_is_far(apps, far):
     assert found == "3"
     assert apps.ask("GET", "/v1/workflows/chain/runs/a").document["status"] == "succeeded"
     assert apps.run("chain", {"n": 4})[1]["output"]["seen"] == "4"
+
+
+def a_step_scans_what_is_far(apps, far):
+    """W2, T18."""
+    apps.function("scans", SCANS, retries=0)
+    apps.function("fills", """
+        import landfast
+        def handler(event, context):
+            for number in (1, 2, 3, 4):
+                landfast.state().put(f"k/{number}", b"counts")
+            landfast.state().put("another", b"")
+    """, retries=0)
+    apps.workflow("fill", f'steps = ["fills"]\nfar = "{far.url}"')
+    apps.workflow("scan", f'steps = ["scans"]\nfar = "{far.url}"')
+    apps.deploy()
+    assert apps.run("fill")[1]["status"] == "succeeded"
+    assert apps.run("scan")[1]["output"] == SEEN
+    found, after = [], ""
+    while after is not None:
+        page = apps.ask("GET", f"/v1/workflows/scan/state?limit=2&after={after}").document
+        found, after = found + [entry["key"] for entry in page["keys"]], page.get("next")
+    assert found == ["another"] + [f"k%2F{number}" for number in (1, 2, 4, 5)]
+    assert apps.ask("GET", "/v1/state").document == {"keys": []}

@@ -47,7 +47,7 @@ from ._problems import (
     Unavailable,
     UnexpectedAnswer,
 )
-from ._state import State
+from ._state import Page, State
 from ._transact import RUNS_MAX
 from ._transaction import Transaction
 
@@ -79,6 +79,7 @@ __all__ = [
     "NoSuchWorkflow",
     "NoValidVersion",
     "OutcomeUnknown",
+    "Page",
     "Refused",
     "Run",
     "SeveralSequencers",
@@ -144,7 +145,7 @@ def transactional(function: Optional[Callable[..., Any]] = None, **options: Any)
 
 
 def state() -> State:
-    """Plain state: one key at a time, outside any transaction."""
+    """Plain state: one key at a time, or a page of them, outside any transaction."""
     return default().state()
 
 

@@ -69,6 +69,11 @@ class BlockingState:
     async def get(self, key: Union[str, bytes]) -> Optional[bytes]:
         return self._state.get(key)
 
+    async def scan(
+        self, prefix: Union[str, bytes] = b"", *, after: Union[str, bytes, None] = None, limit: int = 100
+    ) -> landfast.Page:
+        return self._state.scan(prefix, after=after, limit=limit)
+
     async def put(self, key: Union[str, bytes], value: bytes) -> None:
         self._state.put(key, value)
 
@@ -88,6 +93,7 @@ class BlockingClient:
 
     def state(self) -> BlockingState:
         return BlockingState(self._client.state())
+
 
 
 Transaction = Union[BlockingTransaction, aio.Transaction]

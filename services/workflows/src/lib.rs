@@ -33,6 +33,7 @@ mod graph;
 mod homes;
 mod inside;
 mod layout;
+mod listing;
 mod options;
 mod overlay;
 mod records;

@@ -11,6 +11,7 @@ mod gate;
 mod house;
 mod leaving;
 mod limits;
+mod listing;
 mod packing;
 mod restarts;
 mod room;
