@@ -352,3 +352,48 @@ def a_step_scans_what_is_far(apps, far):
         found, after = found + [entry["key"] for entry in page["keys"]], page.get("next")
     assert found == ["another"] + [f"k%2F{number}" for number in (1, 2, 4, 5)]
     assert apps.ask("GET", "/v1/state").document == {"keys": []}
+
+
+def code_of_coroutines_calls_each_step_once(apps):
+    """W2, W3: the code runs again in an event loop of its own, and finds what counts; and each step has what a blocking one has."""
+    apps.function("double", """
+        def handler(event, context):
+            return 2 * event
+    """)
+    apps.function("order", """
+        import asyncio
+        from landfast import aio
+        runs = []
+        @aio.step
+        async def charge(amount):
+            state = aio.state()
+            total = int(await state.get("charged") or b"0") + amount
+            await state.put("charged", str(total).encode())
+            return {"total": total, "keys": [key.decode() for key, _ in (await state.scan("charg")).items]}
+        @aio.step(name="pay out")
+        async def pay():
+            await aio.state().put("paid", b"yes")
+            await aio.externalize()
+            doubled = await aio.invoke("double", 21)
+            return [doubled, await charge(1)]
+        @aio.workflow
+        async def handler(event, context):
+            runs.append(1)
+            first = await charge(event["amount"])
+            shipped = await aio.call("double", 4)
+            refused = await asyncio.gather(pay(), charge(100), return_exceptions=True)
+            if len(runs) < 3:
+                raise RuntimeError("the code dies here")
+            return {"runs": len(runs), "first": first, "shipped": shipped, "paid": refused[0], "refused": str(type(refused[1]))}
+    """, retries=4)
+    apps.workflow("order", 'function = "order"')
+    apps.deploy()
+    answer = apps.run("order", {"amount": 5}, "?wait=30&id=o")[1]
+    charged = {"total": 5, "keys": ["charged"]}
+    assert answer["output"] == {
+        "runs": 3, "first": charged, "shipped": 8, "paid": [42, {**charged, "total": 6}], "refused": "<class 'RuntimeError'>",
+    }, answer
+    assert (apps.value("charged"), apps.value("paid")) == ("6", "yes")
+    steps = apps.ask("GET", "/v1/workflows/order/runs/o/steps").document["steps"]
+    assert [step["path"] for step in steps] == ["0/0", "0/1", "0/2/0", "0/2", "0"], steps
+    assert [step["function"] for step in steps][:4] == ["charge", "double", "charge", "pay out"]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import os
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Sequence, Type, TypeVar, Union, overload
 
@@ -19,8 +18,8 @@ from ._nodes import Route, nodes_from
 from ._problems import AlreadyCommitted, Error
 from ._repeat import Limits
 from ._state import State, StateCalls
-from ._workflow import Workflow, WorkflowCalls, run_step
-from ._transact import RUNS_MAX, Runs, id_of_call
+from ._workflow import OneByOne, Workflow, WorkflowCalls, run_step
+from ._transact import RUNS_MAX, Runs, id_of_call, refuse_unfinished
 from ._transaction import Transaction
 
 if TYPE_CHECKING:
@@ -41,6 +40,7 @@ class Settings:
     limits: Limits
     after: After
     headers: Mapping[str, str]
+    one_by_one: OneByOne = field(default_factory=OneByOne)
 
     @classmethod
     def of(cls, urls: Urls, token: Optional[str], timeout: float) -> Settings:
@@ -59,7 +59,7 @@ class Settings:
         return StateCalls(self.route, self.limits, self.after)
 
     def workflow_calls(self) -> WorkflowCalls:
-        return WorkflowCalls(self.route, self.limits)
+        return WorkflowCalls(self.route, self.limits, self.one_by_one)
 
 
 class Client:
@@ -98,8 +98,7 @@ class Client:
         while True:
             try:
                 with transaction:
-                    result = body(transaction)
-                    _refuse_unfinished(result)
+                    result = refuse_unfinished(body(transaction), "the body of a transaction")
                 return result
             except AlreadyCommitted as error:
                 if not runs.is_skipped(error):
@@ -131,7 +130,7 @@ class Client:
         return transactional_with(lambda: self, function, **options)
 
     def state(self) -> State:
-        """Plain state: one key at a time, outside any transaction."""
+        """Plain state: one key at a time, or a page of them, outside any transaction."""
         return State(self._settings.state_calls(), self._connections)
 
     def runs(self, workflow: str) -> Workflow:
@@ -176,14 +175,6 @@ class Client:
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
         self.close()
-
-
-def _refuse_unfinished(result: Any) -> None:
-    """What a coroutine function or a generator returns has not even begun: committing would commit nothing."""
-    if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
-        if inspect.iscoroutine(result):
-            result.close()
-        raise TypeError("the body of a transaction is a plain function here; landfast.aio takes coroutine functions")
 
 
 def transactional_with(

@@ -2,7 +2,7 @@
 
 import asyncio
 from types import TracebackType
-from typing import Any, Awaitable, Callable, Coroutine, Optional, Sequence, Type, TypeVar, Union
+from typing import Any, Awaitable, Callable, Coroutine, List, Optional, Sequence, Tuple, Type, TypeVar, Union
 
 import pytest
 
@@ -81,6 +81,25 @@ class BlockingState:
         self._state.delete(key)
 
 
+class BlockingWorkflow:
+    def __init__(self, workflow: landfast.Workflow) -> None:
+        self._workflow = workflow
+
+    async def run(self, input: Any = None, *, id: Optional[str] = None, wait: float = 0) -> landfast.Run:
+        return self._workflow.run(input, id=id, wait=wait)
+
+    async def get(self, run: str, *, wait: float = 0) -> landfast.Run:
+        return self._workflow.get(run, wait=wait)
+
+    async def list(
+        self, *, status: Optional[str] = None, after: Optional[str] = None
+    ) -> Tuple[List[landfast.Run], Optional[str]]:
+        return self._workflow.list(status=status, after=after)
+
+    async def cancel(self, run: str) -> landfast.Run:
+        return self._workflow.cancel(run)
+
+
 class BlockingClient:
     def __init__(self, client: landfast.Client) -> None:
         self._client = client
@@ -94,6 +113,23 @@ class BlockingClient:
     def state(self) -> BlockingState:
         return BlockingState(self._client.state())
 
+    def runs(self, workflow: str) -> BlockingWorkflow:
+        return BlockingWorkflow(self._client.runs(workflow))
+
+    async def externalize(self) -> None:
+        self._client.externalize()
+
+    async def invoke(self, function: str, payload: Any = None) -> Any:
+        return self._client.invoke(function, payload)
+
+    async def call(self, function: str, input: Any = None) -> Any:
+        return self._client.call(function, input)
+
+    async def send(self, queue: str, body: bytes, *, group: Optional[str] = None) -> None:
+        self._client.send(queue, body, group=group)
+
+    async def run_step(self, name: str, body: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return self._client.run_step(name, lambda: at_once(body()))
 
 
 Transaction = Union[BlockingTransaction, aio.Transaction]

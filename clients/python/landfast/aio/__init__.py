@@ -5,17 +5,28 @@
     async with aio.transaction() as t:
         await t.put("greeting", b"hello")
 
-Errors and `request` are those of `landfast`.
+Errors and `request` are those of `landfast`. A function's handler that awaits is made one by `aio.workflow`, whether or not it calls
+steps:
+
+    @aio.step
+    async def charge(order): ...
+
+    @aio.workflow
+    async def order(event, context):
+        receipt = await charge(event["order"])
+        return await aio.call("ship", receipt)
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Awaitable, Callable, Optional, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Awaitable, Callable, Coroutine, Optional, TypeVar, overload
 
+from .._requests import Value
 from .._transact import RUNS_MAX
 from ._client import Client, connect, default, transactional_with
 from ._state import State
 from ._transaction import Transaction
+from ._workflow import Workflow, step_with, workflow_with
 
 if TYPE_CHECKING:
     from typing_extensions import Concatenate, ParamSpec
@@ -25,8 +36,27 @@ if TYPE_CHECKING:
     P = ParamSpec("P")
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, Any]])
 
-__all__ = ["Client", "State", "Transaction", "close", "connect", "state", "transact", "transaction", "transactional"]
+__all__ = [
+    "Client",
+    "State",
+    "Transaction",
+    "Workflow",
+    "call",
+    "close",
+    "connect",
+    "externalize",
+    "invoke",
+    "runs",
+    "send",
+    "state",
+    "step",
+    "transact",
+    "transaction",
+    "transactional",
+    "workflow",
+]
 
 
 def transaction(
@@ -66,8 +96,54 @@ def transactional(function: Optional[Callable[..., Any]] = None, **options: Any)
 
 
 def state() -> State:
-    """Plain state: one key at a time; called inside a coroutine."""
+    """Plain state: one key at a time, or a page of them; called inside a coroutine."""
     return default().state()
+
+
+def runs(workflow: str) -> Workflow:
+    """The runs of a deployed workflow; called inside a coroutine. See `landfast.Client.runs`."""
+    return default().runs(workflow)
+
+
+async def externalize() -> None:
+    """Lets what a step has written count, and waits until all that its run has done is durable; see `landfast.Client.externalize`."""
+    await default().externalize()
+
+
+async def invoke(function: str, payload: Any = None) -> Any:
+    """Runs a deployed function and returns what it answers; see `landfast.Client.invoke`."""
+    return await default().invoke(function, payload)
+
+
+async def call(function: str, input: Any = None) -> Any:
+    """Has a deployed function run as a step of the workflow whose code this is; see `landfast.Client.call`."""
+    return await default().call(function, input)
+
+
+async def send(queue: str, body: Value, *, group: Optional[str] = None) -> None:
+    """Sends a message once the step whose code this is counts; see `landfast.Client.send`."""
+    await default().send(queue, body, group=group)
+
+
+@overload
+def step(function: F) -> F: ...
+
+
+@overload
+def step(*, name: Optional[str] = None) -> Callable[[F], F]: ...
+
+
+def step(function: Optional[Callable[..., Any]] = None, *, name: Optional[str] = None) -> Any:
+    """Makes a coroutine function a step of the workflow whose code awaits it: each call counts once, with what it wrote.
+
+    Steps of one code are awaited one after the other. Arguments and result are JSON, as far as they are kept.
+    """
+    return step_with(default, function, name)
+
+
+def workflow(function: Callable[[Any, Any], Coroutine[Any, Any, T]]) -> Callable[[Any, Any], T]:
+    """Makes a coroutine function a handler, as runtimes call it: each invocation is an event loop of its own."""
+    return workflow_with(close, function)
 
 
 async def close() -> None:

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Awaitable, Callable, Optional, Type, Type
 from .._client import Settings, Urls
 from .._problems import AlreadyCommitted, Error
 from .._repeat import Limits
+from .._requests import Value
 from .._transact import RUNS_MAX, Runs, id_of_call
 from ._connection import Connections
 from ._state import State
 from ._transaction import Transaction
+from ._workflow import Workflow, run_step
 
 if TYPE_CHECKING:
     from typing_extensions import Concatenate, ParamSpec
@@ -85,8 +87,33 @@ class Client:
         return transactional_with(lambda: self, function, **options)
 
     def state(self) -> State:
-        """Plain state: one key at a time, outside any transaction."""
+        """Plain state: one key at a time, or a page of them, outside any transaction."""
         return State(self._settings.state_calls(), self._connections)
+
+    def runs(self, workflow: str) -> Workflow:
+        """A deployed workflow: its runs are begun, awaited, listed and cancelled there."""
+        return Workflow(workflow, self._settings.workflow_calls(), self._connections)
+
+    async def externalize(self) -> None:
+        """Inside a step: lets what it has written so far count, and returns once that is durable; see `landfast.Client.externalize`."""
+        await self._connections.drive(self._settings.workflow_calls().externalize())
+
+    async def invoke(self, function: str, payload: Any = None) -> Any:
+        """Runs a deployed function and returns what it answers, never twice; see `landfast.Client.invoke`."""
+        return await self._connections.drive(self._settings.workflow_calls().invoke(function, payload))
+
+    async def call(self, function: str, input: Any = None) -> Any:
+        """Inside a workflow's code: has a deployed function run as a step of the run; see `landfast.Client.call`."""
+        return await self._connections.drive(self._settings.workflow_calls().call(function, input))
+
+    async def send(self, queue: str, body: Value, *, group: Optional[str] = None) -> None:
+        """Inside a step: sends a message once the step counts."""
+        await self._connections.drive(self._settings.workflow_calls().send(queue, body, group))
+
+    async def run_step(self, name: str, body: Callable[[], Awaitable[T]]) -> T:
+        """Inside a workflow's code: awaits `body` as a step; what `@aio.step` does."""
+        result: T = await run_step(name, self._connections, self._settings.workflow_calls(), body)
+        return result
 
     async def close(self) -> None:
         """Closes the connections; using the client again opens new ones."""
