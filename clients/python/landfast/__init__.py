@@ -54,7 +54,7 @@ from ._transaction import Transaction
 if TYPE_CHECKING:
     from typing_extensions import Concatenate, ParamSpec
 
-    from ._client import Isolation
+    from ._client import Isolation, Transactional
 
     P = ParamSpec("P")
 
@@ -135,13 +135,19 @@ def transactional(function: Callable[Concatenate[Transaction, P], T]) -> Callabl
 
 @overload
 def transactional(
-    *, id: Optional[Callable[P, str]] = None, isolation: Optional[Isolation] = None, runs_max: int = RUNS_MAX
-) -> Callable[[Callable[Concatenate[Transaction, P], T]], Callable[P, Optional[T]]]: ...
+    *, id: Optional[Callable[..., str]] = None, isolation: Optional[Isolation] = None, runs_max: int = RUNS_MAX
+) -> Transactional: ...
 
 
-def transactional(function: Optional[Callable[..., Any]] = None, **options: Any) -> Any:
+def transactional(
+    function: Optional[Callable[..., Any]] = None,
+    *,
+    id: Optional[Callable[..., str]] = None,
+    isolation: Optional[Isolation] = None,
+    runs_max: int = RUNS_MAX,
+) -> Any:
     """Makes a function's every call a transaction; see `Client.transactional`."""
-    return transactional_with(default, function, **options)
+    return transactional_with(default, function, id=id, isolation=isolation, runs_max=runs_max)
 
 
 def state() -> State:
@@ -190,8 +196,8 @@ def step(function: Optional[Callable[..., Any]] = None, *, name: Optional[str] =
     return step_with(default, function, name)
 
 
-# Tracebacks name an exception as programs import it.
+# Tracebacks and help name a class as programs import it.
 for _name in __all__:
     _found = globals()[_name]
-    if isinstance(_found, type) and issubclass(_found, Error):
+    if isinstance(_found, type):
         _found.__module__ = __name__

@@ -8,7 +8,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Sequence, Type, TypeVar, Union, overload
+from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Protocol, Sequence, Type, TypeVar, Union, overload
 
 from . import _ids
 from ._after import After
@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Urls = Union[str, Sequence[str], None]
+
+
+class Transactional(Protocol):
+    """What `transactional(...)` decorates with: the parameters stay those of the function, whatever those of `id` are."""
+
+    def __call__(self, function: Callable[Concatenate[Transaction, P], T], /) -> Callable[P, Optional[T]]: ...
 
 
 @dataclass(frozen=True)
@@ -117,17 +123,24 @@ class Client:
     def transactional(
         self,
         *,
-        id: Optional[Callable[P, str]] = None,
+        id: Optional[Callable[..., str]] = None,
         isolation: Optional[Isolation] = None,
         runs_max: int = RUNS_MAX,
-    ) -> Callable[[Callable[Concatenate[Transaction, P], T]], Callable[P, Optional[T]]]: ...
+    ) -> Transactional: ...
 
-    def transactional(self, function: Optional[Callable[..., Any]] = None, **options: Any) -> Any:
+    def transactional(
+        self,
+        function: Optional[Callable[..., Any]] = None,
+        *,
+        id: Optional[Callable[..., str]] = None,
+        isolation: Optional[Isolation] = None,
+        runs_max: int = RUNS_MAX,
+    ) -> Any:
         """Makes a function whose first parameter is the transaction one that is called without it.
 
         `id` is a function of the same arguments that names the transaction of a call.
         """
-        return transactional_with(lambda: self, function, **options)
+        return transactional_with(lambda: self, function, id=id, isolation=isolation, runs_max=runs_max)
 
     def state(self) -> State:
         """Plain state: one key at a time, or a page of them, outside any transaction."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from typing_extensions import Concatenate, ParamSpec
 
     from .._client import Isolation
+    from ._client import Transactional
 
     P = ParamSpec("P")
 
@@ -81,18 +82,24 @@ async def transact(
 @overload
 def transactional(
     function: Callable[Concatenate[Transaction, P], Awaitable[T]],
-) -> Callable[P, Awaitable[Optional[T]]]: ...
+) -> Callable[P, Coroutine[Any, Any, Optional[T]]]: ...
 
 
 @overload
 def transactional(
-    *, id: Optional[Callable[P, str]] = None, isolation: Optional[Isolation] = None, runs_max: int = RUNS_MAX
-) -> Callable[[Callable[Concatenate[Transaction, P], Awaitable[T]]], Callable[P, Awaitable[Optional[T]]]]: ...
+    *, id: Optional[Callable[..., str]] = None, isolation: Optional[Isolation] = None, runs_max: int = RUNS_MAX
+) -> Transactional: ...
 
 
-def transactional(function: Optional[Callable[..., Any]] = None, **options: Any) -> Any:
+def transactional(
+    function: Optional[Callable[..., Any]] = None,
+    *,
+    id: Optional[Callable[..., str]] = None,
+    isolation: Optional[Isolation] = None,
+    runs_max: int = RUNS_MAX,
+) -> Any:
     """Makes a coroutine function's every call a transaction; see `landfast.transactional`."""
-    return transactional_with(default, function, **options)
+    return transactional_with(default, function, id=id, isolation=isolation, runs_max=runs_max)
 
 
 def state() -> State:
@@ -149,3 +156,10 @@ def workflow(function: Callable[[Any, Any], Coroutine[Any, Any, T]]) -> Callable
 async def close() -> None:
     """Closes the connections of the running event loop's default client, before its loop ends."""
     await default().close()
+
+
+# Tracebacks and help name a class as programs import it.
+for _name in __all__:
+    _found = globals()[_name]
+    if isinstance(_found, type):
+        _found.__module__ = __name__

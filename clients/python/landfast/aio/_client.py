@@ -6,7 +6,7 @@ import asyncio
 import functools
 import weakref
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Awaitable, Callable, Optional, Type, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Awaitable, Callable, Coroutine, Optional, Protocol, Type, TypeVar, overload
 
 from .._client import Settings, Urls
 from .._problems import AlreadyCommitted, Error
@@ -26,6 +26,14 @@ if TYPE_CHECKING:
     P = ParamSpec("P")
 
 T = TypeVar("T")
+
+
+class Transactional(Protocol):
+    """As that of the blocking client: the parameters stay those of the function, whatever those of `id` are."""
+
+    def __call__(
+        self, function: Callable[Concatenate[Transaction, P], Awaitable[T]], /
+    ) -> Callable[P, Coroutine[Any, Any, Optional[T]]]: ...
 
 
 class Client:
@@ -71,20 +79,27 @@ class Client:
     @overload
     def transactional(
         self, function: Callable[Concatenate[Transaction, P], Awaitable[T]]
-    ) -> Callable[P, Awaitable[Optional[T]]]: ...
+    ) -> Callable[P, Coroutine[Any, Any, Optional[T]]]: ...
 
     @overload
     def transactional(
         self,
         *,
-        id: Optional[Callable[P, str]] = None,
+        id: Optional[Callable[..., str]] = None,
         isolation: Optional[Isolation] = None,
         runs_max: int = RUNS_MAX,
-    ) -> Callable[[Callable[Concatenate[Transaction, P], Awaitable[T]]], Callable[P, Awaitable[Optional[T]]]]: ...
+    ) -> Transactional: ...
 
-    def transactional(self, function: Optional[Callable[..., Any]] = None, **options: Any) -> Any:
+    def transactional(
+        self,
+        function: Optional[Callable[..., Any]] = None,
+        *,
+        id: Optional[Callable[..., str]] = None,
+        isolation: Optional[Isolation] = None,
+        runs_max: int = RUNS_MAX,
+    ) -> Any:
         """Makes a coroutine function's every call a transaction; see `landfast.Client.transactional`."""
-        return transactional_with(lambda: self, function, **options)
+        return transactional_with(lambda: self, function, id=id, isolation=isolation, runs_max=runs_max)
 
     def state(self) -> State:
         """Plain state: one key at a time, or a page of them, outside any transaction."""
