@@ -1,7 +1,7 @@
 //! What every function finds with nothing installed: the Python client.
 
 /// Its files, by their paths among what functions import.
-pub(crate) const PYTHON_CLIENT: [(&str, &str); 20] = [
+pub(crate) const PYTHON_CLIENT: [(&str, &str); 21] = [
     ("landfast/__init__.py", include_str!("../clients/python/landfast/__init__.py")),
     ("landfast/_after.py", include_str!("../clients/python/landfast/_after.py")),
     ("landfast/_attempt.py", include_str!("../clients/python/landfast/_attempt.py")),
@@ -21,6 +21,7 @@ pub(crate) const PYTHON_CLIENT: [(&str, &str); 20] = [
     ("landfast/aio/_connection.py", include_str!("../clients/python/landfast/aio/_connection.py")),
     ("landfast/aio/_state.py", include_str!("../clients/python/landfast/aio/_state.py")),
     ("landfast/aio/_transaction.py", include_str!("../clients/python/landfast/aio/_transaction.py")),
+    ("landfast/aio/_workflow.py", include_str!("../clients/python/landfast/aio/_workflow.py")),
     ("landfast/py.typed", include_str!("../clients/python/landfast/py.typed")),
 ];
 

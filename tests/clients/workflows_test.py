@@ -240,6 +240,57 @@ def what_makes_no_sense_is_refused_by_name(apps):
     assert answer.returncode != 0 and "is no function of the application" in answer.stderr
 
 
+SCANS = """
+    import landfast
+    def handler(event, context):
+        state = landfast.state()
+        state.put("k/2", b"written")
+        state.delete("k/3")
+        state.put("k/5", b"written")
+        seen, page = [], state.scan("k/", limit=2)
+        while True:
+            seen += [[key.decode(), value.decode()] for key, value in page.items]
+            if page.next is None:
+                return seen
+            page = state.scan("k/", after=page.next, limit=2)
+"""
+SEEN = [["k/1", "counts"], ["k/2", "written"], ["k/4", "counts"], ["k/5", "written"]]
+
+
+def a_step_scans_what_counts_and_what_it_has_written(apps):
+    """W2, T18: in pages, one over the other; so does an atomic run, and a step within a step."""
+    apps.function("scans", SCANS, retries=0)
+    apps.function("within", """
+        import landfast
+        import scans
+        @landfast.step
+        def inner():
+            landfast.state().put("k/6", b"inner")
+            return scans.handler(None, None)
+        def handler(event, context):
+            seen = inner()
+            return seen, [key.decode() for key, _ in landfast.state().scan("k/").items]
+    """, retries=0)
+    apps.workflow("near", 'steps = ["scans"]')
+    apps.workflow("whole", 'steps = ["scans"]\natomic = true')
+    apps.workflow("coded", 'function = "within"')
+    apps.deploy()
+    for name in ("near", "whole", "coded"):
+        for key in ("1", "2", "3", "4"):
+            assert apps.ask("PUT", f"/v1/state/k%2F{key}", b"counts").status == 204
+        for key in ("5", "6"):
+            assert apps.ask("DELETE", f"/v1/state/k%2F{key}").status == 204
+        answer = apps.run(name)[1]
+        assert answer["status"] == "succeeded", answer
+        if name == "coded":
+            assert answer["output"] == [SEEN + [["k/6", "inner"]], ["k/1", "k/2", "k/4", "k/5", "k/6"]]
+        else:
+            assert answer["output"] == SEEN
+        listed = apps.ask("GET", f"/v1/workflows/{name}/state?prefix=k%2F").document
+        assert listed == apps.ask("GET", "/v1/state?prefix=k%2F").document
+        assert [found["key"] for found in listed["keys"]][:4] == [f"k%2F{number}" for number in (1, 2, 4, 5)]
+
+
 @pytest.fixture
 def far(tmp_path):
     """A far store."""
@@ -370,3 +421,71 @@ def a_transaction_in_a_step_counts_once_what_the_run_rests_on_is_far(apps, far):
     far.start()
     assert apps.ask("GET", "/v1/workflows/chain/runs/unseen?wait=30").document["status"] == "succeeded"
     assert apps.value("copied") == "2"
+
+
+def a_step_scans_what_is_far(apps, far):
+    """W2, T18."""
+    apps.function("scans", SCANS, retries=0)
+    apps.function("fills", """
+        import landfast
+        def handler(event, context):
+            for number in (1, 2, 3, 4):
+                landfast.state().put(f"k/{number}", b"counts")
+            landfast.state().put("another", b"")
+    """, retries=0)
+    apps.workflow("fill", f'steps = ["fills"]\nfar = "{far.url}"')
+    apps.workflow("scan", f'steps = ["scans"]\nfar = "{far.url}"')
+    apps.deploy()
+    assert apps.run("fill")[1]["status"] == "succeeded"
+    assert apps.run("scan")[1]["output"] == SEEN
+    found, after = [], ""
+    while after is not None:
+        page = apps.ask("GET", f"/v1/workflows/scan/state?limit=2&after={after}").document
+        found, after = found + [entry["key"] for entry in page["keys"]], page.get("next")
+    assert found == ["another"] + [f"k%2F{number}" for number in (1, 2, 4, 5)]
+    assert apps.ask("GET", "/v1/state").document == {"keys": []}
+
+
+def code_of_coroutines_calls_each_step_once(apps):
+    """W2, W3: the code runs again in an event loop of its own, and finds what counts; and each step has what a blocking one has."""
+    apps.function("double", """
+        def handler(event, context):
+            return 2 * event
+    """)
+    apps.function("order", """
+        import asyncio
+        from landfast import aio
+        runs = []
+        @aio.step
+        async def charge(amount):
+            state = aio.state()
+            total = int(await state.get("charged") or b"0") + amount
+            await state.put("charged", str(total).encode())
+            return {"total": total, "keys": [key.decode() for key, _ in (await state.scan("charg")).items]}
+        @aio.step(name="pay out")
+        async def pay():
+            await aio.state().put("paid", b"yes")
+            await aio.externalize()
+            doubled = await aio.invoke("double", 21)
+            return [doubled, await charge(1)]
+        @aio.workflow
+        async def handler(event, context):
+            runs.append(1)
+            first = await charge(event["amount"])
+            shipped = await aio.call("double", 4)
+            refused = await asyncio.gather(pay(), charge(100), return_exceptions=True)
+            if len(runs) < 3:
+                raise RuntimeError("the code dies here")
+            return {"runs": len(runs), "first": first, "shipped": shipped, "paid": refused[0], "refused": str(type(refused[1]))}
+    """, retries=4)
+    apps.workflow("order", 'function = "order"')
+    apps.deploy()
+    answer = apps.run("order", {"amount": 5}, "?wait=30&id=o")[1]
+    charged = {"total": 5, "keys": ["charged"]}
+    assert answer["output"] == {
+        "runs": 3, "first": charged, "shipped": 8, "paid": [42, {**charged, "total": 6}], "refused": "<class 'RuntimeError'>",
+    }, answer
+    assert (apps.value("charged"), apps.value("paid")) == ("6", "yes")
+    steps = apps.ask("GET", "/v1/workflows/order/runs/o/steps").document["steps"]
+    assert [step["path"] for step in steps] == ["0/0", "0/1", "0/2/0", "0/2", "0"], steps
+    assert [step["function"] for step in steps][:4] == ["charge", "double", "charge", "pay out"]

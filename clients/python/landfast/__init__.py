@@ -47,14 +47,14 @@ from ._problems import (
     Unavailable,
     UnexpectedAnswer,
 )
-from ._state import State
+from ._state import Page, State
 from ._transact import RUNS_MAX
 from ._transaction import Transaction
 
 if TYPE_CHECKING:
     from typing_extensions import Concatenate, ParamSpec
 
-    from ._client import Isolation
+    from ._client import Isolation, Transactional
 
     P = ParamSpec("P")
 
@@ -79,6 +79,7 @@ __all__ = [
     "NoSuchWorkflow",
     "NoValidVersion",
     "OutcomeUnknown",
+    "Page",
     "Refused",
     "Run",
     "SeveralSequencers",
@@ -134,17 +135,23 @@ def transactional(function: Callable[Concatenate[Transaction, P], T]) -> Callabl
 
 @overload
 def transactional(
-    *, id: Optional[Callable[P, str]] = None, isolation: Optional[Isolation] = None, runs_max: int = RUNS_MAX
-) -> Callable[[Callable[Concatenate[Transaction, P], T]], Callable[P, Optional[T]]]: ...
+    *, id: Optional[Callable[..., str]] = None, isolation: Optional[Isolation] = None, runs_max: int = RUNS_MAX
+) -> Transactional: ...
 
 
-def transactional(function: Optional[Callable[..., Any]] = None, **options: Any) -> Any:
+def transactional(
+    function: Optional[Callable[..., Any]] = None,
+    *,
+    id: Optional[Callable[..., str]] = None,
+    isolation: Optional[Isolation] = None,
+    runs_max: int = RUNS_MAX,
+) -> Any:
     """Makes a function's every call a transaction; see `Client.transactional`."""
-    return transactional_with(default, function, **options)
+    return transactional_with(default, function, id=id, isolation=isolation, runs_max=runs_max)
 
 
 def state() -> State:
-    """Plain state: one key at a time, outside any transaction."""
+    """Plain state: one key at a time, or a page of them, outside any transaction."""
     return default().state()
 
 
@@ -189,8 +196,8 @@ def step(function: Optional[Callable[..., Any]] = None, *, name: Optional[str] =
     return step_with(default, function, name)
 
 
-# Tracebacks name an exception as programs import it.
+# Tracebacks and help name a class as programs import it.
 for _name in __all__:
     _found = globals()[_name]
-    if isinstance(_found, type) and issubclass(_found, Error):
+    if isinstance(_found, type):
         _found.__module__ = __name__

@@ -35,7 +35,7 @@ class After:
         """Keeps what a commit answered; anything that cannot go into a header is no token."""
         if not isinstance(token, str) or not 0 < len(token) <= _TOKEN_CHARACTERS_MAX:
             return None
-        if not (token.isascii() and token.isprintable()):
+        if not all("!" <= character <= "~" for character in token):
             return None
         self._last = token
         _tokens.set({**_tokens.get(), self._number: token})

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import os
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Sequence, Type, TypeVar, Union, overload
+from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Protocol, Sequence, Type, TypeVar, Union, overload
 
 from . import _ids
 from ._after import After
@@ -19,8 +18,8 @@ from ._nodes import Route, nodes_from
 from ._problems import AlreadyCommitted, Error
 from ._repeat import Limits
 from ._state import State, StateCalls
-from ._workflow import Workflow, WorkflowCalls, run_step
-from ._transact import RUNS_MAX, Runs, id_of_call
+from ._workflow import OneByOne, Workflow, WorkflowCalls, run_step
+from ._transact import RUNS_MAX, Runs, id_of_call, refuse_unfinished
 from ._transaction import Transaction
 
 if TYPE_CHECKING:
@@ -33,6 +32,12 @@ T = TypeVar("T")
 Urls = Union[str, Sequence[str], None]
 
 
+class Transactional(Protocol):
+    """What `transactional(...)` decorates with: the parameters stay those of the function, whatever those of `id` are."""
+
+    def __call__(self, function: Callable[Concatenate[Transaction, P], T], /) -> Callable[P, Optional[T]]: ...
+
+
 @dataclass(frozen=True)
 class Settings:
     """What a client was told, for both kinds of client."""
@@ -41,6 +46,7 @@ class Settings:
     limits: Limits
     after: After
     headers: Mapping[str, str]
+    one_by_one: OneByOne = field(default_factory=OneByOne)
 
     @classmethod
     def of(cls, urls: Urls, token: Optional[str], timeout: float) -> Settings:
@@ -59,7 +65,7 @@ class Settings:
         return StateCalls(self.route, self.limits, self.after)
 
     def workflow_calls(self) -> WorkflowCalls:
-        return WorkflowCalls(self.route, self.limits)
+        return WorkflowCalls(self.route, self.limits, self.one_by_one)
 
 
 class Client:
@@ -98,8 +104,7 @@ class Client:
         while True:
             try:
                 with transaction:
-                    result = body(transaction)
-                    _refuse_unfinished(result)
+                    result = refuse_unfinished(body(transaction), "the body of a transaction")
                 return result
             except AlreadyCommitted as error:
                 if not runs.is_skipped(error):
@@ -118,20 +123,27 @@ class Client:
     def transactional(
         self,
         *,
-        id: Optional[Callable[P, str]] = None,
+        id: Optional[Callable[..., str]] = None,
         isolation: Optional[Isolation] = None,
         runs_max: int = RUNS_MAX,
-    ) -> Callable[[Callable[Concatenate[Transaction, P], T]], Callable[P, Optional[T]]]: ...
+    ) -> Transactional: ...
 
-    def transactional(self, function: Optional[Callable[..., Any]] = None, **options: Any) -> Any:
+    def transactional(
+        self,
+        function: Optional[Callable[..., Any]] = None,
+        *,
+        id: Optional[Callable[..., str]] = None,
+        isolation: Optional[Isolation] = None,
+        runs_max: int = RUNS_MAX,
+    ) -> Any:
         """Makes a function whose first parameter is the transaction one that is called without it.
 
         `id` is a function of the same arguments that names the transaction of a call.
         """
-        return transactional_with(lambda: self, function, **options)
+        return transactional_with(lambda: self, function, id=id, isolation=isolation, runs_max=runs_max)
 
     def state(self) -> State:
-        """Plain state: one key at a time, outside any transaction."""
+        """Plain state: one key at a time, or a page of them, outside any transaction."""
         return State(self._settings.state_calls(), self._connections)
 
     def runs(self, workflow: str) -> Workflow:
@@ -176,14 +188,6 @@ class Client:
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
         self.close()
-
-
-def _refuse_unfinished(result: Any) -> None:
-    """What a coroutine function or a generator returns has not even begun: committing would commit nothing."""
-    if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
-        if inspect.iscoroutine(result):
-            result.close()
-        raise TypeError("the body of a transaction is a plain function here; landfast.aio takes coroutine functions")
 
 
 def transactional_with(

@@ -34,6 +34,8 @@ class _Connection:
         else:
             self.http = http.client.HTTPConnection(node.host, node.port, timeout=timeout)
         self.used_at = time.monotonic()
+        # A thread that ends lets go of its connections, and nobody else knows them. So does the program at its end.
+        weakref.finalize(self, self.http.close)
 
 
 class _Thread(threading.local):

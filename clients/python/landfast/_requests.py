@@ -18,6 +18,8 @@ Value = Union[bytes, bytearray, memoryview]
 
 VALUE_BYTES_MAX = 64 * 1024 * 1024
 """Larger values are refused here, before they are sent: a server refuses them by closing the connection."""
+KEYS_MAX = 1_000
+"""The most keys of one page."""
 ANSWER_BYTES_MAX = VALUE_BYTES_MAX + 64 * 1024
 
 ATTEMPT_HEADER = "Landfast-Attempt"
@@ -145,6 +147,14 @@ def put_state(key: Key, value: Value) -> Call:
 def delete_state(key: Key) -> Call:
     what = f"delete {_shown(key)}"
     return Call(what, Request("DELETE", _state(key, what), _of_step()), is_change=True)
+
+
+def scan_state(prefix: Key, after: Optional[Key], limit: int) -> Call:
+    what = f"scan keys that begin with {prefix!r}"
+    query = [f"prefix={quote(_encoded(prefix, what), safe='')}"]
+    query += [f"after={quote(_encoded(after, what), safe='')}"] if after is not None else []
+    query += [f"limit={_limit(limit, what)}"]
+    return Call(what, Request("GET", "/v1/state?" + "&".join(query), _of_step()))
 
 
 def begin_run(name: str, input: bytes, id: Optional[str], wait: float) -> Call:
@@ -288,6 +298,12 @@ def _bytes(value: Value, what: str, transaction: Optional[str]) -> bytes:
     if len(copied) > VALUE_BYTES_MAX:
         raise TooLarge(what, f"{len(copied):,} bytes, at most {VALUE_BYTES_MAX:,}", transaction=transaction)
     return copied
+
+
+def _limit(limit: int, what: str) -> int:
+    if not 1 <= limit <= KEYS_MAX:
+        raise InvalidRequest(what, f"a limit is between 1 and {KEYS_MAX:,}, not {limit}")
+    return limit
 
 
 def _shown(key: Key) -> str:

@@ -1,16 +1,29 @@
-"""Plain state: one key at a time, outside any transaction."""
+"""Plain state: one key at a time, or a page of them, outside any transaction."""
 
 from __future__ import annotations
 
-from typing import Optional
+import base64
+import json
+from typing import Any, List, NamedTuple, Optional, Tuple
+from urllib.parse import unquote_to_bytes
 
 from . import _requests
 from ._after import After
 from ._attempt import value_in
 from ._connection import Connections
 from ._nodes import Route
+from ._problems import UnexpectedAnswer
 from ._repeat import Limits, Steps, exchange
 from ._requests import AFTER_HEADER, Call, Key, Value
+
+
+class Page(NamedTuple):
+    """Some keys in order, with their values."""
+
+    items: List[Tuple[bytes, bytes]]
+    """The keys with their values."""
+    next: Optional[bytes]
+    """What to go on after; None: there are no more."""
 
 
 class StateCalls:
@@ -25,6 +38,22 @@ class StateCalls:
         answer = yield from exchange(_requests.get_state(key), self._route, self._limits)
         return value_in(answer.response)
 
+    def scan(self, prefix: Key, after: Optional[Key], limit: int) -> Steps[Page]:
+        call = _requests.scan_state(prefix, after, limit)
+        answer = yield from exchange(call, self._route, self._limits)
+        try:
+            entries, next = _entries(json.loads(answer.response.body))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise UnexpectedAnswer(call.what, "the answer is no page of keys") from error
+        items = []
+        for key, value in entries:
+            if value is None:
+                # Too long for a page. It may be gone by now, and is left out then.
+                value = yield from self.get(key)
+            if value is not None:
+                items.append((key, value))
+        return Page(items, next)
+
     def put(self, key: Key, value: Value) -> Steps[None]:
         yield from self._change(_requests.put_state(key, value))
 
@@ -34,6 +63,14 @@ class StateCalls:
     def _change(self, call: Call) -> Steps[None]:
         answer = yield from exchange(call, self._route, self._limits)
         self._after.heard(answer.response.headers.get(AFTER_HEADER.lower()))
+
+
+def _entries(found: Any) -> Tuple[List[Tuple[bytes, Optional[bytes]]], Optional[bytes]]:
+    def value_of(entry: Any) -> Optional[bytes]:
+        return base64.b64decode(entry["value"], validate=True) if "value" in entry else None
+
+    entries = [(unquote_to_bytes(entry["key"]), value_of(entry)) for entry in found["keys"]]
+    return entries, unquote_to_bytes(found["next"]) if "next" in found else None
 
 
 class State:
@@ -50,6 +87,15 @@ class State:
     def get(self, key: Key) -> Optional[bytes]:
         """The value of `key`, or None if there is none."""
         return self._connections.drive(self._calls.get(key))
+
+    def scan(self, prefix: Key = b"", *, after: Optional[Key] = None, limit: int = 100) -> Page:
+        """Looks at up to `limit` keys (1,000 at the most) that begin with `prefix`, behind `after`, and returns those that have a
+        value, in order.
+
+        Each is as it is at some moment meanwhile: a page is no snapshot. Keys that were deleted lately make a page shorter,
+        so go on with `after=page.next` until that is None. Inside a step of a workflow, what its attempt has written is in it.
+        """
+        return self._connections.drive(self._calls.scan(prefix, after, limit))
 
     def put(self, key: Key, value: Value) -> None:
         """Sets `key`; it is durable when this returns."""

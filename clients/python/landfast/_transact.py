@@ -6,6 +6,7 @@ even a commit whose answer never came cannot be applied twice: the next begin un
 
 from __future__ import annotations
 
+import inspect
 from typing import Callable, Optional, TypeVar
 
 from ._problems import Error
@@ -40,6 +41,15 @@ class Runs:
     def is_skipped(self, error: Error) -> bool:
         """Whether `error` (an `AlreadyCommitted`) says that this very transaction has committed before."""
         return error.transaction == self._id
+
+
+def refuse_unfinished(result: T, what: str) -> T:
+    """What a coroutine function or a generator returns has not even begun: finishing now would finish nothing."""
+    if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise TypeError(f"{what} is a plain function here; landfast.aio takes coroutine functions")
+    return result
 
 
 def id_of_call(

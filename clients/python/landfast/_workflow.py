@@ -19,10 +19,12 @@ returned in its place. So that code must call the same steps in the same order, 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
+import threading
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Optional, Tuple, TypeVar, cast
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple, TypeVar, cast
 
 from . import _requests
 from ._connection import Connections
@@ -30,6 +32,7 @@ from ._nodes import Route
 from ._problems import Error, FunctionFailed
 from ._repeat import Limits, Steps, exchange
 from ._requests import Value
+from ._transact import refuse_unfinished
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -57,15 +60,61 @@ class Run:
         return cls(**known)
 
 
+@dataclass(frozen=True)
+class Opened:
+    """A step that code has begun: to be done, or done before."""
+
+    token: Optional[str]
+    """What it shows of itself while it is done; None: it counts already."""
+    output: Any = None
+    """What it came to, if it counts already."""
+
+    @contextlib.contextmanager
+    def as_current(self) -> Iterator[None]:
+        """What is asked for within is asked for by this step."""
+        token = _requests.CURRENT_STEP.set(self.token)
+        try:
+            yield
+        finally:
+            _requests.CURRENT_STEP.reset(token)
+
+
+class OneByOne:
+    """Which code has a step under way. The next one has to wait for its end: a step is known by how many the code had begun before
+    it, so of two at the same time chance would decide which one takes the result of the other when the code is run again."""
+
+    def __init__(self) -> None:
+        self._under_way: Set[Optional[str]] = set()
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Of whatever step's code this is called in, the next one."""
+        code = _requests.CURRENT_STEP.get()
+        with self._lock:
+            if code in self._under_way:
+                raise RuntimeError(
+                    f"the step {name!r} is called while another one of the same code is under way: await them one after the other, "
+                    "or have them run side by side by `parallel` or `map` in the manifest"
+                )
+            self._under_way.add(code)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._under_way.discard(code)
+
+
 class WorkflowCalls:
     """What is asked, as steps, for both kinds of client."""
 
-    def __init__(self, route: Route, limits: Limits) -> None:
+    def __init__(self, route: Route, limits: Limits, one_by_one: OneByOne) -> None:
         self._route = route
         self._limits = limits
+        self.one_by_one = one_by_one
 
     def begin(self, name: str, input: Any, id: Optional[str], wait: float) -> Steps[Run]:
-        answer = yield from exchange(_requests.begin_run(name, _encode(input), id, wait), self._route, self._patient(wait))
+        answer = yield from exchange(_requests.begin_run(name, encode(input), id, wait), self._route, self._patient(wait))
         return Run.of(json.loads(answer.response.body))
 
     def get(self, name: str, run: str, wait: float) -> Steps[Run]:
@@ -85,29 +134,37 @@ class WorkflowCalls:
         yield from exchange(_requests.externalize(), self._route, self._limits)
 
     def invoke(self, name: str, payload: Any) -> Steps[Any]:
-        answer = yield from exchange(_requests.invoke_now(name, _encode(payload)), self._route, self._patient(_PATIENCE_S))
+        answer = yield from exchange(_requests.invoke_now(name, encode(payload)), self._route, self._patient(_PATIENCE_S))
         found = json.loads(answer.response.body) if answer.response.body else None
         if "x-amz-function-error" in answer.response.headers:
             raise FunctionFailed.of(name, found)
         return found
 
     def call(self, name: str, input: Any) -> Steps[Any]:
-        answer = yield from exchange(_requests.call_step(name, _encode(input)), self._route, self._patient(_PATIENCE_S))
+        call = _requests.call_step(name, encode(input))
+        with self.one_by_one.step(name):
+            answer = yield from exchange(call, self._route, self._patient(_PATIENCE_S))
         found = json.loads(answer.response.body)
         if "error" in found:
             raise FunctionFailed.of(name, found["error"])
         return found["output"]
 
-    def open_step(self, name: str) -> Steps[Dict[str, Any]]:
+    def open_step(self, name: str) -> Steps[Opened]:
         answer = yield from exchange(_requests.open_step(name), self._route, self._limits)
-        return cast(Dict[str, Any], json.loads(answer.response.body))
+        found = json.loads(answer.response.body)
+        return Opened(found["step"]) if "step" in found else Opened(None, found["output"])
 
     def finish_step(self, name: str, output: bytes) -> Steps[Any]:
+        """Has the current step count; what counts is returned."""
         answer = yield from exchange(_requests.finish_step(name, output), self._route, self._limits)
         return json.loads(answer.response.body)["output"]
 
     def fail_step(self, name: str) -> Steps[None]:
-        yield from exchange(_requests.fail_step(name), self._route, self._limits)
+        """Gives the current step up. Without an answer it ends with the attempt of the workflow's own code."""
+        try:
+            yield from exchange(_requests.fail_step(name), self._route, self._limits)
+        except Error:
+            return
 
     def send(self, queue: str, body: Value, group: Optional[str]) -> Steps[None]:
         yield from exchange(_requests.send_from_step(queue, body, group), self._route, self._limits)
@@ -145,26 +202,19 @@ class Workflow:
         return self._connections.drive(self._calls.cancel(self.name, run))
 
 
-def run_step(
-    name: str, connections: Connections, calls: WorkflowCalls, body: Callable[[], Any]
-) -> Any:
+def run_step(name: str, connections: Connections, calls: WorkflowCalls, body: Callable[[], Any]) -> Any:
     """Runs `body` as the next step of the workflow that is being run, or returns what it has come to before."""
-    opened = connections.drive(calls.open_step(name))
-    if "step" not in opened:
-        return opened["output"]
-    token = _requests.CURRENT_STEP.set(opened["step"])
-    try:
-        try:
-            output = _encode(body())
-        except BaseException:
+    with calls.one_by_one.step(name):
+        opened = connections.drive(calls.open_step(name))
+        if opened.token is None:
+            return opened.output
+        with opened.as_current():
             try:
+                output = encode(refuse_unfinished(body(), f"the step {name!r}"))
+            except BaseException:
                 connections.drive(calls.fail_step(name))
-            except Error:
-                pass  # It ends with the attempt of the workflow's own code.
-            raise
-        return connections.drive(calls.finish_step(name, output))
-    finally:
-        _requests.CURRENT_STEP.reset(token)
+                raise
+            return connections.drive(calls.finish_step(name, output))
 
 
 def step_with(client: Callable[[], Any], function: Optional[F], name: Optional[str]) -> Any:
@@ -187,5 +237,6 @@ def workflow(function: F) -> F:
     return function
 
 
-def _encode(value: Any) -> bytes:
+def encode(value: Any) -> bytes:
+    """JSON, which is what inputs and results are."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()

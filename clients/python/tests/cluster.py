@@ -106,6 +106,11 @@ def reply(status: int, body: bytes) -> Fault:
     return lambda handler, answer: Reply(status, body)
 
 
+def document(document: Any) -> Fault:
+    """The same in JSON."""
+    return reply(200, json.dumps(document).encode())
+
+
 def problem(status: int, type: str, **more: str) -> Reply:
     document = {"type": type, "title": type, "status": status, "detail": f"said by the test: {type}", **more}
     return Reply(status, json.dumps(document).encode(), {"Content-Type": "application/problem+json"})

@@ -1,10 +1,15 @@
 """Connections: kept, never shared between processes, and closed when what comes back is not to be trusted."""
 
 import asyncio
+import gc
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
+import warnings
+from pathlib import Path
 from typing import List
 
 import pytest
@@ -190,3 +195,27 @@ def the_environment_names_the_servers_and_the_token(monkeypatch: pytest.MonkeyPa
             (0, "Bearer secret"),
             (1, "Bearer secret"),
         ]
+
+
+def a_thread_that_ends_leaves_no_socket_open() -> None:
+    with cluster.Cluster() as servers, warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        client = landfast.connect(servers.url)
+        threads = [threading.Thread(target=client.state().get, args=("a",)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+            thread.join()
+        del thread, threads
+        gc.collect()
+        assert len({seen.peer for seen in servers.seen}) == 3
+        assert [str(warning.message) for warning in said if warning.category is ResourceWarning] == []
+        client.close()
+
+
+def a_program_that_ends_leaves_no_socket_open() -> None:
+    with cluster.Cluster() as servers:
+        program = "import landfast; landfast.state().get('a')"
+        environment = {"LANDFAST_URL": servers.url, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
+        command = [sys.executable, "-B", "-X", "dev", "-c", program]
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30)
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -2,7 +2,7 @@
 
 import asyncio
 from types import TracebackType
-from typing import Any, Awaitable, Callable, Coroutine, Optional, Sequence, Type, TypeVar, Union
+from typing import Any, Awaitable, Callable, Coroutine, List, Optional, Sequence, Tuple, Type, TypeVar, Union
 
 import pytest
 
@@ -69,11 +69,35 @@ class BlockingState:
     async def get(self, key: Union[str, bytes]) -> Optional[bytes]:
         return self._state.get(key)
 
+    async def scan(
+        self, prefix: Union[str, bytes] = b"", *, after: Union[str, bytes, None] = None, limit: int = 100
+    ) -> landfast.Page:
+        return self._state.scan(prefix, after=after, limit=limit)
+
     async def put(self, key: Union[str, bytes], value: bytes) -> None:
         self._state.put(key, value)
 
     async def delete(self, key: Union[str, bytes]) -> None:
         self._state.delete(key)
+
+
+class BlockingWorkflow:
+    def __init__(self, workflow: landfast.Workflow) -> None:
+        self._workflow = workflow
+
+    async def run(self, input: Any = None, *, id: Optional[str] = None, wait: float = 0) -> landfast.Run:
+        return self._workflow.run(input, id=id, wait=wait)
+
+    async def get(self, run: str, *, wait: float = 0) -> landfast.Run:
+        return self._workflow.get(run, wait=wait)
+
+    async def list(
+        self, *, status: Optional[str] = None, after: Optional[str] = None
+    ) -> Tuple[List[landfast.Run], Optional[str]]:
+        return self._workflow.list(status=status, after=after)
+
+    async def cancel(self, run: str) -> landfast.Run:
+        return self._workflow.cancel(run)
 
 
 class BlockingClient:
@@ -88,6 +112,24 @@ class BlockingClient:
 
     def state(self) -> BlockingState:
         return BlockingState(self._client.state())
+
+    def runs(self, workflow: str) -> BlockingWorkflow:
+        return BlockingWorkflow(self._client.runs(workflow))
+
+    async def externalize(self) -> None:
+        self._client.externalize()
+
+    async def invoke(self, function: str, payload: Any = None) -> Any:
+        return self._client.invoke(function, payload)
+
+    async def call(self, function: str, input: Any = None) -> Any:
+        return self._client.call(function, input)
+
+    async def send(self, queue: str, body: bytes, *, group: Optional[str] = None) -> None:
+        self._client.send(queue, body, group=group)
+
+    async def run_step(self, name: str, body: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return self._client.run_step(name, lambda: at_once(body()))
 
 
 Transaction = Union[BlockingTransaction, aio.Transaction]

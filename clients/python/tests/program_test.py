@@ -7,7 +7,7 @@ import sys
 import threading
 import uuid
 from pathlib import Path
-from typing import Any, Awaitable, Callable, List, Literal, Union
+from typing import Any, Awaitable, Callable, List, Literal, Optional, Tuple, Union
 
 import pytest
 
@@ -69,6 +69,30 @@ async def a_value_of_64_mib_is_written_and_read_whole(client: kinds.Client, name
     await client.state().put(name, value[1:])
     assert await client.state().get(name) == value[1:]
     await client.state().delete(name)
+
+
+@_over_program
+async def keys_are_scanned_page_by_page(client: kinds.Client, name: str) -> None:
+    """T18: whatever their bytes; a value too long for a page is fetched, and what was deleted is left out."""
+    state = client.state()
+    expected = [(f"{name}/".encode() + key, key or b"none") for key in (b"", b"\0%+&=", b"a/b", "ü".encode(), b"\xff")]
+    expected[2] = (expected[2][0], b"v" * 65_537)
+    for key, value in expected:
+        await state.put(key, value)
+    await state.put(f"{name}/deleted", b"")
+    await state.delete(f"{name}/deleted")
+    page = await state.scan(f"{name}/")
+    assert page == landfast.Page(expected, None)
+    for limit in (1, 4):
+        found: List[Tuple[bytes, bytes]] = []
+        after: Optional[bytes] = None
+        while found == [] or after is not None:
+            page = await state.scan(f"{name}/", after=after, limit=limit)
+            assert len(page.items) <= limit
+            found, after = found + page.items, page.next
+        assert found == expected
+    assert await state.scan(f"{name}/a/c") == landfast.Page([], None)
+    assert (await state.scan(name, after=f"{name}/a", limit=1)).items == expected[2:3]
 
 
 @_over_program
@@ -190,4 +214,5 @@ def the_examples_of_the_page_run(own_landfast_serve: program.Program) -> None:
     with landfast.connect(own_landfast_serve.url) as client:
         assert client.state().get("accounts/ann") == b"100"
         assert client.state().get("paid") == b"30"
+        assert [key for key, _ in client.state().scan("guests/").items] == [b"guests/ann", b"guests/bob"]
         assert client.state().get("shipped") == b"4711"

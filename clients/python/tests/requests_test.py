@@ -31,6 +31,25 @@ async def a_transaction_writes_all_of_it_when_its_block_ends(client: kinds.Clien
     assert {seen.headers.get("landfast-attempt") for seen in servers.seen[1:]} == {"1"}
 
 
+@kinds.over(nodes=2)
+async def a_scan_is_repeated_at_the_next_node(client: kinds.Client, servers: cluster.Cluster) -> None:
+    """T18. Its keys go to the server and come back as bytes."""
+    page = b'{"keys":[{"key":"a%2F%FF","bytes":1,"value":"MQ=="}],"next":"a%2Fz"}'
+    servers.fail("GET /v1/state\\?", cluster.reset_unheard, cluster.reply(200, page))
+    assert await client.state().scan("a/", after=b"\xff&", limit=7) == landfast.Page([(b"a/\xff", b"1")], b"a/z")
+    assert [(seen.node, seen.path) for seen in servers.seen] == [
+        (node, "/v1/state?prefix=a%2F&after=%FF%26&limit=7") for node in (0, 1)
+    ]
+
+
+@kinds.over()
+async def a_limit_that_no_page_has_is_refused_before_it_is_sent(client: kinds.Client, servers: cluster.Cluster) -> None:
+    for limit in (0, -1, 1_001):
+        with pytest.raises(landfast.InvalidRequest, match="between 1 and 1,000"):
+            await client.state().scan(limit=limit)
+    assert servers.seen == []
+
+
 @kinds.over()
 async def an_exception_aborts(client: kinds.Client, servers: cluster.Cluster) -> None:
     with pytest.raises(ZeroDivisionError):

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::{
     begin::Isolation,
     error::{Error, ErrorKind, Result},
-    limits::{EFFECT_BYTES_MAX, VALUE_BYTES_MAX},
+    limits::{EFFECT_BYTES_MAX, KEYS_MAX, VALUE_BYTES_MAX},
     problem,
 };
 
@@ -150,6 +150,17 @@ impl Call {
 
     pub(crate) fn delete_state(key: &[u8]) -> Self {
         Self { is_change: true, ..Self::of_state("delete", Method::DELETE, key) }
+    }
+
+    pub(crate) fn scan_state(prefix: &[u8], after: Option<&[u8]>, limit: usize) -> Result<Self> {
+        let what = format!("scan keys that begin with {}", shown(prefix));
+        if !(1..=KEYS_MAX).contains(&limit) {
+            let detail = format!("a limit is between 1 and {KEYS_MAX}, not {limit}");
+            return Err(Error::new(ErrorKind::InvalidRequest, what, detail));
+        }
+        let prefix = percent_encode(prefix, ENCODED);
+        let after = after.map(|key| format!("&after={}", percent_encode(key, ENCODED))).unwrap_or_default();
+        Ok(Self::new(what, Method::GET, format!("/v1/state?prefix={prefix}{after}&limit={limit}")))
     }
 
     fn of_key(of: &AttemptName, verb: &str, method: Method, key: &[u8]) -> Self {

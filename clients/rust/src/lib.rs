@@ -45,7 +45,7 @@ pub use begin::{Begin, Isolation, RUNS_MAX};
 pub use client::Client;
 pub use error::{Error, ErrorKind, Outcome, Result};
 pub use nodes::{NODES_MAX, URL_DEFAULT};
-pub use state::State;
+pub use state::{Page, State};
 pub use transaction::Transaction;
 
 /// The examples of the page compile.

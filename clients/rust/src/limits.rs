@@ -6,6 +6,8 @@ use std::time::Duration;
 pub(crate) const VALUE_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Longer messages and payloads are refused here likewise.
 pub(crate) const EFFECT_BYTES_MAX: usize = 256 * 1024;
+/// The most keys of one page.
+pub(crate) const KEYS_MAX: usize = 1_000;
 /// A longer answer is not read to its end.
 pub(crate) const ANSWER_BYTES_MAX: usize = VALUE_BYTES_MAX + 64 * 1024;
 /// Requests at once to one node; further ones wait. A server takes 256 connections in all.

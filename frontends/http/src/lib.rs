@@ -30,6 +30,7 @@ mod guard;
 mod headers;
 mod inside;
 mod lambda;
+mod listing;
 mod metrics;
 mod peers;
 pub mod problem;

@@ -31,6 +31,22 @@ pub(crate) fn decode(segment: &str) -> Option<Vec<u8>> {
     Some(decoded)
 }
 
+/// How `bytes` stand as a segment. Dots alone are encoded too: `..` as it is would be walked by proxies.
+pub(crate) fn encode(bytes: &[u8]) -> String {
+    let is_dots = bytes.iter().all(|byte| *byte == b'.');
+    let mut encoded = String::with_capacity(bytes.len());
+    for &byte in bytes {
+        let is_plain = byte.is_ascii_alphanumeric() || b"-_~".contains(&byte) || (byte == b'.' && !is_dots);
+        if is_plain {
+            encoded.push(byte.into());
+        } else {
+            let digit = |value: u8| char::from(b"0123456789ABCDEF"[usize::from(value)]);
+            encoded.extend(['%', digit(byte >> 4), digit(byte & 15)]);
+        }
+    }
+    encoded
+}
+
 fn digit(letter: u8) -> Option<u8> {
     char::from(letter).to_digit(16).map(|value| value as u8)
 }
@@ -43,7 +59,9 @@ mod tests {
     fn every_byte_string_has_a_segment_and_is_read_back() {
         let all: Vec<u8> = (0..=255).collect();
         let encoded = all.iter().map(|byte| format!("%{byte:02x}")).collect::<Vec<_>>().concat();
-        assert_eq!(decode(&encoded), Some(all));
+        assert_eq!(decode(&encoded).as_ref(), Some(&all));
+        assert_eq!(decode(&encode(&all)), Some(all));
+        assert_eq!([encode(b"a/b.c%~"), encode(b".."), encode(b"")], ["a%2Fb.c%25~", "%2E%2E", ""]);
         assert_eq!(decode("a+b~%2F%25%2f"), Some(b"a+b~/%/".to_vec()));
         assert_eq!(decode(""), Some(Vec::new()));
         // Once, not twice.

@@ -16,7 +16,7 @@ use transactions::model::{Committed, Key};
 
 use crate::{
     backend::Backend,
-    body, headers,
+    body, headers, listing,
     problem::{Kind, Problem},
     steps::Scope,
     transactions::{key, value},
@@ -30,7 +30,7 @@ const KEY: usize = 2;
 pub(crate) fn routes() -> Router<Arc<Backend>> {
     let key = || get(read).put(write).delete(delete);
     // The second is the empty key.
-    Router::new().route("/v1/state/{key}", key()).route("/v1/state/", key())
+    Router::new().route("/v1/state", get(list)).route("/v1/state/{key}", key()).route("/v1/state/", key())
 }
 
 /// The attempt of a workflow's step that a request is of.
@@ -44,6 +44,15 @@ async fn read(State(backend): State<Arc<Backend>>, of: OfStep, headers: HeaderMa
     }
     let found = backend.durable(engine, engine.get_now(&key)).await?;
     value(found)
+}
+
+async fn list(State(backend): State<Arc<Backend>>, of: OfStep, headers: HeaderMap, uri: Uri) -> Answer {
+    let engine = backend.transactions()?;
+    let listing = listing::asked(&uri)?;
+    if let Some(Extension(scope)) = of {
+        return Ok(listing::shown(&backend.workflows()?.list_keys(&scope.of(&headers), &listing).await?));
+    }
+    Ok(listing::shown(&backend.durable(engine, engine.list_now(&listing)).await?))
 }
 
 async fn write(

@@ -19,6 +19,7 @@ use crate::{
     backend::Backend,
     body,
     connection::Patience,
+    listing,
     problem::{Kind, Problem},
     routes::json,
     segment,
@@ -42,6 +43,7 @@ pub(crate) fn routes() -> Router<Arc<Backend>> {
         .route("/v1/workflows/{name}/runs", get(list).post(begin))
         .route("/v1/workflows/{name}/runs/{run}", get(show).delete(cancel))
         .route("/v1/workflows/{name}/runs/{run}/steps", get(steps))
+        .route("/v1/workflows/{name}/state", get(list_state))
         .route("/v1/workflows/{name}/state/{key}", get(read))
 }
 
@@ -209,4 +211,9 @@ async fn steps(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
 async fn read(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
     let key = key(&uri, RUN)?;
     value(backend.workflows()?.state(&text(&uri, NAME)?, key.name()).await?)
+}
+
+async fn list_state(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
+    let listing = listing::asked(&uri)?;
+    Ok(listing::shown(&backend.workflows()?.list_state(&text(&uri, NAME)?, &listing).await?))
 }

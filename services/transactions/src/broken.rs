@@ -122,4 +122,6 @@ pub enum Broken {
     TrimsBelowOwnSeal,
     /// T12: transactions that only read are validated like the others.
     ValidatesReaders,
+    /// T18: a page of keys is read while what it has found is collected.
+    ListsUnpinned,
 }

@@ -31,6 +31,7 @@ use crate::{
     heard::Heard,
     index::Index,
     keyspace::Keyspaces,
+    listing::{Listing, Page},
     membership::Membership,
     model::{Begin, Begun, Call, Committed, Key, NodeId, Outcome, Shown, TransactionId},
     names::Periods,
@@ -301,6 +302,13 @@ impl Engine {
     /// Plain state: the newest committed value of `key`.
     pub async fn get_now(&self, key: &Key) -> Result<Shown<Option<Bytes>>> {
         self.core.get_now(key).await
+    }
+
+    /// Plain state: a page of its keys with their values, as they are while it is read (T18).
+    ///
+    /// Errors: `TooMuchBuffered` if too much is being read, `Unavailable`.
+    pub async fn list_now(&self, listing: &Listing) -> Result<Shown<Page>> {
+        self.core.list_now(listing).await
     }
 
     /// Plain state: a transaction of one write (none: a deletion); durable when it returns.

@@ -7,8 +7,9 @@
 //! Invariants
 //! - The versions of one key are one range of one partition, and ranges of two keys do not touch: a zero byte in a
 //!   key becomes `00 FF`, and `00 01` ends it.
-//! - The order of keys is the order of their ranges within a bucket, but for keys too long for that: they lie behind all
-//!   others by their SHA-256, and their items say which key it is.
+//! - The order of keys is the order of their ranges within a bucket, but for keys too long for that: they lie by their
+//!   first [`HEAD_BYTES_MAX`] escaped bytes like others, behind the key that is no more than these, and among themselves by
+//!   their SHA-256. Their items say which key it is.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use ports::{Key as ItemKey, key_value::Scan};
@@ -58,6 +59,12 @@ impl Buckets {
         let mut sort = version_prefix(key, END);
         sort.put_slice(&attempt.to_bytes());
         ItemKey::new(self.version_partition(key), sort)
+    }
+
+    /// The versions of one bucket of the default keyspace from the place `from` on and before `until`, `items_max` to a page.
+    pub fn listed(self, bucket: u8, from: Bytes, until: Bytes, items_max: usize) -> Scan {
+        let partition = version_bucket(KeyspaceId::default(), bucket);
+        Scan { partition, from, until: Some(until), items_max }
     }
 
     /// All versions of `key`, `items_max` to a page.
@@ -113,10 +120,13 @@ const GROUP: u32 = 0;
 /// same on all: what is at rest does not depend on the limits of who wrote it.
 pub const SORT_BYTES_MAX: usize = 1_024;
 
-/// A key in its short form.
-const SHORT_FORM: u8 = 1;
-/// The SHA-256 of a key instead.
-const LONG_FORM: u8 = 2;
+/// How much of a key in its long form is in its place, escaped: what fits before its SHA-256.
+pub const HEAD_BYTES_MAX: usize = SORT_BYTES_MAX - 1 - LONG.len() - DIGEST_BYTES - END.len() - Attempt::BYTES;
+
+/// What all places of keys begin with.
+const PLACE: u8 = 1;
+/// Between the head of a key in its long form and its SHA-256.
+const LONG: [u8; 2] = [0, 3];
 /// How long that is.
 const DIGEST_BYTES: usize = 32;
 /// A zero byte within a key.
@@ -253,13 +263,41 @@ pub fn effect(attempt: Attempt, place: u32) -> ItemKey {
 
 /// How long the sort key of a version of `key` is.
 pub fn version_sort_bytes(key: &Key) -> usize {
-    let key_bytes = if is_long(key) { DIGEST_BYTES } else { escaped_bytes(key) };
+    let key_bytes = if is_long(key) {
+        escaped_bytes(head(key.name())) + LONG.len() + DIGEST_BYTES
+    } else {
+        escaped_bytes(key.name())
+    };
     1 + key_bytes + END.len() + Attempt::BYTES
+}
+
+/// Where a key lies among the keys of its keyspace: keys are listed in the order of this.
+pub fn place(key: &Key) -> Bytes {
+    version_prefix(key, END).freeze()
+}
+
+/// The places of all keys that begin with `prefix`, and of no others but, if it is longer than a head,
+/// those with its head: from the first one until before the second.
+pub fn places_of(prefix: &[u8]) -> (Bytes, Bytes) {
+    let mut from = BytesMut::new();
+    from.put_u8(PLACE);
+    escape(head(prefix), &mut from);
+    let mut until = from.to_vec();
+    while until.last() == Some(&u8::MAX) {
+        until.pop();
+    }
+    *until.last_mut().expect("the first byte of a place is not the last one there is") += 1;
+    (from.freeze(), until.into())
+}
+
+/// The first place behind that of `key`.
+pub fn behind(key: &Key) -> Bytes {
+    version_prefix(key, AFTER_END).freeze()
 }
 
 /// Whether `key` takes its long form: then its version items hold it as well.
 pub fn is_long(key: &Key) -> bool {
-    1 + escaped_bytes(key) + END.len() + Attempt::BYTES > SORT_BYTES_MAX
+    1 + escaped_bytes(key.name()) + END.len() + Attempt::BYTES > SORT_BYTES_MAX
 }
 
 /// The attempt that wrote the version with this sort key.
@@ -272,15 +310,22 @@ pub fn version_of(item: &ItemKey, long: Option<&Bytes>) -> Option<(Key, Attempt)
     let place = item.partition().strip_prefix(VERSIONS)?;
     let (keyspace, _bucket) = place.split_first_chunk::<4>()?;
     let sort = item.sort();
-    let (form, attempt) = sort.split_last_chunk::<{ Attempt::BYTES }>()?;
-    let (form, named) = form.strip_suffix(&END)?.split_first()?;
-    let name = match (*form, long) {
-        (SHORT_FORM, None) => unescape(named)?,
-        (LONG_FORM, Some(long)) if digest(long)[..] == *named => long.clone(),
-        _ => return None,
-    };
+    let (place, attempt) = sort.split_last_chunk::<{ Attempt::BYTES }>()?;
     let keyspace = KeyspaceId(u32::from_be_bytes(*keyspace));
-    Some((Key::in_keyspace(keyspace, name).ok()?, Attempt::from_bytes(attempt)?))
+    let key = match long {
+        None => {
+            let escaped = place.strip_prefix(&[PLACE])?.strip_suffix(&END)?;
+            Key::in_keyspace(keyspace, unescape(escaped)?).ok()?
+        }
+        Some(long) => {
+            let key = Key::in_keyspace(keyspace, long.clone()).ok()?;
+            if !is_long(&key) || version_prefix(&key, END)[..] != *place {
+                return None;
+            }
+            key
+        }
+    };
+    Some((key, Attempt::from_bytes(attempt)?))
 }
 
 /// The versions of one bucket.
@@ -290,25 +335,39 @@ pub fn version_bucket(keyspace: KeyspaceId, bucket: u8) -> Bytes {
 
 fn version_prefix(key: &Key, end: [u8; 2]) -> BytesMut {
     let mut sort = BytesMut::with_capacity(version_sort_bytes(key));
+    sort.put_u8(PLACE);
     if is_long(key) {
-        sort.put_u8(LONG_FORM);
+        escape(head(key.name()), &mut sort);
+        sort.put_slice(&LONG);
         sort.put_slice(&digest(key.name()));
-        sort.put_slice(&end);
-        return sort;
-    }
-    sort.put_u8(SHORT_FORM);
-    for byte in key.name() {
-        match byte {
-            0 => sort.put_slice(&ESCAPED_ZERO),
-            byte => sort.put_u8(*byte),
-        }
+    } else {
+        escape(key.name(), &mut sort);
     }
     sort.put_slice(&end);
     sort
 }
 
-fn escaped_bytes(key: &Key) -> usize {
-    key.name().iter().map(|byte| if *byte == 0 { ESCAPED_ZERO.len() } else { 1 }).sum()
+fn escape(name: &[u8], into: &mut BytesMut) {
+    for byte in name {
+        match byte {
+            0 => into.put_slice(&ESCAPED_ZERO),
+            byte => into.put_u8(*byte),
+        }
+    }
+}
+
+fn escaped_bytes(name: &[u8]) -> usize {
+    name.iter().map(|byte| if *byte == 0 { ESCAPED_ZERO.len() } else { 1 }).sum()
+}
+
+/// As much of `name` as is in a place, at the most.
+fn head(name: &[u8]) -> &[u8] {
+    let mut escaped = 0;
+    let mut fits = |byte: &u8| {
+        escaped += escaped_bytes(&[*byte]);
+        escaped <= HEAD_BYTES_MAX
+    };
+    &name[..name.iter().take_while(|byte| fits(byte)).count()]
 }
 
 fn digest(name: &[u8]) -> [u8; DIGEST_BYTES] {
@@ -355,6 +414,39 @@ mod tests {
             assert_eq!(version_of(&item, None), Some((other.clone(), attempt)));
             assert_eq!(attempt_of(&sort), Some(attempt));
             assert_eq!(sort.len(), version_sort_bytes(&other));
+        }
+    }
+
+    #[test]
+    fn the_places_of_a_prefix_are_those_of_the_keys_that_begin_with_it() {
+        let mut random = fastrand::Rng::with_seed(5);
+        for _ in 0..20_000 {
+            let (key, other) = (random_key(&mut random), random_key(&mut random));
+            let (from, until) = places_of(key.name());
+            let is_within = (from..until).contains(&place(&other));
+            assert_eq!(is_within, other.name().starts_with(key.name()), "{key:?} {other:?}");
+            assert_eq!(place(&other) >= behind(&key), other > key, "{key:?} {other:?}");
+        }
+    }
+
+    /// Keys that differ in their first [`HEAD_BYTES_MAX`] bytes are in order, however long they are.
+    #[test]
+    fn long_keys_lie_among_others() {
+        let mut random = fastrand::Rng::with_seed(6);
+        let any = |random: &mut fastrand::Rng| {
+            let mut name = random_key(random).name().to_vec();
+            name.resize(*random.choice(&[name.len(), 1_008, 1_009, 1_010, 1_024]).expect("some"), b'k');
+            Key::new(name).expect("short enough")
+        };
+        for _ in 0..20_000 {
+            let (key, other) = (any(&mut random), any(&mut random));
+            if head(key.name()) != head(other.name()) {
+                assert_eq!(place(&key) < place(&other), key < other, "{key:?} {other:?}");
+                assert_eq!(place(&key) >= behind(&other), key > other, "{key:?} {other:?}");
+            }
+            let prefix = &key.name()[..random.usize(..=key.name().len())];
+            let (from, until) = places_of(prefix);
+            assert!((from..until).contains(&place(&key)), "{key:?} {}", prefix.escape_ascii());
         }
     }
 

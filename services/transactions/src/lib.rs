@@ -18,6 +18,7 @@
 //! - [`keyspace`]s that serializable transactions use are ordered by the [`sequencer`], for all who write there: the row hands
 //!   the decision over to its log (`commit/sequenced.rs`), and [`snapshot`]s are read at its slots. `sequencer/validation.rs`
 //!   does no I/O.
+//! - [`listing`] shows plain state key by key, merged from the buckets that versions are spread over.
 //! - [`spill`] writes values ahead of their commit: large ones, and what memory has no room for.
 //! - [`pack`] gathers values that go out as one object, where there is an object store; its compactor moves what is live.
 //! - [`housekeeping`] keeps the store small behind them: [`collector`] follows what is superseded, [`retention`] what is past
@@ -70,6 +71,7 @@ mod join;
 mod keyspace;
 pub mod layout;
 mod leave;
+pub mod listing;
 pub mod membership;
 pub mod model;
 mod names;

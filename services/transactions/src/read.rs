@@ -22,7 +22,7 @@ use crate::{
     broken::Broken,
     engine::Core,
     index::{Entry, Loaded, Loading},
-    model::{Attempt, Call, Key, Shown},
+    model::{Attempt, Call, Key, KeyspaceId, Shown},
     node::Node,
     read_set::{Choice, Read, Seen},
     records::{CommitRecord, Place, Write},
@@ -81,14 +81,15 @@ impl AsRef<[u8]> for Reading {
     }
 }
 
-/// Keeps from being collected whatever is heard now, for a read without a transaction.
-struct Pin<'a> {
+/// Keeps from being collected whatever is heard now, for reads without a transaction.
+#[derive(Debug)]
+pub(crate) struct Pin<'a> {
     core: &'a Core,
     place: u64,
 }
 
 impl<'a> Pin<'a> {
-    fn new(core: &'a Core) -> Self {
+    pub(crate) fn new(core: &'a Core) -> Self {
         let mut view = core.view();
         let (heard, superseded_bytes) = (Arc::clone(&view.heard), view.superseded_bytes);
         let place = view.open.pin(heard, superseded_bytes);
@@ -256,7 +257,7 @@ impl Core {
     }
 
     /// The value of a write that is in the store, or was lately; none: it is not there.
-    async fn stored_value(
+    pub(crate) async fn stored_value(
         self: &Arc<Self>,
         node: &Arc<Node>,
         attempt: Attempt,
@@ -290,7 +291,7 @@ impl Core {
     }
 
     /// Room for a large value. Errors: `TooMuchBuffered` if others do not let go of theirs.
-    async fn reserve_reading(&self, bytes: usize) -> Result<OwnedSemaphorePermit> {
+    pub(crate) async fn reserve_reading(&self, bytes: usize) -> Result<OwnedSemaphorePermit> {
         let bytes = bytes.min(self.config.read_bytes_max) as u32;
         let reading = Arc::clone(&self.reading);
         tokio::select! {
@@ -369,18 +370,23 @@ impl Core {
             versions.values.extend(item.value.map(|value| (record.attempt, item.write, value)));
             versions.records.push(record);
         }
-        if self.is_alone() && self.view().keyspaces.is_sequenced(key.keyspace()) {
-            // A successor collects what snapshots of this node need: what was found is whole if there was none yet. Among
-            // several nodes that is what the lease is for.
+        self.check_succession(node, key.keyspace()).await?;
+        Ok(Versions { point, ..versions })
+    }
+
+    /// A successor collects what snapshots of this node need: what was found in a sequenced keyspace is whole if there was none
+    /// yet. Among several nodes that is what the lease is for.
+    pub(crate) async fn check_succession(&self, node: &Arc<Node>, keyspace: KeyspaceId) -> Result<()> {
+        if self.is_alone() && self.view().keyspaces.is_sequenced(keyspace) {
             self.follow_sequencer(node).await?;
         }
-        Ok(Versions { point, ..versions })
+        Ok(())
     }
 }
 
 /// The record of a version, if it counts: if its row is committed by the attempt that wrote it, as that write, or if it was
 /// handed over to the sequencer and is in its log.
-async fn committed_version(
+pub(crate) async fn committed_version(
     node: &Node,
     key: &Key,
     attempt: Attempt,

@@ -83,6 +83,11 @@ impl Store {
         &self.key_value
     }
 
+    /// The buckets that versions and decisions are spread over.
+    pub(crate) fn buckets(&self) -> Buckets {
+        self.buckets
+    }
+
     /// The node cannot go on: another has to take its place.
     pub(crate) fn fall(&self) {
         if !self.fallen.swap(true, Ordering::SeqCst) {

@@ -167,6 +167,17 @@ pub(crate) fn unsent_of(sort: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(sort.try_into().ok()?))
 }
 
+/// In a range: what functions call keys that begin with `prefix`, behind `after`.
+pub(crate) fn state_keys(prefix: &Bytes, after: Option<&Bytes>, items_max: usize) -> Scan {
+    let from = after.map_or(prefix.clone(), |after| prefix.clone().max([after, &[0][..]].concat().into()));
+    let until = prefix.iter().rposition(|byte| *byte < u8::MAX).map(|kept| {
+        let mut until = prefix[..=kept].to_vec();
+        until[kept] += 1;
+        until.into()
+    });
+    Scan { partition: Bytes::from_static(STATE), from, until, items_max }
+}
+
 fn digest(workflow: &str, run: &str, path: &str) -> String {
     let mut hash = Sha256::new();
     for part in [workflow, run, path] {
@@ -212,6 +223,25 @@ mod tests {
         let is_within = |key: Key| key.sort() >= from && Some(key.sort()) < until;
         assert!(is_within(step("w", "run", "9")) && !is_within(step("w", "run2", "0")));
         assert!(!is_within(step("w", "ru", "n0")));
+    }
+
+    #[test]
+    fn keys_of_a_prefix_are_a_range() {
+        let keys: Vec<Bytes> = ["", "a", "a\0", "ab", "b"].map(|key| Bytes::from(key.to_owned())).into();
+        let all = keys.iter().cloned().chain([Bytes::from_static(b"\xff"), Bytes::from_static(b"\xff\xffz")]);
+        let all: Vec<Bytes> = all.collect();
+        for prefix in &all {
+            for after in [None].into_iter().chain(all.iter().map(Some)) {
+                let Scan { from, until, .. } = state_keys(prefix, after, 1);
+                for key in &all {
+                    let is_within = *key >= from && until.as_ref().is_none_or(|until| key < until);
+                    let is_asked = key.starts_with(prefix) && after.is_none_or(|after| key > after);
+                    // Behind all of a prefix the range is empty, wherever it begins.
+                    let is_empty = until.as_ref().is_some_and(|until| *until <= from);
+                    assert_eq!(is_within && !is_empty, is_asked, "{prefix:?} {after:?} {key:?}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -35,6 +35,7 @@ mod graph;
 mod homes;
 mod inside;
 mod layout;
+mod listing;
 mod options;
 mod outbox;
 mod overlay;

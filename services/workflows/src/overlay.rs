@@ -68,6 +68,16 @@ impl Overlay {
         }
     }
 
+    /// What was written here or below to keys that begin with `prefix`.
+    pub(crate) fn written(&self, prefix: &[u8]) -> Result<Writes> {
+        let state = self.open()?;
+        let mut written =
+            self.below.as_ref().map_or_else(|| Ok(Writes::new()), |below| below.written(prefix))?;
+        let here = state.changes.writes.iter().filter(|(key, _)| key.starts_with(prefix));
+        written.extend(here.map(|(key, value)| (key.clone(), value.clone())));
+        Ok(written)
+    }
+
     /// Errors: `AttemptEnded`, `TooLarge`.
     pub(crate) fn put(&self, key: Bytes, value: Option<Bytes>, options: &Options) -> Result<()> {
         let mut state = self.open()?;
@@ -161,6 +171,10 @@ mod tests {
         assert_eq!(both, (Written::Deleted, below_it));
         above.put("l".into(), value("1"), &options).expect("room");
         assert!(matches!(above.put("m".into(), None, &options), Err(Error::TooLarge(_))));
+        let all = [("k".into(), None), ("l".into(), value("1"))];
+        assert_eq!(above.written(b"").expect("open"), Writes::from(all));
+        assert_eq!(below.written(b"k").expect("open"), Writes::from([("k".into(), value("below"))]));
+        assert_eq!(above.written(b"l").expect("open"), Writes::from([("l".into(), value("1"))]));
         let long = Some(Bytes::from(vec![0; 200]));
         assert!(matches!(above.put("l".into(), long, &options), Err(Error::TooLarge(_))));
         below.merge(above.close(), &options).expect("room");

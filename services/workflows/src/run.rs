@@ -386,9 +386,13 @@ impl Run {
         self.journal.lock().get(path).cloned()
     }
 
+    /// The transaction of an atomic run.
+    pub(crate) fn call_of_atomic(&self) -> Option<Call> {
+        self.atomic.lock().as_ref().map(|(_, call)| call.clone())
+    }
+
     pub(crate) async fn get(&self, key: &Bytes) -> Result<Option<Bytes>> {
-        let call = self.atomic.lock().as_ref().map(|(_, call)| call.clone());
-        let (value, point) = match call {
+        let (value, point) = match self.call_of_atomic() {
             Some(call) => self.store.get_in(&call, key).await?,
             None => self.store.get(key).await?,
         };
@@ -411,7 +415,7 @@ impl Run {
         self.store.externalize(point).await
     }
 
-    fn saw(&self, point: DurabilityPoint) {
+    pub(crate) fn saw(&self, point: DurabilityPoint) {
         let mut seen = self.point.lock();
         *seen = point.max(*seen);
     }

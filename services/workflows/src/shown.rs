@@ -200,11 +200,16 @@ impl Service {
         }
     }
 
-    /// The last value that counts of a key of the workflow's state, once it is durable.
-    pub async fn state(&self, name: &str, key: &Bytes) -> Result<Option<Bytes>> {
+    /// Where a workflow is at home now; of one that is not deployed any more, where it was.
+    pub(crate) async fn now_at(&self, name: &str) -> Result<Store> {
         let home = self.inner.homes_of(name)?.into_iter().next();
         let home = home.ok_or_else(|| Error::NoSuchWorkflow(name.to_owned()))?;
-        let store = self.inner.homes.store(&home).await?;
+        self.inner.homes.store(&home).await
+    }
+
+    /// The last value that counts of a key of the workflow's state, once it is durable.
+    pub async fn state(&self, name: &str, key: &Bytes) -> Result<Option<Bytes>> {
+        let store = self.now_at(name).await?;
         let (value, point) = store.get(key).await?;
         store.externalize(point).await?;
         Ok(value)

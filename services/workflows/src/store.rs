@@ -42,7 +42,7 @@ use crate::{
 /// Rows in one page.
 const PAGE_ROWS: usize = 200;
 /// The attribute of a value in a range.
-const VALUE: &str = "v";
+pub(crate) const VALUE: &str = "v";
 /// The attribute with the address of a far store.
 const ADDRESS: &str = "address";
 /// Bits of the number of a begin that count the begins of one node.
@@ -50,7 +50,7 @@ const SEQUENCE_BITS: u32 = 40;
 
 /// What functions' state is.
 #[derive(Debug, Clone)]
-enum State {
+pub(crate) enum State {
     /// The keys that transactions and `/v1/state` have.
     Transactions(Engine),
     /// Items of the same range, which has an outbox of its own.
@@ -60,8 +60,8 @@ enum State {
 /// Where a run lies.
 #[derive(Debug, Clone)]
 pub(crate) struct Store {
-    rows: SharedKeyValue,
-    state: State,
+    pub(crate) rows: SharedKeyValue,
+    pub(crate) state: State,
     broken: Option<Broken>,
 }
 

@@ -5,28 +5,59 @@
     async with aio.transaction() as t:
         await t.put("greeting", b"hello")
 
-Errors and `request` are those of `landfast`.
+Errors and `request` are those of `landfast`. A function's handler that awaits is made one by `aio.workflow`, whether or not it calls
+steps:
+
+    @aio.step
+    async def charge(order): ...
+
+    @aio.workflow
+    async def order(event, context):
+        receipt = await charge(event["order"])
+        return await aio.call("ship", receipt)
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Awaitable, Callable, Optional, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Awaitable, Callable, Coroutine, Optional, TypeVar, overload
 
+from .._requests import Value
 from .._transact import RUNS_MAX
 from ._client import Client, connect, default, transactional_with
 from ._state import State
 from ._transaction import Transaction
+from ._workflow import Workflow, step_with, workflow_with
 
 if TYPE_CHECKING:
     from typing_extensions import Concatenate, ParamSpec
 
     from .._client import Isolation
+    from ._client import Transactional
 
     P = ParamSpec("P")
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, Any]])
 
-__all__ = ["Client", "State", "Transaction", "close", "connect", "state", "transact", "transaction", "transactional"]
+__all__ = [
+    "Client",
+    "State",
+    "Transaction",
+    "Workflow",
+    "call",
+    "close",
+    "connect",
+    "externalize",
+    "invoke",
+    "runs",
+    "send",
+    "state",
+    "step",
+    "transact",
+    "transaction",
+    "transactional",
+    "workflow",
+]
 
 
 def transaction(
@@ -51,25 +82,84 @@ async def transact(
 @overload
 def transactional(
     function: Callable[Concatenate[Transaction, P], Awaitable[T]],
-) -> Callable[P, Awaitable[Optional[T]]]: ...
+) -> Callable[P, Coroutine[Any, Any, Optional[T]]]: ...
 
 
 @overload
 def transactional(
-    *, id: Optional[Callable[P, str]] = None, isolation: Optional[Isolation] = None, runs_max: int = RUNS_MAX
-) -> Callable[[Callable[Concatenate[Transaction, P], Awaitable[T]]], Callable[P, Awaitable[Optional[T]]]]: ...
+    *, id: Optional[Callable[..., str]] = None, isolation: Optional[Isolation] = None, runs_max: int = RUNS_MAX
+) -> Transactional: ...
 
 
-def transactional(function: Optional[Callable[..., Any]] = None, **options: Any) -> Any:
+def transactional(
+    function: Optional[Callable[..., Any]] = None,
+    *,
+    id: Optional[Callable[..., str]] = None,
+    isolation: Optional[Isolation] = None,
+    runs_max: int = RUNS_MAX,
+) -> Any:
     """Makes a coroutine function's every call a transaction; see `landfast.transactional`."""
-    return transactional_with(default, function, **options)
+    return transactional_with(default, function, id=id, isolation=isolation, runs_max=runs_max)
 
 
 def state() -> State:
-    """Plain state: one key at a time; called inside a coroutine."""
+    """Plain state: one key at a time, or a page of them; called inside a coroutine."""
     return default().state()
+
+
+def runs(workflow: str) -> Workflow:
+    """The runs of a deployed workflow; called inside a coroutine. See `landfast.Client.runs`."""
+    return default().runs(workflow)
+
+
+async def externalize() -> None:
+    """Lets what a step has written count, and waits until all that its run has done is durable; see `landfast.Client.externalize`."""
+    await default().externalize()
+
+
+async def invoke(function: str, payload: Any = None) -> Any:
+    """Runs a deployed function and returns what it answers; see `landfast.Client.invoke`."""
+    return await default().invoke(function, payload)
+
+
+async def call(function: str, input: Any = None) -> Any:
+    """Has a deployed function run as a step of the workflow whose code this is; see `landfast.Client.call`."""
+    return await default().call(function, input)
+
+
+async def send(queue: str, body: Value, *, group: Optional[str] = None) -> None:
+    """Sends a message once the step whose code this is counts; see `landfast.Client.send`."""
+    await default().send(queue, body, group=group)
+
+
+@overload
+def step(function: F) -> F: ...
+
+
+@overload
+def step(*, name: Optional[str] = None) -> Callable[[F], F]: ...
+
+
+def step(function: Optional[Callable[..., Any]] = None, *, name: Optional[str] = None) -> Any:
+    """Makes a coroutine function a step of the workflow whose code awaits it: each call counts once, with what it wrote.
+
+    Steps of one code are awaited one after the other. Arguments and result are JSON, as far as they are kept.
+    """
+    return step_with(default, function, name)
+
+
+def workflow(function: Callable[[Any, Any], Coroutine[Any, Any, T]]) -> Callable[[Any, Any], T]:
+    """Makes a coroutine function a handler, as runtimes call it: each invocation is an event loop of its own."""
+    return workflow_with(close, function)
 
 
 async def close() -> None:
     """Closes the connections of the running event loop's default client, before its loop ends."""
     await default().close()
+
+
+# Tracebacks and help name a class as programs import it.
+for _name in __all__:
+    _found = globals()[_name]
+    if isinstance(_found, type):
+        _found.__module__ = __name__

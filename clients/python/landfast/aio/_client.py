@@ -6,15 +6,17 @@ import asyncio
 import functools
 import weakref
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Awaitable, Callable, Optional, Type, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Awaitable, Callable, Coroutine, Optional, Protocol, Type, TypeVar, overload
 
 from .._client import Settings, Urls
 from .._problems import AlreadyCommitted, Error
 from .._repeat import Limits
+from .._requests import Value
 from .._transact import RUNS_MAX, Runs, id_of_call
 from ._connection import Connections
 from ._state import State
 from ._transaction import Transaction
+from ._workflow import Workflow, run_step
 
 if TYPE_CHECKING:
     from typing_extensions import Concatenate, ParamSpec
@@ -24,6 +26,14 @@ if TYPE_CHECKING:
     P = ParamSpec("P")
 
 T = TypeVar("T")
+
+
+class Transactional(Protocol):
+    """As that of the blocking client: the parameters stay those of the function, whatever those of `id` are."""
+
+    def __call__(
+        self, function: Callable[Concatenate[Transaction, P], Awaitable[T]], /
+    ) -> Callable[P, Coroutine[Any, Any, Optional[T]]]: ...
 
 
 class Client:
@@ -69,24 +79,56 @@ class Client:
     @overload
     def transactional(
         self, function: Callable[Concatenate[Transaction, P], Awaitable[T]]
-    ) -> Callable[P, Awaitable[Optional[T]]]: ...
+    ) -> Callable[P, Coroutine[Any, Any, Optional[T]]]: ...
 
     @overload
     def transactional(
         self,
         *,
-        id: Optional[Callable[P, str]] = None,
+        id: Optional[Callable[..., str]] = None,
         isolation: Optional[Isolation] = None,
         runs_max: int = RUNS_MAX,
-    ) -> Callable[[Callable[Concatenate[Transaction, P], Awaitable[T]]], Callable[P, Awaitable[Optional[T]]]]: ...
+    ) -> Transactional: ...
 
-    def transactional(self, function: Optional[Callable[..., Any]] = None, **options: Any) -> Any:
+    def transactional(
+        self,
+        function: Optional[Callable[..., Any]] = None,
+        *,
+        id: Optional[Callable[..., str]] = None,
+        isolation: Optional[Isolation] = None,
+        runs_max: int = RUNS_MAX,
+    ) -> Any:
         """Makes a coroutine function's every call a transaction; see `landfast.Client.transactional`."""
-        return transactional_with(lambda: self, function, **options)
+        return transactional_with(lambda: self, function, id=id, isolation=isolation, runs_max=runs_max)
 
     def state(self) -> State:
-        """Plain state: one key at a time, outside any transaction."""
+        """Plain state: one key at a time, or a page of them, outside any transaction."""
         return State(self._settings.state_calls(), self._connections)
+
+    def runs(self, workflow: str) -> Workflow:
+        """A deployed workflow: its runs are begun, awaited, listed and cancelled there."""
+        return Workflow(workflow, self._settings.workflow_calls(), self._connections)
+
+    async def externalize(self) -> None:
+        """Inside a step: lets what it has written so far count, and returns once that is durable; see `landfast.Client.externalize`."""
+        await self._connections.drive(self._settings.workflow_calls().externalize())
+
+    async def invoke(self, function: str, payload: Any = None) -> Any:
+        """Runs a deployed function and returns what it answers, never twice; see `landfast.Client.invoke`."""
+        return await self._connections.drive(self._settings.workflow_calls().invoke(function, payload))
+
+    async def call(self, function: str, input: Any = None) -> Any:
+        """Inside a workflow's code: has a deployed function run as a step of the run; see `landfast.Client.call`."""
+        return await self._connections.drive(self._settings.workflow_calls().call(function, input))
+
+    async def send(self, queue: str, body: Value, *, group: Optional[str] = None) -> None:
+        """Inside a step: sends a message once the step counts."""
+        await self._connections.drive(self._settings.workflow_calls().send(queue, body, group))
+
+    async def run_step(self, name: str, body: Callable[[], Awaitable[T]]) -> T:
+        """Inside a workflow's code: awaits `body` as a step; what `@aio.step` does."""
+        result: T = await run_step(name, self._connections, self._settings.workflow_calls(), body)
+        return result
 
     async def close(self) -> None:
         """Closes the connections; using the client again opens new ones."""

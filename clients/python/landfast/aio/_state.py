@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Optional
 
 from .._requests import Key, Value
-from .._state import StateCalls
+from .._state import Page, StateCalls
 from ._connection import Connections
 
 
@@ -19,6 +19,10 @@ class State:
     async def get(self, key: Key) -> Optional[bytes]:
         """The value of `key`, or None if there is none."""
         return await self._connections.drive(self._calls.get(key))
+
+    async def scan(self, prefix: Key = b"", *, after: Optional[Key] = None, limit: int = 100) -> Page:
+        """A page of keys in order, with their values; see `landfast.State.scan`."""
+        return await self._connections.drive(self._calls.scan(prefix, after, limit))
 
     async def put(self, key: Key, value: Value) -> None:
         """Sets `key`; it is durable when this returns."""

@@ -78,6 +78,29 @@ fn the_python_client_decides_the_same() {
     }
 }
 
+/// T15. What stands between client and server is judged alike, too.
+#[test]
+fn the_python_client_decides_the_same_by_status() {
+    let theirs = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../python/landfast/_problems.py"));
+    let theirs = theirs.expect("the Python client is in the same repository");
+    let line = |line: &str| {
+        let (status, said) = line.trim().split_once(": Meaning(")?;
+        Some((status.parse::<u16>().ok()?, said.to_owned()))
+    };
+    let theirs: Vec<(u16, String)> = theirs.lines().filter_map(line).collect();
+    assert!(theirs.len() >= 7, "{theirs:?}");
+    for (status, said) in theirs {
+        let ours = judged(status, "").1;
+        let repeat = match ours.repeat {
+            Repeat::Never => "",
+            Repeat::Here => ", Repeat.HERE",
+            Repeat::Elsewhere => ", Repeat.ELSEWHERE",
+        };
+        let certain = if ours.is_certain { "" } else { ", is_certain=False" };
+        assert_eq!(said, format!("{:?}{repeat}{certain}),", ours.kind), "{status}");
+    }
+}
+
 #[test]
 fn a_finished_transaction_says_how_it_ended() {
     for (name, outcome, runs_again) in [

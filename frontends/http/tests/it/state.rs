@@ -45,3 +45,50 @@ async fn a_value_that_looks_like_a_refusal_is_a_value() {
         assert_eq!((code(&read), body(&read)), (200, &value[..]));
     }
 }
+
+/// T18: pages of any length, under any prefix; keys and values are what was written, whatever their bytes.
+#[tokio::test]
+async fn keys_are_listed_page_by_page() {
+    let engine = Engine::open().await;
+    let server = engine.serve().await;
+    assert_eq!(document(&server.get("/v1/state").await), serde_json::json!({"keys": []}));
+    for (key, value) in
+        [("a%2F1", "one"), ("a%2F2", "two"), ("a%2F%FF%00", "three"), ("%2E%2E", ""), ("", "none")]
+    {
+        assert_eq!(code(&server.send("PUT", &format!("/v1/state/{key}"), "", value).await), 204);
+    }
+    assert_eq!(code(&server.send("DELETE", "/v1/state/a%2F2", "", "").await), 204);
+    let listed = document(&server.get("/v1/state?limit=3").await);
+    let shown = |key, bytes, value| serde_json::json!({"key": key, "bytes": bytes, "value": value});
+    let first = [shown("", 4, "bm9uZQ=="), shown("%2E%2E", 0, ""), shown("a%2F1", 3, "b25l")];
+    assert_eq!(listed, serde_json::json!({"keys": first, "next": "a%2F1"}));
+    let listed = document(&server.get("/v1/state?prefix=a%2f&after=a%2F1").await);
+    assert_eq!(listed, serde_json::json!({"keys": [shown("a%2F%FF%00", 5, "dGhyZWU=")]}));
+    let one = document(&server.get("/v1/state?prefix=a&after=a%2F1&limit=1").await);
+    assert_eq!(one, serde_json::json!({"keys": [], "next": "a%2F2"}), "it was deleted, and more follow");
+}
+
+/// T15.
+#[tokio::test]
+async fn a_query_that_is_not_understood_lists_nothing() {
+    let engine = Engine::open().await;
+    let server = engine.serve().await;
+    let long = format!("prefix={}", "k".repeat(1_025));
+    for query in [
+        "limit=0",
+        "limit=1001",
+        "limit=",
+        "limit=+1",
+        "limit=-1",
+        "limit=ten",
+        "prefx=a",
+        "prefix",
+        "prefix=%4",
+        "after=%zz",
+        "prefix=a&prefix=b",
+        &long,
+    ] {
+        let answer = server.get(&format!("/v1/state?{query}")).await;
+        assert_eq!(problem(&answer), (400, "invalid-request".into()), "{query}");
+    }
+}

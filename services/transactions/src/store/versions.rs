@@ -7,8 +7,8 @@
 use bytes::Bytes;
 use futures_util::{TryStreamExt, stream};
 use ports::{
-    Condition, DurabilityPoint, Item, Update,
-    key_value::{Action, Name, Outcome, Test, Value},
+    Condition, DurabilityPoint, Item, Key as ItemKey, Update,
+    key_value::{Action, Name, Outcome, Read, Test, Value},
 };
 
 use super::{Store, corrupt};
@@ -136,6 +136,26 @@ impl Store {
                 None => return Ok((versions, page.point)),
             }
         }
+    }
+
+    /// The first version items of a bucket of the default keyspace from a place on, with their keys, and where the rest begins.
+    pub(crate) async fn listed(
+        &self,
+        bucket: u8,
+        from: Bytes,
+        until: Bytes,
+        items_max: usize,
+    ) -> Result<Read<(Vec<(Key, Attempt, VersionItem)>, Option<Bytes>)>> {
+        let scan = self.buckets.listed(bucket, from, until, items_max);
+        let page = self.scan(&scan).await?;
+        let mut versions = Vec::with_capacity(page.value.items.len());
+        for (sort, item) in page.value.items {
+            let item = VersionItem::decode(&item)?;
+            let place = layout::version_of(&ItemKey::new(&scan.partition, &sort), item.long_key.as_ref());
+            let (key, attempt) = place.ok_or_else(|| corrupt("a version's key"))?;
+            versions.push((key, attempt, item));
+        }
+        Ok(Read { value: (versions, page.value.next), point: page.point })
     }
 
     /// One version item.

@@ -16,6 +16,7 @@ use tokio::sync::watch;
 pub(crate) enum Held {
     Updates,
     Gets,
+    Scans,
     /// The answers of updates: what they do is done.
     Answers,
 }
@@ -171,7 +172,7 @@ impl KeyValue for Gate {
     }
 
     async fn scan(&self, scan: &Scan) -> Result<Read<Page>> {
-        self.count().await;
+        self.pass(Held::Scans, &scan.partition).await;
         self.inner.scan(scan).await
     }
 

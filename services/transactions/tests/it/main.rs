@@ -12,6 +12,7 @@ mod groups;
 mod house;
 mod leaving;
 mod limits;
+mod listing;
 mod packing;
 mod restarts;
 mod room;

@@ -1,0 +1,91 @@
+"""Workflows, for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from typing import Any, Awaitable, Callable, Coroutine, List, Optional, Tuple, TypeVar, cast
+
+from .._workflow import Run, WorkflowCalls, encode
+from ._connection import Connections
+
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, Any]])
+
+
+class Workflow:
+    """As `landfast.Workflow`: a deployed workflow."""
+
+    def __init__(self, name: str, calls: WorkflowCalls, connections: Connections) -> None:
+        self.name = name
+        self._calls = calls
+        self._connections = connections
+
+    async def run(self, input: Any = None, *, id: Optional[str] = None, wait: float = 0) -> Run:
+        """Begins a run, or finds the one that was begun under `id`, and waits for its end up to `wait` seconds.
+
+        Without an `id` a repeat after a lost answer begins another run; give one where that matters.
+        """
+        return await self._connections.drive(self._calls.begin(self.name, input, id, wait))
+
+    async def get(self, run: str, *, wait: float = 0) -> Run:
+        """The run, once it has ended or `wait` seconds are over."""
+        return await self._connections.drive(self._calls.get(self.name, run, wait))
+
+    async def list(self, *, status: Optional[str] = None, after: Optional[str] = None) -> Tuple[List[Run], Optional[str]]:
+        """Some runs behind `after`, in the order of their ids, and where to go on; None: those were all."""
+        return await self._connections.drive(self._calls.list(self.name, status, after))
+
+    async def cancel(self, run: str) -> Run:
+        """Ends a run; what its steps had written stays."""
+        return await self._connections.drive(self._calls.cancel(self.name, run))
+
+
+async def run_step(
+    name: str, connections: Connections, calls: WorkflowCalls, body: Callable[[], Awaitable[Any]]
+) -> Any:
+    """Awaits `body` as the next step of the workflow that is being run, or returns what it has come to before."""
+    with calls.one_by_one.step(name):
+        opened = await connections.drive(calls.open_step(name))
+        if opened.token is None:
+            return opened.output
+        with opened.as_current():
+            try:
+                output = encode(await body())
+            except BaseException:
+                await connections.drive(calls.fail_step(name))
+                raise
+            return await connections.drive(calls.finish_step(name, output))
+
+
+def step_with(client: Callable[[], Any], function: Optional[F], name: Optional[str]) -> Any:
+    """`step` over a client that is looked up at each call."""
+
+    def decorate(function: F) -> F:
+        called = name or function.__name__
+
+        @functools.wraps(function)
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            return await client().run_step(called, lambda: function(*args, **kwargs))
+
+        return cast(F, call)
+
+    return decorate if function is None else decorate(function)
+
+
+def workflow_with(
+    close: Callable[[], Awaitable[None]], function: Callable[[Any, Any], Coroutine[Any, Any, R]]
+) -> Callable[[Any, Any], R]:
+    """A handler, as runtimes call it, that runs `function` in an event loop of its own."""
+
+    async def whole(event: Any, context: Any) -> R:
+        try:
+            return await function(event, context)
+        finally:
+            await close()
+
+    @functools.wraps(function)
+    def handler(event: Any, context: Any) -> R:
+        return asyncio.run(whole(event, context))
+
+    return handler

@@ -1,0 +1,14 @@
+"""What type checkers know of the client."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+CLIENT = Path(__file__).resolve().parents[1]
+
+
+def a_type_checker_knows_parameters_and_results() -> None:
+    """`typed.py` says what it is to know."""
+    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "tests/typed.py"]
+    checked = subprocess.run(command, cwd=CLIENT, capture_output=True, text=True, timeout=300)
+    assert checked.returncode == 0, checked.stdout + checked.stderr

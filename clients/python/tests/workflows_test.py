@@ -1,0 +1,197 @@
+"""Workflows: what is asked of the server, what is asked again, and what the code of a workflow may do."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import cluster
+import kinds
+import landfast
+from landfast import aio
+
+RUN = {"run": "r 1", "status": "succeeded", "output": [1], "began_ms": 5, "ended_ms": 9}
+
+
+@kinds.over()
+async def runs_are_begun_shown_listed_and_cancelled(client: kinds.Client, servers: cluster.Cluster) -> None:
+    """W1."""
+    expected = landfast.Run("r 1", "succeeded", output=[1], began_ms=5, ended_ms=9)
+    runs = client.runs("a flow")
+    servers.fail("", cluster.document(RUN), cluster.document(RUN), cluster.document(RUN), cluster.document({"runs": [RUN], "next": "r 1"}), cluster.document({"runs": []}))
+    assert await runs.run({"n": 1}, id="r 1", wait=2.5) == expected
+    assert await runs.get("r 1", wait=3) == expected
+    assert await runs.cancel("r 1") == expected
+    assert await runs.list(status="failed", after="q&") == ([expected], "r 1")
+    assert await runs.list() == ([], None)
+    assert [str(seen) for seen in servers.seen] == [
+        "POST /v1/workflows/a%20flow/runs?wait=2.5&id=r%201",
+        "GET /v1/workflows/a%20flow/runs/r%201?wait=3",
+        "DELETE /v1/workflows/a%20flow/runs/r%201",
+        "GET /v1/workflows/a%20flow/runs?status=failed&after=q%26",
+        "GET /v1/workflows/a%20flow/runs",
+    ]
+    assert servers.seen[0].body == b'{"n":1}'
+
+
+@kinds.over()
+async def a_run_is_begun_again_only_under_an_id(client: kinds.Client, servers: cluster.Cluster) -> None:
+    """W1: without one the copy would be another run."""
+    servers.fail("POST", cluster.reset_unheard, cluster.document(RUN))
+    assert (await client.runs("w").run(id="r 1")).run == "r 1"
+    servers.fail("POST", cluster.reset_unheard)
+    with pytest.raises(landfast.OutcomeUnknown):
+        await client.runs("w").run()
+    assert len(servers.seen) == 3
+
+
+@kinds.over()
+async def what_is_asked_for_within_a_step_is_asked_for_by_it(client: kinds.Client, servers: cluster.Cluster) -> None:
+    """W2."""
+    servers.fail("POST .*/steps/", cluster.document({"step": "outer"}), cluster.document({"step": "inner"}))
+    servers.fail("PUT .*/steps/", cluster.document({"output": "what counts"}), cluster.document({"output": 1}))
+
+    async def inner() -> str:
+        await client.state().put("a", b"1")
+        return "inner's"
+
+    async def outer() -> int:
+        assert await client.run_step("inner", inner) == "what counts"
+        await client.externalize()
+        await client.send("q", b"m", group="g h")
+        return 1
+
+    servers.fail("/externalize|/messages/", cluster.reply(200, b""), cluster.reply(200, b""))
+    assert await client.run_step("outer", outer) == 1
+    await client.state().get("a")
+    assert [(str(seen), seen.headers.get("landfast-step")) for seen in servers.seen] == [
+        ("POST /v1/run/steps/outer", None),
+        ("POST /v1/run/steps/inner", "outer"),
+        ("PUT /v1/state/a", "inner"),
+        ("PUT /v1/run/steps/inner", "inner"),
+        ("POST /v1/run/externalize", "outer"),
+        ("POST /v1/run/messages/q?group=g%20h", "outer"),
+        ("PUT /v1/run/steps/outer", "outer"),
+        ("GET /v1/state/a", None),
+    ]
+    assert servers.requests("PUT .*/steps/inner")[0].body == b'"inner\'s"'
+
+
+@kinds.over()
+async def a_step_that_counts_is_not_done_again(client: kinds.Client, servers: cluster.Cluster) -> None:
+    """W2."""
+
+    async def body() -> int:
+        raise AssertionError("it counts already")
+
+    servers.fail("", cluster.document({"output": 7}))
+    assert await client.run_step("s", body) == 7
+    assert len(servers.seen) == 1
+
+
+@kinds.over()
+async def a_step_that_fails_is_given_up(client: kinds.Client, servers: cluster.Cluster) -> None:
+    """W2: also one whose result is no JSON; and its error is its own, whatever comes of giving it up."""
+
+    async def fails() -> object:
+        raise ZeroDivisionError
+
+    async def returns_no_json() -> object:
+        return object()
+
+    for body, error in ((fails, ZeroDivisionError), (returns_no_json, TypeError)):
+        servers.fail("", cluster.document({"step": "s"}), cluster.refuse(409, "attempt-ended"))
+        with pytest.raises(error):
+            await client.run_step("s", body)
+    assert [seen.method for seen in servers.seen] == ["POST", "DELETE", "POST", "DELETE"]
+
+
+@kinds.over()
+async def a_function_that_fails_says_what_it_said(client: kinds.Client, servers: cluster.Cluster) -> None:
+    said = {"errorType": "ValueError", "errorMessage": "no"}
+    servers.fail("/calls/", cluster.document({"error": said}), cluster.document({"output": 3}))
+    with pytest.raises(landfast.FunctionFailed, match="ValueError: no") as failure:
+        await client.call("f", {"n": 1})
+    assert failure.value.error == said
+    assert await client.call("f") == 3
+    servers.fail("/invocations", cluster.document({"ok": True}))
+    assert await client.invoke("f", [1]) == {"ok": True}
+    assert [str(seen) for seen in servers.seen] == [
+        "PUT /v1/run/calls/f",
+        "PUT /v1/run/calls/f",
+        "POST /2015-03-31/functions/f/invocations",
+    ]
+
+
+@kinds.over()
+async def what_may_not_be_asked_twice_is_not(client: kinds.Client, servers: cluster.Cluster) -> None:
+    """A step is known by how many the code had begun before it: a copy would be the next one."""
+    servers.fail("", cluster.reset_unheard, cluster.reset_unheard, cluster.reset_unheard)
+    with pytest.raises(landfast.OutcomeUnknown):
+        await client.call("f")
+    with pytest.raises(landfast.OutcomeUnknown):
+        await client.invoke("f")
+    with pytest.raises(landfast.OutcomeUnknown):
+        await client.send("q", b"")
+    assert len(servers.seen) == 3
+
+
+@kinds.over(kinds=["asyncio"])
+async def steps_of_one_code_are_refused_side_by_side(client: aio.Client, servers: cluster.Cluster) -> None:
+    """W2: chance would decide which of them takes whose result. Within a step its own are counted apart."""
+    servers.fail("POST", cluster.document({"step": "a"}), cluster.document({"step": "b"}), cluster.document({"output": 1}))
+    servers.fail("PUT", cluster.document({"output": 2}), cluster.document({"output": 3}))
+
+    async def within() -> int:
+        called: int = await client.call("f")
+        return await client.run_step("within", never) + called
+
+    async def never() -> int:
+        return 0
+
+    both = await asyncio.gather(
+        client.run_step("one", within),
+        client.run_step("another", never),
+        client.call("f"),
+        return_exceptions=True,
+    )
+    refused = [error for error in both if isinstance(error, RuntimeError)]
+    assert len(refused) == 2 and all("one after the other" in str(error) for error in refused), both
+
+
+@kinds.over(kinds=["blocking"])
+async def a_blocking_step_takes_no_coroutine_function(client: kinds.BlockingClient, servers: cluster.Cluster) -> None:
+    servers.fail("", cluster.document({"step": "s"}), cluster.reply(200, b""))
+
+    async def body() -> int:
+        return 1
+
+    with pytest.raises(TypeError, match="landfast.aio takes coroutine functions"):
+        _ = client._client.run_step("s", lambda: body())
+    assert servers.seen[-1].method == "DELETE"
+
+
+def a_workflow_of_coroutines_is_a_handler_like_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call is an event loop of its own, and leaves no connection behind."""
+
+    @aio.step(name="adds")
+    async def add(a: int, *, b: int) -> int:
+        """Adds."""
+        return a + b
+
+    @aio.workflow
+    async def handler(event: Any, context: Any) -> int:
+        return await add(event, b=context)
+
+    assert (add.__name__, add.__doc__, handler.__name__) == ("add", "Adds.", "handler")
+    with cluster.Cluster() as servers:
+        monkeypatch.setenv("LANDFAST_URL", servers.url)
+        for number in (1, 2):
+            servers.fail("", cluster.document({"step": "s"}), cluster.document({"output": number}))
+            assert handler(number, 10) == number
+        assert [(str(seen), seen.body) for seen in servers.seen] == [
+            ("POST /v1/run/steps/adds", b""),
+            ("PUT /v1/run/steps/adds", b"11"),
+            ("POST /v1/run/steps/adds", b""),
+            ("PUT /v1/run/steps/adds", b"12"),
+        ]
