@@ -191,9 +191,12 @@ impl Core {
         let Some(objects) = &self.objects else { return Ok(Vec::new()) };
         let rows = rows::list(&node.store).await?;
         let known: BTreeSet<PackId> = rows.iter().map(|(id, _)| *id).collect();
-        let is_counted =
-            |(id, row): &&(PackId, Row)| !row.is_retired && !(self.is_alone() && id.node == node.id);
-        let mut packs: Vec<PackId> = rows.iter().filter(is_counted).map(|(id, _)| *id).collect();
+        // A node alone has counted its own itself.
+        let counts = rows.iter().filter(|(id, row)| {
+            let is_left_out = row.is_retired || self.is_alone() && id.node == node.id;
+            !is_left_out
+        });
+        let mut packs: Vec<PackId> = counts.map(|(id, _)| *id).collect();
         for dead in nodes {
             let prefix = ObjectPath::from(format!("{}/{}", self.home()?, dead.0));
             let list = || async {
@@ -218,12 +221,11 @@ impl Core {
                 Err(error) => return give_up_damaged(node, id, error),
             };
             let (bytes, dead) = (survey.bytes, survey.bytes - survey.live_bytes());
-            let before = match before {
-                Some(row) => row,
-                None => {
-                    rows::put(&node.store, id, bytes).await?;
-                    Row { bytes, ..Row::default() }
-                }
+            let before = if let Some(row) = before {
+                row
+            } else {
+                rows::put(&node.store, id, bytes).await?;
+                Row { bytes, ..Row::default() }
             };
             if !rows::count(&node.store, id, before, dead).await? {
                 continue;
