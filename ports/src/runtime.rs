@@ -122,6 +122,46 @@ pub struct Line {
     pub text: String,
 }
 
+/// What a runtime has done since it was opened, and what it has now. None of it is kept over a restart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Figures {
+    /// Instances that have an invocation.
+    pub busy: u64,
+    /// Idle instances that run.
+    pub warm: u64,
+    /// Idle instances that are frozen.
+    pub frozen: u64,
+    /// Invocations that were given to an instance.
+    pub invocations: u64,
+    /// New instances that were started for a call.
+    pub cold_starts: u64,
+    /// Calls that were refused as [`Refused::Throttled`].
+    pub throttled: u64,
+    /// Calls that were refused as [`Refused::Unavailable`].
+    pub unavailable: u64,
+    /// Invocations that failed, by how.
+    pub failed: Failures,
+}
+
+/// Invocations that failed, by how: a fixed list, whatever functions say of themselves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Failures {
+    /// The function said so.
+    pub by_function: u64,
+    /// It ran past its timeout.
+    pub timed_out: u64,
+    /// It used more memory than it may.
+    pub out_of_memory: u64,
+    /// Its process ended.
+    pub exited: u64,
+    /// A new instance did not come to its first invocation.
+    pub not_started: u64,
+    /// It asked for the next invocation without an answer to this one.
+    pub not_answered: u64,
+    /// Its answer was longer than it may be.
+    pub too_long: u64,
+}
+
 /// Runs functions.
 #[async_trait]
 pub trait Runtime: Debug + Send + Sync {
@@ -150,3 +190,6 @@ pub trait Runtime: Debug + Send + Sync {
     /// Ends when more lines of any function are kept than when it was called.
     async fn more_lines(&self);
 }
+
+    /// What it has done and has now; returns at once.
+    fn figures(&self) -> Figures;

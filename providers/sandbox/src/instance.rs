@@ -120,6 +120,11 @@ impl Instance {
         }
     }
 
+    /// Whether it is frozen.
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.frozen.load(Ordering::Acquire)
+    }
+
     /// The most memory it has used, in bytes, where that is known.
     pub(crate) fn memory_peak(&self) -> Option<u64> {
         self.control.memory_peak()

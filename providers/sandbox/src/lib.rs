@@ -31,6 +31,7 @@ mod sandbox;
 mod system;
 
 /// The body of what an instance asks.
+mod tally;
 pub use hyper::body::Incoming;
 pub use runtime_api::{Api, Reply};
 pub use sandbox::{Config, Sandbox};

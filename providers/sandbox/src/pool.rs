@@ -20,7 +20,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use ports::runtime::{Function, FunctionError, Invocation, Ran, Refused};
 use tokio::{
-    sync::{Notify, Semaphore, oneshot},
+    sync::{Notify, Semaphore, SemaphorePermit, oneshot},
     time::Instant,
 };
 
@@ -33,6 +33,7 @@ use crate::{
     logs::Logs,
     process::{ExitReason, Launcher},
     runtime_api::Api,
+    tally::{Failed, Tally},
 };
 
 /// How long a start may take until its first question; Lambda's bound.
@@ -53,6 +54,7 @@ pub(crate) struct Shared {
     pub(crate) logs: Arc<Logs>,
     /// How long an instance is idle before it is ended.
     pub(crate) idle_max: Duration,
+    pub(crate) tally: Tally,
 }
 
 /// The instances of a function.
@@ -84,7 +86,7 @@ struct Idle {
 
 /// What an instance did with an invocation, as its caller sees it.
 struct Done {
-    result: Result<Bytes, Bytes>,
+    result: Result<Bytes, (Failed, Bytes)>,
     /// Whether the instance may go on.
     is_fit: bool,
 }
@@ -104,13 +106,12 @@ impl Pool {
 
     /// Runs one invocation (promises U1 to U3, U5).
     pub(crate) async fn run(self: &Arc<Self>, invocation: Invocation) -> Result<Ran, Refused> {
-        let permit = if invocation.waits {
-            self.permits.acquire().await.map_err(|_| Refused::Throttled)?
-        } else {
-            self.permits.try_acquire().map_err(|_| Refused::Throttled)?
-        };
+        let tally = &self.shared.tally;
+        let permit = self.permit(invocation.waits).await.inspect_err(|_| tally.throttled())?;
+        let busy = tally.busy();
         let asked = Instant::now();
-        let (instance, is_new) = self.take().await?;
+        let (instance, is_new) = self.take().await.inspect_err(|_| tally.unavailable())?;
+        tally.invoked();
         let id = invocation.id.clone();
         instance.output.begin(&id);
         let started = if is_new { self.started(&instance, &id).await } else { Ok(()) };
@@ -122,8 +123,11 @@ impl Pool {
         let asked_before = *instance.exchange.asked().borrow();
         let done = match started {
             Ok(()) => self.work(&instance, invocation, timeout, deadline).await,
-            Err(payload) => Done { result: Err(payload), is_fit: false },
+            Err(payload) => Done { result: Err((Failed::NotStarted, payload)), is_fit: false },
         };
+        if let Err((how, _)) = &done.result {
+            tally.failed(*how);
+        }
         let report = self.report(&instance, &id, begun.elapsed(), is_new.then_some(start_time));
         let log_tail = Bytes::from(instance.output.end(&report));
         if done.is_fit {
@@ -131,8 +135,14 @@ impl Pool {
         } else {
             instance.kill();
         }
-        drop(permit);
-        Ok(Ran { result: done.result.map_err(|payload| FunctionError { payload }), log_tail })
+        drop((permit, busy));
+        Ok(Ran { result: done.result.map_err(|(_, payload)| FunctionError { payload }), log_tail })
+    }
+
+    /// The right to one of its instances.
+    async fn permit(&self, waits: bool) -> Result<SemaphorePermit<'_>, Refused> {
+        let permit = if waits { self.permits.acquire().await.ok() } else { self.permits.try_acquire().ok() };
+        permit.ok_or(Refused::Throttled)
     }
 
     /// Waits until a new instance asks for its first invocation. Errors: why it does not.
@@ -163,7 +173,7 @@ impl Pool {
             biased;
             answer = answer => Self::done(instance, &id, answer),
             () = tokio::time::sleep_until(deadline) => {
-                Done { result: Err(failure::timed_out(&id, timeout)), is_fit: false }
+                Done { result: Err((Failed::TimedOut, failure::timed_out(&id, timeout))), is_fit: false }
             }
         }
     }
@@ -171,11 +181,11 @@ impl Pool {
     fn done(instance: &Instance, id: &str, answer: Result<Answer, oneshot::error::RecvError>) -> Done {
         let (result, is_fit) = match answer {
             Ok(Answer::Response(bytes)) => (Ok(bytes), true),
-            Ok(Answer::Error(payload)) => (Err(payload), true),
-            Ok(Answer::TooLong(bytes)) => (Err(failure::too_long(bytes)), true),
+            Ok(Answer::Error(payload)) => (Err((Failed::ByFunction, payload)), true),
+            Ok(Answer::TooLong(bytes)) => (Err((Failed::TooLong, failure::too_long(bytes))), true),
             Err(_) => match instance.has_ended() {
-                Some(reason) => (Err(failure::ended(id, reason)), false),
-                None => (Err(failure::not_answered(id)), true),
+                Some(reason) => (Err((Failed::ended(reason), failure::ended(id, reason))), false),
+                None => (Err((Failed::NotAnswered, failure::not_answered(id))), true),
             },
         };
         Done { result, is_fit }
@@ -201,6 +211,7 @@ impl Pool {
                 break;
             }
         }
+        self.shared.tally.started();
         let started = Instance::start(&self.shared, &self.function).await;
         started.map(|instance| (instance, true)).map_err(Refused::Unavailable)
     }
@@ -261,6 +272,13 @@ impl Pool {
     pub(crate) fn end_coldest(&self) -> bool {
         let mut state = self.state.lock();
         if state.idle.is_empty() {
+    /// How many idle instances run, and how many are frozen.
+    pub(crate) fn idle(&self) -> (u64, u64) {
+        let state = self.state.lock();
+        let frozen = state.idle.iter().filter(|idle| idle.instance.is_frozen()).count();
+        ((state.idle.len() - frozen) as u64, frozen as u64)
+    }
+
             return false;
         }
         state.idle.remove(0);

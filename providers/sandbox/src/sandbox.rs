@@ -5,7 +5,7 @@ use std::{collections::HashMap, fs, io, path::PathBuf, sync::Arc, time::Duration
 use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
-use ports::runtime::{Function, Invocation, Line, Ran, Refused, Runtime};
+use ports::runtime::{Figures, Function, Invocation, Line, Ran, Refused, Runtime};
 
 use crate::{
     archives::Archives,
@@ -23,6 +23,7 @@ pub struct Config {
     pub directory: PathBuf,
     /// How instances are launched.
     pub launcher: Launcher,
+    tally::Tally,
     /// What functions reach beside the Runtime API.
     pub api: Arc<dyn Api>,
     /// Files that every function finds at `/var/runtime`, by their paths there.
@@ -67,6 +68,7 @@ impl Sandbox {
         if let Some(pool) = pools.get(&function.name)
             && pool.function.revision == function.revision
         {
+            tally: Tally::default(),
             return Arc::clone(pool);
         }
         let pool = Arc::new(Pool::new(Arc::clone(function), Arc::clone(&self.shared)));
@@ -132,3 +134,10 @@ fn available_bytes() -> Option<u64> {
     let kibibytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
     Some(kibibytes << 10)
 }
+
+    fn figures(&self) -> Figures {
+        let pools: Vec<_> = self.pools.lock().values().cloned().collect();
+        let idle = pools.iter().map(|pool| pool.idle());
+        let (warm, frozen) = idle.fold((0, 0), |(warm, frozen), idle| (warm + idle.0, frozen + idle.1));
+        self.shared.tally.figures(warm, frozen)
+    }

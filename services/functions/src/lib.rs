@@ -22,9 +22,11 @@
 
 mod deployment;
 mod event;
+mod figures;
 mod handler;
 pub mod manifest;
 mod port;
 mod service;
 
+pub use figures::Figures;
 pub use service::{Error, Invoked, PAYLOAD_BYTES_MAX, Parts, Result, Service, Summary};

@@ -24,6 +24,7 @@ use tokio::sync::Mutex;
 use crate::{
     deployment::{Deployment, Deployments, digest},
     event::hexadecimal,
+    figures::Seen,
     handler::Deployed,
     manifest::{FILE_NAME, MANIFEST_BYTES_MAX, Manifest, Table, workflow::Workflow},
 };
@@ -93,7 +94,7 @@ pub struct Parts {
 /// The functions that people deploy.
 #[derive(Debug, Clone)]
 pub struct Service {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
 #[derive(Debug)]
@@ -104,6 +105,8 @@ pub(crate) struct Inner {
     workflows: RwLock<BTreeMap<String, KnownWorkflow>>,
     /// Held by whoever changes what is deployed; what is, by application.
     changing: Mutex<BTreeMap<String, Deployment>>,
+    /// What waits in queues, as somebody saw it last.
+    pub(crate) seen: parking_lot::Mutex<Seen>,
 }
 
 /// A function that is deployed.
@@ -154,7 +157,8 @@ impl Service {
     pub fn new(parts: Parts) -> Self {
         let deployments = Deployments::new(Arc::clone(&parts.key_value), Arc::clone(&parts.objects));
         let (known, workflows, changing) = (RwLock::default(), RwLock::default(), Mutex::default());
-        Self { inner: Arc::new(Inner { parts, deployments, known, workflows, changing }) }
+        let seen = parking_lot::Mutex::default();
+        Self { inner: Arc::new(Inner { parts, deployments, known, workflows, changing, seen }) }
     }
 
     /// Puts in place what is deployed, and removes what a death left.
@@ -496,6 +500,16 @@ impl Inner {
     /// What is deployed under `name`.
     pub(crate) fn function(&self, name: &str) -> Option<Arc<Function>> {
         self.known.read().get(name).map(|known| Arc::clone(&known.function))
+    /// How many functions are deployed.
+    pub(crate) fn count(&self) -> usize {
+        self.known.read().len()
+    }
+
+    /// Calls `see` with each deployed function.
+    pub(crate) fn for_each(&self, mut see: impl FnMut(&str, &Table)) {
+        self.known.read().iter().for_each(|(name, known)| see(name, &known.table));
+    }
+
     }
 
     fn known_function(&self, name: &str) -> Result<Arc<Function>> {

@@ -42,11 +42,13 @@ mod service;
 mod step;
 mod store;
 
+mod tally;
 pub use broken::Broken;
 pub use error::{Error, Result};
-pub use homes::FarStores;
+pub use homes::{FarStore, FarStores};
 pub use inside::{Opened, StepToken};
 pub use options::Options;
 pub use records::Status;
 pub use service::{Parts, Runner, Service};
 pub use store::{RunView, StepView};
+pub use tally::Figures;

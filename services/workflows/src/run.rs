@@ -118,7 +118,11 @@ impl Run {
         };
         let row = RunRow { status, output, error, ended_ms: Some(service.now_ms()), ..self.row.clone() };
         match self.until_it_passes(service, || self.store.end_run(&self.name, &self.id, &row)).await {
-            Ok(_) | Err(Error::RunEnded) => true,
+            Ok(_) => {
+                service.tally.ended(row.status);
+                true
+            }
+            Err(Error::RunEnded) => true,
             Err(error) => {
                 tracing::warn!(workflow = %self.name, run = %self.id, %error, "the end of a run was not written");
                 false

@@ -17,18 +17,18 @@ use ports::{
     runtime::{Invocation, Ran},
 };
 use primitives::{Backoff, Delays};
-use synchrony::Health;
 use tokio::task::{AbortHandle, JoinSet};
 use transactions::Engine;
 
 use crate::{
     Error, FarStores, Options, Result,
-    homes::Homes,
+    homes::{FarStore, Homes},
     layout::RUN_ID_BYTES_MAX,
     records::{RunRow, Status},
     run::Run,
     step::Attempts,
     store::{RunView, StepView, Store},
+    tally::{Figures, Tally},
 };
 
 /// Runs in one answer.
@@ -109,6 +109,7 @@ pub(crate) struct Inner {
     listed: Mutex<BTreeSet<String>>,
     /// When each workflow's ended runs were last looked through.
     pub(crate) swept: Mutex<BTreeMap<String, Monotonic>>,
+    pub(crate) tally: Tally,
 }
 
 /// A run under way.
@@ -165,6 +166,7 @@ impl Service {
             active: Mutex::default(),
             listed: Mutex::default(),
             swept: Mutex::default(),
+            tally: Tally::default(),
         };
         Self { inner: Arc::new(inner), tasks: Arc::default() }
     }
@@ -178,7 +180,7 @@ impl Service {
                 addresses.insert(address, workflow);
             }
         }
-        for (address, workflow) in addresses {
+        for workflow in addresses.into_values() {
             let service = self.clone();
             self.spawn(async move {
                 loop {
@@ -254,6 +256,7 @@ impl Service {
             // It was begun, and the answer lost; or it has ended.
             Some(there) if there.status == Status::Running => self.drive(key, there).await?,
             Some(_) => {}
+                inner.tally.began();
         }
         Ok(id)
     }
@@ -431,7 +434,10 @@ impl Service {
         let ended_ms = Some(self.inner.now_ms());
         let row = RunRow { status: Status::Cancelled, output: None, ended_ms, ..row };
         match store.end_run(name, id, &row).await {
-            Ok(point) => store.externalize(point).await?,
+            Ok(point) => {
+                self.inner.tally.ended(row.status);
+                store.externalize(point).await?;
+            }
             Err(Error::RunEnded) => {}
             Err(error) => return Err(error),
         }
@@ -451,9 +457,14 @@ impl Service {
         self.inner.active.lock().len()
     }
 
-    /// How the far stores are, by address.
-    pub async fn far_stores(&self) -> BTreeMap<String, Health> {
-        self.inner.homes.health().await
+    /// How the far stores are that were wanted, by address without what opens them; returns at once.
+    pub fn far_stores(&self) -> BTreeMap<String, FarStore> {
+        self.inner.homes.health()
+    }
+
+    /// What runs came to since the start; returns at once.
+    pub fn figures(&self) -> Figures {
+        self.inner.tally.figures(self.active() as u64)
     }
 
     /// Stops every run where it is, and gives far stores back, drained: what is not done is taken up by the next start.
