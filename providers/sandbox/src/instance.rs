@@ -36,7 +36,8 @@ impl Instance {
     pub(crate) async fn start(shared: &Shared, function: &Function) -> Result<Arc<Self>, String> {
         let Shared { launcher, interpreters, runtime, archives, logs, .. } = shared;
         let code = archives.path(&function.archive).join(&function.folder);
-        let Command { command, folders } = command::command(function, &code, interpreters).await?;
+        let Command { command, folders } =
+            command::command(function, (archives.directory(), &code), interpreters).await?;
         let launch = Launch {
             command,
             folders,
@@ -59,7 +60,7 @@ impl Instance {
         tokio::spawn(async move {
             let serving = async {
                 futures_util::join!(
-                    runtime_api::serve(listener, Served { exchange: Arc::clone(&served), arn, api }),
+                    runtime_api::serve(listener, Served::new(Arc::clone(&served), arn, api)),
                     read.read()
                 );
             };

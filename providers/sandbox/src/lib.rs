@@ -18,6 +18,7 @@
 
 mod archives;
 mod command;
+pub mod edges;
 mod exchange;
 mod failure;
 mod instance;

@@ -28,6 +28,7 @@
 //! From `external-synchrony.txt`, chapters 3 and 4; ours has runs at rest, retries, overlays, and several far writes under way.
 
 mod broken;
+pub mod edges;
 mod error;
 mod graph;
 mod homes;
@@ -41,8 +42,8 @@ mod run;
 mod service;
 mod step;
 mod store;
-
 mod tally;
+
 pub use broken::Broken;
 pub use error::{Error, Result};
 pub use homes::{FarStore, FarStores};

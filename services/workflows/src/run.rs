@@ -25,6 +25,10 @@ use crate::{
 
 /// How many attempts of an atomic run there are that lose their transaction.
 const ATOMIC_ATTEMPTS_MAX: u32 = 10;
+/// The longest that is kept of how a step or a run failed; of what is longer, its beginning as its message.
+pub(crate) const FAILURE_BYTES_MAX: usize = 32 << 10;
+/// What of that is left for the message: in JSON a byte may become six.
+const MESSAGE_BYTES_MAX: usize = FAILURE_BYTES_MAX / 8;
 
 /// A run under way.
 #[derive(Debug)]
@@ -56,22 +60,33 @@ pub(crate) enum Failure {
 impl Failure {
     /// What `step` failed with.
     pub(crate) fn new(step: &str, kind: &str, message: &str) -> Self {
+        let message = &message[..message.floor_char_boundary(MESSAGE_BYTES_MAX)];
         let error = serde_json::json!({ "step": step, "errorType": kind, "errorMessage": message });
         Self::Failed(Bytes::from(error.to_string()))
     }
 
     /// The same in the function's own words.
-    fn said(step: &str, payload: &Bytes) -> Self {
-        let mut said = match serde_json::from_slice(payload) {
-            Ok(serde_json::Value::Object(said)) => said,
-            _ => serde_json::Map::from_iter([(
-                "errorMessage".to_owned(),
-                String::from_utf8_lossy(payload).into_owned().into(),
-            )]),
+    pub(crate) fn said(step: &str, payload: &[u8]) -> Self {
+        let Ok(serde_json::Value::Object(mut said)) = serde_json::from_slice(payload) else {
+            return Self::new(step, "Function.Failed", &beginning(payload));
         };
         said.insert("step".to_owned(), step.into());
-        Self::Failed(Bytes::from(serde_json::Value::Object(said).to_string()))
+        let whole = serde_json::Value::Object(said).to_string();
+        if whole.len() > FAILURE_BYTES_MAX {
+            return Self::new(step, "Function.Failed", &beginning(payload));
+        }
+        Self::Failed(Bytes::from(whole))
     }
+}
+
+fn too_large(step: &str, bytes: usize, most: usize) -> Failure {
+    let said = format!("a result has {bytes} bytes, and {most} are the most here");
+    Failure::new(step, "Workflow.ResultTooLarge", &said)
+}
+
+/// What is shown of a failure that is too long, or no object in JSON.
+fn beginning(payload: &[u8]) -> String {
+    String::from_utf8_lossy(&payload[..payload.len().min(MESSAGE_BYTES_MAX)]).into_owned()
 }
 
 impl Run {
@@ -195,14 +210,28 @@ impl Run {
     }
 
     async fn go(self: &Arc<Self>) -> Result<Bytes, Failure> {
-        match &self.workflow.function {
+        let output = match &self.workflow.function {
             Some(function) => {
                 let step =
                     Step { function: function.clone(), retries: None, backoff_ms: None, timeout_s: None };
-                self.step(&step, "0".to_owned(), self.row.input.clone()).await
+                self.step(&step, "0".to_owned(), self.row.input.clone()).await?
             }
-            None => graph::sequence(self, &self.workflow.steps, String::new(), self.row.input.clone()).await,
+            None => {
+                graph::sequence(self, &self.workflow.steps, String::new(), self.row.input.clone()).await?
+            }
+        };
+        // Its row has to take both, or the run could never end (W4).
+        let most = self.store.bytes_max().saturating_sub(self.row.bytes());
+        if output.len() > most {
+            return Err(too_large("", output.len(), most));
         }
+        Ok(output)
+    }
+
+    /// Whether a list of `bytes` may be an output. Errors: what the run fails with.
+    pub(crate) fn check_list(&self, path: &str, bytes: usize) -> Result<(), Failure> {
+        let most = self.store.bytes_max();
+        if bytes > most { Err(too_large(path, bytes, most)) } else { Ok(()) }
     }
 
     /// Has a step count, however often it has to be tried.
@@ -252,10 +281,9 @@ impl Run {
         let ran = service.parts.runner.run(&step.function, invocation).await;
         let ran = ran.map_err(|said| Failure::new(&step.function, "Workflow.NotRun", &said))?;
         let output = ran.result.map_err(|error| Failure::said(&step.function, &error.payload))?;
-        if output.len() > self.store.bytes_max() {
-            let said =
-                format!("a result has {} bytes, and {} are the most", output.len(), self.store.bytes_max());
-            return Err(Failure::new(&step.function, "Workflow.ResultTooLarge", &said));
+        let most = self.store.bytes_max();
+        if output.len() > most {
+            return Err(too_large(&step.function, output.len(), most));
         }
         self.count(service, &open, &step.function, output).await
     }

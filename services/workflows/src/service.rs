@@ -187,7 +187,7 @@ impl Service {
                     let taken = async { service.take_up(&service.inner.homes.of(&workflow).await?).await };
                     match taken.await {
                         Ok(()) => return,
-                        Err(error) => tracing::warn!(%address, %error, "runs with this far store wait"),
+                        Err(error) => tracing::warn!(%error, "runs with a far store wait"),
                     }
                     service.inner.parts.clock.sleep(AGAIN_AFTER).await;
                 }
@@ -234,10 +234,10 @@ impl Service {
             }
         }
         let store = inner.homes.of(&workflow).await?;
-        if input.len() > store.bytes_max() {
-            return Err(Error::TooLarge(format!("an input has {} bytes at most", store.bytes_max())));
+        let bytes_max = store.bytes_max();
+        if input.len() > bytes_max {
+            return Err(Error::TooLarge(format!("an input has {bytes_max} bytes at most")));
         }
-        self.list(&store, name, &workflow).await?;
         let row = RunRow {
             status: Status::Running,
             input,
@@ -247,16 +247,22 @@ impl Service {
             ended_ms: None,
             workflow: (*workflow).clone(),
         };
+        if row.bytes() > bytes_max {
+            let say =
+                format!("an input and the workflow's definition have {bytes_max} bytes together at most");
+            return Err(Error::TooLarge(say));
+        }
+        self.list(&store, name, &workflow).await?;
         let (there, point) = store.begin_run(name, &id, &row).await?;
         match there {
             None => {
+                inner.tally.began();
                 let run = Run::new(inner, key, row, store, (BTreeMap::new(), point));
                 self.work(run);
             }
             // It was begun, and the answer lost; or it has ended.
             Some(there) if there.status == Status::Running => self.drive(key, there).await?,
             Some(_) => {}
-                inner.tally.began();
         }
         Ok(id)
     }
