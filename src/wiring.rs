@@ -179,7 +179,7 @@ impl House {
         self.transactions.leave().await;
         self.background.abort_all();
         self.functions.stop();
-        self.deployed.stop();
+        self.deployed.stop().await;
         self.provider.close().await;
     }
 }
@@ -292,8 +292,8 @@ fn deployed(
 ) -> anyhow::Result<functions::Service> {
     let directory = function_directory(provider, settings);
     let program = env::current_exe().context("the path of this program, which starts functions")?;
-    let launcher =
-        Launcher::new(program, Enforcement::probe()).context("the thread that launches functions")?;
+    let enforcement = Enforcement::probe(&program);
+    let launcher = Launcher::new(program, enforcement).context("the thread that launches functions")?;
     let config = sandbox::Config {
         directory: directory.clone(),
         launcher,

@@ -184,6 +184,9 @@ pub trait Runtime: Debug + Send + Sync {
     /// Ends the idle instances of the function of this name, and busy ones once they are idle (U4).
     fn retire(&self, function: &str);
 
+    /// Ends all instances, at work or not, and returns once nothing is left of them, or after a while. Nothing is run any more.
+    async fn close(&self);
+
     /// Up to `lines_max` of the lines that were kept of `function` from number `from` on.
     async fn lines(&self, function: &str, from: u64, lines_max: usize) -> std::io::Result<Vec<Line>>;
 

@@ -27,12 +27,13 @@ mod logs;
 mod output;
 mod pool;
 pub mod process;
+mod processes;
 mod runtime_api;
 mod sandbox;
 mod system;
+mod tally;
 
 /// The body of what an instance asks.
-mod tally;
 pub use hyper::body::Incoming;
 pub use runtime_api::{Api, Reply};
 pub use sandbox::{Config, Sandbox};

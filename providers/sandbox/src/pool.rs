@@ -241,19 +241,23 @@ impl Pool {
             pool.came_back.notify_waiters();
             drop(instance);
             tokio::time::sleep(FREEZE_AFTER).await;
-            if !pool.while_idle(turn, Instance::freeze) {
-                return;
+            let Some(instance) = pool.freeze(turn) else { return };
+            let stands_still = instance.stands_still().await;
+            drop(instance);
+            // What goes on while nobody has called it is ended.
+            if stands_still {
+                tokio::time::sleep(pool.shared.idle_max).await;
             }
-            tokio::time::sleep(pool.shared.idle_max).await;
             pool.state.lock().idle.retain(|idle| idle.turn != turn);
         });
     }
 
-    /// Does `what` to the instance that became idle at `turn`, if it still is. Whether it is.
-    fn while_idle(&self, turn: u64, what: impl FnOnce(&Instance)) -> bool {
+    /// The instance that became idle at `turn`, which is being frozen; none: it is idle no more.
+    fn freeze(&self, turn: u64) -> Option<Arc<Instance>> {
         let state = self.state.lock();
-        let idle = state.idle.iter().find(|idle| idle.turn == turn);
-        idle.map(|idle| what(&idle.instance)).is_some()
+        let idle = state.idle.iter().find(|idle| idle.turn == turn)?;
+        idle.instance.freeze();
+        Some(Arc::clone(&idle.instance))
     }
 
     /// No instance takes a new invocation; idle ones end now (promise U4).
@@ -268,10 +272,6 @@ impl Pool {
         !self.state.lock().idle.is_empty()
     }
 
-    /// Ends the instance that has been idle for longest. Whether there was one.
-    pub(crate) fn end_coldest(&self) -> bool {
-        let mut state = self.state.lock();
-        if state.idle.is_empty() {
     /// How many idle instances run, and how many are frozen.
     pub(crate) fn idle(&self) -> (u64, u64) {
         let state = self.state.lock();
@@ -279,6 +279,10 @@ impl Pool {
         ((state.idle.len() - frozen) as u64, frozen as u64)
     }
 
+    /// Ends the instance that has been idle for longest. Whether there was one.
+    pub(crate) fn end_coldest(&self) -> bool {
+        let mut state = self.state.lock();
+        if state.idle.is_empty() {
             return false;
         }
         state.idle.remove(0);

@@ -1,6 +1,15 @@
 //! The port: a pool for each function.
 
-use std::{collections::HashMap, fs, io, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    fs, io,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -14,6 +23,7 @@ use crate::{
     pool::{Pool, Shared},
     process::Launcher,
     runtime_api::Api,
+    tally::Tally,
 };
 
 /// Where things are, and how long what is idle is kept.
@@ -23,7 +33,6 @@ pub struct Config {
     pub directory: PathBuf,
     /// How instances are launched.
     pub launcher: Launcher,
-    tally::Tally,
     /// What functions reach beside the Runtime API.
     pub api: Arc<dyn Api>,
     /// Files that every function finds at `/var/runtime`, by their paths there.
@@ -37,6 +46,7 @@ pub struct Config {
 pub struct Sandbox {
     shared: Arc<Shared>,
     pools: Mutex<HashMap<String, Arc<Pool>>>,
+    is_closed: AtomicBool,
 }
 
 impl Sandbox {
@@ -58,8 +68,9 @@ impl Sandbox {
             archives,
             logs,
             idle_max,
+            tally: Tally::default(),
         });
-        Ok(Self { shared, pools: Mutex::default() })
+        Ok(Self { shared, pools: Mutex::default(), is_closed: AtomicBool::new(false) })
     }
 
     /// The pool of `function` at its revision; of an earlier one none is used any more.
@@ -68,7 +79,6 @@ impl Sandbox {
         if let Some(pool) = pools.get(&function.name)
             && pool.function.revision == function.revision
         {
-            tally: Tally::default(),
             return Arc::clone(pool);
         }
         let pool = Arc::new(Pool::new(Arc::clone(function), Arc::clone(&self.shared)));
@@ -104,6 +114,9 @@ impl Runtime for Sandbox {
     }
 
     async fn run(&self, function: &Arc<Function>, invocation: Invocation) -> Result<Ran, Refused> {
+        if self.is_closed.load(Ordering::Acquire) {
+            return Err(Refused::Unavailable("the server stops".to_owned()));
+        }
         let pool = self.pool(function);
         if !pool.has_idle() {
             self.make_room(function);
@@ -118,12 +131,25 @@ impl Runtime for Sandbox {
         }
     }
 
+    async fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+        self.pools.lock().drain().for_each(|(_, pool)| pool.retire());
+        self.shared.launcher.end().await;
+    }
+
     async fn lines(&self, function: &str, from: u64, lines_max: usize) -> io::Result<Vec<Line>> {
         self.shared.logs.lines(function, from, lines_max).await
     }
 
     async fn more_lines(&self) {
         self.shared.logs.more().await;
+    }
+
+    fn figures(&self) -> Figures {
+        let pools: Vec<_> = self.pools.lock().values().cloned().collect();
+        let idle = pools.iter().map(|pool| pool.idle());
+        let (warm, frozen) = idle.fold((0, 0), |(warm, frozen), idle| (warm + idle.0, frozen + idle.1));
+        self.shared.tally.figures(warm, frozen)
     }
 }
 
@@ -134,10 +160,3 @@ fn available_bytes() -> Option<u64> {
     let kibibytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
     Some(kibibytes << 10)
 }
-
-    fn figures(&self) -> Figures {
-        let pools: Vec<_> = self.pools.lock().values().cloned().collect();
-        let idle = pools.iter().map(|pool| pool.idle());
-        let (warm, frozen) = idle.fold((0, 0), |(warm, frozen), idle| (warm + idle.0, frozen + idle.1));
-        self.shared.tally.figures(warm, frozen)
-    }

@@ -311,11 +311,9 @@ impl Service {
         &*self.inner.parts.functions
     }
 
-    /// Ends all instances.
-    pub fn stop(&self) {
-        for name in self.inner.known.read().keys() {
-            self.inner.parts.runtime.retire(name);
-        }
+    /// Ends all instances; returns once nothing is left of them, or after a while.
+    pub async fn stop(&self) {
+        self.inner.parts.runtime.close().await;
     }
 
     async fn unpack(&self, archive: &str, content: Bytes) -> Result<(String, Manifest)> {
@@ -500,6 +498,8 @@ impl Inner {
     /// What is deployed under `name`.
     pub(crate) fn function(&self, name: &str) -> Option<Arc<Function>> {
         self.known.read().get(name).map(|known| Arc::clone(&known.function))
+    }
+
     /// How many functions are deployed.
     pub(crate) fn count(&self) -> usize {
         self.known.read().len()
@@ -508,8 +508,6 @@ impl Inner {
     /// Calls `see` with each deployed function.
     pub(crate) fn for_each(&self, mut see: impl FnMut(&str, &Table)) {
         self.known.read().iter().for_each(|(name, known)| see(name, &known.table));
-    }
-
     }
 
     fn known_function(&self, name: &str) -> Result<Arc<Function>> {

@@ -1,5 +1,10 @@
-//! What stands between a function and us, by itself.
+//! Functions as processes of this machine, and what stands between the two of us, on the machine as it is.
+
+// Why: it looks at real processes, in real time.
+#![allow(clippy::disallowed_methods, clippy::print_stderr)]
 
 mod allocations;
 mod archives;
+mod processes;
 mod runtime_api;
+mod world;
