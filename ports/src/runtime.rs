@@ -3,13 +3,13 @@
 //! [`functions`](crate::functions) says *when* code runs and what happens if it fails; this port is *how* code runs that is
 //! not part of this program: a process, behind the AWS Lambda Runtime API, in as much isolation as the machine gives.
 //!
-//! What it gives, numbered U1 to U5 as users are promised it in `docs/functions.md`; a contract suite of its own is not written yet:
-//! - (U1) An instance runs one invocation at a time, and is reused for later ones of the same function and revision.
-//! - (U2) An invocation that runs past its timeout, exceeds its memory or ends its process fails by that, and nothing of
+//! What it gives, numbered as users are promised it in `docs/functions.md`:
+//! - **U1** An instance runs one invocation at a time, and is reused for later ones of the same function and revision.
+//! - **U2** An invocation that runs past its timeout, exceeds its memory or ends its process fails by that, and nothing of
 //!   it is left: what it forked ends with it. Others do not notice.
-//! - (U3) An invocation is run once. What it answers is returned whole or as a failure that says why, never cut.
-//! - (U4) After [`Runtime::retire`] no instance of an earlier revision takes a new invocation.
-//! - (U5) What a function prints is kept under its invocation's id, up to a bound, before its answer is returned.
+//! - **U3** An invocation is run once. What it answers is returned whole or as a failure that says why, never cut.
+//! - **U4** After [`Runtime::retire`] no instance of an earlier revision takes a new invocation.
+//! - **U5** What a function prints is kept under its invocation's id, up to a bound, before its answer is returned.
 
 use std::{collections::BTreeMap, fmt::Debug, path::PathBuf, sync::Arc, time::Duration};
 
@@ -192,7 +192,7 @@ pub trait Runtime: Debug + Send + Sync {
 
     /// Ends when more lines of any function are kept than when it was called.
     async fn more_lines(&self);
-}
 
     /// What it has done and has now; returns at once.
     fn figures(&self) -> Figures;
+}

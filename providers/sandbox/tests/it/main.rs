@@ -5,6 +5,7 @@
 
 mod allocations;
 mod archives;
+mod contract;
 mod processes;
 mod runtime_api;
 mod world;
