@@ -15,7 +15,7 @@ use std::{
 use coordination::Gateway;
 use http_frontend::{
     Snapshot,
-    status::{Coordination, Phase, Status, Usage},
+    status::{Coordination, FAR_STORES_MAX, FarStore, Functions, Phase, Status, Usage, Workflows},
 };
 use ports::metering::Meter;
 use transactions::Engine;
@@ -48,6 +48,8 @@ pub(crate) struct Sources {
     pub(crate) blocked_groups: Arc<AtomicU64>,
     pub(crate) gateway: Gateway,
     pub(crate) engine: Engine,
+    pub(crate) functions: functions::Service,
+    pub(crate) workflows: workflows::Service,
     pub(crate) meter: Arc<Meter>,
 }
 
@@ -121,6 +123,8 @@ impl Snapshot for Overview {
             listeners,
             coordination: house.map(|sources| self.coordination(&sources.gateway)),
             transactions: house.map(|sources| sources.engine.figures()),
+            functions: house.map(|sources| functions(&sources.functions.figures())),
+            workflows: house.map(|sources| workflows(&sources.workflows)),
             blocked_groups: provider.and_then(|provider| provider.blocked_groups()).unwrap_or_else(looked),
             journal: provider.and_then(|provider| provider.journal()),
             store: provider.and_then(|provider| provider.store()),
@@ -128,6 +132,49 @@ impl Snapshot for Overview {
             usage: house.map(|sources| usage(&sources.meter)).unwrap_or_default(),
         }
     }
+}
+
+fn functions(figures: &functions::Figures) -> Functions {
+    let functions::Figures { deployed, events_waiting, dead_letters, runtime } = *figures;
+    let failed = &runtime.failed;
+    let failures = [
+        ("function", failed.by_function),
+        ("timed-out", failed.timed_out),
+        ("out-of-memory", failed.out_of_memory),
+        ("exited", failed.exited),
+        ("not-started", failed.not_started),
+        ("not-answered", failed.not_answered),
+        ("too-long", failed.too_long),
+    ];
+    Functions {
+        deployed,
+        instances_busy: runtime.busy,
+        instances_warm: runtime.warm,
+        instances_frozen: runtime.frozen,
+        invocations: runtime.invocations,
+        cold_starts: runtime.cold_starts,
+        throttled: runtime.throttled,
+        unavailable: runtime.unavailable,
+        failures: failures.into_iter().map(|(kind, count)| (kind.to_owned(), count)).collect(),
+        events_waiting,
+        dead_letters,
+    }
+}
+
+fn workflows(service: &workflows::Service) -> Workflows {
+    let workflows::Figures { active, begun, succeeded, failed, cancelled } = service.figures();
+    let stores = service.far_stores();
+    let far_stores_more = stores.len().saturating_sub(FAR_STORES_MAX) as u64;
+    let far_stores = stores.into_iter().take(FAR_STORES_MAX).map(|(address, store)| FarStore {
+        address,
+        reachable: store.trouble.is_none(),
+        trouble: store.trouble,
+        waiting_bytes: store.waiting_bytes,
+        waiting_ms: store.waiting_for.as_millis() as u64,
+        stopped_runs: store.stopped_runs,
+    });
+    let far_stores = far_stores.collect();
+    Workflows { active, begun, succeeded, failed, cancelled, far_stores, far_stores_more }
 }
 
 fn usage(meter: &Meter) -> Vec<Usage> {

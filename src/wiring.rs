@@ -64,6 +64,8 @@ const LOOK_AT_LOG: Duration = Duration::from_millis(500);
 const START_MAX: Duration = Duration::from_secs(10);
 /// How long to wait between two attempts.
 const START_AGAIN: Duration = Duration::from_millis(250);
+/// How often the queues that start functions are asked how much they hold.
+const LOOK_AT_EVENTS: Duration = Duration::from_secs(5);
 /// How often a shared store is asked for blocked queue groups.
 const LOOK_FOR_BLOCKED: Duration = Duration::from_secs(10);
 
@@ -130,12 +132,15 @@ impl House {
         if provider.blocked_groups().is_none() {
             background.spawn(count_blocked_groups(provider.queue(), Arc::clone(&blocked_groups)));
         }
+        background.spawn(count_waiting(deployed.clone()));
         let (provider_shown, gateway_shown) = (Arc::clone(&provider), gateway.clone());
         overview.knows(Sources {
             provider: provider_shown,
             blocked_groups,
             gateway: gateway_shown,
             engine,
+            functions: deployed.clone(),
+            workflows: workflows.clone(),
             meter,
         });
         Ok(Self { provider, functions, deployed, workflows, background, transactions, serving, front_ends })
@@ -171,7 +176,7 @@ impl House {
         self.transactions.leave().await;
         self.background.abort_all();
         self.functions.stop();
-        self.deployed.stop();
+        self.deployed.stop().await;
         self.provider.close().await;
     }
 }
@@ -187,6 +192,16 @@ async fn count_blocked_groups(queue: Arc<dyn Queue>, count: Arc<AtomicU64>) {
         }
         count.store(blocked, Ordering::Relaxed);
         tokio::time::sleep(LOOK_FOR_BLOCKED).await;
+    }
+}
+
+/// Looks now and then how much waits for deployed functions; where none is deployed nothing is asked.
+async fn count_waiting(deployed: functions::Service) {
+    loop {
+        if let Err(error) = deployed.look_at_queues().await {
+            tracing::debug!(%error, "what waits for functions is not known now");
+        }
+        tokio::time::sleep(LOOK_AT_EVENTS).await;
     }
 }
 
@@ -274,8 +289,8 @@ fn deployed(
 ) -> anyhow::Result<functions::Service> {
     let directory = function_directory(provider, settings);
     let program = env::current_exe().context("the path of this program, which starts functions")?;
-    let launcher =
-        Launcher::new(program, Enforcement::probe()).context("the thread that launches functions")?;
+    let enforcement = Enforcement::probe(&program);
+    let launcher = Launcher::new(program, enforcement).context("the thread that launches functions")?;
     let config = sandbox::Config {
         directory: directory.clone(),
         launcher,

@@ -158,6 +158,9 @@ pub trait Register: Functions {
     /// Makes a function known by its name; one of the same name is replaced. Events that were sent to it before a restart
     /// are delivered from now on, so this is called on a runtime.
     fn register(&self, definition: Definition);
+
+    /// The queue in which events of `function` wait once there are any.
+    fn event_queue(&self, function: &str) -> String;
 }
 
 /// Which queue starts which function.

@@ -54,6 +54,7 @@ pub enum Operation {
     QueueExtend,
     QueueDeadLetters,
     QueueBlocked,
+    QueueBacklog,
     FunctionInvoke,
     FunctionSend,
     FunctionArm,
@@ -69,7 +70,7 @@ pub enum Operation {
 
 impl Operation {
     /// All of them, in order.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::KeyValueGet,
         Self::KeyValueScan,
         Self::KeyValueUpdate,
@@ -85,6 +86,7 @@ impl Operation {
         Self::QueueExtend,
         Self::QueueDeadLetters,
         Self::QueueBlocked,
+        Self::QueueBacklog,
         Self::FunctionInvoke,
         Self::FunctionSend,
         Self::FunctionArm,
@@ -115,6 +117,7 @@ impl Operation {
             Self::QueueExtend => "queue.extend",
             Self::QueueDeadLetters => "queue.dead_letters",
             Self::QueueBlocked => "queue.blocked",
+            Self::QueueBacklog => "queue.backlog",
             Self::FunctionInvoke => "functions.invoke",
             Self::FunctionSend => "functions.send",
             Self::FunctionArm => "functions.arm",

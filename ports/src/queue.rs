@@ -19,6 +19,7 @@
 //! - **Q8** Every delivery carries the deduplication id its message was sent with, so that a receiver who keeps the ids of
 //!   what he has done knows a message that was sent again after the window (Q4) or delivered again (Q3).
 //! - **Q9** A receipt's [`Cost`](crate::Cost) is what that says.
+//! - **Q10** [`Queue::backlog`] counts what was sent and is neither acknowledged nor given up, and apart from it the dead letters.
 //!
 //! Not promised: an order between groups, or exactly one delivery.
 
@@ -133,6 +134,15 @@ pub struct DeadLetter {
     pub reason: String,
 }
 
+/// What a queue holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Backlog {
+    /// Messages that wait or are with a consumer.
+    pub messages: u64,
+    /// Messages that were given up.
+    pub dead_letters: u64,
+}
+
 /// What a provider's queues cannot exceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueueLimits {
@@ -192,6 +202,11 @@ pub trait Queue: Externalize {
 
     /// The heads of blocked groups (Q5), as [`DeadLetter`]s that have not left: the alarm.
     async fn blocked(&self, queue: &str) -> Result<Vec<DeadLetter>>;
+
+    /// How much `queue` holds (Q10): a figure, which costs no look at what is in it.
+    ///
+    /// Errors: `Invalid` if the queue does not exist.
+    async fn backlog(&self, queue: &str) -> Result<Backlog>;
 
     /// What this provider cannot exceed.
     fn limits(&self) -> &QueueLimits;

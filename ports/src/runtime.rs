@@ -3,13 +3,13 @@
 //! [`functions`](crate::functions) says *when* code runs and what happens if it fails; this port is *how* code runs that is
 //! not part of this program: a process, behind the AWS Lambda Runtime API, in as much isolation as the machine gives.
 //!
-//! What it gives, numbered U1 to U5 as users are promised it in `docs/functions.md`; a contract suite of its own is not written yet:
-//! - (U1) An instance runs one invocation at a time, and is reused for later ones of the same function and revision.
-//! - (U2) An invocation that runs past its timeout, exceeds its memory or ends its process fails by that, and nothing of
+//! What it gives, numbered as users are promised it in `docs/functions.md`:
+//! - **U1** An instance runs one invocation at a time, and is reused for later ones of the same function and revision.
+//! - **U2** An invocation that runs past its timeout, exceeds its memory or ends its process fails by that, and nothing of
 //!   it is left: what it forked ends with it. Others do not notice.
-//! - (U3) An invocation is run once. What it answers is returned whole or as a failure that says why, never cut.
-//! - (U4) After [`Runtime::retire`] no instance of an earlier revision takes a new invocation.
-//! - (U5) What a function prints is kept under its invocation's id, up to a bound, before its answer is returned.
+//! - **U3** An invocation is run once. What it answers is returned whole or as a failure that says why, never cut.
+//! - **U4** After [`Runtime::retire`] no instance of an earlier revision takes a new invocation.
+//! - **U5** What a function prints is kept under its invocation's id, up to a bound, before its answer is returned.
 
 use std::{collections::BTreeMap, fmt::Debug, path::PathBuf, sync::Arc, time::Duration};
 
@@ -130,6 +130,46 @@ pub struct Line {
     pub text: String,
 }
 
+/// What a runtime has done since it was opened, and what it has now. None of it is kept over a restart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Figures {
+    /// Instances that have an invocation.
+    pub busy: u64,
+    /// Idle instances that run.
+    pub warm: u64,
+    /// Idle instances that are frozen.
+    pub frozen: u64,
+    /// Invocations that were given to an instance.
+    pub invocations: u64,
+    /// New instances that were started for a call.
+    pub cold_starts: u64,
+    /// Calls that were refused as [`Refused::Throttled`].
+    pub throttled: u64,
+    /// Calls that were refused as [`Refused::Unavailable`].
+    pub unavailable: u64,
+    /// Invocations that failed, by how.
+    pub failed: Failures,
+}
+
+/// Invocations that failed, by how: a fixed list, whatever functions say of themselves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Failures {
+    /// The function said so.
+    pub by_function: u64,
+    /// It ran past its timeout.
+    pub timed_out: u64,
+    /// It used more memory than it may.
+    pub out_of_memory: u64,
+    /// Its process ended.
+    pub exited: u64,
+    /// A new instance did not come to its first invocation.
+    pub not_started: u64,
+    /// It asked for the next invocation without an answer to this one.
+    pub not_answered: u64,
+    /// Its answer was longer than it may be.
+    pub too_long: u64,
+}
+
 /// Runs functions.
 #[async_trait]
 pub trait Runtime: Debug + Send + Sync {
@@ -158,9 +198,15 @@ pub trait Runtime: Debug + Send + Sync {
     /// Ends the idle instances of the function of this name, and busy ones once they are idle (U4).
     fn retire(&self, function: &str);
 
+    /// Ends all instances, at work or not, and returns once nothing is left of them, or after a while. Nothing is run any more.
+    async fn close(&self);
+
     /// Up to `lines_max` of the lines that were kept of `function` from number `from` on.
     async fn lines(&self, function: &str, from: u64, lines_max: usize) -> std::io::Result<Vec<Line>>;
 
     /// Ends when more lines of any function are kept than when it was called.
     async fn more_lines(&self);
+
+    /// What it has done and has now; returns at once.
+    fn figures(&self) -> Figures;
 }

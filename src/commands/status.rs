@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use clap::Args;
 use http_frontend::{
     Status,
-    status::{Coordination, Journal, Store, Usage},
+    status::{Coordination, Functions, Journal, Store, Usage, Workflows},
 };
 use transactions::Figures;
 
@@ -63,17 +63,14 @@ fn table(status: &Status) -> Result<String, std::fmt::Error> {
             writeln!(text, "packs         {packs} of values, {packs_bytes} bytes")?;
         }
     }
+    if let Some(numbers) = &status.functions {
+        functions(&mut text, numbers)?;
+    }
+    if let Some(numbers) = &status.workflows {
+        workflows(&mut text, numbers)?;
+    }
     if let Some(numbers) = &status.journal {
-        let Journal { bytes, position, durable, syncs, checkpoints, .. } = numbers;
-        let waiting = position.saturating_sub(*durable);
-        writeln!(text, "journal       {bytes} bytes, {syncs} syncs, {checkpoints} checkpoints")?;
-        writeln!(text, "changes       {position} ordered, {waiting} of them not yet durable")?;
-        if numbers.full {
-            writeln!(text, "disk          FULL: writes fail until room is made, reads go on")?;
-        }
-        if let Some(trouble) = &numbers.trouble {
-            writeln!(text, "trouble       {trouble}")?;
-        }
+        journal(&mut text, numbers)?;
     }
     if let Some(Store { servers, acknowledged, trouble, .. }) = &status.store {
         writeln!(text, "store         {} (acknowledged: {acknowledged})", servers.join(", "))?;
@@ -93,6 +90,68 @@ fn table(status: &Status) -> Result<String, std::fmt::Error> {
         writeln!(text, "{operation:<24} {calls:>12} calls {failures:>8} failed {bytes:>14} bytes")?;
     }
     Ok(text)
+}
+
+/// Nothing is said where nothing is deployed.
+fn functions(text: &mut String, numbers: &Functions) -> std::fmt::Result {
+    let Functions { deployed, instances_busy, instances_warm, instances_frozen, .. } = numbers;
+    if *deployed == 0 && numbers.invocations == 0 {
+        return Ok(());
+    }
+    writeln!(
+        text,
+        "functions     {deployed} deployed, instances: {instances_busy} busy, {instances_warm} warm, {instances_frozen} frozen"
+    )?;
+    let Functions { invocations, cold_starts, throttled, unavailable, failures, .. } = numbers;
+    let failed: u64 = failures.values().sum();
+    writeln!(
+        text,
+        "invocations   {invocations} on {cold_starts} started instances, {failed} failed, {} refused",
+        throttled + unavailable
+    )?;
+    let kinds = failures.iter().filter(|(_, count)| **count > 0);
+    let kinds: Vec<_> = kinds.map(|(kind, count)| format!("{count} {kind}")).collect();
+    if !kinds.is_empty() {
+        writeln!(text, "failures      {}", kinds.join(", "))?;
+    }
+    writeln!(text, "events        {} waiting, {} dead letters", numbers.events_waiting, numbers.dead_letters)
+}
+
+/// The same where no run was ever begun.
+fn workflows(text: &mut String, numbers: &Workflows) -> std::fmt::Result {
+    let Workflows { active, begun, succeeded, failed, cancelled, far_stores, far_stores_more } = numbers;
+    if *numbers != Workflows::default() {
+        writeln!(
+            text,
+            "workflows     {active} runs under way, {begun} begun, {succeeded} succeeded, {failed} failed, {cancelled} cancelled"
+        )?;
+    }
+    for store in far_stores {
+        let how = store.trouble.as_ref().map_or("reachable".to_owned(), |why| format!("UNREACHABLE: {why}"));
+        let (bytes, waited) = (store.waiting_bytes, duration(store.waiting_ms));
+        writeln!(text, "far store     {} {how}; {bytes} bytes wait, for {waited}", store.address)?;
+        if store.stopped_runs > 0 {
+            writeln!(text, "stopped       {} runs by a permanent error of it", store.stopped_runs)?;
+        }
+    }
+    if *far_stores_more > 0 {
+        writeln!(text, "far stores    {far_stores_more} more")?;
+    }
+    Ok(())
+}
+
+fn journal(text: &mut String, numbers: &Journal) -> std::fmt::Result {
+    let Journal { bytes, position, durable, syncs, checkpoints, .. } = numbers;
+    let waiting = position.saturating_sub(*durable);
+    writeln!(text, "journal       {bytes} bytes, {syncs} syncs, {checkpoints} checkpoints")?;
+    writeln!(text, "changes       {position} ordered, {waiting} of them not yet durable")?;
+    if numbers.full {
+        writeln!(text, "disk          FULL: writes fail until room is made, reads go on")?;
+    }
+    if let Some(trouble) = &numbers.trouble {
+        writeln!(text, "trouble       {trouble}")?;
+    }
+    Ok(())
 }
 
 fn duration(ms: u64) -> String {

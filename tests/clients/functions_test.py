@@ -63,6 +63,31 @@ def an_event_that_is_tried_again_on_a_warm_instance_finds_what_it_has_committed(
     assert apps.value("paid") == "1"
 
 
+def figures_of_functions_are_in_the_status_the_metrics_and_the_table(apps):
+    apps.function("echo", ECHO, concurrency=1)
+    apps.function("fails", "def handler(event, context):\n    raise KeyError('x')\n", retries=0)
+    apps.deploy()
+    apps.call("echo")
+    apps.call("echo")
+    apps.call("fails")
+    apps.client().invoke(FunctionName="fails", InvocationType="Event", Payload=b"{}")
+
+    def figures():
+        return apps.ask("GET", "/v1/status").document["functions"]
+
+    waiting.until(lambda: figures()["dead_letters"] == 1, "the event that failed for good")
+    seen = figures()
+    assert (seen["deployed"], seen["invocations"], seen["cold_starts"], seen["events_waiting"]) == (2, 4, 2, 0)
+    assert seen["failures"] == {"function": 2, "timed-out": 0, "out-of-memory": 0, "exited": 0, "not-started": 0, "not-answered": 0, "too-long": 0}
+    waiting.until(lambda: figures()["instances_frozen"] == 2, "both to be frozen")
+    metrics = apps.ask("GET", "/metrics").body.decode()
+    for line in ("landfast_functions_deployed 2", 'landfast_functions_failures_total{kind="function"} 2',
+                 'landfast_functions_instances{state="frozen"} 2', "landfast_functions_dead_letters 1"):
+        assert line in metrics.splitlines(), line
+    table = apps.command("status").stdout
+    assert "2 deployed, instances: 0 busy, 0 warm, 2 frozen" in table and "failures      2 function" in table, table
+
+
 def what_cannot_be_invoked_is_refused_in_lambdas_words(apps):
     apps.function("echo", ECHO)
     apps.deploy()

@@ -1,5 +1,6 @@
 """Workflows of functions as real processes: chains and graphs, code that is a workflow, deaths, a far store."""
 
+import json
 import shutil
 
 import pytest
@@ -313,6 +314,32 @@ def what_a_run_came_to_is_shown_once_it_is_far(apps, far):
     far.start()
     shown = apps.ask("GET", "/v1/workflows/chain/runs/unseen?wait=30").document
     assert shown["status"] == "succeeded" and apps.stored("chain", "first") == "2"
+
+
+def figures_of_runs_and_far_stores_are_in_the_status_and_the_metrics(apps, far):
+    apps.function("first", "def handler(event, context):\n    if event == 'fail':\n        raise KeyError('x')\n    return event\n", retries=0)
+    address = far.url.removeprefix("redis://")
+    apps.workflow("near", 'steps = ["first"]')
+    apps.workflow("far", f'steps = ["first"]\nfar = "redis://default:secret@{address}"')
+    apps.deploy()
+
+    def figures():
+        return apps.ask("GET", "/v1/status").document["workflows"]
+
+    assert apps.run("near", 1)[1]["status"] == "succeeded"
+    assert apps.run("near", "fail")[1]["status"] == "failed"
+    seen = figures()
+    assert (seen["begun"], seen["succeeded"], seen["failed"], seen["active"], seen["far_stores"]) == (2, 1, 1, 0, [])
+    far.stop()
+    refused, _ = apps.run("far", 1, "?wait=0")
+    assert refused == 503
+    waiting.until(lambda: figures()["far_stores"], "the far store that was wanted")
+    store, = figures()["far_stores"]
+    assert (store["address"], store["reachable"]) == (f"redis://{address}", False) and store["trouble"]
+    metrics = apps.ask("GET", "/metrics").body.decode()
+    assert f'landfast_far_store_reachable{{store="redis://{address}"}} 0.0' in metrics.splitlines()
+    assert "UNREACHABLE" in apps.command("status").stdout
+    assert "secret" not in metrics + apps.command("status").stdout + json.dumps(figures())
 
 
 def a_kill_of_the_server_leaves_nothing_unsent(apps, far):

@@ -23,7 +23,13 @@ use ports::runtime::Refused;
 use serde::Serialize;
 
 use crate::{
-    backend::Backend, body, connection::Patience, headers::single, problem::Kind, segment, steps::Scope,
+    backend::Backend,
+    body,
+    connection::Patience,
+    headers::single,
+    problem::{Kind, Problem},
+    segment,
+    steps::Scope,
 };
 
 /// The longest body that is read: a payload of [`functions::PAYLOAD_BYTES_MAX`].

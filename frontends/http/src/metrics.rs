@@ -11,7 +11,7 @@ use prometheus_client::{
 };
 use transactions::Figures;
 
-use crate::status::{Coordination, Journal, Phase, Status, Usage};
+use crate::status::{Coordination, FarStore, Functions, Journal, Phase, Status, Usage, Workflows};
 
 /// What the text's format calls itself.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -37,6 +37,12 @@ impl Collector for Scrape {
         }
         if let Some(numbers) = &status.transactions {
             transactions(&mut encoder, numbers)?;
+        }
+        if let Some(numbers) = &status.functions {
+            functions(&mut encoder, numbers)?;
+        }
+        if let Some(numbers) = &status.workflows {
+            workflows(&mut encoder, numbers)?;
         }
         if let Some(numbers) = &status.journal {
             journal(&mut encoder, numbers)?;
@@ -133,6 +139,73 @@ fn packs(encoder: &mut DescriptorEncoder<'_>, numbers: &Figures) -> fmt::Result 
     counter(encoder, "transactions_packed", "Packs put", numbers.packed)?;
     counter(encoder, "transactions_packed_bytes", "Bytes of values put into packs", numbers.packed_bytes)?;
     counter(encoder, "transactions_compacted", "Packs compacted", numbers.compacted)
+}
+
+fn functions(encoder: &mut DescriptorEncoder<'_>, numbers: &Functions) -> fmt::Result {
+    gauge(encoder, "functions_deployed", "Functions that are deployed", numbers.deployed)?;
+    let states = [
+        ("busy", numbers.instances_busy),
+        ("warm", numbers.instances_warm),
+        ("frozen", numbers.instances_frozen),
+    ];
+    let help = "Instances of functions, by what they do: busy with an invocation, idle, or idle and frozen";
+    let mut family = encoder.encode_descriptor("functions_instances", help, None, MetricType::Gauge)?;
+    for (state, value) in states {
+        family.encode_family(&[("state", state)])?.encode_gauge(&value)?;
+    }
+    let help = "Invocations that failed, by how";
+    let mut family = encoder.encode_descriptor("functions_failures", help, None, MetricType::Counter)?;
+    for (kind, value) in &numbers.failures {
+        let labels = [("kind", kind.as_str())];
+        family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(value, None)?;
+    }
+    let counters = [
+        ("functions_invocations", "Invocations given to an instance", numbers.invocations),
+        ("functions_cold_starts", "Instances started for a call", numbers.cold_starts),
+        ("functions_throttled", "Calls refused since all instances were at work", numbers.throttled),
+        ("functions_unavailable", "Calls refused since no instance could be started", numbers.unavailable),
+    ];
+    counters.into_iter().try_for_each(|(name, help, value)| counter(encoder, name, help, value))?;
+    let help = "Events and messages that wait for a function or are with one";
+    gauge(encoder, "functions_events_waiting", help, numbers.events_waiting)?;
+    gauge(encoder, "functions_dead_letters", "Events and messages that were given up", numbers.dead_letters)
+}
+
+/// A figure of each far store: its name, what it says, and how it is read.
+type Column = (&'static str, &'static str, fn(&FarStore) -> f64);
+
+fn workflows(encoder: &mut DescriptorEncoder<'_>, numbers: &Workflows) -> fmt::Result {
+    gauge(encoder, "workflows_active", "Runs under way", numbers.active)?;
+    counter(encoder, "workflows_begun", "Runs begun", numbers.begun)?;
+    let ends =
+        [("succeeded", numbers.succeeded), ("failed", numbers.failed), ("cancelled", numbers.cancelled)];
+    let mut family =
+        encoder.encode_descriptor("workflows_ended", "Runs that ended, by how", None, MetricType::Counter)?;
+    for (status, value) in ends {
+        family.encode_family(&[("status", status)])?.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
+    }
+    let columns: [Column; 4] = [
+        ("far_store_reachable", "1 if the far store answers as it should", |store| {
+            f64::from(u8::from(store.reachable))
+        }),
+        ("far_store_waiting_bytes", "Bytes ordered here that are not durable there", |store| {
+            store.waiting_bytes as f64
+        }),
+        ("far_store_waiting_seconds", "How long the oldest of them has waited", |store| {
+            store.waiting_ms as f64 / 1000.0
+        }),
+        ("far_store_stopped_runs", "Runs whose writes a permanent error has stopped", |store| {
+            store.stopped_runs as f64
+        }),
+    ];
+    for (name, help, value) in columns {
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for store in &numbers.far_stores {
+            family.encode_family(&[("store", store.address.as_str())])?.encode_gauge(&value(store))?;
+        }
+    }
+    let help = "Far stores beyond those that are shown one by one";
+    gauge(encoder, "far_stores_more", help, numbers.far_stores_more)
 }
 
 fn journal(encoder: &mut DescriptorEncoder<'_>, numbers: &Journal) -> fmt::Result {

@@ -45,6 +45,10 @@ pub struct Status {
     pub coordination: Option<Coordination>,
     /// The transactions service, once it runs.
     pub transactions: Option<Figures>,
+    /// The functions that are deployed, once they can be run.
+    pub functions: Option<Functions>,
+    /// Workflows, once they can be run.
+    pub workflows: Option<Workflows>,
     /// The provider's journal, if it keeps one.
     pub journal: Option<Journal>,
     /// The shared store, if the provider is one.
@@ -96,6 +100,75 @@ pub struct Coordination {
     pub responses: u64,
     /// Connections closed, and requests refused, since the start for what no client sends.
     pub malformed: u64,
+}
+
+/// Deployed functions in numbers.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Functions {
+    /// Functions that are deployed.
+    pub deployed: u64,
+    /// Instances that have an invocation.
+    pub instances_busy: u64,
+    /// Idle instances that run.
+    pub instances_warm: u64,
+    /// Idle instances that are frozen.
+    pub instances_frozen: u64,
+    /// Invocations that were given to an instance since the start.
+    pub invocations: u64,
+    /// New instances that were started for a call since the start.
+    pub cold_starts: u64,
+    /// Calls refused since the start because all instances were at work.
+    pub throttled: u64,
+    /// Calls refused since the start because no instance could be started.
+    pub unavailable: u64,
+    /// Invocations that failed since the start, by how: a fixed list.
+    pub failures: BTreeMap<String, u64>,
+    /// Events and messages that wait for a function or are with one, as seen some seconds ago.
+    pub events_waiting: u64,
+    /// Those that were given up, as seen some seconds ago.
+    pub dead_letters: u64,
+}
+
+/// Workflows in numbers.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Workflows {
+    /// Runs under way.
+    pub active: u64,
+    /// Runs begun since the start.
+    pub begun: u64,
+    /// Runs that have come to their end since the start.
+    pub succeeded: u64,
+    /// Runs that have failed for good since the start.
+    pub failed: u64,
+    /// Runs that somebody has ended since the start.
+    pub cancelled: u64,
+    /// The far stores that were wanted since the start, in the order of their addresses, [`FAR_STORES_MAX`] at most.
+    pub far_stores: Vec<FarStore>,
+    /// How many more there are.
+    pub far_stores_more: u64,
+}
+
+/// Far stores that are shown one by one.
+pub const FAR_STORES_MAX: usize = 16;
+
+/// A far store of workflows.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FarStore {
+    /// Its address, without what opens it.
+    pub address: String,
+    /// Whether it answers as it should.
+    pub reachable: bool,
+    /// Why not, if not.
+    pub trouble: Option<String>,
+    /// Bytes ordered here that are not durable there.
+    pub waiting_bytes: u64,
+    /// How long the oldest of them has waited.
+    pub waiting_ms: u64,
+    /// Runs whose writes a permanent error of it has stopped.
+    pub stopped_runs: u64,
 }
 
 /// The journal in numbers.

@@ -9,6 +9,7 @@ pub mod functions;
 pub mod key_value;
 pub mod objects;
 pub mod queue;
+pub mod runtime;
 
 use std::fmt;
 

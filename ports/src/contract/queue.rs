@@ -221,6 +221,7 @@ macro_rules! queue_contract {
                 "Q5" dead_letters_are_listed_oldest_first,
                 "Q5" a_message_that_blocks_its_group_raises_an_alarm_until_it_succeeds,
                 "Q5" a_blocked_group_does_not_block_the_others,
+                "Q10" a_backlog_counts_what_waits_and_what_was_given_up,
             }
         } }
     };

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use super::{FaultSchedule, Lost, Trouble};
 use crate::{
     Clock, DurabilityPoint, Externalize, Queue, Receipt, Result,
-    queue::{DeadLetter, Delivery, Handle, Message, QueueLimits, QueueOptions, SharedQueue},
+    queue::{Backlog, DeadLetter, Delivery, Handle, Message, QueueLimits, QueueOptions, SharedQueue},
 };
 
 /// Fails as its schedule says, and asks the queues it wraps otherwise.
@@ -88,6 +88,10 @@ impl Queue for FaultyQueue {
 
     async fn blocked(&self, queue: &str) -> Result<Vec<DeadLetter>> {
         self.trouble.with("queue.blocked", Lost::TryAgain, self.inner.blocked(queue)).await
+    }
+
+    async fn backlog(&self, queue: &str) -> Result<Backlog> {
+        self.trouble.with("queue.backlog", Lost::TryAgain, self.inner.backlog(queue)).await
     }
 
     fn limits(&self) -> &QueueLimits {

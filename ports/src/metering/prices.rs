@@ -199,6 +199,7 @@ impl PriceBook {
                 Operation::QueueExtend,
                 Operation::QueueDeadLetters,
                 Operation::QueueBlocked,
+                Operation::QueueBacklog,
             ])),
             function_requests: self.function_request.of(units(&[Operation::FunctionRun])),
             function_compute: self.function_compute.fraction(u128::from(usage.compute_mb_ms), 1024 * 1000),

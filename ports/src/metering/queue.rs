@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use super::{Carried, Meter, Operation};
 use crate::{
     DurabilityPoint, Externalize, Queue, Receipt, Result,
-    queue::{DeadLetter, Delivery, Handle, Message, QueueLimits, QueueOptions, SharedQueue},
+    queue::{Backlog, DeadLetter, Delivery, Handle, Message, QueueLimits, QueueOptions, SharedQueue},
 };
 
 /// Counts calls, messages, bytes and requests of the queues it wraps.
@@ -122,6 +122,13 @@ impl Queue for MeteredQueue {
         let result = self.inner.blocked(queue).await;
         let items = result.as_deref().unwrap_or_default().len();
         self.ended(Operation::QueueBlocked, &result, items, 0);
+        result
+    }
+
+    async fn backlog(&self, queue: &str) -> Result<Backlog> {
+        self.meter.call(Operation::QueueBacklog);
+        let result = self.inner.backlog(queue).await;
+        self.ended(Operation::QueueBacklog, &result, 0, 0);
         result
     }
 

@@ -64,7 +64,7 @@ fn the_key_value_suite_catches_every_broken_store() {
     suite_catches("key_value", broken::key_value::BROKEN, contract::key_value::CASES, subjects::key_value);
 }
 
-/// Q1 to Q9.
+/// Q1 to Q10.
 #[test]
 fn the_queue_suite_catches_every_broken_queue() {
     suite_catches("queue", broken::queue::BROKEN, contract::queue::CASES, subjects::queue);
@@ -74,6 +74,12 @@ fn the_queue_suite_catches_every_broken_queue() {
 #[test]
 fn the_functions_suite_catches_every_broken_provider_of_functions() {
     suite_catches("functions", broken::functions::BROKEN, contract::functions::CASES, subjects::functions);
+}
+
+/// U1 to U5.
+#[test]
+fn the_runtime_suite_catches_every_broken_runtime() {
+    suite_catches("runtime", broken::runtime::BROKEN, contract::runtime::CASES, subjects::runtime);
 }
 
 /// L1 to L3.
@@ -101,7 +107,7 @@ fn the_durability_suite_catches_every_store_that_breaks_in_a_crash() {
 
 #[test]
 fn every_port_that_promises_something_has_a_suite() {
-    let suites = ["clock", "durability", "functions", "key_value", "objects", "queue"];
+    let suites = ["clock", "durability", "functions", "key_value", "objects", "queue", "runtime"];
     let mut promising = Vec::new();
     for entry in fs::read_dir(sources()).expect("the sources list") {
         let path = entry.expect("an entry reads").path();

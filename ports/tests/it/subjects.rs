@@ -1,17 +1,18 @@
 //! Subjects for every suite, each in a fresh simulated world.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use ports::{
     Clock,
-    contract::{Case, clock, durability, functions, key_value, objects, queue},
+    contract::{Case, clock, durability, functions, key_value, objects, queue, runtime},
     functions::Definition,
     key_value::SharedKeyValue,
     objects::ObjectStore,
     queue::SharedQueue,
+    runtime::{Function, Language},
 };
-use simulated::World;
+use simulated::{World, runtime::SimulatedRuntime};
 
 /// Runs `case` in virtual time on what `open` makes of a fresh world.
 pub(crate) fn run<S>(case: Case<S>, open: impl FnOnce(&World) -> S) {
@@ -51,6 +52,26 @@ pub(crate) fn functions(world: &World) -> functions::Subject {
         queue: world.queue(),
         clock: world.clock(),
     }
+}
+
+pub(crate) fn runtime(world: &World) -> runtime::Subject {
+    let clock = world.clock();
+    let function = Function {
+        name: "obedient".to_owned(),
+        revision: "1".to_owned(),
+        language: Language::Executable,
+        handler: "obey".to_owned(),
+        archive: "none".to_owned(),
+        folder: "code".to_owned(),
+        memory_bytes: 128 << 20,
+        timeout: Duration::from_secs(30),
+        concurrency: 4,
+        processes_max: 16,
+        scratch_bytes: 1 << 20,
+        environment: BTreeMap::new(),
+        network: false,
+    };
+    runtime::Subject { runtime: Arc::new(SimulatedRuntime::obedient(world.clock())), function, clock }
 }
 
 pub(crate) fn clock(world: &World) -> clock::Subject {

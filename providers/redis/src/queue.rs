@@ -18,7 +18,7 @@ use bytes::Bytes;
 use ports::{
     Cost, Error, Incarnation, Queue, Receipt, Result,
     queue::{
-        DEDUPLICATION_BYTES_MAX, DeadLetter, Delivery, GROUP_BYTES_MAX, Handle, Message, OnFailure,
+        Backlog, DEDUPLICATION_BYTES_MAX, DeadLetter, Delivery, GROUP_BYTES_MAX, Handle, Message, OnFailure,
         QueueLimits, QueueOptions, Sequence,
     },
 };
@@ -149,6 +149,15 @@ impl Queue for Store {
         let arguments = [decimal(ALARMS_MAX)];
         let (_, found) = self.about(queue, Script::QueueBlocked, &arguments, Effect::Reads).await?;
         letters(found).map_err(failed(Effect::Reads, &format!("list the blocked groups of {queue:?}")))
+    }
+
+    async fn backlog(&self, queue: &str) -> Result<Backlog> {
+        let (_, found) = self.about(queue, Script::QueueBacklog, &[], Effect::Reads).await?;
+        let backlog = || {
+            let [messages, dead_letters] = parts(found)?;
+            Ok(Backlog { messages: answer::number(&messages)?, dead_letters: answer::number(&dead_letters)? })
+        };
+        backlog().map_err(failed(Effect::Reads, &format!("count the messages of {queue:?}")))
     }
 
     fn limits(&self) -> &QueueLimits {

@@ -27,6 +27,7 @@ pub(crate) enum Script {
     QueueOutlook,
     QueueDead,
     QueueBlocked,
+    QueueBacklog,
 }
 
 const PRELUDE: &str = include_str!("scripts/prelude.lua");
@@ -34,7 +35,7 @@ const QUEUE: &str = include_str!("scripts/queue.lua");
 
 /// What queues do, one text each. They are loaded as one script, because every incarnation leaves its scripts in
 /// the server's memory until it restarts.
-const QUEUE_OPERATIONS: [(Script, &str); 9] = [
+const QUEUE_OPERATIONS: [(Script, &str); 10] = [
     (Script::QueueCreate, include_str!("scripts/queue_create.lua")),
     (Script::QueueSend, include_str!("scripts/queue_send.lua")),
     (Script::QueueReceive, include_str!("scripts/queue_receive.lua")),
@@ -44,6 +45,7 @@ const QUEUE_OPERATIONS: [(Script, &str); 9] = [
     (Script::QueueOutlook, include_str!("scripts/queue_outlook.lua")),
     (Script::QueueDead, include_str!("scripts/queue_dead.lua")),
     (Script::QueueBlocked, include_str!("scripts/queue_blocked.lua")),
+    (Script::QueueBacklog, include_str!("scripts/queue_backlog.lua")),
 ];
 
 /// The first line of a script that a server runs at `maxmemory`, too (Redis 7.0).

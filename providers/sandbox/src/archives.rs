@@ -1,23 +1,20 @@
 //! Archives with code, unpacked: each in a folder of its name, made whole or not at all.
 //!
-//! An archive is unpacked beside its place and moved there. What it holds is hostile: nothing of it may lie or point outside
-//! of its folder, and its size and its number of files are bounded before anything is written for them.
+//! An archive is [unpacked](unpack) beside its place and moved there.
+
+mod unpack;
 
 use std::{
     fs, io,
     io::Read as _,
-    path::{Component, Path, PathBuf},
+    path::{Path, PathBuf},
 };
 
 use bytes::Bytes;
-use flate2::read::GzDecoder;
 use ports::{Error, ErrorKind, Result};
-use tar::{Archive, EntryType};
 
-/// What an archive may hold, unpacked.
-const UNPACKED_BYTES_MAX: u64 = 1 << 30;
-/// Files and folders in an archive.
-const ENTRIES_MAX: usize = 100_000;
+pub use unpack::unpack;
+
 /// What begins the name of a folder that is not whole.
 const UNFINISHED: &str = ".unfinished-";
 
@@ -38,6 +35,11 @@ impl Archives {
             }
         }
         Ok(Self { directory })
+    }
+
+    /// Where all of them lie.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// Where the archive `name` lies.
@@ -117,101 +119,10 @@ fn failed(attempted: String, error: io::Error) -> Error {
     Error::new(kind, attempted).caused_by(error)
 }
 
-fn refused(why: String) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, why)
-}
-
-/// Unpacks a tar compressed by gzip into `directory`, which is empty.
-fn unpack(content: &[u8], directory: &Path) -> io::Result<()> {
-    // What is read is bounded whatever its headers say.
-    let mut archive =
-        Archive::new(GzDecoder::new(content).take(UNPACKED_BYTES_MAX + ENTRIES_MAX as u64 * 1024));
-    let mut left = UNPACKED_BYTES_MAX;
-    for (number, entry) in archive.entries()?.enumerate() {
-        let mut entry = entry.map_err(|error| refused(format!("it is no tar.gz: {error}")))?;
-        if number >= ENTRIES_MAX {
-            return Err(refused(format!("it has more than {ENTRIES_MAX} files")));
-        }
-        left = left
-            .checked_sub(entry.size())
-            .ok_or_else(|| refused(format!("it holds more than {UNPACKED_BYTES_MAX} bytes")))?;
-        let path = entry.path()?.into_owned();
-        if !is_inside(&path) {
-            return Err(refused(format!("{} lies outside of it", path.display())));
-        }
-        let target = directory.join(&path);
-        match entry.header().entry_type() {
-            EntryType::Directory => fs::create_dir_all(&target)?,
-            EntryType::Regular | EntryType::Continuous => {
-                make_parent(directory, &target)?;
-                let mut file = fs::OpenOptions::new().write(true).create_new(true).open(&target)?;
-                io::copy(&mut entry, &mut file)?;
-                set_mode(&target, entry.header().mode()?)?;
-            }
-            EntryType::Symlink => {
-                let to =
-                    entry.link_name()?.ok_or_else(|| refused("a link to nothing".to_owned()))?.into_owned();
-                let stays = path.parent().is_some_and(|parent| is_inside(&normalised(&parent.join(&to))));
-                if to.is_absolute() || !stays {
-                    return Err(refused(format!("{} points outside of it", path.display())));
-                }
-                make_parent(directory, &target)?;
-                std::os::unix::fs::symlink(to, &target)?;
-            }
-            EntryType::XGlobalHeader => {}
-            other => {
-                return Err(refused(format!(
-                    "{} is neither file, folder nor symbolic link ({other:?})",
-                    path.display()
-                )));
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Makes the folders above `target`. Through a link nothing is written.
-fn make_parent(directory: &Path, target: &Path) -> io::Result<()> {
-    let Some(parent) = target.parent() else { return Ok(()) };
-    fs::create_dir_all(parent)?;
-    if !parent.canonicalize()?.starts_with(directory.canonicalize()?) {
-        return Err(refused(format!("{} lies behind a link", target.display())));
-    }
-    Ok(())
-}
-
-fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
-    use std::os::unix::fs::PermissionsExt as _;
-    // Readable by whoever the function runs as; executable if it was.
-    let mode = if mode & 0o111 == 0 { 0o644 } else { 0o755 };
-    fs::set_permissions(path, fs::Permissions::from_mode(mode))
-}
-
-fn is_inside(path: &Path) -> bool {
-    path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
-}
-
-/// The path without what goes back again; one that goes back too far keeps that.
-fn normalised(path: &Path) -> PathBuf {
-    let mut parts = PathBuf::new();
-    for part in path.components() {
-        let goes_back = part == Component::ParentDir
-            && matches!(parts.components().next_back(), Some(Component::Normal(_)));
-        if goes_back {
-            parts.pop();
-        } else {
-            parts.push(part);
-        }
-    }
-    parts
-}
-
 #[cfg(test)]
 mod tests {
-    use std::io::Write as _;
-
     use flate2::{Compression, write::GzEncoder};
-    use tar::{Builder, Header};
+    use tar::{Builder, EntryType, Header};
 
     use super::*;
 
@@ -264,19 +175,5 @@ mod tests {
         }
         assert_eq!(fs::read_dir(archives.directory).expect("listed").count(), 0);
         assert!(!directory.path().join("outside").exists());
-    }
-
-    #[tokio::test]
-    async fn an_archive_that_unpacks_without_end_is_cut_off() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let mut header = Header::new_gnu();
-        header.set_path("zeros").expect("short");
-        header.set_size(UNPACKED_BYTES_MAX + 1);
-        header.set_cksum();
-        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-        encoder.write_all(header.as_bytes()).expect("written");
-        let content = encoder.finish().expect("finished");
-        let refused = unpack(&content, directory.path()).expect_err("too large");
-        assert!(refused.to_string().contains("more than"), "{refused}");
     }
 }

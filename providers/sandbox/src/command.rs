@@ -43,10 +43,10 @@ pub(crate) struct Command {
     pub(crate) folders: Vec<PathBuf>,
 }
 
-/// How `function` is started, whose code lies in `code` here. Errors: what is missing, and what to do about it.
+/// How `function` is started, whose code lies in `code` here, below `deployed`. Errors: what is missing, and what to do about it.
 pub(crate) async fn command(
     function: &Function,
-    code: &Path,
+    (deployed, code): (&Path, &Path),
     interpreters: &Interpreters,
 ) -> Result<Command, String> {
     let client = |name: &str| OsString::from(format!("{RUNTIME_ROOT}/{name}"));
@@ -54,7 +54,7 @@ pub(crate) async fn command(
     match &function.language {
         Language::Python(chosen) => {
             let ask = ["-c", "import sys; print(sys.executable); print(sys.prefix); print(sys.base_prefix)"];
-            let (python, folders) = interpreters.find(chosen.as_deref(), "python3", &ask).await?;
+            let (python, folders) = interpreters.find(chosen.as_deref(), "python3", &ask, deployed).await?;
             let command = vec![python, "-u".into(), client("landfast_runtime.py"), handler];
             Ok(Command { command, folders })
         }
@@ -63,7 +63,7 @@ pub(crate) async fn command(
                 "-e",
                 "console.log(process.execPath); console.log(require('path').dirname(require('path').dirname(process.execPath)))",
             ];
-            let (node, folders) = interpreters.find(chosen.as_deref(), "node", &ask).await?;
+            let (node, folders) = interpreters.find(chosen.as_deref(), "node", &ask, deployed).await?;
             Ok(Command { command: vec![node, client("landfast_runtime.mjs"), handler], folders })
         }
         Language::Executable => {
@@ -86,8 +86,21 @@ pub(crate) struct Interpreters {
 type Found = (OsString, Vec<PathBuf>);
 
 impl Interpreters {
-    async fn find(&self, chosen: Option<&Path>, name: &str, ask: &[&str]) -> Result<Found, String> {
+    /// The one that is `chosen`, or else called `name`; none of those that lie in `deployed`, which anybody may have deployed.
+    async fn find(
+        &self,
+        chosen: Option<&Path>,
+        name: &str,
+        ask: &[&str],
+        deployed: &Path,
+    ) -> Result<Found, String> {
         let program = chosen.map_or_else(|| PathBuf::from(name), Path::to_owned);
+        if program.canonicalize().is_ok_and(|program| program.starts_with(deployed)) {
+            let program = program.display();
+            return Err(format!(
+                "{program} was deployed, and an interpreter is the machine's own: it is asked where it is outside of the sandbox"
+            ));
+        }
         if let Some(found) = self.found.lock().get(&program) {
             return Ok(found.clone());
         }
@@ -158,4 +171,34 @@ const REGION: &str = "us-east-1";
 /// What a function is called in full.
 pub(crate) fn arn(function: &Function) -> String {
     format!("arn:aws:lambda:{REGION}:000000000000:function:{}", function.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_was_deployed_is_no_interpreter() {
+        use std::os::unix::fs::{PermissionsExt as _, symlink};
+        let home = tempfile::tempdir().expect("a directory");
+        let home = home.path().canonicalize().expect("there");
+        let deployed = home.join("deployed");
+        fs::create_dir(&deployed).expect("made");
+        let (script, ran, link) = (deployed.join("python"), home.join("ran"), home.join("link"));
+        fs::write(&script, format!("#!/bin/sh\ntouch {}\necho /usr/bin/python3\n", ran.display()))
+            .expect("written");
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("set");
+        symlink(&script, &link).expect("made");
+        for chosen in [&script, &link] {
+            let found = Interpreters::default().find(Some(chosen), "python3", &[], &deployed).await;
+            assert!(found.expect_err("it was deployed").contains("was deployed"));
+            assert!(!ran.exists(), "it ran outside of the sandbox");
+        }
+        let elsewhere = home.join("elsewhere");
+        Interpreters::default()
+            .find(Some(&link), "python3", &[], &elsewhere)
+            .await
+            .expect("the machine's own");
+        assert!(ran.exists());
+    }
 }

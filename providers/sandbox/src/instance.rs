@@ -3,14 +3,12 @@
 //! Whoever holds the instance decides; a task of its own serves its Runtime API, reads its output and waits for its end.
 //! When the process ends, for whatever reason, all of it has ended: what it forked, its listener, its directory.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
-};
+use std::{mem, sync::Arc, time::Duration};
 
 use hyper::header::HeaderValue;
+use parking_lot::Mutex;
 use ports::runtime::Function;
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 use crate::{
     command::{self, Command},
@@ -21,6 +19,10 @@ use crate::{
     runtime_api::{self, Served},
 };
 
+/// How long all processes of an instance may take to stand still.
+const FREEZE_MAX: Duration = Duration::from_secs(1);
+const FREEZE_LOOK: Duration = Duration::from_millis(1);
+
 /// A process that runs a function.
 #[derive(Debug)]
 pub(crate) struct Instance {
@@ -28,7 +30,16 @@ pub(crate) struct Instance {
     pub(crate) output: Arc<Output>,
     control: Arc<Control>,
     ended: watch::Receiver<Option<ExitReason>>,
-    frozen: AtomicBool,
+    frost: Mutex<Frost>,
+}
+
+/// How far it is frozen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Frost {
+    None,
+    /// Not all of it stands still yet.
+    Freezing,
+    Frozen,
 }
 
 impl Instance {
@@ -36,7 +47,8 @@ impl Instance {
     pub(crate) async fn start(shared: &Shared, function: &Function) -> Result<Arc<Self>, String> {
         let Shared { launcher, interpreters, runtime, archives, logs, .. } = shared;
         let code = archives.path(&function.archive).join(&function.folder);
-        let Command { command, folders } = command::command(function, &code, interpreters).await?;
+        let Command { command, folders } =
+            command::command(function, (archives.directory(), &code), interpreters).await?;
         let launch = Launch {
             command,
             folders,
@@ -59,7 +71,7 @@ impl Instance {
         tokio::spawn(async move {
             let serving = async {
                 futures_util::join!(
-                    runtime_api::serve(listener, Served { exchange: Arc::clone(&served), arn, api }),
+                    runtime_api::serve(listener, Served::new(Arc::clone(&served), arn, api)),
                     read.read()
                 );
             };
@@ -71,7 +83,7 @@ impl Instance {
             tell.send_replace(Some(reason));
             served.end();
         });
-        Ok(Arc::new(Self { exchange, output, control, ended, frozen: AtomicBool::new(false) }))
+        Ok(Arc::new(Self { exchange, output, control, ended, frost: Mutex::new(Frost::None) }))
     }
 
     /// How its process ended, if it has.
@@ -97,17 +109,44 @@ impl Instance {
         self.control.kill();
     }
 
-    /// Nothing of it runs until it is thawed.
+    /// Soon nothing of it runs until it is thawed.
     pub(crate) fn freeze(&self) {
+        let mut frost = self.frost.lock();
         match self.control.freeze() {
-            Ok(()) => self.frozen.store(true, Ordering::Release),
+            Ok(()) => *frost = Frost::Freezing,
             Err(error) => tracing::debug!(%error, "an idle instance could not be frozen"),
+        }
+    }
+
+    /// Returns once nothing of it runs, after [`Self::freeze`], or once it is thawed. False: it does not come to stand still.
+    pub(crate) async fn stands_still(&self) -> bool {
+        let until = Instant::now() + FREEZE_MAX;
+        loop {
+            {
+                let mut frost = self.frost.lock();
+                if *frost != Frost::Freezing {
+                    return true;
+                }
+                if self.control.is_frozen() {
+                    *frost = Frost::Frozen;
+                    return true;
+                }
+                // What was started while others were stopped is not.
+                if let Err(error) = self.control.freeze() {
+                    tracing::debug!(%error, "an idle instance could not be frozen");
+                }
+            }
+            if Instant::now() > until {
+                return false;
+            }
+            tokio::time::sleep(FREEZE_LOOK).await;
         }
     }
 
     /// It runs again. Whether it does.
     pub(crate) fn thaw(&self) -> bool {
-        if !self.frozen.swap(false, Ordering::AcqRel) {
+        let mut frost = self.frost.lock();
+        if mem::replace(&mut *frost, Frost::None) == Frost::None {
             return true;
         }
         match self.control.thaw() {
@@ -118,6 +157,11 @@ impl Instance {
                 false
             }
         }
+    }
+
+    /// Whether nothing of it runs.
+    pub(crate) fn is_frozen(&self) -> bool {
+        *self.frost.lock() == Frost::Frozen
     }
 
     /// The most memory it has used, in bytes, where that is known.

@@ -12,14 +12,18 @@
 //! Invariants
 //! - Who dies takes the next with it: the launcher dies with the thread of the server that started it, init with the
 //!   launcher, and everything in the sandbox with init, since it is the first process of its namespace.
+//! - Where there is no namespace, whatever the function leaves becomes the launcher's child, and it ends all of that before it ends
+//!   itself: when the function has ended, when the server says so, and when the server is gone.
 //! - From exec on nothing is held that the function has no right to: no descriptor, no capability, no way to new ones.
 //!
 //! From the notes of the kernel on namespaces (`namespaces(7)`, `user_namespaces(7)`, `pid_namespaces(7)`).
 
 mod files;
 mod filter;
+mod remains;
 
 use std::{
+    env,
     ffi::{CString, OsStr},
     fs, io,
     io::Write as _,
@@ -33,13 +37,14 @@ use std::{
 
 use nix::{
     errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
     sched::{CloneFlags, unshare},
     sys::{
         prctl,
         resource::{Resource, setrlimit},
         signal::Signal,
         socket::{ControlMessage, MsgFlags, sendmsg},
-        wait::waitpid,
+        wait::{WaitStatus, waitpid},
     },
     unistd::{ForkResult, Gid, Pid, Uid, execve, getpid, getppid, setgroups, setresgid, setresuid, setsid},
 };
@@ -66,9 +71,14 @@ const FAILED: i32 = 125;
 /// What a function exits with that could not be started.
 const NOT_STARTED: i32 = 127;
 
+/// What comes behind it where isolation is only tried.
+pub(crate) const TRIAL_ARGUMENT: &str = "trial";
+
 /// Is the launcher, and never returns. Nothing else may have run in this process.
 pub fn launcher_main() -> ! {
-    let status = launch().unwrap_or_else(|error| {
+    let is_trial = env::args_os().nth(2).is_some_and(|second| second == TRIAL_ARGUMENT);
+    let status = if is_trial { try_isolation() } else { launch() };
+    let status = status.unwrap_or_else(|error| {
         complain(&format!("the sandbox could not be built: {error}"));
         FAILED
     });
@@ -100,19 +110,52 @@ fn launch() -> io::Result<i32> {
     for members in &order.groups {
         fs::write(members, "0").map_err(about(members.display()))?;
     }
-    let user = if order.is_isolated { isolate(&order)? } else { None };
+    let user = if order.is_isolated { isolate(&order)? } else { own_user() };
+    let remains = if order.is_isolated { None } else { Some(remains::keep(order.parent)?) };
+    let (is_there, alive) = io::pipe()?;
     let child = match forked()? {
-        ForkResult::Child => return init(&order, socket, user),
+        ForkResult::Child => {
+            drop(alive);
+            if let Some(remains) = remains {
+                remains.leave()?;
+            }
+            return init(&order, socket, user, &is_there);
+        }
         ForkResult::Parent { child } => child,
     };
-    drop(socket);
+    drop((socket, is_there));
+    if let Some(remains) = remains {
+        return remains.end_after(child);
+    }
+    status_of(child)?;
+    Ok(0)
+}
+
+/// How a child has ended: what it exited with.
+fn status_of(child: Pid) -> io::Result<i32> {
     loop {
         match waitpid(child, None) {
-            Ok(_) => return Ok(0),
+            Ok(WaitStatus::Exited(_, status)) => return Ok(status),
+            Ok(_) => return Ok(FAILED),
             Err(Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// Builds what a function would be isolated by, and ends.
+fn try_isolation() -> io::Result<i32> {
+    let order = Order::trial();
+    let user = isolate(&order)?;
+    match forked()? {
+        ForkResult::Child => build(&order, user).map(|()| 0),
+        ForkResult::Parent { child } => status_of(child),
+    }
+}
+
+/// A user for this function alone, where we may choose.
+fn own_user() -> Option<u32> {
+    Uid::effective().is_root().then(|| FIRST_USER + getpid().as_raw() as u32 % USERS)
 }
 
 /// Enters namespaces of its own. Returns the user that the function is to be; none: it is that already.
@@ -127,7 +170,7 @@ fn isolate(order: &Order) -> io::Result<Option<u32>> {
     if Uid::effective().is_root() {
         // Its own user, so that what is bounded for each user is bounded for each function.
         unshare(namespaces).map_err(io::Error::from).map_err(about("new namespaces"))?;
-        return Ok(Some(FIRST_USER + getpid().as_raw() as u32 % USERS));
+        return Ok(own_user());
     }
     let (user, group) = (Uid::effective(), Gid::effective());
     unshare(namespaces | CloneFlags::CLONE_NEWUSER)
@@ -139,25 +182,41 @@ fn isolate(order: &Order) -> io::Result<Option<u32>> {
     Ok(None)
 }
 
+/// Builds what the function sees.
+fn build(order: &Order, user: Option<u32>) -> io::Result<()> {
+    files::build(order, user)?;
+    nix::unistd::sethostname("landfast")?;
+    if order.network == Network::None {
+        raise_loopback().map_err(about("its loopback"))?;
+    }
+    Ok(())
+}
+
 /// The first process of the namespace.
-fn init(order: &Order, mut socket: UnixStream, user: Option<u32>) -> io::Result<i32> {
+fn init(
+    order: &Order,
+    mut socket: UnixStream,
+    user: Option<u32>,
+    is_there: &io::PipeReader,
+) -> io::Result<i32> {
     if order.is_isolated {
-        files::build(order, user)?;
-        nix::unistd::sethostname("landfast")?;
-        if order.network == Network::None {
-            raise_loopback().map_err(about("its loopback"))?;
-        }
+        build(order, user)?;
     }
     let listener = TcpListener::bind("127.0.0.1:0").map_err(about("a listener"))?;
     let address = listener.local_addr()?.to_string();
     if let Some(user) = user {
-        setgroups(&[])?;
-        setresgid(Gid::from_raw(user), Gid::from_raw(user), Gid::from_raw(user))?;
-        setresuid(Uid::from_raw(user), Uid::from_raw(user), Uid::from_raw(user))?;
+        match become_user(user) {
+            // Root that may not choose has no rights beyond its files.
+            Err(Errno::EPERM) if !order.is_isolated => {}
+            became => became?,
+        }
     }
     prctl::set_no_new_privs()?;
-    // Changing the user takes this back, so it comes after. Who died before then has closed the socket.
+    // Changing the user takes this back, so it comes after.
     prctl::set_pdeathsig(Signal::SIGKILL)?;
+    if has_gone(is_there)? {
+        return Err(io::Error::other("the launcher has gone"));
+    }
     prctl::set_dumpable(false)?;
     send_listener(&socket, &listener)?;
     drop(listener);
@@ -172,6 +231,18 @@ fn init(order: &Order, mut socket: UnixStream, user: Option<u32>) -> io::Result<
     let status = reap_until(function)?;
     socket.write_all(&status.to_le_bytes())?;
     Ok(0)
+}
+
+fn become_user(user: u32) -> nix::Result<()> {
+    setgroups(&[])?;
+    setresgid(Gid::from_raw(user), Gid::from_raw(user), Gid::from_raw(user))?;
+    setresuid(Uid::from_raw(user), Uid::from_raw(user), Uid::from_raw(user))
+}
+
+/// Whether whoever holds the other end of this pipe, and never writes, has ended.
+fn has_gone(is_there: &io::PipeReader) -> io::Result<bool> {
+    let mut asked = [PollFd::new(is_there.as_fd(), PollFlags::POLLIN)];
+    Ok(poll(&mut asked, PollTimeout::ZERO)? > 0)
 }
 
 fn send_listener(socket: &UnixStream, listener: &TcpListener) -> io::Result<()> {
@@ -228,7 +299,7 @@ fn prepare(order: &Order, address: &str) -> io::Result<Prepared> {
     });
     let environment = environment.collect::<io::Result<Vec<_>>>()?;
     let directory = if order.is_isolated { "/var/task".as_ref() } else { order.code.as_path() };
-    std::env::set_current_dir(directory)?;
+    env::set_current_dir(directory).map_err(about(directory.display()))?;
     let null = fs::OpenOptions::new().read(true).open("/dev/null")?;
     nix::unistd::dup2_stdin(&null)?;
     own_session()?;

@@ -18,6 +18,7 @@
 
 mod archives;
 mod command;
+pub mod edges;
 mod exchange;
 mod failure;
 mod instance;
@@ -26,9 +27,11 @@ mod logs;
 mod output;
 mod pool;
 pub mod process;
+mod processes;
 mod runtime_api;
 mod sandbox;
 mod system;
+mod tally;
 
 /// The body of what an instance asks.
 pub use hyper::body::Incoming;

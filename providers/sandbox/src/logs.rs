@@ -10,7 +10,8 @@ use std::{
     io::{self, BufRead as _, BufReader, BufWriter, Write as _},
     path::{Path, PathBuf},
     sync::{
-        atomic::{AtomicU64, Ordering},
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
         mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
     },
     thread,
@@ -24,6 +25,8 @@ use tokio::sync::{oneshot, watch};
 const FILE_BYTES_MAX: u64 = 8 << 20;
 /// Lines on their way to the disk.
 const WAITING_LINES_MAX: usize = 4096;
+/// What they hold.
+const WAITING_BYTES_MAX: usize = 16 << 20;
 /// Files open at a time.
 const FILES_MAX: usize = 64;
 
@@ -43,6 +46,7 @@ enum Message {
 pub(crate) struct Logs {
     directory: PathBuf,
     waiting: SyncSender<Message>,
+    waiting_bytes: Arc<AtomicUsize>,
     dropped: AtomicU64,
     written: watch::Receiver<u64>,
 }
@@ -53,9 +57,14 @@ impl Logs {
         fs::create_dir_all(&directory)?;
         let (waiting, messages) = sync_channel(WAITING_LINES_MAX);
         let (tell, written) = watch::channel(0);
-        let files = Files { directory: directory.clone(), open: HashMap::new() };
+        let waiting_bytes = Arc::<AtomicUsize>::default();
+        let files = Files {
+            directory: directory.clone(),
+            open: HashMap::new(),
+            waiting_bytes: Arc::clone(&waiting_bytes),
+        };
         thread::Builder::new().name("function logs".into()).spawn(move || files.write(&messages, &tell))?;
-        Ok(Self { directory, waiting, dropped: AtomicU64::new(0), written })
+        Ok(Self { directory, waiting, waiting_bytes, dropped: AtomicU64::new(0), written })
     }
 
     /// Keeps a line, soon.
@@ -70,8 +79,15 @@ impl Logs {
     }
 
     fn send(&self, function: &str, id: &str, text: String) -> bool {
-        let (function, id) = (function.to_owned(), id.to_owned());
-        self.waiting.try_send(Message::Line { function, id, text, at_ms: now_ms() }).is_ok()
+        let bytes = text.len();
+        if self.waiting_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= WAITING_BYTES_MAX {
+            let (function, id) = (function.to_owned(), id.to_owned());
+            if self.waiting.try_send(Message::Line { function, id, text, at_ms: now_ms() }).is_ok() {
+                return true;
+            }
+        }
+        self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        false
     }
 
     /// Up to `lines_max` of the lines of `function` from number `from` on.
@@ -136,6 +152,7 @@ struct Open {
 struct Files {
     directory: PathBuf,
     open: HashMap<String, Open>,
+    waiting_bytes: Arc<AtomicUsize>,
 }
 
 impl Files {
@@ -148,6 +165,7 @@ impl Files {
                 match message {
                     Message::Flush(told) => flushed.push(told),
                     Message::Line { function, id, text, at_ms } => {
+                        self.waiting_bytes.fetch_sub(text.len(), Ordering::Relaxed);
                         if let Err(error) = self.keep(&function, Line { number: 0, at_ms, id, text }) {
                             tracing::warn!(%error, function, "what a function printed could not be kept");
                             self.open.remove(&function);

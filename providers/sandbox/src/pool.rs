@@ -38,6 +38,7 @@ use crate::{
     logs::Logs,
     process::{ExitReason, Launcher},
     runtime_api::Api,
+    tally::{Failed, Tally},
 };
 
 /// How long a start may take until its first question; Lambda's bound.
@@ -58,6 +59,7 @@ pub(crate) struct Shared {
     pub(crate) logs: Arc<Logs>,
     /// How long an instance is idle before it is ended.
     pub(crate) idle_max: Duration,
+    pub(crate) tally: Tally,
 }
 
 /// The instances of a function.
@@ -103,7 +105,7 @@ impl Drop for Place {
 
 /// What an instance did with an invocation, as its caller sees it.
 struct Done {
-    result: Result<Bytes, Bytes>,
+    result: Result<Bytes, (Failed, Bytes)>,
     /// Whether the instance may go on.
     is_fit: bool,
 }
@@ -153,9 +155,12 @@ impl Pool {
 
     /// Runs one invocation (promises U1 to U3, U5).
     pub(crate) async fn run(self: &Arc<Self>, mut invocation: Invocation) -> Result<Ran, Refused> {
-        let permit = self.place(&mut invocation).await?;
+        let tally = &self.shared.tally;
+        let permit = self.place(&mut invocation).await.inspect_err(|_| tally.throttled())?;
+        let busy = tally.busy();
         let asked = Instant::now();
-        let (instance, is_new) = self.take().await?;
+        let (instance, is_new) = self.take().await.inspect_err(|_| tally.unavailable())?;
+        tally.invoked();
         let id = invocation.id.clone();
         instance.output.begin(&id);
         let started = if is_new { self.started(&instance, &id).await } else { Ok(()) };
@@ -167,8 +172,11 @@ impl Pool {
         let asked_before = *instance.exchange.asked().borrow();
         let done = match started {
             Ok(()) => self.work(&instance, invocation, timeout, deadline).await,
-            Err(payload) => Done { result: Err(payload), is_fit: false },
+            Err(payload) => Done { result: Err((Failed::NotStarted, payload)), is_fit: false },
         };
+        if let Err((how, _)) = &done.result {
+            tally.failed(*how);
+        }
         let report = self.report(&instance, &id, begun.elapsed(), is_new.then_some(start_time));
         let log_tail = Bytes::from(instance.output.end(&report));
         if done.is_fit {
@@ -176,8 +184,8 @@ impl Pool {
         } else {
             instance.kill();
         }
-        drop(permit);
-        Ok(Ran { result: done.result.map_err(|payload| FunctionError { payload }), log_tail })
+        drop((permit, busy));
+        Ok(Ran { result: done.result.map_err(|(_, payload)| FunctionError { payload }), log_tail })
     }
 
     /// Waits until a new instance asks for its first invocation. Errors: why it does not.
@@ -208,7 +216,7 @@ impl Pool {
             biased;
             answer = answer => Self::done(instance, &id, answer),
             () = tokio::time::sleep_until(deadline) => {
-                Done { result: Err(failure::timed_out(&id, timeout)), is_fit: false }
+                Done { result: Err((Failed::TimedOut, failure::timed_out(&id, timeout))), is_fit: false }
             }
         }
     }
@@ -216,11 +224,11 @@ impl Pool {
     fn done(instance: &Instance, id: &str, answer: Result<Answer, oneshot::error::RecvError>) -> Done {
         let (result, is_fit) = match answer {
             Ok(Answer::Response(bytes)) => (Ok(bytes), true),
-            Ok(Answer::Error(payload)) => (Err(payload), true),
-            Ok(Answer::TooLong(bytes)) => (Err(failure::too_long(bytes)), true),
+            Ok(Answer::Error(payload)) => (Err((Failed::ByFunction, payload)), true),
+            Ok(Answer::TooLong(bytes)) => (Err((Failed::TooLong, failure::too_long(bytes))), true),
             Err(_) => match instance.has_ended() {
-                Some(reason) => (Err(failure::ended(id, reason)), false),
-                None => (Err(failure::not_answered(id)), true),
+                Some(reason) => (Err((Failed::ended(reason), failure::ended(id, reason))), false),
+                None => (Err((Failed::NotAnswered, failure::not_answered(id))), true),
             },
         };
         Done { result, is_fit }
@@ -246,6 +254,7 @@ impl Pool {
                 break;
             }
         }
+        self.shared.tally.started();
         let started = Instance::start(&self.shared, &self.function).await;
         started.map(|instance| (instance, true)).map_err(Refused::Unavailable)
     }
@@ -275,19 +284,23 @@ impl Pool {
             pool.came_back.notify_waiters();
             drop(instance);
             tokio::time::sleep(FREEZE_AFTER).await;
-            if !pool.while_idle(turn, Instance::freeze) {
-                return;
+            let Some(instance) = pool.freeze(turn) else { return };
+            let stands_still = instance.stands_still().await;
+            drop(instance);
+            // What goes on while nobody has called it is ended.
+            if stands_still {
+                tokio::time::sleep(pool.shared.idle_max).await;
             }
-            tokio::time::sleep(pool.shared.idle_max).await;
             pool.state.lock().idle.retain(|idle| idle.turn != turn);
         });
     }
 
-    /// Does `what` to the instance that became idle at `turn`, if it still is. Whether it is.
-    fn while_idle(&self, turn: u64, what: impl FnOnce(&Instance)) -> bool {
+    /// The instance that became idle at `turn`, which is being frozen; none: it is idle no more.
+    fn freeze(&self, turn: u64) -> Option<Arc<Instance>> {
         let state = self.state.lock();
-        let idle = state.idle.iter().find(|idle| idle.turn == turn);
-        idle.map(|idle| what(&idle.instance)).is_some()
+        let idle = state.idle.iter().find(|idle| idle.turn == turn)?;
+        idle.instance.freeze();
+        Some(Arc::clone(&idle.instance))
     }
 
     /// No instance takes a new invocation; idle ones end now (promise U4).
@@ -300,6 +313,13 @@ impl Pool {
     /// Whether an instance is idle.
     pub(crate) fn has_idle(&self) -> bool {
         !self.state.lock().idle.is_empty()
+    }
+
+    /// How many idle instances run, and how many are frozen.
+    pub(crate) fn idle(&self) -> (u64, u64) {
+        let state = self.state.lock();
+        let frozen = state.idle.iter().filter(|idle| idle.instance.is_frozen()).count();
+        ((state.idle.len() - frozen) as u64, frozen as u64)
     }
 
     /// Ends the instance that has been idle for longest. Whether there was one.

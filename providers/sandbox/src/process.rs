@@ -25,8 +25,8 @@ use std::{
     path::PathBuf,
     process::{Child, Command, Stdio},
     sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
+        Arc, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc::{Receiver, SyncSender, sync_channel},
     },
     thread,
@@ -40,17 +40,22 @@ use nix::{
 use parking_lot::Mutex;
 use tokio::{
     net::{TcpListener, UnixStream, unix::pipe},
-    sync::oneshot,
+    sync::{oneshot, watch},
 };
 
 pub use enforcement::{Enforcement, Measure};
 
 use self::group::{Group, Limits};
-use crate::launcher::LAUNCHER_ARGUMENT;
+use crate::{
+    launcher::LAUNCHER_ARGUMENT,
+    processes::{descendants_of, is_running},
+};
 pub(crate) use wire::Order;
 
 /// How long the isolation may take to be built.
 const LAUNCH_MAX: Duration = Duration::from_secs(10);
+/// How long all processes together may take to end.
+const END_MAX: Duration = Duration::from_secs(3);
 /// How long an empty control group may take to be empty for the kernel, too.
 const GROUP_GONE_MAX: Duration = Duration::from_secs(2);
 const GROUP_LOOK: Duration = Duration::from_millis(5);
@@ -105,6 +110,9 @@ pub struct Launcher {
     enforcement: Enforcement,
     starts: SyncSender<Start>,
     groups: AtomicU64,
+    /// What was launched and may still be there; at the most twice as many others.
+    launched: Mutex<Vec<Weak<Control>>>,
+    alive: watch::Sender<usize>,
 }
 
 #[derive(Debug)]
@@ -130,6 +138,10 @@ pub(crate) struct Control {
     /// None once it is reaped: then its number may be another's.
     launcher: Mutex<Option<Child>>,
     group: Group,
+    /// Whether all processes end with the launcher's child.
+    is_isolated: bool,
+    /// Whether it ends, or has ended, by us.
+    was_killed: AtomicBool,
 }
 
 /// What becomes of a process.
@@ -137,6 +149,17 @@ pub(crate) struct Control {
 pub(crate) struct Exit {
     socket: UnixStream,
     control: Arc<Control>,
+    _alive: Alive,
+}
+
+/// One of the processes of which something may be left.
+#[derive(Debug)]
+struct Alive(watch::Sender<usize>);
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.0.send_modify(|alive| *alive -= 1);
+    }
 }
 
 impl Launcher {
@@ -144,7 +167,29 @@ impl Launcher {
     pub fn new(program: PathBuf, enforcement: Enforcement) -> io::Result<Self> {
         let (starts, waiting) = sync_channel(64);
         thread::Builder::new().name("function launcher".into()).spawn(move || start_all(&waiting))?;
-        Ok(Self { program, enforcement, starts, groups: AtomicU64::new(0) })
+        let (launched, alive) = (Mutex::default(), watch::Sender::new(0));
+        Ok(Self { program, enforcement, starts, groups: AtomicU64::new(0), launched, alive })
+    }
+
+    fn alive(&self, control: &Arc<Control>) -> Alive {
+        let mut launched = self.launched.lock();
+        if launched.len() == launched.capacity() {
+            launched.retain(|control| control.strong_count() > 0);
+        }
+        launched.push(Arc::downgrade(control));
+        self.alive.send_modify(|alive| *alive += 1);
+        Alive(self.alive.clone())
+    }
+
+    /// Ends all that was launched, and returns once nothing of it is left, its control groups included; or after a while.
+    pub(crate) async fn end(&self) {
+        let launched = std::mem::take(&mut *self.launched.lock());
+        launched.iter().filter_map(Weak::upgrade).for_each(|control| control.kill());
+        let mut alive = self.alive.subscribe();
+        if tokio::time::timeout(END_MAX, alive.wait_for(|alive| *alive == 0)).await.is_err() {
+            tracing::warn!("functions are still on their way out; the next start removes what they leave");
+        }
+        self.enforcement.remove();
     }
 
     /// Starts what `launch` says; it is isolated as far as the machine lets us, and about to run.
@@ -161,19 +206,25 @@ impl Launcher {
         command.arg(LAUNCHER_ARGUMENT).env_clear().stdin(Stdio::from(OwnedFd::from(theirs)));
         command.stdout(Stdio::from(told_out)).stderr(Stdio::from(told_err));
         let child = self.spawn(command).await?;
-        let control = Arc::new(Control { launcher: Mutex::new(Some(child)), group });
+        let control = Arc::new(Control {
+            launcher: Mutex::new(Some(child)),
+            group,
+            is_isolated: self.enforcement.namespaces.is_enforced(),
+            was_killed: AtomicBool::new(false),
+        });
+        let alive = self.alive(&control);
         let order = wire::Order::new(launch, &self.enforcement, control.group.members());
         let listener = match tokio::time::timeout(LAUNCH_MAX, wire::hand_over(&ours, &order)).await {
             Ok(Ok(listener)) => listener,
             failed => {
                 control.kill();
-                tokio::spawn(Exit { socket: ours, control }.reap());
+                tokio::spawn(Exit { socket: ours, control, _alive: alive }.reap());
                 let error =
                     failed.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).expect_err("it failed");
                 return Err(io::Error::new(error.kind(), format!("{error} {}", last_words(&stderr))));
             }
         };
-        let exit = Exit { socket: ours, control: Arc::clone(&control) };
+        let exit = Exit { socket: ours, control: Arc::clone(&control), _alive: alive };
         Ok(Process { listener, stdout, stderr, control, exit })
     }
 
@@ -224,20 +275,35 @@ fn pipe() -> io::Result<(pipe::Receiver, OwnedFd)> {
 impl Control {
     /// Ends it and everything it has started, at once.
     pub(crate) fn kill(&self) {
+        self.was_killed.store(true, Ordering::Release);
         if let Some(launcher) = &mut *self.launcher.lock() {
-            // Its child dies with it, and that is the first process of all others in there.
-            let _ = launcher.kill();
+            if self.is_isolated {
+                // Its child dies with it, and that is the first process of all others in there.
+                let _ = launcher.kill();
+            } else {
+                // It ends what the function has left, and then itself.
+                let _ = kill(Pid::from_raw(launcher.id() as i32), Signal::SIGTERM);
+            }
         }
         // What is frozen dies when it is thawed.
         let _ = self.group.kill();
     }
 
-    /// Nothing of it runs until it is thawed.
+    /// Soon nothing of it runs until it is thawed; [`Self::is_frozen`] says when.
     pub(crate) fn freeze(&self) -> io::Result<()> {
         match self.group.freeze(true) {
             Some(frozen) => frozen,
             None => self.signal_all(Signal::SIGSTOP),
         }
+    }
+
+    /// Whether nothing of it runs.
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.group.is_frozen().unwrap_or_else(|| {
+            let launcher = self.launcher.lock();
+            let all = launcher.as_ref().map(|launcher| descendants_of(launcher.id())).unwrap_or_default();
+            !all.into_iter().any(is_running)
+        })
     }
 
     /// It runs again.
@@ -257,9 +323,7 @@ impl Control {
     fn signal_all(&self, signal: Signal) -> io::Result<()> {
         let launcher = self.launcher.lock();
         let Some(launcher) = launcher.as_ref() else { return Ok(()) };
-        let mut left = children_of(launcher.id());
-        while let Some(process) = left.pop() {
-            left.extend(children_of(process));
+        for process in descendants_of(launcher.id()) {
             match kill(Pid::from_raw(process as i32), signal) {
                 // It has ended meanwhile; the others are still to be signalled.
                 Ok(()) | Err(nix::errno::Errno::ESRCH) => {}
@@ -270,33 +334,23 @@ impl Control {
     }
 }
 
-/// The children of a process, as far as it says: each of its threads has its own.
-fn children_of(process: u32) -> Vec<u32> {
-    let threads = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
-    let texts =
-        threads.map(|thread| std::fs::read_to_string(thread.path().join("children")).unwrap_or_default());
-    let children = |text: String| -> Vec<u32> {
-        text.split_ascii_whitespace().filter_map(|number| number.parse().ok()).collect()
-    };
-    texts.flat_map(children).collect()
-}
-
 impl Exit {
     /// Returns once it has ended and nothing is left of it.
     pub(crate) async fn wait(&mut self) -> ExitReason {
         let status = wire::status(&self.socket).await;
+        let was_killed_by_us = self.control.was_killed.load(Ordering::Acquire);
         self.control.kill();
         self.reap_launcher().await;
-        if self.control.group.was_out_of_memory() {
-            self.remove_group().await;
-            return ExitReason::OutOfMemory;
-        }
-        self.remove_group().await;
-        match status {
+        let reason = match status {
             Some(status) if libc::WIFEXITED(status) => ExitReason::Exited(libc::WEXITSTATUS(status)),
             Some(status) => ExitReason::Signalled(libc::WTERMSIG(status)),
             None => ExitReason::Signalled(libc::SIGKILL),
-        }
+        };
+        // What it has forked may have been killed for want of memory long before, and it has gone on.
+        let is_by_the_kernel = reason == ExitReason::Signalled(libc::SIGKILL) && !was_killed_by_us;
+        let is_out_of_memory = is_by_the_kernel && self.control.group.was_out_of_memory();
+        self.remove_group().await;
+        if is_out_of_memory { ExitReason::OutOfMemory } else { reason }
     }
 
     async fn reap(mut self) {

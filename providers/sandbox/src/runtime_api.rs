@@ -1,7 +1,8 @@
 //! The AWS Lambda Runtime API as one instance sees it (`2018-06-01`): next, response, error, init error.
 //!
 //! Each instance has a listener of its own inside its sandbox, so who connects is known by where it connects. Answers are
-//! kept in memory until they are whole, up to [`ANSWER_BYTES_MAX`]; what is longer is refused as Lambda does.
+//! kept in memory until they are whole, up to [`ANSWER_BYTES_MAX`]; what is longer is refused as Lambda does. However many
+//! connections an instance has, one body at a time is: what it can have us keep is one answer and its connections' buffers.
 
 use std::{convert::Infallible, error::Error, fmt::Debug, sync::Arc};
 
@@ -17,7 +18,9 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 use tokio::{
-    net::{TcpListener, TcpStream},
+    io::{AsyncRead, AsyncWrite},
+    net::TcpListener,
+    sync::Mutex,
     task::JoinSet,
 };
 
@@ -28,8 +31,12 @@ use crate::{
 
 /// The longest result of a function: Lambda's 6 MB and what frames it.
 pub(crate) const ANSWER_BYTES_MAX: usize = 6_291_556;
+/// The longest that a function says of its failure.
+const ERROR_BYTES_MAX: usize = 256 * 1024;
 /// Connections of one instance at a time.
 const CONNECTIONS_MAX: usize = 64;
+/// What is read ahead on each; the head of a request is shorter.
+const BUFFER_BYTES_MAX: usize = 64 * 1024;
 const PREFIX: &str = "/2018-06-01/runtime/";
 
 /// What is answered, here or by whoever serves what functions ask for beside the Runtime API.
@@ -45,9 +52,17 @@ pub trait Api: Debug + Send + Sync {
 /// What one listener serves.
 #[derive(Debug)]
 pub(crate) struct Served {
-    pub(crate) exchange: Arc<Exchange>,
-    pub(crate) arn: HeaderValue,
-    pub(crate) api: Arc<dyn Api>,
+    exchange: Arc<Exchange>,
+    arn: HeaderValue,
+    api: Arc<dyn Api>,
+    /// Held while a body is received.
+    receiving: Mutex<()>,
+}
+
+impl Served {
+    pub(crate) fn new(exchange: Arc<Exchange>, arn: HeaderValue, api: Arc<dyn Api>) -> Self {
+        Self { exchange, arn, api, receiving: Mutex::default() }
+    }
 }
 
 /// Serves the instance at the other end of `listener` for ever.
@@ -61,6 +76,8 @@ pub(crate) async fn serve(listener: TcpListener, served: Served) {
         }
         match listener.accept().await {
             Ok((stream, _)) => {
+                // An answer is one packet, and somebody waits for it.
+                let _ = stream.set_nodelay(true);
                 connections.spawn(converse(stream, Arc::clone(&served)));
             }
             // Descriptors are short: they come back as connections end.
@@ -72,19 +89,24 @@ pub(crate) async fn serve(listener: TcpListener, served: Served) {
     }
 }
 
-async fn converse(stream: TcpStream, served: Arc<Served>) {
-    // An answer is one packet, and somebody waits for it.
-    let _ = stream.set_nodelay(true);
+/// Answers what comes on one connection.
+pub(crate) async fn converse<S>(stream: S, served: Arc<Served>)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     let service = service_fn(move |request| {
         let served = Arc::clone(&served);
         async move { Ok::<_, Infallible>(route(request, &served).await) }
     });
     // It ends as the instance ends it; its words are in its log.
-    let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+    let _ = http1::Builder::new()
+        .max_buf_size(BUFFER_BYTES_MAX)
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
 }
 
 async fn route(request: Request<Incoming>, served: &Served) -> Reply {
-    let Served { exchange, arn, api } = served;
+    let Served { exchange, arn, api, .. } = served;
     if !is_from_a_program(request.headers()) {
         return refusal(StatusCode::FORBIDDEN, "Forbidden");
     }
@@ -99,7 +121,7 @@ async fn route(request: Request<Incoming>, served: &Served) -> Reply {
             if !exchange.expects(id) {
                 return refusal(StatusCode::BAD_REQUEST, "InvalidRequestID");
             }
-            match whole(request.into_body()).await {
+            match served.whole(request.into_body(), ANSWER_BYTES_MAX).await {
                 Ok(bytes) => taken(exchange.answer(id, Answer::Response(bytes))),
                 Err(TooLong(bytes)) => {
                     let _ = exchange.answer(id, Answer::TooLong(bytes));
@@ -108,11 +130,14 @@ async fn route(request: Request<Incoming>, served: &Served) -> Reply {
             }
         }
         (&Method::POST, ["invocation", id, "error"]) => {
-            let error = error_of(request).await;
+            if !exchange.expects(id) {
+                return refusal(StatusCode::BAD_REQUEST, "InvalidRequestID");
+            }
+            let error = served.error_of(request).await;
             taken(exchange.answer(id, Answer::Error(error)))
         }
         (&Method::POST, ["init", "error"]) => {
-            exchange.fail_start(error_of(request).await);
+            exchange.fail_start(served.error_of(request).await);
             taken(Ok(()))
         }
         _ => refusal(StatusCode::NOT_FOUND, "NoSuchPath"),
@@ -166,28 +191,41 @@ fn whole_body(bytes: Bytes) -> UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>
 
 struct TooLong(usize);
 
-/// The whole of a body, or how long it is at least.
-async fn whole(mut body: Incoming) -> Result<Bytes, TooLong> {
-    let mut bytes = BytesMut::new();
-    let mut length = 0;
-    // What breaks off is what a dying function leaves: its exit says more.
-    while let Some(Ok(frame)) = body.frame().await {
-        let Ok(data) = frame.into_data() else { continue };
-        length += data.len();
-        if length <= ANSWER_BYTES_MAX {
-            bytes.extend_from_slice(&data);
+impl Served {
+    /// The whole of a body, or how long it is.
+    async fn whole(&self, mut body: Incoming, bytes_max: usize) -> Result<Bytes, TooLong> {
+        let _receiving = self.receiving.lock().await;
+        let mut bytes = BytesMut::new();
+        let mut length = 0;
+        // What breaks off is what a dying function leaves: its exit says more.
+        while let Some(Ok(frame)) = body.frame().await {
+            let Ok(data) = frame.into_data() else { continue };
+            length += data.len();
+            if length <= bytes_max {
+                bytes.extend_from_slice(&data);
+            } else {
+                bytes = BytesMut::new();
+            }
+        }
+        if length > bytes_max { Err(TooLong(length)) } else { Ok(bytes.freeze()) }
+    }
+
+    /// What a function says of its failure: its object in JSON, or one around what it says, of the type that its header names.
+    async fn error_of(&self, request: Request<Incoming>) -> Bytes {
+        let kind = request.headers().get("lambda-runtime-function-error-type").cloned();
+        let kind = kind.as_ref().and_then(|kind| kind.to_str().ok()).unwrap_or("Runtime.Unknown");
+        match self.whole(request.into_body(), ERROR_BYTES_MAX).await {
+            Ok(said) if is_object(&said) => said,
+            Ok(said) => failure::payload(kind, &String::from_utf8_lossy(&said)),
+            Err(TooLong(bytes)) => failure::payload(
+                kind,
+                &format!("it said why in {bytes} bytes, and {ERROR_BYTES_MAX} are kept"),
+            ),
         }
     }
-    if length > ANSWER_BYTES_MAX { Err(TooLong(length)) } else { Ok(bytes.freeze()) }
 }
 
-/// What a function says of its failure: its JSON, or what its header names.
-async fn error_of(request: Request<Incoming>) -> Bytes {
-    let kind = request.headers().get("lambda-runtime-function-error-type").cloned();
-    let said = whole(request.into_body()).await.unwrap_or_else(|TooLong(_)| Bytes::new());
-    if serde_json::from_slice::<serde::de::IgnoredAny>(&said).is_ok() {
-        return said;
-    }
-    let kind = kind.as_ref().and_then(|kind| kind.to_str().ok()).unwrap_or("Runtime.Unknown");
-    failure::payload(kind, &String::from_utf8_lossy(&said))
+fn is_object(said: &[u8]) -> bool {
+    let begins = said.iter().find(|byte| !byte.is_ascii_whitespace());
+    begins == Some(&b'{') && serde_json::from_slice::<serde::de::IgnoredAny>(said).is_ok()
 }

@@ -1,13 +1,22 @@
 //! The port: a pool for each function.
 
-use std::{collections::HashMap, fs, io, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    fs, io,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use ports::{
     functions::Room,
-    runtime::{Function, Invocation, Line, Ran, Refused, Runtime},
+    runtime::{Figures, Function, Invocation, Line, Ran, Refused, Runtime},
 };
 
 use crate::{
@@ -17,6 +26,7 @@ use crate::{
     pool::{Pool, Shared},
     process::Launcher,
     runtime_api::Api,
+    tally::Tally,
 };
 
 /// Where things are, and how long what is idle is kept.
@@ -39,6 +49,7 @@ pub struct Config {
 pub struct Sandbox {
     shared: Arc<Shared>,
     pools: Mutex<HashMap<String, Arc<Pool>>>,
+    is_closed: AtomicBool,
 }
 
 impl Sandbox {
@@ -60,8 +71,9 @@ impl Sandbox {
             archives,
             logs,
             idle_max,
+            tally: Tally::default(),
         });
-        Ok(Self { shared, pools: Mutex::default() })
+        Ok(Self { shared, pools: Mutex::default(), is_closed: AtomicBool::new(false) })
     }
 
     /// The pool of `function` at its revision; of an earlier one none is used any more.
@@ -109,6 +121,9 @@ impl Runtime for Sandbox {
     }
 
     async fn run(&self, function: &Arc<Function>, invocation: Invocation) -> Result<Ran, Refused> {
+        if self.is_closed.load(Ordering::Acquire) {
+            return Err(Refused::Unavailable("the server stops".to_owned()));
+        }
         let pool = self.pool(function);
         if !pool.has_idle() {
             self.make_room(function);
@@ -123,12 +138,25 @@ impl Runtime for Sandbox {
         }
     }
 
+    async fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+        self.pools.lock().drain().for_each(|(_, pool)| pool.retire());
+        self.shared.launcher.end().await;
+    }
+
     async fn lines(&self, function: &str, from: u64, lines_max: usize) -> io::Result<Vec<Line>> {
         self.shared.logs.lines(function, from, lines_max).await
     }
 
     async fn more_lines(&self) {
         self.shared.logs.more().await;
+    }
+
+    fn figures(&self) -> Figures {
+        let pools: Vec<_> = self.pools.lock().values().cloned().collect();
+        let idle = pools.iter().map(|pool| pool.idle());
+        let (warm, frozen) = idle.fold((0, 0), |(warm, frozen), idle| (warm + idle.0, frozen + idle.1));
+        self.shared.tally.figures(warm, frozen)
     }
 }
 

@@ -78,6 +78,14 @@ pub(crate) fn wait_for_any() -> io::Result<(Pid, i32)> {
     if ended < 0 { Err(io::Error::last_os_error()) } else { Ok((Pid::from_raw(ended), status)) }
 }
 
+/// A child that has ended, without waiting for one; none: none has. Errors: there are no children.
+pub(crate) fn ended_child() -> io::Result<Option<Pid>> {
+    let mut status = 0;
+    // SAFETY: the status is ours to be written, and lives as long as the call.
+    let ended = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) };
+    if ended < 0 { Err(io::Error::last_os_error()) } else { Ok((ended > 0).then(|| Pid::from_raw(ended))) }
+}
+
 /// The first descriptor that came with a message; any others are closed.
 pub(crate) fn received<S>(message: &RecvMsg<'_, '_, S>) -> io::Result<Option<OwnedFd>> {
     let descriptors = message.cmsgs()?.flat_map(|part| match part {

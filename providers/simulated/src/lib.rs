@@ -40,6 +40,7 @@ mod key_value;
 mod objects;
 mod queue;
 mod run;
+pub mod runtime;
 mod seeds;
 mod store;
 mod trace;

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use ports::{
     Cost, Error, Queue, Receipt, Result,
     queue::{
-        DEDUPLICATION_BYTES_MAX, DeadLetter, Delivery, GROUP_BYTES_MAX, Handle, Message, QueueLimits,
-        QueueOptions,
+        Backlog, DEDUPLICATION_BYTES_MAX, DeadLetter, Delivery, GROUP_BYTES_MAX, Handle, Message,
+        QueueLimits, QueueOptions,
     },
 };
 
@@ -95,6 +95,15 @@ impl Queue for SimulatedStore {
             Ok(store.queue(queue)?.blocked())
         };
         self.0.call("blocked", queue.to_owned(), Kind::Reads, perform, say_letters).await
+    }
+
+    async fn backlog(&self, queue: &str) -> Result<Backlog> {
+        let perform = |store: &mut Store, now| {
+            store.settle_queue(queue, now)?;
+            Ok(store.queue(queue)?.backlog())
+        };
+        let say = |backlog: &Backlog| format!("{backlog:?}").into();
+        self.0.call("backlog", queue.to_owned(), Kind::Reads, perform, say).await
     }
 
     fn limits(&self) -> &QueueLimits {

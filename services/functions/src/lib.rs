@@ -28,6 +28,7 @@
 mod catalogue;
 mod deployment;
 mod event;
+mod figures;
 mod handler;
 pub mod manifest;
 mod port;
@@ -35,5 +36,6 @@ mod routes;
 mod service;
 
 pub use catalogue::Summary;
+pub use figures::Figures;
 pub use routes::{Found, METHODS, Routed};
 pub use service::{Error, Invoked, PAYLOAD_BYTES_MAX, Parts, Result, Service};

@@ -16,6 +16,8 @@
 //! triggers = [{ queue = "pictures", batch = 10 }, { every_s = 60 }, { http = "/pictures/{id}", methods = ["GET"] }]
 //! ```
 
+#[cfg(test)]
+mod hostile;
 pub mod workflow;
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
@@ -28,6 +30,8 @@ use workflow::Workflow;
 
 /// The longest manifest.
 pub const MANIFEST_BYTES_MAX: usize = 256 * 1024;
+/// The longest that is said of what is wrong with one, which may repeat what it says.
+const REFUSAL_BYTES_MAX: usize = 2 * 1024;
 /// What the manifest is called in an archive.
 pub const FILE_NAME: &str = "landfast-application.toml";
 /// Functions of one application.
@@ -195,6 +199,13 @@ mod defaults {
 impl Manifest {
     /// What `text` says. Errors: what is wrong, where, and what would be right.
     pub fn parse(text: &str) -> Result<Self, String> {
+        Self::parse_whole(text).map_err(|mut why| {
+            why.truncate(why.floor_char_boundary(REFUSAL_BYTES_MAX));
+            why
+        })
+    }
+
+    fn parse_whole(text: &str) -> Result<Self, String> {
         if text.len() > MANIFEST_BYTES_MAX {
             return Err(format!("a manifest has {MANIFEST_BYTES_MAX} bytes at most"));
         }

@@ -24,6 +24,7 @@ use crate::{
     catalogue::{Catalogue, Summary},
     deployment::{Deployment, Deployments, digest},
     event::hexadecimal,
+    figures::Seen,
     handler::Deployed,
     manifest::{FILE_NAME, MANIFEST_BYTES_MAX, Manifest, Table, workflow::Workflow},
     routes::Found,
@@ -95,7 +96,7 @@ pub struct Parts {
 /// The functions that people deploy.
 #[derive(Debug, Clone)]
 pub struct Service {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
 #[derive(Debug)]
@@ -105,6 +106,8 @@ pub(crate) struct Inner {
     catalogue: Catalogue,
     /// Held by whoever changes what is deployed; what is, by application.
     changing: Mutex<BTreeMap<String, Deployment>>,
+    /// What waits in queues, as somebody saw it last.
+    pub(crate) seen: parking_lot::Mutex<Seen>,
 }
 
 /// What came of an invocation.
@@ -121,7 +124,8 @@ impl Service {
     pub fn new(parts: Parts) -> Self {
         let deployments = Deployments::new(Arc::clone(&parts.key_value), Arc::clone(&parts.objects));
         let (catalogue, changing) = (Catalogue::default(), Mutex::default());
-        Self { inner: Arc::new(Inner { parts, deployments, catalogue, changing }) }
+        let seen = parking_lot::Mutex::default();
+        Self { inner: Arc::new(Inner { parts, deployments, catalogue, changing, seen }) }
     }
 
     /// Puts in place what is deployed, and removes what a death left.
@@ -280,11 +284,9 @@ impl Service {
         &*self.inner.parts.functions
     }
 
-    /// Ends all instances.
-    pub fn stop(&self) {
-        for known in self.inner.catalogue.functions() {
-            self.inner.parts.runtime.retire(&known.function.name);
-        }
+    /// Ends all instances; returns once nothing is left of them, or after a while.
+    pub async fn stop(&self) {
+        self.inner.parts.runtime.close().await;
     }
 
     async fn unpack(&self, archive: &str, content: Bytes) -> Result<(String, Manifest)> {
@@ -422,6 +424,18 @@ impl Inner {
     /// What is deployed under `name`.
     pub(crate) fn function(&self, name: &str) -> Option<Arc<Function>> {
         self.catalogue.function(name).map(|known| Arc::clone(&known.function))
+    }
+
+    /// How many functions are deployed.
+    pub(crate) fn count(&self) -> usize {
+        self.catalogue.functions().len()
+    }
+
+    /// Calls `see` with each deployed function.
+    pub(crate) fn for_each(&self, mut see: impl FnMut(&str, &Table)) {
+        for known in self.catalogue.functions() {
+            see(&known.function.name, &known.table);
+        }
     }
 
     fn known_function(&self, name: &str) -> Result<Arc<Function>> {

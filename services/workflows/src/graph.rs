@@ -3,17 +3,24 @@
 //! A step's path says where it stands: places from zero with dots between, in `parallel` and `choice` the branch, in `map`
 //! the element. So a path means the same step whenever the run is taken up.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
-use functions::manifest::workflow::{Choice, Map, Node, Parallel, Step, When};
+use functions::manifest::workflow::{Branch, Choice, Map, Node, Parallel, Step, When};
 use futures_util::{
     future::{BoxFuture, FutureExt as _, try_join_all},
     stream::{self, StreamExt as _, TryStreamExt as _},
 };
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error as _, SeqAccess, Visitor},
+};
 use serde_json::value::RawValue;
 
 use crate::run::{Failure, Run};
+
+/// The most elements of a list that a `map` is given.
+const MAP_ELEMENTS_MAX: usize = 10_000;
 
 /// Goes through `nodes` one after the other.
 pub(crate) fn sequence<'run>(
@@ -43,26 +50,21 @@ async fn go(run: &Arc<Run>, node: &Node, path: String, input: Bytes) -> Result<B
             let branches = parallel.iter().enumerate();
             let branches = branches
                 .map(|(branch, nodes)| sequence(run, nodes, format!("{path}.{branch}."), input.clone()));
-            listed(run, &path, &try_join_all(branches).await?)
+            list(run, &path, &try_join_all(branches).await?)
         }
         Node::Map(Map { map, concurrency }) => {
-            let elements = serde_json::from_slice::<Vec<Box<RawValue>>>(&input).map_err(|error| {
-                Failure::new(
-                    &path,
-                    "Workflow.InvalidInput",
-                    &format!("map is given a list, and this is none: {error}"),
-                )
-            })?;
+            let elements =
+                elements(&input).map_err(|why| Failure::new(&path, "Workflow.InvalidInput", &why))?;
             let each = elements.into_iter().enumerate().map(|(place, element)| {
                 let element = Bytes::from(element.get().to_owned());
                 sequence(run, map, format!("{path}.{place}."), element)
             });
             let outputs: Vec<Bytes> = stream::iter(each).buffered(*concurrency).try_collect().await?;
-            listed(run, &path, &outputs)
+            list(run, &path, &outputs)
         }
         Node::Choice(Choice { choice, otherwise }) => {
-            let given: serde_json::Value = serde_json::from_slice(&input).unwrap_or_default();
-            let chosen = choice.iter().position(|branch| holds(&branch.when, &given));
+            let chosen = chosen(choice, &input);
+            let chosen = chosen.map_err(|why| Failure::new(&path, "Workflow.InvalidInput", &why))?;
             let (branch, nodes) = match chosen {
                 Some(branch) => (branch, &choice[branch].steps),
                 None => (choice.len(), otherwise),
@@ -72,17 +74,62 @@ async fn go(run: &Arc<Run>, node: &Node, path: String, input: Bytes) -> Result<B
     }
 }
 
-/// What `parallel` and `map` come to.
-fn listed(run: &Run, path: &str, outputs: &[Bytes]) -> Result<Bytes, Failure> {
-    let list = list(outputs.iter());
-    run.check_length(path, &list)?;
-    Ok(list)
+/// The elements of a list in JSON, each as it came. Errors: it is none, or too long.
+pub(crate) fn elements(input: &[u8]) -> Result<Vec<Box<RawValue>>, String> {
+    serde_json::from_slice::<Elements>(input)
+        .map(|Elements(elements)| elements)
+        .map_err(|error| format!("map is given a list of {MAP_ELEMENTS_MAX} elements at most: {error}"))
 }
 
-/// A list in JSON of outputs, which are JSON; empty ones are null.
-fn list<'a>(outputs: impl Iterator<Item = &'a Bytes>) -> Bytes {
+struct Elements(Vec<Box<RawValue>>);
+
+impl<'de> Deserialize<'de> for Elements {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(UpToTheMost)
+    }
+}
+
+struct UpToTheMost;
+
+impl<'de> Visitor<'de> for UpToTheMost {
+    type Value = Elements;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a list")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Elements, A::Error> {
+        let mut elements = Vec::new();
+        while let Some(element) = list.next_element()? {
+            if elements.len() == MAP_ELEMENTS_MAX {
+                return Err(A::Error::custom("this one has more"));
+            }
+            elements.push(element);
+        }
+        Ok(Elements(elements))
+    }
+}
+
+/// Which branch is taken; none: none of them. Errors: the input cannot be read, so nothing can be said of it.
+pub(crate) fn chosen(branches: &[Branch], input: &[u8]) -> Result<Option<usize>, String> {
+    // A function that answers nothing means null.
+    let given = if input.is_empty() { Ok(serde_json::Value::Null) } else { serde_json::from_slice(input) };
+    let given = given.map_err(|error| format!("choice is given JSON, 128 deep at most: {error}"))?;
+    Ok(branches.iter().position(|branch| holds(&branch.when, &given)))
+}
+
+/// A list in JSON of outputs. Errors: it is too long.
+fn list(run: &Run, path: &str, outputs: &[Bytes]) -> Result<Bytes, Failure> {
+    // Before it is made: many outputs may be as long as one may be.
+    let bytes = outputs.iter().map(|output| output.len().max(4) + 1).sum();
+    run.check_length(path, bytes)?;
+    Ok(listed(outputs))
+}
+
+/// Outputs are JSON; what is none is null.
+pub(crate) fn listed(outputs: &[Bytes]) -> Bytes {
     let mut list = vec![b'['];
-    for (place, output) in outputs.enumerate() {
+    for (place, output) in outputs.iter().enumerate() {
         if place > 0 {
             list.push(b',');
         }
@@ -108,6 +155,7 @@ fn holds(when: &When, input: &serde_json::Value) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use proptest::{collection::vec, prelude::*, sample::select};
     use serde_json::json;
 
     use super::*;
@@ -129,6 +177,48 @@ mod tests {
     #[test]
     fn lists_are_json_whatever_is_in_them() {
         let outputs = [Bytes::from("1"), Bytes::new(), Bytes::from("no JSON"), Bytes::from("{\"a\":[]}")];
-        assert_eq!(list(outputs.iter()), Bytes::from("[1,null,null,{\"a\":[]}]"));
+        assert_eq!(listed(&outputs), Bytes::from("[1,null,null,{\"a\":[]}]"));
+    }
+
+    #[test]
+    fn a_list_for_a_map_is_read_up_to_its_bound() {
+        let of = |count: usize| format!("[{}]", vec!["{\"a\":[1]}"; count].join(",")).into_bytes();
+        assert_eq!(elements(&of(MAP_ELEMENTS_MAX)).expect("as many as may be").len(), MAP_ELEMENTS_MAX);
+        assert!(elements(&of(MAP_ELEMENTS_MAX + 1)).expect_err("one more").contains("more"));
+        assert_eq!(elements(b" [ ] ").expect("a list").len(), 0);
+        for none in ["", "{}", "[", "[1,]", "[1] 2", "nul", "\u{0}"] {
+            elements(none.as_bytes()).expect_err(none);
+        }
+    }
+
+    fn branches() -> Vec<Branch> {
+        let branches =
+            json!([{"when": {"path": "a.0", "equals": 1}, "steps": ["f"]}, {"when": {}, "steps": []}]);
+        serde_json::from_value(branches).expect("branches")
+    }
+
+    #[test]
+    fn nothing_is_chosen_by_what_cannot_be_read() {
+        assert_eq!(chosen(&branches(), br#"{"a":[1]}"#), Ok(Some(0)));
+        assert_eq!(chosen(&branches(), b""), Ok(Some(1)), "it answered nothing, which is null");
+        let deep = ["[".repeat(5000), "]".repeat(5000)].concat();
+        for unread in [b"no JSON".as_slice(), b"{", deep.as_bytes(), b"\xff"] {
+            chosen(&branches(), unread).expect_err("it cannot be read");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2000) })]
+
+        #[test]
+        fn whatever_an_output_is_the_next_step_is_given_json(outputs in vec(vec(select(b"[]{},:\"\\1e-.nul \xff\0".to_vec()), 0..12), 0..6)) {
+            let outputs: Vec<Bytes> = outputs.into_iter().map(Bytes::from).collect();
+            let list = listed(&outputs);
+            assert_eq!(elements(&list).expect("a list").len(), outputs.len(), "{list:?}");
+            for output in &outputs {
+                // Whatever they answer, they end.
+                let _ = (elements(output), chosen(&branches(), output));
+            }
+        }
     }
 }

@@ -60,6 +60,36 @@ impl fmt::Display for Home {
     }
 }
 
+/// How a far store is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FarStore {
+    /// Why it does not answer as it should; none: it does.
+    pub trouble: Option<String>,
+    /// What is ordered near and not durable far, in bytes.
+    pub waiting_bytes: u64,
+    /// How long the oldest of that has waited.
+    pub waiting_for: Duration,
+    /// Runs whose writes a permanent error of it has stopped.
+    pub stopped_runs: u64,
+}
+
+impl FarStore {
+    fn of(health: &Health) -> Self {
+        let ended = || health.ended.map(|kind| format!("this server uses it no more: {kind}"));
+        Self {
+            trouble: health.failing.as_ref().map(|failing| failing.reason.clone()).or_else(ended),
+            waiting_bytes: health.pending_bytes as u64,
+            waiting_for: health.pending_for,
+            stopped_runs: health.poisoned_lanes as u64,
+        }
+    }
+
+    /// One that could not be opened.
+    fn unopened(trouble: String) -> Self {
+        Self { trouble: Some(trouble), waiting_bytes: 0, waiting_for: Duration::ZERO, stopped_runs: 0 }
+    }
+}
+
 /// All homes.
 #[derive(Debug)]
 pub(crate) struct Homes {
@@ -164,10 +194,20 @@ impl Homes {
         }
     }
 
-    /// How the far stores are that were opened, by place.
-    pub(crate) fn health(&self) -> BTreeMap<String, Health> {
+    /// How the far stores are, by place, as far as they were wanted; returns at once.
+    pub(crate) fn health(&self) -> BTreeMap<String, FarStore> {
         let slots = self.ranges.slots.lock();
-        let health = |slot: &Slot| Some(slot.state.lock().range.as_ref()?.synchrony.health());
+        let health = |slot: &Slot| {
+            let state = slot.state.lock();
+            match (&state.range, &state.failed) {
+                (Some(range), _) => Some(FarStore::of(&range.synchrony.health())),
+                (None, Some(failed)) => Some(FarStore::unopened(failed.to_string())),
+                (None, None) => {
+                    let opening = || FarStore::unopened("it has not answered yet".to_owned());
+                    state.opening.as_ref().map(|_| opening())
+                }
+            }
+        };
         slots.iter().filter_map(|(place, slot)| Some((place.to_string(), health(slot)?))).collect()
     }
 
@@ -254,7 +294,10 @@ impl Ranges {
                 let mut state = task_slot.state.lock();
                 state.opening = None;
                 match opened {
-                    Ok(range) => state.range = Some(range),
+                    Ok(range) => {
+                        state.range = Some(range);
+                        state.failed = None;
+                    }
                     Err(error) => state.failed = Some(Arc::new(error)),
                 }
             }

@@ -30,6 +30,7 @@
 
 mod active;
 mod broken;
+pub mod edges;
 mod error;
 mod graph;
 mod homes;
@@ -46,12 +47,14 @@ mod service;
 mod shown;
 mod step;
 mod store;
+mod tally;
 
 pub use broken::Broken;
 pub use error::{Error, Result};
-pub use homes::FarStores;
+pub use homes::{FarStore, FarStores};
 pub use inside::{Opened, StepToken};
 pub use options::Options;
 pub use records::Status;
 pub use service::{Parts, Runner, Service};
 pub use store::{RunView, StepView};
+pub use tally::Figures;

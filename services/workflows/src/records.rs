@@ -188,6 +188,7 @@ impl StepRow {
 #[cfg(test)]
 mod tests {
     use ports::key_value::Version;
+    use proptest::{collection::vec, prelude::*, sample::select};
 
     use super::*;
 
@@ -220,5 +221,43 @@ mod tests {
         let item = Item::from_parts(Version(1), step.encode());
         assert_eq!(StepRow::decode(&item).expect("whole"), step);
         assert!(RunRow::decode(&item).is_err());
+    }
+
+    fn values() -> impl Strategy<Value = Value> {
+        let definition = select(vec![
+            r#"{"steps":["f"]}"#,
+            r#"{"steps":[{"parallel":[["f"]]}]}"#,
+            r#"{"steps":[{"#,
+            r#"{"steps":["f"],"timeout_s":-1}"#,
+            r#"{"unknown":1}"#,
+        ]);
+        prop_oneof![
+            any::<i64>().prop_map(Value::Integer),
+            (-2_i64..6).prop_map(Value::Integer),
+            vec(any::<u8>(), 0..20).prop_map(|bytes| Value::Bytes(bytes.into())),
+            definition.prop_map(|text| Value::Bytes(text.into())),
+            (1_usize..4000).prop_map(|deep| Value::Bytes(format!("{{\"steps\":{}", "[".repeat(deep)).into())),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(3000) })]
+
+        #[test]
+        fn rows_of_any_attributes_are_read_or_refused(
+            drawn in vec((select(vec![STATUS, INPUT, OUTPUT, ERROR, BEGAN, ENDED, DEFINITION, ATTEMPT, FUNCTION, TRIES]), values()), 0..10)
+        ) {
+            let attributes: std::collections::BTreeMap<_, _> = drawn.into_iter().collect();
+            let attributes = attributes.into_iter().map(|(name, value)| (Name::from(name), value));
+            let item = Item::from_parts(Version(1), attributes.collect());
+            if let Ok(row) = RunRow::decode(&item) {
+                let again = Item::from_parts(Version(1), row.encode());
+                assert_eq!(RunRow::decode(&again).expect("it was read"), row);
+            }
+            if let Ok(row) = StepRow::decode(&item) {
+                let again = Item::from_parts(Version(1), row.encode());
+                assert_eq!(StepRow::decode(&again).expect("it was read"), row);
+            }
+        }
     }
 }

@@ -30,10 +30,10 @@ use crate::{
 /// How many attempts of an atomic run there are that lose their transaction.
 const ATOMIC_ATTEMPTS_MAX: u32 = 10;
 
-/// The most of an error that is kept, in characters: of one that says more, its type and the beginning of its message.
-const ERROR_CHARS_MAX: usize = 16 << 10;
-const TYPE: &str = "errorType";
-const MESSAGE: &str = "errorMessage";
+/// The longest that is kept of how a step or a run failed; of what is longer, its beginning as its message.
+pub(crate) const FAILURE_BYTES_MAX: usize = 32 << 10;
+/// What of that is left for the message: in JSON a byte may become six.
+const MESSAGE_BYTES_MAX: usize = FAILURE_BYTES_MAX / 8;
 
 /// A run under way.
 #[derive(Debug)]
@@ -69,27 +69,33 @@ pub(crate) enum Failure {
 impl Failure {
     /// What `step` failed with.
     pub(crate) fn new(step: &str, kind: &str, message: &str) -> Self {
-        let error = serde_json::json!({ "step": step, TYPE: kind, MESSAGE: message });
+        let message = &message[..message.floor_char_boundary(MESSAGE_BYTES_MAX)];
+        let error = serde_json::json!({ "step": step, "errorType": kind, "errorMessage": message });
         Self::Failed(Bytes::from(error.to_string()))
     }
 
-    /// The same in the function's own words, cut where it has too many.
-    fn said(step: &str, payload: &Bytes) -> Self {
-        let text =
-            |text: &str| serde_json::Value::from(text.chars().take(ERROR_CHARS_MAX).collect::<String>());
-        let mut said = match serde_json::from_slice(payload) {
-            Ok(serde_json::Value::Object(said)) => said,
-            _ => serde_json::Map::from_iter([(MESSAGE.to_owned(), text(&String::from_utf8_lossy(payload)))]),
+    /// The same in the function's own words.
+    pub(crate) fn said(step: &str, payload: &[u8]) -> Self {
+        let Ok(serde_json::Value::Object(mut said)) = serde_json::from_slice(payload) else {
+            return Self::new(step, "Function.Failed", &beginning(payload));
         };
-        if payload.len() > ERROR_CHARS_MAX {
-            said.retain(|name, _| name == MESSAGE || name == TYPE);
-            for value in said.values_mut() {
-                *value = text(value.as_str().unwrap_or_default());
-            }
-        }
         said.insert("step".to_owned(), step.into());
-        Self::Failed(Bytes::from(serde_json::Value::Object(said).to_string()))
+        let whole = serde_json::Value::Object(said).to_string();
+        if whole.len() > FAILURE_BYTES_MAX {
+            return Self::new(step, "Function.Failed", &beginning(payload));
+        }
+        Self::Failed(Bytes::from(whole))
     }
+}
+
+fn too_large(step: &str, bytes: usize, most: usize) -> Failure {
+    let said = format!("a result has {bytes} bytes, and {most} are the most here");
+    Failure::new(step, "Workflow.ResultTooLarge", &said)
+}
+
+/// What is shown of a failure that is too long, or no object in JSON.
+fn beginning(payload: &[u8]) -> String {
+    String::from_utf8_lossy(&payload[..payload.len().min(MESSAGE_BYTES_MAX)]).into_owned()
 }
 
 impl Run {
@@ -140,11 +146,15 @@ impl Run {
         let row = RunRow { status, output, error, ended_ms: Some(service.now_ms()), ..self.row.clone() };
         let ended = self.until_it_passes(service, || self.store.end_run(&self.name, &self.id, &row)).await;
         let ended = match ended {
-            Err(error) if error.is_refusal() => self.fail(service, &error).await,
-            ended => ended.map(drop),
+            Err(error) if error.is_refusal() => self.fail(service, &error).await.map(|()| Status::Failed),
+            ended => ended.map(|_| row.status),
         };
         match ended {
-            Ok(()) | Err(Error::RunEnded) => true,
+            Ok(status) => {
+                service.tally.ended(status);
+                true
+            }
+            Err(Error::RunEnded) => true,
             Err(error) => {
                 tracing::warn!(workflow = %self.name, run = %self.id, %error, "the end of a run was not written");
                 false
@@ -292,18 +302,14 @@ impl Run {
         let ran = service.parts.runner.run(&step.function, invocation).await;
         let ran = ran.map_err(|said| Failure::new(&step.function, "Workflow.NotRun", &said))?;
         let output = ran.result.map_err(|error| Failure::said(&step.function, &error.payload))?;
-        self.check_length(&step.function, &output)?;
+        self.check_length(&step.function, output.len())?;
         self.count(service, &open.attempt, &step.function, output).await
     }
 
-    /// Errors: `output` is longer than a row may hold.
-    pub(crate) fn check_length(&self, step: &str, output: &Bytes) -> Result<(), Failure> {
+    /// Errors: what `step` comes to has more bytes than a row may hold.
+    pub(crate) fn check_length(&self, step: &str, bytes: usize) -> Result<(), Failure> {
         let most = self.store.bytes_max();
-        if output.len() <= most {
-            return Ok(());
-        }
-        let said = format!("a result has {} bytes, and {most} are the most", output.len());
-        Err(Failure::new(step, "Workflow.ResultTooLarge", &said))
+        if bytes > most { Err(too_large(step, bytes, most)) } else { Ok(()) }
     }
 
     fn open<'s>(self: &Arc<Self>, service: &'s Inner, path: &str, tries: u32) -> Open<'s> {

@@ -17,7 +17,6 @@ use ports::{
     runtime::{Invocation, Ran},
 };
 use primitives::{Backoff, Delays};
-use synchrony::Health;
 use tokio::{
     sync::{mpsc, oneshot},
     task::{AbortHandle, JoinSet},
@@ -27,12 +26,13 @@ use transactions::Engine;
 use crate::{
     Error, FarStores, Options, Result,
     active::{Active, Claim, Key},
-    homes::{Home, Homes},
+    homes::{FarStore, Home, Homes},
     layout::RUN_ID_BYTES_MAX,
     records::{Given, RunRow, Status},
     run::Run,
     step::Attempts,
     store::Store,
+    tally::{Figures, Tally},
 };
 
 /// The wait before a run that stopped is taken up again.
@@ -105,6 +105,7 @@ pub(crate) struct Inner {
     pub(crate) options: Options,
     pub(crate) homes: Homes,
     pub(crate) attempts: Attempts,
+    pub(crate) tally: Tally,
     pub(crate) active: Arc<Active>,
     /// In which homes each workflow has rows.
     listed: Mutex<BTreeMap<String, BTreeSet<Home>>>,
@@ -159,6 +160,7 @@ impl Service {
             options,
             homes,
             attempts: Attempts::default(),
+            tally: Tally::default(),
             active: Arc::default(),
             listed: Mutex::default(),
             opened: Mutex::new(Some(opened)),
@@ -277,6 +279,7 @@ impl Service {
         let (there, point) = store.begin_run(name, id, &row, &given).await?;
         let run = match there {
             None => {
+                inner.tally.began();
                 let rows = (row, given);
                 Some(Run::new(inner, key, rows, (home.clone(), store), (BTreeMap::new(), point)))
             }
@@ -320,10 +323,10 @@ impl Service {
         let Some(claim) = self.inner.active.claim(&key) else { return Ok(()) };
         let store = self.inner.homes.store(home).await?;
         let Some((row, _)) = store.run(&key.0, &key.1).await? else { return Ok(()) };
-        if row.status == Status::Running {
-            if let Some(run) = self.resume(key, row, (home, store)).await? {
-                self.work(claim, home.clone(), Some(run));
-            }
+        if row.status == Status::Running
+            && let Some(run) = self.resume(key, row, (home, store)).await?
+        {
+            self.work(claim, home.clone(), Some(run));
         }
         Ok(())
     }
@@ -398,8 +401,13 @@ impl Service {
     }
 
     /// How the far stores are, by place.
-    pub fn far_stores(&self) -> BTreeMap<String, Health> {
+    pub fn far_stores(&self) -> BTreeMap<String, FarStore> {
         self.inner.homes.health()
+    }
+
+    /// Runs under way, and what became of others since the start.
+    pub fn figures(&self) -> Figures {
+        self.inner.tally.figures(self.active() as u64)
     }
 
     /// Stops every run where it is, and gives far stores back, drained: what is not done is taken up by the next start.

@@ -195,7 +195,11 @@ impl Service {
         let ended_ms = Some(self.inner.now_ms());
         let row = RunRow { status: Status::Cancelled, output: None, ended_ms, ..row };
         match store.end_run(name, id, &row).await {
-            Ok(_) | Err(Error::RunEnded) => Ok(true),
+            Ok(_) => {
+                self.inner.tally.ended(Status::Cancelled);
+                Ok(true)
+            }
+            Err(Error::RunEnded) => Ok(true),
             Err(error) => Err(error),
         }
     }

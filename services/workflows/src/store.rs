@@ -37,7 +37,11 @@ use crate::{
     outbox::Outbox,
     overlay::Changes,
     records::{Given, RunRow, Status, StepRow, is_before, is_running},
+    run::FAILURE_BYTES_MAX,
 };
+
+/// What of a row is kept for how its run failed, and for what it always holds.
+const ROW_RESERVE_BYTES: usize = FAILURE_BYTES_MAX + (8 << 10);
 
 /// Rows in one page.
 const PAGE_ROWS: usize = 200;
@@ -176,9 +180,9 @@ impl Store {
         Ok(())
     }
 
-    /// The longest that a row may hold.
+    /// The longest that a row may hold beside what it always may: how a run failed, and its names.
     pub(crate) fn bytes_max(&self) -> usize {
-        self.rows.limits().item_bytes_max.saturating_sub(8 << 10)
+        self.rows.limits().item_bytes_max.saturating_sub(ROW_RESERVE_BYTES)
     }
 
     /// The last value of `key` that counts.

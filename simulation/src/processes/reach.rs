@@ -15,7 +15,7 @@ use ports::{
     Clock, DurabilityPoint, Error, Externalize, Item, Key, KeyValue, Monotonic, Queue, Receipt, Result,
     Timestamp, Update,
     key_value::{Batch, Batched, KeyValueLimits, Page, Read, Room, Scan, Transacted, Updated},
-    queue::{DeadLetter, Delivery, Handle, Message, QueueLimits, QueueOptions},
+    queue::{Backlog, DeadLetter, Delivery, Handle, Message, QueueLimits, QueueOptions},
 };
 use tokio::sync::Notify;
 
@@ -199,6 +199,9 @@ impl Queue for ReachedQueue {
     }
     async fn blocked(&self, queue: &str) -> Result<Vec<DeadLetter>> {
         self.reach.call(self.inner.blocked(queue)).await
+    }
+    async fn backlog(&self, queue: &str) -> Result<Backlog> {
+        self.reach.call(self.inner.backlog(queue)).await
     }
     fn limits(&self) -> &QueueLimits {
         self.inner.limits()

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use ports::{
     DurabilityPoint, Externalize, Functions, Queue, Receipt, Result,
     functions::{FunctionLimits, QueueTrigger},
-    queue::{DeadLetter, Delivery, Handle, Message, QueueLimits, QueueOptions, SharedQueue},
+    queue::{Backlog, DeadLetter, Delivery, Handle, Message, QueueLimits, QueueOptions, SharedQueue},
 };
 use simulated::World;
 use transactions::Destinations;
@@ -81,6 +81,9 @@ impl Queue for MortalQueue {
     }
     async fn blocked(&self, queue: &str) -> Result<Vec<DeadLetter>> {
         self.inner.blocked(queue).await
+    }
+    async fn backlog(&self, queue: &str) -> Result<Backlog> {
+        self.inner.backlog(queue).await
     }
     fn limits(&self) -> &QueueLimits {
         self.inner.limits()

@@ -13,7 +13,7 @@ use super::code::{COUNTS, FIRST, SECOND, STEPS};
 /// The address of the far store.
 pub const ADDRESS: &str = "far";
 /// What a range is called whose address is that.
-const RANGE: Bytes = Bytes::from_static(b"landfast/far");
+const RANGE: Bytes = Bytes::from_static(b"landfast/redis://far:6379");
 /// What a run's row says of one that has succeeded.
 const SUCCEEDED: i64 = 1;
 
@@ -67,7 +67,7 @@ impl Far {
 
     /// What functions have written to a key.
     pub fn state(&self, key: &str) -> Option<String> {
-        let item = self.0.get(&Key::new("s", key.to_owned()))?;
+        let item = self.0.get(&Key::new("s", Bytes::copy_from_slice(key.as_bytes())))?;
         Some(String::from_utf8_lossy(item.bytes("v")?).into_owned())
     }
 

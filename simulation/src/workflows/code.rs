@@ -77,6 +77,7 @@ pub struct Code {
     pub(crate) synchrony: &'static str,
 }
 
+#[allow(clippy::needless_pass_by_value)] // Why: it is given to `map_err`.
 fn failed(why: impl ToString) -> String {
     why.to_string()
 }

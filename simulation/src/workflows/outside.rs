@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use ports::{
     DurabilityPoint, Error, ErrorKind, Externalize, Queue, Receipt, Result,
-    queue::{DeadLetter, Delivery, Handle, Message, QueueLimits, QueueOptions, SharedQueue},
+    queue::{Backlog, DeadLetter, Delivery, Handle, Message, QueueLimits, QueueOptions, SharedQueue},
 };
 use simulated::World;
 use transactions::{Destinations, queue_name};
@@ -185,6 +185,9 @@ impl Queue for Receiver {
     }
     async fn blocked(&self, queue: &str) -> Result<Vec<DeadLetter>> {
         self.inner.blocked(queue).await
+    }
+    async fn backlog(&self, queue: &str) -> Result<Backlog> {
+        self.inner.backlog(queue).await
     }
     fn limits(&self) -> &QueueLimits {
         self.inner.limits()

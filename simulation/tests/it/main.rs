@@ -20,6 +20,7 @@ mod poison;
 mod refusals;
 mod restart;
 mod room;
+mod run_bounds;
 mod tail;
 mod temporaries;
 mod transactions;

@@ -74,7 +74,8 @@ pub(super) fn all(settings: &Settings, target: &Target) -> Vec<Finding> {
 /// What functions can be held to on this machine.
 fn functions() -> Finding {
     const NAME: &str = "functions";
-    let enforcement = Enforcement::probe();
+    let program = std::env::current_exe().unwrap_or_else(|_| "landfast".into());
+    let enforcement = Enforcement::probe(&program);
     let lacking: Vec<_> = enforcement
         .measures()
         .into_iter()

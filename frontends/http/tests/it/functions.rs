@@ -33,6 +33,12 @@ impl fmt::Debug for InPlace {
 
 #[async_trait]
 impl Runtime for InPlace {
+    async fn close(&self) {}
+
+    fn figures(&self) -> ports::runtime::Figures {
+        ports::runtime::Figures::default()
+    }
+
     async fn install(&self, name: &str, content: Bytes) -> ports::Result<()> {
         self.archives.lock().expect("nobody panics holding it").insert(name.to_owned(), content);
         Ok(())

@@ -1,6 +1,6 @@
 use http_frontend::{
     Status,
-    status::{Coordination, Journal, Phase, Store, Usage},
+    status::{Coordination, FarStore, Functions, Journal, Phase, Store, Usage, Workflows},
 };
 use transactions::Figures;
 
@@ -30,6 +30,8 @@ fn busy() -> Status {
             packs_bytes: 4096,
             ..Figures::default()
         }),
+        functions: Some(functions()),
+        workflows: Some(workflows()),
         journal: Some(Journal {
             serving: true,
             full: false,
@@ -55,6 +57,41 @@ fn busy() -> Status {
             items: 11,
             bytes: 900,
         }],
+    }
+}
+
+fn functions() -> Functions {
+    Functions {
+        deployed: 3,
+        instances_busy: 1,
+        instances_warm: 2,
+        instances_frozen: 4,
+        invocations: 70,
+        cold_starts: 7,
+        throttled: 5,
+        unavailable: 6,
+        failures: [("timed-out".to_owned(), 8), ("function".to_owned(), 0)].into(),
+        events_waiting: 9,
+        dead_letters: 10,
+    }
+}
+
+fn workflows() -> Workflows {
+    Workflows {
+        active: 1,
+        begun: 20,
+        succeeded: 13,
+        failed: 4,
+        cancelled: 2,
+        far_stores: vec![FarStore {
+            address: "redis://far:6379".into(),
+            reachable: false,
+            trouble: Some("refused".into()),
+            waiting_bytes: 512,
+            waiting_ms: 1500,
+            stopped_runs: 1,
+        }],
+        far_stores_more: 2,
     }
 }
 
@@ -127,6 +164,23 @@ async fn metrics_are_the_status_in_the_text_format() {
         "landfast_transactions_packs 4",
         "landfast_transactions_packs_size_bytes 4096",
         "landfast_journal_syncs_total 5",
+        "landfast_functions_deployed 3",
+        r#"landfast_functions_instances{state="busy"} 1"#,
+        r#"landfast_functions_instances{state="frozen"} 4"#,
+        "landfast_functions_invocations_total 70",
+        "landfast_functions_cold_starts_total 7",
+        "landfast_functions_throttled_total 5",
+        r#"landfast_functions_failures_total{kind="timed-out"} 8"#,
+        r#"landfast_functions_failures_total{kind="function"} 0"#,
+        "landfast_functions_events_waiting 9",
+        "landfast_functions_dead_letters 10",
+        "landfast_workflows_active 1",
+        "landfast_workflows_begun_total 20",
+        r#"landfast_workflows_ended_total{status="failed"} 4"#,
+        r#"landfast_far_store_reachable{store="redis://far:6379"} 0.0"#,
+        r#"landfast_far_store_waiting_bytes{store="redis://far:6379"} 512.0"#,
+        r#"landfast_far_store_waiting_seconds{store="redis://far:6379"} 1.5"#,
+        "landfast_far_stores_more 2",
         "landfast_journal_trouble 1",
         r#"landfast_port_calls_total{operation="key_value.update"} 12"#,
         r#"landfast_port_carried_bytes_total{operation="key_value.update"} 900"#,

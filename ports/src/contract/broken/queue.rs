@@ -1,4 +1,4 @@
-//! Queues that break Q1 to Q9. What their points leave out is in [`super::durability`].
+//! Queues that break Q1 to Q10. What their points leave out is in [`super::durability`].
 
 mod delivering;
 mod sending;
@@ -11,7 +11,7 @@ use super::Broken;
 use crate::{
     DurabilityPoint, Externalize, Queue, Receipt, Result,
     contract::queue::Subject,
-    queue::{DeadLetter, Delivery, Handle, Message, QueueLimits, QueueOptions, SharedQueue},
+    queue::{Backlog, DeadLetter, Delivery, Handle, Message, QueueLimits, QueueOptions, SharedQueue},
 };
 
 /// Every broken queue, at least one per promise.
@@ -39,6 +39,8 @@ pub const BROKEN: &[Broken<Subject>] = &[
     Broken::new("Q8", "KeepsIdsToItself", |subject| twisted(subject, delivering::KeepsIdsToItself)),
     Broken::new("Q8", "CarriesIdsOnce", |subject| twisted(subject, delivering::CarriesIdsOnce)),
     Broken::new("Q9", "BillsCalls", |subject| twisted(subject, sending::BillsCalls)),
+    Broken::new("Q10", "CountsWhatItGives", |subject| twisted(subject, delivering::CountsWhatItGives)),
+    Broken::new("Q10", "CountsNoDeadLetters", |subject| twisted(subject, delivering::CountsNoDeadLetters)),
 ];
 
 /// Queues that differ from honest ones in what they override.
@@ -74,6 +76,9 @@ pub(super) trait Twist: Debug + Send + Sync + 'static {
     }
     async fn blocked(&self, queue: &str) -> Result<Vec<DeadLetter>> {
         self.honest().blocked(queue).await
+    }
+    async fn backlog(&self, queue: &str) -> Result<Backlog> {
+        self.honest().backlog(queue).await
     }
 }
 
@@ -127,6 +132,9 @@ impl<T: Twist> Queue for Twisted<T> {
     }
     async fn blocked(&self, queue: &str) -> Result<Vec<DeadLetter>> {
         self.0.blocked(queue).await
+    }
+    async fn backlog(&self, queue: &str) -> Result<Backlog> {
+        self.0.backlog(queue).await
     }
     fn limits(&self) -> &QueueLimits {
         self.0.honest().limits()

@@ -3,7 +3,10 @@
 use bytes::Bytes;
 
 use super::{LONG_MS, SHORT_MS, Subject, bodies, text};
-use crate::queue::{OnFailure, QueueOptions, Retention};
+use crate::{
+    ErrorKind,
+    queue::{Backlog, OnFailure, QueueOptions, Retention},
+};
 
 fn failing(visibility_timeout_ms: u64, attempts_max: u32, on_failure: OnFailure) -> QueueOptions {
     QueueOptions { visibility_timeout_ms, attempts_max, on_failure, ..QueueOptions::default() }
@@ -123,4 +126,30 @@ pub(super) async fn a_blocked_group_does_not_block_the_others(subject: Subject) 
         assert_eq!(blocked.len(), 1, "{retention:?}");
         assert_eq!((text(&blocked[0].body), blocked[0].reason.as_str()), ("bad", "bad"), "{retention:?}");
     }
+}
+
+/// Q10; whether or not a crash may take the messages.
+pub(super) async fn a_backlog_counts_what_waits_and_what_was_given_up(subject: Subject) {
+    for (name, retention) in [("counted", Retention::Durable), ("counted-in-memory", Retention::Transient)] {
+        let options = QueueOptions { retention, ..failing(LONG_MS, 1, OnFailure::DeadLetter) };
+        let line = subject.create(name, options).await;
+        let backlog = async |messages, dead_letters| {
+            let found = subject.queue.backlog(name).await.expect("backlog answers");
+            assert_eq!(found, Backlog { messages, dead_letters }, "{retention:?}");
+        };
+        backlog(0, 0).await;
+        line.send("bad", &["bad"]).await;
+        line.send("good", &["1", "2"]).await;
+        backlog(3, 0).await;
+        let bad = line.one().await;
+        backlog(3, 0).await;
+        line.release(&bad, 0, "on purpose").await;
+        line.dead_letters(1).await;
+        backlog(2, 1).await;
+        let good = line.one().await;
+        line.acknowledge(&[good]).await;
+        backlog(1, 1).await;
+    }
+    let refused = subject.queue.backlog("nobody made it").await.expect_err("there is no such queue");
+    assert_eq!(refused.kind(), ErrorKind::Invalid);
 }

@@ -12,7 +12,7 @@ use std::{
 use bytes::{BufMut, Bytes, BytesMut};
 use ports::{
     Error, Incarnation, Result,
-    queue::{Delivery, Handle, Message, OnFailure, QueueOptions, Retention, Sequence},
+    queue::{Backlog, Delivery, Handle, Message, OnFailure, QueueOptions, Retention, Sequence},
 };
 use tokio::sync::Notify;
 
@@ -56,6 +56,8 @@ pub(crate) struct QueueState {
     /// Deduplication ids by the time they expire.
     pub(super) expiring: VecDeque<(u64, Bytes)>,
     pub(super) notify: Arc<Notify>,
+    /// How many of its messages were given up.
+    pub(super) dead_letters: u64,
 }
 
 impl QueueState {
@@ -71,7 +73,14 @@ impl QueueState {
             deduplication: HashMap::new(),
             expiring: VecDeque::new(),
             notify: Arc::new(Notify::new()),
+            dead_letters: 0,
         }
+    }
+
+    /// How much it holds.
+    pub(super) fn backlog(&self) -> Backlog {
+        let messages = self.groups.values().map(|group| group.entries.len() as u64).sum();
+        Backlog { messages, dead_letters: self.dead_letters }
     }
 
     /// Some of its messages are records, whatever it is now.
@@ -469,6 +478,7 @@ fn fail(
         return Ok(Failed::Forgotten);
     }
     store.set(letter_key, Some(letter), false);
+    queue.dead_letters += 1;
     let entry = group.entries.remove(place).expect("it was just there");
     remove_records(store, entry);
     if let Phase::InFlight { count, .. } = &mut group.phase {

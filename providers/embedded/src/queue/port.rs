@@ -7,8 +7,8 @@ use bytes::Bytes;
 use ports::{
     Cost, Error, Queue, Receipt, Result,
     queue::{
-        DEDUPLICATION_BYTES_MAX, DeadLetter, Delivery, GROUP_BYTES_MAX, Handle, Message, QueueLimits,
-        QueueOptions, Sequence,
+        Backlog, DEDUPLICATION_BYTES_MAX, DeadLetter, Delivery, GROUP_BYTES_MAX, Handle, Message,
+        QueueLimits, QueueOptions, Sequence,
     },
 };
 
@@ -162,6 +162,14 @@ impl Queue for Engine {
         }
         blocked.sort_unstable_by_key(|head| head.sequence);
         Ok(blocked)
+    }
+
+    async fn backlog(&self, queue: &str) -> Result<Backlog> {
+        let now = self.now();
+        let mut state = self.serving()?;
+        let state = &mut *state;
+        state.queues.expire(&mut state.store, queue, now)?;
+        Ok(state.queues.get(queue)?.backlog())
     }
 
     fn limits(&self) -> &QueueLimits {

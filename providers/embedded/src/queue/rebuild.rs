@@ -69,7 +69,21 @@ impl Queues {
             }
             queue.expiring.push_back((expires, id));
         }
+        queues.count_dead_letters(store, &names)?;
         Ok(queues)
+    }
+
+    /// Counts what was given up, of which only the keys are looked at.
+    fn count_dead_letters(&mut self, store: &mut Store, names: &HashMap<u32, Arc<str>>) -> Result<()> {
+        let behind = RecordKey::new(Table::DeadLetter, BEHIND_ALL);
+        store.range(&first(Table::DeadLetter), &behind, |key, _| {
+            let queue = key.key.get(..4).and_then(|id| Some(u32::from_be_bytes(id.try_into().ok()?)));
+            let name = queue.and_then(|queue| names.get(&queue));
+            if let Some(queue) = name.and_then(|name| self.by_name.get_mut(name)) {
+                queue.dead_letters += 1;
+            }
+            Ok(true)
+        })
     }
 
     /// The message whose records lie under `key`.
@@ -81,7 +95,7 @@ impl Queues {
     }
 }
 
-/// No message has this key: queues are numbered from zero.
+/// No message and no dead letter has this key: queues are numbered from zero.
 const BEHIND_ALL: Bytes = Bytes::from_static(&[0xff; 5]);
 
 /// Where `table` begins.

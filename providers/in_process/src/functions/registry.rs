@@ -260,6 +260,10 @@ impl ports::functions::Register for Functions {
     fn register(&self, definition: Definition) {
         Self::register(self, definition);
     }
+
+    fn event_queue(&self, function: &str) -> String {
+        event_queue(function)
+    }
 }
 
 fn check_payload(function: &str, payload: &Bytes) -> Result<()> {

@@ -2,10 +2,20 @@
 
 use std::{
     fs,
+    io::Read as _,
     path::{Path, PathBuf},
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
 };
 
-use nix::unistd::geteuid;
+use crate::launcher::{LAUNCHER_ARGUMENT, TRIAL_ARGUMENT};
+
+/// How long a trial may take.
+const TRIAL_MAX: Duration = Duration::from_secs(10);
+const TRIAL_LOOK: Duration = Duration::from_millis(1);
+/// What is kept of why it failed.
+const SAID_BYTES_MAX: u64 = 1024;
 
 /// One thing that is enforced, or not.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,8 +54,9 @@ pub struct Enforcement {
 }
 
 impl Enforcement {
-    /// Looks at the machine, and makes a control group for functions where it may. What servers that are gone have left goes.
-    pub fn probe() -> Self {
+    /// Looks at the machine, has `program`, which is this program, try what is to be had, and makes a control group for functions where
+    /// it may. What servers that are gone have left goes.
+    pub fn probe(program: &Path) -> Self {
         let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let v2 = v2_group(&mounts, &own);
@@ -57,7 +68,10 @@ impl Enforcement {
         let measure = |what, lacks: Option<&str>| Measure { what, lacks: lacks.map(str::to_owned) };
         let if_none = |group: &Option<Hierarchy>, why| if group.is_none() { Some(why) } else { None };
         Self {
-            namespaces: Measure { what: "own processes, files and network", lacks: lacks_namespaces() },
+            namespaces: Measure {
+                what: "own processes, files and network",
+                lacks: lacks_namespaces(program),
+            },
             system_calls: measure("system calls that reach around the sandbox", None),
             memory: measure(
                 "memory_mb",
@@ -86,6 +100,30 @@ impl Enforcement {
         }
     }
 
+    /// What any machine has: neither namespaces nor control groups, as in most containers. For tests of what stands in for them.
+    pub fn nothing() -> Self {
+        let lacks = |what| Measure { what, lacks: Some("it is not asked for".to_owned()) };
+        Self {
+            namespaces: lacks("own processes, files and network"),
+            system_calls: Measure { what: "system calls that reach around the sandbox", lacks: None },
+            memory: lacks("memory_mb"),
+            processes: lacks("processes"),
+            freezing: lacks("freezing of idle instances"),
+            memory_groups: None,
+            process_groups: None,
+            freezer: None,
+        }
+    }
+
+    /// The same without control groups. For tests.
+    #[must_use]
+    pub fn without_groups(self) -> Self {
+        self.remove();
+        let Self { memory, processes, freezing, .. } = Self::nothing();
+        let (memory_groups, process_groups, freezer) = (None, None, None);
+        Self { memory, processes, freezing, memory_groups, process_groups, freezer, ..self }
+    }
+
     /// Removes the control groups that were made for looking, if nothing is in them.
     pub fn remove(&self) {
         for hierarchy in [&self.memory_groups, &self.process_groups, &self.freezer].into_iter().flatten() {
@@ -100,20 +138,44 @@ impl Enforcement {
     }
 }
 
-/// Why namespaces cannot be had, if they cannot.
-fn lacks_namespaces() -> Option<String> {
-    let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
-    if geteuid().is_root() {
-        return None;
+/// Why namespaces cannot be had, if they cannot: who may make them, and mount what a function sees, no setting tells for all machines,
+/// so it is tried.
+fn lacks_namespaces(program: &Path) -> Option<String> {
+    let why = trial(program).err()?;
+    Some(format!(
+        "they cannot be had here ({why}; a container without CAP_SYS_ADMIN, or sysctl user.max_user_namespaces, \
+         kernel.unprivileged_userns_clone or kernel.apparmor_restrict_unprivileged_userns): functions see this machine's files, \
+         processes and network"
+    ))
+}
+
+/// Builds a sandbox that nothing runs in. Errors: what kept it from that.
+fn trial(program: &Path) -> Result<(), String> {
+    let mut command = Command::new(program);
+    command.args([LAUNCHER_ARGUMENT, TRIAL_ARGUMENT]).env_clear();
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| format!("{}: {error}", program.display()))?;
+    let until = Instant::now() + TRIAL_MAX;
+    let status = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => break status,
+            Ok(None) if Instant::now() < until => thread::sleep(TRIAL_LOOK),
+            _ => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err("it takes too long".to_owned());
+            }
+        }
+    };
+    if status.success() {
+        return Ok(());
     }
-    let forbidden = number("/proc/sys/user/max_user_namespaces") == Some(0)
-        || number("/proc/sys/kernel/unprivileged_userns_clone") == Some(0)
-        || number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == Some(1);
-    forbidden.then(|| {
-        "unprivileged user namespaces are forbidden here (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone or \
-         kernel.apparmor_restrict_unprivileged_userns): functions see this user's files, processes and network"
-            .to_owned()
-    })
+    let mut said = String::new();
+    if let Some(stderr) = child.stderr.take() {
+        let _ = stderr.take(SAID_BYTES_MAX).read_to_string(&mut said);
+    }
+    let said = said.trim();
+    Err(said.strip_prefix("landfast: ").unwrap_or(said).to_owned())
 }
 
 fn has_controller(folder: &Path, controller: &str) -> bool {

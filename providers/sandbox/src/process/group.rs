@@ -78,6 +78,12 @@ impl Group {
         Some(fs::write(folder.join("cgroup.freeze"), if is_frozen { "1" } else { "0" }))
     }
 
+    /// Whether every member stands still; none: there is no freezer.
+    pub(super) fn is_frozen(&self) -> Option<bool> {
+        let text = fs::read_to_string(self.freezer.as_ref()?.join("cgroup.events")).unwrap_or_default();
+        Some(text.lines().any(|line| line == "frozen 1"))
+    }
+
     /// Kills every member.
     pub(super) fn kill(&self) -> io::Result<()> {
         let Some(folder) = self.folders.first() else { return Ok(()) };

@@ -8,7 +8,7 @@ use std::{
     ffi::OsString,
     io::{self, IoSliceMut, Read as _},
     os::{fd::AsRawFd as _, unix::net::UnixStream as StdUnixStream},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use nix::sys::socket::{MsgFlags, getsockopt, recvmsg, sockopt::AcceptConn};
@@ -19,7 +19,10 @@ use tokio::{
 };
 
 use super::{Enforcement, Launch, Network};
-use crate::system::received;
+use crate::{
+    command::{RUNTIME_ROOT, TASK_ROOT},
+    system::received,
+};
 
 /// The longest order.
 const ORDER_BYTES_MAX: usize = 4 << 20;
@@ -61,6 +64,12 @@ impl Order {
             scratch_bytes,
             network,
         } = launch;
+        let is_isolated = enforcement.namespaces.is_enforced();
+        let places = [(TASK_ROOT, code.as_path()), (RUNTIME_ROOT, runtime.as_path())];
+        // Without a root of its own it sees its files where they are.
+        let seen = |text: OsString| if is_isolated { text } else { where_it_is(text, &places) };
+        let command = command.into_iter().map(seen).collect();
+        let environment = environment.into_iter().map(|(name, value)| (name, seen(value))).collect();
         Self {
             command,
             environment,
@@ -72,10 +81,30 @@ impl Order {
             scratch_bytes,
             network,
             groups,
-            is_isolated: enforcement.namespaces.is_enforced(),
+            is_isolated,
             is_filtered: enforcement.system_calls.is_enforced(),
             is_memory_grouped: enforcement.memory.is_enforced(),
             parent: std::process::id(),
+        }
+    }
+
+    /// One that nothing is executed by: whether it could be is tried.
+    pub(crate) fn trial() -> Self {
+        Self {
+            command: Vec::new(),
+            environment: Vec::new(),
+            folders: Vec::new(),
+            code: "/usr".into(),
+            runtime: "/usr".into(),
+            memory_bytes: 0,
+            processes_max: 1,
+            scratch_bytes: 1 << 20,
+            network: Network::None,
+            groups: Vec::new(),
+            is_isolated: true,
+            is_filtered: false,
+            is_memory_grouped: true,
+            parent: 0,
         }
     }
 
@@ -90,6 +119,16 @@ impl Order {
         let mut bytes = vec![0; length];
         socket.read_exact(&mut bytes)?;
         postcard::from_bytes(&bytes).map_err(io::Error::other)
+    }
+}
+
+/// `text`, if it is a path in one of these places, as a path where that place is.
+fn where_it_is(text: OsString, places: &[(&str, &Path); 2]) -> OsString {
+    let found = places.iter().find_map(|(place, is)| Some((is, Path::new(&text).strip_prefix(place).ok()?)));
+    match found {
+        Some((is, rest)) if rest.as_os_str().is_empty() => is.as_os_str().to_owned(),
+        Some((is, rest)) => is.join(rest).into(),
+        None => text,
     }
 }
 

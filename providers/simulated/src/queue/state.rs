@@ -16,7 +16,7 @@ use std::{
 use bytes::Bytes;
 use ports::{
     Incarnation,
-    queue::{DeadLetter, Delivery, Handle, Message, OnFailure, QueueOptions, Retention, Sequence},
+    queue::{Backlog, DeadLetter, Delivery, Handle, Message, OnFailure, QueueOptions, Retention, Sequence},
 };
 
 /// Where an event goes that failed for good, if there is an exception handler: another queue, in whose
@@ -287,6 +287,11 @@ impl QueueState {
 
     pub(crate) fn dead_letters(&self, letters_max: usize) -> Vec<DeadLetter> {
         self.dead.iter().take(letters_max).cloned().collect()
+    }
+
+    pub(crate) fn backlog(&self) -> Backlog {
+        let messages = self.groups.values().map(|group| group.messages.len() as u64).sum();
+        Backlog { messages, dead_letters: self.dead.len() as u64 }
     }
 
     /// The heads of groups that failed as often as they may and stay all the same.

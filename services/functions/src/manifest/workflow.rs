@@ -25,6 +25,10 @@ const DEPTH_MAX: usize = 16;
 const RETRIES_MAX: u32 = 100;
 const BACKOFF_MS: std::ops::RangeInclusive<u64> = 1..=60_000;
 const CONCURRENCY: std::ops::RangeInclusive<usize> = 1..=1000;
+/// The longest address of a far store.
+const FAR_BYTES_MAX: usize = 512;
+/// How deep lists and tables lie in what a condition compares with.
+const EQUALS_DEPTH_MAX: usize = 8;
 const RUN_TIMEOUT_S: std::ops::RangeInclusive<u64> = 1..=6 * 24 * 3600;
 
 /// A workflow.
@@ -199,6 +203,9 @@ impl Workflow {
         for function in self.functions() {
             check_name("a function", function)?;
         }
+        if self.far.as_ref().is_some_and(|far| far.len() > FAR_BYTES_MAX || far.contains(char::is_control)) {
+            return Err(format!("far has {FAR_BYTES_MAX} bytes at most, and no control characters"));
+        }
         if self.atomic && self.far.is_some() {
             return Err("atomic is for workflows without a far store".to_owned());
         }
@@ -246,12 +253,34 @@ fn check_nodes(nodes: &[Node], depth: usize) -> Result<(), String> {
                 check_nodes(map, depth + 1)?;
             }
             Node::Choice(Choice { choice, otherwise }) => {
-                choice.iter().try_for_each(|branch| check_nodes(&branch.steps, depth + 1))?;
+                for branch in choice {
+                    if let Some(equals) = &branch.when.equals {
+                        check_equals(equals, 1)?;
+                    }
+                    check_nodes(&branch.steps, depth + 1)?;
+                }
                 check_nodes(otherwise, depth + 1)?;
             }
         }
     }
     Ok(())
+}
+
+/// A run keeps its workflow in JSON, and reads it back: what JSON has no word for would be something else then.
+fn check_equals(equals: &serde_json::Value, depth: usize) -> Result<(), String> {
+    use serde_json::Value;
+    if depth > EQUALS_DEPTH_MAX {
+        return Err(format!("equals is {EQUALS_DEPTH_MAX} deep at most"));
+    }
+    match equals {
+        Value::Null => Err("equals: nan and infinity are no JSON".to_owned()),
+        Value::Array(elements) => elements.iter().try_for_each(|element| check_equals(element, depth + 1)),
+        Value::Object(members) if members.keys().any(|name| name.starts_with("$__")) => {
+            Err("equals: a date is no JSON, but a string with one is".to_owned())
+        }
+        Value::Object(members) => members.values().try_for_each(|member| check_equals(member, depth + 1)),
+        Value::Bool(_) | Value::Number(_) | Value::String(_) => Ok(()),
+    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use futures_util::future::pending;
 use super::Twist;
 use crate::{
     Receipt, Result,
-    queue::{DeadLetter, Delivery, Handle, Message, Sequence, SharedQueue},
+    queue::{Backlog, DeadLetter, Delivery, Handle, Message, Sequence, SharedQueue},
 };
 
 /// Takes a delivery for an acknowledgement (Q3).
@@ -239,5 +239,38 @@ impl Twist for CarriesIdsOnce {
             delivery.deduplication = None;
         }
         Ok(deliveries)
+    }
+}
+
+/// Takes what is with a consumer for done (Q10).
+#[derive(Debug)]
+pub(super) struct CountsWhatItGives(pub(super) SharedQueue);
+
+#[async_trait]
+impl Twist for CountsWhatItGives {
+    fn honest(&self) -> &SharedQueue {
+        &self.0
+    }
+    async fn backlog(&self, queue: &str) -> Result<Backlog> {
+        let honest = self.0.backlog(queue).await?;
+        let given = self.0.receive(queue, 1).await?;
+        for delivery in &given {
+            self.0.release(queue, &delivery.handle, 0, "looked at").await?;
+        }
+        Ok(Backlog { messages: given.len() as u64, ..honest })
+    }
+}
+
+/// Counts nothing that was given up (Q10).
+#[derive(Debug)]
+pub(super) struct CountsNoDeadLetters(pub(super) SharedQueue);
+
+#[async_trait]
+impl Twist for CountsNoDeadLetters {
+    fn honest(&self) -> &SharedQueue {
+        &self.0
+    }
+    async fn backlog(&self, queue: &str) -> Result<Backlog> {
+        Ok(Backlog { dead_letters: 0, ..self.0.backlog(queue).await? })
     }
 }

@@ -1,0 +1,260 @@
+//! Runtimes that break U1 to U5.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Debug,
+    io,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use super::Broken;
+use crate::{
+    Runtime,
+    contract::runtime::Subject,
+    runtime::{Figures, Function, FunctionError, Invocation, Line, Ran, Refused},
+};
+
+/// Every broken runtime, at least one per promise.
+pub const BROKEN: &[Broken<Subject>] = &[
+    Broken::new("U1", "StartsAnewEachTime", |subject| twisted(subject, StartsAnewEachTime)),
+    Broken::new("U1", "NeverThrottles", |subject| twisted(subject, NeverThrottles)),
+    Broken::new("U2", "NeverTimesOut", |subject| twisted(subject, NeverTimesOut)),
+    Broken::new("U2", "TakesAnEndForAnAnswer", |subject| twisted(subject, TakesAnEndForAnAnswer)),
+    Broken::new("U3", "CutsAnswers", |subject| twisted(subject, CutsAnswers)),
+    Broken::new("U3", "TriesAgain", |subject| twisted(subject, TriesAgain)),
+    Broken::new("U3", "HidesReasons", |subject| twisted(subject, HidesReasons)),
+    Broken::new("U3", "NamesAnew", |subject| twisted(subject, NamesAnew)),
+    Broken::new("U4", "NeverRetires", |subject| twisted(subject, NeverRetires)),
+    Broken::new("U4", "KeepsRevisions", |subject| twisted(subject, KeepsRevisions::around)),
+    Broken::new("U5", "MixesInvocations", |subject| twisted(subject, MixesInvocations)),
+    Broken::new("U5", "KeepsNoLines", |subject| twisted(subject, KeepsNoLines)),
+    Broken::new("U5", "BeginsAtTheFirst", |subject| twisted(subject, BeginsAtTheFirst)),
+];
+
+/// Runtimes that differ from honest ones in what they override.
+#[async_trait]
+trait Twist: Debug + Send + Sync + 'static {
+    fn honest(&self) -> &Arc<dyn Runtime>;
+
+    async fn run(&self, function: &Arc<Function>, invocation: Invocation) -> Result<Ran, Refused> {
+        self.honest().run(function, invocation).await
+    }
+    fn retire(&self, function: &str) {
+        self.honest().retire(function);
+    }
+    async fn lines(&self, function: &str, from: u64, lines_max: usize) -> io::Result<Vec<Line>> {
+        self.honest().lines(function, from, lines_max).await
+    }
+}
+
+/// Makes a [`Twist`] a port.
+#[derive(Debug)]
+struct Twisted<T>(T);
+
+#[async_trait]
+impl<T: Twist> Runtime for Twisted<T> {
+    async fn install(&self, name: &str, content: Bytes) -> crate::Result<()> {
+        self.0.honest().install(name, content).await
+    }
+    async fn file(&self, archive: &str, path: &str, bytes_max: usize) -> crate::Result<Option<Bytes>> {
+        self.0.honest().file(archive, path, bytes_max).await
+    }
+    async fn keep_archives(&self, kept: &[String]) -> crate::Result<()> {
+        self.0.honest().keep_archives(kept).await
+    }
+    async fn run(&self, function: &Arc<Function>, invocation: Invocation) -> Result<Ran, Refused> {
+        self.0.run(function, invocation).await
+    }
+    fn retire(&self, function: &str) {
+        self.0.retire(function);
+    }
+    async fn close(&self) {
+        self.0.honest().close().await;
+    }
+    async fn lines(&self, function: &str, from: u64, lines_max: usize) -> io::Result<Vec<Line>> {
+        self.0.lines(function, from, lines_max).await
+    }
+    async fn more_lines(&self) {
+        self.0.honest().more_lines().await;
+    }
+    fn figures(&self) -> Figures {
+        self.0.honest().figures()
+    }
+}
+
+fn twisted<T: Twist>(subject: Subject, around: fn(Arc<dyn Runtime>) -> T) -> Subject {
+    Subject { runtime: Arc::new(Twisted(around(subject.runtime))), ..subject }
+}
+
+/// A twist that says only how it runs.
+macro_rules! runs {
+    ($(#[$doc:meta])* $name:ident, |$honest:ident, $function:ident, $invocation:ident| $run:expr) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        struct $name(Arc<dyn Runtime>);
+
+        #[async_trait]
+        impl Twist for $name {
+            fn honest(&self) -> &Arc<dyn Runtime> {
+                &self.0
+            }
+            async fn run(&self, $function: &Arc<Function>, $invocation: Invocation) -> Result<Ran, Refused> {
+                let $honest = &self.0;
+                $run
+            }
+        }
+    };
+}
+
+runs! {
+    /// Has a new instance for every invocation (U1).
+    StartsAnewEachTime, |honest, function, invocation| {
+        let ran = honest.run(function, invocation).await;
+        honest.retire(&function.name);
+        ran
+    }
+}
+
+runs! {
+    /// Lets everybody wait (U1).
+    NeverThrottles, |honest, function, invocation| {
+        honest.run(function, Invocation { waits: true, ..invocation }).await
+    }
+}
+
+runs! {
+    /// Lets everybody finish (U2).
+    NeverTimesOut, |honest, function, invocation| {
+        let patient = Function { timeout: Duration::from_hours(1), ..(**function).clone() };
+        honest.run(&Arc::new(patient), Invocation { timeout: None, ..invocation }).await
+    }
+}
+
+runs! {
+    /// Takes one that has ended its process for done (U2).
+    TakesAnEndForAnAnswer, |honest, function, invocation| {
+        let ran = honest.run(function, invocation).await?;
+        Ok(Ran { result: ran.result.or_else(|_| Ok(Bytes::from("null"))), ..ran })
+    }
+}
+
+runs! {
+    /// Returns what fits (U3).
+    CutsAnswers, |honest, function, invocation| {
+        let ran = honest.run(function, invocation).await?;
+        Ok(Ran { result: ran.result.map(|answer| answer.slice(..answer.len().min(1 << 20))), ..ran })
+    }
+}
+
+runs! {
+    /// Tries one that fails once more (U3).
+    TriesAgain, |honest, function, invocation| {
+        let again = Invocation::new(invocation.id.clone(), invocation.payload.clone(), invocation.waits);
+        let ran = honest.run(function, invocation).await?;
+        if ran.result.is_ok() { Ok(ran) } else { honest.run(function, again).await }
+    }
+}
+
+runs! {
+    /// Says that it failed, and no more (U3).
+    HidesReasons, |honest, function, invocation| {
+        let ran = honest.run(function, invocation).await?;
+        let payload = Bytes::from(r#"{"errorType":"Error","errorMessage":"it failed"}"#);
+        Ok(Ran { result: ran.result.map_err(|_| FunctionError { payload }), ..ran })
+    }
+}
+
+runs! {
+    /// Gives each invocation a name of its own (U3).
+    NamesAnew, |honest, function, invocation| {
+        let id = ["renamed-", &invocation.id].concat();
+        honest.run(function, Invocation { id, ..invocation }).await
+    }
+}
+
+/// Lets instances be (U4).
+#[derive(Debug)]
+struct NeverRetires(Arc<dyn Runtime>);
+
+#[async_trait]
+impl Twist for NeverRetires {
+    fn honest(&self) -> &Arc<dyn Runtime> {
+        &self.0
+    }
+    fn retire(&self, _: &str) {}
+}
+
+/// Runs what was deployed first (U4).
+#[derive(Debug)]
+struct KeepsRevisions {
+    honest: Arc<dyn Runtime>,
+    first: Mutex<BTreeMap<String, Arc<Function>>>,
+}
+
+impl KeepsRevisions {
+    fn around(honest: Arc<dyn Runtime>) -> Self {
+        Self { honest, first: Mutex::default() }
+    }
+}
+
+#[async_trait]
+impl Twist for KeepsRevisions {
+    fn honest(&self) -> &Arc<dyn Runtime> {
+        &self.honest
+    }
+    async fn run(&self, function: &Arc<Function>, invocation: Invocation) -> Result<Ran, Refused> {
+        let first = {
+            let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(first.entry(function.name.clone()).or_insert_with(|| Arc::clone(function)))
+        };
+        self.honest.run(&first, invocation).await
+    }
+}
+
+/// Knows what was printed, and not by whom (U5).
+#[derive(Debug)]
+struct MixesInvocations(Arc<dyn Runtime>);
+
+#[async_trait]
+impl Twist for MixesInvocations {
+    fn honest(&self) -> &Arc<dyn Runtime> {
+        &self.0
+    }
+    async fn lines(&self, function: &str, from: u64, lines_max: usize) -> io::Result<Vec<Line>> {
+        let lines = self.0.lines(function, from, lines_max).await?;
+        let last = lines.last().map(|line| line.id.clone()).unwrap_or_default();
+        Ok(lines.into_iter().map(|line| Line { id: last.clone(), ..line }).collect())
+    }
+}
+
+/// Keeps nothing (U5).
+#[derive(Debug)]
+struct KeepsNoLines(Arc<dyn Runtime>);
+
+#[async_trait]
+impl Twist for KeepsNoLines {
+    fn honest(&self) -> &Arc<dyn Runtime> {
+        &self.0
+    }
+    async fn lines(&self, _: &str, _: u64, _: usize) -> io::Result<Vec<Line>> {
+        Ok(Vec::new())
+    }
+}
+
+/// Reads all of it, wherever one wants to go on (U5).
+#[derive(Debug)]
+struct BeginsAtTheFirst(Arc<dyn Runtime>);
+
+#[async_trait]
+impl Twist for BeginsAtTheFirst {
+    fn honest(&self) -> &Arc<dyn Runtime> {
+        &self.0
+    }
+    async fn lines(&self, function: &str, _: u64, lines_max: usize) -> io::Result<Vec<Line>> {
+        self.0.lines(function, 0, lines_max).await
+    }
+}

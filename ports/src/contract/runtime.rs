@@ -1,0 +1,195 @@
+//! The cases of [`Runtime`], over one function that does as it is told.
+//!
+//! The suite cannot know in what language a provider's functions are written. So a provider brings one whose code obeys
+//! [`Command`]s, which are JSON as its payload; what it answers is JSON too.
+
+mod failures;
+mod instances;
+mod lines;
+mod results;
+
+use std::{fmt, fmt::Write as _, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+
+use super::{Case, eventually};
+use crate::{
+    Clock, Runtime,
+    runtime::{Function, FunctionError, Invocation, Ran, Refused},
+};
+
+/// A fresh runtime with one function, and what the cases need beside it.
+#[derive(Clone)]
+pub struct Subject {
+    /// The port under test.
+    pub runtime: Arc<dyn Runtime>,
+    /// A function whose code is installed and obeys [`Command`]s. Cases change its bounds and its revision.
+    pub function: Function,
+    /// What the cases wait on.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl fmt::Debug for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subject").field("runtime", &self.runtime).finish_non_exhaustive()
+    }
+}
+
+/// What the function is told: to print, to sleep, and then to do something.
+///
+/// ```text
+/// {"do": "count"}                    answers how many invocations its instance was given, this one among them
+/// {"do": "instance"}                 answers what no other instance does
+/// {"do": "id"}                       answers the id of its invocation
+/// {"do": "echo", "value": 7}         answers the value
+/// {"do": "long", "value": 7}         answers a string of so many letters
+/// {"do": "fail", "value": "words"}   fails in these words
+/// {"do": "exit", "value": 3}         ends its process with this status
+/// {..., "sleep": 0.5}                sleeps so many seconds before
+/// {..., "print": "words"}            prints a line before that
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct Command {
+    /// What it does.
+    pub what: String,
+    /// With what; as it stands in JSON.
+    pub value: Option<String>,
+    /// How long it sleeps before.
+    pub sleep: Duration,
+    /// What it prints before that.
+    pub print: Option<String>,
+}
+
+impl Command {
+    /// To do `what`.
+    fn new(what: &str) -> Self {
+        Self { what: what.to_owned(), value: None, sleep: Duration::ZERO, print: None }
+    }
+
+    fn with(what: &str, value: impl fmt::Display) -> Self {
+        Self { value: Some(value.to_string()), ..Self::new(what) }
+    }
+
+    fn after(self, sleep: Duration) -> Self {
+        Self { sleep, ..self }
+    }
+
+    fn printing(self, line: &str) -> Self {
+        Self { print: Some(line.to_owned()), ..self }
+    }
+
+    fn encode(&self) -> Bytes {
+        let mut text = format!("{{\"do\": \"{}\"", self.what);
+        if let Some(value) = &self.value {
+            let _ = write!(text, ", \"value\": {value}");
+        }
+        if !self.sleep.is_zero() {
+            let _ = write!(text, ", \"sleep\": {}", self.sleep.as_secs_f64());
+        }
+        if let Some(line) = &self.print {
+            let _ = write!(text, ", \"print\": \"{line}\"");
+        }
+        Bytes::from(text + "}")
+    }
+
+    /// What a payload of this suite says, for functions that have no JSON: its words are plain.
+    pub fn parse(payload: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(payload).ok()?.strip_prefix('{')?.strip_suffix('}')?;
+        let mut command = Self::new("");
+        for field in text.split(", ") {
+            let (name, value) = field.split_once(": ")?;
+            let word = value.trim_matches('"').to_owned();
+            match name.trim_matches('"') {
+                "do" => command.what = word,
+                "value" => command.value = Some(value.to_owned()),
+                "sleep" => command.sleep = Duration::from_secs_f64(word.parse().ok()?),
+                "print" => command.print = Some(word),
+                _ => return None,
+            }
+        }
+        Some(command)
+    }
+}
+
+impl Subject {
+    /// The function, changed.
+    fn function(&self, change: impl FnOnce(&mut Function)) -> Arc<Function> {
+        let mut function = self.function.clone();
+        change(&mut function);
+        Arc::new(function)
+    }
+
+    async fn ran(&self, function: &Arc<Function>, command: &Command) -> Ran {
+        let invocation = Invocation::new("an-id".to_owned(), command.encode(), true);
+        self.runtime.run(function, invocation).await.expect("it is run")
+    }
+
+    /// What it answers, as text.
+    async fn answer(&self, function: &Arc<Function>, command: &Command) -> String {
+        text(&self.ran(function, command).await.result.expect("it answers"))
+    }
+
+    /// What it fails with, which is an object in JSON by all that can be seen.
+    async fn failure(&self, function: &Arc<Function>, command: &Command) -> String {
+        let FunctionError { payload } = self.ran(function, command).await.result.expect_err("it fails");
+        let said = text(&payload);
+        let is_one = said.starts_with('{') && said.ends_with('}');
+        assert!(is_one && said.contains("\"errorType\"") && said.contains("\"errorMessage\""), "{said}");
+        said
+    }
+
+    /// Runs it only if an instance is free.
+    async fn at_once(&self, function: &Arc<Function>, command: &Command) -> Result<Ran, Refused> {
+        self.runtime.run(function, Invocation::new("at-once".to_owned(), command.encode(), false)).await
+    }
+
+    /// Waits until so many instances are at work.
+    async fn busy(&self, count: u64) {
+        eventually(&*self.clock, "instances to be at work", async || {
+            (self.runtime.figures().busy == count).then_some(())
+        })
+        .await;
+    }
+}
+
+fn text(bytes: &Bytes) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The suite.
+pub const CASES: &[Case<Subject>] = crate::runtime_contract!(@list);
+
+/// One test per case of the runtime contract; `run` takes a
+/// [`Case<contract::runtime::Subject>`](crate::contract::Case) and runs it on a fresh runtime.
+#[macro_export]
+macro_rules! runtime_contract {
+    ($($run:tt)*) => {
+        $crate::contract_cases! { [$($run)*] runtime {
+            instances {
+                "U1" an_instance_is_used_again,
+                "U1" calls_beside_each_other_have_instances_of_their_own,
+                "U1" a_call_beyond_the_instances_waits_or_is_refused,
+                "U4" no_instance_is_used_again_after_retiring,
+                "U4" another_revision_has_instances_of_its_own,
+                "U4" what_is_at_work_when_its_function_is_retired_finishes,
+            }
+            failures {
+                "U2" an_invocation_past_its_timeout_fails_and_its_instance_is_gone,
+                "U2" an_invocation_may_be_given_less_than_its_function_may_take,
+                "U2" one_that_ends_its_process_fails_and_others_do_not,
+            }
+            results {
+                "U3" an_answer_is_returned_whole,
+                "U3" an_answer_that_is_too_long_fails_and_is_not_cut,
+                "U3" a_failure_says_why_in_the_functions_own_words,
+                "U3" an_invocation_is_run_once_whether_it_fails_or_not,
+                "U3" a_function_sees_the_id_of_its_invocation,
+            }
+            lines {
+                "U5" what_is_printed_is_kept_under_its_invocation_before_the_answer,
+                "U5" what_one_that_fails_has_printed_is_kept_too,
+                "U5" lines_are_read_on_from_any_of_them,
+            }
+        } }
+    };
+}

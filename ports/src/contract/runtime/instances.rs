@@ -1,0 +1,71 @@
+//! Which instance has which invocation: U1, U4.
+
+use std::time::Duration;
+
+use futures_util::future::join;
+
+use super::{Command, Subject};
+use crate::runtime::Refused;
+
+const A_WHILE: Duration = Duration::from_millis(400);
+
+/// U1.
+pub(super) async fn an_instance_is_used_again(subject: Subject) {
+    let function = subject.function(|_| {});
+    for count in ["1", "2", "3"] {
+        assert_eq!(subject.answer(&function, &Command::new("count")).await, count);
+    }
+}
+
+/// U1.
+pub(super) async fn calls_beside_each_other_have_instances_of_their_own(subject: Subject) {
+    let function = subject.function(|function| function.concurrency = 2);
+    let command = Command::new("instance").after(A_WHILE);
+    let (one, other) = join(subject.answer(&function, &command), subject.answer(&function, &command)).await;
+    assert_ne!(one, other, "one instance had two invocations at a time");
+}
+
+/// U1.
+pub(super) async fn a_call_beyond_the_instances_waits_or_is_refused(subject: Subject) {
+    let function = subject.function(|function| function.concurrency = 1);
+    let first = Command::new("count").after(2 * A_WHILE);
+    let others = async {
+        subject.busy(1).await;
+        let refused = subject.at_once(&function, &Command::new("count")).await;
+        assert!(matches!(refused, Err(Refused::Throttled)), "{refused:?}");
+        subject.answer(&function, &Command::new("count")).await
+    };
+    let (first, second) = join(subject.answer(&function, &first), others).await;
+    assert_eq!((first.as_str(), second.as_str()), ("1", "2"), "on one instance, one after the other");
+    let free = subject.at_once(&function, &Command::new("count")).await;
+    assert!(free.is_ok(), "{free:?}");
+}
+
+/// U4.
+pub(super) async fn no_instance_is_used_again_after_retiring(subject: Subject) {
+    let function = subject.function(|_| {});
+    let before = subject.answer(&function, &Command::new("instance")).await;
+    assert_eq!(subject.answer(&function, &Command::new("instance")).await, before);
+    subject.runtime.retire(&function.name);
+    assert_ne!(subject.answer(&function, &Command::new("instance")).await, before);
+}
+
+/// U4.
+pub(super) async fn another_revision_has_instances_of_its_own(subject: Subject) {
+    let before = subject.function(|_| {});
+    let after = subject.function(|function| function.revision += "-next");
+    let instance = subject.answer(&before, &Command::new("instance")).await;
+    assert_ne!(subject.answer(&after, &Command::new("instance")).await, instance);
+}
+
+/// U4.
+pub(super) async fn what_is_at_work_when_its_function_is_retired_finishes(subject: Subject) {
+    let function = subject.function(|_| {});
+    let command = Command::new("instance").after(2 * A_WHILE);
+    let retired = async {
+        subject.busy(1).await;
+        subject.runtime.retire(&function.name);
+    };
+    let (before, ()) = join(subject.answer(&function, &command), retired).await;
+    assert_ne!(subject.answer(&function, &Command::new("instance")).await, before);
+}

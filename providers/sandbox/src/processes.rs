@@ -1,0 +1,33 @@
+//! The machine's processes as the kernel lists them.
+
+use std::fs;
+
+/// All processes below `process`, without itself, parents first. What is started meanwhile may be missing.
+pub(crate) fn descendants_of(process: u32) -> Vec<u32> {
+    let mut all = children_of(process);
+    let mut next = 0;
+    while let Some(process) = all.get(next) {
+        let children = children_of(*process);
+        all.extend(children);
+        next += 1;
+    }
+    all
+}
+
+/// The children of a process, as far as it says: each of its threads has its own.
+fn children_of(process: u32) -> Vec<u32> {
+    let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let texts = threads.map(|thread| fs::read_to_string(thread.path().join("children")).unwrap_or_default());
+    let children = |text: String| -> Vec<u32> {
+        text.split_ascii_whitespace().filter_map(|number| number.parse().ok()).collect()
+    };
+    texts.flat_map(children).collect()
+}
+
+/// Whether it runs, or would if its turn came; not if it is stopped or has ended.
+pub(crate) fn is_running(process: u32) -> bool {
+    let text = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    // Its name, in parentheses, may hold anything.
+    let state = text.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    !matches!(state, None | Some('T' | 't' | 'Z' | 'X'))
+}

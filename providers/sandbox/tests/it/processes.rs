@@ -1,0 +1,329 @@
+//! What becomes of processes: on the machine as it is, and with less than it gives.
+//!
+//! Groups of one process have one place, so tests that use them take turns.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    path::Path,
+    process::{Command, Stdio},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::{Pid, geteuid},
+};
+use ports::Runtime as _;
+use sandbox::process::Enforcement;
+
+use crate::world::{CODE, World};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_sandbox-test-server");
+/// How long to wait for what has to come.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) fn world(enforcement: impl FnOnce(&Path) -> Enforcement) -> World {
+    let home = tempfile::tempdir().expect("a directory");
+    let folder = home.path().to_owned();
+    World::within(home, &folder, PROGRAM.as_ref(), enforcement)
+}
+
+pub(crate) fn one_at_a_time() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime").block_on(work)
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < PATIENCE, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn status(process: u32, field: &str) -> Option<String> {
+    let text = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    text.lines().find_map(|line| Some(line.strip_prefix(field)?.trim().to_owned()))
+}
+
+/// Whether it is there and has not ended.
+fn lives(process: u32) -> bool {
+    status(process, "State:").is_some_and(|state| !state.starts_with('Z') && !state.starts_with('X'))
+}
+
+fn all() -> Vec<u32> {
+    let entries = fs::read_dir("/proc").expect("listed").flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// Processes that are called as `program`: its launchers, and those that they have forked and not become another.
+fn of(program: &Path) -> Vec<u32> {
+    let name = program.to_str().expect("text");
+    let is_one = |process: &u32| {
+        fs::read_to_string(format!("/proc/{process}/cmdline")).is_ok_and(|line| line.starts_with(name))
+    };
+    all().into_iter().filter(is_one).collect()
+}
+
+fn parent(process: u32) -> Option<u32> {
+    status(process, "PPid:")?.parse().ok()
+}
+
+/// All below these, in whatever namespace.
+fn below(processes: &[u32]) -> Vec<u32> {
+    let mut found = processes.to_vec();
+    loop {
+        let more: Vec<_> = all()
+            .into_iter()
+            .filter(|process| {
+                !found.contains(process) && parent(*process).is_some_and(|it| found.contains(&it))
+            })
+            .collect();
+        if more.is_empty() {
+            return found;
+        }
+        found.extend(more);
+    }
+}
+
+/// What is lacking here, by what it is.
+fn measures(command: &mut Command) -> String {
+    String::from_utf8(command.output().expect("it runs").stdout).expect("text")
+}
+
+fn can_isolate() -> bool {
+    measures(Command::new(PROGRAM).arg("measures")).contains("own processes, files and network: enforced")
+}
+
+/// U2, where neither namespaces nor control groups are to be had.
+#[test]
+fn what_a_function_forks_ends_with_it_where_nothing_isolates_it() {
+    block_on(async {
+        let world = world(|_| Enforcement::nothing());
+        let function =
+            world.function("forks", CODE, |function| function.timeout = Duration::from_secs(2)).await;
+        let left = |said: &str| -> u32 { said.trim().parse().unwrap_or_else(|_| panic!("{said}")) };
+        let by_retiring = left(&world.said(&function, r#"{"do": "fork"}"#).await);
+        assert!(lives(by_retiring));
+        // The same instance runs out of time: what it has left ends with it.
+        let timed_out = world.said(&function, r#"{"do": "echo", "sleep": 100}"#).await;
+        assert!(timed_out.contains("Timedout"), "{timed_out}");
+        until("what the timed out instance had left", || !lives(by_retiring));
+        // One that ends by itself.
+        let said = world.call(&function, r#"{"do": "fork and exit"}"#).await;
+        let log = String::from_utf8_lossy(&said.log_tail).into_owned();
+        let word = log.lines().find_map(|line| line.strip_prefix("left ")).expect("it says what it has left");
+        let by_exit = left(word);
+        until("what the ended instance had left", || !lives(by_exit));
+        // One that is idle, and is ended.
+        let idle = left(&world.said(&function, r#"{"do": "fork"}"#).await);
+        assert!(lives(idle));
+        world.sandbox.retire("forks");
+        until("what the idle instance had left", || !lives(idle));
+        until("the launchers", || of(&world.program).is_empty());
+        world.close().await;
+    });
+}
+
+/// U2: the server's death ends all of them.
+#[test]
+fn what_a_function_forks_ends_with_a_server_that_is_killed() {
+    let home = tempfile::tempdir().expect("a directory");
+    fs::set_permissions(home.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("set");
+    let program = home.path().join("killed-server");
+    fs::copy(PROGRAM, &program).expect("copied");
+    let mut command = Command::new(&program);
+    command.arg("hold").arg(home.path()).stdout(Stdio::piped());
+    let mut server = command.spawn().expect("it starts");
+    let mut said = String::new();
+    BufReader::new(server.stdout.take().expect("piped")).read_line(&mut said).expect("it says what is left");
+    let left: u32 = said.trim().parse().unwrap_or_else(|_| panic!("{said}"));
+    assert!(lives(left));
+    server.kill().expect("it is ended");
+    server.wait().expect("it has ended");
+    until("what its function had left", || !lives(left));
+    until("its launchers", || of(&program).is_empty());
+}
+
+/// In a container root may make no namespaces, and no setting says so.
+#[test]
+fn isolation_is_tried_and_functions_run_without_it_where_it_cannot_be_had() {
+    if !geteuid().is_root() || !can_isolate() {
+        eprintln!("not root, or nothing to take away");
+        return;
+    }
+    let _turn = one_at_a_time();
+    let drops = |arguments: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--bounding-set=-sys_admin", "--inh-caps=-sys_admin", PROGRAM]).args(arguments);
+        measures(&mut command)
+    };
+    let said = drops(&["measures"]);
+    assert!(said.contains("own processes, files and network: they cannot be had here"), "{said}");
+    let home = tempfile::tempdir().expect("a directory");
+    fs::set_permissions(home.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("set");
+    let said = drops(&["call", home.path().to_str().expect("text")]);
+    assert!(said.trim().parse::<u32>().is_ok(), "it has forked, and says whom: {said}");
+}
+
+/// Our groups in any hierarchy.
+fn groups(process: u32) -> Vec<String> {
+    fn visit(folder: &Path, name: &str, found: &mut Vec<String>) {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                if entry.file_name().to_str() == Some(name) {
+                    found.push(entry.path().display().to_string());
+                } else {
+                    visit(&entry.path(), name, found);
+                }
+            }
+        }
+    }
+    let mut found = Vec::new();
+    visit("/sys/fs/cgroup".as_ref(), &format!("landfast-functions-{process}"), &mut found);
+    found
+}
+
+/// What is closed leaves no control group to the next start.
+#[test]
+fn a_sandbox_that_was_closed_leaves_no_control_groups() {
+    let _turn = one_at_a_time();
+    block_on(async {
+        let world = world(Enforcement::probe);
+        let function = world.function("grouped", CODE, |_| {}).await;
+        world.call(&function, r#"{"do": "fork"}"#).await;
+        let busy = tokio::spawn({
+            let (sandbox, function) = (world.sandbox.clone(), function.clone());
+            async move {
+                let payload = bytes::Bytes::from(r#"{"do": "echo", "sleep": 100}"#);
+                let invocation = ports::runtime::Invocation::new("busy".to_owned(), payload, true);
+                sandbox.run(&function, invocation).await
+            }
+        });
+        until("a second instance to be at work", || world.sandbox.figures().busy == 1);
+        let had = groups(std::process::id());
+        world.close().await;
+        busy.abort();
+        assert_eq!(groups(std::process::id()), Vec::<String>::new(), "of {had:?}");
+        assert!(of(&world.program).is_empty(), "processes are left");
+        let refused =
+            world.sandbox.run(&function, ports::runtime::Invocation::new("x".into(), "{}".into(), true));
+        refused.await.expect_err("it is closed");
+    });
+}
+
+/// What has run so far of all these.
+fn ran(processes: &[u32]) -> Vec<Option<String>> {
+    let read = |process: &u32| fs::read_to_string(format!("/proc/{process}/schedstat")).ok();
+    processes.iter().map(read).collect()
+}
+
+fn stands_still_when_it_is_said_to_be(enforcement: impl FnOnce(&Path) -> Enforcement) {
+    block_on(async {
+        let world = world(enforcement);
+        let function = world.function("spins", CODE, |_| {}).await;
+        for _ in 0..3 {
+            world.call(&function, r#"{"do": "spin"}"#).await;
+        }
+        for round in 0..5 {
+            until("it is frozen", || world.sandbox.figures().frozen == 1);
+            // The launcher is none of the function's.
+            let launchers = of(&world.program);
+            let processes: Vec<_> = below(&launchers);
+            let processes: Vec<_> = processes
+                .into_iter()
+                .filter(|process| parent(*process) != Some(std::process::id()))
+                .collect();
+            assert!(processes.len() >= 4, "init, the function and its children: {processes:?}");
+            let before = ran(&processes);
+            std::thread::sleep(Duration::from_millis(50));
+            assert_eq!(ran(&processes), before, "round {round}: something of it runs");
+            assert_eq!(world.said(&function, r#"{"value": 7}"#).await, "7", "it goes on");
+        }
+        world.close().await;
+    });
+}
+
+/// An instance is said to be frozen once all of it stands still.
+#[test]
+fn a_frozen_instance_stands_still_by_its_group() {
+    let _turn = one_at_a_time();
+    stands_still_when_it_is_said_to_be(Enforcement::probe);
+}
+
+#[test]
+fn a_frozen_instance_stands_still_by_signals() {
+    stands_still_when_it_is_said_to_be(|_| Enforcement::nothing());
+}
+
+/// U2: a failure says why.
+#[test]
+fn a_childs_want_of_memory_is_not_the_functions_end() {
+    let _turn = one_at_a_time();
+    block_on(async {
+        let world = world(Enforcement::probe);
+        let function = world.function("hungry", CODE, |function| function.memory_bytes = 64 << 20).await;
+        let said = world.said(&function, r#"{"do": "child allocates", "value": 300000000}"#).await;
+        if said != "-9" {
+            eprintln!("no memory control group here: {said}");
+            return world.close().await;
+        }
+        let said = world.said(&function, r#"{"do": "exit", "value": 3}"#).await;
+        assert!(said.contains("Runtime.ExitError") && said.contains("exit status 3"), "{said}");
+        let said = world.said(&function, r#"{"do": "allocate", "value": 300000000}"#).await;
+        assert!(said.contains("Runtime.OutOfMemory"), "{said}");
+        world.close().await;
+    });
+}
+
+/// A launcher may die at any moment, such as for want of memory: between its fork and the moment from which the kernel ends
+/// its child with it.
+#[test]
+fn what_a_launcher_has_forked_ends_with_it_however_early_it_dies() {
+    if !can_isolate() {
+        eprintln!("no namespaces here");
+        return;
+    }
+    let _turn = one_at_a_time();
+    block_on(async {
+        let world = world(|program| Enforcement::probe(program).without_groups());
+        let function = world.function("early", CODE, |_| {}).await;
+        for _ in 0..12 {
+            let run = tokio::spawn({
+                let (sandbox, function) = (world.sandbox.clone(), function.clone());
+                async move {
+                    let invocation = ports::runtime::Invocation::new("x".into(), "{}".into(), true);
+                    drop(sandbox.run(&function, invocation).await);
+                }
+            });
+            let ours = std::process::id();
+            let mut caught = None;
+            until("a launcher with its child", || {
+                let started = of(&world.program);
+                let launcher = started.iter().copied().find(|process| parent(*process) == Some(ours));
+                caught = launcher.and_then(|launcher| {
+                    let init = started.iter().copied().find(|process| parent(*process) == Some(launcher))?;
+                    kill(Pid::from_raw(init as i32), Signal::SIGSTOP).ok()?;
+                    Some((launcher, init))
+                });
+                caught.is_some() || run.is_finished()
+            });
+            if let Some((launcher, init)) = caught {
+                kill(Pid::from_raw(launcher as i32), Signal::SIGKILL).expect("it is there");
+                until("the launcher's end", || !lives(launcher));
+                let _ = kill(Pid::from_raw(init as i32), Signal::SIGCONT);
+                until("init's end", || !lives(init));
+            }
+            run.await.expect("it ends well");
+            world.sandbox.retire("early");
+            until("all of them to be gone", || of(&world.program).is_empty());
+        }
+        world.close().await;
+    });
+}

@@ -1,0 +1,135 @@
+//! A sandbox with functions that do as they are told.
+
+// Why: not every one who has it uses all of it.
+#![allow(dead_code)]
+
+use std::{
+    collections::BTreeMap,
+    fmt::Debug,
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use flate2::{Compression, write::GzEncoder};
+use http_body_util::{BodyExt as _, Full};
+use hyper::{Request, Response};
+use ports::{
+    Runtime as _,
+    runtime::{Function, Invocation, Language, Ran},
+};
+use sandbox::{
+    Api, Config, Incoming, Reply, Sandbox,
+    process::{Enforcement, Launcher},
+};
+use tar::{Builder, Header};
+
+/// What functions do, by the word that they are given.
+pub(crate) const CODE: &str = include_str!("commands.py");
+/// An interpreter that every user of the machine reaches.
+const PYTHON: &str = "/usr/bin/python3";
+
+pub(crate) struct World {
+    /// What goes with it.
+    _home: Option<Box<dyn Debug>>,
+    /// What its processes are called: nobody else's are.
+    pub(crate) program: PathBuf,
+    pub(crate) sandbox: Arc<Sandbox>,
+}
+
+/// Nothing is there beside the Runtime API.
+#[derive(Debug)]
+struct Nothing;
+
+#[async_trait]
+impl Api for Nothing {
+    async fn call(&self, _: Option<Arc<str>>, _: Request<Incoming>) -> Reply {
+        Response::new(Full::default().map_err(|never| match never {}).boxed_unsync())
+    }
+}
+
+impl World {
+    /// One in a folder that goes with it, where `program` is a copy that nobody else runs.
+    pub(crate) fn within(
+        home: impl Debug + 'static,
+        folder: &Path,
+        program: &Path,
+        enforcement: impl FnOnce(&Path) -> Enforcement,
+    ) -> Self {
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).expect("set");
+        let copy = folder.join("program");
+        fs::copy(program, &copy).expect("copied");
+        let world = Self::beside(folder, &copy, enforcement);
+        Self { _home: Some(Box::new(home)), ..world }
+    }
+
+    pub(crate) fn beside(
+        folder: &Path,
+        program: &Path,
+        enforcement: impl FnOnce(&Path) -> Enforcement,
+    ) -> Self {
+        let launcher = Launcher::new(program.to_owned(), enforcement(program)).expect("a launcher");
+        let config = Config {
+            directory: folder.join("functions"),
+            launcher,
+            api: Arc::new(Nothing),
+            carried: &[],
+            idle_max: Duration::from_mins(10),
+        };
+        let sandbox = Arc::new(Sandbox::open(config).expect("opened"));
+        Self { _home: None, program: program.to_owned(), sandbox }
+    }
+
+    pub(crate) async fn function(
+        &self,
+        name: &str,
+        code: &str,
+        change: impl FnOnce(&mut Function),
+    ) -> Arc<Function> {
+        let mut builder = Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
+        let mut header = Header::new_gnu();
+        header.set_size(code.len() as u64);
+        header.set_mode(0o644);
+        builder.append_data(&mut header, "code/app.py", code.as_bytes()).expect("appended");
+        let content = builder.into_inner().and_then(GzEncoder::finish).expect("finished");
+        self.sandbox.install(name, Bytes::from(content)).await.expect("installed");
+        let mut function = Function {
+            name: name.to_owned(),
+            revision: "1".to_owned(),
+            language: Language::Python(Some(PYTHON.into())),
+            handler: "app.handler".to_owned(),
+            archive: name.to_owned(),
+            folder: "code".to_owned(),
+            memory_bytes: 128 << 20,
+            timeout: Duration::from_secs(30),
+            concurrency: 4,
+            processes_max: 64,
+            scratch_bytes: 16 << 20,
+            environment: BTreeMap::new(),
+            network: false,
+        };
+        change(&mut function);
+        Arc::new(function)
+    }
+
+    pub(crate) async fn call(&self, function: &Arc<Function>, payload: &str) -> Ran {
+        let payload = Bytes::copy_from_slice(payload.as_bytes());
+        let invocation = Invocation::new("an-id".to_owned(), payload, true);
+        self.sandbox.run(function, invocation).await.expect("it is run")
+    }
+
+    /// Its answer as text, or that of its failure.
+    pub(crate) async fn said(&self, function: &Arc<Function>, payload: &str) -> String {
+        let result = self.call(function, payload).await.result;
+        let bytes = result.unwrap_or_else(|error| error.payload);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    pub(crate) async fn close(&self) {
+        self.sandbox.close().await;
+    }
+}
