@@ -343,28 +343,6 @@ def with_the_network_of_the_machine_no_page_reaches_an_instance(apps):
         connection.close()
 
 
-def an_idle_instance_is_frozen_and_thawed_for_its_next_call(apps):
-    apps.function("counts", """
-        import threading, time
-        count = 0
-        def run():
-            global count
-            while True:
-                count += 1
-                time.sleep(0.001)
-        threading.Thread(target=run, daemon=True).start()
-        def handler(event, context):
-            time.sleep(event.get("sleep", 0))
-            return count
-    """)
-    apps.deploy()
-    first = apps.call("counts", {"sleep": 0.3})
-    assert first > 20
-    (instance,) = application.processes("counts.handler")
-    waiting.until(lambda: application.has_stood_still(instance), "its instance to be frozen")
-    assert apps.call("counts", {"sleep": 0.1}) > first
-
-
 def an_event_is_tried_again_and_then_told_to_who_handles_failures(apps):
     """A3, R2."""
     apps.function("fails", """

@@ -74,3 +74,25 @@ def idle_instances_give_way_where_memory_is_short(apps):
     assert apps.call("large", {"large": True}) == "large"
     waiting.until(lambda: not instances(), "what was idle to be gone")
     assert apps.call("first", {"n": 4}) == {"n": 4}, "it starts again"
+
+
+def an_idle_instance_is_frozen_and_thawed_for_its_next_call(apps):
+    apps.function("counts", """
+        import threading, time
+        count = 0
+        def run():
+            global count
+            while True:
+                count += 1
+                time.sleep(0.001)
+        threading.Thread(target=run, daemon=True).start()
+        def handler(event, context):
+            time.sleep(event.get("sleep", 0))
+            return count
+    """)
+    apps.deploy()
+    first = apps.call("counts", {"sleep": 0.3})
+    assert first > 20
+    (instance,) = application.processes("counts.handler")
+    waiting.until(lambda: application.has_stood_still(instance), "its instance to be frozen")
+    assert apps.call("counts", {"sleep": 0.1}) > first

@@ -6,9 +6,10 @@ Everything here is free of I/O, so that the blocking client and the asyncio clie
 from __future__ import annotations
 
 import json
+import threading
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Dict, Mapping, Optional, Union
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 from urllib.parse import quote
 
 from ._problems import NO_SUCH_KEY, InvalidRequest, TooLarge, problem_type
@@ -29,6 +30,17 @@ STEP_HEADER = "Landfast-Step"
 
 CURRENT_STEP: ContextVar[Optional[str]] = ContextVar("landfast_step", default=None)
 """The step within a step whose code runs: what it reads and writes is that step's."""
+OPEN_STEPS: List[Tuple[int, str]] = []
+"""Those under way, the innermost last, each with the thread that began it."""
+
+
+def current_step() -> Optional[str]:
+    """The step whose code asks. A thread that a step has started has no context of it, and is its own all the same."""
+    step = CURRENT_STEP.get()
+    if step is None and OPEN_STEPS:
+        thread, innermost = OPEN_STEPS[-1]
+        return innermost if thread != threading.get_ident() else None
+    return step
 
 
 @dataclass(frozen=True)
@@ -225,7 +237,7 @@ _JSON = {"Content-Type": "application/json"}
 
 
 def _of_step() -> Dict[str, str]:
-    step = CURRENT_STEP.get()
+    step = current_step()
     return {} if step is None else {STEP_HEADER: step}
 
 

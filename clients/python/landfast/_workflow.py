@@ -26,7 +26,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple, TypeVar, cast
 
-from . import _requests
+from . import _ids, _requests
 from ._connection import Connections
 from ._nodes import Route
 from ._problems import Error, FunctionFailed
@@ -68,14 +68,20 @@ class Opened:
     """What it shows of itself while it is done; None: it counts already."""
     output: Any = None
     """What it came to, if it counts already."""
+    id: str = ""
+    """What every attempt of it is known by: transactions that it begins derive their ids from it."""
 
     @contextlib.contextmanager
     def as_current(self) -> Iterator[None]:
         """What is asked for within is asked for by this step."""
+        assert self.token is not None, "it is to be done"
         token = _requests.CURRENT_STEP.set(self.token)
+        _requests.OPEN_STEPS.append((threading.get_ident(), self.token))
         try:
-            yield
+            with _ids.request(self.id):
+                yield
         finally:
+            _requests.OPEN_STEPS.pop()
             _requests.CURRENT_STEP.reset(token)
 
 
@@ -90,7 +96,7 @@ class OneByOne:
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[None]:
         """Of whatever step's code this is called in, the next one."""
-        code = _requests.CURRENT_STEP.get()
+        code = _requests.current_step()
         with self._lock:
             if code in self._under_way:
                 raise RuntimeError(
@@ -131,7 +137,8 @@ class WorkflowCalls:
         return [Run.of(run) for run in found["runs"]], found.get("next")
 
     def externalize(self) -> Steps[None]:
-        yield from exchange(_requests.externalize(), self._route, self._limits)
+        # While the far store is away that takes as long as it is, or as the function may.
+        yield from exchange(_requests.externalize(), self._route, self._patient(_PATIENCE_S))
 
     def invoke(self, name: str, payload: Any) -> Steps[Any]:
         answer = yield from exchange(_requests.invoke_now(name, encode(payload)), self._route, self._patient(_PATIENCE_S))
@@ -152,7 +159,7 @@ class WorkflowCalls:
     def open_step(self, name: str) -> Steps[Opened]:
         answer = yield from exchange(_requests.open_step(name), self._route, self._limits)
         found = json.loads(answer.response.body)
-        return Opened(found["step"]) if "step" in found else Opened(None, found["output"])
+        return Opened(found["step"], id=found["id"]) if "step" in found else Opened(None, found["output"])
 
     def finish_step(self, name: str, output: bytes) -> Steps[Any]:
         """Has the current step count; what counts is returned."""

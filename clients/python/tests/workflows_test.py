@@ -1,6 +1,7 @@
 """Workflows: what is asked of the server, what is asked again, and what the code of a workflow may do."""
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 import cluster
 import kinds
 import landfast
-from landfast import aio
+from landfast import _ids, aio
 
 RUN = {"run": "r 1", "status": "succeeded", "output": [1], "began_ms": 5, "ended_ms": 9}
 
@@ -46,9 +47,44 @@ async def a_run_is_begun_again_only_under_an_id(client: kinds.Client, servers: c
 
 
 @kinds.over()
+async def ids_made_within_a_step_are_the_same_whenever_it_is_tried(client: kinds.Client, servers: cluster.Cluster) -> None:
+    """W2: they derive from the step's own id, so steps that count and are not run again shift none."""
+    made = []
+
+    async def body() -> None:
+        made.append(_ids.id_for(None))
+        made.append(_ids.id_for(None))
+
+    for step in ("one", "two"):
+        servers.fail("", cluster.document({"step": "s", "id": step}), cluster.document({"output": None}))
+        await client.run_step("s", body)
+    assert made == ["one/1", "one/2", "two/1", "two/2"]
+
+
+def what_a_thread_of_a_step_asks_for_is_asked_for_by_it() -> None:
+    """W2: it has no context of the step, and would write for the code around it."""
+    with cluster.Cluster() as servers, landfast.connect(servers.url) as client:
+        servers.fail("/steps/", cluster.document({"step": "s", "id": "s-id"}), cluster.document({"output": None}))
+        servers.fail("/state/", cluster.reply(204, b""), cluster.reply(204, b""))
+
+        def put(key: str) -> None:
+            client.state().put(key, b"1")
+
+        def body() -> None:
+            thread = threading.Thread(target=put, args=("a",))
+            thread.start()
+            thread.join()
+
+        client.run_step("s", body)
+        put("b")
+        puts = [(str(seen), seen.headers.get("landfast-step")) for seen in servers.requests("/state/")]
+    assert puts == [("PUT /v1/state/a", "s"), ("PUT /v1/state/b", None)]
+
+
+@kinds.over()
 async def what_is_asked_for_within_a_step_is_asked_for_by_it(client: kinds.Client, servers: cluster.Cluster) -> None:
     """W2."""
-    servers.fail("POST .*/steps/", cluster.document({"step": "outer"}), cluster.document({"step": "inner"}))
+    servers.fail("POST .*/steps/", cluster.document({"step": "outer", "id": "outer-id"}), cluster.document({"step": "inner", "id": "inner-id"}))
     servers.fail("PUT .*/steps/", cluster.document({"output": "what counts"}), cluster.document({"output": 1}))
 
     async def inner() -> str:
@@ -100,7 +136,7 @@ async def a_step_that_fails_is_given_up(client: kinds.Client, servers: cluster.C
         return object()
 
     for body, error in ((fails, ZeroDivisionError), (returns_no_json, TypeError)):
-        servers.fail("", cluster.document({"step": "s"}), cluster.refuse(409, "attempt-ended"))
+        servers.fail("", cluster.document({"step": "s", "id": "s-id"}), cluster.refuse(409, "attempt-ended"))
         with pytest.raises(error):
             await client.run_step("s", body)
     assert [seen.method for seen in servers.seen] == ["POST", "DELETE", "POST", "DELETE"]
@@ -139,7 +175,7 @@ async def what_may_not_be_asked_twice_is_not(client: kinds.Client, servers: clus
 @kinds.over(kinds=["asyncio"])
 async def steps_of_one_code_are_refused_side_by_side(client: aio.Client, servers: cluster.Cluster) -> None:
     """W2: chance would decide which of them takes whose result. Within a step its own are counted apart."""
-    servers.fail("POST", cluster.document({"step": "a"}), cluster.document({"step": "b"}), cluster.document({"output": 1}))
+    servers.fail("POST", cluster.document({"step": "a", "id": "a-id"}), cluster.document({"step": "b", "id": "b-id"}), cluster.document({"output": 1}))
     servers.fail("PUT", cluster.document({"output": 2}), cluster.document({"output": 3}))
 
     async def within() -> int:
@@ -161,7 +197,7 @@ async def steps_of_one_code_are_refused_side_by_side(client: aio.Client, servers
 
 @kinds.over(kinds=["blocking"])
 async def a_blocking_step_takes_no_coroutine_function(client: kinds.BlockingClient, servers: cluster.Cluster) -> None:
-    servers.fail("", cluster.document({"step": "s"}), cluster.reply(200, b""))
+    servers.fail("", cluster.document({"step": "s", "id": "s-id"}), cluster.reply(200, b""))
 
     async def body() -> int:
         return 1
@@ -187,7 +223,7 @@ def a_workflow_of_coroutines_is_a_handler_like_others(monkeypatch: pytest.Monkey
     with cluster.Cluster() as servers:
         monkeypatch.setenv("LANDFAST_URL", servers.url)
         for number in (1, 2):
-            servers.fail("", cluster.document({"step": "s"}), cluster.document({"output": number}))
+            servers.fail("", cluster.document({"step": "s", "id": "s-id"}), cluster.document({"output": number}))
             assert handler(number, 10) == number
         assert [(str(seen), seen.body) for seen in servers.seen] == [
             ("POST /v1/run/steps/adds", b""),

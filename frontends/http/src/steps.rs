@@ -131,19 +131,22 @@ struct Within<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     step: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     output: Option<&'a RawValue>,
 }
 
-fn within(step: Option<&str>, output: Option<&Bytes>) -> Answer {
+fn within(open: Option<(&str, &str)>, output: Option<&Bytes>) -> Answer {
     let raw = output.map(|output| serde_json::from_slice::<&RawValue>(output)).transpose();
     let output = raw.map_err(|_| Problem::new(Kind::Corrupt, "the result of a step is no JSON"))?;
-    Ok(json(serde_json::to_vec(&Within { step, output }).expect("JSON serialises")))
+    let (step, id) = open.unzip();
+    Ok(json(serde_json::to_vec(&Within { step, id, output }).expect("JSON serialises")))
 }
 
 async fn open(State(backend): State<Arc<Backend>>, scope: OfRun, uri: Uri, headers: HeaderMap) -> Answer {
     match backend.workflows()?.open_step(&token(&backend, scope, &headers)?, &name(&uri)?)? {
         Opened::Counted(output) => within(None, Some(&output)),
-        Opened::Open(step) => within(Some(&step), None),
+        Opened::Open { step, id } => within(Some((&step, &id)), None),
     }
 }
 

@@ -36,7 +36,6 @@ pub(crate) struct NotAsked;
 #[derive(Debug)]
 struct Current {
     id: String,
-    scope: Option<Arc<str>>,
     told: oneshot::Sender<Answer>,
 }
 
@@ -46,6 +45,9 @@ pub(crate) struct Exchange {
     give: mpsc::Sender<Task>,
     take: tokio::sync::Mutex<mpsc::Receiver<Task>>,
     current: Mutex<Option<Current>>,
+    /// As what its requests are answered: until it is given another invocation, also once it has answered this one. What still
+    /// asks then is of this one, not anybody's.
+    scope: Mutex<Option<Arc<str>>>,
     /// How often the instance has asked for its next invocation.
     asked: watch::Sender<u64>,
     /// What it said when it could not start.
@@ -59,6 +61,7 @@ impl Exchange {
             give,
             take: tokio::sync::Mutex::new(take),
             current: Mutex::default(),
+            scope: Mutex::default(),
             asked: watch::Sender::new(0),
             failed_start: Mutex::default(),
         }
@@ -68,7 +71,8 @@ impl Exchange {
     pub(crate) fn assign(&self, task: Task) -> oneshot::Receiver<Answer> {
         let (told, answer) = oneshot::channel();
         let Invocation { id, scope, .. } = &task.invocation;
-        *self.current.lock() = Some(Current { id: id.clone(), scope: scope.clone(), told });
+        self.scope.lock().clone_from(scope);
+        *self.current.lock() = Some(Current { id: id.clone(), told });
         // Full only if an earlier one was never taken: then the instance hangs, and this one runs out of time.
         let _ = self.give.try_send(task);
         answer
@@ -101,7 +105,7 @@ impl Exchange {
 
     /// As what a request of the instance is answered at the moment.
     pub(crate) fn scope(&self) -> Option<Arc<str>> {
-        self.current.lock().as_ref().and_then(|current| current.scope.clone())
+        self.scope.lock().clone()
     }
 
     /// Whether the instance has the invocation `id` to answer.
@@ -149,6 +153,20 @@ mod tests {
         assert_eq!(exchange.answer("one", Answer::Response(Bytes::from("done"))), Ok(()));
         assert_eq!(exchange.answer("one", Answer::Response(Bytes::from("again"))), Err(NotAsked));
         assert!(matches!(answer.await, Ok(Answer::Response(bytes)) if bytes == "done"));
+    }
+
+    /// W7.
+    #[tokio::test]
+    async fn what_asks_after_the_answer_is_still_of_the_same_invocation() {
+        let exchange = Exchange::new();
+        let mut first = task("one");
+        first.invocation.scope = Some("step".into());
+        let _answer = exchange.assign(first);
+        exchange.next().await.expect("assigned");
+        exchange.answer("one", Answer::Response(Bytes::new())).expect("it was asked");
+        assert_eq!(exchange.scope().as_deref(), Some("step"));
+        let _answer = exchange.assign(task("two"));
+        assert_eq!(exchange.scope(), None);
     }
 
     #[tokio::test]

@@ -19,8 +19,13 @@ pub type StepToken = Arc<str>;
 pub enum Opened {
     /// It counts already: its output.
     Counted(Bytes),
-    /// It is to be done, and what it writes shown with this.
-    Open(StepToken),
+    /// It is to be done, and what it asks for shown with this.
+    Open {
+        /// What its requests show.
+        step: StepToken,
+        /// What every attempt of it is known by: ids that it makes derive from it, and so are the same whenever it is tried.
+        id: String,
+    },
 }
 
 impl Service {
@@ -65,8 +70,10 @@ impl Service {
         if let Some(counted) = counted(&around.run, &path, name)? {
             return Ok(Opened::Counted(counted));
         }
+        let id = around.run.request_id(&path);
         let attempt = around.run.attempt_at(&self.inner, path, 1);
-        Ok(Opened::Open(self.inner.attempts.open(&attempt, Some(token), &*self.inner.parts.entropy)?))
+        let step = self.inner.attempts.open(&attempt, Some(token), &*self.inner.parts.entropy)?;
+        Ok(Opened::Open { step, id })
     }
 
     /// A step within a step has come to `output`; returns what counts.

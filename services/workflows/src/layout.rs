@@ -178,24 +178,27 @@ pub(crate) fn state_keys(prefix: &Bytes, after: Option<&Bytes>, items_max: usize
     Scan { partition: Bytes::from_static(STATE), from, until, items_max }
 }
 
-fn digest(workflow: &str, run: &str, path: &str) -> String {
+/// Another one for a run that is begun under an id whose first run was forgotten: names of transactions are remembered for longer.
+fn digest(workflow: &str, run: &str, began_ms: u64, path: &str) -> String {
     let mut hash = Sha256::new();
     for part in [workflow, run, path] {
         hash.update((part.len() as u64).to_be_bytes());
         hash.update(part);
     }
+    hash.update(began_ms.to_be_bytes());
     let digit = |value: u8| char::from(b"0123456789abcdef"[usize::from(value)]);
     hash.finalize().iter().take(16).flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
 /// The transaction in which a step comes to count; the empty path: the whole of an atomic run.
-pub(crate) fn transaction(workflow: &str, run: &str, path: &str) -> TransactionId {
-    TransactionId::new(["workflow-", &digest(workflow, run, path)].concat()).expect("short and plain")
+pub(crate) fn transaction(workflow: &str, run: &str, began_ms: u64, path: &str) -> TransactionId {
+    TransactionId::new(["workflow-", &digest(workflow, run, began_ms, path)].concat())
+        .expect("short and plain")
 }
 
 /// What every attempt of a step is known by to its function: ids that it makes derive from it.
-pub(crate) fn request_id(workflow: &str, run: &str, path: &str) -> String {
-    let digits = digest(workflow, run, path);
+pub(crate) fn request_id(workflow: &str, run: &str, began_ms: u64, path: &str) -> String {
+    let digits = digest(workflow, run, began_ms, path);
     // As a random UUID (RFC 9562, version 4) is written.
     let variant = char::from(b"89ab"[usize::from(digits.as_bytes()[16]) & 3]);
     format!(
@@ -246,10 +249,11 @@ mod tests {
 
     #[test]
     fn ids_differ_and_stay() {
-        let id = request_id("w", "run", "0");
+        let id = request_id("w", "run", 1, "0");
         assert_eq!((id.len(), &id[14..15]), (36, "4"));
-        assert_eq!(id, request_id("w", "run", "0"));
-        assert_ne!(id, request_id("wr", "un", "0"));
-        assert_ne!(transaction("w", "run", "0"), transaction("w", "run", "1"));
+        assert_eq!(id, request_id("w", "run", 1, "0"));
+        assert_ne!(id, request_id("wr", "un", 1, "0"));
+        assert_ne!(transaction("w", "run", 1, "0"), transaction("w", "run", 1, "1"));
+        assert_ne!(transaction("w", "run", 1, "0"), transaction("w", "run", 2, "0"), "begun anew");
     }
 }

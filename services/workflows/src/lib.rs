@@ -48,6 +48,7 @@ mod shown;
 mod step;
 mod store;
 mod tally;
+mod view;
 
 pub use broken::Broken;
 pub use error::{Error, Result};
@@ -56,5 +57,5 @@ pub use inside::{Opened, StepToken};
 pub use options::Options;
 pub use records::Status;
 pub use service::{Parts, Runner, Service};
-pub use store::{RunView, StepView};
 pub use tally::Figures;
+pub use view::{RunView, StepView};

@@ -322,7 +322,7 @@ fn rows(place: Place<'_>, changes: &Changes, bytes_max: usize) -> Result<Vec<Row
             return Err(Error::TooLarge(format!("{say} has {bytes_max} bytes at most, with its names")));
         }
         if rows.is_empty() || bytes + more > bytes_max {
-            let id = layout::transaction(place.workflow, place.run, place.path);
+            let id = layout::transaction(place.workflow, place.run, place.began_ms, place.path);
             rows.push(Row { run: run_of(place), id, first: at, effects: Vec::new(), sent: 0 });
             bytes = 0;
         }
@@ -367,7 +367,7 @@ mod tests {
         Effect::Message { queue: "q".to_owned(), group: Bytes::new(), body: Bytes::copy_from_slice(body) }
     }
 
-    const STEP: Place<'static> = Place { workflow: "w", run: "r", path: "0" };
+    const STEP: Place<'static> = Place { workflow: "w", run: "r", began_ms: 1, path: "0" };
 
     /// W2: whatever fits where, places go on.
     #[test]

@@ -213,7 +213,9 @@ impl Run {
     }
 
     async fn as_one_transaction(self: &Arc<Self>, service: &Arc<Inner>) -> Result<Bytes, Either> {
-        let begun = self.until_it_passes(service, || self.store.begin_atomic(&self.name, &self.id)).await;
+        let begun = self
+            .until_it_passes(service, || self.store.begin_atomic(&self.name, &self.id, self.row.began_ms))
+            .await;
         let call = match begun {
             Ok(Some(call)) => call,
             // Only its row is missing.
@@ -297,7 +299,7 @@ impl Run {
         let invocation = Invocation {
             timeout: step.timeout_s.map(Duration::from_secs),
             scope: Some(Arc::clone(&open.token)),
-            ..Invocation::new(layout::request_id(&self.name, &self.id, path), input, true)
+            ..Invocation::new(self.request_id(path), input, true)
         };
         let ran = service.parts.runner.run(&step.function, invocation).await;
         let ran = ran.map_err(|said| Failure::new(&step.function, "Workflow.NotRun", &said))?;
@@ -374,7 +376,7 @@ impl Run {
         let counting = Arc::clone(&self.counting).read_owned().await;
         let task = tokio::spawn(async move {
             let (path, row, changes) = &*counted;
-            let place = Place { workflow: &run.name, run: &run.id, path };
+            let place = Place { workflow: &run.name, run: &run.id, began_ms: run.row.began_ms, path };
             let result = run.store.count_step(place, row, changes).await;
             drop(counting);
             result
@@ -385,6 +387,11 @@ impl Run {
     /// Once this has returned, nothing that was under way comes to count any more.
     pub(crate) async fn settled(&self) {
         drop(self.counting.write().await);
+    }
+
+    /// What every attempt of the step at `path` is known by to its code.
+    pub(crate) fn request_id(&self, path: &str) -> String {
+        layout::request_id(&self.name, &self.id, self.row.began_ms, path)
     }
 
     /// What counts at `path`, if anything does.
@@ -409,7 +416,7 @@ impl Run {
     /// Has what the step at `path` has written so far count by itself.
     pub(crate) async fn publish(&self, path: &str, changes: &Changes) -> Result<()> {
         let _counting = self.counting.read().await;
-        let place = Place { workflow: &self.name, run: &self.id, path };
+        let place = Place { workflow: &self.name, run: &self.id, began_ms: self.row.began_ms, path };
         let point = self.store.publish(place, changes.clone()).await?;
         self.saw(point);
         Ok(())

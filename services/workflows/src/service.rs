@@ -342,7 +342,7 @@ impl Service {
             };
         }
         let given = store.given(name, id).await?;
-        let journal = store.steps(name, id).await?;
+        let journal = store.steps(name, id, row.began_ms).await?;
         Ok(Some(Run::new(&self.inner, key, (row, given), (home.clone(), store), journal)))
     }
 

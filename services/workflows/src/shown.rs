@@ -9,7 +9,8 @@ use crate::{
     active::Key,
     homes::Home,
     records::{RunRow, Status},
-    store::{RunView, StepView, Store},
+    store::Store,
+    view::{RunView, StepView},
 };
 
 /// Runs in one answer.
@@ -135,8 +136,8 @@ impl Service {
 
     /// The steps of a run that count, in the order in which they ended.
     pub async fn steps(&self, name: &str, id: &str) -> Result<Vec<StepView>> {
-        let (_, store, _) = self.find(name, id).await?;
-        let (steps, point) = store.steps(name, id).await?;
+        let (_, store, (row, _)) = self.find(name, id).await?;
+        let (steps, point) = store.steps(name, id, row.began_ms).await?;
         store.externalize(point).await?;
         let mut steps: Vec<StepView> = steps
             .into_iter()
@@ -189,7 +190,7 @@ impl Service {
         }
         // Of an atomic run it must be known that it will not commit.
         let is_atomic = store.given(name, id).await?.workflow.atomic;
-        if is_atomic && store.begin_atomic(name, id).await?.is_none() {
+        if is_atomic && store.begin_atomic(name, id, row.began_ms).await?.is_none() {
             return Ok(false);
         }
         let ended_ms = Some(self.inner.now_ms());

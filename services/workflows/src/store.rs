@@ -24,8 +24,6 @@ use ports::{
     Condition, DurabilityPoint, ErrorKind, Item, Key, Update,
     key_value::{Action, Name, Outcome, Scan, SharedKeyValue, Transacted, Value},
 };
-use serde::Serialize;
-use serde_json::value::RawValue;
 use std::sync::Arc;
 use transactions::{
     Engine,
@@ -69,26 +67,6 @@ pub(crate) struct Store {
     broken: Option<Broken>,
 }
 
-/// A run, as callers see it.
-#[derive(Debug, Clone, Serialize)]
-pub struct RunView {
-    /// Its id.
-    pub run: String,
-    /// How far it is.
-    pub status: Status,
-    /// What it came to.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub output: Option<Box<RawValue>>,
-    /// Why it failed: `step`, `errorType`, `errorMessage`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub error: Option<Box<RawValue>>,
-    /// When it began, in milliseconds since the epoch.
-    pub began_ms: u64,
-    /// When it ended.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ended_ms: Option<u64>,
-}
-
 /// Some runs of a workflow, in the order of their ids.
 #[derive(Debug)]
 pub(crate) struct Runs {
@@ -98,54 +76,19 @@ pub(crate) struct Runs {
     pub(crate) point: DurabilityPoint,
 }
 
-/// A step that counts, as callers see it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct StepView {
-    /// Where it stands in its workflow.
-    pub path: String,
-    /// Which function, or what its code calls it.
-    pub function: String,
-    /// How often it was tried.
-    pub tries: u32,
-    /// When the attempt that counts began, in milliseconds since the epoch.
-    pub began_ms: u64,
-    /// When it ended.
-    pub ended_ms: u64,
-}
-
 /// Which step of which run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place<'a> {
     pub(crate) workflow: &'a str,
     pub(crate) run: &'a str,
+    /// When the run began.
+    pub(crate) began_ms: u64,
     pub(crate) path: &'a str,
 }
 
 impl Place<'_> {
     fn row(self) -> Key {
         layout::step(self.workflow, self.run, self.path)
-    }
-}
-
-/// JSON as it came; anything else as a string.
-fn raw(bytes: &Bytes) -> Box<RawValue> {
-    let text = String::from_utf8_lossy(bytes).into_owned();
-    RawValue::from_string(text.clone())
-        .or_else(|_| serde_json::value::to_raw_value(&text))
-        .expect("a string always serialises")
-}
-
-impl RunView {
-    pub(crate) fn of(run: String, row: &RunRow) -> Self {
-        let is_running = row.status == Status::Running;
-        Self {
-            run,
-            status: row.status,
-            output: row.output.as_ref().filter(|_| !is_running).map(raw),
-            error: row.error.as_ref().map(raw),
-            began_ms: row.began_ms,
-            ended_ms: row.ended_ms,
-        }
     }
 }
 
@@ -310,7 +253,7 @@ impl Store {
         row: &StepRow,
         changes: &Changes,
     ) -> Result<(Bytes, DurabilityPoint)> {
-        let name = layout::transaction(place.workflow, place.run, place.path);
+        let name = layout::transaction(place.workflow, place.run, place.began_ms, place.path);
         let id = Some(name).filter(|_| self.broken != Some(Broken::NamesNoStep));
         let call = match begin(engine, Begin { id, ..Begin::default() }).await? {
             Ok(call) => call,
@@ -346,6 +289,7 @@ impl Store {
         &self,
         workflow: &str,
         run: &str,
+        began_ms: u64,
     ) -> Result<(BTreeMap<String, StepRow>, DurabilityPoint)> {
         let (rows, mut point) = self.rows_of(layout::steps(workflow, run, PAGE_ROWS)).await?;
         let mut steps = BTreeMap::new();
@@ -355,7 +299,7 @@ impl Store {
             let row = StepRow::decode(&item)?;
             let counts = match (row.attempt, &self.state) {
                 (Some(_), State::Transactions(engine)) => {
-                    let name = layout::transaction(workflow, run, &path);
+                    let name = layout::transaction(workflow, run, began_ms, &path);
                     let counts = has_committed(engine, &name).await?;
                     point = point.max(counts.1);
                     counts.0
@@ -370,11 +314,16 @@ impl Store {
     }
 
     /// Begins the transaction of an atomic run; none: it has committed.
-    pub(crate) async fn begin_atomic(&self, workflow: &str, run: &str) -> Result<Option<Call>> {
+    pub(crate) async fn begin_atomic(
+        &self,
+        workflow: &str,
+        run: &str,
+        began_ms: u64,
+    ) -> Result<Option<Call>> {
         let State::Transactions(engine) = &self.state else {
             return Err(Error::Invalid("an atomic run has no far store".to_owned()));
         };
-        let id = Some(layout::transaction(workflow, run, ""));
+        let id = Some(layout::transaction(workflow, run, began_ms, ""));
         Ok(begin(engine, Begin { id, ..Begin::default() }).await?.ok())
     }
 

@@ -1,0 +1,64 @@
+//! Runs and steps, as callers see them.
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use crate::records::{RunRow, Status};
+
+/// A run, as callers see it.
+#[derive(Debug, Clone, Serialize)]
+pub struct RunView {
+    /// Its id.
+    pub run: String,
+    /// How far it is.
+    pub status: Status,
+    /// What it came to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output: Option<Box<RawValue>>,
+    /// Why it failed: `step`, `errorType`, `errorMessage`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<Box<RawValue>>,
+    /// When it began, in milliseconds since the epoch.
+    pub began_ms: u64,
+    /// When it ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended_ms: Option<u64>,
+}
+
+/// A step that counts, as callers see it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct StepView {
+    /// Where it stands in its workflow.
+    pub path: String,
+    /// Which function, or what its code calls it.
+    pub function: String,
+    /// How often it was tried.
+    pub tries: u32,
+    /// When the attempt that counts began, in milliseconds since the epoch.
+    pub began_ms: u64,
+    /// When it ended.
+    pub ended_ms: u64,
+}
+
+impl RunView {
+    pub(crate) fn of(run: String, row: &RunRow) -> Self {
+        let is_running = row.status == Status::Running;
+        Self {
+            run,
+            status: row.status,
+            output: row.output.as_ref().filter(|_| !is_running).map(raw),
+            error: row.error.as_ref().map(raw),
+            began_ms: row.began_ms,
+            ended_ms: row.ended_ms,
+        }
+    }
+}
+
+/// JSON as it came; anything else as a string.
+fn raw(bytes: &Bytes) -> Box<RawValue> {
+    let text = String::from_utf8_lossy(bytes).into_owned();
+    RawValue::from_string(text.clone())
+        .or_else(|_| serde_json::value::to_raw_value(&text))
+        .expect("a string always serialises")
+}
