@@ -3,8 +3,12 @@
 //! What is deployed is known in memory as a whole, so that an invocation asks no store. Deployments change one at a time.
 //! The order of a deployment: the archive is installed here, checked, put among the objects; the row is changed, which
 //! decides; then functions, triggers and timers follow, each of which may be done again; then what nobody names goes.
+//!
+//! Invariants
+//! - A change that has begun goes on to its end, also where nobody waits for it any more.
+//! - What is known is what the row says, as far as it was heard of, also where what follows it failed: the next change does that.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt, panic::resume_unwind, sync::Arc};
 
 use bytes::Bytes;
 use parking_lot::RwLock;
@@ -22,7 +26,7 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 
 use crate::{
-    deployment::{Deployment, Deployments, digest},
+    deployment::{Changed, Changing, Deployment, Deployments, digest},
     event::hexadecimal,
     handler::Deployed,
     manifest::{FILE_NAME, MANIFEST_BYTES_MAX, Manifest, Table, workflow::Workflow},
@@ -103,7 +107,7 @@ pub(crate) struct Inner {
     known: RwLock<BTreeMap<String, Known>>,
     workflows: RwLock<BTreeMap<String, KnownWorkflow>>,
     /// Held by whoever changes what is deployed; what is, by application.
-    changing: Mutex<BTreeMap<String, Deployment>>,
+    changing: Arc<Mutex<Changing>>,
 }
 
 /// A function that is deployed.
@@ -153,7 +157,7 @@ impl Service {
     /// A service that has yet to [start](Self::start).
     pub fn new(parts: Parts) -> Self {
         let deployments = Deployments::new(Arc::clone(&parts.key_value), Arc::clone(&parts.objects));
-        let (known, workflows, changing) = (RwLock::default(), RwLock::default(), Mutex::default());
+        let (known, workflows, changing) = (RwLock::default(), RwLock::default(), Arc::default());
         Self { inner: Arc::new(Inner { parts, deployments, known, workflows, changing }) }
     }
 
@@ -175,37 +179,75 @@ impl Service {
     /// Errors: `Invalid` for what is wrong with it, `Conflict`, `Port`.
     pub async fn deploy(&self, application: &str, content: Bytes) -> Result<Vec<Summary>> {
         crate::manifest::check_name("the application", application).map_err(Error::Invalid)?;
-        let mut changing = self.inner.changing.lock().await;
+        let mut changing = Arc::clone(&self.inner.changing).lock_owned().await;
+        let (service, name) = (self.clone(), application.to_owned());
+        to_its_end(async move { service.replace(&mut changing, &name, content).await }).await?;
+        Ok(self.functions().into_iter().filter(|function| function.application == application).collect())
+    }
+
+    async fn replace(&self, changing: &mut Changing, application: &str, content: Bytes) -> Result<()> {
         let archive = digest(&content);
         let (text, manifest) = self.unpack(&archive, content.clone()).await?;
         self.check_owners(application, &manifest)?;
-        let before = changing.get(application).cloned();
-        let generation = before.as_ref().map_or(1, |before| before.generation + 1);
-        let timers = before.as_ref().map(|before| kept_timers(before, &manifest)).unwrap_or_default();
-        let deployment = Deployment { manifest, text, archive, generation, timers };
+        let before = changing.get(application);
+        let known = before.map(|before| before.generation);
+        let timers = before.map(|before| before.kept_timers(&manifest)).unwrap_or_default();
+        let deployment =
+            Deployment { manifest, text, archive, generation: known.map_or(1, |known| known + 1), timers };
         self.inner.deployments.put_archive(&deployment.archive, content).await?;
-        let known = before.as_ref().map(|before| before.generation);
-        if !self.inner.deployments.put(application, &deployment, known).await? {
-            return Err(Error::Conflict(format!("{application:?} was changed meanwhile: deploy it again")));
-        }
-        self.take_away(application, before.as_ref(), Some(&deployment)).await?;
-        self.put_in_place(application, &deployment).await?;
-        changing.insert(application.to_owned(), deployment);
-        self.remove_archives(&changing).await?;
-        Ok(self.functions().into_iter().filter(|function| function.application == application).collect())
+        let changed = self.inner.deployments.put(application, &deployment, known).await?;
+        self.follow(changing, application, changed, Some(deployment)).await?;
+        self.remove_archives(changing).await
     }
 
     /// Removes an application with its functions.
     pub async fn remove(&self, application: &str) -> Result<()> {
-        let mut changing = self.inner.changing.lock().await;
-        let no_such = || Error::NoSuchApplication(application.to_owned());
-        let before = changing.get(application).cloned().ok_or_else(no_such)?;
-        if !self.inner.deployments.delete(application, before.generation).await? {
-            return Err(Error::Conflict(format!("{application:?} was changed meanwhile: remove it again")));
+        let mut changing = Arc::clone(&self.inner.changing).lock_owned().await;
+        let (service, name) = (self.clone(), application.to_owned());
+        to_its_end(async move { service.remove_all(&mut changing, &name).await }).await
+    }
+
+    async fn remove_all(&self, changing: &mut Changing, application: &str) -> Result<()> {
+        let changed = match changing.get(application) {
+            Some(before) => self.inner.deployments.delete(application, before.generation).await?,
+            // Its row has gone, but what followed failed.
+            None if !self.in_place(application).is_empty() => Changed::Done,
+            None => return Err(Error::NoSuchApplication(application.to_owned())),
+        };
+        self.follow(changing, application, changed, None).await?;
+        self.remove_archives(changing).await
+    }
+
+    /// Makes what a change came to what is known, and what runs. `wanted` is what it was to be.
+    ///
+    /// Errors: `Conflict` if it is something else; `Port`, and then the next change does again what is missing.
+    async fn follow(
+        &self,
+        changing: &mut Changing,
+        application: &str,
+        changed: Changed,
+        wanted: Option<Deployment>,
+    ) -> Result<()> {
+        let (now, is_another) = match changed {
+            Changed::Done => (wanted, false),
+            Changed::Otherwise(now) => (now, true),
+        };
+        match &now {
+            Some(deployment) => changing.insert(application.to_owned(), deployment.clone()),
+            None => changing.remove(application),
+        };
+        self.take_away(application, now.as_ref()).await?;
+        if let Some(deployment) = &now {
+            if is_another {
+                let content = self.inner.deployments.archive(&deployment.archive).await?;
+                self.inner.parts.runtime.install(&deployment.archive, content).await?;
+            }
+            self.put_in_place(application, deployment).await?;
         }
-        self.take_away(application, Some(&before), None).await?;
-        changing.remove(application);
-        self.remove_archives(&changing).await
+        if is_another {
+            return Err(Error::Conflict(format!("{application:?} was changed meanwhile: try again")));
+        }
+        Ok(())
     }
 
     /// All deployed functions.
@@ -284,22 +326,28 @@ impl Service {
 
     /// Has a function's timer fire every `period`, or no more (A5).
     pub async fn arm(&self, name: &str, period: Option<Duration>) -> Result<()> {
-        let mut changing = self.inner.changing.lock().await;
+        let mut changing = Arc::clone(&self.inner.changing).lock_owned().await;
+        let (service, name) = (self.clone(), name.to_owned());
+        to_its_end(async move { service.set_timer(&mut changing, &name, period).await }).await
+    }
+
+    async fn set_timer(&self, changing: &mut Changing, name: &str, period: Option<Duration>) -> Result<()> {
         let application = {
             let known = self.inner.known.read();
             known.get(name).ok_or_else(|| Error::NoSuchFunction(name.to_owned()))?.application.clone()
         };
         let before =
             changing.get(&application).ok_or_else(|| Error::NoSuchApplication(application.clone()))?;
-        let mut after = before.clone();
+        let (known, mut after) = (before.generation, before.clone());
         after.generation += 1;
         after.timers.insert(name.to_owned(), period.map_or(0, |period| period.as_millis() as u64));
-        if !self.inner.deployments.put(&application, &after, Some(before.generation)).await? {
-            return Err(Error::Conflict(format!("{application:?} was changed meanwhile: try again")));
+        match self.inner.deployments.put(&application, &after, Some(known)).await? {
+            Changed::Done => {
+                changing.insert(application, after);
+                self.follow_timer(name, period).await
+            }
+            another => self.follow(changing, &application, another, None).await,
         }
-        self.follow_timer(name, period).await?;
-        changing.insert(application, after);
-        Ok(())
     }
 
     /// What runs events of functions, under their names there.
@@ -417,20 +465,21 @@ impl Service {
         Ok(())
     }
 
-    /// Ends what `before` had and `after` has not.
-    async fn take_away(
-        &self,
-        application: &str,
-        before: Option<&Deployment>,
-        after: Option<&Deployment>,
-    ) -> Result<()> {
-        let Some(before) = before else { return Ok(()) };
-        if after.is_none() {
+    /// What runs of `application`, by function.
+    fn in_place(&self, application: &str) -> Vec<(String, Table)> {
+        let known = self.inner.known.read();
+        let own = known.iter().filter(|(_, known)| known.application == application);
+        own.map(|(name, known)| (name.clone(), known.table.clone())).collect()
+    }
+
+    /// Ends what runs of `application` and `now` has not.
+    async fn take_away(&self, application: &str, now: Option<&Deployment>) -> Result<()> {
+        if now.is_none() {
             self.inner.workflows.write().retain(|_, known| known.application != application);
         }
         let functions = &self.inner.parts.functions;
-        for (name, table) in &before.manifest.functions {
-            let now = after.and_then(|after| after.manifest.functions.get(name));
+        for (name, table) in self.in_place(application) {
+            let now = now.and_then(|now| now.manifest.functions.get(&name));
             for trigger in table.queues() {
                 let is_kept = now.is_some_and(|now| now.queues().any(|kept| kept.queue == trigger.queue));
                 if !is_kept {
@@ -438,17 +487,19 @@ impl Service {
                 }
             }
             if now.is_none() {
-                functions.disarm_timer(&[PREFIX, name].concat()).await?;
-                self.inner.known.write().retain(|known, of| known != name || of.application != application);
-                self.inner.parts.runtime.retire(name);
+                functions.disarm_timer(&[PREFIX, &name].concat()).await?;
+                self.inner.known.write().remove(&name);
+                self.inner.parts.runtime.retire(&name);
             }
         }
         Ok(())
     }
 
     /// Removes the archives that nothing names, here and among the objects.
-    async fn remove_archives(&self, all: &BTreeMap<String, Deployment>) -> Result<()> {
-        let kept: Vec<_> = all.values().map(|deployment| deployment.archive.clone()).collect();
+    async fn remove_archives(&self, all: &Changing) -> Result<()> {
+        let running: Vec<_> =
+            self.inner.known.read().values().map(|known| known.function.archive.clone()).collect();
+        let kept: Vec<_> = all.values().map(|deployment| deployment.archive.clone()).chain(running).collect();
         for archive in self.inner.deployments.archives().await? {
             if !kept.contains(&archive) {
                 self.inner.deployments.delete_archive(&archive).await?;
@@ -459,22 +510,16 @@ impl Service {
     }
 }
 
-/// Timers that were set at run time stay as they are where the manifest says of them what it said before.
-fn kept_timers(before: &Deployment, manifest: &Manifest) -> BTreeMap<String, u64> {
-    let said = |manifest: &Manifest, name: &str| manifest.functions.get(name).map(Table::period);
-    let timers = before.timers.iter();
-    let kept = timers.filter(|(name, _)| said(&before.manifest, name) == said(manifest, name));
-    kept.map(|(name, ms)| (name.clone(), *ms)).collect()
-}
-
-impl Deployment {
-    /// When the timer of `function` fires, if it does.
-    fn period(&self, function: &str) -> Option<Duration> {
-        match self.timers.get(function) {
-            Some(0) => None,
-            Some(ms) => Some(Duration::from_millis(*ms)),
-            None => self.manifest.functions.get(function)?.period(),
-        }
+/// Ends with `change`, which goes on to its end also if this does not: half of it would be what nobody has asked for.
+async fn to_its_end<T: Send + 'static>(
+    change: impl Future<Output = Result<T>> + Send + 'static,
+) -> Result<T> {
+    match tokio::spawn(change).await {
+        Ok(result) => result,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => resume_unwind(panic),
+            Err(_) => Err(ports::Error::unavailable("change what is deployed while the server stops").into()),
+        },
     }
 }
 
@@ -550,3 +595,6 @@ fn uuid(mut bits: [u8; 16]) -> impl fmt::Display {
 fn check_payload(payload: &[u8], bytes_max: usize) -> Result<()> {
     if payload.len() > bytes_max { Err(Error::TooLarge(bytes_max)) } else { Ok(()) }
 }
+
+#[cfg(test)]
+mod tests;
