@@ -67,6 +67,28 @@ impl Deployment {
     }
 }
 
+/// Whether `application` may have the queues of `manifest`: a queue starts one function. Errors: which starts another.
+pub(crate) fn check_queues(all: &Changing, application: &str, manifest: &Manifest) -> Result<(), String> {
+    let mut owners = BTreeMap::new();
+    for (other, deployment) in all.iter().filter(|(other, _)| *other != application) {
+        for (function, queue) in queues(&deployment.manifest) {
+            owners.insert(queue, format!("{function:?} of the application {other:?}"));
+        }
+    }
+    for (function, queue) in queues(manifest) {
+        if let Some(owner) = owners.insert(queue, format!("{function:?}")) {
+            return Err(format!("functions.{function}: the queue {queue:?} starts the function {owner}"));
+        }
+    }
+    Ok(())
+}
+
+/// The queues that start functions, with those.
+fn queues(manifest: &Manifest) -> impl Iterator<Item = (&str, &str)> {
+    let functions = manifest.functions.iter();
+    functions.flat_map(|(name, table)| table.queues().map(|trigger| (name.as_str(), trigger.queue.as_str())))
+}
+
 /// What became of a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Changed {

@@ -26,7 +26,7 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 
 use crate::{
-    deployment::{Changed, Changing, Deployment, Deployments, digest},
+    deployment::{Changed, Changing, Deployment, Deployments, check_queues, digest},
     event::hexadecimal,
     handler::Deployed,
     manifest::{FILE_NAME, MANIFEST_BYTES_MAX, Manifest, Table, workflow::Workflow},
@@ -189,6 +189,7 @@ impl Service {
         let archive = digest(&content);
         let (text, manifest) = self.unpack(&archive, content.clone()).await?;
         self.check_owners(application, &manifest)?;
+        check_queues(changing, application, &manifest).map_err(Error::Conflict)?;
         let before = changing.get(application);
         let known = before.map(|before| before.generation);
         let timers = before.map(|before| before.kept_timers(&manifest)).unwrap_or_default();
@@ -336,18 +337,17 @@ impl Service {
             let known = self.inner.known.read();
             known.get(name).ok_or_else(|| Error::NoSuchFunction(name.to_owned()))?.application.clone()
         };
-        let before =
-            changing.get(&application).ok_or_else(|| Error::NoSuchApplication(application.clone()))?;
-        let (known, mut after) = (before.generation, before.clone());
+        let no_such = || Error::NoSuchApplication(application.clone());
+        let mut after = changing.get(&application).ok_or_else(no_such)?.clone();
+        let known = after.generation;
         after.generation += 1;
         after.timers.insert(name.to_owned(), period.map_or(0, |period| period.as_millis() as u64));
-        match self.inner.deployments.put(&application, &after, Some(known)).await? {
-            Changed::Done => {
-                changing.insert(application, after);
-                self.follow_timer(name, period).await
-            }
-            another => self.follow(changing, &application, another, None).await,
+        let changed = self.inner.deployments.put(&application, &after, Some(known)).await?;
+        if changed != Changed::Done {
+            return self.follow(changing, &application, changed, None).await;
         }
+        changing.insert(application, after);
+        self.follow_timer(name, period).await
     }
 
     /// What runs events of functions, under their names there.
@@ -510,7 +510,7 @@ impl Service {
     }
 }
 
-/// Ends with `change`, which goes on to its end also if this does not: half of it would be what nobody has asked for.
+/// Ends with `change`, which goes on to its end also if this does not: nobody has asked for half of it.
 async fn to_its_end<T: Send + 'static>(
     change: impl Future<Output = Result<T>> + Send + 'static,
 ) -> Result<T> {

@@ -165,3 +165,42 @@ fn who_finds_another_deployment_than_he_knew_runs_it_and_may_replace_it() {
         assert_eq!((names(&one), names(&other)), (Vec::new(), Vec::new()));
     });
 }
+
+/// A4.
+#[test]
+fn a_queue_starts_one_function_and_the_second_is_refused_by_name() {
+    run(async {
+        let world = World::new(1);
+        let (service, _) = service(&world);
+        let with = |functions: &[(&str, &str)]| -> Bytes {
+            let tables = functions.iter().map(|(function, queue)| {
+                let table = "runtime = \"executable\"\ncode = \"code\"\nhandler = \"run\"";
+                format!("[functions.{function}]\n{table}\ntriggers = [{{ queue = \"{queue}\" }}]\n")
+            });
+            tables.collect::<String>().into()
+        };
+        let refused = async |application: &str, functions: &[(&str, &str)]| match service
+            .deploy(application, with(functions))
+            .await
+        {
+            Err(Error::Conflict(why)) => why,
+            other => panic!("{other:?}"),
+        };
+        service.deploy("shop", with(&[("pay", "orders")])).await.expect("deployed");
+        assert_eq!(
+            refused("store", &[("sell", "orders")]).await,
+            "functions.sell: the queue \"orders\" starts the function \"pay\" of the application \"shop\""
+        );
+        assert_eq!(
+            refused("shop", &[("pay", "orders"), ("ship", "orders")]).await,
+            "functions.ship: the queue \"orders\" starts the function \"pay\""
+        );
+        assert_eq!(names(&service), ["pay"], "nothing has changed");
+        service
+            .deploy("shop", with(&[("ship", "orders")]))
+            .await
+            .expect("it goes to another of its application");
+        service.deploy("shop", with(&[("ship", "parcels")])).await.expect("deployed");
+        service.deploy("store", with(&[("sell", "orders")])).await.expect("it is nobody's now");
+    });
+}
