@@ -82,6 +82,21 @@ struct Idle {
     turn: u64,
 }
 
+/// Why an invocation was not run.
+#[derive(Debug)]
+pub(crate) enum NotRun {
+    /// It cannot be.
+    Refused(Refused),
+    /// The pool was retired while it waited, which is no attempt of it.
+    Retired(Box<Invocation>),
+}
+
+impl From<Refused> for NotRun {
+    fn from(refused: Refused) -> Self {
+        Self::Refused(refused)
+    }
+}
+
 /// What an instance did with an invocation, as its caller sees it.
 struct Done {
     result: Result<Bytes, Bytes>,
@@ -103,11 +118,18 @@ impl Pool {
     }
 
     /// Runs one invocation (promises U1 to U3, U5).
-    pub(crate) async fn run(self: &Arc<Self>, invocation: Invocation) -> Result<Ran, Refused> {
+    pub(crate) async fn run(self: &Arc<Self>, invocation: Invocation) -> Result<Ran, NotRun> {
         let permit = if invocation.waits {
-            self.permits.acquire().await.map_err(|_| Refused::Throttled)?
+            self.permits.acquire().await.ok()
         } else {
-            self.permits.try_acquire().map_err(|_| Refused::Throttled)?
+            self.permits.try_acquire().ok()
+        };
+        let Some(permit) = permit else {
+            return Err(if self.retired.load(Ordering::Acquire) {
+                NotRun::Retired(Box::new(invocation))
+            } else {
+                NotRun::Refused(Refused::Throttled)
+            });
         };
         let asked = Instant::now();
         let (instance, is_new) = self.take().await?;

@@ -11,7 +11,7 @@ use crate::{
     archives::Archives,
     command::{self, Interpreters},
     logs::Logs,
-    pool::{Pool, Shared},
+    pool::{NotRun, Pool, Shared},
     process::Launcher,
     runtime_api::Api,
 };
@@ -76,6 +76,12 @@ impl Sandbox {
         pool
     }
 
+    /// The pool that came in place of `retired`; none: its function has gone.
+    fn later(&self, retired: &Arc<Pool>) -> Option<Arc<Pool>> {
+        let pool = self.pools.lock().get(&retired.function.name).cloned();
+        pool.filter(|pool| !Arc::ptr_eq(pool, retired))
+    }
+
     /// Makes room for an instance of `function`: what is idle goes first where memory is short.
     fn make_room(&self, function: &Function) {
         while available_bytes().is_some_and(|available| available < function.memory_bytes) {
@@ -101,12 +107,20 @@ impl Runtime for Sandbox {
         self.shared.archives.keep(kept).await
     }
 
-    async fn run(&self, function: &Arc<Function>, invocation: Invocation) -> Result<Ran, Refused> {
-        let pool = self.pool(function);
-        if !pool.has_idle() {
-            self.make_room(function);
+    async fn run(&self, function: &Arc<Function>, mut invocation: Invocation) -> Result<Ran, Refused> {
+        let mut pool = self.pool(function);
+        loop {
+            if !pool.has_idle() {
+                self.make_room(function);
+            }
+            match pool.run(invocation).await {
+                Ok(ran) => return Ok(ran),
+                Err(NotRun::Refused(refused)) => return Err(refused),
+                Err(NotRun::Retired(returned)) => invocation = *returned,
+            }
+            // Who waited for an instance of one revision waits for one of the next.
+            pool = self.later(&pool).ok_or(Refused::Throttled)?;
         }
-        pool.run(invocation).await
     }
 
     fn retire(&self, function: &str) {
