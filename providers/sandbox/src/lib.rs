@@ -17,6 +17,7 @@
 #![allow(clippy::disallowed_methods, reason = "processes, clocks and threads live in providers")]
 
 mod archives;
+mod asking;
 mod command;
 mod exchange;
 mod failure;

@@ -45,7 +45,7 @@ const FREEZE_AFTER: Duration = Duration::from_millis(50);
 /// What all pools share.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(crate) launcher: Launcher,
+    pub(crate) launcher: Arc<Launcher>,
     pub(crate) api: Arc<dyn Api>,
     pub(crate) interpreters: Interpreters,
     pub(crate) runtime: PathBuf,

@@ -49,15 +49,9 @@ impl Sandbox {
         command::put_clients(&runtime, carried)?;
         let logs = Arc::new(Logs::open(directory.join("logs"))?);
         let archives = Archives::open(directory.join("archives"))?;
-        let shared = Arc::new(Shared {
-            launcher,
-            api,
-            interpreters: Interpreters::default(),
-            runtime,
-            archives,
-            logs,
-            idle_max,
-        });
+        let launcher = Arc::new(launcher);
+        let interpreters = Interpreters::new(Arc::clone(&launcher), directory, runtime.clone());
+        let shared = Arc::new(Shared { launcher, api, interpreters, runtime, archives, logs, idle_max });
         Ok(Self { shared, pools: Mutex::default() })
     }
 
