@@ -18,6 +18,7 @@ use crate::{
     output::Output,
     pool::Shared,
     process::{Control, ExitReason, Launch, Network, Process},
+    receiving::Allowance,
     runtime_api::{self, Served},
 };
 
@@ -33,7 +34,11 @@ pub(crate) struct Instance {
 
 impl Instance {
     /// Starts an instance. Errors: why it cannot be, and what to do about it.
-    pub(crate) async fn start(shared: &Shared, function: &Function) -> Result<Arc<Self>, String> {
+    pub(crate) async fn start(
+        shared: &Shared,
+        function: &Function,
+        allowance: Allowance,
+    ) -> Result<Arc<Self>, String> {
         let Shared { launcher, interpreters, runtime, archives, logs, .. } = shared;
         let code = archives.path(&function.archive).join(&function.folder);
         let Command { command, folders } = command::command(function, &code, interpreters).await?;
@@ -59,7 +64,10 @@ impl Instance {
         tokio::spawn(async move {
             let serving = async {
                 futures_util::join!(
-                    runtime_api::serve(listener, Served { exchange: Arc::clone(&served), arn, api }),
+                    runtime_api::serve(
+                        listener,
+                        Served { exchange: Arc::clone(&served), arn, api, allowance }
+                    ),
                     read.read()
                 );
             };

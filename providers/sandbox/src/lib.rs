@@ -27,11 +27,11 @@ mod logs;
 mod output;
 mod pool;
 pub mod process;
+mod receiving;
 mod runtime_api;
 mod sandbox;
 mod system;
 
-/// The body of what an instance asks.
-pub use hyper::body::Incoming;
+pub use receiving::Incoming;
 pub use runtime_api::{Api, Reply};
 pub use sandbox::{Config, Sandbox};

@@ -32,6 +32,7 @@ use crate::{
     instance::Instance,
     logs::Logs,
     process::{ExitReason, Launcher},
+    receiving::Allowance,
     runtime_api::Api,
 };
 
@@ -61,6 +62,7 @@ pub(crate) struct Pool {
     pub(crate) function: Arc<Function>,
     shared: Arc<Shared>,
     permits: Semaphore,
+    allowance: Allowance,
     state: Mutex<State>,
     came_back: Notify,
     retired: AtomicBool,
@@ -108,6 +110,7 @@ impl Pool {
     pub(crate) fn new(function: Arc<Function>, shared: Arc<Shared>) -> Self {
         Self {
             permits: Semaphore::new(function.concurrency),
+            allowance: Allowance::default(),
             function,
             shared,
             state: Mutex::default(),
@@ -223,7 +226,7 @@ impl Pool {
                 break;
             }
         }
-        let started = Instance::start(&self.shared, &self.function).await;
+        let started = Instance::start(&self.shared, &self.function, self.allowance.clone()).await;
         started.map(|instance| (instance, true)).map_err(Refused::Unavailable)
     }
 

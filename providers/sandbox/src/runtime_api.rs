@@ -10,7 +10,6 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt as _, Full, combinators::UnsyncBoxBody};
 use hyper::{
     Method, Request, Response, StatusCode,
-    body::Incoming,
     header::{CONTENT_TYPE, HOST, HeaderMap, HeaderValue, ORIGIN},
     server::conn::http1,
     service::service_fn,
@@ -24,6 +23,7 @@ use tokio::{
 use crate::{
     exchange::{Answer, Exchange, NotAsked, Task},
     failure,
+    receiving::{Allowance, Incoming},
 };
 
 /// The longest result of a function: Lambda's 6 MB and what frames it.
@@ -48,6 +48,8 @@ pub(crate) struct Served {
     pub(crate) exchange: Arc<Exchange>,
     pub(crate) arn: HeaderValue,
     pub(crate) api: Arc<dyn Api>,
+    /// What all bodies of the function may have.
+    pub(crate) allowance: Allowance,
 }
 
 /// Serves the instance at the other end of `listener` for ever.
@@ -77,14 +79,19 @@ async fn converse(stream: TcpStream, served: Arc<Served>) {
     let _ = stream.set_nodelay(true);
     let service = service_fn(move |request| {
         let served = Arc::clone(&served);
-        async move { Ok::<_, Infallible>(route(request, &served).await) }
+        async move {
+            let (request, charged) = served.allowance.receive(request);
+            let reply = route(request, &served).await;
+            drop(charged);
+            Ok::<_, Infallible>(reply)
+        }
     });
     // It ends as the instance ends it; its words are in its log.
     let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }
 
 async fn route(request: Request<Incoming>, served: &Served) -> Reply {
-    let Served { exchange, arn, api } = served;
+    let Served { exchange, arn, api, .. } = served;
     if !is_from_a_program(request.headers()) {
         return refusal(StatusCode::FORBIDDEN, "Forbidden");
     }
@@ -101,10 +108,11 @@ async fn route(request: Request<Incoming>, served: &Served) -> Reply {
             }
             match whole(request.into_body()).await {
                 Ok(bytes) => taken(exchange.answer(id, Answer::Response(bytes))),
-                Err(TooLong(bytes)) => {
+                Err(Unfit::TooLong(bytes)) => {
                     let _ = exchange.answer(id, Answer::TooLong(bytes));
                     refusal(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge")
                 }
+                Err(Unfit::BrokenOff) => refusal(StatusCode::BAD_REQUEST, "BrokenOff"),
             }
         }
         (&Method::POST, ["invocation", id, "error"]) => {
@@ -164,27 +172,32 @@ fn whole_body(bytes: Bytes) -> UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>
     Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
 }
 
-struct TooLong(usize);
+/// Why a body is no answer.
+enum Unfit {
+    /// It has so many bytes.
+    TooLong(usize),
+    /// It has no end: what there is of it is not what was meant (U3).
+    BrokenOff,
+}
 
-/// The whole of a body, or how long it is at least.
-async fn whole(mut body: Incoming) -> Result<Bytes, TooLong> {
+/// The whole of a body.
+async fn whole(mut body: Incoming) -> Result<Bytes, Unfit> {
     let mut bytes = BytesMut::new();
     let mut length = 0;
-    // What breaks off is what a dying function leaves: its exit says more.
-    while let Some(Ok(frame)) = body.frame().await {
-        let Ok(data) = frame.into_data() else { continue };
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(|_| Unfit::BrokenOff)?.into_data() else { continue };
         length += data.len();
         if length <= ANSWER_BYTES_MAX {
             bytes.extend_from_slice(&data);
         }
     }
-    if length > ANSWER_BYTES_MAX { Err(TooLong(length)) } else { Ok(bytes.freeze()) }
+    if length > ANSWER_BYTES_MAX { Err(Unfit::TooLong(length)) } else { Ok(bytes.freeze()) }
 }
 
 /// What a function says of its failure: its JSON, or what its header names.
 async fn error_of(request: Request<Incoming>) -> Bytes {
     let kind = request.headers().get("lambda-runtime-function-error-type").cloned();
-    let said = whole(request.into_body()).await.unwrap_or_else(|TooLong(_)| Bytes::new());
+    let said = whole(request.into_body()).await.unwrap_or_else(|_| Bytes::new());
     if serde_json::from_slice::<serde::de::IgnoredAny>(&said).is_ok() {
         return said;
     }
