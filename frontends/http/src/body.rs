@@ -10,7 +10,9 @@
 //! what the route leaves of it is read and forgotten before the answer leaves, if it is not too much.
 
 use std::{
+    error::Error,
     future::poll_fn,
+    io,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, ready},
@@ -68,7 +70,7 @@ pub(crate) async fn read_by_kind(
     let mut bytes = BytesMut::new();
     let mut reserved: Option<OwnedSemaphorePermit> = None;
     while let Some(data) = data.next().await {
-        let data = data.map_err(|_| Problem::new(Kind::InvalidRequest, "the body breaks off"))?;
+        let data = data.map_err(|error| broken_off(&error))?;
         let Some(first) = bytes.first().or(data.first()) else { continue };
         let bytes_max = bytes_max(*first);
         if data.len() > bytes_max - bytes.len() {
@@ -84,6 +86,15 @@ pub(crate) async fn read_by_kind(
         bytes.extend_from_slice(&data);
     }
     Ok(Whole { bytes: bytes.freeze(), _reserved: reserved })
+}
+
+/// The refusal of a body that breaks off, or which whoever brings it here has no room for.
+fn broken_off(error: &axum::Error) -> Problem {
+    let error = error.source().and_then(<dyn Error>::downcast_ref::<io::Error>);
+    if let Some(error) = error.filter(|error| error.kind() == io::ErrorKind::QuotaExceeded) {
+        return Problem::new(Kind::TooMuchBuffered, error.to_string());
+    }
+    Problem::new(Kind::InvalidRequest, "the body breaks off")
 }
 
 /// The refusal of a body longer than its route takes.

@@ -4,11 +4,7 @@
 
 mod unpack;
 
-use std::{
-    fs, io,
-    io::Read as _,
-    path::{Path, PathBuf},
-};
+use std::{fs, io, io::Read as _, path::PathBuf};
 
 use bytes::Bytes;
 use ports::{Error, ErrorKind, Result};
@@ -35,11 +31,6 @@ impl Archives {
             }
         }
         Ok(Self { directory })
-    }
-
-    /// Where all of them lie.
-    pub(crate) fn directory(&self) -> &Path {
-        &self.directory
     }
 
     /// Where the archive `name` lies.

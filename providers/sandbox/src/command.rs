@@ -6,10 +6,13 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
     process::Stdio,
+    sync::Arc,
 };
 
 use parking_lot::Mutex;
 use ports::runtime::{Function, Language};
+
+use crate::{asking::Trusted, process::Launcher};
 
 /// Where a function's code is, for itself.
 pub(crate) const TASK_ROOT: &str = "/var/task";
@@ -43,10 +46,10 @@ pub(crate) struct Command {
     pub(crate) folders: Vec<PathBuf>,
 }
 
-/// How `function` is started, whose code lies in `code` here, below `deployed`. Errors: what is missing, and what to do about it.
+/// How `function` is started, whose code lies in `code` here. Errors: what is missing, and what to do about it.
 pub(crate) async fn command(
     function: &Function,
-    (deployed, code): (&Path, &Path),
+    code: &Path,
     interpreters: &Interpreters,
 ) -> Result<Command, String> {
     let client = |name: &str| OsString::from(format!("{RUNTIME_ROOT}/{name}"));
@@ -54,7 +57,7 @@ pub(crate) async fn command(
     match &function.language {
         Language::Python(chosen) => {
             let ask = ["-c", "import sys; print(sys.executable); print(sys.prefix); print(sys.base_prefix)"];
-            let (python, folders) = interpreters.find(chosen.as_deref(), "python3", &ask, deployed).await?;
+            let (python, folders) = interpreters.find(chosen.as_deref(), "python3", &ask).await?;
             let command = vec![python, "-u".into(), client("landfast_runtime.py"), handler];
             Ok(Command { command, folders })
         }
@@ -63,7 +66,7 @@ pub(crate) async fn command(
                 "-e",
                 "console.log(process.execPath); console.log(require('path').dirname(require('path').dirname(process.execPath)))",
             ];
-            let (node, folders) = interpreters.find(chosen.as_deref(), "node", &ask, deployed).await?;
+            let (node, folders) = interpreters.find(chosen.as_deref(), "node", &ask).await?;
             Ok(Command { command: vec![node, client("landfast_runtime.mjs"), handler], folders })
         }
         Language::Executable => {
@@ -78,49 +81,66 @@ pub(crate) async fn command(
 
 /// Where interpreters really are, and the folders that they need: each says so itself, once, since what the path finds may
 /// be a script that looks for it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Interpreters {
+    launcher: Arc<Launcher>,
+    /// Where functions have their files.
+    own: PathBuf,
+    /// Where the runtime clients are.
+    runtime: PathBuf,
     found: Mutex<HashMap<PathBuf, Found>>,
 }
 
 type Found = (OsString, Vec<PathBuf>);
 
 impl Interpreters {
-    /// The one that is `chosen`, or else called `name`; none of those that lie in `deployed`, which anybody may have deployed.
-    async fn find(
-        &self,
-        chosen: Option<&Path>,
-        name: &str,
-        ask: &[&str],
-        deployed: &Path,
-    ) -> Result<Found, String> {
+    pub(crate) fn new(launcher: Arc<Launcher>, own: PathBuf, runtime: PathBuf) -> Self {
+        Self { launcher, own, runtime, found: Mutex::default() }
+    }
+
+    /// The one that the manifest has `chosen`, which is asked in a sandbox, or else the one that the server's own path finds.
+    async fn find(&self, chosen: Option<&Path>, name: &str, ask: &[&str]) -> Result<Found, String> {
         let program = chosen.map_or_else(|| PathBuf::from(name), Path::to_owned);
-        if program.canonicalize().is_ok_and(|program| program.starts_with(deployed)) {
-            let program = program.display();
-            return Err(format!(
-                "{program} was deployed, and an interpreter is the machine's own: it is asked where it is outside of the sandbox"
-            ));
-        }
         if let Some(found) = self.found.lock().get(&program) {
             return Ok(found.clone());
         }
-        let found = asked(&program, ask).await.map_err(|why| {
+        let said =
+            if chosen.is_some() { self.ask_inside(&program, ask).await } else { asked(name, ask).await };
+        let found = said.and_then(understood).map_err(|why| {
             let program = program.display();
             format!("{program} cannot be run ({why}): install it, or name an interpreter in the manifest")
         })?;
         self.found.lock().insert(program, found.clone());
         Ok(found)
     }
+
+    async fn ask_inside(&self, program: &Path, ask: &[&str]) -> Result<Vec<u8>, String> {
+        let trusted = Trusted::find(&placed(program), &self.own)?;
+        trusted.ask(&self.launcher, &self.runtime, ask).await
+    }
 }
 
-/// What an interpreter answers. Errors: why it does not.
-async fn asked(program: &Path, ask: &[&str]) -> Result<Found, String> {
-    let output = tokio::process::Command::new(program).args(ask).stdin(Stdio::null()).output().await;
+/// Where the path has what is called by its name alone.
+fn placed(program: &Path) -> PathBuf {
+    let is_name = program.components().count() == 1 && !program.is_absolute();
+    let path = std::env::var_os("PATH").filter(|_| is_name).unwrap_or_default();
+    let mut places = std::env::split_paths(&path).map(|folder| folder.join(program));
+    places.find(|place| place.is_file()).unwrap_or_else(|| program.to_owned())
+}
+
+/// What the server's own interpreter answers. Errors: why it does not.
+async fn asked(name: &str, ask: &[&str]) -> Result<Vec<u8>, String> {
+    let output = tokio::process::Command::new(name).args(ask).stdin(Stdio::null()).output().await;
     let output = output.map_err(|error| error.to_string())?;
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned());
     }
-    let said = String::from_utf8(output.stdout).map_err(|error| error.to_string())?;
+    Ok(output.stdout)
+}
+
+/// What an interpreter has answered.
+fn understood(said: Vec<u8>) -> Result<Found, String> {
+    let said = String::from_utf8(said).map_err(|error| error.to_string())?;
     let mut lines = said.lines();
     let executable =
         lines.next().filter(|path| path.starts_with('/')).ok_or("it does not say where it is")?;
@@ -132,7 +152,7 @@ async fn asked(program: &Path, ask: &[&str]) -> Result<Found, String> {
 }
 
 /// Whether every sandbox shows it.
-fn is_of_the_system(folder: &Path) -> bool {
+pub(crate) fn is_of_the_system(folder: &Path) -> bool {
     folder == Path::new("/") || ["/usr", "/opt"].iter().any(|system| folder.starts_with(system))
 }
 
@@ -171,34 +191,4 @@ const REGION: &str = "us-east-1";
 /// What a function is called in full.
 pub(crate) fn arn(function: &Function) -> String {
     format!("arn:aws:lambda:{REGION}:000000000000:function:{}", function.name)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn what_was_deployed_is_no_interpreter() {
-        use std::os::unix::fs::{PermissionsExt as _, symlink};
-        let home = tempfile::tempdir().expect("a directory");
-        let home = home.path().canonicalize().expect("there");
-        let deployed = home.join("deployed");
-        fs::create_dir(&deployed).expect("made");
-        let (script, ran, link) = (deployed.join("python"), home.join("ran"), home.join("link"));
-        fs::write(&script, format!("#!/bin/sh\ntouch {}\necho /usr/bin/python3\n", ran.display()))
-            .expect("written");
-        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("set");
-        symlink(&script, &link).expect("made");
-        for chosen in [&script, &link] {
-            let found = Interpreters::default().find(Some(chosen), "python3", &[], &deployed).await;
-            assert!(found.expect_err("it was deployed").contains("was deployed"));
-            assert!(!ran.exists(), "it ran outside of the sandbox");
-        }
-        let elsewhere = home.join("elsewhere");
-        Interpreters::default()
-            .find(Some(&link), "python3", &[], &elsewhere)
-            .await
-            .expect("the machine's own");
-        assert!(ran.exists());
-    }
 }

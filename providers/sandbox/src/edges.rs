@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::{future::join_all, join};
 use http_body_util::{BodyExt as _, Full};
-use hyper::{Request, Response, StatusCode, body::Incoming, header::HeaderValue};
+use hyper::{Request, Response, StatusCode, header::HeaderValue};
 use ports::runtime::Invocation;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -17,6 +17,7 @@ pub use crate::archives::unpack;
 use crate::{
     exchange::{Answer, Exchange, Task},
     failure::too_long,
+    receiving::{Allowance, Incoming},
     runtime_api::{Api, Reply, Served, converse},
 };
 
@@ -58,7 +59,7 @@ pub async fn conversation(connections: &[Vec<u8>], piece: usize) -> Conversation
     let invocation = Invocation::new(INVOCATION.to_owned(), Bytes::from_static(b"{}"), false);
     let mut answer = exchange.assign(Task { invocation, deadline_ms: 0 });
     let arn = HeaderValue::from_static("arn");
-    let served = Arc::new(Served::new(Arc::clone(&exchange), arn, Arc::new(Nothing)));
+    let served = Arc::new(Served::new(Arc::clone(&exchange), arn, Arc::new(Nothing), Allowance::default()));
     let all = connections.iter().map(|bytes| on_one(bytes, piece.max(1), Arc::clone(&served)));
     let answered = join_all(all).await;
     let result = match answer.try_recv() {

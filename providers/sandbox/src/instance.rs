@@ -16,6 +16,7 @@ use crate::{
     output::Output,
     pool::Shared,
     process::{Control, ExitReason, Launch, Network, Process},
+    receiving::Allowance,
     runtime_api::{self, Served},
 };
 
@@ -44,11 +45,14 @@ enum Frost {
 
 impl Instance {
     /// Starts an instance. Errors: why it cannot be, and what to do about it.
-    pub(crate) async fn start(shared: &Shared, function: &Function) -> Result<Arc<Self>, String> {
+    pub(crate) async fn start(
+        shared: &Shared,
+        function: &Function,
+        allowance: Allowance,
+    ) -> Result<Arc<Self>, String> {
         let Shared { launcher, interpreters, runtime, archives, logs, .. } = shared;
         let code = archives.path(&function.archive).join(&function.folder);
-        let Command { command, folders } =
-            command::command(function, (archives.directory(), &code), interpreters).await?;
+        let Command { command, folders } = command::command(function, &code, interpreters).await?;
         let launch = Launch {
             command,
             folders,
@@ -71,7 +75,7 @@ impl Instance {
         tokio::spawn(async move {
             let serving = async {
                 futures_util::join!(
-                    runtime_api::serve(listener, Served::new(Arc::clone(&served), arn, api)),
+                    runtime_api::serve(listener, Served::new(Arc::clone(&served), arn, api, allowance)),
                     read.read()
                 );
             };

@@ -17,6 +17,7 @@
 #![allow(clippy::disallowed_methods, reason = "processes, clocks and threads live in providers")]
 
 mod archives;
+mod asking;
 mod command;
 pub mod edges;
 mod exchange;
@@ -28,12 +29,12 @@ mod output;
 mod pool;
 pub mod process;
 mod processes;
+mod receiving;
 mod runtime_api;
 mod sandbox;
 mod system;
 mod tally;
 
-/// The body of what an instance asks.
-pub use hyper::body::Incoming;
+pub use receiving::Incoming;
 pub use runtime_api::{Api, Reply};
 pub use sandbox::{Config, Sandbox};

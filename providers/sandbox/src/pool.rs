@@ -37,6 +37,7 @@ use crate::{
     instance::Instance,
     logs::Logs,
     process::{ExitReason, Launcher},
+    receiving::Allowance,
     runtime_api::Api,
     tally::{Failed, Tally},
 };
@@ -51,7 +52,7 @@ const FREEZE_AFTER: Duration = Duration::from_millis(50);
 /// What all pools share.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(crate) launcher: Launcher,
+    pub(crate) launcher: Arc<Launcher>,
     pub(crate) api: Arc<dyn Api>,
     pub(crate) interpreters: Interpreters,
     pub(crate) runtime: PathBuf,
@@ -70,6 +71,7 @@ pub(crate) struct Pool {
     permits: Arc<Semaphore>,
     /// Places that are kept for events.
     kept: AtomicUsize,
+    allowance: Allowance,
     state: Mutex<State>,
     came_back: Notify,
     retired: AtomicBool,
@@ -103,6 +105,21 @@ impl Drop for Place {
     }
 }
 
+/// Why an invocation was not run.
+#[derive(Debug)]
+pub(crate) enum NotRun {
+    /// It cannot be.
+    Refused(Refused),
+    /// The pool was retired before it had an instance, which is no attempt of it.
+    Retired(Box<Invocation>),
+}
+
+impl From<Refused> for NotRun {
+    fn from(refused: Refused) -> Self {
+        Self::Refused(refused)
+    }
+}
+
 /// What an instance did with an invocation, as its caller sees it.
 struct Done {
     result: Result<Bytes, (Failed, Bytes)>,
@@ -115,6 +132,7 @@ impl Pool {
         Self {
             permits: Arc::new(Semaphore::new(function.concurrency)),
             kept: AtomicUsize::new(0),
+            allowance: Allowance::default(),
             function,
             shared,
             state: Mutex::default(),
@@ -154,9 +172,14 @@ impl Pool {
     }
 
     /// Runs one invocation (promises U1 to U3, U5).
-    pub(crate) async fn run(self: &Arc<Self>, mut invocation: Invocation) -> Result<Ran, Refused> {
+    pub(crate) async fn run(self: &Arc<Self>, mut invocation: Invocation) -> Result<Ran, NotRun> {
         let tally = &self.shared.tally;
-        let permit = self.place(&mut invocation).await.inspect_err(|_| tally.throttled())?;
+        let permit = self.place(&mut invocation).await;
+        // Also a place that was kept here, or that became free as the pool was retired, is one of the next pool now.
+        if self.retired.load(Ordering::Acquire) {
+            return Err(NotRun::Retired(Box::new(invocation)));
+        }
+        let permit = permit.inspect_err(|_| tally.throttled())?;
         let busy = tally.busy();
         let asked = Instant::now();
         let (instance, is_new) = self.take().await.inspect_err(|_| tally.unavailable())?;
@@ -255,7 +278,7 @@ impl Pool {
             }
         }
         self.shared.tally.started();
-        let started = Instance::start(&self.shared, &self.function).await;
+        let started = Instance::start(&self.shared, &self.function, self.allowance.clone()).await;
         started.map(|instance| (instance, true)).map_err(Refused::Unavailable)
     }
 

@@ -2,7 +2,8 @@
 //!
 //! Each instance has a listener of its own inside its sandbox, so who connects is known by where it connects. Answers are
 //! kept in memory until they are whole, up to [`ANSWER_BYTES_MAX`]; what is longer is refused as Lambda does. However many
-//! connections an instance has, one body at a time is: what it can have us keep is one answer and its connections' buffers.
+//! connections an instance has, one answer at a time is received: what it can have us keep of answers is one and its
+//! connections' buffers. What else it sends is within its function's [`Allowance`], as its answers are.
 
 use std::{convert::Infallible, error::Error, fmt::Debug, sync::Arc};
 
@@ -11,7 +12,6 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt as _, Full, combinators::UnsyncBoxBody};
 use hyper::{
     Method, Request, Response, StatusCode,
-    body::Incoming,
     header::{CONTENT_TYPE, HOST, HeaderMap, HeaderValue, ORIGIN},
     server::conn::http1,
     service::service_fn,
@@ -27,6 +27,7 @@ use tokio::{
 use crate::{
     exchange::{Answer, Exchange, NotAsked, Task},
     failure,
+    receiving::{Allowance, Incoming},
 };
 
 /// The longest result of a function: Lambda's 6 MB and what frames it.
@@ -55,13 +56,20 @@ pub(crate) struct Served {
     exchange: Arc<Exchange>,
     arn: HeaderValue,
     api: Arc<dyn Api>,
-    /// Held while a body is received.
+    /// What all bodies of the function may have.
+    allowance: Allowance,
+    /// Held while an answer is received.
     receiving: Mutex<()>,
 }
 
 impl Served {
-    pub(crate) fn new(exchange: Arc<Exchange>, arn: HeaderValue, api: Arc<dyn Api>) -> Self {
-        Self { exchange, arn, api, receiving: Mutex::default() }
+    pub(crate) fn new(
+        exchange: Arc<Exchange>,
+        arn: HeaderValue,
+        api: Arc<dyn Api>,
+        allowance: Allowance,
+    ) -> Self {
+        Self { exchange, arn, api, allowance, receiving: Mutex::default() }
     }
 }
 
@@ -96,7 +104,12 @@ where
 {
     let service = service_fn(move |request| {
         let served = Arc::clone(&served);
-        async move { Ok::<_, Infallible>(route(request, &served).await) }
+        async move {
+            let (request, charged) = served.allowance.receive(request);
+            let reply = route(request, &served).await;
+            drop(charged);
+            Ok::<_, Infallible>(reply)
+        }
     });
     // It ends as the instance ends it; its words are in its log.
     let _ = http1::Builder::new()
@@ -123,10 +136,11 @@ async fn route(request: Request<Incoming>, served: &Served) -> Reply {
             }
             match served.whole(request.into_body(), ANSWER_BYTES_MAX).await {
                 Ok(bytes) => taken(exchange.answer(id, Answer::Response(bytes))),
-                Err(TooLong(bytes)) => {
+                Err(Unfit::TooLong(bytes)) => {
                     let _ = exchange.answer(id, Answer::TooLong(bytes));
                     refusal(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge")
                 }
+                Err(Unfit::BrokenOff) => refusal(StatusCode::BAD_REQUEST, "BrokenOff"),
             }
         }
         (&Method::POST, ["invocation", id, "error"]) => {
@@ -189,16 +203,25 @@ fn whole_body(bytes: Bytes) -> UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>
     Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
 }
 
-struct TooLong(usize);
+/// Why a body is no answer.
+enum Unfit {
+    /// It has so many bytes.
+    TooLong(usize),
+    /// It has no end: what there is of it is not what was meant (U3).
+    BrokenOff,
+}
 
 impl Served {
-    /// The whole of a body, or how long it is.
-    async fn whole(&self, mut body: Incoming, bytes_max: usize) -> Result<Bytes, TooLong> {
+    /// The whole of a body. Errors: why it is none.
+    async fn whole(&self, mut body: Incoming, bytes_max: usize) -> Result<Bytes, Unfit> {
         let _receiving = self.receiving.lock().await;
         let mut bytes = BytesMut::new();
         let mut length = 0;
-        // What breaks off is what a dying function leaves: its exit says more.
-        while let Some(Ok(frame)) = body.frame().await {
+        while let Some(frame) = body.frame().await {
+            let Ok(frame) = frame else {
+                // What is too long already does not get shorter.
+                return Err(if length > bytes_max { Unfit::TooLong(length) } else { Unfit::BrokenOff });
+            };
             let Ok(data) = frame.into_data() else { continue };
             length += data.len();
             if length <= bytes_max {
@@ -207,7 +230,7 @@ impl Served {
                 bytes = BytesMut::new();
             }
         }
-        if length > bytes_max { Err(TooLong(length)) } else { Ok(bytes.freeze()) }
+        if length > bytes_max { Err(Unfit::TooLong(length)) } else { Ok(bytes.freeze()) }
     }
 
     /// What a function says of its failure: its object in JSON, or one around what it says, of the type that its header names.
@@ -217,10 +240,11 @@ impl Served {
         match self.whole(request.into_body(), ERROR_BYTES_MAX).await {
             Ok(said) if is_object(&said) => said,
             Ok(said) => failure::payload(kind, &String::from_utf8_lossy(&said)),
-            Err(TooLong(bytes)) => failure::payload(
+            Err(Unfit::TooLong(bytes)) => failure::payload(
                 kind,
                 &format!("it said why in {bytes} bytes, and {ERROR_BYTES_MAX} are kept"),
             ),
+            Err(Unfit::BrokenOff) => failure::payload(kind, "what it said of why broke off"),
         }
     }
 }

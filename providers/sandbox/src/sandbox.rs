@@ -23,7 +23,7 @@ use crate::{
     archives::Archives,
     command::{self, Interpreters},
     logs::Logs,
-    pool::{Pool, Shared},
+    pool::{NotRun, Pool, Shared},
     process::Launcher,
     runtime_api::Api,
     tally::Tally,
@@ -63,16 +63,11 @@ impl Sandbox {
         command::put_clients(&runtime, carried)?;
         let logs = Arc::new(Logs::open(directory.join("logs"))?);
         let archives = Archives::open(directory.join("archives"))?;
-        let shared = Arc::new(Shared {
-            launcher,
-            api,
-            interpreters: Interpreters::default(),
-            runtime,
-            archives,
-            logs,
-            idle_max,
-            tally: Tally::default(),
-        });
+        let launcher = Arc::new(launcher);
+        let interpreters = Interpreters::new(Arc::clone(&launcher), directory, runtime.clone());
+        let tally = Tally::default();
+        let shared =
+            Arc::new(Shared { launcher, api, interpreters, runtime, archives, logs, idle_max, tally });
         Ok(Self { shared, pools: Mutex::default(), is_closed: AtomicBool::new(false) })
     }
 
@@ -89,6 +84,20 @@ impl Sandbox {
             earlier.retire();
         }
         pool
+    }
+
+    /// The pool that came in place of `retired`; none: its function has gone.
+    fn later(&self, retired: &Arc<Pool>) -> Option<Arc<Pool>> {
+        let pool = self.pools.lock().get(&retired.function.name).cloned();
+        pool.filter(|pool| !Arc::ptr_eq(pool, retired))
+    }
+
+    /// Errors: nothing is run any more.
+    fn check_open(&self) -> Result<(), Refused> {
+        if self.is_closed.load(Ordering::Acquire) {
+            return Err(Refused::Unavailable("the server stops".to_owned()));
+        }
+        Ok(())
     }
 
     /// Makes room for an instance of `function`: what is idle goes first where memory is short.
@@ -120,15 +129,23 @@ impl Runtime for Sandbox {
         self.pool(function).room().await
     }
 
-    async fn run(&self, function: &Arc<Function>, invocation: Invocation) -> Result<Ran, Refused> {
-        if self.is_closed.load(Ordering::Acquire) {
-            return Err(Refused::Unavailable("the server stops".to_owned()));
+    async fn run(&self, function: &Arc<Function>, mut invocation: Invocation) -> Result<Ran, Refused> {
+        self.check_open()?;
+        let mut pool = self.pool(function);
+        loop {
+            if !pool.has_idle() {
+                self.make_room(&pool.function);
+            }
+            match pool.run(invocation).await {
+                Ok(ran) => return Ok(ran),
+                Err(NotRun::Refused(refused)) => return Err(refused),
+                Err(NotRun::Retired(returned)) => invocation = *returned,
+            }
+            self.check_open()?;
+            // Who waited for an instance of one revision waits for one of the next.
+            let later = self.later(&pool).ok_or(Refused::Throttled);
+            pool = later.inspect_err(|_| self.shared.tally.throttled())?;
         }
-        let pool = self.pool(function);
-        if !pool.has_idle() {
-            self.make_room(function);
-        }
-        pool.run(invocation).await
     }
 
     fn retire(&self, function: &str) {

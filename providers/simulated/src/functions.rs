@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use ports::{
     Error, ErrorKind, Event, Receipt, Result,
-    functions::{Definition, FunctionLimits, QueueTrigger},
+    functions::{Definition, FunctionLimits, QueueTrigger, Register},
     queue::{DEDUPLICATION_BYTES_MAX, Delivery, Message, OnFailure, QueueOptions},
 };
 use tokio::{sync::oneshot, task::AbortHandle};
@@ -84,6 +84,16 @@ impl Functions {
             let consumer = Arc::clone(shared).consume(event_queue(name), name.to_owned(), Source::Events);
             consumers.insert(name.to_owned(), tokio::spawn(consumer).abort_handle());
         }
+    }
+}
+
+impl Register for Functions {
+    fn register(&self, definition: Definition) {
+        Self::register(self, definition);
+    }
+
+    fn event_queue(&self, function: &str) -> String {
+        event_queue(function)
     }
 }
 

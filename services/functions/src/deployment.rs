@@ -4,19 +4,22 @@
 //! its content, so putting it again changes nothing. What a death in between leaves is an archive that nobody names,
 //! which the next start removes.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use ports::{
-    Condition, Error, Item, Key, Result, Update,
-    key_value::{Outcome, Scan, SharedKeyValue, Test, Value},
+    Condition, Error, ErrorKind, Item, Key, Result, Update,
+    key_value::{Outcome, Scan, SharedKeyValue, Test, Updated, Value},
     objects::{
         ObjectError, ObjectPath, ObjectStore, ObjectStoreExt as _, PutMode, PutOptions, PutPayload, failed,
     },
 };
 use sha2::{Digest as _, Sha256};
 
-use crate::{event::hexadecimal, manifest::Manifest};
+use crate::{
+    event::hexadecimal,
+    manifest::{Manifest, Table},
+};
 
 /// The partition of the rows.
 const PARTITION: &str = "landfast.applications";
@@ -41,6 +44,58 @@ pub(crate) struct Deployment {
     pub(crate) generation: u64,
     /// Timers that were armed or disarmed at run time, by function.
     pub(crate) timers: BTreeMap<String, u64>,
+}
+
+/// What is deployed, by application, as whoever changes it knows it.
+pub(crate) type Changing = BTreeMap<String, Deployment>;
+
+impl Deployment {
+    /// When the timer of `function` fires, if it does.
+    pub(crate) fn period(&self, function: &str) -> Option<Duration> {
+        match self.timers.get(function) {
+            Some(0) => None,
+            Some(ms) => Some(Duration::from_millis(*ms)),
+            None => self.manifest.functions.get(function)?.period(),
+        }
+    }
+
+    /// Timers that were set at run time stay as they are where `manifest` says of them what this one says.
+    pub(crate) fn kept_timers(&self, manifest: &Manifest) -> BTreeMap<String, u64> {
+        let said = |manifest: &Manifest, name: &str| manifest.functions.get(name).map(Table::period);
+        let kept = self.timers.iter().filter(|(name, _)| said(&self.manifest, name) == said(manifest, name));
+        kept.map(|(name, ms)| (name.clone(), *ms)).collect()
+    }
+}
+
+/// Whether `application` may have the queues of `manifest`: a queue starts one function. Errors: which starts another.
+pub(crate) fn check_queues(all: &Changing, application: &str, manifest: &Manifest) -> Result<(), String> {
+    let mut owners = BTreeMap::new();
+    for (other, deployment) in all.iter().filter(|(other, _)| *other != application) {
+        for (function, queue) in queues(&deployment.manifest) {
+            owners.insert(queue, format!("{function:?} of the application {other:?}"));
+        }
+    }
+    for (function, queue) in queues(manifest) {
+        if let Some(owner) = owners.insert(queue, format!("{function:?}")) {
+            return Err(format!("functions.{function}: the queue {queue:?} starts the function {owner}"));
+        }
+    }
+    Ok(())
+}
+
+/// The queues that start functions, with those.
+fn queues(manifest: &Manifest) -> impl Iterator<Item = (&str, &str)> {
+    let functions = manifest.functions.iter();
+    functions.flat_map(|(name, table)| table.queues().map(|trigger| (name.as_str(), trigger.queue.as_str())))
+}
+
+/// What became of a change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Changed {
+    /// It is what is there now, durably.
+    Done,
+    /// The caller did not know what was there: this, or nothing. It is left as it is.
+    Otherwise(Option<Deployment>),
 }
 
 /// What the content of an archive is called.
@@ -68,8 +123,7 @@ impl Deployments {
             let page = self.key_value.scan(&scan).await?.value;
             for (sort, item) in page.items {
                 let name = String::from_utf8_lossy(&sort).into_owned();
-                let decoded = decode(&item)
-                    .map_err(|why| Error::corrupt(format!("read the application {name:?}: {why}")))?;
+                let decoded = decoded(&name, &item)?;
                 all.insert(name, decoded);
             }
             match page.next {
@@ -79,8 +133,13 @@ impl Deployments {
         }
     }
 
-    /// Makes `deployment` what is deployed under `name`, durably; not if that is no longer what the caller knew: then false.
-    pub(crate) async fn put(&self, name: &str, deployment: &Deployment, known: Option<u64>) -> Result<bool> {
+    /// Makes `deployment` what is deployed under `name`, unless that is no longer what the caller knew.
+    pub(crate) async fn put(
+        &self,
+        name: &str,
+        deployment: &Deployment,
+        known: Option<u64>,
+    ) -> Result<Changed> {
         let timers = deployment.timers.iter();
         let attributes = [
             (MANIFEST.into(), Value::Bytes(Bytes::from(deployment.text.clone()))),
@@ -90,18 +149,33 @@ impl Deployments {
         .into_iter()
         .chain(timers.map(|(name, ms)| ([TIMER, name].concat().into(), Value::Integer(*ms as i64))))
         .collect();
-        self.change(Update::put(key(name), attributes).when(unchanged(known))).await
+        let update = Update::put(key(name), attributes).when(unchanged(known));
+        self.change(name, update, Some(deployment)).await
     }
 
-    /// Nothing is deployed under `name` any more; not if that is no longer what the caller knew: then false.
-    pub(crate) async fn delete(&self, name: &str, known: u64) -> Result<bool> {
-        self.change(Update::delete(key(name)).when(unchanged(Some(known)))).await
+    /// Nothing is deployed under `name` any more, unless what was is no longer what the caller knew.
+    pub(crate) async fn delete(&self, name: &str, known: u64) -> Result<Changed> {
+        self.change(name, Update::delete(key(name)).when(unchanged(Some(known))), None).await
     }
 
-    async fn change(&self, update: Update) -> Result<bool> {
-        let updated = self.key_value.update(update).await?;
-        self.key_value.externalize(updated.receipt.point).await?;
-        Ok(matches!(updated.outcome, Outcome::Done(_)))
+    /// Makes `wanted` of what is under `name`, by `update`.
+    async fn change(&self, name: &str, update: Update, wanted: Option<&Deployment>) -> Result<Changed> {
+        let (item, point) = match self.key_value.update(update).await {
+            Ok(Updated { outcome: Outcome::Done(_), receipt }) => {
+                self.key_value.externalize(receipt.point).await?;
+                return Ok(Changed::Done);
+            }
+            Ok(Updated { outcome: Outcome::Conflict(item), receipt }) => (item, receipt.point),
+            // What is there tells.
+            Err(error) if error.kind() == ErrorKind::OutcomeUnknown => {
+                let read = self.key_value.get(&key(name)).await?;
+                (read.value, read.point)
+            }
+            Err(error) => return Err(error),
+        };
+        self.key_value.externalize(point).await?;
+        let there = item.map(|item| decoded(name, &item)).transpose()?;
+        Ok(if there.as_ref() == wanted { Changed::Done } else { Changed::Otherwise(there) })
     }
 
     /// Puts an archive under its name.
@@ -150,6 +224,10 @@ fn key(name: &str) -> Key {
 
 fn path(archive: &str) -> ObjectPath {
     ObjectPath::from_iter([FOLDER, archive])
+}
+
+fn decoded(name: &str, item: &Item) -> Result<Deployment> {
+    decode(item).map_err(|why| Error::corrupt(format!("read the application {name:?}: {why}")))
 }
 
 fn decode(item: &Item) -> Result<Deployment, String> {

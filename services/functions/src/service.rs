@@ -4,8 +4,12 @@
 //! the row is changed, which decides; what is no more there is taken from queues and timers; then the catalogue changes, from
 //! which on calls and requests find what is new; then triggers and timers follow, each of which may be done again; then what
 //! nobody names goes.
+//!
+//! Invariants
+//! - A change that has begun goes on to its end, also where nobody waits for it any more.
+//! - What is known is what the row says, as far as it was heard of, also where what follows it failed: the next change does that.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt, panic::resume_unwind, sync::Arc};
 
 use bytes::Bytes;
 use ports::{
@@ -21,8 +25,8 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 
 use crate::{
-    catalogue::{Catalogue, Summary},
-    deployment::{Deployment, Deployments, digest},
+    catalogue::{Catalogue, Known, Summary},
+    deployment::{Changed, Changing, Deployment, Deployments, check_queues, digest},
     event::hexadecimal,
     figures::Seen,
     handler::Deployed,
@@ -105,7 +109,7 @@ pub(crate) struct Inner {
     deployments: Deployments,
     catalogue: Catalogue,
     /// Held by whoever changes what is deployed; what is, by application.
-    changing: Mutex<BTreeMap<String, Deployment>>,
+    changing: Arc<Mutex<Changing>>,
     /// What waits in queues, as somebody saw it last.
     pub(crate) seen: parking_lot::Mutex<Seen>,
 }
@@ -123,7 +127,7 @@ impl Service {
     /// A service that has yet to [start](Self::start).
     pub fn new(parts: Parts) -> Self {
         let deployments = Deployments::new(Arc::clone(&parts.key_value), Arc::clone(&parts.objects));
-        let (catalogue, changing) = (Catalogue::default(), Mutex::default());
+        let (catalogue, changing) = (Catalogue::default(), Arc::default());
         let seen = parking_lot::Mutex::default();
         Self { inner: Arc::new(Inner { parts, deployments, catalogue, changing, seen }) }
     }
@@ -135,7 +139,7 @@ impl Service {
         for (application, deployment) in &all {
             let content = self.inner.deployments.archive(&deployment.archive).await?;
             self.inner.parts.runtime.install(&deployment.archive, content).await?;
-            self.put_in_place(application, None, Some(deployment)).await?;
+            self.put_in_place(application, Some(deployment)).await?;
         }
         *changing = all;
         self.remove_archives(&changing).await
@@ -146,36 +150,73 @@ impl Service {
     /// Errors: `Invalid` for what is wrong with it, `Conflict`, `Port`.
     pub async fn deploy(&self, application: &str, content: Bytes) -> Result<Vec<Summary>> {
         crate::manifest::check_name("the application", application).map_err(Error::Invalid)?;
-        let mut changing = self.inner.changing.lock().await;
+        let mut changing = Arc::clone(&self.inner.changing).lock_owned().await;
+        let (service, name) = (self.clone(), application.to_owned());
+        to_its_end(async move { service.replace(&mut changing, &name, content).await }).await?;
+        Ok(self.functions().into_iter().filter(|function| function.application == application).collect())
+    }
+
+    async fn replace(&self, changing: &mut Changing, application: &str, content: Bytes) -> Result<()> {
         let archive = digest(&content);
         let (text, manifest) = self.unpack(&archive, content.clone()).await?;
         self.inner.catalogue.check(application, &manifest)?;
-        let before = changing.get(application).cloned();
-        let generation = before.as_ref().map_or(1, |before| before.generation + 1);
-        let timers = before.as_ref().map(|before| kept_timers(before, &manifest)).unwrap_or_default();
-        let deployment = Deployment { manifest, text, archive, generation, timers };
+        check_queues(changing, application, &manifest).map_err(Error::Conflict)?;
+        let before = changing.get(application);
+        let known = before.map(|before| before.generation);
+        let timers = before.map(|before| before.kept_timers(&manifest)).unwrap_or_default();
+        let deployment =
+            Deployment { manifest, text, archive, generation: known.map_or(1, |known| known + 1), timers };
         self.inner.deployments.put_archive(&deployment.archive, content).await?;
-        let known = before.as_ref().map(|before| before.generation);
-        if !self.inner.deployments.put(application, &deployment, known).await? {
-            return Err(Error::Conflict(format!("{application:?} was changed meanwhile: deploy it again")));
-        }
-        self.put_in_place(application, before.as_ref(), Some(&deployment)).await?;
-        changing.insert(application.to_owned(), deployment);
-        self.remove_archives(&changing).await?;
-        Ok(self.functions().into_iter().filter(|function| function.application == application).collect())
+        let changed = self.inner.deployments.put(application, &deployment, known).await?;
+        self.follow(changing, application, changed, Some(deployment)).await?;
+        self.remove_archives(changing).await
     }
 
     /// Removes an application with its functions.
     pub async fn remove(&self, application: &str) -> Result<()> {
-        let mut changing = self.inner.changing.lock().await;
-        let no_such = || Error::NoSuchApplication(application.to_owned());
-        let before = changing.get(application).cloned().ok_or_else(no_such)?;
-        if !self.inner.deployments.delete(application, before.generation).await? {
-            return Err(Error::Conflict(format!("{application:?} was changed meanwhile: remove it again")));
+        let mut changing = Arc::clone(&self.inner.changing).lock_owned().await;
+        let (service, name) = (self.clone(), application.to_owned());
+        to_its_end(async move { service.remove_all(&mut changing, &name).await }).await
+    }
+
+    async fn remove_all(&self, changing: &mut Changing, application: &str) -> Result<()> {
+        let changed = match changing.get(application) {
+            Some(before) => self.inner.deployments.delete(application, before.generation).await?,
+            // Its row has gone, but what followed failed.
+            None if !self.in_place(application).is_empty() => Changed::Done,
+            None => return Err(Error::NoSuchApplication(application.to_owned())),
+        };
+        self.follow(changing, application, changed, None).await?;
+        self.remove_archives(changing).await
+    }
+
+    /// Makes what a change came to what is known, and what runs. `wanted` is what it was to be.
+    ///
+    /// Errors: `Conflict` if it is something else; `Port`, and then the next change does again what is missing.
+    async fn follow(
+        &self,
+        changing: &mut Changing,
+        application: &str,
+        changed: Changed,
+        wanted: Option<Deployment>,
+    ) -> Result<()> {
+        let (now, is_another) = match changed {
+            Changed::Done => (wanted, false),
+            Changed::Otherwise(now) => (now, true),
+        };
+        match &now {
+            Some(deployment) => changing.insert(application.to_owned(), deployment.clone()),
+            None => changing.remove(application),
+        };
+        if let Some(deployment) = now.as_ref().filter(|_| is_another) {
+            let content = self.inner.deployments.archive(&deployment.archive).await?;
+            self.inner.parts.runtime.install(&deployment.archive, content).await?;
         }
-        self.put_in_place(application, Some(&before), None).await?;
-        changing.remove(application);
-        self.remove_archives(&changing).await
+        self.put_in_place(application, now.as_ref()).await?;
+        if is_another {
+            return Err(Error::Conflict(format!("{application:?} was changed meanwhile: try again")));
+        }
+        Ok(())
     }
 
     /// All deployed functions.
@@ -263,20 +304,25 @@ impl Service {
 
     /// Has a function's timer fire every `period`, or no more (A5).
     pub async fn arm(&self, name: &str, period: Option<Duration>) -> Result<()> {
-        let mut changing = self.inner.changing.lock().await;
+        let mut changing = Arc::clone(&self.inner.changing).lock_owned().await;
+        let (service, name) = (self.clone(), name.to_owned());
+        to_its_end(async move { service.set_timer(&mut changing, &name, period).await }).await
+    }
+
+    async fn set_timer(&self, changing: &mut Changing, name: &str, period: Option<Duration>) -> Result<()> {
         let known = self.inner.catalogue.function(name);
         let application = known.ok_or_else(|| Error::NoSuchFunction(name.to_owned()))?.application.clone();
-        let before =
-            changing.get(&application).ok_or_else(|| Error::NoSuchApplication(application.clone()))?;
-        let mut after = before.clone();
+        let no_such = || Error::NoSuchApplication(application.clone());
+        let mut after = changing.get(&application).ok_or_else(no_such)?.clone();
+        let known = after.generation;
         after.generation += 1;
         after.timers.insert(name.to_owned(), period.map_or(0, |period| period.as_millis() as u64));
-        if !self.inner.deployments.put(&application, &after, Some(before.generation)).await? {
-            return Err(Error::Conflict(format!("{application:?} was changed meanwhile: try again")));
+        let changed = self.inner.deployments.put(&application, &after, Some(known)).await?;
+        if changed != Changed::Done {
+            return self.follow(changing, &application, changed, None).await;
         }
-        self.follow_timer(name, period).await?;
         changing.insert(application, after);
-        Ok(())
+        self.follow_timer(name, period).await
     }
 
     /// What runs events of functions, under their names there.
@@ -300,16 +346,10 @@ impl Service {
         Ok((text, manifest))
     }
 
-    /// Makes what an application is now, in place of what it was, what runs; none: nothing.
-    async fn put_in_place(
-        &self,
-        application: &str,
-        before: Option<&Deployment>,
-        now: Option<&Deployment>,
-    ) -> Result<()> {
-        if let Some(before) = before {
-            self.disarm(before, now).await?;
-        }
+    /// Makes what an application is now what runs, in place of what does; none: nothing.
+    async fn put_in_place(&self, application: &str, now: Option<&Deployment>) -> Result<()> {
+        let before = self.in_place(application);
+        self.disarm(&before, now).await?;
         let catalogue = &self.inner.catalogue;
         match now {
             Some(Deployment { manifest, archive, generation, .. }) => {
@@ -317,18 +357,17 @@ impl Service {
             }
             None => catalogue.replace(application, None, "", ""),
         }
-        let functions = |of: Option<&Deployment>| {
-            of.map(|deployment| deployment.manifest.functions.clone()).unwrap_or_default()
-        };
-        for name in functions(before).keys().filter(|name| catalogue.function(name).is_none()) {
+        let names = before.iter().map(|known| &known.function.name);
+        for name in names.filter(|name| catalogue.function(name).is_none()) {
             self.inner.parts.runtime.retire(name);
         }
-        for (name, table) in functions(now) {
-            self.register(&name, &table);
+        let Some(now) = now else { return Ok(()) };
+        for (name, table) in &now.manifest.functions {
+            self.register(name, table);
             for trigger in table.queues() {
-                self.arm_queue(&name, trigger).await?;
+                self.arm_queue(name, trigger).await?;
             }
-            self.follow_timer(&name, now.and_then(|now| now.period(&name))).await?;
+            self.follow_timer(name, now.period(name)).await?;
         }
         Ok(())
     }
@@ -370,11 +409,17 @@ impl Service {
         Ok(())
     }
 
-    /// Takes queues and timers from functions that had them before and have them no more.
-    async fn disarm(&self, before: &Deployment, now: Option<&Deployment>) -> Result<()> {
+    /// What runs of `application`.
+    fn in_place(&self, application: &str) -> Vec<Arc<Known>> {
+        let all = self.inner.catalogue.functions().into_iter();
+        all.filter(|known| known.application == application).collect()
+    }
+
+    /// Takes queues and timers from what runs in place and has them `now` no more.
+    async fn disarm(&self, in_place: &[Arc<Known>], now: Option<&Deployment>) -> Result<()> {
         let functions = &self.inner.parts.functions;
-        for (name, table) in &before.manifest.functions {
-            let now = now.and_then(|now| now.manifest.functions.get(name));
+        for Known { function, table, .. } in in_place.iter().map(|known| &**known) {
+            let now = now.and_then(|now| now.manifest.functions.get(&function.name));
             for trigger in table.queues() {
                 let is_kept = now.is_some_and(|now| now.queues().any(|kept| kept.queue == trigger.queue));
                 if !is_kept {
@@ -382,15 +427,17 @@ impl Service {
                 }
             }
             if now.is_none() {
-                functions.disarm_timer(&[PREFIX, name].concat()).await?;
+                functions.disarm_timer(&[PREFIX, &function.name].concat()).await?;
             }
         }
         Ok(())
     }
 
     /// Removes the archives that nothing names, here and among the objects.
-    async fn remove_archives(&self, all: &BTreeMap<String, Deployment>) -> Result<()> {
-        let kept: Vec<_> = all.values().map(|deployment| deployment.archive.clone()).collect();
+    async fn remove_archives(&self, all: &Changing) -> Result<()> {
+        let running = self.inner.catalogue.functions().into_iter();
+        let running = running.map(|known| known.function.archive.clone());
+        let kept: Vec<_> = all.values().map(|deployment| deployment.archive.clone()).chain(running).collect();
         for archive in self.inner.deployments.archives().await? {
             if !kept.contains(&archive) {
                 self.inner.deployments.delete_archive(&archive).await?;
@@ -401,22 +448,16 @@ impl Service {
     }
 }
 
-/// Timers that were set at run time stay as they are where the manifest says of them what it said before.
-fn kept_timers(before: &Deployment, manifest: &Manifest) -> BTreeMap<String, u64> {
-    let said = |manifest: &Manifest, name: &str| manifest.functions.get(name).map(Table::period);
-    let timers = before.timers.iter();
-    let kept = timers.filter(|(name, _)| said(&before.manifest, name) == said(manifest, name));
-    kept.map(|(name, ms)| (name.clone(), *ms)).collect()
-}
-
-impl Deployment {
-    /// When the timer of `function` fires, if it does.
-    fn period(&self, function: &str) -> Option<Duration> {
-        match self.timers.get(function) {
-            Some(0) => None,
-            Some(ms) => Some(Duration::from_millis(*ms)),
-            None => self.manifest.functions.get(function)?.period(),
-        }
+/// Ends with `change`, which goes on to its end also if this does not: nobody has asked for half of it.
+async fn to_its_end<T: Send + 'static>(
+    change: impl Future<Output = Result<T>> + Send + 'static,
+) -> Result<T> {
+    match tokio::spawn(change).await {
+        Ok(result) => result,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => resume_unwind(panic),
+            Err(_) => Err(ports::Error::unavailable("change what is deployed while the server stops").into()),
+        },
     }
 }
 
@@ -490,3 +531,6 @@ fn uuid(mut bits: [u8; 16]) -> impl fmt::Display {
 fn check_payload(payload: &[u8], bytes_max: usize) -> Result<()> {
     if payload.len() > bytes_max { Err(Error::TooLarge(bytes_max)) } else { Ok(()) }
 }
+
+#[cfg(test)]
+mod tests;

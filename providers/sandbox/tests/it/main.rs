@@ -7,5 +7,6 @@ mod allocations;
 mod archives;
 mod contract;
 mod processes;
+mod retired;
 mod runtime_api;
 mod world;

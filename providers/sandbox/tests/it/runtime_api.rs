@@ -11,7 +11,7 @@ const ANSWER_BYTES_MAX: usize = 6_291_556;
 
 /// What the instance hears, and what becomes of its invocation; in bounded memory.
 fn play(connections: &[Vec<u8>], piece: usize) -> Conversation {
-    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     let (said, peak) = peak_of(|| runtime.block_on(conversation(connections, piece)));
     let bound = PEAK_BYTES_MAX + connections.len() * (256 << 10);
     assert!(peak < bound, "{peak} bytes of memory");

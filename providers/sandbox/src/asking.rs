@@ -1,0 +1,226 @@
+//! Asking an interpreter that a manifest names where it lies, which means to run it.
+//!
+//! A manifest comes from whoever may deploy, and that is not whoever may do anything here. So what it names is run only if
+//! nobody but root and the server's own user could have put it there, and then as a function is: in a sandbox, without a
+//! network, that shows it the system and what lies around itself.
+
+use std::{
+    ffi::OsString,
+    fs,
+    os::unix::fs::MetadataExt as _,
+    path::{Component, Path, PathBuf},
+    time::Duration,
+};
+
+use nix::unistd::Uid;
+use tokio::io::AsyncReadExt as _;
+
+use crate::{
+    command::is_of_the_system,
+    process::{ExitReason, Launch, Launcher, Network, Process},
+};
+
+/// How long an answer may take.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// The longest answer.
+const ANSWER_BYTES_MAX: u64 = 64 * 1024;
+/// Links on the way to an interpreter.
+const LINKS_MAX: usize = 32;
+/// What may be written by others without their being able to replace what is in it.
+const STICKY: u32 = 0o1000;
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+const MEMORY_BYTES: u64 = 256 << 20;
+const SCRATCH_BYTES: u64 = 1 << 20;
+const PROCESSES_MAX: u32 = 64;
+
+/// An interpreter that only root or the server's user can have put where it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Trusted {
+    program: PathBuf,
+    /// What lies around it, and around each of the links that lead to it.
+    folders: Vec<PathBuf>,
+}
+
+impl Trusted {
+    /// Looks at all that `program` is reached through; `own` is where functions have their files. Errors: why it is not trusted.
+    pub(crate) fn find(program: &Path, own: &Path) -> Result<Self, String> {
+        if !program.is_absolute() {
+            return Err("the path of an interpreter begins with /".to_owned());
+        }
+        let mut folders = Vec::new();
+        let mut next = program.to_owned();
+        for _ in 0..LINKS_MAX {
+            // By the name that a link says, and by that of the folder itself.
+            let place = next.parent().unwrap_or(Path::new("/"));
+            folders.extend([around(&normalised(place)), around(&place.canonicalize().unwrap_or_default())]);
+            let Some(further) = followed(&next, own)? else {
+                folders.retain(|folder| folder.is_dir() && !is_of_the_system(folder));
+                folders.sort();
+                folders.dedup();
+                return Ok(Self { program: program.to_owned(), folders });
+            };
+            next = further;
+        }
+        Err(format!("more than {LINKS_MAX} links lead to it"))
+    }
+
+    /// What it answers when it is run with `arguments`. Errors: why it does not.
+    pub(crate) async fn ask(
+        self,
+        launcher: &Launcher,
+        runtime: &Path,
+        arguments: &[&str],
+    ) -> Result<Vec<u8>, String> {
+        let mut command = vec![self.program.into_os_string()];
+        command.extend(arguments.iter().map(OsString::from));
+        let launch = Launch {
+            command,
+            folders: self.folders,
+            environment: vec![("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())],
+            code: runtime.to_owned(),
+            runtime: runtime.to_owned(),
+            memory_bytes: MEMORY_BYTES,
+            processes_max: PROCESSES_MAX,
+            scratch_bytes: SCRATCH_BYTES,
+            network: Network::None,
+        };
+        // What ends this ends what was launched.
+        tokio::time::timeout(ANSWER_MAX, answer(launcher, launch))
+            .await
+            .map_err(|_| format!("it has not answered within {} seconds", ANSWER_MAX.as_secs()))?
+    }
+}
+
+async fn answer(launcher: &Launcher, launch: Launch) -> Result<Vec<u8>, String> {
+    let Process { listener, stdout, stderr, control, mut exit } =
+        launcher.start(launch).await.map_err(|error| error.to_string())?;
+    let (mut said, mut complaint) = (Vec::new(), Vec::new());
+    let (mut stdout, mut stderr) = (stdout.take(ANSWER_BYTES_MAX), stderr.take(ANSWER_BYTES_MAX));
+    let read = futures_util::try_join!(stdout.read_to_end(&mut said), stderr.read_to_end(&mut complaint));
+    read.map_err(|error| error.to_string())?;
+    let reason = exit.wait().await;
+    drop((listener, control));
+    match reason {
+        ExitReason::Exited(0) => Ok(said),
+        _ => Err(String::from_utf8_lossy(&complaint).trim().to_owned()),
+    }
+}
+
+/// What an interpreter in the folder `place` may need.
+fn around(place: &Path) -> PathBuf {
+    let is_bin = place.file_name().is_some_and(|name| name == "bin");
+    place.parent().filter(|_| is_bin).unwrap_or(place).to_owned()
+}
+
+/// `path` without what goes back again.
+fn normalised(path: &Path) -> PathBuf {
+    path.components().fold(PathBuf::new(), |mut reached, part| {
+        if part == Component::ParentDir {
+            reached.pop();
+        } else {
+            reached.push(part);
+        }
+        reached
+    })
+}
+
+/// Where `path` leads if a part of it is a link; none: it is a file that is reached through folders alone, all of them trusted.
+fn followed(path: &Path, own: &Path) -> Result<Option<PathBuf>, String> {
+    let mut reached = PathBuf::new();
+    let mut parts = path.components();
+    while let Some(part) = parts.next() {
+        match part {
+            Component::ParentDir => {
+                reached.pop();
+                continue;
+            }
+            part => reached.push(part),
+        }
+        if reached.starts_with(own) {
+            return Err(format!("{} was deployed, and an interpreter is one of the machine", path.display()));
+        }
+        let about = |error| format!("{}: {error}", reached.display());
+        let found = fs::symlink_metadata(&reached).map_err(about)?;
+        let is_theirs = found.uid() != 0 && found.uid() != Uid::effective().as_raw();
+        if is_theirs {
+            return Err(format!("{} is another user's", reached.display()));
+        }
+        if found.is_symlink() {
+            // Its own mode says nothing; who may replace it, the folder's.
+            let to = fs::read_link(&reached).map_err(about)?;
+            let from = reached.parent().unwrap_or(Path::new("/"));
+            return Ok(Some(from.join(to).join(parts.as_path())));
+        }
+        let is_guarded = found.is_dir() && found.mode() & STICKY != 0;
+        if found.mode() & WRITABLE_BY_OTHERS != 0 && !is_guarded {
+            return Err(format!("{} may be written by others than its owner", reached.display()));
+        }
+    }
+    if !fs::metadata(&reached).is_ok_and(|found| found.is_file()) {
+        return Err(format!("{} is no file", reached.display()));
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+
+    use super::*;
+
+    fn executable(path: &Path) {
+        fs::create_dir_all(path.parent().expect("below a folder")).expect("made");
+        fs::write(path, "#!/bin/sh\n").expect("written");
+        set_mode(path, 0o755);
+    }
+
+    fn set_mode(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("ours");
+    }
+
+    #[test]
+    fn what_only_root_and_the_server_may_write_is_trusted_with_what_lies_around_its_links() {
+        let home = tempfile::tempdir().expect("a directory");
+        let home = home.path().canonicalize().expect("there");
+        let (real, link) = (home.join("python-3/bin/python3"), home.join("venv/bin/python"));
+        executable(&real);
+        fs::create_dir_all(link.parent().expect("below a folder")).expect("made");
+        symlink("../../python-3/bin/python3", &link).expect("made");
+        let trusted = Trusted::find(&link, &home.join("own")).expect("all of it is ours");
+        assert_eq!(trusted.program, link);
+        assert_eq!(trusted.folders, [home.join("python-3"), home.join("venv")]);
+    }
+
+    #[test]
+    fn what_another_may_write_or_has_deployed_is_not() {
+        let home = tempfile::tempdir().expect("a directory");
+        let home = home.path().canonicalize().expect("there");
+        let own = home.join("own");
+        let (real, link) = (home.join("bin/python"), home.join("link"));
+        let deployed = own.join("archives/1/code/evil");
+        let refused = |path: &Path| Trusted::find(path, &own).expect_err("it is not trusted");
+        executable(&real);
+        executable(&deployed);
+        symlink(&deployed, &link).expect("made");
+        Trusted::find(&real, &own).expect("nobody else may write it");
+        assert!(refused(Path::new("bin/python")).contains("begins with /"));
+        assert!(refused(&deployed).contains("was deployed"));
+        assert!(refused(&link).contains("was deployed"));
+        assert!(refused(&home.join("bin/../own/archives/1/code/evil")).contains("deployed"));
+        assert!(refused(&home.join("bin")).contains("no file"));
+        assert!(refused(&home.join("nothing")).contains("No such file"));
+        for mode in [0o775, 0o757] {
+            set_mode(&real, mode);
+            assert!(refused(&real).contains("may be written"), "{mode:o}");
+        }
+        set_mode(&real, 0o755);
+        set_mode(real.parent().expect("below a folder"), 0o777);
+        assert!(refused(&real).contains("may be written"));
+        set_mode(real.parent().expect("below a folder"), 0o1777);
+        Trusted::find(&real, &own).expect("nobody may replace it");
+        if Uid::effective().is_root() {
+            chown(&real, Some(1), None).expect("root may");
+            assert!(refused(&real).contains("another user's"));
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! Who waits for an instance of one revision gets one of the next, whatever was kept for him (U4, A8).
+
+use bytes::Bytes;
+use ports::runtime::{Invocation, Runtime as _};
+use sandbox::process::Enforcement;
+
+use crate::{
+    processes::{block_on, world},
+    world::CODE,
+};
+
+#[test]
+fn what_has_a_place_among_the_retired_waits_for_one_of_the_next() {
+    block_on(async {
+        let world = world(|_| Enforcement::nothing());
+        let mut revisions = Vec::new();
+        for revision in ["1", "2", "3"] {
+            let function = world.function("deployed", CODE, |function| {
+                function.revision = revision.to_owned();
+                function.concurrency = 1;
+            });
+            revisions.push(function.await);
+        }
+        let [first, second, third] = &revisions[..] else { unreachable!() };
+        let room = world.sandbox.room(first).await.expect("it is not retired");
+        let taken = world.sandbox.room(second).await.expect("it is not retired");
+        let payload = Bytes::from_static(br#"{"value": "done"}"#);
+        let invocation = Invocation { room, ..Invocation::new("an-id".to_owned(), payload, true) };
+        let run = world.sandbox.run(second, invocation);
+        tokio::pin!(run);
+        assert!(futures_util::poll!(&mut run).is_pending(), "the only place of the second is taken");
+        let free = world.sandbox.room(third).await.expect("it is not retired");
+        assert!(futures_util::poll!(&mut run).is_pending(), "and now that of the third");
+        drop(free);
+        let ran = run.await.expect("it is run");
+        assert_eq!(ran.result.expect("it succeeds"), r#""done""#);
+        drop(taken);
+        world.close().await;
+    });
+}

@@ -1,0 +1,212 @@
+//! A1: deployments whose caller goes, whose store answers too late, and beside which others deploy.
+
+use std::{collections::BTreeSet, io};
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use simulated::{Options, World, percent, run};
+
+use super::*;
+
+/// How long a call of the simulated cloud travels, each way.
+const TRAVEL: Duration = Duration::from_millis(1);
+
+/// Has the manifest alone for an archive, and runs nothing.
+#[derive(Debug, Default)]
+struct Idle {
+    installed: Mutex<BTreeMap<String, Bytes>>,
+    retired: Mutex<BTreeSet<String>>,
+}
+
+#[async_trait]
+impl Runtime for Idle {
+    async fn install(&self, name: &str, content: Bytes) -> ports::Result<()> {
+        self.installed.lock().insert(name.to_owned(), content);
+        Ok(())
+    }
+
+    async fn file(&self, archive: &str, _: &str, _: usize) -> ports::Result<Option<Bytes>> {
+        Ok(self.installed.lock().get(archive).cloned())
+    }
+
+    async fn keep_archives(&self, kept: &[String]) -> ports::Result<()> {
+        self.installed.lock().retain(|name, _| kept.contains(name));
+        Ok(())
+    }
+
+    async fn run(&self, _: &Arc<Function>, _: Invocation) -> Result<Ran, Refused> {
+        Err(Refused::Throttled)
+    }
+
+    fn retire(&self, function: &str) {
+        self.retired.lock().insert(function.to_owned());
+    }
+
+    async fn close(&self) {}
+
+    async fn lines(&self, _: &str, _: u64, _: usize) -> io::Result<Vec<Line>> {
+        Ok(Vec::new())
+    }
+
+    async fn more_lines(&self) {}
+
+    fn figures(&self) -> ports::runtime::Figures {
+        ports::runtime::Figures::default()
+    }
+}
+
+fn service(world: &World) -> (Service, Arc<Idle>) {
+    let runtime = Arc::new(Idle::default());
+    let parts = Parts {
+        key_value: world.key_value(),
+        objects: world.objects(),
+        queue: world.queue(),
+        queue_name: str::to_owned,
+        functions: world.functions(),
+        runtime: Arc::clone(&runtime) as Arc<_>,
+        clock: world.clock(),
+        entropy: world.entropy(),
+    };
+    (Service::new(parts), runtime)
+}
+
+fn far_world(seed: u64) -> World {
+    World::with_options(seed, Options { latency: Some(TRAVEL..=TRAVEL), ..Options::default() })
+}
+
+/// An archive whose only function is `function`, started by a queue of its name.
+fn archive(function: &str) -> Bytes {
+    let table = "runtime = \"executable\"\ncode = \"code\"\nhandler = \"run\"";
+    format!("[functions.{function}]\n{table}\ntriggers = [{{ queue = \"{function}\" }}]").into()
+}
+
+/// The names of what is deployed, as whoever asks is told.
+fn names(service: &Service) -> Vec<String> {
+    service.functions().into_iter().map(|function| function.name).collect()
+}
+
+/// A1.
+#[test]
+fn a_caller_that_goes_at_any_moment_leaves_a_deployment_that_the_next_one_replaces() {
+    for moment in 0..100 {
+        run(async {
+            let (world, gone) = (far_world(moment), TRAVEL * moment as u32 / 2);
+            let clock = world.clock();
+            let (service, runtime) = service(&world);
+            service.deploy("shop", archive("one")).await.expect("deployed");
+            tokio::select! {
+                biased;
+                deployed = service.deploy("shop", archive("two")) => drop(deployed.expect("nobody went")),
+                () = clock.sleep(gone) => {}
+            }
+            service
+                .deploy("shop", archive("three"))
+                .await
+                .unwrap_or_else(|error| panic!("{gone:?}: {error}"));
+            assert_eq!(names(&service), ["three"], "after {gone:?}");
+            assert!(runtime.retired.lock().contains("one"));
+            tokio::select! {
+                biased;
+                removed = service.remove("shop") => removed.expect("nobody went"),
+                () = clock.sleep(gone) => {}
+            }
+            match service.remove("shop").await {
+                Ok(()) | Err(Error::NoSuchApplication(_)) => {}
+                Err(error) => panic!("{gone:?}: {error}"),
+            }
+            assert_eq!(names(&service), [""; 0], "after {gone:?}");
+            service.deploy("shop", archive("four")).await.expect("nothing is left of it");
+        });
+    }
+}
+
+/// A1.
+#[test]
+fn a_deployment_that_fails_anywhere_is_replaced_by_the_next_one_that_does_not() {
+    for seed in 0..200 {
+        run(async {
+            let world = far_world(seed);
+            let (service, _) = service(&world);
+            service.deploy("shop", archive("one")).await.expect("deployed");
+            world.faults().refuse(percent(15));
+            world.faults().lose_answer(percent(25));
+            let _ = service.deploy("shop", archive("two")).await;
+            let _ = service.arm("one", Some(Duration::from_mins(1))).await;
+            world.faults().calm();
+            // What only an answer told that was lost may be news once.
+            match service.deploy("shop", archive("three")).await {
+                Ok(_) => {}
+                Err(Error::Conflict(_)) => {
+                    service
+                        .deploy("shop", archive("three"))
+                        .await
+                        .unwrap_or_else(|error| panic!("{seed}: {error}"));
+                }
+                Err(error) => panic!("{seed}: {error}"),
+            }
+            assert_eq!(names(&service), ["three"], "seed {seed}");
+            service.remove("shop").await.expect("removed");
+            assert_eq!(names(&service), [""; 0], "seed {seed}");
+        });
+    }
+}
+
+/// A1.
+#[test]
+fn who_finds_another_deployment_than_he_knew_runs_it_and_may_replace_it() {
+    run(async {
+        let world = World::new(1);
+        let ((one, _), (other, _)) = (service(&world), service(&world));
+        one.deploy("shop", archive("one")).await.expect("deployed");
+        other.start().await.expect("started");
+        other.deploy("shop", archive("two")).await.expect("deployed");
+        let refused = one.deploy("shop", archive("three")).await.expect_err("it was changed meanwhile");
+        assert!(matches!(refused, Error::Conflict(_)), "{refused}");
+        assert_eq!(names(&one), ["two"]);
+        one.deploy("shop", archive("three")).await.expect("it is known now");
+        assert_eq!(names(&one), ["three"]);
+        assert!(matches!(other.remove("shop").await, Err(Error::Conflict(_))));
+        other.remove("shop").await.expect("it is known now");
+        assert!(matches!(one.remove("shop").await, Ok(())), "what is gone is removed");
+        assert_eq!((names(&one), names(&other)), (Vec::new(), Vec::new()));
+    });
+}
+
+/// A4.
+#[test]
+fn a_queue_starts_one_function_and_the_second_is_refused_by_name() {
+    run(async {
+        let world = World::new(1);
+        let (service, _) = service(&world);
+        let with = |functions: &[(&str, &str)]| -> Bytes {
+            let tables = functions.iter().map(|(function, queue)| {
+                let table = "runtime = \"executable\"\ncode = \"code\"\nhandler = \"run\"";
+                format!("[functions.{function}]\n{table}\ntriggers = [{{ queue = \"{queue}\" }}]\n")
+            });
+            tables.collect::<String>().into()
+        };
+        let refused = async |application: &str, functions: &[(&str, &str)]| match service
+            .deploy(application, with(functions))
+            .await
+        {
+            Err(Error::Conflict(why)) => why,
+            other => panic!("{other:?}"),
+        };
+        service.deploy("shop", with(&[("pay", "orders")])).await.expect("deployed");
+        assert_eq!(
+            refused("store", &[("sell", "orders")]).await,
+            "functions.sell: the queue \"orders\" starts the function \"pay\" of the application \"shop\""
+        );
+        assert_eq!(
+            refused("shop", &[("pay", "orders"), ("ship", "orders")]).await,
+            "functions.ship: the queue \"orders\" starts the function \"pay\""
+        );
+        assert_eq!(names(&service), ["pay"], "nothing has changed");
+        service
+            .deploy("shop", with(&[("ship", "orders")]))
+            .await
+            .expect("it goes to another of its application");
+        service.deploy("shop", with(&[("ship", "parcels")])).await.expect("deployed");
+        service.deploy("store", with(&[("sell", "orders")])).await.expect("it is nobody's now");
+    });
+}
