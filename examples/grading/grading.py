@@ -146,6 +146,7 @@ def main():
     parser.add_argument("--synchrony", default="external", choices=["external", "serial", "sync"])
     parser.add_argument("--svg", default=str(REPOSITORY / "target/grading.svg"))
     arguments = parser.parse_args()
+    pathlib.Path(arguments.svg).parent.mkdir(parents=True, exist_ok=True)
 
     def landfast(*words, stdin=None):
         environment = {**os.environ, "LANDFAST_URL": arguments.url}

@@ -62,11 +62,11 @@ def generate_report(found, context):
 
 
 def post_process(summary, context):
-    """Lets the report out: everything that it rests on is durable by then."""
-    landfast.externalize()
+    """Lets the report out: everything that it rests on is durable by then, so what is let out is read before."""
     state = landfast.state()
     report = state.get("report")
     host = state.get("code-host") or b"http://127.0.0.1:7699/"
+    landfast.externalize()
     request = urllib.request.Request(host.decode(), report, {"Content-Type": "text/markdown"})
     with urllib.request.urlopen(request, timeout=10) as answer:
         return {"posted": answer.status, **summary}
