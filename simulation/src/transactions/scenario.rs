@@ -10,8 +10,7 @@ use simulated::{Options, World};
 use transactions::{
     Config, Figures,
     broken::Broken,
-    layout::{Buckets, place},
-    listing::Listing,
+    layout::Buckets,
     model::{Begin, Begun, Call, Isolation, Key, Outcome as Became, TransactionId},
 };
 
@@ -40,8 +39,6 @@ const AFTERWARDS: Duration = Duration::from_mins(30);
 /// A sweep looks into each of them twice, and so do the checks at the end: so they are few.
 const BUCKETS: Buckets = Buckets::through(3);
 
-/// Keys in a page at the end: a few, so that there are several.
-const PAGE_KEYS: usize = 3;
 /// How often it is asked whether a node serves again whose store went back, and how long it may take between.
 const STARTS_MAX: usize = 100;
 const START: Duration = Duration::from_millis(100);
@@ -438,32 +435,7 @@ async fn shown_by(connection: Option<Connection>, keys: usize) -> BTreeMap<Key, 
         let shown = connection.shown(connection.engine.get_now(&key)).await.expect("a calm world");
         all.insert(key, shown);
     }
-    check_pages(&connection, &all).await;
     all
-}
-
-/// T18: pages of keys are what reads of each of them show.
-async fn check_pages(connection: &Connection, all: &BTreeMap<Key, Option<Bytes>>) {
-    let mut there: Vec<_> = all.iter().filter_map(|(key, value)| Some((key, value.as_ref()?))).collect();
-    there.sort_by_key(|(key, _)| place(key));
-    let mut listing = Listing { prefix: Bytes::new(), after: None, keys_max: PAGE_KEYS };
-    let mut there = there.into_iter();
-    loop {
-        let page = connection.shown(connection.engine.list_now(&listing)).await.expect("a calm world");
-        for listed in page.keys {
-            let (key, value) = there.next().expect("nothing is listed that is not read");
-            assert_eq!((&listed.key, listed.bytes), (key, value.len() as u64));
-            assert!(
-                listed.value.is_none_or(|listed| listed == *value),
-                "{key:?} is listed with another value"
-            );
-        }
-        if page.next.is_none() {
-            break;
-        }
-        listing.after = page.next;
-    }
-    assert_eq!(there.next(), None, "everything that is read is listed");
 }
 
 /// When an outcome is asked for again.

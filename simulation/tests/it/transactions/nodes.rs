@@ -21,7 +21,6 @@ use simulation::{
 };
 use transactions::{
     broken::Broken,
-    listing::Listing,
     model::{Begin, Begun, Call, TransactionId},
 };
 
@@ -192,41 +191,6 @@ fn cut_off() -> Scenario {
 #[test]
 fn a_node_that_is_cut_off_answers_no_more() {
     holds(&cut_off(), "a_node_that_is_cut_off_answers_no_more");
-}
-
-/// T18: a page shows what was committed elsewhere and never announced here, and a read of what this node knows does not.
-#[test]
-fn a_page_shows_what_its_node_has_not_heard_of() {
-    simulated::run(async {
-        let world = World::new(1);
-        let network = Network::new(Rng::with_seed(1), Trouble::default());
-        let ensemble = Ensemble::new(Rng::with_seed(2));
-        let among = Among { network: network.clone(), ensemble, places: 2 };
-        let house = House::among(&world, Scenario::default().config, among);
-        for place in 0..2 {
-            assert!(house.boot_at(place, Life::default(), 0).await);
-        }
-        let [one, other] = [0, 1].map(|place| house.serving_at(place).expect("nobody dies"));
-        let put = async |place: usize, value: Option<&'static [u8]>| {
-            let put = one.engine.put_now(key(place), value.map(Bytes::from_static));
-            one.call(put).await.expect("a calm world");
-        };
-        put(0, Some(b"first")).await;
-        put(1, Some(b"first")).await;
-        for key in [key(0), key(1)] {
-            other.shown(other.engine.get_now(&key)).await.expect("a calm world");
-        }
-        network.cut(&Among::address(0), &Among::address(1));
-        put(0, Some(b"second")).await;
-        put(1, None).await;
-        put(2, Some(b"new")).await;
-        let listing = Listing { prefix: Bytes::new(), after: None, keys_max: 10 };
-        let page = other.shown(other.engine.list_now(&listing)).await.expect("a calm world");
-        let listed: Vec<_> = page.keys.into_iter().map(|listed| (listed.key, listed.value)).collect();
-        assert_eq!(listed, [(key(0), Some("second".into())), (key(2), Some("new".into()))]);
-        let read = other.shown(other.engine.get_now(&key(0))).await;
-        assert_eq!(read, Ok(Some(Bytes::from_static(b"first"))), "it has not heard of it");
-    });
 }
 
 /// What a node shows long after it was cut off from the members and the others, while these went on.
