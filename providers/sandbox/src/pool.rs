@@ -46,6 +46,8 @@ use crate::{
 const START_MAX: Duration = Duration::from_secs(10);
 /// How long to wait for an instance on its way back before another is started.
 const RETURN_WAIT: Duration = Duration::from_millis(20);
+/// How long a call waits where the last place is kept for an event: that is there, and done, or given back soon.
+const KEPT_WAIT: Duration = Duration::from_millis(200);
 /// How long an instance is idle before it is frozen: freezing costs what a short invocation does.
 const FREEZE_AFTER: Duration = Duration::from_millis(50);
 
@@ -164,7 +166,7 @@ impl Pool {
             Ok(permit) => Ok(permit),
             // It may be kept for an event that is not there: that is known in a moment.
             Err(_) if self.kept.load(Ordering::Relaxed) > 0 => {
-                let free = tokio::time::timeout(RETURN_WAIT, permits.acquire_owned()).await;
+                let free = tokio::time::timeout(KEPT_WAIT, permits.acquire_owned()).await;
                 free.ok().and_then(Result::ok).ok_or(Refused::Throttled)
             }
             Err(_) => Err(Refused::Throttled),
