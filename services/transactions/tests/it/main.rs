@@ -8,7 +8,6 @@ mod calls;
 mod collection;
 mod effects;
 mod gate;
-mod groups;
 mod house;
 mod leaving;
 mod limits;
