@@ -127,7 +127,10 @@ fn held() -> Scenario {
 /// T5: whoever holds a pack is waited for.
 #[test]
 fn packs_are_not_compacted_under_their_writers() {
-    held().holds("packs_are_not_compacted_under_their_writers");
+    let mut scenario = held();
+    // Notes on packs cost calls, of which a run has a bounded number.
+    scenario.mix.transactions = scenario.mix.transactions * 4 / 5;
+    scenario.holds("packs_are_not_compacted_under_their_writers");
 }
 
 /// Writes these keys.
