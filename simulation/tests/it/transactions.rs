@@ -6,7 +6,6 @@ mod deaths;
 mod effects;
 mod nodes;
 mod packing;
-mod packing_nodes;
 mod sequenced;
 mod serializable;
 mod values;
