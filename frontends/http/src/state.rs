@@ -50,7 +50,9 @@ async fn list(State(backend): State<Arc<Backend>>, of: OfStep, headers: HeaderMa
     let engine = backend.transactions()?;
     let listing = listing::asked(&uri)?;
     if let Some(Extension(scope)) = of {
-        return Ok(listing::shown(&backend.workflows()?.list_keys(&scope.of(&headers), &listing).await?));
+        return Ok(listing::shown(
+            &backend.workflows()?.list_keys(&scope.of(&backend, &headers)?, &listing).await?,
+        ));
     }
     Ok(listing::shown(&backend.durable(engine, engine.list_now(&listing)).await?))
 }
