@@ -134,6 +134,76 @@ def code_that_is_a_workflow_calls_each_step_once(apps):
     assert [step["path"] for step in steps] == ["0/0", "0/1", "0/2", "0"]
 
 
+def code_that_handles_a_failure_is_told_of_it_whenever_it_is_run_again(apps):
+    """W2: the steps would succeed the next time, and what stands behind them be taken for something else."""
+    apps.function("fickle", """
+        runs = []
+        def handler(event, context):
+            runs.append(1)
+            if len(runs) == 1:
+                raise OSError("this time")
+            return "called"
+    """, retries=0)
+    apps.function("order", """
+        import landfast
+        runs = []
+        @landfast.step
+        def charge():
+            if len(runs) == 1:
+                raise ValueError("no card")
+            return "charged"
+        @landfast.step
+        def note(went):
+            landfast.state().put("went", "; ".join(went).encode())
+            return went
+        @landfast.workflow
+        def handler(event, context):
+            runs.append(1)
+            went = []
+            try:
+                went.append(charge())
+            except landfast.StepFailed as failure:
+                went.append(f"{failure.error['errorType']}: {failure.error['errorMessage']}")
+            try:
+                went.append(landfast.call("fickle"))
+            except landfast.FunctionFailed as failure:
+                went.append(failure.error["errorMessage"])
+            noted = note(went)
+            if len(runs) < 3:
+                raise RuntimeError("the code dies here")
+            return {"went": went, "noted": noted, "runs": len(runs)}
+    """, retries=4)
+    apps.workflow("order", 'function = "order"')
+    apps.deploy()
+    answer = apps.run("order", None, "?wait=30&id=o")[1]
+    went = ["ValueError: no card", "this time"]
+    assert answer["output"] == {"went": went, "noted": went, "runs": 3}, answer
+    assert apps.value("went") == "; ".join(went)
+    steps = apps.ask("GET", "/v1/workflows/order/runs/o/steps").document["steps"]
+    failed = [step["error"]["errorType"] for step in steps if "error" in step]
+    assert ([step["path"] for step in steps], failed) == (["0/0", "0/1", "0/2", "0"], ["ValueError", "OSError"])
+
+
+def a_step_whose_failure_nobody_handles_is_tried_again_with_the_code(apps):
+    """W2: nothing stands behind the failure."""
+    apps.function("order", """
+        import landfast
+        runs = []
+        @landfast.step
+        def charge():
+            if len(runs) < 3:
+                raise ValueError("no card")
+            return len(runs)
+        @landfast.workflow
+        def handler(event, context):
+            runs.append(1)
+            return charge()
+    """, retries=4)
+    apps.workflow("order", 'function = "order"')
+    apps.deploy()
+    assert apps.run("order")[1]["output"] == 3
+
+
 def code_that_calls_other_steps_than_before_is_told_so(apps):
     """W2: what counts at a place was another step."""
     apps.function("order", """

@@ -270,6 +270,28 @@ class FunctionFailed(Error):
         return failure
 
 
+class StepFailed(Error):
+    """A step that the code of a workflow has called has failed; `error` is what its exception said: `errorType`, `errorMessage`.
+
+    It is raised in place of the step's own exception, which is its cause the first time: run again, the code is told the same.
+    """
+
+    error: Dict[str, Any]
+
+    @classmethod
+    def of(cls, step: str, error: Dict[str, Any]) -> StepFailed:
+        failure = cls(f"the step {step!r} failed", f"{error.get('errorType')}: {error.get('errorMessage')}")
+        failure.error = error
+        return failure
+
+
+class RunInterrupted(BaseException):
+    """It was not learnt what a step of a workflow's code has come to, so the code cannot go on: it is run again from what counts.
+
+    No `Exception`, so that code which handles the failures of its steps does not take it for one.
+    """
+
+
 # The table of the HTTP interface. Its problems of transactions stand first, those of the front door after.
 MEANINGS: Mapping[str, Meaning] = {
     "invalid-request": Meaning(InvalidRequest),

@@ -215,9 +215,10 @@ def finish_step(name: str, output: bytes) -> Call:
     return Call(what, Request("PUT", _step(name, what), {**_of_step(), **_JSON}, output), is_change=True, is_repeatable=False)
 
 
-def fail_step(name: str) -> Call:
+def fail_step(name: str, said: bytes) -> Call:
     what = f"give up the step {name!r}"
-    return Call(what, Request("DELETE", _step(name, what), _of_step()), is_change=True, is_repeatable=False)
+    request = Request("PUT", _step(name, what) + "/failure", {**_of_step(), **_JSON}, said)
+    return Call(what, request, is_change=True, is_repeatable=False)
 
 
 def call_step(function: str, input: bytes) -> Call:

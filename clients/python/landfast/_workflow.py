@@ -14,7 +14,8 @@ A function that *is* a workflow calls steps as ordinary functions:
         return landfast.call("ship", receipt)
 
 Each call of a step counts once, with what it wrote, however often the workflow's own code is run again: then what counts is
-returned in its place. So that code must call the same steps in the same order, whenever it runs.
+returned in its place. So that code must call the same steps in the same order, whenever it runs. A step that failed raises
+`StepFailed`; where the code goes on after that, it is raised again whenever the code runs.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple, Ty
 from . import _ids, _requests
 from ._connection import Connections
 from ._nodes import Route
-from ._problems import Error, FunctionFailed
+from ._problems import AttemptEnded, Error, FunctionFailed, InvalidRequest, RunInterrupted, StepFailed
 from ._repeat import Limits, Steps, exchange
 from ._requests import Value
 from ._transact import refuse_unfinished
@@ -39,6 +40,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _PATIENCE_S = 900.0
 """How long a function may take, at the most."""
 _REPLY_SLACK_S = 10.0
+_MESSAGE_CHARACTERS_MAX = 2000
 
 
 @dataclass(frozen=True)
@@ -68,8 +70,16 @@ class Opened:
     """What it shows of itself while it is done; None: it counts already."""
     output: Any = None
     """What it came to, if it counts already."""
+    failure: Optional[StepFailed] = None
+    """What it failed with, if that counts already."""
     id: str = ""
     """What every attempt of it is known by: transactions that it begins derive their ids from it."""
+
+    def result(self) -> Any:
+        """What counts already."""
+        if self.failure is not None:
+            raise self.failure
+        return self.output
 
     @contextlib.contextmanager
     def as_current(self) -> Iterator[None]:
@@ -83,6 +93,17 @@ class Opened:
         finally:
             _requests.OPEN_STEPS.pop()
             _requests.CURRENT_STEP.reset(token)
+
+
+@contextlib.contextmanager
+def or_interrupted() -> Iterator[None]:
+    """What asks for a step is answered, or the code does not go on: it would find something else in its place when it is run again."""
+    try:
+        yield
+    except (AttemptEnded, InvalidRequest, FunctionFailed, StepFailed):
+        raise
+    except Error as error:
+        raise RunInterrupted(str(error)) from error
 
 
 class OneByOne:
@@ -149,7 +170,7 @@ class WorkflowCalls:
 
     def call(self, name: str, input: Any) -> Steps[Any]:
         call = _requests.call_step(name, encode(input))
-        with self.one_by_one.step(name):
+        with self.one_by_one.step(name), or_interrupted():
             answer = yield from exchange(call, self._route, self._patient(_PATIENCE_S))
         found = json.loads(answer.response.body)
         if "error" in found:
@@ -157,21 +178,30 @@ class WorkflowCalls:
         return found["output"]
 
     def open_step(self, name: str) -> Steps[Opened]:
-        answer = yield from exchange(_requests.open_step(name), self._route, self._limits)
+        with or_interrupted():
+            answer = yield from exchange(_requests.open_step(name), self._route, self._patient(_PATIENCE_S))
         found = json.loads(answer.response.body)
-        return Opened(found["step"], id=found["id"]) if "step" in found else Opened(None, found["output"])
+        if "step" in found:
+            return Opened(found["step"], id=found["id"])
+        if "error" in found:
+            return Opened(None, failure=StepFailed.of(name, found["error"]))
+        return Opened(None, found["output"])
 
     def finish_step(self, name: str, output: bytes) -> Steps[Any]:
-        """Has the current step count; what counts is returned."""
-        answer = yield from exchange(_requests.finish_step(name, output), self._route, self._limits)
-        return json.loads(answer.response.body)["output"]
+        """Has the current step count; what counts is returned, or raised."""
+        with or_interrupted():
+            answer = yield from exchange(_requests.finish_step(name, output), self._route, self._patient(_PATIENCE_S))
+        found = json.loads(answer.response.body)
+        if "error" in found:
+            raise StepFailed.of(name, found["error"])
+        return found["output"]
 
-    def fail_step(self, name: str) -> Steps[None]:
-        """Gives the current step up. Without an answer it ends with the attempt of the workflow's own code."""
-        try:
-            yield from exchange(_requests.fail_step(name), self._route, self._limits)
-        except Error:
-            return
+    def fail_step(self, name: str, error: BaseException) -> Steps[StepFailed]:
+        """The current step has failed: what its code is told of it, now and whenever it is run again."""
+        said = {"errorType": type(error).__name__, "errorMessage": str(error)[:_MESSAGE_CHARACTERS_MAX]}
+        with or_interrupted():
+            answer = yield from exchange(_requests.fail_step(name, encode(said)), self._route, self._patient(_PATIENCE_S))
+        return StepFailed.of(name, json.loads(answer.response.body)["error"])
 
     def send(self, queue: str, body: Value, group: Optional[str]) -> Steps[None]:
         yield from exchange(_requests.send_from_step(queue, body, group), self._route, self._limits)
@@ -214,12 +244,16 @@ def run_step(name: str, connections: Connections, calls: WorkflowCalls, body: Ca
     with calls.one_by_one.step(name):
         opened = connections.drive(calls.open_step(name))
         if opened.token is None:
-            return opened.output
+            return opened.result()
         with opened.as_current():
             try:
                 output = encode(refuse_unfinished(body(), f"the step {name!r}"))
-            except BaseException:
-                connections.drive(calls.fail_step(name))
+            except RunInterrupted:
+                raise
+            except BaseException as error:
+                failure = connections.drive(calls.fail_step(name, error))
+                if isinstance(error, Exception):
+                    raise failure from error
                 raise
             return connections.drive(calls.finish_step(name, output))
 

@@ -1,6 +1,7 @@
 """Workflows: what is asked of the server, what is asked again, and what the code of a workflow may do."""
 
 import asyncio
+import json
 import threading
 from typing import Any
 
@@ -127,7 +128,7 @@ async def a_step_that_counts_is_not_done_again(client: kinds.Client, servers: cl
 
 @kinds.over()
 async def a_step_that_fails_is_given_up(client: kinds.Client, servers: cluster.Cluster) -> None:
-    """W2: also one whose result is no JSON; and its error is its own, whatever comes of giving it up."""
+    """W2: also one whose result is no JSON. What the code is told is what it is told whenever it is run again."""
 
     async def fails() -> object:
         raise ZeroDivisionError
@@ -135,11 +136,40 @@ async def a_step_that_fails_is_given_up(client: kinds.Client, servers: cluster.C
     async def returns_no_json() -> object:
         return object()
 
+    said = {"step": "s", "errorType": "KeptError", "errorMessage": "as it is kept"}
     for body, error in ((fails, ZeroDivisionError), (returns_no_json, TypeError)):
-        servers.fail("", cluster.document({"step": "s", "id": "s-id"}), cluster.refuse(409, "attempt-ended"))
-        with pytest.raises(error):
+        servers.fail("", cluster.document({"step": "s", "id": "s-id"}), cluster.document({"error": said}), cluster.document({"error": said}))
+        with pytest.raises(landfast.StepFailed, match="'s' failed: KeptError: as it is kept") as first:
             await client.run_step("s", body)
-    assert [seen.method for seen in servers.seen] == ["POST", "DELETE", "POST", "DELETE"]
+        assert isinstance(first.value.__cause__, error)
+        with pytest.raises(landfast.StepFailed) as again:
+            await client.run_step("s", body)
+        assert (str(again.value), again.value.error) == (str(first.value), first.value.error)
+    once = ["POST /v1/run/steps/s", "PUT /v1/run/steps/s/failure", "POST /v1/run/steps/s"]
+    assert [str(seen) for seen in servers.seen] == [*once, *once]
+    assert [json.loads(seen.body)["errorType"] for seen in servers.requests("/failure")] == ["ZeroDivisionError", "TypeError"]
+
+
+@kinds.over()
+async def code_does_not_go_on_where_it_cannot_know_what_a_step_came_to(client: kinds.Client, servers: cluster.Cluster) -> None:
+    """W2: it would handle that, and find something else at the same place when it is run again."""
+
+    async def one() -> int:
+        return 1
+
+    async def fails() -> int:
+        raise ZeroDivisionError
+
+    opened = cluster.document({"step": "s", "id": "s-id"})
+    lost = cluster.reset_unheard
+    for body, answers in ((one, [lost]), (one, [opened, lost]), (fails, [opened, lost]), (one, [cluster.refuse(500, "corrupt")])):
+        servers.fail("", *answers)
+        with pytest.raises(landfast.RunInterrupted):
+            await client.run_step("s", body)
+    servers.fail("", lost)
+    with pytest.raises(landfast.RunInterrupted):
+        await client.call("f")
+    assert not issubclass(landfast.RunInterrupted, Exception)
 
 
 @kinds.over()
@@ -163,7 +193,7 @@ async def a_function_that_fails_says_what_it_said(client: kinds.Client, servers:
 async def what_may_not_be_asked_twice_is_not(client: kinds.Client, servers: cluster.Cluster) -> None:
     """A step is known by how many the code had begun before it: a copy would be the next one."""
     servers.fail("", cluster.reset_unheard, cluster.reset_unheard, cluster.reset_unheard)
-    with pytest.raises(landfast.OutcomeUnknown):
+    with pytest.raises(landfast.RunInterrupted):
         await client.call("f")
     with pytest.raises(landfast.OutcomeUnknown):
         await client.invoke("f")
@@ -197,14 +227,15 @@ async def steps_of_one_code_are_refused_side_by_side(client: aio.Client, servers
 
 @kinds.over(kinds=["blocking"])
 async def a_blocking_step_takes_no_coroutine_function(client: kinds.BlockingClient, servers: cluster.Cluster) -> None:
-    servers.fail("", cluster.document({"step": "s", "id": "s-id"}), cluster.reply(200, b""))
+    said = {"errorType": "TypeError", "errorMessage": ""}
+    servers.fail("", cluster.document({"step": "s", "id": "s-id"}), cluster.document({"error": said}))
 
     async def body() -> int:
         return 1
 
-    with pytest.raises(TypeError, match="landfast.aio takes coroutine functions"):
+    with pytest.raises(landfast.StepFailed):
         _ = client._client.run_step("s", lambda: body())
-    assert servers.seen[-1].method == "DELETE"
+    assert b"landfast.aio takes coroutine functions" in servers.seen[-1].body
 
 
 def a_workflow_of_coroutines_is_a_handler_like_others(monkeypatch: pytest.MonkeyPatch) -> None:

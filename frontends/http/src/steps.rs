@@ -18,7 +18,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio::time::timeout;
 use transactions::Effect;
-use workflows::Opened;
+use workflows::{CameTo, Opened};
 
 use crate::{
     backend::Backend,
@@ -59,7 +59,8 @@ pub(crate) fn routes() -> Router<Arc<Backend>> {
         .route("/v1/run/externalize", post(externalize))
         .route("/v1/run/messages/{queue}", post(send))
         .route("/v1/run/invocations/{function}", post(invoke))
-        .route("/v1/run/steps/{name}", post(open).put(finish).delete(fail))
+        .route("/v1/run/steps/{name}", post(open).put(finish))
+        .route("/v1/run/steps/{name}/failure", put(fail))
         .route("/v1/run/calls/{function}", put(call))
 }
 
@@ -143,9 +144,28 @@ fn within(open: Option<(&str, &str)>, output: Option<&Bytes>) -> Answer {
     Ok(json(serde_json::to_vec(&Within { step, id, output }).expect("JSON serialises")))
 }
 
+/// What a step came to that counts, or that its code is told has failed.
+fn came_to(came_to: &CameTo) -> Answer {
+    match came_to {
+        Ok(output) => within(None, Some(output)),
+        Err(failure) => failed(failure),
+    }
+}
+
+#[derive(Serialize)]
+struct Failed<'a> {
+    error: &'a RawValue,
+}
+
+fn failed(failure: &Bytes) -> Answer {
+    let error = serde_json::from_slice::<&RawValue>(failure);
+    let error = error.map_err(|_| Problem::new(Kind::Corrupt, "the failure of a step is no JSON"))?;
+    Ok(json(serde_json::to_vec(&Failed { error }).expect("JSON serialises")))
+}
+
 async fn open(State(backend): State<Arc<Backend>>, scope: OfRun, uri: Uri, headers: HeaderMap) -> Answer {
-    match backend.workflows()?.open_step(&token(&backend, scope, &headers)?, &name(&uri)?)? {
-        Opened::Counted(output) => within(None, Some(&output)),
+    match backend.workflows()?.open_step(&token(&backend, scope, &headers)?, &name(&uri)?).await? {
+        Opened::Counted(counted) => came_to(&counted),
         Opened::Open { step, id } => within(Some((&step, &id)), None),
     }
 }
@@ -160,7 +180,7 @@ async fn finish(
     let output = output(&backend, body).await?;
     let counted =
         backend.workflows()?.finish_step(&token(&backend, scope, &headers)?, &name(&uri)?, output).await?;
-    within(None, Some(&counted))
+    came_to(&counted)
 }
 
 async fn output(backend: &Backend, body: Body) -> Result<Bytes, Problem> {
@@ -171,14 +191,16 @@ async fn output(backend: &Backend, body: Body) -> Result<Bytes, Problem> {
     }
 }
 
-async fn fail(State(backend): State<Arc<Backend>>, scope: OfRun, headers: HeaderMap) -> Answer {
-    backend.workflows()?.fail_step(&token(&backend, scope, &headers)?)?;
-    Ok(StatusCode::NO_CONTENT.into_response())
-}
-
-#[derive(Serialize)]
-struct Failed<'a> {
-    error: &'a RawValue,
+async fn fail(
+    State(backend): State<Arc<Backend>>,
+    scope: OfRun,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
+    let said = output(&backend, body).await?;
+    let token = token(&backend, scope, &headers)?;
+    failed(&backend.workflows()?.fail_step(&token, &name(&uri)?, &said).await?)
 }
 
 async fn call(
@@ -189,12 +211,7 @@ async fn call(
     body: Body,
 ) -> Answer {
     let input = output(&backend, body).await?;
-    match backend.workflows()?.call_step(&token(&backend, scope, &headers)?, &name(&uri)?, input).await? {
-        Ok(output) => within(None, Some(&output)),
-        Err(error) => {
-            let error = serde_json::from_slice::<&RawValue>(&error);
-            let error = error.map_err(|_| Problem::new(Kind::Corrupt, "the failure of a step is no JSON"))?;
-            Ok(json(serde_json::to_vec(&Failed { error }).expect("JSON serialises")))
-        }
-    }
+    let called =
+        backend.workflows()?.call_step(&token(&backend, scope, &headers)?, &name(&uri)?, input).await?;
+    came_to(&called)
 }

@@ -7,6 +7,8 @@ pub enum Broken {
     WritesThrough,
     /// W2: a step's result is written apart from what it wrote, and before.
     ResultBeforeWrites,
+    /// W2: that a step failed is not written down, though the code that has called it goes on.
+    ForgetsFailures,
     /// W3: what is answered is not waited for.
     AnswersBeforeDurable,
     /// W2: what a step writes is committed under a name that no other attempt has.

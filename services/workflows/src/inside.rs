@@ -8,7 +8,9 @@ use transactions::Effect;
 
 use crate::{
     Broken, Error, Result, Service,
+    records::CameTo,
     run::{Failure, Run},
+    step::Attempt,
 };
 
 /// What a step's code shows of itself.
@@ -17,8 +19,8 @@ pub type StepToken = Arc<str>;
 /// A step that code has begun within its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Opened {
-    /// It counts already: its output.
-    Counted(Bytes),
+    /// It counts already: what it came to.
+    Counted(CameTo),
     /// It is to be done, and what it asks for shown with this.
     Open {
         /// What its requests show.
@@ -49,7 +51,9 @@ impl Service {
     /// Has what the attempt has written so far count, and waits until all that the run has done is durable (W3). From then on its
     /// writes before this may count more than once, if it is tried again.
     pub async fn externalize(&self, token: &str) -> Result<()> {
-        self.inner.attempts.find(token)?.externalize(&self.inner.options).await
+        let attempt = self.inner.attempts.find(token)?;
+        attempt.go_on(&self.inner).await?;
+        attempt.externalize(&self.inner.options).await
     }
 
     /// Before what the attempt asks for counts elsewhere at once, such as a transaction of its own: waits until all that its run has
@@ -57,6 +61,7 @@ impl Service {
     /// waits for its record: it is tried again whole.
     pub async fn settle(&self, token: &str) -> Result<()> {
         let attempt = self.inner.attempts.find(token)?;
+        attempt.go_on(&self.inner).await?;
         let is_free = self.inner.options.breaks(Broken::CountsElsewhereBeforeFar);
         if attempt.run.store.is_apart() && !is_free { attempt.run.externalize().await } else { Ok(()) }
     }
@@ -64,11 +69,12 @@ impl Service {
     /// Begins a step within a step, which counts by itself: the next one that the code calls, by the name it gives.
     ///
     /// Errors: `Invalid` if the code called another at this place before.
-    pub fn open_step(&self, token: &str, name: &str) -> Result<Opened> {
+    pub async fn open_step(&self, token: &str, name: &str) -> Result<Opened> {
         let around = self.inner.attempts.find(token)?;
+        around.go_on(&self.inner).await?;
         let path = around.next_path();
-        if let Some(counted) = counted(&around.run, &path, name)? {
-            return Ok(Opened::Counted(counted));
+        if let Some(came_to) = counted(&around.run, &path, name)? {
+            return Ok(Opened::Counted(came_to));
         }
         let id = around.run.request_id(&path);
         let attempt = around.run.attempt_at(&self.inner, path, 1);
@@ -76,34 +82,51 @@ impl Service {
         Ok(Opened::Open { step, id })
     }
 
-    /// A step within a step has come to `output`; returns what counts.
-    pub async fn finish_step(&self, token: &str, name: &str, output: Bytes) -> Result<Bytes> {
-        let most = self.inner.attempts.find(token)?.run.store.bytes_max();
-        if output.len() > most {
-            return Err(Error::TooLarge(format!("the result of a step has {most} bytes at most")));
-        }
+    /// A step within a step has come to `output`; returns what counts, which is a failure where that cannot be written.
+    pub async fn finish_step(&self, token: &str, name: &str, output: Bytes) -> Result<CameTo> {
+        let around = self.inner.attempts.around(token)?;
         // Of two that say so one has it count.
         let attempt = self.inner.attempts.take(token).ok_or(Error::AttemptEnded)?;
-        let counted = attempt.run.count(&self.inner, &attempt, name, output).await;
-        counted.map_err(|failure| said(&failure))
+        let counted = match attempt.run.check_length(name, output.len()) {
+            Ok(()) => attempt.run.count(&self.inner, &attempt, name, output).await,
+            Err(failure) => Err(failure),
+        };
+        match counted {
+            Ok(output) => Ok(Ok(output)),
+            Err(Failure::Failed(failure)) => Ok(Err(give_up(&around, &attempt, name, failure).await)),
+            Err(Failure::Stopped) => Err(Error::AttemptEnded),
+        }
     }
 
-    /// A step within a step has failed: nothing of it counts.
-    pub fn fail_step(&self, token: &str) -> Result<()> {
-        self.inner.attempts.close(token).map(drop).ok_or(Error::AttemptEnded)
+    /// A step within a step has failed, and nothing that it has written counts; returns what its code is told of it, now and whenever
+    /// it is run again.
+    pub async fn fail_step(&self, token: &str, name: &str, said: &Bytes) -> Result<Bytes> {
+        let around = self.inner.attempts.around(token)?;
+        let attempt = self.inner.attempts.close(token).ok_or(Error::AttemptEnded)?;
+        match Failure::said(name, said) {
+            Failure::Failed(failure) => Ok(give_up(&around, &attempt, name, failure).await),
+            Failure::Stopped => Err(Error::AttemptEnded),
+        }
     }
 
     /// Has a deployed function run as a step within a step, tried as often as it says; returns its output, or its failure in JSON.
-    pub async fn call_step(&self, token: &str, function: &str, input: Bytes) -> Result<Result<Bytes, Bytes>> {
-        let attempt = self.inner.attempts.find(token)?;
-        let path = attempt.next_path();
-        if let Some(counted) = counted(&attempt.run, &path, function)? {
-            return Ok(Ok(counted));
+    pub async fn call_step(&self, token: &str, function: &str, input: Bytes) -> Result<CameTo> {
+        let around = self.inner.attempts.find(token)?;
+        around.go_on(&self.inner).await?;
+        let path = around.next_path();
+        if let Some(came_to) = counted(&around.run, &path, function)? {
+            return Ok(came_to);
         }
+        let began_ms = self.inner.now_ms();
         let step = Step { function: function.to_owned(), retries: None, backoff_ms: None, timeout_s: None };
-        match attempt.run.step(&step, path, input).await {
+        match around.run.step(&step, path.clone(), input).await {
             Ok(output) => Ok(Ok(output)),
-            Err(Failure::Failed(error)) => Ok(Err(error)),
+            Err(Failure::Failed(failure)) => {
+                let tries = 1 + self.inner.parts.runner.retries(function).unwrap_or(0);
+                let row = around.run.failed(function, tries, began_ms, failure.clone());
+                around.tell_failure(path, row).await;
+                Ok(Err(failure))
+            }
             Err(Failure::Stopped) => Err(Error::AttemptEnded),
         }
     }
@@ -120,8 +143,8 @@ impl Service {
     }
 }
 
-/// The output of a step that counts. Errors: `Invalid` if it is another step.
-fn counted(run: &Run, path: &str, name: &str) -> Result<Option<Bytes>> {
+/// What a step came to that counts. Errors: `Invalid` if it is another step.
+fn counted(run: &Run, path: &str, name: &str) -> Result<Option<CameTo>> {
     let Some(row) = run.counted(path) else { return Ok(None) };
     if row.function != name {
         let say = format!(
@@ -130,12 +153,13 @@ fn counted(run: &Run, path: &str, name: &str) -> Result<Option<Bytes>> {
         );
         return Err(Error::Invalid(say));
     }
-    Ok(Some(row.output))
+    Ok(Some(row.came_to))
 }
 
-fn said(failure: &Failure) -> Error {
-    match failure {
-        Failure::Failed(error) => Error::Invalid(String::from_utf8_lossy(error).into_owned()),
-        Failure::Stopped => Error::AttemptEnded,
-    }
+/// Tells the code around of a failure.
+async fn give_up(around: &Attempt, attempt: &Attempt, name: &str, failure: Bytes) -> Bytes {
+    attempt.close();
+    let row = attempt.run.failed(name, attempt.tries, attempt.began_ms, failure.clone());
+    around.tell_failure(attempt.path.clone(), row).await;
+    failure
 }

@@ -9,7 +9,8 @@
 //! Promises
 //! - **W1** A run has an id, and is begun once under it; who begins it again finds it.
 //! - **W2** A step's code may run more than once; its writes, its sends and its result count once, together (rule W-1). What an
-//!   attempt wrote is read by that attempt alone until then.
+//!   attempt wrote is read by that attempt alone until then. Code that calls steps, and goes on after the failure of one, is told of
+//!   the same failure whenever it is run again.
 //! - **W3** Nothing leaves before what it rests on is durable: not a run's output or error, nor an invocation outside the run, nor a
 //!   message, nor what follows [`Service::externalize`].
 //! - **W4** A run that was begun goes on after a death at any moment, from its last step that counts, and ends once.
@@ -55,7 +56,7 @@ pub use error::{Error, Result};
 pub use homes::{FarStore, FarStores};
 pub use inside::{Opened, StepToken};
 pub use options::Options;
-pub use records::Status;
+pub use records::{CameTo, Status};
 pub use service::{Parts, Runner, Service};
 pub use tally::Figures;
 pub use view::{RunView, StepView};

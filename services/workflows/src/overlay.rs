@@ -81,12 +81,8 @@ impl Overlay {
     /// Errors: `AttemptEnded`, `TooLarge`.
     pub(crate) fn put(&self, key: Bytes, value: Option<Bytes>, options: &Options) -> Result<()> {
         let mut state = self.open()?;
-        let is_more =
-            !state.changes.writes.contains_key(&key) && state.changes.writes.len() >= options.step_keys_max;
-        if is_more {
-            let most = options.step_keys_max;
-            return Err(Error::TooLarge(format!("a step writes {most} keys at most")));
-        }
+        let is_new = !state.changes.writes.contains_key(&key);
+        check_keys(state.changes.writes.len() + usize::from(is_new), options)?;
         let before = state.changes.writes.get(&key).map_or(0, |value| size(&key, value.as_ref()));
         state.grow(size(&key, value.as_ref()), before, options)?;
         state.changes.writes.insert(key, value);
@@ -123,12 +119,18 @@ impl Overlay {
         std::mem::take(&mut state.changes)
     }
 
-    /// What another one held is as if it had been written here.
+    /// What another one held is as if it had been written here: all of it, or nothing. Errors: `AttemptEnded`, `TooLarge`.
     pub(crate) fn merge(&self, changes: Changes, options: &Options) -> Result<()> {
-        for (key, value) in changes.writes {
-            self.put(key, value, options)?;
-        }
-        changes.sends.into_iter().try_for_each(|effect| self.send(effect, options))
+        let mut state = self.open()?;
+        let there = &state.changes.writes;
+        let replaced = changes.writes.keys().filter_map(|key| Some((key, there.get(key)?)));
+        let (keys, bytes) = replaced
+            .fold((0, 0), |(keys, bytes), (key, value)| (keys + 1, bytes + size(key, value.as_ref())));
+        check_keys(there.len() + changes.writes.len() - keys, options)?;
+        state.grow(changes.bytes(), bytes, options)?;
+        state.changes.writes.extend(changes.writes);
+        state.changes.sends.extend(changes.sends);
+        Ok(())
     }
 
     fn open(&self) -> Result<MutexGuard<'_, State>> {
@@ -147,6 +149,11 @@ impl State {
         self.bytes = bytes;
         Ok(())
     }
+}
+
+fn check_keys(keys: usize, options: &Options) -> Result<()> {
+    let most = options.step_keys_max;
+    if keys <= most { Ok(()) } else { Err(Error::TooLarge(format!("a step writes {most} keys at most"))) }
 }
 
 fn size(key: &Bytes, value: Option<&Bytes>) -> usize {
@@ -172,13 +179,19 @@ mod tests {
         above.put("l".into(), value("1"), &options).expect("room");
         assert!(matches!(above.put("m".into(), None, &options), Err(Error::TooLarge(_))));
         let all = [("k".into(), None), ("l".into(), value("1"))];
-        assert_eq!(above.written(b"").expect("open"), Writes::from(all));
+        assert_eq!(above.written(b"").expect("open"), Writes::from(all.clone()));
         assert_eq!(below.written(b"k").expect("open"), Writes::from([("k".into(), value("below"))]));
         assert_eq!(above.written(b"l").expect("open"), Writes::from([("l".into(), value("1"))]));
         let long = Some(Bytes::from(vec![0; 200]));
         assert!(matches!(above.put("l".into(), long, &options), Err(Error::TooLarge(_))));
         below.merge(above.close(), &options).expect("room");
         assert_eq!(below.get(b"k").expect("open"), Written::Deleted);
+        // What is too much is not merged by half.
+        let more = Overlay::over(None);
+        more.put("l".into(), value("2"), &options).expect("room");
+        more.put("m".into(), value("2"), &options).expect("room");
+        assert!(matches!(below.merge(more.close(), &options), Err(Error::TooLarge(_))));
+        assert_eq!(below.written(b"").expect("open"), Writes::from(all));
         assert!(matches!(above.get(b"k"), Err(Error::AttemptEnded)));
     }
 }

@@ -18,6 +18,7 @@ const DEFINITION: &str = "definition";
 const ATTEMPT: &str = "attempt";
 const FUNCTION: &str = "function";
 const TRIES: &str = "tries";
+const FAILURE: &str = "failure";
 
 /// How far a run is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -137,12 +138,16 @@ impl RunRow {
     }
 }
 
+/// What a step has come to: its output, or what it failed with, an object in JSON.
+pub type CameTo = std::result::Result<Bytes, Bytes>;
+
 /// A step at rest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StepRow {
     /// Which function, or what its code calls it.
     pub(crate) function: String,
-    pub(crate) output: Bytes,
+    /// Only a step that code has called, and goes on after, is at rest as one that failed.
+    pub(crate) came_to: CameTo,
     /// Under which begin of its transaction it counts, if that commits; none: it counts.
     pub(crate) attempt: Option<i64>,
     /// How often it was tried since the run was last taken up.
@@ -159,9 +164,13 @@ pub(crate) fn is_before(attempt: i64) -> ports::Condition {
 
 impl StepRow {
     pub(crate) fn encode(&self) -> Vec<(Name, Value)> {
+        let came_to = match &self.came_to {
+            Ok(output) => (OUTPUT.into(), Value::Bytes(output.clone())),
+            Err(failure) => (FAILURE.into(), Value::Bytes(failure.clone())),
+        };
         let mut attributes: Vec<(Name, Value)> = vec![
             (FUNCTION.into(), Value::Bytes(self.function.clone().into())),
-            (OUTPUT.into(), Value::Bytes(self.output.clone())),
+            came_to,
             (TRIES.into(), Value::Integer(self.tries.into())),
             (BEGAN.into(), Value::Integer(self.began_ms as i64)),
             (ENDED.into(), Value::Integer(self.ended_ms as i64)),
@@ -174,7 +183,10 @@ impl StepRow {
         let decoded = || {
             Some(Self {
                 function: String::from_utf8(item.bytes(FUNCTION)?.to_vec()).ok()?,
-                output: item.bytes(OUTPUT)?.clone(),
+                came_to: match item.bytes(FAILURE) {
+                    Some(failure) => Err(failure.clone()),
+                    None => Ok(item.bytes(OUTPUT)?.clone()),
+                },
                 attempt: item.integer(ATTEMPT),
                 tries: item.integer(TRIES)? as u32,
                 began_ms: item.integer(BEGAN)? as u64,
@@ -212,15 +224,18 @@ mod tests {
         assert_eq!(RunRow::decode(&item).expect("whole"), run);
         let step = StepRow {
             function: "f".to_owned(),
-            output: Bytes::from("1"),
+            came_to: Ok(Bytes::from("1")),
             attempt: Some(3),
             tries: 2,
             began_ms: 1,
             ended_ms: 2,
         };
-        let item = Item::from_parts(Version(1), step.encode());
-        assert_eq!(StepRow::decode(&item).expect("whole"), step);
-        assert!(RunRow::decode(&item).is_err());
+        let failed = StepRow { came_to: Err(Bytes::from("{}")), attempt: None, ..step.clone() };
+        for step in [step, failed] {
+            let item = Item::from_parts(Version(1), step.encode());
+            assert_eq!(StepRow::decode(&item).expect("whole"), step);
+            assert!(RunRow::decode(&item).is_err());
+        }
     }
 
     fn values() -> impl Strategy<Value = Value> {
@@ -245,7 +260,7 @@ mod tests {
 
         #[test]
         fn rows_of_any_attributes_are_read_or_refused(
-            drawn in vec((select(vec![STATUS, INPUT, OUTPUT, ERROR, BEGAN, ENDED, DEFINITION, ATTEMPT, FUNCTION, TRIES]), values()), 0..10)
+            drawn in vec((select(vec![STATUS, INPUT, OUTPUT, ERROR, BEGAN, ENDED, DEFINITION, ATTEMPT, FUNCTION, TRIES, FAILURE]), values()), 0..10)
         ) {
             let attributes: std::collections::BTreeMap<_, _> = drawn.into_iter().collect();
             let attributes = attributes.into_iter().map(|(name, value)| (Name::from(name), value));

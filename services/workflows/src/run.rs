@@ -21,7 +21,7 @@ use crate::{
     homes::Home,
     layout,
     overlay::{Changes, Overlay},
-    records::{Given, RunRow, Status, StepRow},
+    records::{CameTo, Given, RunRow, Status, StepRow},
     service::Inner,
     step::{Attempt, Open},
     store::{Place, Store},
@@ -265,7 +265,7 @@ impl Run {
         input: Bytes,
     ) -> Result<Bytes, Failure> {
         if let Some(row) = self.journal.lock().get(&path) {
-            return Ok(row.output.clone());
+            return row.came_to.clone().map_err(Failure::Failed);
         }
         let service = self.service.upgrade().ok_or(Failure::Stopped)?;
         let runner = &service.parts.runner;
@@ -339,7 +339,7 @@ impl Run {
         let changes = attempt.finish().await;
         let row = StepRow {
             function: function.to_owned(),
-            output,
+            came_to: Ok(output),
             attempt: None,
             tries: attempt.tries,
             began_ms: attempt.began_ms,
@@ -347,31 +347,69 @@ impl Run {
         };
         let is_whole = !service.options.breaks(Broken::CountsByParts);
         let atomic = self.atomic.lock().as_ref().filter(|_| is_whole).map(|(overlay, _)| Arc::clone(overlay));
-        let output = if let Some(overlay) = atomic {
+        let came_to = if let Some(overlay) = atomic {
+            // Who finishes it twice has it count once.
+            if let Some(counted) = self.counted(&attempt.path) {
+                return counted.came_to.map_err(Failure::Failed);
+            }
             let merged = overlay.merge(changes, &service.options);
             merged.map_err(|error| Failure::new(function, "Workflow.TooLarge", &error.to_string()))?;
-            row.output.clone()
+            row.came_to.clone()
         } else {
             let counted = Arc::new((attempt.path.clone(), row.clone(), changes));
             match self.until_it_passes(service, || self.count_apart(&counted)).await {
-                Ok((output, point)) => {
+                Ok((came_to, point)) => {
                     self.saw(point);
-                    output
+                    came_to
                 }
                 // Somebody else goes on with it, or a store has gone back.
                 Err(error) if error.means_anew() => return Err(Failure::Stopped),
                 Err(error) => return Err(Failure::new(function, "Workflow.NotWritten", &error.to_string())),
             }
         };
-        self.journal.lock().insert(attempt.path.clone(), StepRow { output: output.clone(), ..row });
-        Ok(output)
+        self.journal.lock().insert(attempt.path.clone(), StepRow { came_to: came_to.clone(), ..row });
+        came_to.map_err(Failure::Failed)
+    }
+
+    /// What the step at `path` is at rest as if the code that has called it goes on after its failure (W2).
+    pub(crate) fn failed(&self, function: &str, tries: u32, began_ms: u64, failure: Bytes) -> StepRow {
+        let ended_ms = self.service.upgrade().map_or(began_ms, |service| service.now_ms());
+        StepRow {
+            function: function.to_owned(),
+            came_to: Err(failure),
+            attempt: None,
+            tries,
+            began_ms,
+            ended_ms,
+        }
+    }
+
+    /// Has it count that the step at `path` has failed. Errors: `AttemptEnded` if something else counts there.
+    pub(crate) async fn count_failure(
+        self: &Arc<Self>,
+        service: &Inner,
+        path: &str,
+        row: &StepRow,
+    ) -> Result<()> {
+        let is_atomic = self.atomic.lock().is_some();
+        let came_to = if is_atomic {
+            row.came_to.clone()
+        } else {
+            let counted = Arc::new((path.to_owned(), row.clone(), Changes::default()));
+            let (came_to, point) = self.until_it_passes(service, || self.count_apart(&counted)).await?;
+            self.saw(point);
+            came_to
+        };
+        let is_so = came_to == row.came_to;
+        self.journal.lock().insert(path.to_owned(), StepRow { came_to, ..row.clone() });
+        if is_so { Ok(()) } else { Err(Error::AttemptEnded) }
     }
 
     /// What it is about goes on if nobody waits for it any more, and is waited for by who ends the run.
     async fn count_apart(
         self: &Arc<Self>,
         counted: &Arc<(String, StepRow, Changes)>,
-    ) -> Result<(Bytes, DurabilityPoint)> {
+    ) -> Result<(CameTo, DurabilityPoint)> {
         let (run, counted) = (Arc::clone(self), Arc::clone(counted));
         let counting = Arc::clone(&self.counting).read_owned().await;
         let task = tokio::spawn(async move {

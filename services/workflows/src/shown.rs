@@ -139,16 +139,7 @@ impl Service {
         let (_, store, (row, _)) = self.find(name, id).await?;
         let (steps, point) = store.steps(name, id, row.began_ms).await?;
         store.externalize(point).await?;
-        let mut steps: Vec<StepView> = steps
-            .into_iter()
-            .map(|(path, row)| StepView {
-                path,
-                function: row.function,
-                tries: row.tries,
-                began_ms: row.began_ms,
-                ended_ms: row.ended_ms,
-            })
-            .collect();
+        let mut steps: Vec<StepView> = steps.into_iter().map(|(path, row)| StepView::of(path, row)).collect();
         steps.sort_by_key(|step| (step.ended_ms, step.began_ms));
         Ok(steps)
     }

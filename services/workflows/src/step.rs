@@ -3,11 +3,13 @@
 //! Invariants
 //! - Nobody guesses what an attempt shows: it is drawn, so it says nothing of another start either (rule W-1).
 //! - An attempt within another ends with it at the latest.
+//! - What code was told of a failed step is at rest before the code goes on to anything that counts by itself, and not before: who
+//!   is run again without having gone on has the step tried again.
 //! - What an attempt has published is out of its overlay once that is known to count, and not before: it is read by the attempt
 //!   all the while, and the attempt does not come to count in between.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -22,7 +24,9 @@ use transactions::Effect;
 use crate::{
     Broken, Error, Options, Result,
     overlay::{Changes, Overlay, Written},
+    records::StepRow,
     run::Run,
+    service::Inner,
 };
 
 /// The most attempts that are open within one at a time; the next is refused.
@@ -39,19 +43,38 @@ pub(crate) struct Attempt {
     pub(crate) tries: u32,
     /// What its code has called steps so far.
     pub(crate) called: AtomicU64,
+    /// Steps whose failure its code was told of, by their paths, that nothing at rest says yet.
+    told: tokio::sync::Mutex<VecDeque<(String, StepRow)>>,
     /// Held while something of it is being published.
     publishing: tokio::sync::Mutex<()>,
 }
 
 impl Attempt {
     pub(crate) fn new(run: Arc<Run>, path: String, overlay: Arc<Overlay>, tries: u32, began_ms: u64) -> Self {
-        let (called, publishing) = (AtomicU64::default(), tokio::sync::Mutex::default());
-        Self { run, path, overlay, began_ms, tries, called, publishing }
+        let (called, told, publishing) = Default::default();
+        Self { run, path, overlay, began_ms, tries, called, told, publishing }
     }
 
     /// Where its code's next step stands.
     pub(crate) fn next_path(&self) -> String {
         format!("{}/{}", self.path, self.called.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Its code is told of a step's failure.
+    pub(crate) async fn tell_failure(&self, path: String, row: StepRow) {
+        self.told.lock().await.push_back((path, row));
+    }
+
+    /// Its code goes on to something that counts by itself: when it is run again it is told of the same failures (W2).
+    pub(crate) async fn go_on(&self, service: &Inner) -> Result<()> {
+        let mut told = self.told.lock().await;
+        while let Some((path, row)) = told.front() {
+            if !service.options.breaks(Broken::ForgetsFailures) {
+                self.run.count_failure(service, path, row).await?;
+            }
+            told.pop_front();
+        }
+        Ok(())
     }
 
     /// What counts of `key` for this attempt.
@@ -171,6 +194,15 @@ impl Attempts {
     pub(crate) fn find(&self, token: &str) -> Result<Arc<Attempt>> {
         let known = self.known.read();
         known.get(token).map(|known| Arc::clone(&known.attempt)).ok_or(Error::AttemptEnded)
+    }
+
+    /// The attempt whose code has begun that of `token`. Errors: `AttemptEnded` if one of them is over, `Invalid` if it is within none.
+    pub(crate) fn around(&self, token: &str) -> Result<Arc<Attempt>> {
+        let known = self.known.read();
+        let within = known.get(token).ok_or(Error::AttemptEnded)?;
+        let refuse = || Error::Invalid("it is no step within a step".to_owned());
+        let around = within.parent.as_ref().ok_or_else(refuse)?;
+        known.get(around).map(|known| Arc::clone(&known.attempt)).ok_or(Error::AttemptEnded)
     }
 
     /// Whether `token` is that of `owner` or of a step within it.

@@ -34,7 +34,7 @@ use crate::{
     Broken, Error, Options, Result, layout,
     outbox::Outbox,
     overlay::Changes,
-    records::{Given, RunRow, Status, StepRow, is_before, is_running},
+    records::{CameTo, Given, RunRow, Status, StepRow, is_before, is_running},
     run::FAILURE_BYTES_MAX,
 };
 
@@ -162,7 +162,7 @@ impl Store {
         }
     }
 
-    /// Has a step count with its changes, unless it does already; returns the output that counts.
+    /// Has a step count with its changes, unless it does already; returns what counts.
     ///
     /// Errors: `AttemptEnded` if another process has taken the step up.
     pub(crate) async fn count_step(
@@ -170,16 +170,16 @@ impl Store {
         place: Place<'_>,
         row: &StepRow,
         changes: &Changes,
-    ) -> Result<(Bytes, DurabilityPoint)> {
+    ) -> Result<(CameTo, DurabilityPoint)> {
         if changes.is_empty() {
             let put = Update::put(place.row(), row.encode()).when(Condition::Absent);
             let updated = self.rows.update(put).await?;
             match updated.outcome {
-                Outcome::Done(_) => return Ok((row.output.clone(), updated.receipt.point)),
+                Outcome::Done(_) => return Ok((row.came_to.clone(), updated.receipt.point)),
                 Outcome::Conflict(item) => {
                     let there = item.as_deref().map(StepRow::decode).transpose()?;
                     if let Some(there) = there.filter(|there| there.attempt.is_none()) {
-                        return Ok((there.output, updated.receipt.point));
+                        return Ok((there.came_to, updated.receipt.point));
                     }
                 }
             }
@@ -196,14 +196,14 @@ impl Store {
         place: Place<'_>,
         row: &StepRow,
         changes: &Changes,
-    ) -> Result<(Bytes, DurabilityPoint)> {
+    ) -> Result<(CameTo, DurabilityPoint)> {
         let put = Update::put(place.row(), row.encode()).when(Condition::Absent);
         match self.record(outbox, place, Some(put), changes).await? {
-            Transacted::Done { receipt, .. } => Ok((row.output.clone(), receipt.point)),
+            Transacted::Done { receipt, .. } => Ok((row.came_to.clone(), receipt.point)),
             Transacted::Conflict { item, receipt, .. } => {
                 let there = item.as_deref().map(StepRow::decode).transpose()?;
                 let there = there.ok_or_else(|| ports::Error::corrupt("find the step that is in the way"))?;
-                Ok((there.output, receipt.point))
+                Ok((there.came_to, receipt.point))
             }
         }
     }
@@ -252,7 +252,7 @@ impl Store {
         place: Place<'_>,
         row: &StepRow,
         changes: &Changes,
-    ) -> Result<(Bytes, DurabilityPoint)> {
+    ) -> Result<(CameTo, DurabilityPoint)> {
         let name = layout::transaction(place.workflow, place.run, place.began_ms, place.path);
         let id = Some(name).filter(|_| self.broken != Some(Broken::NamesNoStep));
         let call = match begin(engine, Begin { id, ..Begin::default() }).await? {
@@ -268,20 +268,20 @@ impl Store {
             engine.abort(&call).await?;
             let there = item.as_deref().map(StepRow::decode).transpose()?;
             return match there {
-                Some(there) if there.attempt.is_none() => Ok((there.output, updated.receipt.point)),
+                Some(there) if there.attempt.is_none() => Ok((there.came_to, updated.receipt.point)),
                 _ => Err(Error::AttemptEnded),
             };
         }
         let point = commit(engine, &call, changes.clone()).await?;
-        Ok((row.output.clone(), point.max(updated.receipt.point)))
+        Ok((row.came_to.clone(), point.max(updated.receipt.point)))
     }
 
-    /// The output of a step whose transaction has committed.
-    async fn counted(&self, place: Place<'_>, point: DurabilityPoint) -> Result<(Bytes, DurabilityPoint)> {
+    /// What a step has come to whose transaction has committed.
+    async fn counted(&self, place: Place<'_>, point: DurabilityPoint) -> Result<(CameTo, DurabilityPoint)> {
         let read = self.rows.get(&place.row()).await?;
         let row = read.value.as_deref().map(StepRow::decode).transpose()?;
         let row = row.ok_or_else(|| ports::Error::corrupt("find the row of a step that counts"))?;
-        Ok((row.output, read.point.max(point)))
+        Ok((row.came_to, read.point.max(point)))
     }
 
     /// The steps of a run that count, by their paths.

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::records::{RunRow, Status};
+use crate::records::{RunRow, Status, StepRow};
 
 /// A run, as callers see it.
 #[derive(Debug, Clone, Serialize)]
@@ -27,7 +27,7 @@ pub struct RunView {
 }
 
 /// A step that counts, as callers see it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub struct StepView {
     /// Where it stands in its workflow.
     pub path: String,
@@ -39,6 +39,9 @@ pub struct StepView {
     pub began_ms: u64,
     /// When it ended.
     pub ended_ms: u64,
+    /// Why it failed, if code went on after that: `step`, `errorType`, `errorMessage`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<Box<RawValue>>,
 }
 
 impl RunView {
@@ -52,6 +55,14 @@ impl RunView {
             began_ms: row.began_ms,
             ended_ms: row.ended_ms,
         }
+    }
+}
+
+impl StepView {
+    pub(crate) fn of(path: String, row: StepRow) -> Self {
+        let error = row.came_to.err().as_ref().map(raw);
+        let StepRow { function, tries, began_ms, ended_ms, .. } = row;
+        Self { path, function, tries, began_ms, ended_ms, error }
     }
 }
 

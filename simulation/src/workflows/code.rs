@@ -15,7 +15,7 @@ use ports::{
     runtime::{FunctionError, Invocation, Ran},
 };
 use transactions::{Effect, model};
-use workflows::{Runner, Service};
+use workflows::{Opened, Runner, Service};
 
 use super::{
     checks::{ADDRESS, Claim},
@@ -48,6 +48,9 @@ pub const FAILS: &str = "fails";
 pub const OVERFLOWS: &str = "overflows";
 /// Adds one, then writes in a transaction what it has counted.
 pub const COPIES: &str = "copies";
+
+/// Its code calls steps that fail or not, and goes on by that.
+pub const HANDLES: &str = "handles";
 
 /// Steps of [`COUNTS`] and [`WHOLE`].
 pub const STEPS: u64 = 4;
@@ -110,6 +113,7 @@ impl Code {
             (LATE, made(r#""late""#, &far)),
             (COPIES, made(r#""add","copies""#, &far)),
             (FAILS, made(fails, &far)),
+            (HANDLES, made(r#""handles""#, &far)),
         ]);
         if self.is_far {
             all.insert(OVERFLOWS, made(r#"{"function":"overflows","retries":0}"#, &far));
@@ -120,6 +124,10 @@ impl Code {
             all.insert(NOTHING, made(fails, atomic));
         }
         all.into_iter().map(|(name, workflow)| (name.to_owned(), workflow)).collect()
+    }
+
+    fn is_drawn(&self, one_in: usize) -> bool {
+        self.rng.lock().unwrap_or_else(PoisonError::into_inner).usize(..one_in) == 0
     }
 
     fn service(&self) -> &Service {
@@ -150,6 +158,9 @@ impl Code {
                 self.put(token, &format!("rests/{run}"), if seen.is_some() { "1" } else { "0" }).await
             }
             "copies" => self.copy(token, run).await,
+            "handles" => self.handle(token, run).await,
+            "may" if self.is_drawn(2) => Err(failed("this time")),
+            "may" => Ok(()),
             other => panic!("there is no function {other}"),
         }
     }
@@ -212,6 +223,45 @@ impl Code {
         Err(failed("it has ended, and leaves something behind"))
     }
 
+    /// The next step of the code: whether it has come to `output`, or failed, as it does by chance.
+    async fn step_or_fail(
+        &self,
+        token: &str,
+        name: &str,
+        output: &str,
+    ) -> Result<Result<Bytes, Bytes>, String> {
+        let step = match self.service().open_step(token, name).await.map_err(failed)? {
+            Opened::Counted(came_to) => return Ok(came_to),
+            Opened::Open { step, .. } => step,
+        };
+        if self.is_drawn(2) {
+            let said = Bytes::from_static(br#"{"errorType":"Chance","errorMessage":"this time"}"#);
+            return Ok(Err(self.service().fail_step(&step, name, &said).await.map_err(failed)?));
+        }
+        let output = Bytes::from(format!("\"{output}\""));
+        self.service().finish_step(&step, name, output).await.map_err(failed)
+    }
+
+    /// W2: which way the code went is written by the steps behind, and outside; it is not to go another one when it is run again.
+    async fn handle(&self, token: &str, run: &str) -> Result<(), String> {
+        let first = self.step_or_fail(token, "first", "done").await?.is_ok();
+        let called =
+            self.service().call_step(token, "may", format!("\"{run}\"").into()).await.map_err(failed)?;
+        let way = format!("{first} {}", called.is_ok());
+        let behind = self.step_or_fail(token, "behind", &way).await?;
+        if behind.as_ref().is_ok_and(|behind| *behind != format!("\"{way}\"")) {
+            return self.put(token, &format!("torn/{run}"), &format!("{way} for {behind:?}")).await;
+        }
+        let way = format!("{way} {}", behind.is_ok());
+        let key = model::Key::new(format!("went/{run}")).map_err(failed)?;
+        self.service().settle(token).await.map_err(failed)?;
+        let before = self.engine.get_now(&key).await.map_err(failed)?.value;
+        if before.as_ref().is_some_and(|before| **before != *way.as_bytes()) {
+            return self.put(token, &format!("torn/{run}"), &format!("{way} for {before:?}, outside")).await;
+        }
+        self.engine.put_now(key, Some(way.into())).await.map(drop).map_err(failed)
+    }
+
     /// What the run has counted, in a transaction of its own: as the routes of transactions do.
     async fn copy(&self, token: &str, run: &str) -> Result<(), String> {
         let count = self.get(token, &format!("count/{run}")).await?.unwrap_or_default();
@@ -231,8 +281,8 @@ impl Runner for Code {
         self.defined()
     }
 
-    fn retries(&self, _: &str) -> Option<u32> {
-        Some(10_000)
+    fn retries(&self, function: &str) -> Option<u32> {
+        Some(if function == "may" { 0 } else { 10_000 })
     }
 
     async fn run(&self, function: &str, invocation: Invocation) -> Result<Ran, String> {
@@ -243,8 +293,7 @@ impl Runner for Code {
             () = self.life.over() => std::future::pending().await,
             done = self.do_as(function, token, &run) => done,
         };
-        let fails = self.fails_one_in > 0
-            && self.rng.lock().unwrap_or_else(PoisonError::into_inner).usize(..self.fails_one_in) == 0;
+        let fails = self.fails_one_in > 0 && function != "may" && self.is_drawn(self.fails_one_in);
         let done = if fails { Err(failed("it fails after all that it does")) } else { done };
         let error = |why: String| FunctionError {
             payload: Bytes::from(serde_json::json!({ "errorMessage": why }).to_string()),

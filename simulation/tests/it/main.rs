@@ -27,5 +27,6 @@ mod transactions;
 mod undecided;
 mod watches;
 mod workflows;
+mod workflows_failures;
 mod workflows_far;
 mod workflows_rules;

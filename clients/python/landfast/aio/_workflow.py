@@ -6,6 +6,7 @@ import asyncio
 import functools
 from typing import Any, Awaitable, Callable, Coroutine, List, Optional, Tuple, TypeVar, cast
 
+from .._problems import RunInterrupted
 from .._workflow import Run, WorkflowCalls, encode
 from ._connection import Connections
 
@@ -48,12 +49,16 @@ async def run_step(
     with calls.one_by_one.step(name):
         opened = await connections.drive(calls.open_step(name))
         if opened.token is None:
-            return opened.output
+            return opened.result()
         with opened.as_current():
             try:
                 output = encode(await body())
-            except BaseException:
-                await connections.drive(calls.fail_step(name))
+            except RunInterrupted:
+                raise
+            except BaseException as error:
+                failure = await connections.drive(calls.fail_step(name, error))
+                if isinstance(error, Exception):
+                    raise failure from error
                 raise
             return await connections.drive(calls.finish_step(name, output))
 
