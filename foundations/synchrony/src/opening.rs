@@ -90,11 +90,12 @@ impl Synchrony {
         let key = Key::new(&engine.stores.range, OWNER);
         let far = &engine.stores.far;
         let position = engine.order.lock().await.position;
+        // The next owner may begin as soon as the row is there: the lease vouches for nothing any more.
+        engine.end(Ended::Closed);
         loop {
             let row = FarOwner::decode(far.get(&key).await?.value.as_deref())?;
             if row.epoch != engine.epoch || row.claim != engine.claim {
-                engine.end(Ended::Deposed);
-                return engine.check_open();
+                return Err(Error::new(ErrorKind::Lost, "release a range that is another's"));
             }
             let mut ends = engine.ends.clone();
             ends.push(End { epoch: engine.epoch, position });

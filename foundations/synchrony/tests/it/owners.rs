@@ -1,10 +1,18 @@
 //! Owners: handed over, died, paused; and near stores that go back.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
 use ports::{ErrorKind, Externalize, KeyValue, Update};
 use simulated::World;
 use synchrony::{Broken, Options, Stores, Synchrony};
 
-use crate::{Pair, far_numbers, key, ms, number, put, set, timed};
+use crate::{
+    Pair, far_numbers, key, ms, number, put, set, timed,
+    way::{Call, Fate, Way},
+};
 
 const LEASE_MS: u64 = 10_000;
 
@@ -33,6 +41,37 @@ fn a_range_that_was_released_is_opened_at_once() {
         lane.externalize(point).await.expect("what was released is durable");
         let beyond = ports::DurabilityPoint { position: ports::Position(point.position.0 << 8), ..point };
         assert_eq!(lane.externalize(beyond).await.expect_err("it never was").kind(), ErrorKind::Lost);
+    });
+}
+
+/// E10: the row is there, and its answer on its way: another owner may have written since.
+#[test]
+fn who_gives_a_range_up_vouches_for_nothing_meanwhile() {
+    simulated::run(async {
+        let pair = Pair::new(1);
+        let is_giving_up = Arc::new(AtomicBool::new(false));
+        let asks = Arc::clone(&is_giving_up);
+        let far = Way::to(pair.far.key_value(), pair.near.clock(), move |call| match call {
+            Call::Update if asks.load(Ordering::Relaxed) => Fate::DelayAnswer(ms(5_000)),
+            _ => Fate::Pass,
+        });
+        let stores = Stores { far, ..pair.stores() };
+        let old = Synchrony::open(stores, Options::default(), pair.near.clock(), pair.near.entropy()).await;
+        let old = old.expect("it is open");
+        let lane = old.lane().expect("there are lanes");
+        let point = put(&lane, "key", 1).await;
+        lane.externalize(point).await.expect("it is the owner");
+        is_giving_up.store(true, Ordering::Relaxed);
+        let release = tokio::spawn(old.release());
+        let (took, successor) = timed(&pair.near, elsewhere(&pair).open(Options::default())).await;
+        assert!(took < ms(1_000), "{took:?}");
+        let new_lane = successor.lane().expect("there are lanes");
+        let after = put(&new_lane, "key", 2).await;
+        new_lane.externalize(after).await.expect("it is the owner");
+        assert!(!release.is_finished(), "it has not heard yet");
+        assert!(!lane.is_durable(point), "what it reads here is not what is far");
+        lane.externalize(point).await.expect_err("nor does it let anything out");
+        release.await.expect("nothing disturbed it").expect("it is given up");
     });
 }
 
