@@ -27,11 +27,25 @@ const CLIENTS: [(&str, &str); 2] = [
     ("landfast_runtime.mjs", include_str!("clients/landfast_runtime.mjs")),
 ];
 
+/// Has a Python say where it is, and compile the clients, so that instances need not: where it may write beside them.
+const ASK_PYTHON: &str = "
+import compileall, sys
+print(sys.executable); print(sys.prefix); print(sys.base_prefix)
+compileall.compile_dir(sys.argv[1], ddir=sys.argv[2], quiet=2)
+";
+/// Has a Python serve, with the client that is where its first argument says, the handler that its second one names.
+const START_PYTHON: &str =
+    "import sys; sys.path[0] = sys.argv.pop(1); import landfast_runtime; landfast_runtime.main()";
+
 /// Puts the clients, and what is `carried` beside them, into `directory`.
 pub(crate) fn put_clients(directory: &Path, carried: &[(&str, &str)]) -> io::Result<()> {
     for (name, text) in CLIENTS.iter().chain(carried) {
         let path = directory.join(name);
         fs::create_dir_all(path.parent().unwrap_or(directory))?;
+        // What is compiled of it stays good while it is as it was.
+        if fs::read(&path).is_ok_and(|there| there == text.as_bytes()) {
+            continue;
+        }
         fs::write(path, text)?;
     }
     Ok(())
@@ -56,9 +70,11 @@ pub(crate) async fn command(
     let handler = OsString::from(&function.handler);
     match &function.language {
         Language::Python(chosen) => {
-            let ask = ["-c", "import sys; print(sys.executable); print(sys.prefix); print(sys.base_prefix)"];
+            let clients = interpreters.runtime.to_string_lossy();
+            let ask = ["-c", ASK_PYTHON, &clients, RUNTIME_ROOT];
             let (python, folders) = interpreters.find(chosen.as_deref(), "python3", &ask).await?;
-            let command = vec![python, "-u".into(), client("landfast_runtime.py"), handler];
+            let command =
+                vec![python, "-u".into(), "-c".into(), START_PYTHON.into(), RUNTIME_ROOT.into(), handler];
             Ok(Command { command, folders })
         }
         Language::Node(chosen) => {

@@ -1,7 +1,8 @@
 //! Lines that functions print, kept in one file per function, of which the older half goes when it is long.
 //!
 //! Whoever prints never waits for the disk: a thread of its own writes, and lines that come faster than it writes are
-//! dropped and counted in a line of their own. Nothing here is synced; after a crash of the machine the last lines may be
+//! dropped and counted in a line of their own. It lingers over the first one, so that short invocations, each of which has
+//! three lines, do not each wake it: to be woken costs more than to be written. Nothing here is synced; after a crash of the machine the last lines may be
 //! missing.
 
 use std::{
@@ -14,8 +15,8 @@ use std::{
         atomic::{AtomicU64, AtomicUsize, Ordering},
         mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
     },
-    thread,
-    time::{SystemTime, UNIX_EPOCH},
+    thread::{self, Thread},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use ports::runtime::Line;
@@ -27,6 +28,9 @@ const FILE_BYTES_MAX: u64 = 8 << 20;
 const WAITING_LINES_MAX: usize = 4096;
 /// What they hold.
 const WAITING_BYTES_MAX: usize = 16 << 20;
+/// How long they wait for others to be written with, while they are fewer than would make it hurry.
+const LINGER: Duration = Duration::from_millis(5);
+const HURRY_LINES: usize = WAITING_LINES_MAX / 4;
 /// Files open at a time.
 const FILES_MAX: usize = 64;
 
@@ -46,9 +50,17 @@ enum Message {
 pub(crate) struct Logs {
     directory: PathBuf,
     waiting: SyncSender<Message>,
-    waiting_bytes: Arc<AtomicUsize>,
+    held: Arc<Held>,
+    writer: Thread,
     dropped: AtomicU64,
     written: watch::Receiver<u64>,
+}
+
+/// What lines on their way take.
+#[derive(Debug, Default)]
+struct Held {
+    lines: AtomicUsize,
+    bytes: AtomicUsize,
 }
 
 impl Logs {
@@ -57,14 +69,11 @@ impl Logs {
         fs::create_dir_all(&directory)?;
         let (waiting, messages) = sync_channel(WAITING_LINES_MAX);
         let (tell, written) = watch::channel(0);
-        let waiting_bytes = Arc::<AtomicUsize>::default();
-        let files = Files {
-            directory: directory.clone(),
-            open: HashMap::new(),
-            waiting_bytes: Arc::clone(&waiting_bytes),
-        };
-        thread::Builder::new().name("function logs".into()).spawn(move || files.write(&messages, &tell))?;
-        Ok(Self { directory, waiting, waiting_bytes, dropped: AtomicU64::new(0), written })
+        let held = Arc::<Held>::default();
+        let files = Files { directory: directory.clone(), open: HashMap::new(), held: Arc::clone(&held) };
+        let writer = thread::Builder::new().name("function logs".into());
+        let writer = writer.spawn(move || files.write(&messages, &tell))?.thread().clone();
+        Ok(Self { directory, waiting, held, writer, dropped: AtomicU64::new(0), written })
     }
 
     /// Keeps a line, soon.
@@ -80,13 +89,18 @@ impl Logs {
 
     fn send(&self, function: &str, id: &str, text: String) -> bool {
         let bytes = text.len();
-        if self.waiting_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= WAITING_BYTES_MAX {
+        let lines = self.held.lines.fetch_add(1, Ordering::Relaxed);
+        if self.held.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= WAITING_BYTES_MAX {
             let (function, id) = (function.to_owned(), id.to_owned());
             if self.waiting.try_send(Message::Line { function, id, text, at_ms: now_ms() }).is_ok() {
+                if lines == HURRY_LINES {
+                    self.writer.unpark();
+                }
                 return true;
             }
         }
-        self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.held.lines.fetch_sub(1, Ordering::Relaxed);
+        self.held.bytes.fetch_sub(bytes, Ordering::Relaxed);
         false
     }
 
@@ -98,6 +112,7 @@ impl Logs {
             message = back;
             tokio::task::yield_now().await;
         }
+        self.writer.unpark();
         // An error means that nobody writes any more: what is there is all there is.
         let _ = wait.await;
         let path = path_of(&self.directory, function);
@@ -152,20 +167,25 @@ struct Open {
 struct Files {
     directory: PathBuf,
     open: HashMap<String, Open>,
-    waiting_bytes: Arc<AtomicUsize>,
+    held: Arc<Held>,
 }
 
 impl Files {
     /// Writes what comes until nobody sends any more.
     fn write(mut self, messages: &Receiver<Message>, written: &watch::Sender<u64>) {
         while let Ok(first) = messages.recv() {
+            if matches!(first, Message::Line { .. }) && self.held.lines.load(Ordering::Relaxed) < HURRY_LINES
+            {
+                thread::park_timeout(LINGER);
+            }
             let mut flushed = Vec::new();
             let mut next = Some(first);
             while let Some(message) = next {
                 match message {
                     Message::Flush(told) => flushed.push(told),
                     Message::Line { function, id, text, at_ms } => {
-                        self.waiting_bytes.fetch_sub(text.len(), Ordering::Relaxed);
+                        self.held.lines.fetch_sub(1, Ordering::Relaxed);
+                        self.held.bytes.fetch_sub(text.len(), Ordering::Relaxed);
                         if let Err(error) = self.keep(&function, Line { number: 0, at_ms, id, text }) {
                             tracing::warn!(%error, function, "what a function printed could not be kept");
                             self.open.remove(&function);

@@ -1,20 +1,19 @@
 """Runs a handler against the AWS Lambda Runtime API, with the standard library alone.
 
-Usage: landfast_runtime.py MODULE.FUNCTION
+Usage: `landfast_runtime.main()` with the handler, `MODULE.FUNCTION`, as the one argument of the program. It is imported, not run, so
+that its code is compiled once and not at each start; for the same reason what few invocations need is imported where they need it.
 
 Where the code brings awslambdaric, that is used instead: it is what the cloud runs. Otherwise this speaks the same protocol
 over one connection that stays open: http.client costs more than many a handler, so the few lines of HTTP are written here.
 """
 
 import importlib
-import importlib.util
+import importlib.machinery
 import json
 import os
-import runpy
 import socket
 import sys
 import time
-import traceback
 
 _PREFIX = "/2018-06-01/runtime/"
 
@@ -102,9 +101,18 @@ class Context:
 
 def failure(error):
     """An exception as the Runtime API has it."""
+    import traceback
+
     frames = traceback.format_list(traceback.extract_tb(error.__traceback__)[1:])
     said = {"errorMessage": str(error), "errorType": type(error).__name__, "requestId": "", "stackTrace": frames}
     return said
+
+
+def trace(error):
+    """An exception as the interpreter prints it."""
+    import traceback
+
+    return "".join(traceback.format_exception(type(error), error, error.__traceback__))
 
 
 def load(name):
@@ -129,7 +137,7 @@ def serve(connection, handler):
         except Exception as error:
             said = failure(error)
             said["requestId"] = REQUEST_ID
-            sys.stdout.write("[ERROR] %s\n" % "".join(traceback.format_exception(type(error), error, error.__traceback__)))
+            sys.stdout.write("[ERROR] %s\n" % trace(error))
             sys.stdout.flush()
             kind = (("Lambda-Runtime-Function-Error-Type", said["errorType"]),)
             connection.post(invocation + "error", json.dumps(said).encode(), kind)
@@ -148,8 +156,10 @@ def _encode(value):
 
 def _use_ric(name):
     """Hands over to the cloud's own client where the code or its interpreter brings it."""
-    if importlib.util.find_spec("awslambdaric") is None:
+    if importlib.machinery.PathFinder.find_spec("awslambdaric") is None:
         return
+    import runpy
+
     sys.argv[:] = ["awslambdaric", name]
     runpy.run_module("awslambdaric", run_name="__main__", alter_sys=True)
 
@@ -161,12 +171,11 @@ def main():
     sys.path[:] = [os.environ["LAMBDA_TASK_ROOT"]] + [path for path in sys.path if path != sys.path[0]] + [sys.path[0]]
     if os.environ.get("LANDFAST_RUNTIME_CLIENT") != "landfast":
         _use_ric(name)
-    sys.modules["landfast_runtime"] = sys.modules["__main__"]
     connection = Connection(os.environ["AWS_LAMBDA_RUNTIME_API"])
     try:
         handler = load(name)
     except BaseException as error:
-        traceback.print_exc()
+        sys.stderr.write(trace(error))
         kind = "Runtime.ImportModuleError" if isinstance(error, ImportError) else "Runtime.HandlerNotFound"
         said = failure(error)
         said["errorType"] = kind
@@ -176,7 +185,3 @@ def main():
         serve(connection, handler)
     except (Ended, ConnectionError):
         pass
-
-
-if __name__ == "__main__":
-    main()

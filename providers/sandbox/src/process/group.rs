@@ -1,7 +1,9 @@
 //! The control groups of one process: its limits, its freezing, and why it was ended.
 
 use std::{
-    fs, io,
+    fs::{self, File},
+    io,
+    os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
 };
 
@@ -24,6 +26,8 @@ pub(super) struct Limits {
 pub(super) struct Group {
     memory: Option<Hierarchy>,
     freezer: Option<PathBuf>,
+    /// Where the kernel says how much memory was used at most; kept open, since each invocation asks.
+    peak: Option<File>,
     /// All of its folders, each once.
     folders: Vec<PathBuf>,
 }
@@ -44,7 +48,7 @@ impl Group {
             }
         }
         // Dropped on an error, it removes what was made.
-        let group = Self { memory, freezer: freezer.map(|freezer| freezer.folder), folders };
+        let mut group = Self { memory, freezer: freezer.map(|freezer| freezer.folder), peak: None, folders };
         for folder in &group.folders {
             fs::create_dir(folder)?;
         }
@@ -59,6 +63,10 @@ impl Group {
                 let _ = fs::write(memory.folder.join("memory.memsw.limit_in_bytes"), &bytes);
             }
         }
+        group.peak = group.memory.as_ref().and_then(|Hierarchy { folder, is_v2 }| {
+            let name = if *is_v2 { "memory.peak" } else { "memory.max_usage_in_bytes" };
+            File::open(folder.join(name)).ok()
+        });
         if let Some(processes) = processes {
             // The launcher and the first process of the sandbox are two more.
             let most = u64::from(limits.processes_max) + 2;
@@ -103,9 +111,9 @@ impl Group {
 
     /// The most memory that was used.
     pub(super) fn memory_peak(&self) -> Option<u64> {
-        let memory = self.memory.as_ref()?;
-        let file = if memory.is_v2 { "memory.peak" } else { "memory.max_usage_in_bytes" };
-        fs::read_to_string(memory.folder.join(file)).ok()?.trim().parse().ok()
+        let mut digits = [0; 24];
+        let length = self.peak.as_ref()?.read_at(&mut digits, 0).ok()?;
+        std::str::from_utf8(&digits[..length]).ok()?.trim().parse().ok()
     }
 
     /// Whether the kernel has ended a member for want of memory.
