@@ -219,9 +219,10 @@ impl Bench<'_> {
 
     async fn far(&self) -> Result<Vec<Far>> {
         let mut cells = Vec::new();
-        let redis = Process::redis(&self.arguments.directory, "always").await?;
-        let (landfast, address) = self.landfast().await?;
         for protocol in Protocol::ALL {
+            // What lies in one far store has one protocol, and one owner.
+            let redis = Process::redis(&self.arguments.directory, "always").await?;
+            let (landfast, address) = self.landfast().await?;
             let (far, _) = distant(redis.address, self.distance()).await?;
             self.deployer(address).four_steps(protocol.name(), Some((far, protocol)), 32)?;
             let mut cell = async |language: Language, clients, pause_ms| {
@@ -238,24 +239,24 @@ impl Bench<'_> {
             cell(Language::Rust, 32, 0).await?;
             cell(Language::Python, 1, 0).await?;
             cell(Language::Python, 32, 0).await?;
+            landfast.stop().await?;
+            redis.stop().await?;
         }
-        landfast.stop().await?;
-        redis.stop().await?;
         Ok(cells)
     }
 
     async fn grading(&self) -> Result<Vec<Grading>> {
-        let redis = Process::redis(&self.arguments.directory, "always").await?;
-        let (landfast, address) = self.landfast().await?;
         let mut cells = Vec::new();
         for protocol in Protocol::ALL {
+            let redis = Process::redis(&self.arguments.directory, "always").await?;
+            let (landfast, address) = self.landfast().await?;
             let (far, _) = distant(redis.address, self.distance()).await?;
             let name = format!("grading-{}", protocol.name());
             self.deployer(address).grading(&name, (far, protocol))?;
             cells.push(grading_run(address, &name, protocol, self.arguments.trials).await?);
+            landfast.stop().await?;
+            redis.stop().await?;
         }
-        landfast.stop().await?;
-        redis.stop().await?;
         Ok(cells)
     }
 

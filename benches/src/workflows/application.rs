@@ -18,13 +18,12 @@ const PYTHON: &str = r#"
 import os
 import time
 
-import landfast
-
 def handler(event, context):
     pause_ms = int(os.environ.get("PAUSE_MS", event.get("pause_ms", 0)))
     if pause_ms:
         time.sleep(pause_ms / 1000)
     if "bytes" in event:
+        import landfast
         landfast.state().put("bench-" + context.aws_request_id, b"x" * event["bytes"])
     return event
 "#;

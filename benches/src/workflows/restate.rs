@@ -62,8 +62,11 @@ impl Restate {
         let (ingress, admin) = (server::free_address()?, server::free_address()?);
         let (node, service_address) = (server::free_address()?, server::free_address()?);
         fs::write(folder.join("app.py"), SERVICE)?;
+        // Its folder is another than ours.
+        let peer = peer.canonicalize()?;
         let service = Command::new(peer.join("venv/bin/hypercorn"))
-            .args(["--bind", &service_address.to_string(), "app:app"])
+            // In this process itself, which is the one that is ended.
+            .args(["--workers", "0", "--bind", &service_address.to_string(), "app:app"])
             .current_dir(&folder)
             .stdin(Stdio::null())
             .stdout(File::create(folder.join("service.log"))?)

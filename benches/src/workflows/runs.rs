@@ -80,9 +80,11 @@ pub async fn measure(
     }
     tokio::time::sleep_until(counts_from.into()).await;
     let cpu_before = server.cpu()?;
-    let mut times = Histogram::<u64>::new(3)?;
+    let (mut times, mut ended) = (Histogram::<u64>::new(3)?, 0);
     while let Some(asked) = clients.join_next().await {
-        times.add(&asked??)?;
+        let (one, its_ended) = asked??;
+        times.add(&one)?;
+        ended += its_ended;
     }
     let cpu = server.cpu()?.saturating_sub(cpu_before);
     let seconds = counts_from.elapsed().as_secs_f64();
@@ -90,30 +92,31 @@ pub async fn measure(
     ensure!(!times.is_empty(), "{} was not answered once", request.path);
     Ok(Answered {
         clients: pressure.clients,
-        answers: times.len(),
-        per_second: times.len() as f64 / seconds,
+        answers: ended,
+        per_second: ended as f64 / seconds,
         p50_ms: milliseconds(0.5),
         p99_ms: milliseconds(0.99),
-        cpu_ms: cpu.as_secs_f64() * 1e3 / times.len() as f64,
+        cpu_ms: cpu.as_secs_f64() * 1e3 / ended as f64,
     })
 }
 
-/// How long each answer took, in microseconds.
+/// How long each answer took to what was asked while it counts, in microseconds, at least one of them; and how many answers came then.
 async fn ask(
     address: SocketAddr,
     request: Request,
     counts_from: Instant,
     until: Instant,
-) -> Result<Histogram<u64>> {
-    let mut times = Histogram::new(3)?;
+) -> Result<(Histogram<u64>, u64)> {
+    let (mut times, mut ended) = (Histogram::new(3)?, 0);
     let mut connection = Connection::open(address).await?;
-    while Instant::now() < until {
+    while Instant::now() < until || times.is_empty() {
         let (began, took) = once(&mut connection, &request).await?;
+        ended += u64::from(began + took >= counts_from);
         if began >= counts_from {
             times.record(took.as_micros() as u64)?;
         }
     }
-    Ok(times)
+    Ok((times, ended))
 }
 
 /// One request: when it was made and how long its answer took.
