@@ -30,7 +30,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple, Ty
 from . import _ids, _requests
 from ._connection import Connections
 from ._nodes import Route
-from ._problems import AttemptEnded, Error, FunctionFailed, InvalidRequest, RunInterrupted, StepFailed
+from ._problems import AttemptEnded, Error, FunctionFailed, RunInterrupted, StepFailed, TooLarge
 from ._repeat import Limits, Steps, exchange
 from ._requests import Value
 from ._transact import refuse_unfinished
@@ -100,7 +100,7 @@ def or_interrupted() -> Iterator[None]:
     """What asks for a step is answered, or the code does not go on: it would find something else in its place when it is run again."""
     try:
         yield
-    except (AttemptEnded, InvalidRequest, FunctionFailed, StepFailed):
+    except (AttemptEnded, FunctionFailed, StepFailed, TooLarge):
         raise
     except Error as error:
         raise RunInterrupted(str(error)) from error
@@ -198,7 +198,7 @@ class WorkflowCalls:
 
     def fail_step(self, name: str, error: BaseException) -> Steps[StepFailed]:
         """The current step has failed: what its code is told of it, now and whenever it is run again."""
-        said = {"errorType": type(error).__name__, "errorMessage": str(error)[:_MESSAGE_CHARACTERS_MAX]}
+        said = {"errorType": type(error).__name__, "errorMessage": _message(error)}
         with or_interrupted():
             answer = yield from exchange(_requests.fail_step(name, encode(said)), self._route, self._patient(_PATIENCE_S))
         return StepFailed.of(name, json.loads(answer.response.body)["error"])
@@ -255,7 +255,10 @@ def run_step(name: str, connections: Connections, calls: WorkflowCalls, body: Ca
                 if isinstance(error, Exception):
                     raise failure from error
                 raise
-            return connections.drive(calls.finish_step(name, output))
+            try:
+                return connections.drive(calls.finish_step(name, output))
+            except TooLarge as error:
+                raise connections.drive(calls.fail_step(name, error)) from error
 
 
 def step_with(client: Callable[[], Any], function: Optional[F], name: Optional[str]) -> Any:
@@ -276,6 +279,15 @@ def step_with(client: Callable[[], Any], function: Optional[F], name: Optional[s
 def workflow(function: F) -> F:
     """Marks a handler whose code is a workflow: `function = "NAME"` of a workflow in the manifest says which."""
     return function
+
+
+def _message(error: BaseException) -> str:
+    """What it says, as far as that can be sent."""
+    try:
+        said = str(error)
+    except Exception:
+        said = "it does not say"
+    return said[:_MESSAGE_CHARACTERS_MAX].encode("utf-8", "replace").decode()
 
 
 def encode(value: Any) -> bytes:

@@ -160,9 +160,20 @@ async def code_does_not_go_on_where_it_cannot_know_what_a_step_came_to(client: k
     async def fails() -> int:
         raise ZeroDivisionError
 
+    async def says_what_cannot_be_sent() -> int:
+        raise ValueError("no item \ud83d")
+
     opened = cluster.document({"step": "s", "id": "s-id"})
     lost = cluster.reset_unheard
-    for body, answers in ((one, [lost]), (one, [opened, lost]), (fails, [opened, lost]), (one, [cluster.refuse(500, "corrupt")])):
+    servers.fail("", opened, cluster.document({"error": {}}))
+    with pytest.raises(landfast.StepFailed):
+        await client.run_step("s", says_what_cannot_be_sent)
+    assert json.loads(servers.seen[-1].body)["errorMessage"] == "no item ?"
+    servers.fail("", opened, cluster.refuse(413, "too-large"), cluster.document({"error": {}}))
+    with pytest.raises(landfast.StepFailed):
+        await client.run_step("s", one)
+    assert json.loads(servers.seen[-1].body)["errorType"] == "TooLarge"
+    for body, answers in ((one, [lost]), (one, [opened, lost]), (fails, [opened, lost]), (one, [cluster.refuse(500, "corrupt")]), (one, [cluster.refuse(400, "invalid-request")])):
         servers.fail("", *answers)
         with pytest.raises(landfast.RunInterrupted):
             await client.run_step("s", body)
@@ -200,6 +211,16 @@ async def what_may_not_be_asked_twice_is_not(client: kinds.Client, servers: clus
     with pytest.raises(landfast.OutcomeUnknown):
         await client.send("q", b"")
     assert len(servers.seen) == 3
+
+
+@kinds.over(kinds=["asyncio"])
+async def code_does_not_go_on_where_it_gave_up_asking_for_a_step(client: aio.Client, servers: cluster.Cluster) -> None:
+    """W2: the step may be done all the same."""
+    until = threading.Event()
+    servers.fail("/calls/", cluster.silent(until))
+    with pytest.raises(landfast.RunInterrupted):
+        await asyncio.wait_for(client.call("f"), 0.1)
+    until.set()
 
 
 @kinds.over(kinds=["asyncio"])

@@ -226,7 +226,11 @@ impl Engine {
                 self.clock.sleep(self.pause()).await;
                 Ok(())
             }
-            Err(error) => Err(error),
+            // It says nothing of what was written: that is no refusal.
+            Err(error) => {
+                self.far_failed(&error);
+                Err(Error::unavailable("renew the lease of a range").caused_by(error))
+            }
         }
     }
 }

@@ -173,8 +173,12 @@ impl Pool {
         }
     }
 
-    /// Runs one invocation (promises U1 to U3, U5).
-    pub(crate) async fn run(self: &Arc<Self>, mut invocation: Invocation) -> Result<Ran, NotRun> {
+    /// Runs one invocation (promises U1 to U3, U5); room is made before another instance is started for it.
+    pub(crate) async fn run(
+        self: &Arc<Self>,
+        mut invocation: Invocation,
+        make_room: &(dyn Fn() + Sync),
+    ) -> Result<Ran, NotRun> {
         let tally = &self.shared.tally;
         let permit = self.place(&mut invocation).await;
         // Also a place that was kept here, or that became free as the pool was retired, is one of the next pool now.
@@ -184,7 +188,7 @@ impl Pool {
         let permit = permit.inspect_err(|_| tally.throttled())?;
         let busy = tally.busy();
         let asked = Instant::now();
-        let (instance, is_new) = self.take().await.inspect_err(|_| tally.unavailable())?;
+        let (instance, is_new) = self.take(make_room).await.inspect_err(|_| tally.unavailable())?;
         tally.invoked();
         let id = invocation.id.clone();
         instance.output.begin(&id);
@@ -260,7 +264,7 @@ impl Pool {
     }
 
     /// An instance, and whether it is a new one.
-    async fn take(&self) -> Result<(Arc<Instance>, bool), Refused> {
+    async fn take(&self, make_room: &(dyn Fn() + Sync)) -> Result<(Arc<Instance>, bool), Refused> {
         let wait_until = Instant::now() + RETURN_WAIT;
         loop {
             let came_back = self.came_back.notified();
@@ -279,6 +283,7 @@ impl Pool {
                 break;
             }
         }
+        make_room();
         self.shared.tally.started();
         let started = Instance::start(&self.shared, &self.function, self.allowance.clone()).await;
         started.map(|instance| (instance, true)).map_err(Refused::Unavailable)
@@ -333,11 +338,6 @@ impl Pool {
         self.retired.store(true, Ordering::Release);
         self.permits.close();
         self.state.lock().idle.clear();
-    }
-
-    /// Whether an instance is idle.
-    pub(crate) fn has_idle(&self) -> bool {
-        !self.state.lock().idle.is_empty()
     }
 
     /// How many idle instances run, and how many are frozen.

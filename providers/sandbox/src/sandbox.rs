@@ -133,10 +133,7 @@ impl Runtime for Sandbox {
         self.check_open()?;
         let mut pool = self.pool(function);
         loop {
-            if !pool.has_idle() {
-                self.make_room(&pool.function);
-            }
-            match pool.run(invocation).await {
+            match pool.run(invocation, &|| self.make_room(function)).await {
                 Ok(ran) => return Ok(ran),
                 Err(NotRun::Refused(refused)) => return Err(refused),
                 Err(NotRun::Retired(returned)) => invocation = *returned,

@@ -11,6 +11,7 @@ impl Service {
     /// After the end of `run`: forgets those of its workflow that are kept no longer.
     pub(crate) async fn sweep(&self, run: &Arc<Run>) {
         let now = self.inner.parts.clock.monotonic();
+        let Ok(_one_at_a_time) = self.inner.sweeping.try_lock() else { return };
         {
             let mut swept = self.inner.swept.lock();
             let is_early = swept.get(&run.name).is_some_and(|last| now.since(*last) < SWEEP_EVERY);

@@ -1,7 +1,8 @@
 //! One run under way: its steps, tried until they count, and its end.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
+    convert::Infallible,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -26,6 +27,9 @@ use crate::{
     step::{Attempt, Open},
     store::{Place, Store},
 };
+
+/// How often the steps of a long run are confirmed that have come to count.
+const CONFIRM_EVERY: Duration = Duration::from_mins(1);
 
 /// How many attempts of an atomic run there are that lose their transaction.
 const ATOMIC_ATTEMPTS_MAX: u32 = 10;
@@ -53,8 +57,16 @@ pub(crate) struct Run {
     /// Of an atomic one: what its steps have written, and the transaction that it reads in.
     atomic: Mutex<Option<(Arc<Overlay>, Call)>>,
     pub(crate) ended: watch::Sender<bool>,
-    /// Shared by what is coming to count: who ends the run waits for that.
-    counting: Arc<RwLock<()>>,
+    /// Shared by what is coming to count: who ends the run waits for that, and then nothing more may.
+    counting: Arc<RwLock<Counting>>,
+}
+
+/// Whether steps may come to count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Counting {
+    #[default]
+    Open,
+    Over,
 }
 
 /// Why a run ends without an output.
@@ -137,12 +149,21 @@ impl Run {
                 let said = format!("the run took longer than {} s", self.workflow.timeout_s);
                 Err(Failure::new("", "Workflow.TimedOut", &said))
             }
+            never = self.confirm_steps(service) => match never {},
+        };
+        let came_to = match came_to {
+            Err(Failure::Failed(failure)) if self.workflow.atomic => {
+                self.unless_it_committed(service, failure).await
+            }
+            came_to => came_to,
         };
         let (status, output, error) = match came_to {
             Ok(output) => (Status::Succeeded, Some(output), None),
             Err(Failure::Failed(error)) => (Status::Failed, None, Some(error)),
             Err(Failure::Stopped) => return false,
         };
+        // A branch that was dropped beside another that failed may be coming to count.
+        self.settled().await;
         let row = RunRow { status, output, error, ended_ms: Some(service.now_ms()), ..self.row.clone() };
         let ended = self.until_it_passes(service, || self.store.end_run(&self.name, &self.id, &row)).await;
         let ended = match ended {
@@ -238,6 +259,43 @@ impl Run {
         }
     }
 
+    /// An atomic run is to end with `failure`: its commit may be under way, and then it has succeeded, or commits no more (W5).
+    async fn unless_it_committed(&self, service: &Inner, failure: Bytes) -> Result<Bytes, Failure> {
+        let begun = self
+            .until_it_passes(service, || self.store.begin_atomic(&self.name, &self.id, self.row.began_ms))
+            .await;
+        match begun {
+            Ok(None) => self.told_before().await.map_err(|_| Failure::Stopped),
+            _ => Err(Failure::Failed(failure)),
+        }
+    }
+
+    /// Near, that a step counts is first said by the name of its transaction, which is remembered as long as not too many others are:
+    /// in a run that takes long its row says so before that.
+    async fn confirm_steps(&self, service: &Inner) -> Infallible {
+        let mut confirmed = BTreeSet::new();
+        loop {
+            service.parts.clock.sleep(CONFIRM_EVERY).await;
+            if self.workflow.atomic || self.store.is_apart() {
+                continue;
+            }
+            let counted: Vec<String> = self.journal.lock().keys().cloned().collect();
+            for path in counted {
+                if confirmed.contains(&path) {
+                    continue;
+                }
+                match self.store.confirm_step(self.place(&path)).await {
+                    Ok(()) => drop(confirmed.insert(path)),
+                    Err(error) => tracing::debug!(run = %self.id, %error, "it is confirmed later"),
+                }
+            }
+        }
+    }
+
+    fn place<'a>(&'a self, path: &'a str) -> Place<'a> {
+        Place { workflow: &self.name, run: &self.id, began_ms: self.row.began_ms, path }
+    }
+
     /// What an atomic run said it would come to before it committed.
     async fn told_before(&self) -> Result<Bytes, Either> {
         let row = self.store.run(&self.name, &self.id).await;
@@ -274,6 +332,10 @@ impl Run {
         let mut tries = 0;
         loop {
             tries += 1;
+            // It may be code of a run that was cancelled meanwhile which has this one called.
+            if *self.counting.read().await == Counting::Over {
+                return Err(Failure::Stopped);
+            }
             let failure = match self.attempt(&service, step, (&path, tries), input.clone()).await {
                 Ok(output) => return Ok(output),
                 Err(Failure::Stopped) => return Err(Failure::Stopped),
@@ -412,19 +474,21 @@ impl Run {
     ) -> Result<(CameTo, DurabilityPoint)> {
         let (run, counted) = (Arc::clone(self), Arc::clone(counted));
         let counting = Arc::clone(&self.counting).read_owned().await;
+        if *counting == Counting::Over {
+            return Err(Error::AttemptEnded);
+        }
         let task = tokio::spawn(async move {
             let (path, row, changes) = &*counted;
-            let place = Place { workflow: &run.name, run: &run.id, began_ms: run.row.began_ms, path };
-            let result = run.store.count_step(place, row, changes).await;
+            let result = run.store.count_step(run.place(path), row, changes).await;
             drop(counting);
             result
         });
         task.await.unwrap_or_else(|_| Err(ports::Error::unavailable("have a step count").into()))
     }
 
-    /// Once this has returned, nothing that was under way comes to count any more.
+    /// Once this has returned, nothing comes to count any more.
     pub(crate) async fn settled(&self) {
-        drop(self.counting.write().await);
+        *self.counting.write().await = Counting::Over;
     }
 
     /// What every attempt of the step at `path` is known by to its code.
@@ -453,9 +517,11 @@ impl Run {
 
     /// Has what the step at `path` has written so far count by itself.
     pub(crate) async fn publish(&self, path: &str, changes: &Changes) -> Result<()> {
-        let _counting = self.counting.read().await;
-        let place = Place { workflow: &self.name, run: &self.id, began_ms: self.row.began_ms, path };
-        let point = self.store.publish(place, changes.clone()).await?;
+        let counting = self.counting.read().await;
+        if *counting == Counting::Over {
+            return Err(Error::AttemptEnded);
+        }
+        let point = self.store.publish(self.place(path), changes.clone()).await?;
         self.saw(point);
         Ok(())
     }

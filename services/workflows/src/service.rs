@@ -113,6 +113,8 @@ pub(crate) struct Inner {
     opened: Mutex<Option<mpsc::Receiver<Home>>>,
     /// When each workflow's ended runs were last looked through.
     pub(crate) swept: Mutex<BTreeMap<String, Monotonic>>,
+    /// Held while old runs are looked for: what another sweep found may be begun anew.
+    pub(crate) sweeping: tokio::sync::Mutex<()>,
 }
 
 impl Inner {
@@ -165,6 +167,7 @@ impl Service {
             listed: Mutex::default(),
             opened: Mutex::new(Some(opened)),
             swept: Mutex::default(),
+            sweeping: tokio::sync::Mutex::default(),
         };
         Self { inner: Arc::new(inner), tasks: Arc::default() }
     }
@@ -276,7 +279,14 @@ impl Service {
         }
         self.list(&store, name, &workflow).await?;
         let (row, given) = (RunRow::begun(inner.now_ms()), Given { input, workflow: (*workflow).clone() });
-        let (there, point) = store.begin_run(name, id, &row, &given).await?;
+        let (there, point) = match store.begin_run(name, id, &row, &given).await {
+            // It may be there, and whoever asked may not come back.
+            Err(error) if error.passes() => {
+                self.work(claim, home, None);
+                return Err(error);
+            }
+            begun => begun?,
+        };
         let run = match there {
             None => {
                 inner.tally.began();

@@ -34,7 +34,7 @@ use crate::{
     Broken, Error, Options, Result, layout,
     outbox::Outbox,
     overlay::Changes,
-    records::{CameTo, Given, RunRow, Status, StepRow, is_before, is_running},
+    records::{ATTEMPT, CameTo, Given, RunRow, Status, StepRow, is_before, is_running},
     run::FAILURE_BYTES_MAX,
 };
 
@@ -274,6 +274,14 @@ impl Store {
         }
         let point = commit(engine, &call, changes.clone()).await?;
         Ok((row.came_to.clone(), point.max(updated.receipt.point)))
+    }
+
+    /// Has the row of a step that counts say so by itself, whether or not the name of its transaction is remembered.
+    pub(crate) async fn confirm_step(&self, place: Place<'_>) -> Result<()> {
+        let update = Update::modify(place.row(), vec![Action::Unset(ATTEMPT.into())]);
+        // It is missing where it was forgotten meanwhile.
+        self.rows.update(update.when(Condition::Exists)).await?;
+        Ok(())
     }
 
     /// What a step has come to whose transaction has committed.

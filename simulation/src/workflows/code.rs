@@ -210,6 +210,8 @@ impl Code {
     async fn ask_late(&self, token: &str, run: &str) -> Result<(), String> {
         let key = format!("tried/{run}");
         if !self.late.lock().unwrap_or_else(PoisonError::into_inner).insert(run.to_owned()) {
+            // The run is under way while it is asked: what has ended is the attempt alone.
+            self.clock.sleep(2 * LATE_BY).await;
             return self.put(token, &key, "1").await;
         }
         let (service, clock) = (self.service().clone(), Arc::clone(&self.clock));

@@ -6,11 +6,13 @@ import asyncio
 import functools
 from typing import Any, Awaitable, Callable, Coroutine, List, Optional, Tuple, TypeVar, cast
 
-from .._problems import RunInterrupted
+from .._problems import RunInterrupted, TooLarge
+from .._repeat import Steps
 from .._workflow import Run, WorkflowCalls, encode
 from ._connection import Connections
 
 R = TypeVar("R")
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, Any]])
 
 
@@ -42,12 +44,20 @@ class Workflow:
         return await self._connections.drive(self._calls.cancel(self.name, run))
 
 
+async def drive_whole(connections: Connections, steps: Steps[T]) -> T:
+    """What is broken off while a step is asked for is not known to have come to anything: the code does not go on."""
+    try:
+        return await connections.drive(steps)
+    except asyncio.CancelledError as cancelled:
+        raise RunInterrupted("it was cancelled while a step was asked for") from cancelled
+
+
 async def run_step(
     name: str, connections: Connections, calls: WorkflowCalls, body: Callable[[], Awaitable[Any]]
 ) -> Any:
     """Awaits `body` as the next step of the workflow that is being run, or returns what it has come to before."""
     with calls.one_by_one.step(name):
-        opened = await connections.drive(calls.open_step(name))
+        opened = await drive_whole(connections, calls.open_step(name))
         if opened.token is None:
             return opened.result()
         with opened.as_current():
@@ -56,11 +66,14 @@ async def run_step(
             except RunInterrupted:
                 raise
             except BaseException as error:
-                failure = await connections.drive(calls.fail_step(name, error))
+                failure = await drive_whole(connections, calls.fail_step(name, error))
                 if isinstance(error, Exception):
                     raise failure from error
                 raise
-            return await connections.drive(calls.finish_step(name, output))
+            try:
+                return await drive_whole(connections, calls.finish_step(name, output))
+            except TooLarge as error:
+                raise await drive_whole(connections, calls.fail_step(name, error)) from error
 
 
 def step_with(client: Callable[[], Any], function: Optional[F], name: Optional[str]) -> Any:

@@ -134,7 +134,9 @@ def serve(connection, handler):
             event = json.loads(body) if body else None
             result = handler(event, Context(headers))
             answer = json.dumps(result, ensure_ascii=False, separators=(",", ":"), default=_encode).encode()
-        except Exception as error:
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
             said = failure(error)
             said["requestId"] = REQUEST_ID
             sys.stdout.write("[ERROR] %s\n" % trace(error))
