@@ -18,6 +18,8 @@ pub enum Kind {
     NoSuchPath,
     /// The path does not take this method.
     MethodNotAllowed,
+    /// The request is of another version of HTTP than 1.1.
+    HttpVersionNotSupported,
     /// The `Host` does not name this machine.
     UnknownHost,
     /// The `Origin` is another site.
@@ -86,6 +88,9 @@ impl Kind {
             Self::NoSuchPath => (S::NOT_FOUND, "no-such-path", "There is nothing at this path"),
             Self::MethodNotAllowed => {
                 (S::METHOD_NOT_ALLOWED, "method-not-allowed", "This path does not take this method")
+            }
+            Self::HttpVersionNotSupported => {
+                (S::HTTP_VERSION_NOT_SUPPORTED, "http-version-not-supported", "This is HTTP/1.1")
             }
             Self::UnknownHost => (S::FORBIDDEN, "unknown-host", "The Host header does not name this machine"),
             Self::ForeignOrigin => (S::FORBIDDEN, "foreign-origin", "Requests from other sites are refused"),
