@@ -32,6 +32,8 @@ pub enum Kind {
     NotReady,
     /// The request is malformed.
     InvalidRequest,
+    /// The name of the transaction is one of those that the server gives itself.
+    ReservedName,
     /// The key has no value.
     NoSuchKey,
     /// The transaction was never begun.
@@ -98,6 +100,9 @@ impl Kind {
             Self::TooLarge => (S::PAYLOAD_TOO_LARGE, "too-large", "The request goes beyond a limit"),
             Self::NotReady => (S::SERVICE_UNAVAILABLE, "not-ready", "The server is not ready"),
             Self::InvalidRequest => (S::BAD_REQUEST, "invalid-request", "The request is malformed"),
+            Self::ReservedName => {
+                (S::BAD_REQUEST, "reserved-name", "The name of the transaction is the server's own")
+            }
             Self::NoSuchKey => (S::NOT_FOUND, "no-such-key", "The key has no value"),
             Self::NoSuchTransaction => {
                 (S::NOT_FOUND, "no-such-transaction", "The transaction was never begun")

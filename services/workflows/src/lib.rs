@@ -54,6 +54,7 @@ pub use broken::Broken;
 pub use error::{Error, Result};
 pub use homes::{FarStore, FarStores};
 pub use inside::{Opened, StepToken};
+pub use layout::RESERVED_NAMES;
 pub use options::Options;
 pub use records::Status;
 pub use service::{Parts, Runner, Service};
