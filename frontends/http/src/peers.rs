@@ -117,7 +117,8 @@ async fn answer(State(backend): State<Arc<Backend>>, body: Body) -> Result<Respo
     let engine = backend.transactions()?;
     let bytes_max = |first: u8| message_bytes_max(first);
     let whole = body::read_by_kind(body, bytes_max, &backend.budget).await?;
-    let answer = async { Ok(engine.answer_peer(&whole.bytes).await) };
+    let (message, _reserved) = whole.into_parts();
+    let answer = async { Ok(engine.answer_peer(message).await) };
     let answer = backend.in_time(Kind::Unavailable, answer).await?;
     Ok(([(header::CONTENT_TYPE, "application/octet-stream")], answer).into_response())
 }

@@ -333,7 +333,7 @@ impl Engine {
     }
 
     /// Answers a message of another node, whatever it says.
-    pub async fn answer_peer(&self, message: &[u8]) -> Bytes {
+    pub async fn answer_peer(&self, message: Bytes) -> Bytes {
         self.core.answer_peer(message).await
     }
 

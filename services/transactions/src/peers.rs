@@ -36,7 +36,7 @@ use crate::{
     membership::Address,
     model::{Attempt, Call, KeyspaceId, NodeId, Position, Timestamp, TransactionId, Version},
     node::Node,
-    records::{CommitRecord, Write, decode, encode},
+    records::{CommitRecord, Write, decode, encode_behind},
     sequencer::{Ordered, Wish},
     store::Store,
 };
@@ -302,11 +302,7 @@ pub fn messages_of_a_stranger(from: NodeId, to: NodeId) -> Vec<Bytes> {
 }
 
 fn frame<T: Serialize>(kind: u8, body: &T) -> Bytes {
-    let body = encode(body);
-    let mut framed = Vec::with_capacity(1 + body.len());
-    framed.push(kind);
-    framed.extend_from_slice(&body);
-    framed.into()
+    encode_behind(&[kind], body)
 }
 
 fn unframe(bytes: &[u8]) -> Option<(u8, &[u8])> {
@@ -359,8 +355,11 @@ impl Core {
     }
 
     /// Answers what another node asks.
-    pub(crate) async fn answer_peer(self: &Arc<Self>, message: &[u8]) -> Bytes {
-        let answer = match Message::decode(message) {
+    pub(crate) async fn answer_peer(self: &Arc<Self>, message: Bytes) -> Bytes {
+        let decoded = Message::decode(&message);
+        // What it carries has been copied out of it, and may be long.
+        drop(message);
+        let answer = match decoded {
             Ok((way, message)) => self.answer_message(way, message).await,
             Err(kind) => Answer::Unknown(kind),
         };

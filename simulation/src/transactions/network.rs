@@ -146,7 +146,7 @@ impl Network {
         let answer = tokio::select! {
             biased;
             () = life.over() => return None,
-            answer = engine.answer_peer(&message) => answer,
+            answer = engine.answer_peer(message) => answer,
         };
         (!self.is_cut(&to, &from)).then_some(Ok(answer))
     }
