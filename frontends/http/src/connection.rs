@@ -32,6 +32,7 @@ use std::{
 };
 
 use axum::{
+    Extension,
     body::{Body, Bytes, HttpBody},
     extract::{ConnectInfo, Request, connect_info::Connected},
     serve::{IncomingStream, Listener},
@@ -54,6 +55,8 @@ pub(crate) const PROGRESS_BYTES: usize = 64 * 1024;
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// How many connections without a place are told so at a time; more are ended at once.
 const TURNED_AWAY_MAX: usize = 64;
+/// How long one that is to be turned away may take to ask: who is answered before takes that for nobody's answer.
+const ASKED_WITHIN: Duration = Duration::from_millis(500);
 /// How long a peer may go on sending what nobody reads, and take to read why.
 const LINGER_FOR: Duration = Duration::from_secs(1);
 /// How much of that is taken: twice the longest value.
@@ -120,29 +123,31 @@ impl Bounded {
         }
         let Ok(told) = Arc::clone(&self.turned_away).try_acquire_owned() else { return };
         let answer = refusals::no_place(self.connections_max);
-        end(Wire { stream, _place: told }, answer);
+        let wire = Wire { stream, _place: told };
+        tokio::spawn(async move {
+            let _ = timeout(ASKED_WITHIN, wire.stream.peek(&mut [0])).await;
+            end(wire, answer).await;
+        });
     }
 }
 
 /// Ends a connection with its last words, which may be none, and takes what its peer sends meanwhile.
-fn end(mut wire: Wire, last_words: Vec<u8>) {
-    tokio::spawn(async move {
-        let ending = async {
-            wire.stream.write_all(&last_words).await?;
-            wire.stream.shutdown().await?;
-            let mut left = LINGER_BYTES_MAX;
-            let mut rest = vec![0; LINGER_CHUNK_BYTES];
-            while left > 0 {
-                match wire.stream.read(&mut rest).await? {
-                    0 => break,
-                    bytes => left = left.saturating_sub(bytes),
-                }
+async fn end(mut wire: Wire, last_words: Vec<u8>) {
+    let ending = async {
+        wire.stream.write_all(&last_words).await?;
+        wire.stream.shutdown().await?;
+        let mut left = LINGER_BYTES_MAX;
+        let mut rest = vec![0; LINGER_CHUNK_BYTES];
+        while left > 0 {
+            match wire.stream.read(&mut rest).await? {
+                0 => break,
+                bytes => left = left.saturating_sub(bytes),
             }
-            Ok::<(), io::Error>(())
-        };
-        // Whatever is left unread then is the peer's own trouble.
-        let _ = timeout(LINGER_FOR, ending).await;
-    });
+        }
+        Ok::<(), io::Error>(())
+    };
+    // Whatever is left unread then is the peer's own trouble.
+    let _ = timeout(LINGER_FOR, ending).await;
 }
 
 impl Listener for Bounded {
@@ -205,6 +210,9 @@ pub(crate) struct Patience {
     said: Arc<Said>,
     peer: Option<SocketAddr>,
 }
+
+/// That of the connection that a request came over, if it came over one of ours.
+pub(crate) type OfConnection = Option<Extension<ConnectInfo<Patience>>>;
 
 #[derive(Debug, Default)]
 struct Said {
@@ -324,7 +332,7 @@ impl Connection {
     /// Ends the connection, once. Nothing is read from it or written to it any more.
     fn end(&mut self, last_words: Vec<u8>) {
         if let Some(wire) = self.wire.take() {
-            end(wire, last_words);
+            tokio::spawn(end(wire, last_words));
         }
     }
 

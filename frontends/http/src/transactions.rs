@@ -20,6 +20,7 @@ use workflows::RESERVED_NAMES;
 use crate::{
     backend::Backend,
     body,
+    connection::OfConnection,
     guard::BODY_BYTES_MAX,
     headers,
     problem::{Kind, Problem},
@@ -122,11 +123,18 @@ async fn read(State(backend): State<Arc<Backend>>, uri: Uri, headers: HeaderMap)
     value(found)
 }
 
-async fn write(State(backend): State<Arc<Backend>>, uri: Uri, headers: HeaderMap, body: Body) -> Answer {
+async fn write(
+    State(backend): State<Arc<Backend>>,
+    waits: OfConnection,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
     let engine = backend.transactions()?;
     let (call, key) = (call(&uri, &headers)?, key(&uri, KEY)?);
     let whole = body::read(body, backend.value_bytes_max, &backend.budget).await?;
-    backend.in_time(Kind::Unavailable, engine.put(&call, key, whole.bytes.clone())).await?;
+    let put = engine.put(&call, key, whole.bytes.clone());
+    backend.in_time_for(whole.bytes.len(), &waits, Kind::Unavailable, put).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 

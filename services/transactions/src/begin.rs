@@ -217,8 +217,8 @@ impl Core {
         let mut delays = Store::delays();
         loop {
             let Some(owner) = self.owner_of(earlier) else { return Ok(()) };
-            match self.forward_status(&owner, &call).await {
-                Ok(Outcome::Open) | Err(Error::Unavailable(_)) => {}
+            match self.forward_status(&owner, &call).await.map_err(Error::from) {
+                Ok(Outcome::Open) | Err(Error::Unavailable(_) | Error::TooMuchBuffered) => {}
                 Ok(_) | Err(_) => return Ok(()),
             }
             node.store.standing()?;
