@@ -141,19 +141,25 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
 
 impl Deploy {
     fn run(&self) -> anyhow::Result<ExitCode> {
-        let mut deployed = self.deploy()?;
+        let mut seen = package::Seen::Whole(self.deploy()?);
         if !self.watch {
             return Ok(ExitCode::SUCCESS);
         }
         loop {
-            let changed = package::wait_for_change(&self.manifest, &deployed)?;
-            match self.deploy() {
-                Ok(now) => deployed = now,
-                // It is being edited: what is deployed stays, and the next change is tried.
-                Err(error) => {
-                    super::print(&format!("not deployed: {error:#}\n"))?;
-                    deployed = changed;
-                }
+            seen = package::wait_for_change(&self.manifest, &seen);
+            // It is being edited: what is deployed stays, and the next change is tried.
+            let refused = match &seen {
+                package::Seen::Broken(_, why) => Some(why.clone()),
+                package::Seen::Whole(_) => match self.deploy() {
+                    Ok(now) => {
+                        seen = package::Seen::Whole(now);
+                        None
+                    }
+                    Err(error) => Some(format!("{error:#}")),
+                },
+            };
+            if let Some(why) = refused {
+                super::print(&format!("not deployed: {why}\n"))?;
             }
         }
     }

@@ -52,6 +52,19 @@ def a_watched_application_is_deployed_again_when_something_of_it_changes(apps, s
     apps.write()
     waiting.until(lambda: "on_failure = \\\"nobody\\\" is no function" in said[-1], "what is wrong to be said")
     assert said[-1].startswith("not deployed: ") and apps.call("says") == 3, "what is deployed stays"
+    def refusals():
+        return sum(line.startswith("not deployed: ") for line in said)
+
+    before = refusals()
+    whole = apps.write().read_text()
+    for number, broken in enumerate(["[functions.more\n", "[functions.more\n\n"], 1):
+        apps.write().write_text(broken)
+        waiting.until(lambda: refusals() == before + number, "a manifest that cannot be read to be told")
+    assert apps.call("says") == 3, "what is deployed stays"
+    apps.write().write_text(whole)
+    waiting.until(lambda: "on_failure" in said[-1], "the next change to be tried")
+    assert refusals() == before + 3, said
+
     del apps.tables["more"]["on_failure"]
     apps.write()
     waiting.until(lambda: said[-1].endswith(": more, says"), "the manifest to be deployed again")

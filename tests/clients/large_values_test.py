@@ -91,6 +91,14 @@ def a_longer_value_is_refused_before_it_is_sent(apis, own_server):
         connection.close()
 
 
+def who_sends_everything_first_hears_why_it_was_refused(apis, own_server):
+    """As `http.client` does: closed with bytes unread, its connection would be reset before it reads."""
+    api = apis(own_server)
+    for size in (VALUE_BYTES_MAX + 1, VALUE_BYTES_MAX + 8 * 1024 * 1024):
+        assert api.ask("PUT", "/v1/state/k", bytes(size)).problem == (413, "too-large")
+    assert api.state("k") is None
+
+
 def a_key_has_any_1024_bytes(apis, any_server):
     api = apis(any_server)
     names = [b"k" * 1023 + b"a", b"k" * 1023 + b"b", b"\0" * 1024, b"\xff" * 1024]

@@ -295,6 +295,7 @@ class RunInterrupted(BaseException):
 # The table of the HTTP interface. Its problems of transactions stand first, those of the front door after.
 MEANINGS: Mapping[str, Meaning] = {
     "invalid-request": Meaning(InvalidRequest),
+    "reserved-name": Meaning(InvalidRequest),
     "too-large": Meaning(TooLarge),
     "too-many-transactions": Meaning(TooManyTransactions, Repeat.HERE),
     "too-much-buffered": Meaning(TooMuchBuffered, Repeat.HERE),

@@ -11,6 +11,7 @@ from landfast._problems import MEANINGS, Repeat
 # type, status, exception, repeat of the request, whether the body may run again.
 TABLE = [
     ("invalid-request", 400, landfast.InvalidRequest, Repeat.NEVER, False),
+    ("reserved-name", 400, landfast.InvalidRequest, Repeat.NEVER, False),
     ("too-large", 413, landfast.TooLarge, Repeat.NEVER, False),
     ("too-many-transactions", 429, landfast.TooManyTransactions, Repeat.HERE, False),
     ("too-much-buffered", 429, landfast.TooMuchBuffered, Repeat.HERE, False),

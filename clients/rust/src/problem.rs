@@ -65,7 +65,7 @@ impl Meaning {
         use ErrorKind as K;
         use Repeat::{Elsewhere, Here, Never};
         Some(match name {
-            "invalid-request" => Self::certain(K::InvalidRequest, Never),
+            "invalid-request" | "reserved-name" => Self::certain(K::InvalidRequest, Never),
             "too-large" => Self::certain(K::TooLarge, Never),
             "too-many-transactions" => Self::certain(K::TooManyTransactions, Here),
             "too-much-buffered" => Self::certain(K::TooMuchBuffered, Here),

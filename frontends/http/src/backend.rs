@@ -7,11 +7,13 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
+use axum::{Extension, extract::ConnectInfo};
 use tokio::time::timeout;
-use transactions::{Engine, model::Shown};
+use transactions::{Engine, model::Shown, peers::more_time_for};
 
 use crate::{
     body::Budget,
+    connection::OfConnection,
     problem::{Kind, Problem},
     services::Services,
 };
@@ -58,14 +60,35 @@ impl Backend {
     }
 
     /// What a call comes to, or `late` if it takes longer than a client should wait.
-    pub(crate) async fn in_time<T>(
+    pub(crate) fn in_time<T>(
         &self,
         late: Kind,
         call: impl Future<Output = transactions::Result<T>>,
+    ) -> impl Future<Output = Result<T, Problem>> {
+        within(self.answer_timeout, late, call)
+    }
+
+    /// The same for a call that brought so many bytes, over a connection that may be quiet meanwhile: on a busy machine what is long takes longer.
+    pub(crate) async fn in_time_for<T>(
+        &self,
+        bytes: usize,
+        waits: &OfConnection,
+        late: Kind,
+        call: impl Future<Output = transactions::Result<T>>,
     ) -> Result<T, Problem> {
-        match timeout(self.answer_timeout, call).await {
-            Ok(ended) => ended.map_err(Problem::from),
-            Err(_elapsed) => Err(Problem::new(late, "the store does not answer in time")),
-        }
+        let _waits = waits.as_ref().map(|Extension(ConnectInfo(patience))| patience.wait());
+        let limit = self.answer_timeout + more_time_for(bytes);
+        Box::pin(within(limit, late, call)).await
+    }
+}
+
+async fn within<T>(
+    limit: Duration,
+    late: Kind,
+    call: impl Future<Output = transactions::Result<T>>,
+) -> Result<T, Problem> {
+    match timeout(limit, call).await {
+        Ok(ended) => ended.map_err(Problem::from),
+        Err(_elapsed) => Err(Problem::new(late, "the store does not answer in time")),
     }
 }

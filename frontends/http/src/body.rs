@@ -38,7 +38,14 @@ pub(crate) struct Budget {
 #[derive(Debug)]
 pub(crate) struct Whole {
     pub(crate) bytes: Bytes,
-    _reserved: Option<OwnedSemaphorePermit>,
+    reserved: Option<OwnedSemaphorePermit>,
+}
+
+impl Whole {
+    /// The bytes, and what counts for them until it is dropped.
+    pub(crate) fn into_parts(self) -> (Bytes, Option<OwnedSemaphorePermit>) {
+        (self.bytes, self.reserved)
+    }
 }
 
 impl Budget {
@@ -85,7 +92,7 @@ pub(crate) async fn read_by_kind(
         }
         bytes.extend_from_slice(&data);
     }
-    Ok(Whole { bytes: bytes.freeze(), _reserved: reserved })
+    Ok(Whole { bytes: bytes.freeze(), reserved })
 }
 
 /// The refusal of a body that breaks off, or which whoever brings it here has no room for.

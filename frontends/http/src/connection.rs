@@ -12,7 +12,12 @@
 //! ([`crate::refusals`]). That is looked for only while no byte of a route's answer can be on its way: from the end of an answer's body
 //! and the flush behind it to the next request that reaches a route.
 //!
-//! A connection for which there is no place is told so, and ended.
+//! A connection that ends while its peer still sends is not closed under its hands: a close with bytes unread is a reset, which
+//! takes the last answer away from who sends everything before it reads. So who ends a connection here says that nothing more
+//! will come, and reads and forgets what arrives, [for a moment](LINGER_FOR) and [so many bytes](LINGER_BYTES_MAX) at the most. It keeps its place
+//! meanwhile, and no stop of the server waits for it.
+//!
+//! A connection for which there is no place is told so, and ended alike; so is one that speaks HTTP/2.
 
 use std::{
     io,
@@ -27,6 +32,7 @@ use std::{
 };
 
 use axum::{
+    Extension,
     body::{Body, Bytes, HttpBody},
     extract::{ConnectInfo, Request, connect_info::Connected},
     serve::{IncomingStream, Listener},
@@ -49,8 +55,16 @@ pub(crate) const PROGRESS_BYTES: usize = 64 * 1024;
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// How many connections without a place are told so at a time; more are ended at once.
 const TURNED_AWAY_MAX: usize = 64;
-/// How long one that is turned away may take to read why.
-const TURNED_AWAY_FOR: Duration = Duration::from_secs(1);
+/// How long one that is to be turned away may take to ask: who is answered before takes that for nobody's answer.
+const ASKED_WITHIN: Duration = Duration::from_millis(500);
+/// How long a peer may go on sending what nobody reads, and take to read why.
+const LINGER_FOR: Duration = Duration::from_secs(1);
+/// How much of that is taken: twice the longest value.
+const LINGER_BYTES_MAX: usize = 128 << 20;
+/// How much of it at a time.
+const LINGER_CHUNK_BYTES: usize = 64 * 1024;
+/// How whoever speaks HTTP/2 without being asked begins.
+const HTTP_2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A listener whose connections are bounded in number, time and bytes.
 #[derive(Debug)]
@@ -100,7 +114,7 @@ impl Bounded {
     }
 
     /// Says why, and gives the peer a moment to read it: an end with its bytes unread would take the answer away from it.
-    fn turn_away(&mut self, mut stream: TcpStream) {
+    fn turn_away(&mut self, stream: TcpStream) {
         if !std::mem::replace(&mut self.is_full, true) {
             tracing::warn!(
                 connections = self.connections_max,
@@ -109,18 +123,31 @@ impl Bounded {
         }
         let Ok(told) = Arc::clone(&self.turned_away).try_acquire_owned() else { return };
         let answer = refusals::no_place(self.connections_max);
+        let wire = Wire { stream, _place: told };
         tokio::spawn(async move {
-            let _told = told;
-            let telling = async {
-                stream.write_all(&answer).await?;
-                stream.shutdown().await?;
-                let mut rest = [0; 4096];
-                while stream.read(&mut rest).await? > 0 {}
-                Ok::<(), io::Error>(())
-            };
-            let _ = timeout(TURNED_AWAY_FOR, telling).await;
+            let _ = timeout(ASKED_WITHIN, wire.stream.peek(&mut [0])).await;
+            end(wire, answer).await;
         });
     }
+}
+
+/// Ends a connection with its last words, which may be none, and takes what its peer sends meanwhile.
+async fn end(mut wire: Wire, last_words: Vec<u8>) {
+    let ending = async {
+        wire.stream.write_all(&last_words).await?;
+        wire.stream.shutdown().await?;
+        let mut left = LINGER_BYTES_MAX;
+        let mut rest = vec![0; LINGER_CHUNK_BYTES];
+        while left > 0 {
+            match wire.stream.read(&mut rest).await? {
+                0 => break,
+                bytes => left = left.saturating_sub(bytes),
+            }
+        }
+        Ok::<(), io::Error>(())
+    };
+    // Whatever is left unread then is the peer's own trouble.
+    let _ = timeout(LINGER_FOR, ending).await;
 }
 
 impl Listener for Bounded {
@@ -147,16 +174,25 @@ impl Listener for Bounded {
     }
 }
 
-/// One bounded connection; its place is given back when it is dropped.
+/// One bounded connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    stream: TcpStream,
+    /// None once it has ended.
+    wire: Option<Wire>,
+    /// Whether anything has been read from it.
+    has_begun: bool,
     deadline: Pin<Box<Sleep>>,
     request_bytes: usize,
     request_bytes_max: usize,
     patience: Patience,
     /// What is being written in place of what hyper gave.
     instead: Option<Instead>,
+}
+
+/// A connection's socket and its place, which is given back with it.
+#[derive(Debug)]
+struct Wire {
+    stream: TcpStream,
     _place: OwnedSemaphorePermit,
 }
 
@@ -174,6 +210,9 @@ pub(crate) struct Patience {
     said: Arc<Said>,
     peer: Option<SocketAddr>,
 }
+
+/// That of the connection that a request came over, if it came over one of ours.
+pub(crate) type OfConnection = Option<Extension<ConnectInfo<Patience>>>;
 
 #[derive(Debug, Default)]
 struct Said {
@@ -272,7 +311,35 @@ impl Connection {
     fn new(stream: TcpStream, place: OwnedSemaphorePermit, request_bytes_max: usize) -> Self {
         let deadline = Box::pin(sleep(QUIET_MAX));
         let patience = Patience::default();
-        Self { stream, deadline, request_bytes: 0, request_bytes_max, patience, instead: None, _place: place }
+        let wire = Some(Wire { stream, _place: place });
+        Self {
+            wire,
+            has_begun: false,
+            deadline,
+            request_bytes: 0,
+            request_bytes_max,
+            patience,
+            instead: None,
+        }
+    }
+
+    /// The socket. Errors: the connection has ended.
+    fn stream(&mut self) -> io::Result<Pin<&mut TcpStream>> {
+        let ended = || io::Error::new(io::ErrorKind::NotConnected, "the connection has ended");
+        self.wire.as_mut().map(|wire| Pin::new(&mut wire.stream)).ok_or_else(ended)
+    }
+
+    /// Ends the connection, once. Nothing is read from it or written to it any more.
+    fn end(&mut self, last_words: Vec<u8>) {
+        if let Some(wire) = self.wire.take() {
+            tokio::spawn(end(wire, last_words));
+        }
+    }
+
+    /// Whether the first that has been read of the connection says that its peer speaks HTTP/2.
+    fn is_http_2(&mut self, read: &[u8]) -> bool {
+        let is_first = !read.is_empty() && !std::mem::replace(&mut self.has_begun, true);
+        is_first && read.starts_with(HTTP_2)
     }
 
     /// An error once the deadline has passed; pending, with the task to be woken then, before.
@@ -326,7 +393,8 @@ impl Connection {
                 self.instead = None;
                 return Some(Poll::Ready(Ok(stands_for)));
             }
-            match Pin::new(&mut self.stream).poll_write(context, &answer[*written..]) {
+            let Some(wire) = &mut self.wire else { return None };
+            match Pin::new(&mut wire.stream).poll_write(context, &answer[*written..]) {
                 Poll::Ready(Ok(bytes)) => *written += bytes,
                 Poll::Ready(Err(error)) => return Some(Poll::Ready(Err(error))),
                 Poll::Pending => return Some(self.poll_deadline(context)),
@@ -349,7 +417,13 @@ impl AsyncRead for Connection {
         if let Poll::Ready(ended) = self.poll_deadline(context) {
             return Poll::Ready(ended);
         }
-        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        ready!(self.stream()?.poll_read(context, buffer))?;
+        if self.is_http_2(&buffer.filled()[before..]) {
+            // Read as if its peer had ended it before it began.
+            buffer.set_filled(before);
+            self.end(refusals::http_2());
+            return Poll::Ready(Ok(()));
+        }
         Poll::Ready(self.received(buffer.filled().len() - before))
     }
 }
@@ -364,7 +438,7 @@ impl AsyncWrite for Connection {
         if let Some(written) = self.poll_instead(context) {
             return written;
         }
-        match Pin::new(&mut self.stream).poll_write(context, bytes) {
+        match self.stream()?.poll_write(context, bytes) {
             Poll::Ready(written) => {
                 self.answered(&written);
                 Poll::Ready(written)
@@ -379,11 +453,12 @@ impl AsyncWrite for Connection {
         if has_answered.swap(false, Ordering::Relaxed) {
             is_answering.store(false, Ordering::Relaxed);
         }
-        Pin::new(&mut self.stream).poll_flush(context)
+        self.stream()?.poll_flush(context)
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+    fn poll_shutdown(mut self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.end(Vec::new());
+        Poll::Ready(Ok(()))
     }
 
     fn poll_write_vectored(
@@ -397,7 +472,7 @@ impl AsyncWrite for Connection {
         if let Some(written) = self.poll_instead(context) {
             return written;
         }
-        match Pin::new(&mut self.stream).poll_write_vectored(context, slices) {
+        match self.stream()?.poll_write_vectored(context, slices) {
             Poll::Ready(written) => {
                 self.answered(&written);
                 Poll::Ready(written)
@@ -407,7 +482,7 @@ impl AsyncWrite for Connection {
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        self.wire.as_ref().is_some_and(|wire| wire.stream.is_write_vectored())
     }
 }
 
@@ -489,5 +564,21 @@ mod tests {
         peer.write_all(b"five!").await.expect("sent");
         let ended = hears(&mut connection, 5).await.expect_err("too large");
         assert_eq!(ended.kind(), io::ErrorKind::InvalidData);
+    }
+
+    /// Whoever ends a connection, such as a server that stops, does not wait for its peer; whose sending is no reset.
+    #[tokio::test(start_paused = true)]
+    async fn an_end_is_not_waited_for_and_takes_what_is_still_sent() {
+        let (mut connection, mut peer) = pair(PLENTY).await;
+        let began = Instant::now();
+        connection.write_all(b"no").await.expect("answered");
+        connection.shutdown().await.expect("ended");
+        drop(connection);
+        assert_eq!(Instant::now(), began);
+        peer.write_all(&vec![0; PLENTY]).await.expect("taken");
+        peer.shutdown().await.expect("all is sent");
+        let mut answer = Vec::new();
+        peer.read_to_end(&mut answer).await.expect("no reset");
+        assert_eq!(answer, b"no");
     }
 }

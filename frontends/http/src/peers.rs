@@ -8,7 +8,7 @@
 //! secret is answered like one to a node that is not here. The listener adds what it asks of everybody: a token beyond
 //! loopback, its bounds of connections, time and bytes.
 //!
-//! Anything but 200 is no answer: the service repeats what it has to, or finds out in the store.
+//! Anything but 200 is no answer: the service repeats what it has to, or finds out in the store. 429 and 503 say that the other node is there.
 
 use std::{error::Error as _, fmt, sync::Arc, time::Duration};
 
@@ -29,12 +29,13 @@ use hyper_util::{
 };
 use transactions::{
     membership::Address,
-    peers::{MESSAGE_BYTES_MAX, NoAnswer, Peers, message_bytes_max},
+    peers::{MESSAGE_BYTES_MAX, NoAnswer, Peers, message_bytes_max, not_here},
 };
 
 use crate::{
     backend::Backend,
     body,
+    connection::OfConnection,
     problem::{Kind, Problem},
 };
 
@@ -92,32 +93,46 @@ impl Peers for HttpPeers {
         let request = self.request(address, message)?;
         let response = self.http.request(request).await.map_err(|error| {
             let why = error.source().map_or_else(|| error.to_string(), ToString::to_string);
-            NoAnswer(why.into())
+            NoAnswer::Silence(why.into())
         })?;
         let status = response.status();
-        if status != StatusCode::OK {
-            return Err(NoAnswer(format!("{} answers {status}", address.0).into()));
+        let said = || format!("{} answers {status}", address.0).into();
+        match status {
+            StatusCode::OK => {}
+            StatusCode::TOO_MANY_REQUESTS => return Err(NoAnswer::TooMuchBuffered),
+            StatusCode::SERVICE_UNAVAILABLE => return Err(NoAnswer::Unavailable(said())),
+            _ => return Err(NoAnswer::Silence(said())),
         }
         match Limited::new(response.into_body(), MESSAGE_BYTES_MAX).collect().await {
             Ok(whole) => Ok(whole.to_bytes()),
-            Err(error) => Err(NoAnswer(error.to_string().into())),
+            Err(error) => Err(none(&*error)),
         }
     }
 }
 
 fn none(error: &dyn fmt::Display) -> NoAnswer {
-    NoAnswer(error.to_string().into())
+    NoAnswer::Silence(error.to_string().into())
 }
 
 pub(crate) fn routes() -> Router<Arc<Backend>> {
     Router::new().route(PATH, post(answer))
 }
 
-async fn answer(State(backend): State<Arc<Backend>>, body: Body) -> Result<Response, Problem> {
-    let engine = backend.transactions()?;
+async fn answer(
+    State(backend): State<Arc<Backend>>,
+    waits: OfConnection,
+    body: Body,
+) -> Result<Response, Problem> {
+    // Whoever was asked is not this process, which only begins: there is nothing to wait for.
+    let Ok(engine) = backend.transactions() else { return Ok(said(not_here())) };
     let bytes_max = |first: u8| message_bytes_max(first);
     let whole = body::read_by_kind(body, bytes_max, &backend.budget).await?;
-    let answer = async { Ok(engine.answer_peer(&whole.bytes).await) };
-    let answer = backend.in_time(Kind::Unavailable, answer).await?;
-    Ok(([(header::CONTENT_TYPE, "application/octet-stream")], answer).into_response())
+    let (message, _reserved) = whole.into_parts();
+    let bytes = message.len();
+    let answer = async { Ok(engine.answer_peer(message).await) };
+    Ok(said(backend.in_time_for(bytes, &waits, Kind::Unavailable, answer).await?))
+}
+
+fn said(answer: Bytes) -> Response {
+    ([(header::CONTENT_TYPE, "application/octet-stream")], answer).into_response()
 }

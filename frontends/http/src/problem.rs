@@ -18,6 +18,8 @@ pub enum Kind {
     NoSuchPath,
     /// The path does not take this method.
     MethodNotAllowed,
+    /// The request is of another version of HTTP than 1.1.
+    HttpVersionNotSupported,
     /// The `Host` does not name this machine.
     UnknownHost,
     /// The `Origin` is another site.
@@ -30,6 +32,8 @@ pub enum Kind {
     NotReady,
     /// The request is malformed.
     InvalidRequest,
+    /// The name of the transaction is one of those that the server gives itself.
+    ReservedName,
     /// The key has no value.
     NoSuchKey,
     /// The transaction was never begun.
@@ -87,12 +91,18 @@ impl Kind {
             Self::MethodNotAllowed => {
                 (S::METHOD_NOT_ALLOWED, "method-not-allowed", "This path does not take this method")
             }
+            Self::HttpVersionNotSupported => {
+                (S::HTTP_VERSION_NOT_SUPPORTED, "http-version-not-supported", "This is HTTP/1.1")
+            }
             Self::UnknownHost => (S::FORBIDDEN, "unknown-host", "The Host header does not name this machine"),
             Self::ForeignOrigin => (S::FORBIDDEN, "foreign-origin", "Requests from other sites are refused"),
             Self::Unauthorized => (S::UNAUTHORIZED, "unauthorized", "A bearer token is required"),
             Self::TooLarge => (S::PAYLOAD_TOO_LARGE, "too-large", "The request goes beyond a limit"),
             Self::NotReady => (S::SERVICE_UNAVAILABLE, "not-ready", "The server is not ready"),
             Self::InvalidRequest => (S::BAD_REQUEST, "invalid-request", "The request is malformed"),
+            Self::ReservedName => {
+                (S::BAD_REQUEST, "reserved-name", "The name of the transaction is the server's own")
+            }
             Self::NoSuchKey => (S::NOT_FOUND, "no-such-key", "The key has no value"),
             Self::NoSuchTransaction => {
                 (S::NOT_FOUND, "no-such-transaction", "The transaction was never begun")

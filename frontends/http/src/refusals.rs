@@ -53,11 +53,16 @@ pub(crate) fn no_place(connections_max: usize) -> Vec<u8> {
     written(&Problem::new(Kind::Unavailable, detail), None)
 }
 
+/// The answer to whoever begins with HTTP/2: nothing was agreed on but HTTP/1.1.
+pub(crate) fn http_2() -> Vec<u8> {
+    written(&Problem::new(Kind::HttpVersionNotSupported, "speak HTTP/1.1"), None)
+}
+
 /// A whole answer, after which the connection ends.
 fn written(problem: &Problem, date: Option<&str>) -> Vec<u8> {
     let (status, body) = problem.document();
     let mut answer = format!("HTTP/1.1 {status}\r\n");
-    let retry_after = status.is_server_error().then_some("retry-after: 1");
+    let retry_after = (status == StatusCode::SERVICE_UNAVAILABLE).then_some("retry-after: 1");
     let length = format!("content-length: {}", body.len());
     let always = ["content-type: application/problem+json", "cache-control: no-store", "connection: close"];
     for line in always.into_iter().chain([&length[..]]).chain(retry_after).chain(date) {

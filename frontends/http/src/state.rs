@@ -16,7 +16,9 @@ use transactions::model::{Committed, Key};
 
 use crate::{
     backend::Backend,
-    body, headers, listing,
+    body,
+    connection::OfConnection,
+    headers, listing,
     problem::{Kind, Problem},
     steps::Scope,
     transactions::{key, value},
@@ -60,6 +62,7 @@ async fn list(State(backend): State<Arc<Backend>>, of: OfStep, headers: HeaderMa
 async fn write(
     State(backend): State<Arc<Backend>>,
     of: OfStep,
+    waits: OfConnection,
     headers: HeaderMap,
     uri: Uri,
     body: Body,
@@ -67,16 +70,16 @@ async fn write(
     backend.transactions()?;
     let key = key(&uri, KEY)?;
     let whole = body::read(body, backend.value_bytes_max, &backend.budget).await?;
-    set(&backend, (of, &headers), key, Some(whole.bytes.clone())).await
+    set(&backend, (of, waits, &headers), key, Some(whole.bytes.clone())).await
 }
 
 async fn delete(State(backend): State<Arc<Backend>>, of: OfStep, headers: HeaderMap, uri: Uri) -> Answer {
-    set(&backend, (of, &headers), key(&uri, KEY)?, None).await
+    set(&backend, (of, None, &headers), key(&uri, KEY)?, None).await
 }
 
 async fn set(
     backend: &Backend,
-    (of, headers): (OfStep, &HeaderMap),
+    (of, waits, headers): (OfStep, OfConnection, &HeaderMap),
     key: Key,
     value: Option<Bytes>,
 ) -> Answer {
@@ -85,6 +88,8 @@ async fn set(
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     let engine = backend.transactions()?;
-    let Committed { after } = backend.in_time(Kind::OutcomeUnknown, engine.put_now(key, value)).await?;
+    let bytes = value.as_ref().map_or(0, Bytes::len);
+    let put = engine.put_now(key, value);
+    let Committed { after } = backend.in_time_for(bytes, &waits, Kind::OutcomeUnknown, put).await?;
     Ok(headers::with_after(StatusCode::NO_CONTENT.into_response(), after))
 }

@@ -15,10 +15,12 @@ use axum::{
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use transactions::model::{After, Attempt, Begin, Begun, Call, Committed, Isolation, Key, TransactionId};
+use workflows::RESERVED_NAMES;
 
 use crate::{
     backend::Backend,
     body,
+    connection::OfConnection,
     guard::BODY_BYTES_MAX,
     headers,
     problem::{Kind, Problem},
@@ -94,7 +96,7 @@ fn asked_for(body: &[u8]) -> Result<Begin, Problem> {
         Some("serializable") => Isolation::Serializable,
         Some(_) => return Err(refuse("`isolation` is `read-atomic` or `serializable`")),
     };
-    let id = asked.id.map(TransactionId::new).transpose()?;
+    let id = asked.id.map(self::id).transpose()?;
     Ok(Begin { id, isolation, ..Begin::default() })
 }
 
@@ -109,7 +111,7 @@ fn committed_before(id: &TransactionId, after: Option<After>) -> Response {
 
 async fn status(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
     let engine = backend.transactions()?;
-    let id = TransactionId::new(segment::bytes(&uri, ID)?)?;
+    let id = id(segment::bytes(&uri, ID)?)?;
     let outcome = backend.durable(engine, engine.status(&id)).await?;
     Ok(json(written(&StatusBody { status: outcome.to_string(), after: None })))
 }
@@ -121,11 +123,18 @@ async fn read(State(backend): State<Arc<Backend>>, uri: Uri, headers: HeaderMap)
     value(found)
 }
 
-async fn write(State(backend): State<Arc<Backend>>, uri: Uri, headers: HeaderMap, body: Body) -> Answer {
+async fn write(
+    State(backend): State<Arc<Backend>>,
+    waits: OfConnection,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
     let engine = backend.transactions()?;
     let (call, key) = (call(&uri, &headers)?, key(&uri, KEY)?);
     let whole = body::read(body, backend.value_bytes_max, &backend.budget).await?;
-    backend.in_time(Kind::Unavailable, engine.put(&call, key, whole.bytes.clone())).await?;
+    let put = engine.put(&call, key, whole.bytes.clone());
+    backend.in_time_for(whole.bytes.len(), &waits, Kind::Unavailable, put).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -153,9 +162,19 @@ async fn abort(State(backend): State<Arc<Backend>>, uri: Uri, headers: HeaderMap
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
+/// The id of a transaction that is not a step's: a step's is nobody's to begin, to write in or to end.
+fn id(bytes: impl Into<Bytes>) -> Result<TransactionId, Problem> {
+    let bytes = bytes.into();
+    if bytes.starts_with(RESERVED_NAMES.as_bytes()) {
+        let why = format!("ids that begin with `{RESERVED_NAMES}` are those of workflows' steps");
+        return Err(Problem::new(Kind::ReservedName, why));
+    }
+    Ok(TransactionId::new(bytes)?)
+}
+
 /// Which transaction, and which attempt of it, a call is for.
 pub(crate) fn call(uri: &Uri, headers: &HeaderMap) -> Result<Call, Problem> {
-    let id = TransactionId::new(segment::bytes(uri, ID)?)?;
+    let id = id(segment::bytes(uri, ID)?)?;
     Ok(Call { id, attempt: headers::attempt(headers)? })
 }
 

@@ -35,7 +35,11 @@ impl Core {
         let node = self.serving()?;
         self.may_answer(&node)?;
         self.check_clock()?;
-        self.view().open.check_room(&self.config, begin.id.as_ref())?;
+        let room = self.view().open.check_room(&self.config, begin.id.as_ref());
+        if let Err(full) = room {
+            let before = self.committed_before(&node, begin.id.as_ref()).await?;
+            return before.ok_or(full);
+        }
         let terms = Box::pin(self.agree(&node, &begin)).await?;
         let Some(id) = begin.id else {
             let attempt = node.next_attempt();
@@ -63,6 +67,21 @@ impl Core {
 
     pub(crate) fn end_begin(&self, id: &TransactionId, lock: BeginLock) {
         self.view().open.end_begin(id, lock);
+    }
+
+    /// What the begin of a name is answered that has committed, which takes no place; none: it has not.
+    async fn committed_before(
+        &self,
+        node: &Arc<Node>,
+        id: Option<&TransactionId>,
+    ) -> Result<Option<Shown<Begun>>> {
+        let Some(id) = id else { return Ok(None) };
+        match node.store.decision(id).await? {
+            (Some(decision @ Decision { state: State::Committed(_), .. }), point) => {
+                self.decided_before(node, id, Some(&decision), point).await.map(Some)
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Makes sure that the new transaction sees the client's last commit, and that its own comes above it.
@@ -198,8 +217,8 @@ impl Core {
         let mut delays = Store::delays();
         loop {
             let Some(owner) = self.owner_of(earlier) else { return Ok(()) };
-            match self.forward_status(&owner, &call).await {
-                Ok(Outcome::Open) | Err(Error::Unavailable(_)) => {}
+            match self.forward_status(&owner, &call).await.map_err(Error::from) {
+                Ok(Outcome::Open) | Err(Error::Unavailable(_) | Error::TooMuchBuffered) => {}
                 Ok(_) | Err(_) => return Ok(()),
             }
             node.store.standing()?;

@@ -26,7 +26,7 @@ use crate::{
     data_cache::DataCache,
     effects::{Destinations, Effect, Known},
     figures::{Counters, Figures},
-    forward::Owner,
+    forward::{Failed, Owner},
     gathering::Gathered,
     heard::Heard,
     index::Index,
@@ -257,8 +257,8 @@ impl Engine {
     pub async fn commit(&self, call: &Call) -> Result<Committed> {
         if let Some(owner) = self.core.owner_elsewhere(call).await? {
             match self.core.forward_commit(&owner, call).await {
-                Err(Error::Unavailable(_)) => note_unreachable(&owner),
-                answer => return answer,
+                Err(Failed::Unreachable(_)) => note_unreachable(&owner),
+                answer => return Ok(answer?),
             }
         }
         self.core.commit(call).await
@@ -279,8 +279,8 @@ impl Engine {
     pub async fn abort(&self, call: &Call) -> Result<()> {
         if let Some(owner) = self.core.owner_elsewhere(call).await? {
             match self.core.forward_abort(&owner, call).await {
-                Err(Error::Unavailable(_)) => note_unreachable(&owner),
-                answer => return answer,
+                Err(Failed::Unreachable(_)) => note_unreachable(&owner),
+                answer => return Ok(answer?),
             }
         }
         self.core.abort(call).await
@@ -292,8 +292,8 @@ impl Engine {
         self.core.end_if_begun_elsewhere(&call).await?;
         if let Some(owner) = self.core.owner_elsewhere(&call).await? {
             match self.core.forward_status(&owner, &call).await {
-                Err(Error::Unavailable(_)) => note_unreachable(&owner),
-                answer => return answer.map(Shown::durable),
+                Err(Failed::Unreachable(_)) => note_unreachable(&owner),
+                answer => return Ok(Shown::durable(answer?)),
             }
         }
         self.core.status(&call).await
@@ -333,7 +333,7 @@ impl Engine {
     }
 
     /// Answers a message of another node, whatever it says.
-    pub async fn answer_peer(&self, message: &[u8]) -> Bytes {
+    pub async fn answer_peer(&self, message: Bytes) -> Bytes {
         self.core.answer_peer(message).await
     }
 

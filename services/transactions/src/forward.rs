@@ -1,9 +1,11 @@
 //! Any node takes any call (T10): one for a transaction of another node goes there, one hop and no further.
 //!
 //! Whose a transaction is says its attempt, which a client carries and a generated id contains; of a name without an attempt
-//! its row says it. A node that does not answer may be gone, or not. What it held of the transaction is only there, so a read or a
-//! write ends it; what became of a commit is found out. Both by the row, which is closed first ([`outcome`](crate::outcome)):
+//! its row says it. A node that says nothing, whatever it is asked, may be gone, or not. What it held of the transaction is only there, so
+//! a read or a write ends it; what became of a commit is found out. Both by the row, which is closed first ([`outcome`](crate::outcome)):
 //! that is safe however alive the node is, and nobody waits until it is missed.
+//!
+//! A node that lives is waited for, and what it refuses is refused here, under the same name: nothing ends.
 //!
 //! What is answered from here is durable already, so it rests on nothing.
 
@@ -19,7 +21,7 @@ use crate::{
     membership::Address,
     model::{After, Attempt, Call, Committed, Key, NodeId, Outcome, Shown, TransactionId},
     open::Found,
-    peers::{Answer, Message},
+    peers::{Answer, Message, NoAnswer, Unheard},
 };
 
 /// A call on its way to the node of its transaction.
@@ -145,6 +147,15 @@ impl Asked {
     fn is_only_there(&self) -> bool {
         matches!(self, Self::Get(_) | Self::Write(..) | Self::Send(..))
     }
+
+    /// What its client is told where the transaction's node lives and does not do it: the same as by that node itself.
+    fn refused(&self, why: NoAnswer) -> Error {
+        match (self, why) {
+            (_, NoAnswer::TooMuchBuffered) => Error::TooMuchBuffered,
+            (Self::Commit | Self::Abort, _) => Error::OutcomeUnknown,
+            (_, why) => Error::unavailable(&why.to_string()),
+        }
+    }
 }
 
 impl Forwarded {
@@ -154,6 +165,29 @@ impl Forwarded {
 
     pub(crate) fn commit(call: &Call) -> Self {
         Self::new(call, Asked::Commit)
+    }
+}
+
+/// What a call comes to that was passed on and not done.
+#[derive(Debug)]
+pub(crate) enum Failed {
+    /// Its node says nothing: its row does.
+    Unreachable(Error),
+    /// Its node lives.
+    Refused(Error),
+}
+
+impl From<Failed> for Error {
+    fn from(failed: Failed) -> Self {
+        match failed {
+            Failed::Unreachable(error) | Failed::Refused(error) => error,
+        }
+    }
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Self::Refused(error)
     }
 }
 
@@ -187,17 +221,22 @@ impl Core {
         address.map(|address| Owner { node: attempt.node, address })
     }
 
-    async fn forward(self: &Arc<Self>, owner: &Owner, call: &Call, asked: Asked) -> Result<Said> {
+    async fn forward(self: &Arc<Self>, owner: &Owner, call: &Call, asked: Asked) -> Result<Said, Failed> {
         let node = self.serving()?;
-        let is_only_there = asked.is_only_there();
         let message = Message::Forward(Forwarded::new(call, asked));
-        match self.ask(&node, owner.node, &owner.address, &message).await {
-            Ok(Answer::Reply(reply)) => reply.map_err(Error::from),
-            Ok(_) => Err(not_understood()),
-            Err(Error::Unavailable(_)) if is_only_there => {
-                Err(Box::pin(self.ended_with_its_node(owner, call)).await)
+        let answer = self.ask_at_length(&node, owner.node, &owner.address, &message).await;
+        let Message::Forward(Forwarded { asked, .. }) = message else { unreachable!("it was made here") };
+        match answer {
+            Ok(Answer::Reply(reply)) => reply.map_err(|refused| Failed::Refused(refused.into())),
+            Ok(_) => Err(Failed::Unreachable(not_understood())),
+            Err(Unheard::Refused(why)) => Err(Failed::Refused(asked.refused(why))),
+            Err(Unheard::Silence(Error::Unavailable(_))) if asked.is_only_there() => {
+                Err(Failed::Refused(Box::pin(self.ended_with_its_node(owner, call)).await))
             }
-            Err(error) => Err(error),
+            Err(Unheard::Silence(Error::Unavailable(why))) => {
+                Err(Failed::Unreachable(Error::Unavailable(why)))
+            }
+            Err(Unheard::Silence(error)) => Err(Failed::Refused(error)),
         }
     }
 
@@ -229,7 +268,8 @@ impl Core {
         key: Key,
         value: Option<Bytes>,
     ) -> Result<()> {
-        self.forward(owner, call, Asked::Write(key, value)).await.map(drop)
+        self.forward(owner, call, Asked::Write(key, value)).await?;
+        Ok(())
     }
 
     pub(crate) async fn forward_send(
@@ -239,27 +279,35 @@ impl Core {
         effect: Effect,
         place: Option<u32>,
     ) -> Result<()> {
-        self.forward(owner, call, Asked::Send(effect, place)).await.map(drop)
+        self.forward(owner, call, Asked::Send(effect, place)).await?;
+        Ok(())
     }
 
-    /// Errors: as at its node; and `Unavailable` if that does not answer.
-    pub(crate) async fn forward_commit(self: &Arc<Self>, owner: &Owner, call: &Call) -> Result<Committed> {
+    pub(crate) async fn forward_commit(
+        self: &Arc<Self>,
+        owner: &Owner,
+        call: &Call,
+    ) -> Result<Committed, Failed> {
         match self.forward(owner, call, Asked::Commit).await? {
             Said::Committed(after) => {
                 Ok(Committed { after: after.map(|(version, position)| After { version, position }) })
             }
-            _ => Err(not_understood()),
+            _ => Err(Failed::Unreachable(not_understood())),
         }
     }
 
-    pub(crate) async fn forward_abort(self: &Arc<Self>, owner: &Owner, call: &Call) -> Result<()> {
+    pub(crate) async fn forward_abort(self: &Arc<Self>, owner: &Owner, call: &Call) -> Result<(), Failed> {
         self.forward(owner, call, Asked::Abort).await.map(drop)
     }
 
-    pub(crate) async fn forward_status(self: &Arc<Self>, owner: &Owner, call: &Call) -> Result<Outcome> {
+    pub(crate) async fn forward_status(
+        self: &Arc<Self>,
+        owner: &Owner,
+        call: &Call,
+    ) -> Result<Outcome, Failed> {
         match self.forward(owner, call, Asked::Status).await? {
-            Said::Outcome(number) => outcome(number),
-            _ => Err(not_understood()),
+            Said::Outcome(number) => Ok(outcome(number)?),
+            _ => Err(Failed::Unreachable(not_understood())),
         }
     }
 

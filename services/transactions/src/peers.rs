@@ -10,7 +10,8 @@
 //! It also carries a secret that only those know who reach the store: whoever may call the listener is not yet a node, and a
 //! stranger's news would be believed by all.
 //!
-//! Bounds: [`message_bytes_max`] a message, [`CALL_MAX`] a call.
+//! Bounds: [`message_bytes_max`] a message, [`CALL_MAX`] a call. What clients wait for is asked *at length*: it may take longer, by what it
+//! carries ([`more_time_for`]), as long as its node says in between how it stands.
 
 use std::{
     fmt::{self, Debug},
@@ -36,7 +37,7 @@ use crate::{
     membership::Address,
     model::{Attempt, Call, KeyspaceId, NodeId, Position, Timestamp, TransactionId, Version},
     node::Node,
-    records::{CommitRecord, Write, decode, encode},
+    records::{CommitRecord, Write, decode, encode_behind},
     sequencer::{Ordered, Wish},
     store::Store,
 };
@@ -65,11 +66,42 @@ pub const fn message_bytes_max(kind: u8) -> usize {
 
 /// How long an answer is waited for.
 pub const CALL_MAX: Duration = Duration::from_secs(2);
+/// How long one is waited for that was asked at length, but for what it carries: a commit says within five seconds that it is undecided.
+const AT_LENGTH_MAX: Duration = Duration::from_secs(6);
+/// After how long without an answer a node is asked how it stands.
+const LOOK_AFTER: Duration = Duration::from_secs(1);
+/// How often in a row it does not answer that before it counts as silent: who is dead is missed by then too.
+const LOOKS: usize = 2;
+/// How much longer a call may take for each MiB that it carries.
+const MORE_FOR_A_MIB: Duration = Duration::from_millis(125);
 
-/// There was no answer: what was asked may have been done.
+/// How much longer than others a call may take that carries `bytes`, on its way and into the store.
+pub fn more_time_for(bytes: usize) -> Duration {
+    MORE_FOR_A_MIB * (bytes >> 20) as u32
+}
+
+/// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no answer from a node: {0}")]
-pub struct NoAnswer(pub Arc<str>);
+pub enum NoAnswer {
+    /// Nobody says anything: what was asked may have been done.
+    #[error("no answer from a node: {0}")]
+    Silence(Arc<str>),
+    /// The node lives, and has no memory for the message: nothing was done.
+    #[error("a node has no memory for what it is told")]
+    TooMuchBuffered,
+    /// The node lives, and cannot answer now: what was asked may have been done.
+    #[error("a node cannot answer: {0}")]
+    Unavailable(Arc<str>),
+}
+
+/// What is not known of something that was asked at length.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Unheard {
+    /// Its node is gone, or says nothing whatever it is asked.
+    Silence(Error),
+    /// Its node lives.
+    Refused(NoAnswer),
+}
 
 /// The way to the other nodes.
 #[async_trait]
@@ -301,12 +333,24 @@ pub fn messages_of_a_stranger(from: NodeId, to: NodeId) -> Vec<Bytes> {
     messages.iter().map(|message| message.encode(way)).collect()
 }
 
+/// What says that no node is here that could be asked.
+pub fn not_here() -> Bytes {
+    Answer::NotHere.encode()
+}
+
+/// What a node answers. Errors: it is gone, or of another build.
+fn understood(answer: &[u8]) -> Result<Answer> {
+    match Answer::decode(answer)? {
+        Answer::NotHere => Err(Error::unavailable("the node is gone")),
+        Answer::Unknown(kind) => {
+            Err(Error::unavailable(&format!("the node does not know messages of kind {kind}")))
+        }
+        answer => Ok(answer),
+    }
+}
+
 fn frame<T: Serialize>(kind: u8, body: &T) -> Bytes {
-    let body = encode(body);
-    let mut framed = Vec::with_capacity(1 + body.len());
-    framed.push(kind);
-    framed.extend_from_slice(&body);
-    framed.into()
+    encode_behind(&[kind], body)
 }
 
 fn unframe(bytes: &[u8]) -> Option<(u8, &[u8])> {
@@ -336,6 +380,56 @@ impl Core {
         address: &Address,
         message: &Message,
     ) -> Result<Answer> {
+        let (peers, message) = self.envelope(node, to, message)?;
+        let answered = tokio::select! {
+            biased;
+            answered = peers.call(address, message) => answered,
+            () = self.clock.sleep(CALL_MAX) => Err(NoAnswer::Silence("it takes too long".into())),
+        };
+        understood(&answered.map_err(|error| Error::unavailable(&error.to_string()))?)
+    }
+
+    /// Asks the node `to` for what takes as long as it takes: a large value is on its way, or into the store. As long as the node
+    /// lives it is waited for, within bounds.
+    pub(crate) async fn ask_at_length(
+        &self,
+        node: &Node,
+        to: NodeId,
+        address: &Address,
+        message: &Message,
+    ) -> Result<Answer, Unheard> {
+        let (peers, message) = self.envelope(node, to, message).map_err(Unheard::Silence)?;
+        let wait_max = AT_LENGTH_MAX + more_time_for(message.len());
+        let answered = tokio::select! {
+            biased;
+            answered = peers.call(address, message) => answered,
+            why = self.silence_of(node, to, address) => return Err(Unheard::Silence(why)),
+            () = self.clock.sleep(wait_max) => Err(NoAnswer::Unavailable("it takes too long".into())),
+        };
+        match answered {
+            Ok(answer) => understood(&answer).map_err(Unheard::Silence),
+            Err(NoAnswer::Silence(why)) => Err(Unheard::Silence(Error::unavailable(&why))),
+            Err(refused) => Err(Unheard::Refused(refused)),
+        }
+    }
+
+    /// Waits until the node `to` says nothing any more, or is gone.
+    async fn silence_of(&self, node: &Node, to: NodeId, address: &Address) -> Error {
+        let mut unanswered = 0;
+        loop {
+            if unanswered == 0 {
+                self.clock.sleep(LOOK_AFTER).await;
+            }
+            match self.ask(node, to, address, &Message::Ask).await {
+                Ok(_) => unanswered = 0,
+                Err(_) if unanswered + 1 < LOOKS => unanswered += 1,
+                Err(why) => return why,
+            }
+        }
+    }
+
+    /// The way, and what goes there.
+    fn envelope(&self, node: &Node, to: NodeId, message: &Message) -> Result<(&dyn Peers, Bytes)> {
         let (Some(peers), Some(secret)) = (&self.peers, node.secret()) else {
             return Err(Error::unavailable("there is no other node"));
         };
@@ -343,24 +437,15 @@ impl Core {
         if message.first().is_none_or(|kind| message.len() > message_bytes_max(*kind)) {
             return Err(Error::TooLarge("what is to be told to a node"));
         }
-        let answered = tokio::select! {
-            biased;
-            answered = peers.call(address, message) => answered,
-            () = self.clock.sleep(CALL_MAX) => Err(NoAnswer("it takes too long".into())),
-        };
-        let answer = answered.map_err(|error| Error::unavailable(&error.to_string()))?;
-        match Answer::decode(&answer)? {
-            Answer::NotHere => Err(Error::unavailable("the node is gone")),
-            Answer::Unknown(kind) => {
-                Err(Error::unavailable(&format!("the node does not know messages of kind {kind}")))
-            }
-            answer => Ok(answer),
-        }
+        Ok((&**peers, message))
     }
 
     /// Answers what another node asks.
-    pub(crate) async fn answer_peer(self: &Arc<Self>, message: &[u8]) -> Bytes {
-        let answer = match Message::decode(message) {
+    pub(crate) async fn answer_peer(self: &Arc<Self>, message: Bytes) -> Bytes {
+        let decoded = Message::decode(&message);
+        // What it carries has been copied out of it, and may be long.
+        drop(message);
+        let answer = match decoded {
             Ok((way, message)) => self.answer_message(way, message).await,
             Err(kind) => Answer::Unknown(kind),
         };

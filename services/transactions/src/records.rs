@@ -16,7 +16,13 @@ pub const RECORD_VERSION: u8 = 1;
 
 /// Encodes `record` behind its version byte.
 pub fn encode<T: Serialize>(record: &T) -> Bytes {
+    encode_behind(&[], record)
+}
+
+/// The same behind `head`: what is long is written once.
+pub(crate) fn encode_behind<T: Serialize>(head: &[u8], record: &T) -> Bytes {
     let mut buffer = BytesMut::with_capacity(128);
+    buffer.put_slice(head);
     buffer.put_u8(RECORD_VERSION);
     let writer =
         postcard::to_io(record, buffer.writer()).expect("records hold nothing that cannot be encoded");

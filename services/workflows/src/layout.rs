@@ -190,9 +190,12 @@ fn digest(workflow: &str, run: &str, began_ms: u64, path: &str) -> String {
     hash.finalize().iter().take(16).flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
+/// What the names of transactions begin with in which steps come to count: nobody else's may.
+pub const RESERVED_NAMES: &str = "workflow-";
+
 /// The transaction in which a step comes to count; the empty path: the whole of an atomic run.
 pub(crate) fn transaction(workflow: &str, run: &str, began_ms: u64, path: &str) -> TransactionId {
-    TransactionId::new(["workflow-", &digest(workflow, run, began_ms, path)].concat())
+    TransactionId::new([RESERVED_NAMES, &digest(workflow, run, began_ms, path)].concat())
         .expect("short and plain")
 }
 

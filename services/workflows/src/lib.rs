@@ -55,6 +55,7 @@ pub use broken::Broken;
 pub use error::{Error, Result};
 pub use homes::{FarStore, FarStores};
 pub use inside::{Opened, StepToken};
+pub use layout::RESERVED_NAMES;
 pub use options::Options;
 pub use records::{CameTo, Status};
 pub use service::{Parts, Runner, Service};

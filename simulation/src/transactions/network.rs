@@ -49,6 +49,10 @@ struct State {
     processes: BTreeMap<String, (Engine, Life)>,
     /// Ways that are cut, in both directions.
     cut: BTreeSet<(String, String)>,
+    /// Who refuses messages longer than so many bytes, and how.
+    refusing: BTreeMap<String, (usize, NoAnswer)>,
+    /// How much of a message travels in a millisecond; none: all of it.
+    bytes_per_ms: Option<usize>,
 }
 
 /// What becomes of one message.
@@ -64,8 +68,9 @@ struct Fate {
 impl Network {
     /// A network whose chance comes from `rng`.
     pub fn new(rng: Rng, trouble: Trouble) -> Self {
-        let (processes, cut) = (BTreeMap::new(), BTreeSet::new());
-        Self(Arc::new(Mutex::new(State { rng, trouble, processes, cut })))
+        let (processes, cut, refusing) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
+        let state = State { rng, trouble, processes, cut, refusing, bytes_per_ms: None };
+        Self(Arc::new(Mutex::new(state)))
     }
 
     /// From now on `engine` is reached at `address`, as long as `life` lasts.
@@ -86,9 +91,21 @@ impl Network {
         state.cut.insert((other.0.clone(), one.0.clone()));
     }
 
+    /// From now on `address` refuses messages longer than `bytes`, until [`Network::mend`].
+    pub fn refuse(&self, address: &Address, bytes: usize, why: NoAnswer) {
+        self.state().refusing.insert(address.0.clone(), (bytes, why));
+    }
+
+    /// From now on so much of a message travels in a millisecond.
+    pub fn narrow(&self, bytes_per_ms: usize) {
+        self.state().bytes_per_ms = Some(bytes_per_ms);
+    }
+
     /// All ways are open again.
     pub fn mend(&self) {
-        self.state().cut.clear();
+        let mut state = self.state();
+        state.cut.clear();
+        state.refusing.clear();
     }
 
     /// Nothing goes wrong any more.
@@ -141,12 +158,17 @@ impl Network {
             return None;
         }
         let Some((engine, life)) = self.at(&to) else {
-            return Some(Err(NoAnswer("nobody is there".into())));
+            return Some(Err(NoAnswer::Silence("nobody is there".into())));
         };
+        if let Some((bytes, why)) = self.state().refusing.get(&to.0)
+            && message.len() > *bytes
+        {
+            return Some(Err(why.clone()));
+        }
         let answer = tokio::select! {
             biased;
             () = life.over() => return None,
-            answer = engine.answer_peer(&message) => answer,
+            answer = engine.answer_peer(message) => answer,
         };
         (!self.is_cut(&to, &from)).then_some(Ok(answer))
     }
@@ -161,7 +183,10 @@ struct Line {
 #[async_trait]
 impl Peers for Line {
     async fn call(&self, address: &Address, message: Bytes) -> Result<Bytes, NoAnswer> {
-        let fate = self.network.draw();
+        let mut fate = self.network.draw();
+        if let Some(bytes_per_ms) = self.network.state().bytes_per_ms {
+            fate.there += Duration::from_millis((message.len() / bytes_per_ms) as u64);
+        }
         let deliver = |after| {
             let (network, from, to) = (self.network.clone(), self.from.clone(), address.clone());
             let message = message.clone();

@@ -90,15 +90,39 @@ impl State {
     }
 }
 
-/// Returns once the application is no longer as it was, with what it is then.
-pub(super) fn wait_for_change(path: &Path, was: &State) -> anyhow::Result<State> {
+/// What is seen of an application that may be in the middle of an edit.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Seen {
+    /// It can be read.
+    Whole(State),
+    /// It cannot be read: when its manifest was changed, and why.
+    Broken(Option<SystemTime>, String),
+}
+
+impl Seen {
+    fn now(path: &Path) -> Self {
+        match State::of(path) {
+            Ok(state) => Self::Whole(state),
+            Err(error) => {
+                let changed = fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+                Self::Broken(changed, format!("{error:#}"))
+            }
+        }
+    }
+}
+
+/// Returns once the application is no longer as it was, with what it is then. What cannot be read counts if it stays so for a moment:
+/// an editor may just be writing it.
+pub(super) fn wait_for_change(path: &Path, was: &Seen) -> Seen {
+    let mut before = None;
     loop {
         std::thread::sleep(LOOK_EVERY);
-        match State::of(path) {
-            Ok(now) if now != *was => return Ok(now),
-            // In the middle of an edit; it is looked at again.
-            _ => {}
+        let now = Seen::now(path);
+        let is_for_good = matches!(now, Seen::Whole(_)) || before.as_ref() == Some(&now);
+        if now != *was && is_for_good {
+            return now;
         }
+        before = Some(now);
     }
 }
 

@@ -81,6 +81,53 @@ async fn a_large_body_beyond_its_limit_is_answered() {
     assert_eq!(problem(&answer), (413, "too-large".into()));
 }
 
+/// T15. However much it is that a client sends before it reads: it hears why that was refused, and no reset.
+#[tokio::test]
+async fn who_sends_everything_first_hears_why_nobody_read_it() {
+    const BODY_BYTES: usize = 66 << 20;
+    let engine = Engine::open().await;
+    let guarded = engine.serve_at("0.0.0.0:0", Some("right")).await;
+    let narrow = engine.serve_within(Limits { buffered_bytes_max: 1 << 20, ..Limits::default() }).await;
+    let length = format!("Content-Length: {BODY_BYTES}");
+    let short = format!("Content-Length: {}", 64 << 20);
+    let chunked = format!("Transfer-Encoding: chunked\r\n\r\n{BODY_BYTES:x}");
+    for (server, framing, expected) in [
+        (&guarded, &length, (401, "unauthorized")),
+        (&narrow, &length, (413, "too-large")),
+        (&narrow, &short, (429, "too-much-buffered")),
+        (&narrow, &chunked, (429, "too-much-buffered")),
+    ] {
+        let mut stream = TcpStream::connect(server.address).await.expect("the server accepts");
+        // Another request would be no end.
+        let head = format!("PUT /v1/state/k HTTP/1.1\r\nHost: localhost\r\n{framing}\r\n");
+        let framed = if framing == &chunked { head } else { head + "\r\n" };
+        stream.write_all(framed.as_bytes()).await.expect("the head is sent");
+        let body = vec![b'x'; if framing == &short { 64 << 20 } else { BODY_BYTES }];
+        stream.write_all(&body).await.expect("all of it is taken");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("an answer and an end");
+        assert_eq!(problem(&answer), (expected.0, expected.1.to_owned()), "{framing}");
+        assert!(answer.contains("connection: close\r\n"), "{answer}");
+    }
+}
+
+/// T15. Who goes on sending what nobody reads keeps a place for about a second.
+#[tokio::test]
+async fn what_nobody_reads_is_not_taken_for_ever() {
+    let engine = Engine::open().await;
+    let server = engine.serve_within(Limits { connections_max: 1, ..Limits::default() }).await;
+    let mut endless = TcpStream::connect(server.address).await.expect("the server accepts");
+    let head = "PUT /v1/state/k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n";
+    endless.write_all(head.as_bytes()).await.expect("it is sent");
+    let began = std::time::Instant::now();
+    while endless.write_all(&[0; 4096]).await.is_ok() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    while code(&server.get("/health/live").await) != 200 {}
+    // A second, and what a busy machine takes.
+    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+}
+
 #[tokio::test]
 async fn who_asks_before_sending_is_refused_without_having_to_send() {
     let engine = Engine::open().await;

@@ -76,6 +76,16 @@ async fn what_is_no_request_is_refused_by_name() {
     assert_eq!(problem(refusal), (400, "invalid-request".to_owned()));
 }
 
+/// T15. So a client that begins with it knows that it has to speak HTTP/1.1.
+#[tokio::test]
+async fn http_2_is_refused_by_name() {
+    let server = Fixture::showing(Status::default()).await;
+    let settings = "\0\0\0\u{4}\0\0\0\0\0";
+    let answer = server.exchange(&format!("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n{settings}")).await;
+    assert_eq!(problem(&answer), (505, "http-version-not-supported".to_owned()));
+    assert!(!answer.contains("retry-after"), "{answer}");
+}
+
 /// T15. Once one has gone there is a place again.
 #[tokio::test]
 async fn a_connection_beyond_the_limit_is_told_so_and_ended() {

@@ -30,6 +30,25 @@ async fn too_many_open_transactions_are_refused_until_one_ends() {
     begun(&server).await;
 }
 
+/// T4, T15. It takes no place; a plain write takes one while it lasts.
+#[tokio::test]
+async fn where_no_more_may_be_open_what_has_committed_is_still_answered() {
+    let engine = Engine::with(Config { open_max: 1, ..Config::default() }).await;
+    let server = engine.serve().await;
+    let begin =
+        async |id: &str| server.send("POST", "/v1/transactions", "", &format!(r#"{{"id":"{id}"}}"#)).await;
+    assert_eq!(code(&begin("order").await), 201);
+    assert_eq!(code(&server.send("PUT", "/v1/transactions/order/keys/k", "", "v").await), 204);
+    assert_eq!(code(&server.send("POST", "/v1/transactions/order/commit", "", "").await), 200);
+    begun(&server).await;
+    let again = begin("order").await;
+    assert_eq!((code(&again), &document(&again)["status"]), (200, &"committed".into()), "{again}");
+    assert!(again.contains("landfast-after: "), "{again}");
+    for refused in [begin("other").await, server.send("PUT", "/v1/state/k", "", "v").await] {
+        assert_eq!(problem(&refused), (429, "too-many-transactions".into()));
+    }
+}
+
 /// T15.
 #[tokio::test]
 async fn a_transaction_of_too_many_keys_or_bytes_is_too_large_and_goes_on() {

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use fastrand::Rng;
-use http_frontend::HttpPeers;
+use http_frontend::{HttpPeers, Limits};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -12,7 +12,7 @@ use transactions::{
     broken::Broken,
     membership::Address,
     model::{Key, NodeId},
-    peers::{MESSAGE_BYTES_MAX, Peers, message_bytes_max, messages_of_a_stranger},
+    peers::{MESSAGE_BYTES_MAX, NoAnswer, Peers, message_bytes_max, messages_of_a_stranger},
 };
 
 use crate::{Fixture, code, engine::Engine, problem};
@@ -110,6 +110,31 @@ async fn where_nobody_listens_there_is_no_answer() {
     for nowhere in [gone.to_string(), String::new(), "no address".to_owned()] {
         let called = peers.call(&Address(nowhere.clone()), messages().swap_remove(0)).await;
         assert!(called.is_err(), "{nowhere}");
+    }
+}
+
+/// T10. Whoever asks knows by it that the node lives, and that its transactions do.
+#[tokio::test]
+async fn a_node_that_has_no_room_says_that_it_is_there() {
+    let engine = Engine::among(Config::default()).await;
+    let narrow = engine.serve_within(Limits { buffered_bytes_max: 0, ..Limits::default() }).await;
+    let crowded = engine.serve_within(Limits { connections_max: 0, ..Limits::default() }).await;
+    let peers = HttpPeers::new(None).expect("no token");
+    let asked = async |server: &Fixture| {
+        let address = Address(server.address.to_string());
+        peers.call(&address, messages().swap_remove(0)).await.expect_err("no room")
+    };
+    assert_eq!(asked(&narrow).await, NoAnswer::TooMuchBuffered);
+    let refused = asked(&crowded).await;
+    assert!(matches!(refused, NoAnswer::Unavailable(_)), "{refused:?}");
+}
+
+/// A process that has just been started at the address of another is not the node that was asked.
+#[tokio::test]
+async fn a_process_that_only_begins_is_no_node() {
+    let server = Fixture::showing(http_frontend::Status::default()).await;
+    for message in messages() {
+        assert_eq!(answer(&server, message).await.expect("an answer")[0], NOT_HERE);
     }
 }
 

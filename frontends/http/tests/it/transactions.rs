@@ -253,3 +253,27 @@ async fn before_the_service_runs_calls_may_be_repeated_later() {
         assert!(answer.contains("retry-after: 1\r\n"), "{answer}");
     }
 }
+
+/// A step's transaction is nobody's to begin, to write in or to end.
+#[tokio::test]
+async fn names_of_steps_are_refused() {
+    let engine = Engine::open().await;
+    let server = engine.serve().await;
+    let id = "workflow-0123";
+    let path = format!("/v1/transactions/{id}");
+    let begin = format!(r#"{{"id":"{id}"}}"#);
+    for (method, path, body) in [
+        ("POST", "/v1/transactions".to_owned(), &begin[..]),
+        ("GET", path.clone(), ""),
+        ("DELETE", path.clone(), ""),
+        ("PUT", format!("{path}/keys/k"), "v"),
+        ("DELETE", "/v1/transactions/%77orkflow-/keys/k".to_owned(), ""),
+        ("POST", format!("{path}/messages/q"), "m"),
+        ("POST", format!("{path}/commit"), ""),
+    ] {
+        let answer = server.send(method, &path, "", body).await;
+        assert_eq!(problem(&answer), (400, "reserved-name".into()), "{method} {path}");
+    }
+    let answer = server.send("POST", "/v1/transactions", "", r#"{"id":"workflow"}"#).await;
+    assert_eq!(code(&answer), 201);
+}
