@@ -86,6 +86,12 @@ pub enum Broken {
     DeletesPackBeforeMoving,
     /// What is live in a pack is judged while items are still written that name it.
     CompactsHeldPacks,
+    /// Whoever takes care of the packs of the dead takes those of the living, too.
+    TakesPacksOfTheLiving,
+    /// Packs of a dead node are judged while it may still move something into them.
+    JudgesHalfMoved,
+    /// Who collects a version in another node's pack does not say so.
+    KeepsDeadBytesToItself,
     /// What an open transaction writes ahead stands in no log.
     SpillsUnlogged,
     /// Whoever deletes a version leaves its chunks.
@@ -108,8 +114,6 @@ pub enum Broken {
     SkipsValidation,
     /// Who may call a node is believed to be one.
     BelievesStrangers,
-    /// Who must serve its store alone does not wait until it is alone.
-    ServesBesideOthers,
     /// T11: who conflicts with a commit that is still to be written is told so at once.
     RefusesBeforeSlot,
     /// T-3: only the leader of the sequencer's office finishes what was begun to be marked.

@@ -39,13 +39,10 @@
 //!   ([`forward`]); a start beside others is a [`join`], and what one leaves that is gone is the [`fault_manager`]'s. What has
 //!   been heard everywhere is what all may collect below (`collector/shared.rs`).
 //!
-//! - A store with packs is served by one of its processes at a time, while others stand by ([`alone`]).
-//!
-//! Nothing here knows a wire, a provider or a thread. Deliberately absent as yet: packs on several nodes at a time.
+//! Nothing here knows a wire, a provider or a thread.
 
 #![allow(rustdoc::private_intra_doc_links)]
 
-pub mod alone;
 mod begin;
 mod broadcast;
 #[doc(hidden)]
@@ -101,7 +98,6 @@ pub mod transaction_id;
 mod write;
 pub mod write_buffer;
 
-pub use alone::Started;
 pub use config::Config;
 pub use effects::{Destinations, Effect, queue_name};
 pub use engine::Engine;

@@ -9,7 +9,7 @@
 //!
 //! From AFT, section 4.2, whose fault manager scans all commits; ours reads what is behind the last mark.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::Arc;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use primitives::{Cursor, FencedLog, Slot, Writer};
@@ -58,12 +58,16 @@ impl Core {
         let store =
             Arc::new(Store::new(Arc::clone(&self.key_value), self.config.buckets, clock, entropy, fell));
         store.check_format().await?;
-        let is_alone = self.must_be_alone(&store).await?;
-        self.shares.store(!is_alone, Ordering::Release);
-        if !is_alone {
+        if let Err(error) = self.find_home(&store).await {
+            // Nobody waits for what this process has heard.
+            self.membership.leave().await;
+            return Err(error);
+        }
+        if !self.is_alone() {
             return self.join_others(store).await;
         }
-        let id = self.become_only_one(&store).await?;
+        let id = registry::take_id(&store).await?;
+        registry::put_row(&store, id, self.clock.now()).await?;
         let writer = self.begin_log(&store, id).await?;
         // Before any row is judged that was handed over to it: from here on it decides nothing.
         let mut marked = keyspace::list_marked(&store).await?;
@@ -104,7 +108,6 @@ impl Core {
         drop(view);
         self.starts.send_replace(());
         tracing::info!(node = id.0, "transactions are served");
-        self.mind_lease(&node);
         self.keep_house(node, rows);
         Ok(())
     }

@@ -6,6 +6,7 @@ mod deaths;
 mod effects;
 mod nodes;
 mod packing;
+mod packing_nodes;
 mod sequenced;
 mod serializable;
 mod values;
