@@ -36,6 +36,8 @@ pub enum Broken {
     AnswersWithoutClosing,
     /// A node answers although its lease has run out.
     AnswersWithoutLease,
+    /// T6: that a version is missing is told without a look at whether this node still serves.
+    MissesWhatSuccessorTook,
     /// Versions are collected below this node's own horizon, whoever else reads.
     CollectsByOwnHorizon,
     /// A node whose horizon was never heard does not count.

@@ -265,11 +265,10 @@ impl Housekeeping {
             return Ok(self.due());
         }
         // Whoever was taken for dead hears of nothing any more, and must not judge what is superseded.
-        if !self.core.is_alone() {
+        if self.core.is_alone() {
+            self.core.still_counts(&self.node).await?;
+        } else {
             self.core.count(&self.node).await?;
-        } else if !registry::is_live(&self.node.store, self.node.id).await? {
-            self.node.store.fall();
-            self.node.store.standing()?;
         }
         self.open_logs().await?;
         self.hear_of_names().await?;
