@@ -8,6 +8,10 @@
 pub enum Broken {
     /// The decision row is written before the data it decides about.
     RecordBeforeData,
+    /// Data and rows of a group are written in one step, and their slot after it.
+    GroupsBeforeSlot,
+    /// A group whose answer was lost is taken for refused.
+    RefusesUnclearGroups,
     /// A commit is installed before its decision row is written.
     VisibleBeforeRecord,
     /// A commit is answered before its decision row is durable.

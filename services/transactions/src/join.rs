@@ -51,7 +51,7 @@ impl Core {
             writer,
             clock,
             HybridClock::default(),
-            self.slot_bytes_max(),
+            self.slot_bounds(),
             self.config.broken,
         );
         let node = Arc::new(Node::new(self, id, store, log, Some(secret)));

@@ -8,7 +8,7 @@
 //!  put, delete ──▶ write buffer        send ──▶ effect buffer
 //!                  └──▶ too large, or too much: entry in the log, then chunks and version items, ahead of the commit
 //!  commit ──▶ together: entry in this node's log, version items, outbox row
-//!        ──▶ the decision row: one conditional write decides
+//!        ──▶ the decision row: one conditional write decides          where the store can: both in one step (`commit/grouped.rs`)
 //!        ──▶ index, cache ──▶ wait until durable ──▶ answer, and the effects leave
 //! ```
 //!

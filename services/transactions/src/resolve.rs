@@ -23,7 +23,7 @@ use crate::{
     keyspace, layout,
     model::{Attempt, NodeId, TransactionId},
     node::Node,
-    node_log::NodeLog,
+    node_log::{Bounds, NodeLog},
     records::{Entry, StoredSlot, decode},
     registry::{self, NodeRow},
     retention::delete_uncommitted,
@@ -83,14 +83,8 @@ impl Core {
         }
         let unsent = self.find_unsent(&store, id).await?;
         let clock = Arc::clone(&self.clock);
-        let log = NodeLog::new(
-            Arc::clone(&store),
-            writer,
-            clock,
-            highest,
-            self.slot_bytes_max(),
-            self.config.broken,
-        );
+        let log =
+            NodeLog::new(Arc::clone(&store), writer, clock, highest, self.slot_bounds(), self.config.broken);
         let mut heard = Heard::default();
         heard.finish(NodeId(1), NodeId(id.0 - 1));
         store.look()?;
@@ -123,6 +117,13 @@ impl Core {
     /// A slot has to fit an item, with room for what a large last entry adds.
     pub(crate) fn slot_bytes_max(&self) -> usize {
         self.config.slot_bytes_max.min(self.key_value.limits().item_bytes_max / 2)
+    }
+
+    /// What is written with a slot has to fit a transaction of the store, if that has such over all its partitions.
+    pub(crate) fn slot_bounds(&self) -> Bounds {
+        let limits = self.key_value.limits();
+        let items = if limits.transact_across_partitions { limits.transact_items_max } else { 0 };
+        Bounds { slot_bytes: self.slot_bytes_max(), group_items: self.config.group_items_max.min(items) }
     }
 
     /// Whatever rests on what the store may have lost goes.
