@@ -34,10 +34,7 @@ use tokio::{
     task::{JoinHandle, JoinSet},
     time::Instant,
 };
-use transactions::{
-    Started,
-    membership::{Address, Coordinated},
-};
+use transactions::membership::{Address, Coordinated};
 
 use crate::{
     carried::PYTHON_CLIENT,
@@ -82,7 +79,7 @@ pub(crate) struct House {
     /// What services do for ever beside the front ends.
     background: JoinSet<()>,
     transactions: Arc<transactions::Service>,
-    /// Serves transactions, or stands by; ends where the process has to.
+    /// Serves transactions; ends where the process has to.
     serving: JoinHandle<anyhow::Error>,
     front_ends: FrontEnds,
 }
@@ -387,8 +384,8 @@ fn member(provider: &Provider, gateway: &Gateway, address: Address) -> anyhow::R
     Ok(Some(Member { membership, peers: Arc::new(peers) }))
 }
 
-/// Has transactions served; what earlier starts left is finished when this returns. Where another process serves them alone,
-/// this one stands by. The task ends only where the process has to.
+/// Has transactions served; what earlier starts left is finished when this returns, unless others see to it. The task ends only where
+/// the process has to.
 async fn start_transactions(
     provider: &Arc<Provider>,
     service: &Arc<transactions::Service>,
@@ -398,15 +395,7 @@ async fn start_transactions(
         Some(_) => Some(SameStore::begin(provider.key_value(), &SystemEntropy::default()).await?),
         None => None,
     };
-    match start_in_time(service, member.is_some())
-        .await
-        .context("the transactions service could not start")?
-    {
-        Started::Serves => {}
-        Started::StandsBy => {
-            tracing::info!("another process serves the transactions of this store; this one stands by");
-        }
-    }
+    start_in_time(service, member.is_some()).await.context("the transactions service could not start")?;
     let runner = Arc::clone(service);
     Ok(tokio::spawn(async move {
         let lost = async {
@@ -424,7 +413,7 @@ async fn start_transactions(
 }
 
 /// Starts the service. Among others a start may fail because of them, and succeed a moment later.
-async fn start_in_time(service: &transactions::Service, is_among: bool) -> transactions::Result<Started> {
+async fn start_in_time(service: &transactions::Service, is_among: bool) -> transactions::Result<()> {
     let began = Instant::now();
     loop {
         match service.start().await {

@@ -258,19 +258,22 @@ impl FencedLog {
         slot: &Stored,
         basis: DurabilityPoint,
     ) -> Result<(Option<Stored>, DurabilityPoint)> {
-        let key = Key::new(&self.partition, slot_sort(index));
-        let mut attributes = vec![Action::set_integer(EPOCH, slot.epoch.0 as i64)];
-        attributes.extend(slot.payload.clone().map(|payload| Action::set(PAYLOAD, payload)));
-        let update = Update::modify(key.clone(), attributes).when(Condition::Absent);
-        let updated = self.key_value.update(update.resting_on(basis)).await?;
+        let updated = self.key_value.update(self.filling(index, slot).resting_on(basis)).await?;
         let point = updated.receipt.point;
         match updated.outcome {
             Outcome::Done(_) => Ok((None, point)),
             Outcome::Conflict(item) => {
                 let there = item.as_deref().and_then(Stored::decode);
-                Ok((Some(there.ok_or_else(|| self.corrupt(&key.sort()))?), point))
+                Ok((Some(there.ok_or_else(|| self.corrupt(&slot_sort(index)))?), point))
             }
         }
+    }
+
+    /// What puts a slot if it is absent.
+    fn filling(&self, index: SlotIndex, slot: &Stored) -> Update {
+        let mut attributes = vec![Action::set_integer(EPOCH, slot.epoch.0 as i64)];
+        attributes.extend(slot.payload.clone().map(|payload| Action::set(PAYLOAD, payload)));
+        Update::modify(Key::new(&self.partition, slot_sort(index)), attributes).when(Condition::Absent)
     }
 
     fn trim_mark(&self) -> Key {

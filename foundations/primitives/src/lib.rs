@@ -29,6 +29,8 @@
 //! - **S13** Trimming a log lets no earlier writer back in.
 //! - **S14** Delays of a backoff are bounded in length and number.
 //! - **S15** An operation whose outcome is unknown is repeated only by [`retry_repeatable`].
+//! - **S16** Changes that were appended with a slot are made with that slot or never, and never after it was filled without
+//!   them.
 //!
 //! From `faaskeeper.txt`, section 2.2; tokens, owners and the log are ours.
 

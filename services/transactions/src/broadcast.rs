@@ -72,6 +72,8 @@ struct Peer {
     ahead_ms: i64,
     /// What it has not decided, and since when: it is decided up to here, and there is more.
     undecided: Option<(u64, Monotonic)>,
+    /// How often it had noted what died in others' packs.
+    noted: u64,
     is_being_told: bool,
 }
 
@@ -99,6 +101,7 @@ impl Neighbours {
             announced: now,
             ahead_ms: 0,
             undecided: None,
+            noted: 0,
             is_being_told: false,
         })
     }
@@ -375,6 +378,7 @@ impl Core {
             heard: received,
             horizon,
             dropped: (*view.dropped).clone(),
+            noted: node.packs.noted(),
         }
     }
 
@@ -400,6 +404,10 @@ impl Core {
         peer.ahead_ms = standing.wall_ms as i64 - wall.0 as i64;
         peer.heard.get_or_insert_default().merge(&standing.heard);
         peer.horizon.get_or_insert_default().merge(&standing.horizon);
+        if standing.noted > peer.noted {
+            peer.noted = standing.noted;
+            node.packs.more_is_noted();
+        }
         let is_behind = !neighbours.behind.is_empty();
         drop(view);
         node.work.notify_one();

@@ -8,6 +8,10 @@
 pub enum Broken {
     /// The decision row is written before the data it decides about.
     RecordBeforeData,
+    /// Data and rows of a group are written in one step, and their slot after it.
+    GroupsBeforeSlot,
+    /// A group whose answer was lost is taken for refused.
+    RefusesUnclearGroups,
     /// A commit is installed before its decision row is written.
     VisibleBeforeRecord,
     /// A commit is answered before its decision row is durable.
@@ -36,6 +40,8 @@ pub enum Broken {
     AnswersWithoutClosing,
     /// A node answers although its lease has run out.
     AnswersWithoutLease,
+    /// T6: that a version is missing is told without a look at whether this node still serves.
+    MissesWhatSuccessorTook,
     /// Versions are collected below this node's own horizon, whoever else reads.
     CollectsByOwnHorizon,
     /// A node whose horizon was never heard does not count.
@@ -86,6 +92,12 @@ pub enum Broken {
     DeletesPackBeforeMoving,
     /// What is live in a pack is judged while items are still written that name it.
     CompactsHeldPacks,
+    /// Whoever takes care of the packs of the dead takes those of the living, too.
+    TakesPacksOfTheLiving,
+    /// Packs of a dead node are judged while it may still move something into them.
+    JudgesHalfMoved,
+    /// Who collects a version in another node's pack does not say so.
+    KeepsDeadBytesToItself,
     /// What an open transaction writes ahead stands in no log.
     SpillsUnlogged,
     /// Whoever deletes a version leaves its chunks.
@@ -108,8 +120,6 @@ pub enum Broken {
     SkipsValidation,
     /// Who may call a node is believed to be one.
     BelievesStrangers,
-    /// Who must serve its store alone does not wait until it is alone.
-    ServesBesideOthers,
     /// T11: who conflicts with a commit that is still to be written is told so at once.
     RefusesBeforeSlot,
     /// T-3: only the leader of the sequencer's office finishes what was begun to be marked.

@@ -10,10 +10,13 @@
 //!  6  answer
 //! ```
 //!
+//! Where the store can, 1 to 3 are one step of it ([`grouped`]).
+//!
 //! Nothing in 1 to 4 waits for the disk (external synchrony): the order of issue is the order of durability, so
 //! whoever finds the row durable finds entry and data durable. What a death after each step leaves, and who finishes
 //! it, is the table of `docs/design/0003-transactions.md`, section 7.2.
 
+mod grouped;
 mod sequenced;
 
 use std::sync::Arc;
@@ -195,7 +198,7 @@ async fn commit_nothing(transaction: &Transaction) -> Answer {
     let position = Position { log: NodeId::default(), slot: 0 };
     let writes = WriteSet::Inline(Vec::new());
     let record = StoredRecord { version: Version::default(), position, writes, effects: 0 };
-    let answer = match node.store.commit_named(id, *attempt, &record).await {
+    let answer = match node.store.commit(id, *attempt, true, &record).await {
         Ok(Decided::Done(point)) => answer_durable(node, point, None).await,
         Ok(Decided::Refused(decision, _)) => Err(refused(decision.as_ref(), transaction)),
         Err(Error::Unavailable(_)) => return Err(Error::OutcomeUnknown),
@@ -253,7 +256,9 @@ impl<'a> Commit<'a> {
         if let Err(error) = self.may_begin() {
             return self.give_up(None, error);
         }
-        let store = &self.transaction.node.store;
+        if let Some(data) = self.data_of_group() {
+            return self.run_in_group(data).await;
+        }
         let is_data_late = self.core.config.is_broken(Broken::RecordBeforeData);
         let data = async { if is_data_late { Ok(()) } else { self.write_data().await } };
         let placed = match self.round_one(data).await {
@@ -263,21 +268,25 @@ impl<'a> Commit<'a> {
         if self.core.config.is_broken(Broken::VisibleBeforeRecord) {
             self.install(self.record(placed, DurabilityPoint::DURABLE));
         }
-        let decided = match self.decide(placed).await {
-            Ok(decided) => decided,
-            Err(Error::Unavailable(_)) => return Err(Error::OutcomeUnknown),
-            Err(error) => return self.give_up(Some(placed.slot), error),
-        };
-        let point = match decided {
-            Decided::Done(point) => point,
-            Decided::Refused(decision, point) => {
-                store.externalize(point).await.map_err(|_| Error::OutcomeUnknown)?;
-                return self.give_up(Some(placed.slot), refused(decision.as_ref(), self.transaction));
-            }
-        };
+        let decided = self.decide(placed).await;
         if is_data_late {
             self.write_data().await?;
         }
+        self.end(placed, decided).await
+    }
+
+    /// Steps 4 to 6, after the row was written or refused.
+    async fn end(mut self, placed: Placed, decided: Result<Decided>) -> Answer {
+        let point = match decided {
+            Ok(Decided::Done(point)) => point,
+            Ok(Decided::Refused(decision, point)) => {
+                let store = &self.transaction.node.store;
+                store.externalize(point).await.map_err(|_| Error::OutcomeUnknown)?;
+                return self.give_up(Some(placed.slot), refused(decision.as_ref(), self.transaction));
+            }
+            Err(Error::Unavailable(_)) => return Err(Error::OutcomeUnknown),
+            Err(error) => return self.give_up(Some(placed.slot), error),
+        };
         let record = self.install(self.record(placed, point));
         self.core.hear_own(&self.transaction.node, placed.slot);
         let Transaction { node, attempt, .. } = &**self.transaction;
@@ -333,9 +342,13 @@ impl<'a> Commit<'a> {
     }
 
     async fn announce(&self) -> Result<Placed> {
-        let Transaction { id, attempt, node, .. } = &**self.transaction;
+        self.transaction.node.log.append(self.draft()).await
+    }
+
+    fn draft(&self) -> Draft {
+        let Transaction { id, attempt, .. } = &**self.transaction;
         let named = self.transaction.is_named();
-        node.log.append(Draft::committing(id.clone(), *attempt, named, self.set.clone(), self.floor)).await
+        Draft::committing(id.clone(), *attempt, named, self.set.clone(), self.floor)
     }
 
     async fn write_data(&self) -> Result<()> {
@@ -381,11 +394,7 @@ impl<'a> Commit<'a> {
         if self.core.config.is_broken(Broken::CommitsAnyAttempt) {
             return node.store.commit_any_attempt(id, *attempt, &stored).await;
         }
-        if self.transaction.is_named() {
-            node.store.commit_named(id, *attempt, &stored).await
-        } else {
-            node.store.commit_generated(id, *attempt, &stored).await
-        }
+        node.store.commit(id, *attempt, self.transaction.is_named(), &stored).await
     }
 
     fn record(&self, placed: Placed, point: DurabilityPoint) -> CommitRecord {

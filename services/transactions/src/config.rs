@@ -59,6 +59,9 @@ pub struct Config {
     pub data_cache_bytes_max: u64,
     /// The most that one slot of the node's log holds; what waits beyond it goes into the next.
     pub slot_bytes_max: usize,
+    /// The most items written in one step with a slot: data and rows of its commits, where the store changes items of several
+    /// partitions together; 0: each commit writes its own after the slot, as it does where the store cannot.
+    pub group_items_max: usize,
     /// A write set beyond this is kept in parts of its own beside the decision row.
     pub write_set_inline_bytes_max: usize,
     /// A commit that is not decided within this is answered as unknown; it goes on.
@@ -122,6 +125,7 @@ impl Default for Config {
             index_bytes_max: 128 << 20,
             data_cache_bytes_max: 256 << 20,
             slot_bytes_max: 256 << 10,
+            group_items_max: 128,
             write_set_inline_bytes_max: 64 << 10,
             commit_answer_timeout: Duration::from_secs(5),
             retry_window: Duration::from_mins(2),

@@ -7,7 +7,7 @@
 use std::{
     future::Future,
     panic::resume_unwind,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, atomic::AtomicBool},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
 };
 
 use bytes::Bytes;
@@ -73,10 +73,6 @@ pub(crate) struct Core {
     pub(crate) reading: Arc<Semaphore>,
     /// What the nodes of the store know each other by, once that is known.
     pub(crate) secret: OnceLock<Secret>,
-    /// Whether the present start shares the work with other nodes.
-    pub(crate) shares: AtomicBool,
-    /// Whether this process waits until it is its turn to serve alone.
-    pub(crate) stands_by: watch::Sender<bool>,
     /// Changes with each node that begins to serve.
     pub(crate) starts: watch::Sender<()>,
     /// Woken when the node cannot go on.
@@ -161,8 +157,6 @@ impl Engine {
             home: OnceLock::new(),
             reading: Arc::new(Semaphore::new(reading)),
             secret: OnceLock::new(),
-            shares: AtomicBool::new(false),
-            stands_by: watch::Sender::new(false),
             starts: watch::Sender::new(()),
             fell: Arc::default(),
             marking: sync::Mutex::default(),
@@ -327,11 +321,6 @@ impl Engine {
         self.core.serving()?.store.externalize(point).await
     }
 
-    /// Whether this process serves at the moment.
-    pub fn serves(&self) -> bool {
-        !self.core.has_fallen()
-    }
-
     /// Answers a message of another node, whatever it says.
     pub async fn answer_peer(&self, message: Bytes) -> Bytes {
         self.core.answer_peer(message).await
@@ -377,17 +366,14 @@ impl Core {
 
     /// The node that serves. Errors: `Unavailable` if there is none, or if the store is no longer the one it began on.
     pub(crate) fn serving(&self) -> Result<Arc<Node>> {
-        let node = self.view().node.clone().ok_or_else(|| self.why_not())?;
+        let node = self.view().node.clone().ok_or_else(|| Error::unavailable("the node starts"))?;
         node.store.look()?;
         Ok(node)
     }
 
-    fn why_not(&self) -> Error {
-        Error::unavailable(if *self.stands_by.borrow() {
-            "another process serves the store, which has packs, alone"
-        } else {
-            "the node starts"
-        })
+    /// Whether no other node shares the work.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.peers.is_none()
     }
 
     /// Whether there is no node that serves, or one that cannot go on.

@@ -265,11 +265,10 @@ impl Housekeeping {
             return Ok(self.due());
         }
         // Whoever was taken for dead hears of nothing any more, and must not judge what is superseded.
-        if !self.core.is_alone() {
+        if self.core.is_alone() {
+            self.core.still_counts(&self.node).await?;
+        } else {
             self.core.count(&self.node).await?;
-        } else if !registry::is_live(&self.node.store, self.node.id).await? {
-            self.node.store.fall();
-            self.node.store.standing()?;
         }
         self.open_logs().await?;
         self.hear_of_names().await?;
@@ -309,8 +308,12 @@ impl Housekeeping {
             return;
         }
         let left = self.node.take_left_behind();
-        self.is_in_office = self.core.membership.leads(Office::Collector);
+        let was_in_office =
+            std::mem::replace(&mut self.is_in_office, self.core.membership.leads(Office::Collector));
         if self.is_in_office {
+            if !was_in_office || !left.is_empty() {
+                self.node.packs.takes_over();
+            }
             self.rows.extend(left);
             self.names_listed_next.get_or_insert_default();
         } else {
@@ -318,6 +321,7 @@ impl Housekeeping {
             self.rows.clear();
             self.logs.retain(|tended| tended.node == self.node.id);
             (self.sweep, self.unswept) = (None, Vec::new());
+            self.node.packs.give_back(self.node.id);
         }
     }
 
@@ -386,8 +390,9 @@ impl Housekeeping {
     async fn open_logs(&mut self) -> Result<()> {
         if self.logs.is_empty() {
             self.core.list_periods(&self.node).await?;
-            let unswept = self.sweep.as_ref().map_or(&[][..], |sweep| &sweep.nodes);
-            self.core.open_packs(&self.node, unswept).await?;
+            if self.core.is_alone() {
+                self.node.packs.takes_over();
+            }
             let own = Tended {
                 node: self.node.id,
                 log: self.log(self.node.id),
@@ -486,7 +491,8 @@ impl Housekeeping {
             outbox::left_by(&self.node.store, swept).await?;
             registry::mark_swept(&self.node.store, swept).await?;
         }
-        self.node.packs.settle();
+        // Nobody writes items any more that name packs of theirs.
+        self.node.packs.takes_over();
         if !self.core.config.is_broken(Broken::ForgetsWhoEndsMeanwhile) {
             self.begin_sweep();
         }

@@ -13,7 +13,6 @@
 //! one of those has heard, or with all that is decided in the store. So it lies above, too, and everybody who lists later
 //! counts it.
 //!
-//! - A place in line before a look whether the store is served by one node at a time ([`alone`](crate::alone)).
 //! - A member before a row: whoever finds a row of a node that is no member takes it for gone.
 //! - Dies anywhere: an id is lost, and perhaps a row whose log is resolved with nothing in it.
 //!
@@ -24,7 +23,7 @@ use std::sync::Arc;
 use primitives::FencedLog;
 
 use crate::{
-    Error, Result,
+    Result,
     engine::Core,
     heard::Heard,
     hybrid_clock::HybridClock,
@@ -32,7 +31,6 @@ use crate::{
     model::NodeId,
     node::Node,
     node_log::NodeLog,
-    pack,
     peers::{Answer, Message, Standing},
     records::{StoredSlot, decode},
     registry,
@@ -53,7 +51,7 @@ impl Core {
             writer,
             clock,
             HybridClock::default(),
-            self.slot_bytes_max(),
+            self.slot_bounds(),
             self.config.broken,
         );
         let node = Arc::new(Node::new(self, id, store, log, Some(secret)));
@@ -115,15 +113,11 @@ impl Core {
         Ok((heard, dropped))
     }
 
-    /// A new member with a row. Errors: the store is served by one node at a time.
+    /// A new member with a row.
     async fn become_one_of_several(&self, store: &Store) -> Result<NodeId> {
         let id = registry::take_id(store).await?;
         self.membership.join(id).await?;
         registry::put_row(store, id, self.clock.now()).await?;
-        // Whoever is to serve alone stands in line behind who has found nothing here.
-        if pack::has_home(store).await? {
-            return Err(Error::unavailable("the store is served by one node at a time from now on"));
-        }
         Ok(id)
     }
 

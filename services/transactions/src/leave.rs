@@ -22,7 +22,7 @@ impl Core {
             view.node.take().map(|node| (node, view.open.all()))
         };
         let Some((node, open)) = serving else {
-            // It may stand in line.
+            // It may be about to join.
             self.membership.leave().await;
             return false;
         };
@@ -40,7 +40,7 @@ impl Core {
         }
         let marked = async {
             let _nobody_else = node.all_work_done().await;
-            self.note_freed(&node).await?;
+            self.note_all_freed(&node).await?;
             if node.is_traceless() { registry::mark_left(&node.store, node.id).await } else { Ok(false) }
         };
         let marked: Result<bool> = tokio::select! {

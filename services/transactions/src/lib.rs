@@ -8,7 +8,7 @@
 //!  put, delete ──▶ write buffer        send ──▶ effect buffer
 //!                  └──▶ too large, or too much: entry in the log, then chunks and version items, ahead of the commit
 //!  commit ──▶ together: entry in this node's log, version items, outbox row
-//!        ──▶ the decision row: one conditional write decides
+//!        ──▶ the decision row: one conditional write decides          where the store can: both in one step (`commit/grouped.rs`)
 //!        ──▶ index, cache ──▶ wait until durable ──▶ answer, and the effects leave
 //! ```
 //!
@@ -39,13 +39,10 @@
 //!   ([`forward`]); a start beside others is a [`join`], and what one leaves that is gone is the [`fault_manager`]'s. What has
 //!   been heard everywhere is what all may collect below (`collector/shared.rs`).
 //!
-//! - A store with packs is served by one of its processes at a time, while others stand by ([`alone`]).
-//!
-//! Nothing here knows a wire, a provider or a thread. Deliberately absent as yet: packs on several nodes at a time.
+//! Nothing here knows a wire, a provider or a thread.
 
 #![allow(rustdoc::private_intra_doc_links)]
 
-pub mod alone;
 mod begin;
 mod broadcast;
 #[doc(hidden)]
@@ -101,7 +98,6 @@ pub mod transaction_id;
 mod write;
 pub mod write_buffer;
 
-pub use alone::Started;
 pub use config::Config;
 pub use effects::{Destinations, Effect, queue_name};
 pub use engine::Engine;

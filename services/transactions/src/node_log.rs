@@ -2,11 +2,12 @@
 //!
 //! Whoever commits puts its entry into a queue and takes the writer; who gets it first writes all that wait as one
 //! slot. While one slot is under way the next gathers, so a slow store sees few large slots and a fast one many
-//! small ones, without a timer.
+//! small ones, without a timer. Where the store can, what commits write goes with their slot, in one step.
 //!
 //! Invariants
 //! - Timestamps are given when a slot is put together, by one writer at a time: they grow with the slots (T-1).
 //! - An append is answered once its slot, and with it every slot before it, is confirmed.
+//! - What goes with a slot is there only with it; once an append is answered, it is, or nothing of it comes any more.
 //! - A slot is done once each of its entries is decided; a successor begins at the first that is not.
 //!
 //! From `protocols.md`, "the fenced log" and T-2.
@@ -17,7 +18,8 @@ use std::{
     time::Duration,
 };
 
-use ports::Clock;
+use bytes::Bytes;
+use ports::{Clock, DurabilityPoint, Update};
 use primitives::{Cursor, Epoch, SlotIndex, Writer};
 use tokio::sync::{self, oneshot};
 
@@ -26,12 +28,15 @@ use crate::{
     broken::Broken,
     heard::Progress,
     hybrid_clock::HybridClock,
-    model::{Attempt, NodeId, Timestamp, TransactionId},
-    records::{Entry, StoredSlot, Write, WriteSet, encode},
+    model::{Attempt, NodeId, Position, Timestamp, TransactionId, Version},
+    records::{Entry, StoredRecord, StoredSlot, Write, WriteSet, encode},
     registry::NodeRow,
     slot_ages::SlotAges,
     store::Store,
 };
+
+/// The most bytes of values that go with one slot: a store that does it all in one step keeps others waiting for that long.
+pub(crate) const GROUP_BYTES_MAX: usize = 1 << 20;
 
 /// How exactly slots know their age.
 const AGE_GRAIN: Duration = Duration::from_secs(1);
@@ -43,17 +48,26 @@ pub(crate) struct Draft {
     entry: Entry,
     /// A commit's timestamp is above this one.
     floor: Timestamp,
+    /// The data of a commit that is to be decided in the same step.
+    data: Option<Data>,
+}
+
+/// What a commit writes before its row.
+#[derive(Debug)]
+pub(crate) struct Data {
+    pub(crate) updates: Vec<Update>,
+    pub(crate) bytes: usize,
 }
 
 impl Draft {
     /// A named begin.
     pub(crate) fn began(id: TransactionId, attempt: Attempt) -> Self {
-        Self { entry: Entry::Began { id, attempt }, floor: Timestamp::default() }
+        Self { entry: Entry::Began { id, attempt }, floor: Timestamp::default(), data: None }
     }
 
     /// Values that are written ahead.
     pub(crate) fn spilled(id: TransactionId, attempt: Attempt, writes: Vec<Write>) -> Self {
-        Self { entry: Entry::Spilled { id, attempt, writes }, floor: Timestamp::default() }
+        Self { entry: Entry::Spilled { id, attempt, writes }, floor: Timestamp::default(), data: None }
     }
 
     /// A commit.
@@ -65,7 +79,12 @@ impl Draft {
         floor: Timestamp,
     ) -> Self {
         let timestamp = Timestamp::default();
-        Self { entry: Entry::Committing { id, attempt, named, timestamp, writes }, floor }
+        Self { entry: Entry::Committing { id, attempt, named, timestamp, writes }, floor, data: None }
+    }
+
+    /// The same commit with its data, to be decided in the same step if the store does that.
+    pub(crate) fn with(self, data: Data) -> Self {
+        Self { data: Some(data), ..self }
     }
 }
 
@@ -75,6 +94,17 @@ pub(crate) struct Placed {
     pub(crate) slot: u64,
     /// Of a `Committing` entry: its timestamp.
     pub(crate) timestamp: Timestamp,
+    /// Of one with its data: where everything it is stands, if that is known.
+    pub(crate) committed: Option<DurabilityPoint>,
+}
+
+/// What a slot holds at the most.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    /// Bytes of entries; what waits beyond goes into the next.
+    pub(crate) slot_bytes: usize,
+    /// Items that are written in one step with it; 0: commits write theirs after it.
+    pub(crate) group_items: usize,
 }
 
 type Waiting = (Draft, oneshot::Sender<Result<Placed>>);
@@ -87,7 +117,7 @@ pub(crate) struct NodeLog {
     epoch: Epoch,
     /// The slot that its writer sealed before it wrote any.
     sealed: u64,
-    slot_bytes_max: usize,
+    bounds: Bounds,
     broken: Option<Broken>,
     waiting: Mutex<VecDeque<Waiting>>,
     writer: sync::Mutex<Writer>,
@@ -116,7 +146,7 @@ impl NodeLog {
         writer: Writer,
         clock: Arc<dyn Clock>,
         highest: HybridClock,
-        slot_bytes_max: usize,
+        bounds: Bounds,
         broken: Option<Broken>,
     ) -> Self {
         let sealed = writer.sealed().0;
@@ -136,7 +166,7 @@ impl NodeLog {
             sealed,
             store,
             clock,
-            slot_bytes_max,
+            bounds,
             broken,
             waiting: Mutex::default(),
             writer: sync::Mutex::new(writer),
@@ -145,7 +175,7 @@ impl NodeLog {
     }
 
     /// Announces `draft`. Errors: `NoRoom` and `Corrupt`, and it is not in the log; `Unavailable` once the node
-    /// cannot go on, and it may be.
+    /// cannot go on, and it may be; `OutcomeUnknown` then, if what goes with it may be there, too.
     pub(crate) async fn append(&self, draft: Draft) -> Result<Placed> {
         let (told, mut placed) = oneshot::channel();
         lock(&self.waiting).push_back((draft, told));
@@ -247,11 +277,27 @@ impl NodeLog {
         Some(NodeRow::new(node, done, state.clock.last()))
     }
 
+    /// Whether a commit with so many updates of so many bytes may be decided in one step with its slot.
+    pub(crate) fn takes(&self, data: &Data) -> bool {
+        // The slot and the row are two more.
+        data.updates.len() + 2 <= self.bounds.group_items && data.bytes <= GROUP_BYTES_MAX
+    }
+
     /// Writes what waits, up to the bound of a slot, and tells those who wait.
     async fn write_waiting(&self, writer: &mut Writer) {
         let (drafts, told): (Vec<Draft>, Vec<_>) = self.next_batch().into_iter().unzip();
-        let (slot, given) = self.put_together(drafts);
-        let written = self.store.append(writer, encode(&slot)).await.map(|(slot, _)| slot);
+        let (slot, given, group) = self.put_together(drafts, writer.next().0);
+        let payload = encode(&slot);
+        let (written, committed) = match self.write_group(writer, &payload, group).await {
+            Ok(Some((slot, point))) => (Ok(slot), Some(point)),
+            Ok(None) => (self.store.append(writer, payload).await.map(|(slot, _)| slot), None),
+            Err(Error::OutcomeUnknown) => {
+                let settled = self.store.append(writer, payload).await.map(|(slot, _)| slot);
+                // The node cannot go on, and the group may have been done.
+                (settled.map_err(|_| Error::OutcomeUnknown), None)
+            }
+            Err(error) => (Err(error), None),
+        };
         let now = self.clock.monotonic();
         if let Ok(index) = written {
             let committing = slot.entries.iter().filter(|entry| matches!(entry, Entry::Committing { .. }));
@@ -264,17 +310,43 @@ impl NodeLog {
         }
         for (told, timestamp) in told.into_iter().zip(given) {
             // Nobody hears it only if the engine is on its way out.
-            let _ = told.send(written.clone().map(|slot| Placed { slot, timestamp }));
+            let _ = told.send(written.clone().map(|slot| Placed { slot, timestamp, committed }));
         }
+    }
+
+    /// The slot and all that its commits write, in one step. None: there is none such, or it is to be done step by step.
+    async fn write_group(
+        &self,
+        writer: &mut Writer,
+        payload: &Bytes,
+        group: Vec<Update>,
+    ) -> Result<Option<(u64, DurabilityPoint)>> {
+        if group.is_empty() {
+            return Ok(None);
+        }
+        if self.broken == Some(Broken::GroupsBeforeSlot) {
+            return self.store.transact(group).await.map(|()| None);
+        }
+        let written = self.store.append_with(writer, payload.clone(), group).await;
+        if written == Err(Error::OutcomeUnknown) && self.broken == Some(Broken::RefusesUnclearGroups) {
+            self.store.append(writer, payload.clone()).await?;
+            return Err(Error::NoRoom);
+        }
+        written
     }
 
     fn next_batch(&self) -> Vec<Waiting> {
         let mut waiting = lock(&self.waiting);
         let mut batch: Vec<Waiting> = Vec::new();
-        let mut bytes = 0;
+        let (mut bytes, mut items, mut data_bytes) = (0, 1, 0);
         while let Some((draft, _)) = waiting.front() {
             bytes += draft.entry.bytes_len();
-            if bytes > self.slot_bytes_max && !batch.is_empty() {
+            items += draft.data.as_ref().map_or(0, |data| data.updates.len() + 1);
+            data_bytes += draft.data.as_ref().map_or(0, |data| data.bytes);
+            let is_full = bytes > self.bounds.slot_bytes
+                || items > self.bounds.group_items.max(1)
+                || data_bytes > GROUP_BYTES_MAX;
+            if is_full && !batch.is_empty() {
                 break;
             }
             batch.extend(waiting.pop_front());
@@ -282,12 +354,13 @@ impl NodeLog {
         batch
     }
 
-    /// A slot of what waits, with the timestamp of each entry.
-    fn put_together(&self, drafts: Vec<Draft>) -> (StoredSlot, Vec<Timestamp>) {
+    /// A slot of what waits, which is to be `slot`; the timestamp of each entry; and what is written with it.
+    fn put_together(&self, drafts: Vec<Draft>, slot: u64) -> (StoredSlot, Vec<Timestamp>, Vec<Update>) {
         let wall = self.clock.now();
         let mut state = self.state();
         let (mut entries, mut given) = (Vec::with_capacity(drafts.len()), Vec::with_capacity(drafts.len()));
-        for Draft { mut entry, floor } in drafts {
+        let mut group = Vec::new();
+        for Draft { mut entry, floor, data } in drafts {
             if let Entry::Committing { timestamp, .. } = &mut entry {
                 if self.broken == Some(Broken::StampsByWallClock) {
                     state.clock = HybridClock::default();
@@ -298,10 +371,23 @@ impl NodeLog {
                 }
                 *timestamp = state.clock.last();
             }
+            if let Some(data) = data {
+                group.extend(data.updates);
+                group.extend(self.row(&entry, slot));
+            }
             entries.push(entry);
             given.push(state.clock.last());
         }
-        (StoredSlot { written_ms: wall.0, timestamp: state.clock.last(), entries }, given)
+        (StoredSlot { written_ms: wall.0, timestamp: state.clock.last(), entries }, given, group)
+    }
+
+    /// The row of a commit whose entry stands in `slot`.
+    fn row(&self, entry: &Entry, slot: u64) -> Option<Update> {
+        let Entry::Committing { id, attempt, named, timestamp, writes } = entry else { return None };
+        let (version, position) =
+            (Version { timestamp: *timestamp, node: attempt.node }, Position { log: attempt.node, slot });
+        let record = StoredRecord { version, position, writes: writes.clone(), effects: 0 };
+        Some(self.store.committing(id, *attempt, *named, &record))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -11,7 +11,8 @@
 //!
 //! The commit and its log say only that a value is packed: its version item alone says where, so that it can move. Rows, slots
 //! and version items stay in the key-value store. A pack's row holds what is thought to be dead in it; it is a hint, judged anew
-//! before anything rests on it, and counted anew after a death (`sweep.rs`).
+//! before anything rests on it, and counted anew after a death (`sweep.rs`). Several nodes take care of the packs of a store, each
+//! of its own; `custody.rs` says of what besides.
 //!
 //! Invariants
 //! - A number of a node's packs is used once, and an object is never written again: a name that is taken was taken by the
@@ -22,6 +23,7 @@
 //! From AFT, section 8, "Efficient Data Layout", which names log-structured file systems.
 
 mod compactor;
+mod custody;
 mod directory;
 mod home;
 mod reading;
@@ -41,12 +43,8 @@ use ports::{
 };
 use tokio::sync::watch;
 
+pub(crate) use self::written::{OnTheirWay, Written};
 use self::{directory::Filed, reading::Wanted, table::Table};
-pub(crate) use self::{
-    home::find_home,
-    home::has_home,
-    written::{OnTheirWay, Written},
-};
 use crate::{
     Config, Error, Result,
     engine::Core,
@@ -113,6 +111,15 @@ struct State {
     wanted: BTreeMap<PackId, Vec<Wanted>>,
     /// The objects failed; nothing is compacted before this.
     paused_until: Monotonic,
+    /// What has died here in packs that others take care of, and when their rows are to say so.
+    owed: BTreeMap<PackId, u64>,
+    owed_until: Monotonic,
+    noted: u64,
+    /// Others have noted what died here.
+    is_look_due: bool,
+    is_take_over_due: bool,
+    /// The table has packs of nodes that are gone.
+    has_taken_over: bool,
 }
 
 /// A pack to be.
@@ -161,16 +168,17 @@ impl Packs {
             table: Table::new(config),
             wanted: BTreeMap::new(),
             paused_until: Monotonic::default(),
+            owed: BTreeMap::new(),
+            owed_until: Monotonic::default(),
+            noted: 0,
+            is_look_due: false,
+            is_take_over_due: false,
+            has_taken_over: false,
         };
         Self { state: Mutex::new(state) }
     }
 
-    /// Nobody writes items any more that name packs of dead nodes.
-    pub(crate) fn settle(&self) {
-        self.state().table.settle();
-    }
-
-    /// How many are known of, and the bytes of their values.
+    /// How many this node takes care of, and the bytes of their values.
     pub(crate) fn sums(&self) -> (u64, u64) {
         self.state().table.sums()
     }

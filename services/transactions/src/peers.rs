@@ -207,6 +207,8 @@ pub(crate) struct Standing {
     pub(crate) horizon: Heard,
     /// Up to where deletions may be dropped.
     pub(crate) dropped: Heard,
+    /// How often it has noted what died in packs that others take care of.
+    pub(crate) noted: u64,
 }
 
 /// What has happened in the log of a node since the receiver last heard of it.
@@ -317,6 +319,7 @@ pub fn messages_of_a_stranger(from: NodeId, to: NodeId) -> Vec<Bytes> {
         heard: all.clone(),
         horizon: all.clone(),
         dropped: all,
+        noted: u64::MAX,
     };
     let announcement =
         Announcement { standing, from: 1, through: u64::MAX - 1, last: u64::MAX, records: Vec::new() };
@@ -485,7 +488,7 @@ mod tests {
         heard.finish(NodeId(1), NodeId(4));
         heard.advance(NodeId(6), 9);
         let (horizon, dropped) = (heard.clone(), Heard::default());
-        Standing { wall_ms: 5, timestamp: Timestamp(6), heard, horizon, dropped }
+        Standing { wall_ms: 5, timestamp: Timestamp(6), heard, horizon, dropped, noted: 7 }
     }
 
     fn messages() -> Vec<Message> {

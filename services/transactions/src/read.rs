@@ -8,7 +8,8 @@
 //! it go.
 //!
 //! A version that is chosen and whose item is gone means that the entry is stale: it is loaded again, three times at
-//! most, and then `NoValidVersion` is the answer, never absent.
+//! most, and then `NoValidVersion` is the answer, never absent. Nor is it the answer of a node that does not count any more:
+//! its successor collects what transactions here still need, and no horizon of theirs holds it (T6).
 
 use std::sync::Arc;
 
@@ -26,7 +27,7 @@ use crate::{
     node::Node,
     read_set::{Choice, Read, Seen},
     records::{CommitRecord, Place, Write},
-    snapshot,
+    registry, snapshot,
     store::{Decision, State, VersionItem},
     transaction::{Phase, Transaction},
     write_buffer::Held,
@@ -108,13 +109,52 @@ impl Core {
     pub(crate) async fn get(self: &Arc<Self>, call: &Call, key: &Key) -> Result<Shown<Option<Bytes>>> {
         let transaction = self.here(call).await?;
         transaction.check_keyspace(key)?;
+        let read = self.get_of(&transaction, key).await;
+        self.tell(&transaction.node, read).await
+    }
+
+    pub(crate) async fn get_now(self: &Arc<Self>, key: &Key) -> Result<Shown<Option<Bytes>>> {
+        let node = self.serving()?;
+        let read = self.get_newest(&node, key).await;
+        self.tell(&node, read).await
+    }
+
+    /// What a read came to. That a version is missing can only be said by who counts, asked after it was missed: else it is
+    /// collected because this node was taken for dead.
+    async fn tell<T>(&self, node: &Node, read: Result<T>) -> Result<T> {
+        if let Err(error @ (Error::NoValidVersion | Error::SnapshotTooOld)) = &read {
+            if !self.config.is_broken(Broken::MissesWhatSuccessorTook) {
+                self.still_counts(node).await?;
+            }
+            if *error == Error::NoValidVersion {
+                self.counters.no_valid_version();
+            }
+        }
+        read
+    }
+
+    /// Errors: `Unavailable`: this node was taken for dead, and falls.
+    pub(crate) async fn still_counts(&self, node: &Node) -> Result<()> {
+        self.may_answer(node)?;
+        // Nobody else counts it among several: the lease says it.
+        if self.is_alone() && !registry::is_live(&node.store, node.id).await? {
+            node.store.fall();
+        }
+        node.store.standing()
+    }
+
+    async fn get_of(
+        self: &Arc<Self>,
+        transaction: &Arc<Transaction>,
+        key: &Key,
+    ) -> Result<Shown<Option<Bytes>>> {
         let mut loaded = None;
         let mut stale = 0;
         loop {
-            let (read, age) = match self.look(&transaction, key, loaded.take())? {
+            let (read, age) = match self.look(transaction, key, loaded.take())? {
                 Looked::Own(value) => return Ok(Shown::durable(value)),
                 Looked::Spilled(write) => {
-                    let Transaction { node, attempt, .. } = &*transaction;
+                    let Transaction { node, attempt, .. } = &**transaction;
                     if let Some(value) = self.stored_value(node, *attempt, &write).await? {
                         return Ok(Shown::durable(Some(value)));
                     }
@@ -143,37 +183,36 @@ impl Core {
                 Found::Missing if transaction.state().phase != Phase::Open => {
                     transaction.state().touch(self.clock.monotonic())?;
                 }
-                Found::Missing if transaction.is_overtaken() => return Err(self.too_late(&transaction)),
+                Found::Missing if transaction.is_overtaken() => return Err(too_late(transaction)),
                 Found::Missing if age == Age::New && stale < STALE_MAX => {
                     transaction.state().reads.take_back(key);
                     self.view().index.forget(key);
                     stale += 1;
                 }
-                Found::Missing => return Err(self.no_valid_version()),
+                Found::Missing => return Err(Error::NoValidVersion),
             }
         }
     }
 
-    pub(crate) async fn get_now(self: &Arc<Self>, key: &Key) -> Result<Shown<Option<Bytes>>> {
-        let node = self.serving()?;
+    async fn get_newest(self: &Arc<Self>, node: &Arc<Node>, key: &Key) -> Result<Shown<Option<Bytes>>> {
         let mut pin = None;
         for _ in 0..STALE_MAX {
             let known = self.view().index.entry(key).cloned();
             let entry = match known {
                 Some(entry) => entry,
-                None => wait_for_load(self.load(&node, key)).await?,
+                None => wait_for_load(self.load(node, key)).await?,
             };
             let choice =
                 entry.versions.last().map_or(Choice::Absent, |newest| Choice::Version(newest.clone()));
-            if let Found::Value(value) = self.value(&node, key, &choice).await? {
-                self.may_answer(&node)?;
+            if let Found::Value(value) = self.value(node, key, &choice).await? {
+                self.may_answer(node)?;
                 return Ok(Shown { value, point: entry.point });
             }
             self.view().index.forget(key);
             // It was superseded and collected meanwhile: what is newest from here on stays until it is read.
             pin = pin.or_else(|| Some(Pin::new(self)));
         }
-        Err(self.no_valid_version())
+        Err(Error::NoValidVersion)
     }
 
     /// Own writes, what was read before, or a choice; `loaded` if the index could not keep what was loaded. Choosing
@@ -215,12 +254,12 @@ impl Core {
             let dropped = if revives { Arc::default() } else { dropped };
             let seen = Seen { begin_heard: &transaction.start.heard, dropped: &dropped };
             let chosen = state.reads.choose(key, &entry.versions, &seen, self.config.broken);
-            chosen.map_err(|_| self.no_valid_version())?
+            chosen.map_err(|_| Error::NoValidVersion)?
         };
         // Asked after the entry was looked at: what was absent before the attempt was overtaken is absent. Of a snapshot the
         // right version may be gone, and an older one there still.
         if transaction.is_overtaken() && (choice == Choice::Absent || transaction.is_serializable()) {
-            return Err(self.too_late(transaction));
+            return Err(too_late(transaction));
         }
         let is_recorded = match &choice {
             Choice::Absent => !self.config.is_broken(Broken::ForgetsAbsence),
@@ -230,16 +269,6 @@ impl Core {
             state.reads.record(key.clone(), choice.clone(), entry.point);
         }
         Ok(Looked::Chosen(Read { choice, point: entry.point }, Age::New))
-    }
-
-    /// What an attempt may need is collected.
-    fn too_late(&self, transaction: &Transaction) -> Error {
-        if transaction.is_serializable() { Error::SnapshotTooOld } else { self.no_valid_version() }
-    }
-
-    fn no_valid_version(&self) -> Error {
-        self.counters.no_valid_version();
-        Error::NoValidVersion
     }
 
     /// The value behind a choice.
@@ -343,6 +372,11 @@ impl Core {
         });
         waiter
     }
+}
+
+/// What an attempt may need is collected.
+fn too_late(transaction: &Transaction) -> Error {
+    if transaction.is_serializable() { Error::SnapshotTooOld } else { Error::NoValidVersion }
 }
 
 pub(crate) async fn wait_for_load(mut waiter: watch::Receiver<Loaded>) -> Result<Arc<Entry>> {

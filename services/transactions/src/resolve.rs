@@ -9,7 +9,7 @@
 //!
 //! From AFT, section 4.2, whose fault manager scans all commits; ours reads what is behind the last mark.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::Arc;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use primitives::{Cursor, FencedLog, Slot, Writer};
@@ -23,7 +23,7 @@ use crate::{
     keyspace, layout,
     model::{Attempt, NodeId, TransactionId},
     node::Node,
-    node_log::NodeLog,
+    node_log::{Bounds, NodeLog},
     records::{Entry, StoredSlot, decode},
     registry::{self, NodeRow},
     retention::delete_uncommitted,
@@ -58,12 +58,16 @@ impl Core {
         let store =
             Arc::new(Store::new(Arc::clone(&self.key_value), self.config.buckets, clock, entropy, fell));
         store.check_format().await?;
-        let is_alone = self.must_be_alone(&store).await?;
-        self.shares.store(!is_alone, Ordering::Release);
-        if !is_alone {
+        if let Err(error) = self.find_home(&store).await {
+            // Nobody waits for what this process has heard.
+            self.membership.leave().await;
+            return Err(error);
+        }
+        if !self.is_alone() {
             return self.join_others(store).await;
         }
-        let id = self.become_only_one(&store).await?;
+        let id = registry::take_id(&store).await?;
+        registry::put_row(&store, id, self.clock.now()).await?;
         let writer = self.begin_log(&store, id).await?;
         // Before any row is judged that was handed over to it: from here on it decides nothing.
         let mut marked = keyspace::list_marked(&store).await?;
@@ -79,14 +83,8 @@ impl Core {
         }
         let unsent = self.find_unsent(&store, id).await?;
         let clock = Arc::clone(&self.clock);
-        let log = NodeLog::new(
-            Arc::clone(&store),
-            writer,
-            clock,
-            highest,
-            self.slot_bytes_max(),
-            self.config.broken,
-        );
+        let log =
+            NodeLog::new(Arc::clone(&store), writer, clock, highest, self.slot_bounds(), self.config.broken);
         let mut heard = Heard::default();
         heard.finish(NodeId(1), NodeId(id.0 - 1));
         store.look()?;
@@ -104,7 +102,6 @@ impl Core {
         drop(view);
         self.starts.send_replace(());
         tracing::info!(node = id.0, "transactions are served");
-        self.mind_lease(&node);
         self.keep_house(node, rows);
         Ok(())
     }
@@ -120,6 +117,13 @@ impl Core {
     /// A slot has to fit an item, with room for what a large last entry adds.
     pub(crate) fn slot_bytes_max(&self) -> usize {
         self.config.slot_bytes_max.min(self.key_value.limits().item_bytes_max / 2)
+    }
+
+    /// What is written with a slot has to fit a transaction of the store, if that has such over all its partitions.
+    pub(crate) fn slot_bounds(&self) -> Bounds {
+        let limits = self.key_value.limits();
+        let items = if limits.transact_across_partitions { limits.transact_items_max } else { 0 };
+        Bounds { slot_bytes: self.slot_bytes_max(), group_items: self.config.group_items_max.min(items) }
     }
 
     /// Whatever rests on what the store may have lost goes.

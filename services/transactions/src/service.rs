@@ -6,7 +6,6 @@ use ports::{Clock, Entropy, KeyValue};
 
 use crate::{
     Result,
-    alone::Started,
     config::Config,
     effects::Destinations,
     engine::Engine,
@@ -48,8 +47,8 @@ impl Builder {
         Self { destinations, ..self }
     }
 
-    /// With values kept in packs among `objects`: a store that has once been given some is given them for ever, and is served by
-    /// one node at a time.
+    /// With values kept in packs among `objects`: a store that has once been given some is given the same ones for ever, by all
+    /// its nodes.
     pub fn objects(self, objects: SharedObjects) -> Self {
         Self { objects: Some(objects), ..self }
     }
@@ -87,29 +86,22 @@ impl Service {
         Self::builder(parts).destinations(destinations).build(config)
     }
 
-    /// Takes a node id, finishes what earlier starts left, and begins to serve, unless the store is one that another process
-    /// serves alone. After an error it can be tried again.
-    pub async fn start(&self) -> Result<Started> {
-        let core = &self.engine.core;
-        tokio::select! {
-            biased;
-            started = core.start_over() => started.map(|()| Started::Serves),
-            () = core.standing_by() => Ok(Started::StandsBy),
-        }
+    /// Takes a node id, finishes what earlier starts left unless others see to that, and begins to serve. After an error it can
+    /// be tried again.
+    pub async fn start(&self) -> Result<()> {
+        self.engine.core.start_over().await
     }
 
     /// Starts over whenever the node cannot go on, because its store went back to an earlier state, its lease ran out or somebody
-    /// has taken its log over; and serves when it is the turn of a process that stands by. For ever: the program runs it beside the front ends.
+    /// has taken its log over. For ever: the program runs it beside the front ends.
     pub async fn run(&self) {
         let core = &self.engine.core;
         loop {
             let mut delays = Store::delays();
             while core.has_fallen() {
-                if !*core.stands_by.borrow() {
-                    tracing::warn!(
-                        "transactions start over: the store lost what was not durable, the lease ran out or the log was taken"
-                    );
-                }
+                tracing::warn!(
+                    "transactions start over: the store lost what was not durable, the lease ran out or the log was taken"
+                );
                 if let Err(error) = core.start_over().await {
                     tracing::error!(%error, "transactions do not start");
                     core.pause(&mut delays).await;

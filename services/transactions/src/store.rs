@@ -263,6 +263,37 @@ impl Store {
         }
     }
 
+    /// Appends to a log and makes `changes` in one step, which rest on all that the node has seen. None: nothing was done,
+    /// and an append of the same says what is wrong. Errors: `OutcomeUnknown`, and an append of the same settles it.
+    pub(crate) async fn append_with(
+        &self,
+        writer: &mut Writer,
+        payload: Bytes,
+        changes: Vec<Update>,
+    ) -> Result<Option<(u64, DurabilityPoint)>> {
+        self.standing()?;
+        let basis = self.basis();
+        let changes = changes.into_iter().map(|change| change.resting_on(basis)).collect();
+        match writer.append_with(payload, changes).await {
+            // A node that fell meanwhile has changed the store all the same.
+            Ok(Some((slot, point))) => {
+                let point = self.seen(point).map_err(|_| Error::OutcomeUnknown)?;
+                Ok(Some((slot.0, point)))
+            }
+            Ok(None) => Ok(None),
+            Err(error) if error.kind() == ErrorKind::OutcomeUnknown => Err(Error::OutcomeUnknown),
+            Err(error) => {
+                tracing::debug!(%error, "a group of commits goes step by step");
+                Ok(None)
+            }
+        }
+    }
+
+    /// Makes `changes` in one step without a slot, as nobody may. For tests that show what it is for.
+    pub(crate) async fn transact(&self, changes: Vec<Update>) -> Result<()> {
+        self.again(|| self.key_value.transact(changes.clone())).await.map(drop)
+    }
+
     /// The same for a slot that decides about what the node has written: resting on all of that, since a store that has
     /// gone back may have lost it and not the slots before.
     pub(crate) async fn append_resting(

@@ -374,9 +374,6 @@ impl Attempt<'_> {
                 Err(Failure::Gone) => self.connection = self.client.house.connect().await,
                 Err(Failure::Refused(Error::OutcomeUnknown | Error::Unavailable(_) | Error::Expired)) => {
                     tokio::time::sleep(AGAIN_AFTER).await;
-                    if self.client.house.is_one_at_a_time() {
-                        self.connection = self.client.house.connect().await;
-                    }
                 }
                 Err(Failure::Refused(Error::TransactionFinished(Outcome::Committed))) => {
                     panic!("a commit that is repeated is answered as it was before")

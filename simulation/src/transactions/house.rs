@@ -45,8 +45,6 @@ pub struct House {
     starts: watch::Sender<u64>,
     /// None: there is one place.
     among: Option<Among>,
-    /// Whether one of several places serves, and others stand by.
-    is_one_at_a_time: bool,
 }
 
 /// Where several nodes are.
@@ -153,17 +151,7 @@ impl House {
     pub fn new(world: &World, config: Config) -> Self {
         let (nodes, moments, starts) = (Rc::default(), Rc::default(), watch::Sender::new(0));
         let (world, witness) = (world.clone(), Witness::default());
-        Self {
-            world,
-            config,
-            nodes,
-            witness,
-            packs: false,
-            moments,
-            starts,
-            among: None,
-            is_one_at_a_time: false,
-        }
+        Self { world, config, nodes, witness, packs: false, moments, starts, among: None }
     }
 
     /// The same with values in packs, among the objects of its world.
@@ -174,16 +162,6 @@ impl House {
     /// The same with several places.
     pub fn among(world: &World, config: Config, among: Among) -> Self {
         Self { among: Some(among), ..Self::new(world, config) }
-    }
-
-    /// The same where one of them serves at a time, since values lie in packs.
-    pub fn one_at_a_time(self) -> Self {
-        Self { is_one_at_a_time: true, ..self.packing() }
-    }
-
-    /// Whether one of several places serves, and others stand by.
-    pub fn is_one_at_a_time(&self) -> bool {
-        self.is_one_at_a_time
     }
 
     /// How many nodes there can be.
@@ -290,11 +268,6 @@ impl House {
             if let Some(connection) = self.serving() {
                 return connection;
             }
-            if self.is_one_at_a_time {
-                // Who has stood by serves without a start.
-                tokio::time::sleep(START_AGAIN_AFTER).await;
-                continue;
-            }
             // The house holds the sender, so this ends with a start.
             let _ = starts.changed().await;
         }
@@ -304,9 +277,7 @@ impl House {
     pub fn serving(&self) -> Option<Connection> {
         let mut nodes = self.nodes.borrow_mut();
         let places = (1..=self.places()).map(|next| (nodes.led_to + next) % self.places());
-        let serves = |node: &Node| !self.is_one_at_a_time || node.service.engine().serves();
-        let is_alive =
-            |place: &usize| nodes.serving.get(place).is_some_and(|node| !node.life.is_over() && serves(node));
+        let is_alive = |place: &usize| nodes.serving.get(place).is_some_and(|node| !node.life.is_over());
         let place = places.into_iter().find(is_alive)?;
         nodes.led_to = place;
         drop(nodes);

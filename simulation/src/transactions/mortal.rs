@@ -11,6 +11,7 @@
 use std::{
     future::{Future, pending},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -20,7 +21,7 @@ use ports::{
         Batch, Batched, KeyValueLimits, Page, Read, Room, Scan, SharedKeyValue, Transacted, Updated,
     },
 };
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 
 /// When a process dies, seen from the call at which it does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +46,9 @@ struct Shared {
 struct State {
     calls: u64,
     ordered: Option<(u64, Side)>,
+    /// From which call on it sleeps, and for how long.
+    sleeps: Option<(u64, Duration)>,
+    sleeps_until: Option<Instant>,
     /// How often an order was taken back.
     pardons: u64,
     is_over: bool,
@@ -57,10 +61,22 @@ impl Life {
         state.ordered = Some((state.calls + calls, side));
     }
 
+    /// Puts the process to sleep at the call after the next `calls` ones: as if its machine were, it makes no call before it wakes,
+    /// and then goes on where it was.
+    pub fn sleeps_after(&self, calls: u64, sleep: Duration) {
+        let mut state = self.state();
+        state.sleeps = Some((state.calls + calls, sleep));
+    }
+
+    /// Whether it was put to sleep, also if it has woken since.
+    pub fn has_slept(&self) -> bool {
+        self.state().sleeps_until.is_some()
+    }
+
     /// Takes an order back that has not struck, also one for the end of a call that is under way.
     pub fn goes_on(&self) {
         let mut state = self.state();
-        state.ordered = None;
+        (state.ordered, state.sleeps) = (None, None);
         state.pardons += 1;
     }
 
@@ -97,10 +113,16 @@ impl Life {
         if side == Some(Side::Before) {
             self.end();
         }
+        let awake = async {
+            self.awake().await;
+            let answer = call.await;
+            self.awake().await;
+            answer
+        };
         let answer = tokio::select! {
             biased;
             () = self.over() => pending().await,
-            answer = call => answer,
+            answer = awake => answer,
         };
         if side == Some(Side::After) && self.state().pardons == pardons {
             self.end();
@@ -111,11 +133,22 @@ impl Life {
         answer
     }
 
+    /// Returns once it does not sleep.
+    async fn awake(&self) {
+        let until = self.state().sleeps_until;
+        if let Some(until) = until.filter(|until| *until > Instant::now()) {
+            tokio::time::sleep_until(until).await;
+        }
+    }
+
     /// Counts a call, and says which death was ordered for it, and how many orders were taken back before.
     fn arrive(&self) -> (Option<Side>, u64) {
         let mut state = self.state();
         let call = state.calls;
         state.calls += 1;
+        if let Some((_, sleep)) = state.sleeps.take_if(|(from, _)| *from == call) {
+            state.sleeps_until = Some(Instant::now() + sleep);
+        }
         let side = state.ordered.filter(|(ordered, _)| *ordered == call).map(|(_, side)| side);
         if side.is_some() {
             state.ordered = None;

@@ -85,8 +85,6 @@ pub struct Scenario {
     pub disasters: Vec<Disaster>,
     /// How many nodes there are.
     pub nodes: usize,
-    /// Whether one of them serves at a time, since values lie in packs.
-    pub one_at_a_time: bool,
     /// Whether the keyspace is sequenced before the clients begin, where there are several.
     pub sequenced: bool,
     /// How bad the network between them is.
@@ -128,7 +126,6 @@ impl Default for Scenario {
             weather: Weather::Calm,
             disasters: Vec::new(),
             nodes: 1,
-            one_at_a_time: false,
             sequenced: false,
             network: Trouble::default(),
             skew: Duration::ZERO,
@@ -170,7 +167,10 @@ impl Scenario {
     }
 
     async fn play(self, seed: u64) -> Outcome {
-        let world = World::with_options(seed, self.cloud.clone());
+        let mut cloud = self.cloud.clone();
+        // Commits go in groups where the store can, and step by step in every second run.
+        cloud.key_value.transact_across_partitions &= seed.is_multiple_of(2);
+        let world = World::with_options(seed, cloud);
         let mut rng = Rng::with_seed(seed);
         let house = self.house(&world, seed);
         let mut skews = Vec::new();
@@ -217,15 +217,16 @@ impl Scenario {
     }
 
     fn house(&self, world: &World, seed: u64) -> House {
-        if self.nodes == 1 {
-            let house = House::new(world, self.config.clone());
-            return if self.packs { house.packing() } else { house };
-        }
-        // Of their own, so that what clients do is the same whatever becomes of a message.
-        let network = Network::new(Rng::with_seed(seed ^ 0x6e65), self.network);
-        let ensemble = Ensemble::new(Rng::with_seed(seed ^ 0x656e));
-        let house = House::among(world, self.config.clone(), Among { network, ensemble, places: self.nodes });
-        if self.one_at_a_time { house.one_at_a_time() } else { house }
+        let config = self.config.clone();
+        let house = if self.nodes == 1 {
+            House::new(world, config)
+        } else {
+            // Of their own, so that what clients do is the same whatever becomes of a message.
+            let network = Network::new(Rng::with_seed(seed ^ 0x6e65), self.network);
+            let ensemble = Ensemble::new(Rng::with_seed(seed ^ 0x656e));
+            House::among(world, config, Among { network, ensemble, places: self.nodes })
+        };
+        if self.packs { house.packing() } else { house }
     }
 
     /// Lets what is left come to its end, and compares what stands there with what was told.
@@ -285,7 +286,7 @@ impl Scenario {
     }
 
     fn several_serve(&self) -> bool {
-        self.nodes > 1 && !self.one_at_a_time
+        self.nodes > 1
     }
 
     fn violations(&self, executions: &[Execution], at_rest: &AtRest, figures: &Figures) -> Vec<String> {

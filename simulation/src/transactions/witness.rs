@@ -314,7 +314,24 @@ impl KeyValue for Watched {
     }
 
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
-        self.inner.transact(updates).await
+        for update in &updates {
+            self.witness.expect(update);
+        }
+        let transacted = self.inner.transact(updates.clone()).await?;
+        let Transacted::Done { items, receipt } = &transacted else { return Ok(transacted) };
+        for update in &updates {
+            if let Change::Put(attributes) = &update.change {
+                self.witness.testimony().confirm(update.key.clone(), attributes);
+            }
+        }
+        // Its data may be part of the same change.
+        for (update, item) in updates.iter().zip(items) {
+            self.witness.judge(update);
+            if let Some(item) = item {
+                self.witness.see(&update.key, item, receipt.point);
+            }
+        }
+        Ok(transacted)
     }
 
     async fn write_batch(&self, batch: Batch) -> Result<Batched> {

@@ -6,6 +6,7 @@ mod deaths;
 mod effects;
 mod nodes;
 mod packing;
+mod packing_nodes;
 mod sequenced;
 mod serializable;
 mod values;
@@ -72,6 +73,18 @@ fn showing_a_commit_before_its_record_is_caught() {
 #[test]
 fn writing_the_record_before_the_data_is_caught() {
     dying(Weather::Slow).without(Broken::RecordBeforeData).is_caught("record", SEEDS_UNTIL_CAUGHT);
+}
+
+/// A group of commits without the slot that names them, broken.
+#[test]
+fn writing_a_group_before_its_slot_is_caught() {
+    dying(Weather::Stormy).without(Broken::GroupsBeforeSlot).is_caught("leftover", SEEDS_UNTIL_CAUGHT);
+}
+
+/// A group whose answer was lost, broken.
+#[test]
+fn taking_an_unclear_group_for_refused_is_caught() {
+    dying(Weather::Stormy).without(Broken::RefusesUnclearGroups).is_caught("refused", SEEDS_UNTIL_CAUGHT);
 }
 
 /// The store goes back to what was durable while its node lives on.

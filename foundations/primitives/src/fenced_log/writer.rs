@@ -1,7 +1,7 @@
 //! The one writer of a log: how it takes over, appends, and learns that it has been fenced.
 
 use bytes::Bytes;
-use ports::{DurabilityPoint, Error, ErrorKind, Result};
+use ports::{DurabilityPoint, Error, ErrorKind, Result, Update, key_value::Transacted};
 
 use super::{Cursor, Epoch, FencedLog, Slot, SlotIndex, Slots, Stored};
 
@@ -125,6 +125,40 @@ impl Writer {
             self.unsettled = None;
         }
         appended
+    }
+
+    /// Appends `payload` and makes `changes` in one step, all or nothing (S16): a change is there only with the slot that
+    /// it belongs to. None: somebody has been here, or a change was refused; nothing was done then.
+    ///
+    /// Errors: as [`Writer::append`]. After `OutcomeUnknown` the changes may have been made; once the slot is filled for
+    /// certain, they are there or never will be.
+    pub async fn append_with(
+        &mut self,
+        payload: Bytes,
+        changes: Vec<Update>,
+    ) -> Result<Option<(SlotIndex, DurabilityPoint)>> {
+        if self.is_fenced || self.unsettled.is_some() {
+            return Ok(None);
+        }
+        let slot = Stored { epoch: self.epoch, payload: Some(payload.clone()) };
+        let filling = self.log.filling(self.next, &slot).resting_on(self.point);
+        self.unsettled = Some(payload);
+        let updates = std::iter::once(filling).chain(changes).collect();
+        let transacted = self.log.key_value.transact(updates).await;
+        if !transacted.as_ref().is_err_and(|error| error.kind() == ErrorKind::OutcomeUnknown) {
+            self.unsettled = None;
+        }
+        self.is_fenced |= transacted.as_ref().is_err_and(|error| error.kind() == ErrorKind::Lost);
+        match transacted? {
+            Transacted::Done { receipt, .. } => {
+                self.point = self.point.max(receipt.point);
+                let index = self.next;
+                self.next.0 += 1;
+                Ok(Some((index, receipt.point)))
+            }
+            // What stands in its slot, if that is it, the next append finds.
+            Transacted::Conflict { .. } => Ok(None),
+        }
     }
 
     /// What became of an append whose outcome was unknown; none if there is none.

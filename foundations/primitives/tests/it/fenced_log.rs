@@ -1,5 +1,6 @@
 //! S9 to S13: writers that do not know of each other, in a storm, and what the log says in the end.
 
+mod changes;
 mod losses;
 mod storm;
 mod trimming;

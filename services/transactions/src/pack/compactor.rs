@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!  1  the directory, and the version item of every entry: live is what still points here
-//!  2  what is live goes into a pack like any other value, beside what is written at the moment
+//!  2  the row says that values are being moved; then what is live goes into a pack like any other value, beside what is written
+//!     at the moment
 //!  3  each item is moved by a write on condition that it still points to the old place
 //!  4  all of that is durable; then the row says that the pack is retired
 //!  5  a minute later the object goes, then the row
@@ -13,11 +14,13 @@
 //! and finds no object after 5 reads it again (`reading.rs`).
 //!
 //! After a death what is dead is not known for certain, and objects may lie there without rows: the sweep has every pack
-//! counted, those that a list of the dead node's objects names too.
+//! counted, those that a list of the dead node's objects names too. Whose packs these are says `custody.rs`, and what the mark of 2
+//! is for.
 //!
 //! Invariants
 //! - No object goes while an item names it, in whatever state the store may come back: it is durable that none does.
 //! - An item is moved on condition, so that what is collected meanwhile does not come back.
+//! - Nothing is on its way into a pack that is marked.
 //!
 //! From Rosenblum and Ousterhout's log-structured file system: cleaning by how much of a segment is live.
 
@@ -29,18 +32,18 @@ use futures_util::{
     future::{join, join_all},
     stream,
 };
-use ports::objects::{self, ObjectError, ObjectPath, ObjectStoreExt as _};
+use ports::objects::{self, ObjectError, ObjectStoreExt as _};
 
 use super::{
     Entry, Located, PackId,
     directory::{self, FOOTER_BYTES, Filed},
-    rows,
-    table::Work,
+    rows::{self, Marked},
+    table::{Why, Work},
 };
-use crate::{Error, Result, broken::Broken, engine::Core, model::NodeId, node::Node};
+use crate::{Error, Result, broken::Broken, engine::Core, node::Node};
 
 /// Items looked at, or moved, at a time.
-const ITEMS_AT_ONCE: usize = 16;
+pub(super) const ITEMS_AT_ONCE: usize = 16;
 /// Packs compacted, or their objects deleted, at a time.
 const PACKS_AT_ONCE: usize = 8;
 /// While an object store fails, packs are tended so often.
@@ -56,53 +59,42 @@ struct Moving {
 }
 
 /// What was found in a pack.
-struct Survey {
+pub(super) struct Survey {
     /// The bytes of all its values.
-    bytes: u64,
+    pub(super) bytes: u64,
     live: Vec<(Filed, Range<u64>)>,
 }
 
 impl Survey {
-    fn live_bytes(&self) -> u64 {
+    pub(super) fn live_bytes(&self) -> u64 {
         self.live.iter().map(|(filed, _)| u64::from(filed.bytes)).sum()
     }
 }
 
 impl Core {
-    /// Reads which packs earlier nodes have left; those of `unsettled` ones are not judged yet.
-    pub(crate) async fn open_packs(&self, node: &Node, unsettled: &[NodeId]) -> Result<()> {
-        if self.objects.is_none() {
-            return Ok(());
-        }
-        let rows = rows::list(&node.store).await?;
-        let kept = self.clock.monotonic() + self.config.pack_kept;
-        let table = &mut node.packs.state().table;
-        table.leave_alone(unsettled.iter().copied());
-        for (id, row) in rows {
-            // What it has put itself it knows better.
-            if id.node != node.id {
-                table.load(id, row, kept);
-            }
-        }
-        Ok(())
-    }
-
     /// When there is something to do for packs; none: not before something dies in one.
     pub(crate) fn packs_due(&self, node: &Node) -> Option<Duration> {
-        self.objects.as_ref()?;
         if node.store.has_freed() {
             return Some(Duration::ZERO);
         }
         let now = self.clock.monotonic();
         let state = node.packs.state();
+        let owed = (!state.owed.is_empty()).then(|| state.owed_until.since(now));
+        if self.objects.is_none() {
+            return owed;
+        }
+        if state.is_take_over_due || state.is_look_due {
+            return Some(Duration::ZERO);
+        }
         let retired = state.table.next_retired(now);
         let waiting = if state.table.next(self.ignores_holds(), 1).packs.is_empty() {
             state.table.is_waiting().then_some(LOOK_FOR_HOLDS)
         } else {
             Some(Duration::ZERO)
         };
-        let due = retired.into_iter().chain(waiting).min()?;
-        Some(due.max(state.paused_until.since(now)))
+        let due = retired.into_iter().chain(waiting).min();
+        let due = due.map(|due| due.max(state.paused_until.since(now)));
+        owed.into_iter().chain(due).min()
     }
 
     fn ignores_holds(&self) -> bool {
@@ -111,10 +103,11 @@ impl Core {
 
     /// Some packs. False: nothing is to do at the moment.
     pub(crate) async fn tidy_packs(self: &Arc<Self>, node: &Arc<Node>) -> Result<bool> {
+        self.note_freed(node).await?;
         if self.objects.is_none() {
             return Ok(false);
         }
-        self.note_freed(node).await?;
+        self.look_after_rows(node).await?;
         if self.packs_due(node) != Some(Duration::ZERO) {
             return Ok(false);
         }
@@ -138,22 +131,11 @@ impl Core {
         }
     }
 
-    /// The rows follow what has died.
-    pub(crate) async fn note_freed(&self, node: &Node) -> Result<()> {
-        for (id, bytes) in node.store.take_freed() {
-            let row = node.packs.state().table.free(id, bytes);
-            if let Some((bytes, dead)) = row {
-                rows::note(&node.store, id, bytes, dead).await?;
-            }
-        }
-        Ok(())
-    }
-
     /// Steps 1 to 4, together: what moves shares packs.
     async fn compact(self: &Arc<Self>, node: &Arc<Node>, work: Work) -> Result<()> {
-        let is_merging = work.is_merging;
+        let why = work.why;
         let reads = work.packs.into_iter().map(|id| async move {
-            let read = self.read_live(node, id, is_merging).await;
+            let read = self.read_live(node, id, why).await;
             let left = read.or_else(|error| give_up_damaged(node, id, error).map(|()| None));
             left.map(|live| live.map(|live| (id, live)))
         });
@@ -175,13 +157,13 @@ impl Core {
     }
 
     /// Step 1, and the values that are to move; none: it is not there, or not worth it after all.
-    async fn read_live(&self, node: &Arc<Node>, id: PackId, is_merging: bool) -> Result<Option<Vec<Moving>>> {
+    async fn read_live(&self, node: &Arc<Node>, id: PackId, why: Why) -> Result<Option<Vec<Moving>>> {
         let Some(survey) = self.survey(node, id).await? else {
             return self.forget_pack(node, id).await.map(|()| None);
         };
         let (live, dead) = (survey.live_bytes(), survey.bytes - survey.live_bytes());
-        if live >= dead && !is_merging {
-            return self.note_count(node, id, survey.bytes, dead).await.map(|()| None);
+        if live >= dead && why == Why::Dead {
+            return self.count_pack(node, id).await.map(|()| None);
         }
         let places: Vec<_> = survey.live.iter().map(|(_, range)| range.clone()).collect();
         let Some(values) = self.read_places(node, id, &places).await? else {
@@ -208,21 +190,25 @@ impl Core {
                 self.delete_object(node, *id).await?;
             }
         }
+        let (packs, moving) = self.mark(node, packs, moving).await?;
         let entries = moving.iter().map(|Moving { filed, value, .. }| {
             let Filed { key, attempt, write, .. } = filed.clone();
             Entry { key, attempt, write, value: value.clone() }
         });
         let packed = self.pack(node, entries.collect());
         packed.is_put().await?;
-        let moves = moving.iter().zip(&packed.located).map(Ok);
-        stream::iter(moves)
-            .try_for_each_concurrent(ITEMS_AT_ONCE, |(Moving { from, filed, .. }, to)| async move {
-                if !node.store.move_version(&filed.key, filed.attempt, *from, *to).await? {
+        let moves = stream::iter(0..moving.len()).map(|place| {
+            let (Moving { from, filed, .. }, to) = (&moving[place], packed.located[place]);
+            async move {
+                if !node.store.move_version(&filed.key, filed.attempt, *from, to).await? {
                     node.store.free(to.pack, u64::from(filed.bytes));
                 }
                 Ok::<_, Error>(())
-            })
-            .await?;
+            }
+        });
+        // All of them are waited for: once another batch begins none may be on its way.
+        let moved: Vec<_> = moves.buffer_unordered(ITEMS_AT_ONCE).collect().await;
+        moved.into_iter().collect::<Result<()>>()?;
         // What died of them may not be durable either: a store that goes back must not find its values gone.
         node.store.externalize(node.store.basis()).await?;
         for id in packs {
@@ -234,13 +220,37 @@ impl Core {
         Ok(())
     }
 
+    /// What is still to be moved, out of which packs, once their rows say that it may be: somebody may have been faster.
+    async fn mark(
+        &self,
+        node: &Node,
+        packs: Vec<PackId>,
+        mut moving: Vec<Moving>,
+    ) -> Result<(Vec<PackId>, Vec<Moving>)> {
+        let mut left = Vec::new();
+        for id in packs {
+            // What is all dead needs no mark.
+            let moves = moving.iter().any(|moving| moving.from.pack == id);
+            let marked =
+                if moves { rows::mark_moving(&node.store, id, node.id).await? } else { Marked::Moving };
+            let kept = self.clock.monotonic() + self.config.pack_kept;
+            match marked {
+                Marked::Moving => left.push(id),
+                Marked::Retired => node.packs.state().table.retire(id, kept),
+                Marked::Gone => node.packs.state().table.remove(id),
+            }
+        }
+        moving.retain(|moving| left.contains(&moving.from.pack));
+        Ok((left, moving))
+    }
+
     /// Step 5.
     async fn bury(&self, node: &Node, id: PackId) -> Result<()> {
         self.delete_object(node, id).await?;
         self.forget_pack(node, id).await
     }
 
-    async fn forget_pack(&self, node: &Node, id: PackId) -> Result<()> {
+    pub(super) async fn forget_pack(&self, node: &Node, id: PackId) -> Result<()> {
         rows::delete(&node.store, id).await?;
         node.packs.state().table.remove(id);
         Ok(())
@@ -258,7 +268,7 @@ impl Core {
     }
 
     /// What a pack holds, and what of it is live; none: it is not there.
-    async fn survey(&self, node: &Arc<Node>, id: PackId) -> Result<Option<Survey>> {
+    pub(super) async fn survey(&self, node: &Arc<Node>, id: PackId) -> Result<Option<Survey>> {
         let Some(directory) = self.directory(node, id).await? else { return Ok(None) };
         let mut bytes = 0;
         let places: Vec<_> = directory
@@ -297,47 +307,10 @@ impl Core {
         };
         directory::decode_end(&end).map(Some)
     }
-
-    async fn note_count(&self, node: &Node, id: PackId, bytes: u64, dead: u64) -> Result<()> {
-        rows::note(&node.store, id, bytes, dead).await?;
-        node.packs.state().table.counted(id, bytes, dead);
-        Ok(())
-    }
-
-    /// Which packs have to be counted after the death of `nodes`: all that are not this node's, and what lies among the objects
-    /// of the dead without a row.
-    pub(crate) async fn packs_to_count(&self, node: &Node, nodes: &[NodeId]) -> Result<Vec<PackId>> {
-        let Some(objects) = &self.objects else { return Ok(Vec::new()) };
-        let mut packs = node.packs.state().table.of_others(node.id);
-        for dead in nodes {
-            let prefix = ObjectPath::from(format!("{}/{}", self.home()?, dead.0));
-            let list = || async {
-                let listed = objects.list(Some(&prefix)).try_collect::<Vec<_>>().await;
-                listed.map_err(|error| objects::failed(format!("list {prefix}"), error))
-            };
-            let listed = node.store.again(list).await?;
-            let numbers = listed.iter().filter_map(|meta| meta.location.filename()?.parse().ok());
-            let found = numbers.map(|number| PackId { node: *dead, number });
-            packs.extend(found.filter(|id| !node.packs.state().table.is_known(*id)));
-        }
-        Ok(packs)
-    }
-
-    /// Counts what is dead in a pack.
-    pub(crate) async fn count_pack(&self, node: &Arc<Node>, id: PackId) -> Result<()> {
-        match self.survey(node, id).await {
-            Ok(Some(survey)) => {
-                let dead = survey.bytes - survey.live_bytes();
-                self.note_count(node, id, survey.bytes, dead).await
-            }
-            Ok(None) => self.forget_pack(node, id).await,
-            Err(error) => give_up_damaged(node, id, error),
-        }
-    }
 }
 
 /// A pack that does not decode stays as it is, so that somebody may look at it; others go on.
-fn give_up_damaged(node: &Node, id: PackId, error: Error) -> Result<()> {
+pub(super) fn give_up_damaged(node: &Node, id: PackId, error: Error) -> Result<()> {
     if !matches!(error, Error::Corrupt(_)) {
         return Err(error);
     }

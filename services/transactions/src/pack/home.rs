@@ -6,7 +6,7 @@
 //! The object comes first, and the row is durable before it is used: dies between, and an object without values stays.
 
 use ports::{
-    Condition, Update,
+    Condition, Item, Update,
     key_value::{Name, Outcome, Scan, Value},
     objects::{self, ObjectError, ObjectPath, ObjectStoreExt as _, PutMode, PutPayload},
 };
@@ -21,29 +21,26 @@ const STORE: &str = "store";
 /// The row's attribute.
 const HOME: &str = "home";
 
-/// Where the packs of `store` lie, or lay; none: it never had objects, and has none. Errors: `Corrupt` if there are packs, and the objects
-/// are not those they are among.
-pub(crate) async fn find_home(core: &Core, store: &Store) -> Result<Option<String>> {
-    let row = store.get(&layout::packs_home()).await?.value;
-    let known = row.as_ref().and_then(|row| row.bytes(HOME)).cloned();
-    let known = known.map(|home| String::from_utf8_lossy(&home).into_owned());
-    match (&core.objects, known) {
-        (None, None) => Ok(None),
-        (None, Some(home)) => has_none(store).await.map(|()| Some(home)),
-        (Some(objects), Some(home)) => {
-            let place = ObjectPath::from(format!("{home}/{STORE}"));
-            if is_there(store, objects, &place).await? {
-                return Ok(Some(home));
-            }
-            Err(Error::Corrupt(format!("the objects given are not this store's: no {place}").into()))
-        }
-        (Some(objects), None) => move_in(core, store, objects).await.map(Some),
+impl Core {
+    /// Finds where the packs of `store` lie, if it has any or is given objects. Errors: `Corrupt` if there are packs, and the
+    /// objects are not those they are among.
+    pub(crate) async fn find_home(&self, store: &Store) -> Result<()> {
+        let row = store.get(&layout::packs_home()).await?.value;
+        let known = row.as_deref().and_then(home_of);
+        let home = match (&self.objects, known) {
+            (None, None) => return Ok(()),
+            (None, Some(_)) => return has_none(store).await,
+            (Some(objects), Some(home)) => live_there(store, objects, home).await?,
+            (Some(objects), None) => move_in(self, store, objects).await?,
+        };
+        // The same at each start.
+        self.home.get_or_init(|| home);
+        Ok(())
     }
 }
 
-/// Whether `store` has been given objects.
-pub(crate) async fn has_home(store: &Store) -> Result<bool> {
-    Ok(store.get(&layout::packs_home()).await?.value.is_some())
+fn home_of(row: &Item) -> Option<String> {
+    row.bytes(HOME).map(|home| String::from_utf8_lossy(home).into_owned())
 }
 
 /// Errors: there are packs after all.
@@ -55,13 +52,18 @@ async fn has_none(store: &Store) -> Result<()> {
     Err(Error::Corrupt("values of this store lie in an object store, and none was given".into()))
 }
 
-async fn is_there(store: &Store, objects: &SharedObjects, place: &ObjectPath) -> Result<bool> {
-    let look = async || match objects.head(place).await {
+/// `home`, which others have drawn. Errors: it is not among these objects.
+async fn live_there(store: &Store, objects: &SharedObjects, home: String) -> Result<String> {
+    let place = ObjectPath::from(format!("{home}/{STORE}"));
+    let look = async || match objects.head(&place).await {
         Ok(_) => Ok(true),
         Err(ObjectError::NotFound { .. }) => Ok(false),
         Err(error) => Err(objects::failed(format!("look at {place}"), error)),
     };
-    store.again(look).await
+    if store.again(look).await? {
+        return Ok(home);
+    }
+    Err(Error::Corrupt(format!("the objects given are not this store's: no {place}").into()))
 }
 
 async fn move_in(core: &Core, store: &Store, objects: &SharedObjects) -> Result<String> {
@@ -78,10 +80,10 @@ async fn move_in(core: &Core, store: &Store, objects: &SharedObjects) -> Result<
     store.externalize(point).await?;
     match outcome {
         Outcome::Done(_) => Ok(home),
-        // An answer that was lost, or somebody else's.
+        // An answer that was lost; or somebody else was faster, perhaps with other objects.
         Outcome::Conflict(row) => {
-            let home = row.and_then(|row| row.bytes(HOME).cloned()).unwrap_or_default();
-            Ok(String::from_utf8_lossy(&home).into_owned())
+            let home = row.as_deref().and_then(home_of).unwrap_or_default();
+            live_there(store, objects, home).await
         }
     }
 }

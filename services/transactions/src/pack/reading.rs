@@ -42,6 +42,11 @@ impl Core {
         write: &Write,
     ) -> Result<Option<Bytes>> {
         let Place::Packed { bytes, crc } = write.place else { return Ok(None) };
+        if self.objects.is_none() {
+            // Another node was given some since this one began; who cannot show all there is serves nothing.
+            node.store.fall();
+            return Err(Error::unavailable("values of the store lie in an object store, and none was given"));
+        }
         for _ in 0..LOOKS_MAX {
             let item = node.store.version(&write.key, attempt).await?;
             let item = item.filter(|item| item.write == write.write);

@@ -27,8 +27,19 @@ const STEPS: u64 = 8;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Work {
     pub(super) packs: Vec<PackId>,
-    /// They are small, rather than mostly dead.
-    pub(super) is_merging: bool,
+    pub(super) why: Why,
+}
+
+/// Why packs are compacted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Why {
+    /// They are mostly dead, as far as is known.
+    #[default]
+    Dead,
+    /// They are small.
+    Small,
+    /// Whoever had begun to, and is gone, may still move something out of them.
+    HalfMoved,
 }
 
 #[derive(Debug)]
@@ -46,15 +57,28 @@ pub(super) struct Table {
     retired: BTreeMap<PackId, Monotonic>,
     /// Nodes that may still write items that name their packs.
     unsettled: BTreeSet<NodeId>,
+    /// Packs of nodes that are gone, out of which something may still be moved: nothing else is compacted before they are.
+    half_moved: BTreeSet<PackId>,
 }
 
 #[derive(Debug)]
 struct Known {
     bytes: u64,
-    dead: u64,
     /// What its row says is dead.
     noted: u64,
+    /// What has died here besides.
+    unnoted: u64,
     hold: Hold,
+}
+
+impl Known {
+    fn new(bytes: u64, noted: u64, hold: Hold) -> Self {
+        Self { bytes, noted, unnoted: 0, hold }
+    }
+
+    fn dead(&self) -> u64 {
+        self.noted.saturating_add(self.unnoted).min(self.bytes)
+    }
 }
 
 impl Table {
@@ -67,32 +91,45 @@ impl Table {
             live: BTreeSet::new(),
             retired: BTreeMap::new(),
             unsettled: BTreeSet::new(),
+            half_moved: BTreeSet::new(),
         }
     }
 
     /// A pack was put, and may be named from now on by whoever holds it.
     pub(super) fn insert(&mut self, id: PackId, bytes: u64, hold: Hold) {
-        self.packs.insert(id, Known { bytes, dead: 0, noted: 0, hold });
+        self.packs.insert(id, Known::new(bytes, 0, hold));
         self.judge(id);
     }
 
-    /// What a row says. What is retired is kept until `kept`, since nobody knows for how long it was.
+    /// Takes a pack of a node that is gone in, as its row says. What is retired is kept until `kept`, since nobody knows for how
+    /// long it was.
     pub(super) fn load(&mut self, id: PackId, row: Row, kept: Monotonic) {
-        let Row { bytes, dead, is_retired } = row;
-        self.packs.entry(id).or_insert_with(|| Known { bytes, dead, noted: dead, hold: Hold::default() });
-        if is_retired {
+        self.packs.entry(id).or_insert_with(|| Known::new(row.bytes, row.dead, Hold::default()));
+        if row.is_retired && !self.retired.contains_key(&id) {
             self.retire(id, kept);
         } else {
             self.judge(id);
         }
     }
 
-    /// Nobody judges the packs of these nodes before [`Table::settle`].
-    pub(super) fn leave_alone(&mut self, nodes: impl IntoIterator<Item = NodeId>) {
-        self.unsettled.extend(nodes);
+    /// Nobody judges the packs of these nodes until this is said again.
+    pub(super) fn leave_alone(&mut self, nodes: BTreeSet<NodeId>) {
+        self.unsettled = nodes;
     }
 
-    pub(super) fn settle(&mut self) {
+    /// Something may still be moved out of it, by whoever is gone.
+    pub(super) fn is_half_moved(&mut self, id: PackId) {
+        if self.is_known(id) && !self.retired.contains_key(&id) {
+            self.half_moved.insert(id);
+        }
+    }
+
+    /// Takes care of the packs of `own` alone from now on.
+    pub(super) fn give_back(&mut self, own: NodeId) {
+        let others: Vec<_> = self.packs.keys().filter(|id| id.node != own).copied().collect();
+        for id in others {
+            self.remove(id);
+        }
         self.unsettled.clear();
     }
 
@@ -100,33 +137,39 @@ impl Table {
         self.packs.contains_key(&id)
     }
 
-    /// So much of a pack is dead. Returns what its row has to say, if that is due.
-    pub(super) fn free(&mut self, id: PackId, bytes: u64) -> Option<(u64, u64)> {
+    /// So much more of a pack is dead. Returns what its row does not say, if that is due.
+    pub(super) fn free(&mut self, id: PackId, bytes: u64) -> Option<u64> {
         let known = self.packs.get_mut(&id)?;
-        known.dead = (known.dead + bytes).min(known.bytes);
-        let step = |dead: u64| dead * STEPS / known.bytes.max(1);
-        let is_due = step(known.dead) > step(known.noted);
-        let row = (known.bytes, known.dead);
-        if is_due {
-            known.noted = known.dead;
-        }
+        known.unnoted += bytes;
+        let step = |dead: u64| dead.min(known.bytes) * STEPS / known.bytes.max(1);
+        let is_due = step(known.dead()) > step(known.noted);
+        let due = is_due.then(|| std::mem::take(&mut known.unnoted));
+        known.noted += due.unwrap_or(0);
         self.judge(id);
-        is_due.then_some(row)
+        due
+    }
+
+    /// Its row says that so much of it is dead: others have noted some of it.
+    pub(super) fn hear(&mut self, id: PackId, dead: u64) {
+        if let Some(known) = self.packs.get_mut(&id) {
+            known.noted = dead;
+            self.judge(id);
+        }
     }
 
     /// It was counted: of `bytes`, so many are dead.
     pub(super) fn counted(&mut self, id: PackId, bytes: u64, dead: u64) {
         self.leave_out(id);
-        let known =
-            self.packs.entry(id).or_insert(Known { bytes: 0, dead: 0, noted: 0, hold: Hold::default() });
-        (known.bytes, known.dead, known.noted) = (bytes, dead, dead);
+        if let Some(known) = self.packs.get_mut(&id) {
+            (known.bytes, known.noted, known.unnoted) = (bytes, dead, 0);
+        }
         self.judge(id);
     }
 
     fn judge(&mut self, id: PackId) {
         self.leave_out(id);
         let Some(known) = self.packs.get(&id).filter(|_| !self.retired.contains_key(&id)) else { return };
-        if known.dead * 2 > known.bytes {
+        if known.dead() * 2 > known.bytes {
             self.wanting.insert(id);
         } else {
             self.live.insert((self.tier(known.bytes), id));
@@ -141,22 +184,26 @@ impl Table {
         }
     }
 
-    /// Packs to compact, that nobody writes items for any more: of those that are mostly dead as many as that at the most, else
-    /// small ones. `ignores_holds` as nobody may.
+    /// Packs to compact, as many as that at the most: first those that somebody else has begun with; then, of those that nobody
+    /// writes items for any more, what is mostly dead, else small ones. `ignores_holds` as nobody may.
     pub(super) fn next(&self, ignores_holds: bool, packs_max: usize) -> Work {
+        if !self.half_moved.is_empty() {
+            let packs = self.half_moved.iter().copied().take(packs_max).collect();
+            return Work { packs, why: Why::HalfMoved };
+        }
         let is_free = |id: &PackId| {
             let is_held = self.packs.get(id).is_none_or(|known| Arc::strong_count(&known.hold) > 1);
             ignores_holds || !is_held && !self.unsettled.contains(&id.node)
         };
         let wanting: Vec<_> = self.wanting.iter().copied().filter(is_free).take(packs_max).collect();
         if !wanting.is_empty() {
-            return Work { packs: wanting, is_merging: false };
+            return Work { packs: wanting, why: Why::Dead };
         }
         let merged = self.small().find_map(|packs| {
             let free: Vec<_> = packs.filter(is_free).take(self.merged).collect();
             (free.len() == self.merged).then_some(free)
         });
-        Work { is_merging: merged.is_some(), packs: merged.unwrap_or_default() }
+        merged.map_or_else(Work::default, |packs| Work { packs, why: Why::Small })
     }
 
     /// Whether some wait for their holders.
@@ -180,15 +227,11 @@ impl Table {
         sizes.skip(1).take_while(|bytes| *bytes <= self.full_bytes).count() as u32
     }
 
-    /// Those that are counted after a death: all but those of `own`, which has counted itself.
-    pub(super) fn of_others(&self, own: NodeId) -> Vec<PackId> {
-        self.packs.keys().filter(|id| id.node != own && !self.retired.contains_key(id)).copied().collect()
-    }
-
     /// Nothing names it any more.
     pub(super) fn retire(&mut self, id: PackId, kept: Monotonic) {
         self.retired.insert(id, kept);
         self.leave_out(id);
+        self.half_moved.remove(&id);
     }
 
     /// When the next one has been kept long enough.
@@ -205,12 +248,14 @@ impl Table {
     /// Its object is damaged: nobody touches it, so that somebody may look.
     pub(super) fn give_up(&mut self, id: PackId) {
         self.leave_out(id);
+        self.half_moved.remove(&id);
     }
 
     pub(super) fn remove(&mut self, id: PackId) {
         self.leave_out(id);
         self.packs.remove(&id);
         self.retired.remove(&id);
+        self.half_moved.remove(&id);
     }
 
     /// How many there are, and the bytes of their values.
@@ -240,13 +285,13 @@ mod tests {
 
     fn dead(table: &Table, packs_max: usize) -> Vec<PackId> {
         let work = table.next(false, packs_max);
-        assert!(!work.is_merging);
+        assert_eq!(work.why, Why::Dead);
         work.packs
     }
 
     fn merged(table: &Table) -> Vec<PackId> {
         let work = table.next(false, 9);
-        assert!(work.is_merging || work.packs.is_empty());
+        assert!(work.why == Why::Small || work.packs.is_empty());
         work.packs
     }
 
@@ -273,9 +318,9 @@ mod tests {
         assert_eq!((merged(&table), table.is_waiting()), (vec![], true));
         drop(hold);
         assert_eq!(merged(&table), [id(1), id(2), id(7)]);
-        table.leave_alone([NODE]);
+        table.leave_alone([NODE].into());
         assert_eq!((merged(&table), table.is_waiting()), (vec![], false));
-        table.settle();
+        table.leave_alone([].into());
         table.free(id(3), 51);
         assert_eq!(dead(&table, 9), [id(3)], "that first");
         table.remove(id(3));
@@ -293,8 +338,8 @@ mod tests {
         let hold = Hold::default();
         table.insert(id(1), 800, Arc::clone(&hold));
         assert_eq!(table.free(id(1), 99), None, "less than an eighth");
-        assert_eq!(table.free(id(1), 1), Some((800, 100)));
-        assert_eq!(table.free(id(1), 300), Some((800, 400)));
+        assert_eq!(table.free(id(1), 1), Some(100));
+        assert_eq!(table.free(id(1), 300), Some(300));
         assert_eq!((table.next(true, 9), table.is_waiting()), (Work::default(), false), "half of it is live");
         assert_eq!(table.free(id(1), 1), None);
         assert_eq!((dead(&table, 9), table.is_waiting()), (vec![], true));
@@ -302,9 +347,9 @@ mod tests {
         assert_eq!(dead(&table, 9), [id(1)]);
         table.counted(id(1), 800, 300);
         assert_eq!(dead(&table, 9), [], "it was less than was thought");
-        assert_eq!(table.free(id(1), 9_999), Some((800, 800)));
+        assert_eq!(table.free(id(1), 9_999), Some(9_999));
         table.retire(id(1), at(60));
-        assert_eq!((dead(&table, 9), table.of_others(NodeId(3))), (vec![], vec![]));
+        assert_eq!(dead(&table, 9), []);
         assert_eq!(table.next_retired(at(10)), Some(Duration::from_secs(50)));
         assert_eq!(table.kept_long_enough(at(59), 9), []);
         assert_eq!(table.kept_long_enough(at(60), 9), [id(1)]);
@@ -316,14 +361,56 @@ mod tests {
     #[test]
     fn packs_of_who_may_still_write_are_left_alone() {
         let mut table = table();
-        table.leave_alone([NODE]);
-        table.load(id(1), Row { bytes: 10, dead: 9, is_retired: false }, at(60));
-        table.load(id(2), Row { bytes: 10, dead: 9, is_retired: true }, at(60));
+        table.leave_alone([NODE].into());
+        table.load(id(1), Row { bytes: 10, dead: 9, ..Row::default() }, at(60));
+        table.load(id(2), Row { bytes: 10, dead: 9, is_retired: true, ..Row::default() }, at(60));
         assert_eq!((dead(&table, 9), table.is_waiting()), (vec![], false));
-        assert_eq!(table.of_others(NodeId(9)), [id(1)]);
-        table.settle();
+        assert_eq!(table.kept_long_enough(at(60), 9), [id(2)]);
+        table.leave_alone([].into());
         assert_eq!((dead(&table, 9), dead(&table, 0)), (vec![id(1)], vec![]));
         table.give_up(id(1));
         assert_eq!(dead(&table, 9), []);
+    }
+
+    #[test]
+    fn what_others_note_counts_beside_what_has_died_here() {
+        let mut table = table();
+        table.insert(id(1), 800, Hold::default());
+        assert_eq!(table.free(id(1), 99), None, "not noted yet");
+        table.hear(id(1), 301);
+        assert_eq!(dead(&table, 9), [], "half of it");
+        table.hear(id(1), 302);
+        assert_eq!(dead(&table, 9), [id(1)]);
+        table.counted(id(1), 800, 302);
+        assert_eq!(dead(&table, 9), [], "what had died here was in the count");
+        table.hear(id(1), u64::MAX);
+        assert_eq!((dead(&table, 9), table.free(id(1), 1)), (vec![id(1)], None), "no more than there is");
+        table.hear(id(2), 7);
+        assert_eq!(table.sums(), (1, 800), "it takes care of no other");
+    }
+
+    #[test]
+    fn what_others_have_begun_to_move_goes_first() {
+        let mut table = table();
+        let of_other = |number| PackId { node: NodeId(1), number };
+        table.insert(id(1), 10, Hold::default());
+        table.free(id(1), 9);
+        for number in [1, 2, 3] {
+            table.load(of_other(number), Row { bytes: 10, ..Row::default() }, at(60));
+        }
+        table.leave_alone([NodeId(1)].into());
+        table.is_half_moved(of_other(1));
+        table.is_half_moved(of_other(2));
+        table.is_half_moved(of_other(9));
+        let first = Work { packs: vec![of_other(1), of_other(2)], why: Why::HalfMoved };
+        assert_eq!(table.next(false, 9), first, "also of who may still write, and whatever is live in them");
+        table.retire(of_other(1), at(60));
+        table.remove(of_other(2));
+        assert_eq!(dead(&table, 9), [id(1)]);
+        table.is_half_moved(of_other(1));
+        table.is_half_moved(of_other(3));
+        assert_eq!(table.next(false, 9).packs, [of_other(3)], "what is retired is empty");
+        table.give_back(NODE);
+        assert_eq!((dead(&table, 9), table.sums()), (vec![id(1)], (1, 10)));
     }
 }

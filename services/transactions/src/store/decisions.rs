@@ -97,28 +97,32 @@ impl Store {
         self.decide(Update::modify(self.buckets.decision(id), actions).when(open)).await
     }
 
-    /// `commit(generated)`: the row is absent.
-    pub(crate) async fn commit_generated(
+    /// `commit`: a generated id's row is absent, a name's is this attempt's and undecided.
+    pub(crate) async fn commit(
         &self,
         id: &TransactionId,
         attempt: Attempt,
+        is_named: bool,
         record: &StoredRecord,
     ) -> Result<Decided> {
-        let actions = committing(attempt, record);
-        let update = Update::modify(self.buckets.decision(id), actions).when(Condition::Absent);
-        self.decide_mine(update, attempt).await
+        self.decide_mine(self.committing(id, attempt, is_named, record), attempt).await
     }
 
-    /// `commit(named)`: the row is this attempt's, and undecided.
-    pub(crate) async fn commit_named(
+    /// What commits.
+    pub(crate) fn committing(
         &self,
         id: &TransactionId,
         attempt: Attempt,
+        is_named: bool,
         record: &StoredRecord,
-    ) -> Result<Decided> {
-        let actions = committing(attempt, record);
-        let update = Update::modify(self.buckets.decision(id), actions).when(undecided(attempt));
-        self.decide_mine(update, attempt).await
+    ) -> Update {
+        let condition = if is_named { undecided(attempt) } else { Condition::Absent };
+        Update::modify(self.buckets.decision(id), committing(attempt, record)).when(condition)
+    }
+
+    /// Whether this attempt has committed already: done, if so. Asked for as long as the node lives.
+    pub(crate) async fn is_committed(&self, id: &TransactionId, attempt: Attempt) -> Result<Decided> {
+        self.decide(Update::check(self.buckets.decision(id), decided(attempt, COMMITTED))).await
     }
 
     /// The same as nobody may: whoever's row it is. For tests that show what attempts are for.

@@ -71,6 +71,18 @@ impl Store {
         value: Option<Bytes>,
         packed: Option<Located>,
     ) -> Result<()> {
+        self.update(self.putting(id, attempt, write, value, packed)).await.map(drop)
+    }
+
+    /// What writes a version.
+    pub(crate) fn putting(
+        &self,
+        id: &TransactionId,
+        attempt: Attempt,
+        write: &Write,
+        value: Option<Bytes>,
+        packed: Option<Located>,
+    ) -> Update {
         let number = i64::from(write.write);
         let mut attributes = vec![
             (Name::from(ID), Value::Bytes(id.as_bytes().clone())),
@@ -82,8 +94,7 @@ impl Store {
         }
         let is_mine =
             Condition::Any(vec![Condition::Absent, Condition::attribute(WRITE, Test::Below(number))]);
-        let update = Update::put(self.buckets.version(&write.key, attempt), attributes).when(is_mine);
-        self.update(update).await.map(drop)
+        Update::put(self.buckets.version(&write.key, attempt), attributes).when(is_mine)
     }
 
     /// Deletes a version that does not count.

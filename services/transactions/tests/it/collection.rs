@@ -52,6 +52,39 @@ async fn slots_at_rest(store: &dyn KeyValue, node: u32) -> usize {
     page.items.iter().filter(|(_, item)| item.bytes("payload").is_some()).count()
 }
 
+/// Reads what another process, which took this one for dead, has superseded and collected since: no horizon of this one holds it.
+async fn reads_behind_a_successor(world: &World, broken: Option<Broken>) -> Result<Option<String>, Error> {
+    let config = || Config { broken, data_cache_bytes_max: 0, ..Config::default() };
+    let node = Node::on(world, world.key_value(), config()).await;
+    node.write(&[("k", "first"), ("l", "first")]).await;
+    tokio::time::sleep(MOMENT).await;
+    let reader = node.begin().await;
+    assert_eq!(node.get(&reader, "l").await.as_deref(), Some("first"));
+    let successor = Node::on(world, world.key_value(), config()).await;
+    successor.write(&[("k", "second"), ("l", "second")]).await;
+    tokio::time::sleep(MOMENT).await;
+    assert_eq!(versions_at_rest(&*world.key_value(), "k").await, 1, "the first is collected");
+    node.try_get(&reader, "k").await
+}
+
+/// T6: who was taken for dead does not say that a version is missing, but that it serves no more.
+#[test]
+fn whoever_was_taken_for_dead_misses_nothing() {
+    in_virtual_time(async |world| {
+        let read = reads_behind_a_successor(&world, None).await;
+        assert!(matches!(read, Err(Error::Unavailable(_))), "{read:?}");
+    });
+}
+
+/// T6, broken.
+#[test]
+fn missing_what_a_successor_took_is_caught() {
+    in_virtual_time(async |world| {
+        let read = reads_behind_a_successor(&world, Some(Broken::MissesWhatSuccessorTook)).await;
+        assert_eq!(read, Err(Error::NoValidVersion));
+    });
+}
+
 async fn reads_through_overwrites(world: &World, config: Config) -> Result<Option<String>, Error> {
     let node = Node::on(world, world.key_value(), config).await;
     node.write(&[("k", "first"), ("l", "first")]).await;

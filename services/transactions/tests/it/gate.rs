@@ -31,12 +31,42 @@ pub(crate) struct Gate {
     calls_left: Mutex<Option<usize>>,
     /// The next update of a partition that begins like this finds no room.
     full: Mutex<Option<Vec<u8>>>,
+    limits: KeyValueLimits,
+    /// Transactions that are on their way, and will arrive when it is said so.
+    late: Mutex<Late>,
+}
+
+#[derive(Debug, Default)]
+struct Late {
+    next: Option<Fault>,
+    transacted: Vec<Update>,
+}
+
+/// What happens to a transaction of the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    Delayed,
+    AnswerLost,
 }
 
 impl Gate {
+    /// Of a store without transactions over several partitions: a commit goes step by step.
     pub(crate) fn new(inner: Arc<dyn KeyValue>) -> Arc<Self> {
+        let limits = KeyValueLimits { transact_across_partitions: false, ..*inner.limits() };
+        Self::with(inner, limits)
+    }
+
+    /// Of a store with such transactions: commits go in groups.
+    pub(crate) fn of_groups(inner: Arc<dyn KeyValue>) -> Arc<Self> {
+        let limits = *inner.limits();
+        Self::with(inner, limits)
+    }
+
+    fn with(inner: Arc<dyn KeyValue>, limits: KeyValueLimits) -> Arc<Self> {
         Arc::new(Self {
             inner,
+            limits,
+            late: Mutex::default(),
             closed: watch::Sender::new(None),
             waiting: watch::Sender::new(0),
             calls_left: Mutex::default(),
@@ -57,6 +87,23 @@ impl Gate {
     /// Refuses the next update there, for want of room.
     pub(crate) fn refuse_one(&self, partition: &[u8]) {
         *self.full.lock().expect("no panic") = Some(partition.to_vec());
+    }
+
+    /// The answer of the next transaction is lost, and it arrives only when [`Gate::deliver`] says so.
+    pub(crate) fn delay_one(&self) {
+        self.late.lock().expect("no panic").next = Some(Fault::Delayed);
+    }
+
+    /// The next transaction is done, and its answer lost.
+    pub(crate) fn lose_one(&self) {
+        self.late.lock().expect("no panic").next = Some(Fault::AnswerLost);
+    }
+
+    /// What was delayed arrives. Whether it changed anything.
+    pub(crate) async fn deliver(&self) -> bool {
+        let updates = std::mem::take(&mut self.late.lock().expect("no panic").transacted);
+        assert!(!updates.is_empty(), "something was delayed");
+        matches!(self.inner.transact(updates).await.expect("calm"), Transacted::Done { .. })
     }
 
     /// Lets everybody pass.
@@ -142,7 +189,15 @@ impl KeyValue for Gate {
     }
 
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
-        self.inner.transact(updates).await
+        self.count().await;
+        let fault = self.late.lock().expect("no panic").next.take();
+        let unknown = || Err(Error::new(ErrorKind::OutcomeUnknown, "the gate"));
+        if fault == Some(Fault::Delayed) {
+            self.late.lock().expect("no panic").transacted = updates;
+            return unknown();
+        }
+        let transacted = self.inner.transact(updates).await;
+        if fault == Some(Fault::AnswerLost) { unknown() } else { transacted }
     }
 
     async fn write_batch(&self, batch: Batch) -> Result<Batched> {
@@ -150,7 +205,7 @@ impl KeyValue for Gate {
     }
 
     fn limits(&self) -> &KeyValueLimits {
-        self.inner.limits()
+        &self.limits
     }
 
     fn room(&self) -> Room {

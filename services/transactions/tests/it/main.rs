@@ -8,6 +8,7 @@ mod calls;
 mod collection;
 mod effects;
 mod gate;
+mod groups;
 mod house;
 mod leaving;
 mod limits;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use simulated::World;
+use simulated::{Options, World};
 use simulation::transactions::{
     client::{Record, transact},
     effects,
@@ -53,16 +53,18 @@ struct Asked<'a> {
     name: Option<&'a str>,
     isolation: Isolation,
     effects: u32,
+    /// Whether the store takes commits in groups.
+    in_groups: bool,
 }
 
 impl<'a> Asked<'a> {
     fn read_atomic(name: Option<&'a str>, effects: u32) -> Self {
-        Self { name, isolation: Isolation::ReadAtomic, effects }
+        Self { name, isolation: Isolation::ReadAtomic, effects, in_groups: false }
     }
 
     /// The first of its keyspace, which is sequenced for it.
     fn serializable(name: Option<&'a str>, effects: u32) -> Self {
-        Self { name, isolation: Isolation::Serializable, effects }
+        Self { name, isolation: Isolation::Serializable, effects, in_groups: false }
     }
 }
 
@@ -75,7 +77,9 @@ struct Struck {
 /// Runs the transaction on a node that dies at one of its calls; the next start dies as well if it is said so, the
 /// one after goes through, and the client goes on until it knows.
 async fn run(asked: Asked<'_>, death: Death, start: Option<Death>, with: With) -> (Outcome, Struck) {
-    let world = World::new(1);
+    let mut cloud = Options::default();
+    cloud.key_value.transact_across_partitions = asked.in_groups;
+    let world = World::with_options(1, cloud);
     let receipts = effects::receive(&world, Rng::with_seed(1)).await;
     receipts.calm();
     let (house, record, life) =
@@ -117,7 +121,7 @@ async fn run(asked: Asked<'_>, death: Death, start: Option<Death>, with: With) -
 
 /// Runs the transaction, then waits until its effects have left, if they do.
 async fn transact_and_send(house: &House, asked: Asked<'_>, record: &Record) {
-    let Asked { name, isolation, effects } = asked;
+    let Asked { name, isolation, effects, .. } = asked;
     let name = name.map(|name| TransactionId::new(name.to_owned()).expect("a name"));
     transact(house.clone(), &transaction(), isolation, name.as_ref(), effects, record.clone()).await;
     if effects > 0 {
@@ -130,6 +134,12 @@ async fn transact_and_send(house: &House, asked: Asked<'_>, record: &Record) {
 fn a_death_in_any_gap_of_a_commit_leaves_all_or_nothing() {
     // The entry, three versions, the row, and the wait for them, at the least.
     dies_in_every_gap(|name| Asked::read_atomic(name, 0), 6);
+}
+
+/// T4, T5, T7: the same where entry, data and row are one change.
+#[test]
+fn a_death_in_any_gap_of_a_commit_in_a_group_leaves_all_or_nothing() {
+    dies_in_every_gap(|name| Asked { in_groups: true, ..Asked::read_atomic(name, 0) }, 2);
 }
 
 /// T13: the same with effects, until the last of them has left.

@@ -30,19 +30,19 @@ use super::SEEDS_UNTIL_CAUGHT;
 
 /// What was acknowledged is seen everywhere by then if nothing fails, and if a node does.
 const SEEN_WITHIN: Duration = Duration::from_secs(2);
-const SEEN_WITHIN_LOSSES: Duration = Duration::from_secs(10);
+pub(super) const SEEN_WITHIN_LOSSES: Duration = Duration::from_secs(10);
 
 /// Seeds of each scenario at most, unless `NODES_SEEDS` says more: a quarter of a second each is too long for a thousand.
 const SEEDS_MAX: u64 = 20;
 
-fn holds(scenario: &Scenario, test: &str) {
+pub(super) fn holds(scenario: &Scenario, test: &str) {
     let seeds_max = simulated::number("NODES_SEEDS").unwrap_or(SEEDS_MAX);
     let asked = seeds();
     scenario.holds_for(asked.start..asked.end.min(asked.start + seeds_max), test);
 }
 
 /// Small transactions on two nodes that are both asked, by clients that move from one to the other.
-fn two(weather: Weather) -> Scenario {
+pub(super) fn two(weather: Weather) -> Scenario {
     let habits = Habits {
         one_named_in: 3,
         carries_after: true,
@@ -233,45 +233,6 @@ fn nobody_answers_without_a_lease() {
 fn answering_without_a_lease_is_caught() {
     let read = simulated::run(read_without_a_lease(Some(Broken::AnswersWithoutLease)));
     assert_eq!(read, Ok(Some(Bytes::from_static(b"first"))), "what nobody else shows any more");
-}
-
-/// Several processes of which one serves, since values lie in packs: serializable and other transactions at whoever that is,
-/// while it dies or is cut off.
-fn one_at_a_time(disaster: Disaster) -> Scenario {
-    let mut scenario = two(Weather::Slow);
-    (scenario.nodes, scenario.one_at_a_time) = (3, true);
-    scenario.disasters = vec![disaster; 4];
-    scenario.seen_within = Some(Duration::ZERO);
-    scenario.mix = Mix { keys: 4, one_delete_in: 0, clients: 4, transactions: 24, ..scenario.mix };
-    scenario.habits.one_serializable_in = 2;
-    scenario.habits.pause = Duration::from_millis(800);
-    scenario
-}
-
-/// T11, T4, T9: whoever takes over goes on where the one before was, and that one shows and decides nothing any more.
-#[test]
-fn who_serves_alone_is_followed_by_one_who_does() {
-    for disaster in [Disaster::OneOfMany, Disaster::CutOff] {
-        holds(&one_at_a_time(disaster), "who_serves_alone_is_followed_by_one_who_does");
-    }
-}
-
-/// The line, broken: the two take the logs from each other.
-#[test]
-fn serving_beside_who_serves_alone_is_caught() {
-    let serves = |broken| async move {
-        let mut config = Scenario::default().config;
-        config.broken = broken;
-        let (network, ensemble) =
-            (Network::new(Rng::with_seed(1), Trouble::default()), Ensemble::new(Rng::with_seed(2)));
-        let among = Among { network, ensemble, places: 2 };
-        let house = House::among(&World::new(1), config, among).one_at_a_time();
-        assert!(house.boot_at(0, Life::default(), 0).await);
-        assert!(house.boot_at(1, Life::default(), 0).await);
-        [0, 1].map(|place| house.serving_at(place).expect("nobody dies").engine.serves())
-    };
-    assert_eq!(simulated::run(serves(None)), [true, false]);
-    assert!(simulated::run(serves(Some(Broken::ServesBesideOthers)))[1], "beside the first");
 }
 
 /// Transactions that read and write several of few keys, and take their time, while others overwrite them elsewhere.

@@ -27,7 +27,7 @@ fn packed(weather: Weather) -> Scenario {
     with_small_packs(scenario)
 }
 
-fn with_small_packs(mut scenario: Scenario) -> Scenario {
+pub(super) fn with_small_packs(mut scenario: Scenario) -> Scenario {
     scenario.packs = true;
     scenario.config.pack_bytes_min = 50;
     scenario.config.pack_bytes_max = 256;
