@@ -110,8 +110,7 @@ pub struct Launcher {
     enforcement: Enforcement,
     starts: SyncSender<Start>,
     groups: AtomicU64,
-    /// What was launched and may still be there; at the most twice as many others.
-    launched: Mutex<Vec<Weak<Control>>>,
+    launched: Mutex<Launched>,
     alive: watch::Sender<usize>,
 }
 
@@ -119,6 +118,14 @@ pub struct Launcher {
 struct Start {
     command: Command,
     started: oneshot::Sender<io::Result<Child>>,
+}
+
+#[derive(Debug, Default)]
+struct Launched {
+    /// What may still be there; at the most twice as many others.
+    controls: Vec<Weak<Control>>,
+    /// All of it was ended.
+    is_over: bool,
 }
 
 /// A process that was launched.
@@ -171,19 +178,36 @@ impl Launcher {
         Ok(Self { program, enforcement, starts, groups: AtomicU64::new(0), launched, alive })
     }
 
-    fn alive(&self, control: &Arc<Control>) -> Alive {
-        let mut launched = self.launched.lock();
-        if launched.len() == launched.capacity() {
-            launched.retain(|control| control.strong_count() > 0);
+    /// From here on whoever ends all of them waits for one more. Errors: they have been ended.
+    fn one_more(&self) -> io::Result<Alive> {
+        let launched = self.launched.lock();
+        if launched.is_over {
+            return Err(io::Error::other("nothing is launched any more"));
         }
-        launched.push(Arc::downgrade(control));
         self.alive.send_modify(|alive| *alive += 1);
-        Alive(self.alive.clone())
+        Ok(Alive(self.alive.clone()))
+    }
+
+    /// Whoever ends all of them ends this one, too.
+    fn note(&self, control: &Arc<Control>) {
+        let mut launched = self.launched.lock();
+        if launched.is_over {
+            return control.kill();
+        }
+        let controls = &mut launched.controls;
+        if controls.len() == controls.capacity() {
+            controls.retain(|control| control.strong_count() > 0);
+        }
+        controls.push(Arc::downgrade(control));
     }
 
     /// Ends all that was launched, and returns once nothing of it is left, its control groups included; or after a while.
     pub(crate) async fn end(&self) {
-        let launched = std::mem::take(&mut *self.launched.lock());
+        let launched = {
+            let mut launched = self.launched.lock();
+            launched.is_over = true;
+            std::mem::take(&mut launched.controls)
+        };
         launched.iter().filter_map(Weak::upgrade).for_each(|control| control.kill());
         let mut alive = self.alive.subscribe();
         if tokio::time::timeout(END_MAX, alive.wait_for(|alive| *alive == 0)).await.is_err() {
@@ -194,6 +218,8 @@ impl Launcher {
 
     /// Starts what `launch` says; it is isolated as far as the machine lets us, and about to run.
     pub(crate) async fn start(&self, launch: Launch) -> io::Result<Process> {
+        // Before anything of it is there.
+        let alive = self.one_more()?;
         let limits = Limits { memory_bytes: launch.memory_bytes, processes_max: launch.processes_max };
         let number = self.groups.fetch_add(1, Ordering::Relaxed);
         let group = Group::make(&self.enforcement, number, limits)?;
@@ -212,7 +238,7 @@ impl Launcher {
             is_isolated: self.enforcement.namespaces.is_enforced(),
             was_killed: AtomicBool::new(false),
         });
-        let alive = self.alive(&control);
+        self.note(&control);
         let order = wire::Order::new(launch, &self.enforcement, control.group.members());
         let listener = match tokio::time::timeout(LAUNCH_MAX, wire::hand_over(&ours, &order)).await {
             Ok(Ok(listener)) => listener,

@@ -7,6 +7,8 @@ pub enum Broken {
     WritesThrough,
     /// W2: a step's result is written apart from what it wrote, and before.
     ResultBeforeWrites,
+    /// W2: that a step counts is said by the name of its transaction alone, however long ago that was.
+    ConfirmsNoStep,
     /// W2: that a step failed is not written down, though the code that has called it goes on.
     ForgetsFailures,
     /// W3: what is answered is not waited for.

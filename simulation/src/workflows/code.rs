@@ -49,6 +49,8 @@ pub const OVERFLOWS: &str = "overflows";
 /// Adds one, then writes in a transaction what it has counted.
 pub const COPIES: &str = "copies";
 
+/// Adds one, waits for long again and again, and adds one.
+pub const LONG: &str = "long";
 /// Its code calls steps that fail or not, and goes on by that.
 pub const HANDLES: &str = "handles";
 
@@ -112,6 +114,7 @@ impl Code {
             (SLOW, made(r#""waits","add""#, &far)),
             (LATE, made(r#""late""#, &far)),
             (COPIES, made(r#""add","copies""#, &far)),
+            (LONG, made(r#""add","waits","waits","waits","add""#, &far)),
             (FAILS, made(fails, &far)),
             (HANDLES, made(r#""handles""#, &far)),
         ]);

@@ -45,6 +45,8 @@ pub struct House {
     pub fails_one_in: usize,
     /// When a write to a range returns.
     pub synchrony: &'static str,
+    /// How transactions are served.
+    pub transactions: transactions::Config,
     options: Options,
     rng: Rng,
 }
@@ -81,7 +83,8 @@ impl House {
         let outside = Outside::new(seed ^ 0x0e7, far.clone(), weather.clone()).await;
         let options = Options { backoff: Duration::from_millis(1), ..options };
         let (fails_one_in, synchrony, rng) = (4, "external", Rng::with_seed(seed));
-        Self { near, far, weather, outside, fails_one_in, synchrony, options, rng }
+        let transactions = transactions::Config::default();
+        Self { near, far, weather, outside, fails_one_in, synchrony, transactions, options, rng }
     }
 
     /// The near store is gone, with all that is on that disk; whoever is next has another.
@@ -104,7 +107,7 @@ impl House {
             entropy: Arc::clone(&entropy),
         };
         let builder = transactions::Service::builder(parts).destinations(self.outside.destinations(life));
-        let transactions = Arc::new(builder.build(transactions::Config::default()));
+        let transactions = Arc::new(builder.build(self.transactions.clone()));
         let engine = transactions.engine();
         let code = Arc::new(Code {
             service: OnceLock::new(),

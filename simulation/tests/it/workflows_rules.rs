@@ -9,10 +9,11 @@ use fastrand::Rng;
 use simulation::{
     transactions::mortal::{Life, Side},
     workflows::{
-        code::{COUNTS, LATE, LATE_BY, NOTHING, SLOW, SLOW_FOR, STEPS, WHOLE},
+        code::{COUNTS, LATE, LATE_BY, LONG, NOTHING, SLOW, SLOW_FOR, STEPS, WHOLE},
         house::{House, Process},
     },
 };
+use transactions::model::Key;
 use workflows::{Broken, Options, Status};
 
 /// What a run takes at the most.
@@ -97,6 +98,34 @@ fn a_cancelled_run_does_nothing_more_here_or_after_a_restart() {
     assert_eq!(cancelled, (Status::Cancelled, None));
     let (_, count) = simulated::run(after_cancelling(broken(Broken::GoesOnAfterCancelling)));
     assert!(count.is_some(), "the broken one is caught");
+}
+
+/// What a run has counted whose server dies late, when the names of its first steps are forgotten, and others have written since.
+async fn counted_late(options: Options) -> Option<Bytes> {
+    let mut house = House::near(1, options).await;
+    house.transactions.named_window = SLOW_FOR * 3 / 2;
+    house.transactions.retry_window = SLOW_FOR / 6;
+    let process = serve(&mut house).await;
+    process.begin(LONG, "run").await.expect("begun");
+    tokio::time::sleep(SLOW_FOR / 2).await;
+    let key = Key::new("count/run").expect("short");
+    process.engine.put_now(key, Some(Bytes::from_static(b"1"))).await.expect("it is written");
+    tokio::time::sleep(SLOW_FOR * 2).await;
+    process.end().await;
+    let process = serve(&mut house).await;
+    let ended = process.service.wait(LONG, "run", END_MAX).await.expect("it ends");
+    assert_eq!(ended.status, Status::Succeeded);
+    let count = state(&process, "count/run").await;
+    process.end().await;
+    count
+}
+
+/// W2: in a run that takes longer than names are remembered.
+#[test]
+fn a_step_of_a_long_run_counts_once() {
+    assert_eq!(simulated::run(counted_late(Options::default())), Some(Bytes::from_static(b"2")));
+    let count = simulated::run(counted_late(broken(Broken::ConfirmsNoStep)));
+    assert_eq!(count, Some(Bytes::from_static(b"3")), "the broken one is caught");
 }
 
 /// What came to count of what attempts asked for after their ends, of several runs.
