@@ -423,11 +423,26 @@ impl Core {
             if unanswered == 0 {
                 self.clock.sleep(LOOK_AFTER).await;
             }
-            match self.ask(node, to, address, &Message::Ask).await {
-                Ok(_) => unanswered = 0,
+            match self.lives(node, to, address).await {
+                Ok(()) => unanswered = 0,
                 Err(_) if unanswered + 1 < LOOKS => unanswered += 1,
                 Err(why) => return why,
             }
+        }
+    }
+
+    /// Asks the node `to` how it stands. Who refuses to say so for now lives as well. Errors: it says nothing, or is gone.
+    async fn lives(&self, node: &Node, to: NodeId, address: &Address) -> Result<()> {
+        let (peers, message) = self.envelope(node, to, &Message::Ask)?;
+        let answered = tokio::select! {
+            biased;
+            answered = peers.call(address, message) => answered,
+            () = self.clock.sleep(CALL_MAX) => Err(NoAnswer::Silence("it takes too long".into())),
+        };
+        match answered {
+            Ok(answer) => understood(&answer).map(drop),
+            Err(NoAnswer::Silence(why)) => Err(Error::unavailable(&why)),
+            Err(NoAnswer::TooMuchBuffered | NoAnswer::Unavailable(_)) => Ok(()),
         }
     }
 

@@ -506,6 +506,26 @@ fn what_its_node_refuses_for_now_ends_no_transaction() {
     });
 }
 
+/// T10: a node that has no room to say how it stands lives, and so do its transactions.
+#[test]
+fn who_refuses_to_say_how_it_stands_lives() {
+    simulated::run(async {
+        let value = Bytes::from(vec![7; 8 << 20]);
+        for why in [NoAnswer::TooMuchBuffered, NoAnswer::Unavailable("busy".into())] {
+            let elsewhere = Elsewhere::begin().await;
+            elsewhere.network.narrow(2_000);
+            elsewhere.network.refuse(&Among::address(0), 0, why);
+            let before_it_arrives = async {
+                tokio::time::sleep(Duration::from_millis(3_500)).await;
+                elsewhere.network.mend();
+            };
+            let (put, ()) = tokio::join!(elsewhere.put(value.clone()), before_it_arrives);
+            put.expect("its node lives");
+            elsewhere.commit().await.expect("it goes on");
+        }
+    });
+}
+
 /// T10: nobody waits for a node that says nothing, however much it was sent.
 #[test]
 fn a_transaction_ends_with_a_node_that_says_nothing_within_five_seconds() {
