@@ -9,4 +9,5 @@ pub mod distant;
 pub mod report;
 pub mod restate;
 pub mod runs;
+pub mod runtime;
 pub mod single_function;

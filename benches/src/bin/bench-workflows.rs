@@ -22,6 +22,7 @@ use benches::{
         report::{self, Far, Grading, Idle, Invocations, Near, Report},
         restate::Restate,
         runs::{self, Pressure, Request},
+        runtime,
         single_function::{self, Function, Protocol},
     },
 };
@@ -307,7 +308,17 @@ impl Bench<'_> {
             cold_ms.sort_by(f64::total_cmp);
             let request = Request::invocation(&format!("{name}-0"));
             let warm = runs::measure(address, &request, self.pressure(1), &landfast).await?;
-            cells.push(Invocations { language, warm, cold_ms });
+            landfast.pause()?;
+            let runtime = runtime::warm(
+                &self.arguments.landfast,
+                &self.arguments.function,
+                &self.arguments.directory,
+                language,
+                self.pressure(1),
+            )
+            .await?;
+            landfast.resume()?;
+            cells.push(Invocations { language, warm, runtime, cold_ms });
         }
         landfast.stop().await?;
         Ok(cells)

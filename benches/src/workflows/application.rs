@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::single_function::Protocol;
 
 /// The functions' code for Python: what `bench-function` does.
-const PYTHON: &str = r#"
+pub(super) const PYTHON: &str = r#"
 import os
 import time
 

@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::{
     application::Language,
     runs::Answered,
+    runtime::Quantiles,
     single_function::{Function, Protocol, Took},
 };
 use crate::{
@@ -50,8 +51,10 @@ pub struct Near {
 pub struct Invocations {
     /// What runs it.
     pub language: Language,
-    /// One client.
+    /// One client over HTTP.
     pub warm: Answered,
+    /// One caller through the runtime's port.
+    pub runtime: Quantiles,
     /// First invocations of functions that had no instance, in milliseconds, ordered.
     pub cold_ms: Vec<f64>,
 }
@@ -141,7 +144,7 @@ pub fn markdown(report: &Report) -> String {
         grid(&mut text, &near(&report.near));
     }
     if !report.invocations.is_empty() {
-        text.push_str("\nAn empty function, invoked over HTTP:\n\n");
+        text.push_str("\nAn empty function, invoked over HTTP by one client; `runtime`: through the port of the runtime, without that HTTP:\n\n");
         grid(&mut text, &invocations(&report.invocations));
         if !report.import_ms.is_empty() {
             let _ = writeln!(
@@ -229,12 +232,23 @@ fn near(cells: &[Near]) -> Vec<Vec<String>> {
 }
 
 fn invocations(cells: &[Invocations]) -> Vec<Vec<String>> {
-    let head = ["functions", "warm p50 us", "warm p99 us", "cold p50 ms", "cold worst ms", "server CPU us"];
+    let head = [
+        "functions",
+        "warm p50 us",
+        "warm p99 us",
+        "runtime p50 us",
+        "runtime p99 us",
+        "cold p50 ms",
+        "cold worst ms",
+        "server CPU us",
+    ];
     let row = |cell: &Invocations| {
         vec![
             cell.language.name().to_owned(),
             format!("{:.0}", cell.warm.p50_ms * 1e3),
             format!("{:.0}", cell.warm.p99_ms * 1e3),
+            cell.runtime.p50_us.to_string(),
+            cell.runtime.p99_us.to_string(),
             format!("{:.1}", median(&cell.cold_ms)),
             format!("{:.1}", cell.cold_ms.last().copied().unwrap_or(f64::NAN)),
             format!("{:.0}", cell.warm.cpu_ms * 1e3),

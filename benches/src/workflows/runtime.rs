@@ -1,0 +1,136 @@
+//! Warm invocations of an empty function through the runtime's port: what the runtime itself costs, without the HTTP of who invokes.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use async_trait::async_trait;
+use bytes::Bytes;
+use flate2::{Compression, write::GzEncoder};
+use hdrhistogram::Histogram;
+use http::{Request, Response};
+use http_body_util::{BodyExt as _, Full};
+use ports::{
+    Runtime as _,
+    runtime::{Function, Invocation, Language as Runs},
+};
+use sandbox::{
+    Api, Config, Incoming, Reply, Sandbox,
+    process::{Enforcement, Launcher},
+};
+use serde::Serialize;
+use tar::{Builder, Header};
+
+use super::{application, application::Language, runs::Pressure};
+
+/// How long invocations took, in microseconds.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Quantiles {
+    /// Half took no longer.
+    pub p50_us: u64,
+    /// All but one in a hundred took no longer.
+    pub p99_us: u64,
+}
+
+/// Functions reach nothing beside the Runtime API.
+#[derive(Debug)]
+struct Nothing;
+
+#[async_trait]
+impl Api for Nothing {
+    async fn call(&self, _: Option<Arc<str>>, _: Request<Incoming>) -> Reply {
+        Response::new(Full::default().map_err(|never| match never {}).boxed_unsync())
+    }
+}
+
+/// One caller after the other's answer, for as long as `pressure` says, with one thread for all, as the program has on two cores.
+///
+/// `landfast` is what the sandbox is built by, and `function` what the Rust function is.
+pub async fn warm(
+    landfast: &Path,
+    function: &Path,
+    directory: &Path,
+    language: Language,
+    pressure: Pressure,
+) -> Result<Quantiles> {
+    let (landfast, function) = (landfast.canonicalize()?, function.to_owned());
+    let directory = directory.join(format!("runtime-{}", language.name()));
+    tokio::task::spawn_blocking(move || {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let measured = invoked(landfast, function, directory, language, pressure);
+        runtime.block_on(async { tokio::spawn(measured).await? })
+    })
+    .await?
+}
+
+async fn invoked(
+    landfast: PathBuf,
+    function: PathBuf,
+    directory: PathBuf,
+    language: Language,
+    pressure: Pressure,
+) -> Result<Quantiles> {
+    let launcher = Launcher::new(landfast.clone(), Enforcement::probe(&landfast))?;
+    let api = Arc::new(Nothing);
+    let idle_max = Duration::from_mins(10);
+    let sandbox = Sandbox::open(Config { directory, launcher, api, carried: &[], idle_max })?;
+    sandbox.install("empty", archive(&function)?).await?;
+    let function = Arc::new(empty(language));
+    let counts_from = Instant::now() + pressure.warm_up;
+    let until = counts_from + pressure.measure;
+    let mut times = Histogram::<u64>::new(3)?;
+    while Instant::now() < until {
+        let began = Instant::now();
+        let invocation = Invocation::new("bench".to_owned(), Bytes::from_static(b"{}"), true);
+        let ran = sandbox.run(&function, invocation).await.map_err(|refused| anyhow!("{refused}"))?;
+        let took = began.elapsed();
+        ensure!(ran.result.is_ok(), "an empty function failed: {:?}", ran.result);
+        if began >= counts_from {
+            times.record(took.as_micros() as u64)?;
+        }
+    }
+    sandbox.close().await;
+    Ok(Quantiles { p50_us: times.value_at_quantile(0.5), p99_us: times.value_at_quantile(0.99) })
+}
+
+fn empty(language: Language) -> Function {
+    let (runs, handler) = match language {
+        Language::Rust => (Runs::Executable, "bench-function"),
+        Language::Python => (Runs::Python(None), "app.handler"),
+    };
+    Function {
+        name: "empty".to_owned(),
+        revision: "1".to_owned(),
+        language: runs,
+        handler: handler.to_owned(),
+        archive: "empty".to_owned(),
+        folder: "code".to_owned(),
+        memory_bytes: 128 << 20,
+        timeout: Duration::from_secs(30),
+        concurrency: 1,
+        processes_max: 64,
+        scratch_bytes: 16 << 20,
+        environment: BTreeMap::new(),
+        network: false,
+    }
+}
+
+/// The code of both functions.
+fn archive(function: &Path) -> Result<Bytes> {
+    let binary = fs::read(function).with_context(|| function.display().to_string())?;
+    let mut builder = Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
+    for (path, mode, content) in
+        [("code/app.py", 0o644, application::PYTHON.as_bytes()), ("code/bench-function", 0o755, &binary)]
+    {
+        let mut header = Header::new_gnu();
+        header.set_size(content.len() as u64);
+        header.set_mode(mode);
+        builder.append_data(&mut header, path, content)?;
+    }
+    Ok(Bytes::from(builder.into_inner()?.finish()?))
+}
