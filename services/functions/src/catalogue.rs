@@ -30,6 +30,35 @@ struct State {
     routes: routes::Table,
 }
 
+impl State {
+    /// Whether each failure comes to an end once `application` has what `manifest` says: functions that are told of each other's
+    /// failures in a circle would hand on an event for ever, as fast as they fail.
+    fn check_failures_end(&self, application: &str, manifest: &Manifest) -> Result<()> {
+        let table = |name: &str| {
+            let others = self.functions.get(name).filter(|known| known.application != application);
+            manifest.functions.get(name).or_else(|| others.map(|known| &known.table))
+        };
+        let told_by = |name: &str| table(name)?.on_failure.as_deref();
+        for name in manifest.functions.keys() {
+            let mut chain = vec![name.as_str()];
+            while let Some(told) = chain.last().and_then(|last| told_by(last)) {
+                if told == name {
+                    return Err(Error::Invalid(format!(
+                        "functions.{name}: on_failure leads back to it ({} -> {name}), so that a failure would never end",
+                        chain.join(" -> ")
+                    )));
+                }
+                // A circle further on is told at one of those that it leads through.
+                if chain.contains(&told) {
+                    break;
+                }
+                chain.push(told);
+            }
+        }
+        Ok(())
+    }
+}
+
 /// A function that is deployed.
 #[derive(Debug)]
 pub(crate) struct Known {
@@ -129,6 +158,7 @@ impl Catalogue {
                 )));
             }
         }
+        state.check_failures_end(application, manifest)?;
         let routes = manifest.routes().map_err(Error::Invalid)?;
         match state.routes.claimed(application, &routes) {
             None => Ok(()),
@@ -180,5 +210,43 @@ impl Known {
             timeout_s: self.table.timeout_s,
             concurrency: self.table.concurrency,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An application `name` whose functions are told of others' failures as `told` says.
+    fn application(name: &str, told: &[(&str, Option<&str>)]) -> Manifest {
+        let tables = told.iter().map(|(function, told)| {
+            let told = told.map_or_else(String::new, |told| format!("on_failure = \"{told}\"\n"));
+            format!(
+                "[functions.{function}]\nruntime = \"python3\"\ncode = \"code\"\nhandler = \"app.f\"\n{told}"
+            )
+        });
+        Manifest::parse(&format!("name = \"{name}\"\n{}", tables.collect::<String>())).expect("a manifest")
+    }
+
+    #[test]
+    fn failures_that_would_be_handed_on_for_ever_are_refused() {
+        let catalogue = Catalogue::default();
+        let refused = |application: &str, manifest: &Manifest| {
+            catalogue.check(application, manifest).expect_err("a circle").to_string()
+        };
+        let own = application("one", &[("f", Some("f"))]);
+        assert!(refused("one", &own).contains("f -> f"));
+        let each_other = application("one", &[("f", Some("g")), ("g", Some("f"))]);
+        assert!(refused("one", &each_other).contains("f -> g -> f"));
+        let further = application("one", &[("f", Some("g")), ("g", Some("h")), ("h", Some("g"))]);
+        assert!(refused("one", &further).contains("g -> h -> g"));
+        let chain = application("one", &[("f", Some("g")), ("g", Some("h")), ("h", None)]);
+        catalogue.check("one", &chain).expect("it ends");
+        catalogue.replace("one", Some(&chain), "archive", "1");
+        let other = application("two", &[("k", Some("f"))]);
+        catalogue.check("two", &other).expect("it ends");
+        catalogue.replace("two", Some(&other), "archive", "1");
+        let across = application("one", &[("f", Some("k"))]);
+        assert!(refused("one", &across).contains("f -> k -> f"));
     }
 }
