@@ -9,18 +9,16 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow, ensure};
-use async_trait::async_trait;
 use bytes::Bytes;
 use flate2::{Compression, write::GzEncoder};
 use hdrhistogram::Histogram;
-use http::{Request, Response};
-use http_body_util::{BodyExt as _, Full};
 use ports::{
     Runtime as _,
     runtime::{Function, Invocation, Language as Runs},
 };
 use sandbox::{
-    Api, Config, Incoming, Reply, Sandbox,
+    Config, Sandbox,
+    edges::Nothing,
     process::{Enforcement, Launcher},
 };
 use serde::Serialize;
@@ -35,17 +33,6 @@ pub struct Quantiles {
     pub p50_us: u64,
     /// All but one in a hundred took no longer.
     pub p99_us: u64,
-}
-
-/// Functions reach nothing beside the Runtime API.
-#[derive(Debug)]
-struct Nothing;
-
-#[async_trait]
-impl Api for Nothing {
-    async fn call(&self, _: Option<Arc<str>>, _: Request<Incoming>) -> Reply {
-        Response::new(Full::default().map_err(|never| match never {}).boxed_unsync())
-    }
 }
 
 /// One caller after the other's answer, for as long as `pressure` says, with one thread for all, as the program has on two cores.

@@ -39,9 +39,9 @@ pub struct Conversation {
     pub failed_start: Option<Bytes>,
 }
 
-/// Nothing is there beside the Runtime API.
+/// Nothing is there beside the Runtime API: each call is answered 404.
 #[derive(Debug)]
-struct Nothing;
+pub struct Nothing;
 
 #[async_trait]
 impl Api for Nothing {

@@ -384,12 +384,21 @@ impl Core {
         message: &Message,
     ) -> Result<Answer> {
         let (peers, message) = self.envelope(node, to, message)?;
-        let answered = tokio::select! {
+        let answered = self.call_in_time(peers, address, message).await;
+        understood(&answered.map_err(|error| Error::unavailable(&error.to_string()))?)
+    }
+
+    async fn call_in_time(
+        &self,
+        peers: &dyn Peers,
+        address: &Address,
+        message: Bytes,
+    ) -> Result<Bytes, NoAnswer> {
+        tokio::select! {
             biased;
             answered = peers.call(address, message) => answered,
             () = self.clock.sleep(CALL_MAX) => Err(NoAnswer::Silence("it takes too long".into())),
-        };
-        understood(&answered.map_err(|error| Error::unavailable(&error.to_string()))?)
+        }
     }
 
     /// Asks the node `to` for what takes as long as it takes: a large value is on its way, or into the store. As long as the node
@@ -434,12 +443,7 @@ impl Core {
     /// Asks the node `to` how it stands. Who refuses to say so for now lives as well. Errors: it says nothing, or is gone.
     async fn lives(&self, node: &Node, to: NodeId, address: &Address) -> Result<()> {
         let (peers, message) = self.envelope(node, to, &Message::Ask)?;
-        let answered = tokio::select! {
-            biased;
-            answered = peers.call(address, message) => answered,
-            () = self.clock.sleep(CALL_MAX) => Err(NoAnswer::Silence("it takes too long".into())),
-        };
-        match answered {
+        match self.call_in_time(peers, address, message).await {
             Ok(answer) => understood(&answer).map(drop),
             Err(NoAnswer::Silence(why)) => Err(Error::unavailable(&why)),
             Err(NoAnswer::TooMuchBuffered | NoAnswer::Unavailable(_)) => Ok(()),

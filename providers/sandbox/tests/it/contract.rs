@@ -2,33 +2,14 @@
 
 use std::{path::Path, sync::Arc};
 
-use ports::{
-    Clock, Monotonic, Timestamp,
-    contract::{Case, runtime::Subject},
-};
+use in_process::SystemClock;
+use ports::contract::{Case, runtime::Subject};
 use sandbox::process::Enforcement;
 
 use crate::{
     processes::{block_on, one_at_a_time, world},
     world::CODE,
 };
-
-/// The machine's own time.
-#[derive(Debug)]
-struct Time(tokio::time::Instant);
-
-#[async_trait::async_trait]
-impl Clock for Time {
-    fn now(&self) -> Timestamp {
-        Timestamp(0)
-    }
-    fn monotonic(&self) -> Monotonic {
-        Monotonic(self.0.elapsed())
-    }
-    async fn sleep(&self, duration: std::time::Duration) {
-        tokio::time::sleep(duration).await;
-    }
-}
 
 fn run(case: Case<Subject>, enforcement: impl FnOnce(&Path) -> Enforcement) {
     block_on(async {
@@ -37,7 +18,7 @@ fn run(case: Case<Subject>, enforcement: impl FnOnce(&Path) -> Enforcement) {
         let subject = Subject {
             runtime: world.sandbox.clone(),
             function: (*function).clone(),
-            clock: Arc::new(Time(tokio::time::Instant::now())),
+            clock: Arc::new(SystemClock::new()),
         };
         case.run(subject).await;
         world.close().await;

@@ -43,7 +43,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !holds() {
         assert!(begun.elapsed() < PATIENCE, "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(2));
+        std::thread::yield_now();
     }
 }
 
@@ -234,6 +234,13 @@ fn ran(processes: &[u32]) -> Vec<Option<String>> {
     processes.iter().map(read).collect()
 }
 
+/// How long this thread has run.
+fn own_time() -> Duration {
+    let text = fs::read_to_string("/proc/thread-self/schedstat").expect("it is there");
+    let nanoseconds = text.split_whitespace().next().and_then(|field| field.parse().ok());
+    Duration::from_nanos(nanoseconds.expect("a number"))
+}
+
 fn stands_still_when_it_is_said_to_be(enforcement: impl FnOnce(&Path) -> Enforcement) {
     block_on(async {
         let world = world(enforcement);
@@ -252,7 +259,8 @@ fn stands_still_when_it_is_said_to_be(enforcement: impl FnOnce(&Path) -> Enforce
                 .collect();
             assert!(processes.len() >= 4, "init, the function and its children: {processes:?}");
             let before = ran(&processes);
-            std::thread::sleep(Duration::from_millis(50));
+            let enough = own_time() + Duration::from_millis(50);
+            until("there was time to run", || own_time() > enough);
             assert_eq!(ran(&processes), before, "round {round}: something of it runs");
             assert_eq!(world.said(&function, r#"{"value": 7}"#).await, "7", "it goes on");
         }

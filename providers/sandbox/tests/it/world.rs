@@ -13,17 +13,15 @@ use std::{
     time::Duration,
 };
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use flate2::{Compression, write::GzEncoder};
-use http_body_util::{BodyExt as _, Full};
-use hyper::{Request, Response};
 use ports::{
     Runtime as _,
     runtime::{Function, Invocation, Language, Ran},
 };
 use sandbox::{
-    Api, Config, Incoming, Reply, Sandbox,
+    Config, Sandbox,
+    edges::Nothing,
     process::{Enforcement, Launcher},
 };
 use tar::{Builder, Header};
@@ -39,17 +37,6 @@ pub(crate) struct World {
     /// What its processes are called: nobody else's are.
     pub(crate) program: PathBuf,
     pub(crate) sandbox: Arc<Sandbox>,
-}
-
-/// Nothing is there beside the Runtime API.
-#[derive(Debug)]
-struct Nothing;
-
-#[async_trait]
-impl Api for Nothing {
-    async fn call(&self, _: Option<Arc<str>>, _: Request<Incoming>) -> Reply {
-        Response::new(Full::default().map_err(|never| match never {}).boxed_unsync())
-    }
 }
 
 impl World {
