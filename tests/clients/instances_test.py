@@ -50,9 +50,17 @@ def calls_find_an_instance_beside_events_that_come_and_go(apps):
     apps.function("works", "def handler(event, context):\n    return event['n']\n", concurrency=2)
     apps.deploy()
     client = apps.client()
+
+    def have_run(invocations):
+        figures = apps.ask("GET", "/v1/status").document["functions"]
+        return figures["invocations"] >= invocations and not figures["instances_busy"]
+
+    before = apps.ask("GET", "/v1/status").document["functions"]["invocations"]
     for n in range(50):
         client.invoke(FunctionName="works", InvocationType="Event", Payload=json.dumps({"n": n}))
         assert json.loads(client.invoke(FunctionName="works", Payload=json.dumps({"n": n}))["Payload"].read()) == n
+        # Two events at work would refuse the next call by right.
+        waiting.until(lambda: have_run(before + 2 * (n + 1)), "the event to have run beside the call")
 
 
 def idle_instances_give_way_where_memory_is_short(apps):
