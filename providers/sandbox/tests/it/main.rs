@@ -6,6 +6,7 @@
 mod allocations;
 mod archives;
 mod contract;
+mod kept;
 mod processes;
 mod retired;
 mod runtime_api;
