@@ -175,17 +175,20 @@ impl Durability {
             if inner.forced || inner.wanted > inner.durable {
                 break;
             }
-            let until = inner.lazy_since.map_or(awake_until, |since| since + LAZY);
-            if !self.work.wait_until(&mut inner, until).timed_out() {
-                continue;
-            }
-            if inner.lazy_since.is_some_and(|since| since.elapsed() >= LAZY) {
-                break;
-            }
-            if inner.lazy_since.is_none() {
-                inner.sleeps = true;
-                self.work.wait(&mut inner);
-                inner.sleeps = false;
+            // Nothing stands between these looks and the wait: what comes as a wait runs out is seen before the next.
+            match inner.lazy_since {
+                Some(since) if since.elapsed() >= LAZY => break,
+                Some(since) => {
+                    self.work.wait_until(&mut inner, since + LAZY);
+                }
+                None if Instant::now() < awake_until => {
+                    self.work.wait_until(&mut inner, awake_until);
+                }
+                None => {
+                    inner.sleeps = true;
+                    self.work.wait(&mut inner);
+                    inner.sleeps = false;
+                }
             }
         }
         inner.forced = false;
@@ -312,5 +315,44 @@ impl Externalize for Engine {
 
     fn is_durable(&self, point: DurabilityPoint) -> bool {
         self.durability.is_durable(point)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::mpsc, thread};
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// Whoever asks for work just as the journal thread is about to sleep for good holds the lock then.
+    #[test]
+    fn what_is_asked_for_as_a_wait_runs_out_is_done() {
+        let asked: [(fn(&mut Inner), Work); 3] = [
+            (|inner| inner.forced = true, Work::Commit),
+            (|inner| inner.wanted = 1, Work::Commit),
+            (|inner| inner.stop = Some(Work::Finish), Work::Finish),
+        ];
+        for (ask, expected) in asked {
+            for _ in 0..8 {
+                let durability = Arc::<Durability>::default();
+                let (tell, told) = mpsc::channel();
+                let waits = Arc::clone(&durability);
+                let begun = Instant::now();
+                thread::spawn(move || tell.send(waits.wait_for_work()));
+                while begun.elapsed() < LAZY / 2 {
+                    thread::yield_now();
+                }
+                let mut inner = durability.inner.lock();
+                while begun.elapsed() < LAZY * 2 {
+                    thread::yield_now();
+                }
+                ask(&mut inner);
+                durability.work.notify_one();
+                drop(inner);
+                assert_eq!(told.recv_timeout(PATIENCE), Ok(expected));
+            }
+        }
     }
 }
