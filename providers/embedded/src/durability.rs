@@ -326,10 +326,12 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(20);
 
+    type Ask = fn(&mut Inner);
+
     /// Whoever asks for work just as the journal thread is about to sleep for good holds the lock then.
     #[test]
     fn what_is_asked_for_as_a_wait_runs_out_is_done() {
-        let asked: [(fn(&mut Inner), Work); 3] = [
+        let asked: [(Ask, Work); 3] = [
             (|inner| inner.forced = true, Work::Commit),
             (|inner| inner.wanted = 1, Work::Commit),
             (|inner| inner.stop = Some(Work::Finish), Work::Finish),
