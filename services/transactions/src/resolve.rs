@@ -71,7 +71,8 @@ impl Core {
         let writer = self.begin_log(&store, id).await?;
         // Before any row is judged that was handed over to it: from here on it decides nothing.
         let mut marked = keyspace::list_marked(&store).await?;
-        let sequencer = if marked.is_empty() { None } else { Some(self.take_over_sequencer(&store).await?) };
+        let sequencer =
+            if marked.is_empty() { None } else { Some(self.take_over_sequencer(&store, id).await?) };
         let (highest, rows) = self.resolve_all(&store, id, sequencer.is_some()).await?;
         // An earlier start marks nothing after this without noticing that it is none any more.
         if !keyspace::list_marked(&store).await?.keys().eq(marked.keys()) {
@@ -163,7 +164,8 @@ impl Core {
         let closing = if is_sequencer { Closing::ByRow } else { Closing::Never };
         let mut highest = HybridClock::default();
         let mut rows = registry::list(store).await?;
-        rows.retain(|row| row.node != own);
+        // What a later start has handed over, its own sequencer may have decided.
+        rows.retain(|row| row.node < own);
         for row in &mut rows {
             if !row.is_resolved {
                 *row = self.resolve(store, *row, closing).await?;

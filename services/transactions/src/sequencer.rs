@@ -47,9 +47,10 @@ use crate::{
     engine::Core,
     heard::Progress,
     layout,
-    model::{Attempt, Outcome, TransactionId},
+    model::{Attempt, NodeId, Outcome, TransactionId},
     node::Node,
     records::{CommitRecord, SequencedCommit, SequencedSlot, StoredRecord, Write, WriteSet, decode, encode},
+    registry,
     store::Store,
 };
 use validation::{Batch, LastWriters, Observed, Trace, Verdict};
@@ -374,10 +375,15 @@ async fn last_writers(
 }
 
 impl Core {
-    /// Becomes the sequencer of a node that is alone, of the store as it is.
-    pub(crate) async fn take_over_sequencer(&self, store: &Arc<Store>) -> Result<Sequencer> {
+    /// Becomes the sequencer of a node that is alone, of the store as it is. Errors: `Unavailable` also if there is a later start,
+    /// which closes by their rows what earlier ones handed over to the log: it has its row before it seals this, so whoever
+    /// seals after it finds that.
+    pub(crate) async fn take_over_sequencer(&self, store: &Arc<Store>, own: NodeId) -> Result<Sequencer> {
         let clock = Arc::clone(&self.clock);
         let taken = Sequencer::take_over(store, clock, &self.config, self.slot_bytes_max(), true).await?;
+        if !registry::list_from(store, NodeId(own.0 + 1)).await?.is_empty() {
+            return Err(Error::unavailable("a later start has taken this node's place"));
+        }
         Ok(taken.0)
     }
 
