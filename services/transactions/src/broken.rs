@@ -112,6 +112,8 @@ pub enum Broken {
     ReadAtomicKeepsItsTimestamps,
     /// T-4: the sequencer's log is taken over without a seal.
     SequencerDoesNotSeal,
+    /// T-4: a lone node seals the sequencer's log without a look at whether there is a later start.
+    OrdersBehindSuccessor,
     /// T-4: a begin takes what this node knows for the tail of the sequencer's log.
     ReadsAtWhatItHeard,
     /// Whoever asks about a row that was handed over closes it, whatever the sequencer's log says.

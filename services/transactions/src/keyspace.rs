@@ -276,8 +276,7 @@ impl Core {
             node.store.standing()?;
         }
         if node.sequencer().is_none() {
-            let taken = self.take_over_sequencer(&node.store, node.id).await;
-            let sequencer = taken.inspect_err(|_| node.store.fall())?;
+            let sequencer = self.take_over_sequencer(&node.store, node.id).await?;
             let mut view = self.view();
             if view.is_served_by(node) {
                 view.hear_sequencer(sequencer.last());

@@ -375,14 +375,15 @@ async fn last_writers(
 }
 
 impl Core {
-    /// Becomes the sequencer of a node that is alone, of the store as it is. Errors: `Unavailable` also if there is a later start,
-    /// which closes by their rows what earlier ones handed over to the log: it has its row before it seals this, so whoever
-    /// seals after it finds that.
+    /// Becomes the sequencer of a node that is alone, of the store as it is. Errors: `Unavailable` also if there is a later start:
+    /// that has its row before it seals the log, and then closes by their rows what others handed over to it.
     pub(crate) async fn take_over_sequencer(&self, store: &Arc<Store>, own: NodeId) -> Result<Sequencer> {
         let clock = Arc::clone(&self.clock);
         let taken = Sequencer::take_over(store, clock, &self.config, self.slot_bytes_max(), true).await?;
-        if !registry::list_from(store, NodeId(own.0 + 1)).await?.is_empty() {
-            return Err(Error::unavailable("a later start has taken this node's place"));
+        let is_last = registry::list_from(store, NodeId(own.0 + 1)).await?.is_empty();
+        if !is_last && !self.config.is_broken(Broken::OrdersBehindSuccessor) {
+            store.fall();
+            store.standing()?;
         }
         Ok(taken.0)
     }

@@ -9,7 +9,7 @@ use transactions::{
     Config, Error,
     broken::Broken,
     layout,
-    model::{Begin, Call, Isolation, Key, KeyspaceId, Outcome},
+    model::{Begin, Call, Isolation, Key, KeyspaceId, NodeId, Outcome},
 };
 
 use crate::{
@@ -393,4 +393,59 @@ fn a_commit_that_dies_anywhere_is_whole_or_nothing() {
         }
     }
     assert!(outcomes.iter().all(|count| *count > 1), "{outcomes:?}");
+}
+
+/// A node that was taken for dead seals the sequencer's log after its successor has, and before that judges the rows that were
+/// handed over to it. Returns how a commit of the first was answered, and what the successor says of it; none: the first
+/// orders nothing.
+async fn seals_behind_a_successor(world: &World, config: Config) -> Option<(Result<(), Error>, Outcome)> {
+    let (gate, gate_of_successor) = (Gate::new(world.key_value()), Gate::new(world.key_value()));
+    let node = Node::on(world, gate.clone(), config.clone()).await;
+    gate.close(Held::Updates, &layout::sequencer_log());
+    let engine = node.engine.clone();
+    let marking = tokio::spawn(async move { engine.begin(serializable()).await });
+    gate.holds().await;
+    gate_of_successor.close(Held::Gets, &layout::log(NodeId(1)));
+    let starting = Node::on(world, gate_of_successor.clone(), config);
+    let before_it_judges = async {
+        gate_of_successor.holds().await;
+        gate.open();
+        let marked = marking.await.expect("no panic");
+        if let Err(error) = marked {
+            assert!(matches!(error, Error::Unavailable(_)), "{error}");
+            gate_of_successor.open();
+            return None;
+        }
+        let call = node.begin().await;
+        node.put(&call, "k", "value").await;
+        gate.close(Held::Updates, &layout::sequencer_log());
+        let (engine, asked) = (node.engine.clone(), call.clone());
+        let committing = tokio::spawn(async move { engine.commit(&asked).await });
+        gate.holds().await;
+        // It is ordered, and its row does not say so yet.
+        gate.close(Held::Updates, layout::DECISIONS);
+        let committed = committing.await.expect("no panic").map(drop);
+        gate_of_successor.open();
+        Some((call, committed))
+    };
+    let (successor, ended) = futures_util::future::join(starting, before_it_judges).await;
+    let (call, committed) = ended?;
+    Some((committed, successor.status(&call).await))
+}
+
+/// T-4: whoever was taken for dead orders nothing behind its successor's back.
+#[test]
+fn whoever_seals_after_its_successor_orders_nothing() {
+    in_virtual_time(async |world| {
+        assert_eq!(seals_behind_a_successor(&world, Config::default()).await, None);
+    });
+}
+
+/// T-4, broken.
+#[test]
+fn ordering_behind_a_successor_is_caught() {
+    in_virtual_time(async |world| {
+        let ended = seals_behind_a_successor(&world, broken(Broken::OrdersBehindSuccessor)).await;
+        assert_eq!(ended, Some((Ok(()), Outcome::Aborted)));
+    });
 }
