@@ -62,6 +62,11 @@ impl Seen<'_> {
     fn is_gone(&self, position: Position) -> bool {
         self.begin_heard.contains(position) && self.dropped.contains(position)
     }
+
+    /// Whether one of `versions` was heard when the attempt began.
+    fn has_any(&self, versions: &[Arc<CommitRecord>]) -> bool {
+        versions.iter().any(|record| self.begin_heard.contains(record.position))
+    }
 }
 
 /// There are versions, and every one would fracture what was read.
@@ -127,9 +132,9 @@ impl ReadSet {
             }
         }
         match lower {
-            // Nothing is left of the key, not even a deletion, which is dropped only where its log is retained no longer: it
-            // was deleted, and all of that is collected.
-            Some(record) if versions.is_empty() && seen.is_gone(record.position) => Ok(Choice::Absent),
+            // Nothing is left of what the key was when the attempt began, not even a deletion, which is dropped only where its
+            // log is retained no longer: it was deleted, and all of that is collected. What came later changes nothing.
+            Some(record) if seen.is_gone(record.position) && !seen.has_any(versions) => Ok(Choice::Absent),
             Some(record) => Ok(Choice::Version(Arc::clone(record))),
             None if versions.is_empty() => Ok(Choice::Absent),
             None => Err(NoValidVersion),

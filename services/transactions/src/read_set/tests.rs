@@ -216,6 +216,26 @@ fn a_version_that_was_collected_with_its_deletion_is_absent() {
     assert_eq!(chosen, Ok(Choice::Version(newer)));
 }
 
+/// T2, T6: a version that came after the begin, and does not go with the set, does not bring back what was deleted.
+#[test]
+fn a_version_that_was_collected_with_its_deletion_is_absent_beside_a_later_one() {
+    let (first, deletion) = (record(2, 2, &[0, 1]), record(4, 4, &[0, 2]));
+    let later = record(5, 5, &[0, 1]);
+    let mut set = ReadSet::default();
+    set.record(key(1), Choice::Version(first.clone()), DurabilityPoint::DURABLE);
+    let chosen = set.choose(&key(0), std::slice::from_ref(&later), &seen(&heard(4)), None);
+    assert_eq!(chosen, Ok(Choice::Absent));
+    set.record(key(0), Choice::Absent, DurabilityPoint::DURABLE);
+    // What the deletion came with is still the newest of its key, and goes with the set.
+    let chosen = set.choose(&key(2), std::slice::from_ref(&deletion), &seen(&heard(4)), None);
+    assert_eq!(chosen, Ok(Choice::Version(deletion.clone())));
+    // As long as anything is there that was heard at the begin, nothing was dropped.
+    let mut set = ReadSet::default();
+    set.record(key(1), Choice::Version(first.clone()), DurabilityPoint::DURABLE);
+    let chosen = set.choose(&key(0), &[first.clone(), later], &seen(&heard(4)), None);
+    assert_eq!(chosen, Ok(Choice::Version(first)));
+}
+
 /// T2, 8.3: absent is judged by position.
 #[test]
 fn a_record_from_before_the_begin_goes_with_an_absent_key_it_wrote() {
