@@ -7,6 +7,7 @@ mod effects;
 mod nodes;
 mod packing;
 mod packing_nodes;
+mod passed_on;
 mod sequenced;
 mod serializable;
 mod values;

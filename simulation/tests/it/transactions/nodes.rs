@@ -12,7 +12,7 @@ use simulation::{
     transactions::{
         client::Habits,
         ensemble::Ensemble,
-        house::{Among, Connection, Failure, House},
+        house::{Among, Failure, House},
         mortal::Life,
         network::{Network, Trouble},
         scenario::{Disaster, Scenario, seeds},
@@ -22,8 +22,7 @@ use simulation::{
 use transactions::{
     Error,
     broken::Broken,
-    model::{Begin, Begun, Call, Outcome, TransactionId},
-    peers::NoAnswer,
+    model::{Begin, Begun, Call, TransactionId},
 };
 
 use super::SEEDS_UNTIL_CAUGHT;
@@ -425,117 +424,4 @@ fn a_node_hears_that_its_attempt_was_begun_anew_elsewhere() {
 fn beginning_anew_in_silence_is_caught() {
     let shown = simulated::run(write_after_begun_elsewhere(Some(Broken::BeginsAnewInSilence)));
     assert_eq!(shown, [true, true, false]);
-}
-
-/// A transaction of one node, and the other node.
-struct Elsewhere {
-    network: Network,
-    owner: Connection,
-    other: Connection,
-    call: Call,
-    _house: House,
-}
-
-impl Elsewhere {
-    async fn begin() -> Self {
-        let network = Network::new(Rng::with_seed(1), Trouble::default());
-        let among = Among { network: network.clone(), ensemble: Ensemble::new(Rng::with_seed(2)), places: 2 };
-        let house = House::among(&World::new(1), Scenario::default().config, among);
-        for place in 0..2 {
-            assert!(house.boot_at(place, Life::default(), 0).await);
-        }
-        // Until all know of each other.
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        let [owner, other] = [0, 1].map(|place| house.serving_at(place).expect("nobody dies"));
-        let begun = owner.shown(owner.engine.begin(Begin::default())).await.expect("a calm world");
-        let Begun::Open { id, attempt } = begun else { panic!("nothing is committed") };
-        Self { network, owner, other, call: Call { id, attempt: Some(attempt) }, _house: house }
-    }
-
-    /// A write at the other node.
-    async fn put(&self, value: Bytes) -> Result<(), Failure> {
-        self.other.call(self.other.engine.put(&self.call, key(0), value)).await
-    }
-
-    async fn commit(&self) -> Result<(), Failure> {
-        self.other.call(self.other.engine.commit(&self.call)).await.map(drop)
-    }
-
-    /// What the owner shows.
-    async fn committed(&self) -> Option<Bytes> {
-        self.owner.shown(self.owner.engine.get_now(&key(0))).await.expect("a calm world")
-    }
-}
-
-/// T10: a large value may be on its way to its node for longer than a silent node is waited for.
-#[test]
-fn a_large_write_that_is_passed_on_has_the_time_that_it_takes() {
-    simulated::run(async {
-        let value = Bytes::from(vec![7; 8 << 20]);
-        let elsewhere = Elsewhere::begin().await;
-        elsewhere.network.narrow(2_000);
-        let began = tokio::time::Instant::now();
-        elsewhere.put(value.clone()).await.expect("its node lives");
-        assert!(began.elapsed() > Duration::from_secs(4), "{:?}", began.elapsed());
-        elsewhere.commit().await.expect("it goes on");
-        assert_eq!(elsewhere.committed().await, Some(value));
-    });
-}
-
-/// T10, T15: what the node of a transaction refuses for now is refused under the same name, and ends nothing.
-#[test]
-fn what_its_node_refuses_for_now_ends_no_transaction() {
-    simulated::run(async {
-        let elsewhere = Elsewhere::begin().await;
-        let value = Bytes::from_static(b"value");
-        for why in [NoAnswer::TooMuchBuffered, NoAnswer::Unavailable("busy".into())] {
-            elsewhere.network.refuse(&Among::address(0), 0, why.clone());
-            let (put, commit) = (elsewhere.put(value.clone()).await, elsewhere.commit().await);
-            if why == NoAnswer::TooMuchBuffered {
-                assert_eq!(put, Err(Failure::Refused(Error::TooMuchBuffered)));
-                assert_eq!(commit, Err(Failure::Refused(Error::TooMuchBuffered)));
-            } else {
-                assert!(matches!(put, Err(Failure::Refused(Error::Unavailable(_)))), "{put:?}");
-                assert_eq!(commit, Err(Failure::Refused(Error::OutcomeUnknown)));
-            }
-            elsewhere.network.mend();
-        }
-        elsewhere.put(value.clone()).await.expect("it is open");
-        elsewhere.commit().await.expect("it is open");
-        assert_eq!(elsewhere.committed().await, Some(value));
-    });
-}
-
-/// T10: a node that has no room to say how it stands lives, and so do its transactions.
-#[test]
-fn who_refuses_to_say_how_it_stands_lives() {
-    simulated::run(async {
-        let value = Bytes::from(vec![7; 8 << 20]);
-        for why in [NoAnswer::TooMuchBuffered, NoAnswer::Unavailable("busy".into())] {
-            let elsewhere = Elsewhere::begin().await;
-            elsewhere.network.narrow(2_000);
-            elsewhere.network.refuse(&Among::address(0), 0, why);
-            let before_it_arrives = async {
-                tokio::time::sleep(Duration::from_millis(3_500)).await;
-                elsewhere.network.mend();
-            };
-            let (put, ()) = tokio::join!(elsewhere.put(value.clone()), before_it_arrives);
-            put.expect("its node lives");
-            elsewhere.commit().await.expect("it goes on");
-        }
-    });
-}
-
-/// T10: nobody waits for a node that says nothing, however much it was sent.
-#[test]
-fn a_transaction_ends_with_a_node_that_says_nothing_within_five_seconds() {
-    simulated::run(async {
-        let elsewhere = Elsewhere::begin().await;
-        elsewhere.network.cut(&Among::address(0), &Among::address(1));
-        let began = tokio::time::Instant::now();
-        let put = elsewhere.put(vec![7; 8 << 20].into()).await;
-        let aborted = Error::TransactionFinished(Outcome::Aborted);
-        assert_eq!(put, Err(Failure::Refused(aborted)));
-        assert!(began.elapsed() <= Duration::from_millis(5_500), "{:?}", began.elapsed());
-    });
 }
