@@ -12,12 +12,9 @@
 //! ([`crate::refusals`]). That is looked for only while no byte of a route's answer can be on its way: from the end of an answer's body
 //! and the flush behind it to the next request that reaches a route.
 //!
-//! A connection that ends while its peer still sends is not closed under its hands: a close with bytes unread is a reset, which
-//! takes the last answer away from who sends everything before it reads. So who ends a connection here says that nothing more
-//! will come, and reads and forgets what arrives, [for a moment](LINGER_FOR) and [so many bytes](LINGER_BYTES_MAX) at the most. It keeps its place
-//! meanwhile, and no stop of the server waits for it.
-//!
-//! A connection for which there is no place is told so, and ended alike; so is one that speaks HTTP/2.
+//! A connection that ends is not closed under its peer's hands ([`crate::ending`]). One for which there is no place is told so, and
+//! ended alike; so is one that speaks HTTP/2. Whoever cannot even be told for now waits in the system's queue: to somebody who asks whether
+//! this server lives, an end without a word would say that it does not.
 
 use std::{
     io,
@@ -39,13 +36,16 @@ use axum::{
 };
 use hyper::body::{Frame, SizeHint};
 use tokio::{
-    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf},
+    io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
-    time::{Instant, Sleep, sleep, timeout},
+    time::{Instant, Sleep, sleep},
 };
 
-use crate::refusals;
+use crate::{
+    ending::{ENDS_MAX, Wire},
+    refusals,
+};
 
 /// How long a connection may go without getting on.
 pub(crate) const QUIET_MAX: Duration = Duration::from_secs(10);
@@ -53,16 +53,6 @@ pub(crate) const QUIET_MAX: Duration = Duration::from_secs(10);
 pub(crate) const PROGRESS_BYTES: usize = 64 * 1024;
 /// How long to wait when the system has no more sockets to give.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
-/// How many connections without a place are told so at a time; more are ended at once.
-const TURNED_AWAY_MAX: usize = 64;
-/// How long one that is to be turned away may take to ask: who is answered before takes that for nobody's answer.
-const ASKED_WITHIN: Duration = Duration::from_millis(500);
-/// How long a peer may go on sending what nobody reads, and take to read why.
-const LINGER_FOR: Duration = Duration::from_secs(1);
-/// How much of that is taken: twice the longest value.
-const LINGER_BYTES_MAX: usize = 128 << 20;
-/// How much of it at a time.
-const LINGER_CHUNK_BYTES: usize = 64 * 1024;
 /// How whoever speaks HTTP/2 without being asked begins.
 const HTTP_2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -72,7 +62,8 @@ pub(crate) struct Bounded {
     listener: TcpListener,
     connections_max: usize,
     places: Arc<Semaphore>,
-    turned_away: Arc<Semaphore>,
+    /// Places of those that end.
+    ends: Arc<Semaphore>,
     request_bytes_max: usize,
     /// Whether none could be accepted when it was last tried, which is said once.
     is_failing: bool,
@@ -87,7 +78,7 @@ impl Bounded {
             listener,
             connections_max,
             places: Arc::new(Semaphore::new(connections_max)),
-            turned_away: Arc::new(Semaphore::new(TURNED_AWAY_MAX)),
+            ends: Arc::new(Semaphore::new(ENDS_MAX)),
             request_bytes_max,
             is_failing: false,
             is_full: false,
@@ -113,41 +104,34 @@ impl Bounded {
         }
     }
 
-    /// Says why, and gives the peer a moment to read it: an end with its bytes unread would take the answer away from it.
-    fn turn_away(&mut self, stream: TcpStream) {
+    /// Waits until whoever comes next can be served, or be told that it cannot.
+    async fn room(&self) -> Room {
+        const NEVER_CLOSED: &str = "nobody closes it";
+        tokio::select! {
+            biased;
+            place = Arc::clone(&self.places).acquire_owned() => Room::Place(place.expect(NEVER_CLOSED)),
+            end = Arc::clone(&self.ends).acquire_owned() => Room::End(end.expect(NEVER_CLOSED)),
+        }
+    }
+
+    /// Says why, once to the log and to each peer.
+    fn turn_away(&mut self, wire: Wire) {
         if !std::mem::replace(&mut self.is_full, true) {
             tracing::warn!(
                 connections = self.connections_max,
                 "http: more connections than there are places; the last ones are refused"
             );
         }
-        let Ok(told) = Arc::clone(&self.turned_away).try_acquire_owned() else { return };
-        let answer = refusals::no_place(self.connections_max);
-        let wire = Wire { stream, _place: told };
-        tokio::spawn(async move {
-            let _ = timeout(ASKED_WITHIN, wire.stream.peek(&mut [0])).await;
-            end(wire, answer).await;
-        });
+        tokio::spawn(wire.turn_away(refusals::no_place(self.connections_max)));
     }
 }
 
-/// Ends a connection with its last words, which may be none, and takes what its peer sends meanwhile.
-async fn end(mut wire: Wire, last_words: Vec<u8>) {
-    let ending = async {
-        wire.stream.write_all(&last_words).await?;
-        wire.stream.shutdown().await?;
-        let mut left = LINGER_BYTES_MAX;
-        let mut rest = vec![0; LINGER_CHUNK_BYTES];
-        while left > 0 {
-            match wire.stream.read(&mut rest).await? {
-                0 => break,
-                bytes => left = left.saturating_sub(bytes),
-            }
-        }
-        Ok::<(), io::Error>(())
-    };
-    // Whatever is left unread then is the peer's own trouble.
-    let _ = timeout(LINGER_FOR, ending).await;
+/// What there is for the next connection.
+enum Room {
+    /// A place of those that are served.
+    Place(OwnedSemaphorePermit),
+    /// One of those that end.
+    End(OwnedSemaphorePermit),
 }
 
 impl Listener for Bounded {
@@ -156,15 +140,22 @@ impl Listener for Bounded {
 
     async fn accept(&mut self) -> (Connection, SocketAddr) {
         loop {
+            let room = self.room().await;
             let (stream, peer) = self.accept_any().await;
             // Answers are single small writes; failing to say so costs only delay.
             let _ = stream.set_nodelay(true);
-            match Arc::clone(&self.places).try_acquire_owned() {
+            let place = match room {
+                Room::Place(place) => Ok(place),
+                // One may have been given back since.
+                Room::End(end) => Arc::clone(&self.places).try_acquire_owned().map_err(|_| end),
+            };
+            match place {
                 Ok(place) => {
                     self.is_full = false;
-                    return (Connection::new(stream, place, self.request_bytes_max), peer);
+                    let wire = Wire::new(stream, place);
+                    return (Connection::new(wire, Arc::clone(&self.ends), self.request_bytes_max), peer);
                 }
-                Err(_) => self.turn_away(stream),
+                Err(end) => self.turn_away(Wire::new(stream, end)),
             }
         }
     }
@@ -179,6 +170,7 @@ impl Listener for Bounded {
 pub(crate) struct Connection {
     /// None once it has ended.
     wire: Option<Wire>,
+    ends: Arc<Semaphore>,
     /// Whether anything has been read from it.
     has_begun: bool,
     deadline: Pin<Box<Sleep>>,
@@ -187,13 +179,6 @@ pub(crate) struct Connection {
     patience: Patience,
     /// What is being written in place of what hyper gave.
     instead: Option<Instead>,
-}
-
-/// A connection's socket and its place, which is given back with it.
-#[derive(Debug)]
-struct Wire {
-    stream: TcpStream,
-    _place: OwnedSemaphorePermit,
 }
 
 #[derive(Debug)]
@@ -308,12 +293,12 @@ impl Connected<IncomingStream<'_, Bounded>> for Patience {
 }
 
 impl Connection {
-    fn new(stream: TcpStream, place: OwnedSemaphorePermit, request_bytes_max: usize) -> Self {
+    fn new(wire: Wire, ends: Arc<Semaphore>, request_bytes_max: usize) -> Self {
         let deadline = Box::pin(sleep(QUIET_MAX));
         let patience = Patience::default();
-        let wire = Some(Wire { stream, _place: place });
         Self {
-            wire,
+            wire: Some(wire),
+            ends,
             has_begun: false,
             deadline,
             request_bytes: 0,
@@ -332,7 +317,7 @@ impl Connection {
     /// Ends the connection, once. Nothing is read from it or written to it any more.
     fn end(&mut self, last_words: Vec<u8>) {
         if let Some(wire) = self.wire.take() {
-            tokio::spawn(end(wire, last_words));
+            tokio::spawn(wire.apart(&self.ends).end(last_words));
         }
     }
 

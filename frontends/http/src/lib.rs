@@ -25,6 +25,7 @@ mod backend;
 mod body;
 mod connection;
 mod effects;
+mod ending;
 mod gateway;
 mod guard;
 mod headers;

@@ -8,7 +8,8 @@
 //! secret is answered like one to a node that is not here. The listener adds what it asks of everybody: a token beyond
 //! loopback, its bounds of connections, time and bytes.
 //!
-//! Anything but 200 is no answer: the service repeats what it has to, or finds out in the store. 429 and 503 say that the other node is there.
+//! Whatever its status, an answer says that the other node is there; anything but 200 says nothing else. Silence is only what the
+//! way there reports: nobody listens, the connection ends before an answer begins, or is not made in time.
 
 use std::{error::Error as _, fmt, sync::Arc, time::Duration};
 
@@ -83,7 +84,7 @@ impl HttpPeers {
         if let Some(authorization) = &self.authorization {
             request = request.header(header::AUTHORIZATION, authorization);
         }
-        request.body(Full::new(message)).map_err(|error| none(&error))
+        request.body(Full::new(message)).map_err(|error| NoAnswer::Silence(error.to_string().into()))
     }
 }
 
@@ -100,18 +101,14 @@ impl Peers for HttpPeers {
         match status {
             StatusCode::OK => {}
             StatusCode::TOO_MANY_REQUESTS => return Err(NoAnswer::TooMuchBuffered),
-            StatusCode::SERVICE_UNAVAILABLE => return Err(NoAnswer::Unavailable(said())),
-            _ => return Err(NoAnswer::Silence(said())),
+            _ => return Err(NoAnswer::Unavailable(said())),
         }
         match Limited::new(response.into_body(), MESSAGE_BYTES_MAX).collect().await {
             Ok(whole) => Ok(whole.to_bytes()),
-            Err(error) => Err(none(&*error)),
+            // It has begun to answer, so it has done what it was asked.
+            Err(error) => Err(NoAnswer::Unavailable(error.to_string().into())),
         }
     }
-}
-
-fn none(error: &dyn fmt::Display) -> NoAnswer {
-    NoAnswer::Silence(error.to_string().into())
 }
 
 pub(crate) fn routes() -> Router<Arc<Backend>> {

@@ -110,6 +110,26 @@ async fn a_connection_beyond_the_limit_is_told_so_and_ended() {
     }
 }
 
+/// T15. Whose end is awaited by nobody but its peer has no place any more.
+#[tokio::test]
+async fn a_connection_that_has_been_ended_leaves_its_place_to_others_at_once() {
+    let address = "127.0.0.1:0".parse().expect("a literal address");
+    let limits = Limits { connections_max: 1, ..Limits::default() };
+    let config = Config { address, token: None, limits };
+    let server = Fixture::with(config, Status::default(), std::sync::Arc::default()).await;
+    let last = "GET /health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    let mut ended = Vec::new();
+    for _ in 0..8 {
+        let mut stream = TcpStream::connect(server.address).await.expect("the server accepts");
+        stream.write_all(last.as_bytes()).await.expect("it is sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("an answer and its end");
+        assert_eq!(status_line(&answer), "HTTP/1.1 200 OK", "{answer}");
+        // It has heard the end, and says nothing of its own.
+        ended.push(stream);
+    }
+}
+
 /// With the clock stopped, tokio moves it to the next timer as soon as nothing else can happen.
 #[tokio::test(start_paused = true)]
 async fn half_a_request_is_not_waited_for_for_ever() {

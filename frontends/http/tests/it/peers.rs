@@ -5,7 +5,7 @@ use fastrand::Rng;
 use http_frontend::{HttpPeers, Limits};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    net::{TcpListener, TcpStream},
 };
 use transactions::{
     Config,
@@ -109,7 +109,7 @@ async fn where_nobody_listens_there_is_no_answer() {
     let peers = HttpPeers::new(None).expect("no token");
     for nowhere in [gone.to_string(), String::new(), "no address".to_owned()] {
         let called = peers.call(&Address(nowhere.clone()), messages().swap_remove(0)).await;
-        assert!(called.is_err(), "{nowhere}");
+        assert!(matches!(called, Err(NoAnswer::Silence(_))), "{nowhere}: {called:?}");
     }
 }
 
@@ -127,6 +127,53 @@ async fn a_node_that_has_no_room_says_that_it_is_there() {
     assert_eq!(asked(&narrow).await, NoAnswer::TooMuchBuffered);
     let refused = asked(&crowded).await;
     assert!(matches!(refused, NoAnswer::Unavailable(_)), "{refused:?}");
+}
+
+/// T10. More than can be told so at a time wait until they are.
+#[tokio::test]
+async fn a_node_that_cannot_even_refuse_all_at_once_says_that_it_is_there() {
+    let engine = Engine::among(Config::default()).await;
+    let crowded = engine.serve_within(Limits { connections_max: 0, ..Limits::default() }).await;
+    let mut silent = Vec::new();
+    for _ in 0..100 {
+        silent.push(TcpStream::connect(crowded.address).await.expect("the server accepts"));
+    }
+    let peers = HttpPeers::new(None).expect("no token");
+    let address = Address(crowded.address.to_string());
+    let refused = peers.call(&address, messages().swap_remove(0)).await.expect_err("no room");
+    assert!(matches!(refused, NoAnswer::Unavailable(_)), "{refused:?}");
+}
+
+/// What a process says that answers each call with `answer`, and ends the connection.
+async fn called_at_one_that_says(answer: String) -> NoAnswer {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = Address(listener.local_addr().expect("an address").to_string());
+    let message = messages().swap_remove(0);
+    let sent = message.clone();
+    let saying = async {
+        let (mut stream, _) = listener.accept().await.expect("somebody calls");
+        let mut heard = Vec::new();
+        while !heard.ends_with(&sent) {
+            assert!(stream.read_buf(&mut heard).await.expect("it is sent") > 0, "all of it");
+        }
+        stream.write_all(answer.as_bytes()).await.expect("it is taken");
+    };
+    let peers = HttpPeers::new(None).expect("no token");
+    let (called, ()) = tokio::join!(peers.call(&address, message), saying);
+    called.expect_err("that is no answer of a node")
+}
+
+/// T10. Whoever answers lives, whatever it says; and so does who has begun to.
+#[tokio::test]
+async fn an_answer_of_any_status_is_a_sign_of_life() {
+    for status in [400, 401, 403, 404, 405, 413, 500, 503] {
+        let said = called_at_one_that_says(format!("HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n")).await;
+        assert!(matches!(said, NoAnswer::Unavailable(_)), "{status}: {said:?}");
+    }
+    let half = called_at_one_that_says("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf".to_owned()).await;
+    assert!(matches!(half, NoAnswer::Unavailable(_)), "{half:?}");
+    let nothing = called_at_one_that_says(String::new()).await;
+    assert!(matches!(nothing, NoAnswer::Silence(_)), "{nothing:?}");
 }
 
 /// A process that has just been started at the address of another is not the node that was asked.
