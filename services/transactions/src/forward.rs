@@ -5,7 +5,10 @@
 //! a read or a write ends it; what became of a commit is found out. Both by the row, which is closed first ([`outcome`](crate::outcome)):
 //! that is safe however alive the node is, and nobody waits until it is missed.
 //!
-//! A node that lives is waited for, and what it refuses is refused here, under the same name: nothing ends.
+//! A node that lives is waited for, and what it refuses is refused here, under the same name: nothing ends. But a write that is
+//! waited for no longer, while its copy may still be on its way, ends its transaction: once its client hears of it, that client may
+//! write the same key anew, by whichever node, and the copy must not come after that. A number for each write would tell the owner
+//! which is older only among the copies of one node.
 //!
 //! What is answered from here is durable already, so it rests on nothing.
 
@@ -16,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Error, Result,
+    broken::Broken,
     effects::Effect,
     engine::Core,
     membership::Address,
@@ -148,6 +152,11 @@ impl Asked {
         matches!(self, Self::Get(_) | Self::Write(..) | Self::Send(..))
     }
 
+    /// Whether it changes what the transaction comes to, if it is done late.
+    fn must_not_come_late(&self) -> bool {
+        matches!(self, Self::Write(..) | Self::Send(..))
+    }
+
     /// What its client is told where the transaction's node lives and does not do it: the same as by that node itself.
     fn refused(&self, why: NoAnswer) -> Error {
         match (self, why) {
@@ -226,10 +235,14 @@ impl Core {
         let message = Message::Forward(Forwarded::new(call, asked));
         let answer = self.ask_at_length(&node, owner.node, &owner.address, &message).await;
         let Message::Forward(Forwarded { asked, .. }) = message else { unreachable!("it was made here") };
+        let outlives_late_writes = self.config.is_broken(Broken::OutlivesLateWrites);
         match answer {
             Ok(Answer::Reply(reply)) => reply.map_err(|refused| Failed::Refused(refused.into())),
             Ok(_) => Err(Failed::Unreachable(not_understood())),
-            Err(Unheard::Refused(why)) => Err(Failed::Refused(asked.refused(why))),
+            Err(Unheard::Late(_)) if asked.must_not_come_late() && !outlives_late_writes => {
+                Err(Failed::Refused(Box::pin(self.ended_with_its_node(owner, call)).await))
+            }
+            Err(Unheard::Refused(why) | Unheard::Late(why)) => Err(Failed::Refused(asked.refused(why))),
             Err(Unheard::Silence(Error::Unavailable(_))) if asked.is_only_there() => {
                 Err(Failed::Refused(Box::pin(self.ended_with_its_node(owner, call)).await))
             }
@@ -242,7 +255,10 @@ impl Core {
 
     /// What it held was only there, so whoever asks had better begin again, and need not wait until the node is missed.
     async fn ended_with_its_node(self: &Arc<Self>, owner: &Owner, call: &Call) -> Error {
-        tracing::debug!(?owner, "the node of a transaction does not answer: the transaction ends");
+        tracing::debug!(
+            ?owner,
+            "the node of a transaction does not answer, or not in time: the transaction ends"
+        );
         match self.status(call).await {
             Ok(outcome) => Error::TransactionFinished(outcome.value),
             Err(error) => error,

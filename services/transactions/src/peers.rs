@@ -99,8 +99,10 @@ pub enum NoAnswer {
 pub(crate) enum Unheard {
     /// Its node is gone, or says nothing whatever it is asked.
     Silence(Error),
-    /// Its node lives.
+    /// Its node lives, and has nothing more to do for it.
     Refused(NoAnswer),
+    /// Its node lives, and may still do it, at any time.
+    Late(NoAnswer),
 }
 
 /// The way to the other nodes.
@@ -416,7 +418,9 @@ impl Core {
             biased;
             answered = peers.call(address, message) => answered,
             why = self.silence_of(node, to, address) => return Err(Unheard::Silence(why)),
-            () = self.clock.sleep(wait_max) => Err(NoAnswer::Unavailable("it takes too long".into())),
+            () = self.clock.sleep(wait_max) => {
+                return Err(Unheard::Late(NoAnswer::Unavailable("it takes too long".into())));
+            }
         };
         match answered {
             Ok(answer) => understood(&answer).map_err(Unheard::Silence),

@@ -16,7 +16,8 @@ use simulation::transactions::{
     workload::key,
 };
 use transactions::{
-    Error,
+    Config, Error,
+    broken::Broken,
     model::{Begin, Begun, Call, Outcome},
     peers::NoAnswer,
 };
@@ -32,9 +33,14 @@ struct Elsewhere {
 
 impl Elsewhere {
     async fn begin() -> Self {
+        Self::begin_at(None).await
+    }
+
+    async fn begin_at(broken: Option<Broken>) -> Self {
+        let config = Config { broken, ..Scenario::default().config };
         let network = Network::new(Rng::with_seed(1), Trouble::default());
         let among = Among { network: network.clone(), ensemble: Ensemble::new(Rng::with_seed(2)), places: 2 };
-        let house = House::among(&World::new(1), Scenario::default().config, among);
+        let house = House::among(&World::new(1), config, among);
         for place in 0..2 {
             assert!(house.boot_at(place, Life::default(), 0).await);
         }
@@ -132,4 +138,39 @@ fn a_transaction_ends_with_a_node_that_says_nothing_within_five_seconds() {
         assert_eq!(put, Err(Failure::Refused(aborted)));
         assert!(began.elapsed() <= Duration::from_millis(5_500), "{:?}", began.elapsed());
     });
+}
+
+/// A write that is on its way for longer than it is waited for; then its client writes the same key at the node of the transaction,
+/// and commits. What is there afterwards; none: the transaction has ended.
+async fn written_before_a_late_copy(broken: Option<Broken>) -> Option<Bytes> {
+    let elsewhere = Elsewhere::begin_at(broken).await;
+    elsewhere.network.narrow(1_000);
+    let began = tokio::time::Instant::now();
+    let late = elsewhere.put(vec![7; 8 << 20].into()).await.expect_err("it takes too long");
+    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+    let Elsewhere { owner, call, .. } = &elsewhere;
+    if late == Failure::Refused(Error::TransactionFinished(Outcome::Aborted)) {
+        // Whatever its node still takes.
+        let _ = owner.call(owner.engine.put(call, key(0), Bytes::from_static(b"newer"))).await;
+        let committed = owner.call(owner.engine.commit(call)).await;
+        assert!(committed.is_err(), "what was said to have ended is committed");
+        return elsewhere.committed().await;
+    }
+    owner.call(owner.engine.put(call, key(0), Bytes::from_static(b"newer"))).await.expect("it is open");
+    tokio::time::sleep_until(began + Duration::from_secs(10)).await;
+    owner.call(owner.engine.commit(call)).await.expect("it is open");
+    elsewhere.committed().await
+}
+
+/// T10: what its client has been told is over comes over nothing that it writes later.
+#[test]
+fn a_write_that_may_still_arrive_ends_its_transaction() {
+    assert_eq!(simulated::run(written_before_a_late_copy(None)), None);
+}
+
+/// T10, broken.
+#[test]
+fn outliving_late_writes_is_caught() {
+    let shown = simulated::run(written_before_a_late_copy(Some(Broken::OutlivesLateWrites)));
+    assert_eq!(shown.map(|value| value.len()), Some(8 << 20), "the late copy has overwritten what is newer");
 }
