@@ -32,6 +32,7 @@ use crate::{
     index::Index,
     keyspace::Keyspaces,
     listing::{Listing, Page},
+    looks::Looks,
     membership::Membership,
     model::{Begin, Begun, Call, Committed, Key, NodeId, Outcome, Shown, TransactionId},
     names::Periods,
@@ -79,6 +80,8 @@ pub(crate) struct Core {
     pub(crate) fell: Arc<Notify>,
     /// Held while a keyspace is marked.
     pub(crate) marking: sync::Mutex<()>,
+    /// At which other nodes is being looked.
+    pub(crate) looks: Looks,
     view: Mutex<View>,
     tasks: Weak<Tasks>,
 }
@@ -160,6 +163,7 @@ impl Engine {
             starts: watch::Sender::new(()),
             fell: Arc::default(),
             marking: sync::Mutex::default(),
+            looks: Looks::default(),
             view: Mutex::new(view),
             tasks: Arc::downgrade(&tasks),
         };

@@ -36,7 +36,8 @@
 //!
 //! - Several nodes may share a store: who is one says [`membership`], and [`peers`] is the way between them. Each tells the
 //!   others what has committed there ([`broadcast`]), reads in the store what it was not told ([`follower`]), and takes any call
-//!   ([`forward`]); a start beside others is a [`join`], and what one leaves that is gone is the [`fault_manager`]'s. What has
+//!   ([`forward`]), looking meanwhile whether its node lives ([`looks`]); a start beside others is a [`join`], and what one leaves
+//!   that is gone is the [`fault_manager`]'s. What has
 //!   been heard everywhere is what all may collect below (`collector/shared.rs`).
 //!
 //! Nothing here knows a wire, a provider or a thread.
@@ -69,6 +70,7 @@ mod keyspace;
 pub mod layout;
 mod leave;
 pub mod listing;
+mod looks;
 pub mod membership;
 pub mod model;
 mod names;

@@ -11,7 +11,7 @@
 //! stranger's news would be believed by all.
 //!
 //! Bounds: [`message_bytes_max`] a message, [`CALL_MAX`] a call. What clients wait for is asked *at length*: it may take longer, by what it
-//! carries ([`more_time_for`]), as long as its node says in between how it stands.
+//! carries ([`more_time_for`]), as long as its node says in between how it stands ([`looks`](crate::looks)).
 
 use std::{
     fmt::{self, Debug},
@@ -68,10 +68,6 @@ pub const fn message_bytes_max(kind: u8) -> usize {
 pub const CALL_MAX: Duration = Duration::from_secs(2);
 /// How long one is waited for that was asked at length, but for what it carries: a commit says within five seconds that it is undecided.
 const AT_LENGTH_MAX: Duration = Duration::from_secs(6);
-/// After how long without an answer a node is asked how it stands.
-const LOOK_AFTER: Duration = Duration::from_secs(1);
-/// How often in a row it does not answer that before it counts as silent: who is dead is missed by then too.
-const LOOKS: usize = 2;
 /// How much longer a call may take for each MiB that it carries.
 const MORE_FOR_A_MIB: Duration = Duration::from_millis(125);
 
@@ -344,7 +340,7 @@ pub fn not_here() -> Bytes {
 }
 
 /// What a node answers. Errors: it is gone, or of another build.
-fn understood(answer: &[u8]) -> Result<Answer> {
+pub(crate) fn understood(answer: &[u8]) -> Result<Answer> {
     match Answer::decode(answer)? {
         Answer::NotHere => Err(Error::unavailable("the node is gone")),
         Answer::Unknown(kind) => {
@@ -390,7 +386,7 @@ impl Core {
         understood(&answered.map_err(|error| Error::unavailable(&error.to_string()))?)
     }
 
-    async fn call_in_time(
+    pub(crate) async fn call_in_time(
         &self,
         peers: &dyn Peers,
         address: &Address,
@@ -406,8 +402,8 @@ impl Core {
     /// Asks the node `to` for what takes as long as it takes: a large value is on its way, or into the store. As long as the node
     /// lives it is waited for, within bounds.
     pub(crate) async fn ask_at_length(
-        &self,
-        node: &Node,
+        self: &Arc<Self>,
+        node: &Arc<Node>,
         to: NodeId,
         address: &Address,
         message: &Message,
@@ -429,33 +425,8 @@ impl Core {
         }
     }
 
-    /// Waits until the node `to` says nothing any more, or is gone.
-    async fn silence_of(&self, node: &Node, to: NodeId, address: &Address) -> Error {
-        let mut unanswered = 0;
-        loop {
-            if unanswered == 0 {
-                self.clock.sleep(LOOK_AFTER).await;
-            }
-            match self.lives(node, to, address).await {
-                Ok(()) => unanswered = 0,
-                Err(_) if unanswered + 1 < LOOKS => unanswered += 1,
-                Err(why) => return why,
-            }
-        }
-    }
-
-    /// Asks the node `to` how it stands. Who refuses to say so for now lives as well. Errors: it says nothing, or is gone.
-    async fn lives(&self, node: &Node, to: NodeId, address: &Address) -> Result<()> {
-        let (peers, message) = self.envelope(node, to, &Message::Ask)?;
-        match self.call_in_time(peers, address, message).await {
-            Ok(answer) => understood(&answer).map(drop),
-            Err(NoAnswer::Silence(why)) => Err(Error::unavailable(&why)),
-            Err(NoAnswer::TooMuchBuffered | NoAnswer::Unavailable(_)) => Ok(()),
-        }
-    }
-
     /// The way, and what goes there.
-    fn envelope(&self, node: &Node, to: NodeId, message: &Message) -> Result<(&dyn Peers, Bytes)> {
+    pub(crate) fn envelope(&self, node: &Node, to: NodeId, message: &Message) -> Result<(&dyn Peers, Bytes)> {
         let (Some(peers), Some(secret)) = (&self.peers, node.secret()) else {
             return Err(Error::unavailable("there is no other node"));
         };

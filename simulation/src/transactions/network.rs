@@ -53,6 +53,8 @@ struct State {
     refusing: BTreeMap<String, (usize, NoAnswer)>,
     /// How much of a message travels in a millisecond; none: all of it.
     bytes_per_ms: Option<usize>,
+    /// How many messages of each kind were sent to whom.
+    sent: BTreeMap<(String, u8), usize>,
 }
 
 /// What becomes of one message.
@@ -69,7 +71,8 @@ impl Network {
     /// A network whose chance comes from `rng`.
     pub fn new(rng: Rng, trouble: Trouble) -> Self {
         let (processes, cut, refusing) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
-        let state = State { rng, trouble, processes, cut, refusing, bytes_per_ms: None };
+        let (bytes_per_ms, sent) = (None, BTreeMap::new());
+        let state = State { rng, trouble, processes, cut, refusing, bytes_per_ms, sent };
         Self(Arc::new(Mutex::new(state)))
     }
 
@@ -99,6 +102,11 @@ impl Network {
     /// From now on so much of a message travels in a millisecond.
     pub fn narrow(&self, bytes_per_ms: usize) {
         self.state().bytes_per_ms = Some(bytes_per_ms);
+    }
+
+    /// How many messages that begin with `kind` were sent to `address`.
+    pub fn sent(&self, address: &Address, kind: u8) -> usize {
+        self.state().sent.get(&(address.0.clone(), kind)).copied().unwrap_or_default()
     }
 
     /// All ways are open again.
@@ -183,6 +191,9 @@ struct Line {
 #[async_trait]
 impl Peers for Line {
     async fn call(&self, address: &Address, message: Bytes) -> Result<Bytes, NoAnswer> {
+        if let Some(kind) = message.first() {
+            *self.network.state().sent.entry((address.0.clone(), *kind)).or_default() += 1;
+        }
         let mut fate = self.network.draw();
         if let Some(bytes_per_ms) = self.network.state().bytes_per_ms {
             fate.there += Duration::from_millis((message.len() / bytes_per_ms) as u64);

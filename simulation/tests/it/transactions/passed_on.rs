@@ -22,6 +22,9 @@ use transactions::{
     peers::NoAnswer,
 };
 
+/// The kind of the question how a node stands.
+const ASK: u8 = 1;
+
 /// A transaction of one node, and the other node.
 struct Elsewhere {
     network: Network,
@@ -54,7 +57,11 @@ impl Elsewhere {
 
     /// A write at the other node.
     async fn put(&self, value: Bytes) -> Result<(), Failure> {
-        self.other.call(self.other.engine.put(&self.call, key(0), value)).await
+        self.put_at(0, value).await
+    }
+
+    async fn put_at(&self, place: usize, value: Bytes) -> Result<(), Failure> {
+        self.other.call(self.other.engine.put(&self.call, key(place), value)).await
     }
 
     async fn commit(&self) -> Result<(), Failure> {
@@ -137,6 +144,43 @@ fn a_transaction_ends_with_a_node_that_says_nothing_within_five_seconds() {
         let aborted = Error::TransactionFinished(Outcome::Aborted);
         assert_eq!(put, Err(Failure::Refused(aborted)));
         assert!(began.elapsed() <= Duration::from_millis(5_500), "{:?}", began.elapsed());
+    });
+}
+
+/// T10: a node that is busy is not asked how it stands by everybody who waits for it.
+#[test]
+fn one_asks_for_all_who_wait_for_a_node_whether_it_lives() {
+    simulated::run(async {
+        let elsewhere = Elsewhere::begin().await;
+        elsewhere.network.narrow(2_000);
+        let before = elsewhere.network.sent(&Among::address(0), ASK);
+        let value = Bytes::from(vec![7; 8 << 20]);
+        let [one, another, third, fourth] = [0, 1, 2, 3].map(|place| elsewhere.put_at(place, value.clone()));
+        let began = tokio::time::Instant::now();
+        let (one, another, third, fourth) = tokio::join!(one, another, third, fourth);
+        for put in [one, another, third, fourth] {
+            put.expect("its node lives");
+        }
+        let looks = elsewhere.network.sent(&Among::address(0), ASK) - before;
+        let most = began.elapsed().as_secs() as usize;
+        assert!((1..=most).contains(&looks), "{looks} questions in {most} seconds");
+    });
+}
+
+/// T10: a moment in which a node is not reached is none in which it is asked twice.
+#[test]
+fn who_does_not_answer_is_not_asked_again_at_once() {
+    simulated::run(async {
+        let elsewhere = Elsewhere::begin().await;
+        elsewhere.network.narrow(2_000);
+        elsewhere.network.refuse(&Among::address(0), 0, NoAnswer::Silence("a hiccup".into()));
+        let soon_over = async {
+            tokio::time::sleep(Duration::from_millis(1_500)).await;
+            elsewhere.network.mend();
+        };
+        let (put, ()) = tokio::join!(elsewhere.put(vec![7; 8 << 20].into()), soon_over);
+        put.expect("its node lives");
+        elsewhere.commit().await.expect("it goes on");
     });
 }
 
