@@ -81,8 +81,18 @@ impl Core {
     pub(super) async fn look_after_rows(&self, node: &Node) -> Result<()> {
         let (is_take_over_due, is_look_due) = {
             let state = &mut *node.packs.state();
+            // Before the rows are read: what is noted meanwhile is looked for once more.
             (state.is_take_over_due, std::mem::take(&mut state.is_look_due))
         };
+        let looked = self.look_at_rows(node, is_take_over_due, is_look_due).await;
+        if looked.is_err() && is_look_due {
+            // Nobody says it again.
+            node.packs.more_is_noted();
+        }
+        looked
+    }
+
+    async fn look_at_rows(&self, node: &Node, is_take_over_due: bool, is_look_due: bool) -> Result<()> {
         let takes_all = self.config.is_broken(Broken::TakesPacksOfTheLiving);
         if is_take_over_due || is_look_due && takes_all {
             self.take_packs_over(node).await?;
@@ -239,5 +249,55 @@ impl Core {
             return Ok(());
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use ports::{
+        Monotonic,
+        faults::{Fault, FaultSchedule, FaultyKeyValue},
+    };
+    use simulated::World;
+
+    use super::*;
+    use crate::{Config, Parts, Service};
+
+    /// Refuses every scan while it is set.
+    #[derive(Debug, Default)]
+    struct NoScans(AtomicBool);
+
+    impl FaultSchedule for NoScans {
+        fn next(&self, operation: &'static str) -> Fault {
+            let is_refused = operation == "key_value.scan" && self.0.load(Ordering::Relaxed);
+            if is_refused { Fault::RefuseBefore } else { Fault::None }
+        }
+    }
+
+    /// T9: another node says once that it has noted something.
+    #[test]
+    fn what_others_have_noted_is_heard_once_the_rows_can_be_read() {
+        simulated::run(async {
+            let (world, faults) = (World::new(1), Arc::<NoScans>::default());
+            let key_value = FaultyKeyValue::new(world.key_value(), faults.clone(), world.clock());
+            let parts =
+                Parts { key_value: Arc::new(key_value), clock: world.clock(), entropy: world.entropy() };
+            let service = Service::builder(parts).objects(world.objects()).build(Config::default());
+            service.start().await.expect("a calm world");
+            let core = service.engine().core;
+            let node = core.serving().expect("it has started");
+            let id = PackId { node: node.id, number: 1 };
+            node.packs.state().table.load(id, Row { bytes: 10, ..Row::default() }, Monotonic::default());
+            rows::put(&node.store, id, 10).await.expect("a calm world");
+            rows::add_dead(&node.store, id, 9).await.expect("a calm world");
+            node.packs.more_is_noted();
+            faults.0.store(true, Ordering::Relaxed);
+            core.look_after_rows(&node).await.expect_err("the rows cannot be read");
+            faults.0.store(false, Ordering::Relaxed);
+            core.look_after_rows(&node).await.expect("the rows can be read");
+            assert_eq!(node.packs.state().table.next(false, 9).packs, [id], "mostly dead");
+        });
     }
 }
