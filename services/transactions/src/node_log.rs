@@ -140,6 +140,22 @@ struct State {
     given: Timestamp,
 }
 
+/// While a slot is written. If its writer is dropped meanwhile, nobody here knows what became of it, and whoever wrote next would
+/// take its answer for their own: the node starts over, and reads in the store what there is.
+struct Writing<'a>(&'a Store);
+
+impl Writing<'_> {
+    fn has_ended(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.0.fall();
+    }
+}
+
 impl NodeLog {
     pub(crate) fn new(
         store: Arc<Store>,
@@ -177,6 +193,7 @@ impl NodeLog {
     /// Announces `draft`. Errors: `NoRoom` and `Corrupt`, and it is not in the log; `Unavailable` once the node
     /// cannot go on, and it may be; `OutcomeUnknown` then, if what goes with it may be there, too.
     pub(crate) async fn append(&self, draft: Draft) -> Result<Placed> {
+        let brings_data = draft.data.is_some();
         let (told, mut placed) = oneshot::channel();
         lock(&self.waiting).push_back((draft, told));
         loop {
@@ -184,6 +201,10 @@ impl NodeLog {
             // Whoever had the writer before may have written this as well.
             match placed.try_recv() {
                 Ok(placed) => return placed,
+                // It was dropped while it did, and may have.
+                Err(oneshot::error::TryRecvError::Closed) if brings_data => {
+                    return Err(Error::OutcomeUnknown);
+                }
                 Err(oneshot::error::TryRecvError::Closed) => {
                     return Err(Error::unavailable("the writer of the log is gone"));
                 }
@@ -288,6 +309,7 @@ impl NodeLog {
         let (drafts, told): (Vec<Draft>, Vec<_>) = self.next_batch().into_iter().unzip();
         let (slot, given, group) = self.put_together(drafts, writer.next().0);
         let payload = encode(&slot);
+        let writing = Writing(&self.store);
         let (written, committed) = match self.write_group(writer, &payload, group).await {
             Ok(Some((slot, point))) => (Ok(slot), Some(point)),
             Ok(None) => (self.store.append(writer, payload).await.map(|(slot, _)| slot), None),
@@ -298,6 +320,7 @@ impl NodeLog {
             }
             Err(error) => (Err(error), None),
         };
+        writing.has_ended();
         let now = self.clock.monotonic();
         if let Ok(index) = written {
             let committing = slot.entries.iter().filter(|entry| matches!(entry, Entry::Committing { .. }));
@@ -398,4 +421,74 @@ impl NodeLog {
 /// Locks `mutex`. A panic elsewhere ends the process, or the test.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use futures_util::poll;
+    use ports::{
+        faults::{Fault, FaultSchedule, FaultyKeyValue},
+        key_value::Action,
+    };
+    use simulated::World;
+
+    use super::*;
+    use crate::{Config, Parts, Service, layout, pack::PackId};
+
+    /// From when it is set on, no transaction of the store is answered.
+    #[derive(Debug, Default)]
+    struct NoTransactions(AtomicBool);
+
+    impl FaultSchedule for NoTransactions {
+        fn next(&self, operation: &'static str) -> Fault {
+            let hangs = operation == "key_value.transact" && self.0.load(Ordering::Relaxed);
+            if hangs { Fault::Hang } else { Fault::None }
+        }
+    }
+
+    /// A commit with something that is written with its slot.
+    fn commit(node: NodeId, sequence: u64) -> Draft {
+        let id = TransactionId::new(format!("t{sequence}")).expect("a name");
+        let row = layout::pack(PackId { node, number: sequence });
+        let updates = vec![Update::modify(row, vec![Action::set_integer("n", 1)])];
+        let attempt = Attempt { node, sequence };
+        let draft = Draft::committing(id, attempt, true, WriteSet::Inline(Vec::new()), Timestamp::default());
+        draft.with(Data { updates, bytes: 1 })
+    }
+
+    /// T4: who commits in a group whose writer is dropped may have committed; and nobody writes behind it.
+    #[test]
+    fn what_becomes_of_a_group_whose_writer_is_dropped_is_not_known() {
+        simulated::run(async {
+            let (world, faults) = (World::new(1), Arc::<NoTransactions>::default());
+            let key_value = FaultyKeyValue::new(world.key_value(), faults.clone(), world.clock());
+            let parts =
+                Parts { key_value: Arc::new(key_value), clock: world.clock(), entropy: world.entropy() };
+            let service = Service::new(parts, Config::default());
+            service.start().await.expect("a calm world");
+            let node = service.engine().core.serving().expect("it has started");
+            faults.0.store(true, Ordering::Relaxed);
+            let [mut writer, mut other, mut plain] = [
+                commit(node.id, 1),
+                commit(node.id, 2),
+                Draft::began(
+                    TransactionId::new("t3").expect("a name"),
+                    Attempt { node: node.id, sequence: 3 },
+                ),
+            ]
+            .map(|draft| Box::pin(node.log.append(draft)));
+            let held = node.log.writer.lock().await;
+            for waits in [&mut writer, &mut other, &mut plain] {
+                assert!(poll!(waits).is_pending(), "somebody writes");
+            }
+            drop(held);
+            assert!(poll!(&mut writer).is_pending(), "the store does not answer");
+            drop(writer);
+            assert_eq!(other.await, Err(Error::OutcomeUnknown));
+            assert!(matches!(plain.await, Err(Error::Unavailable(_))));
+            assert!(node.store.standing().is_err(), "it starts over");
+        });
+    }
 }
