@@ -27,6 +27,8 @@ use crate::{
     transaction::{self, Phase, Start, Terms, Transaction},
 };
 
+/// How many begins of a full node may ask the store at a time whether they have committed; the others are refused at once.
+pub(crate) const FULL_LOOK_UPS_MAX: usize = 4;
 /// By how much a client's token may lie beyond the clock.
 const TOKEN_SLACK_MS: u64 = 10_000;
 
@@ -37,6 +39,8 @@ impl Core {
         self.check_clock()?;
         let room = self.view().open.check_room(&self.config, begin.id.as_ref());
         if let Err(full) = room {
+            // Whom nobody asks the store for may have committed, and hears so once fewer come at a time.
+            let Ok(_look_up) = self.full_look_ups.try_acquire() else { return Err(full) };
             let before = self.committed_before(&node, begin.id.as_ref()).await?;
             return before.ok_or(full);
         }

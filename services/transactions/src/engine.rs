@@ -22,6 +22,7 @@ use tokio::{
 
 use crate::{
     Config, Error, Result,
+    begin::FULL_LOOK_UPS_MAX,
     broadcast::Neighbours,
     data_cache::DataCache,
     effects::{Destinations, Effect, Known},
@@ -80,6 +81,8 @@ pub(crate) struct Core {
     pub(crate) fell: Arc<Notify>,
     /// Held while a keyspace is marked.
     pub(crate) marking: sync::Mutex<()>,
+    /// How many more begins may ask the store at a time whether they have committed, while there is no room for them.
+    pub(crate) full_look_ups: Semaphore,
     /// At which other nodes is being looked.
     pub(crate) looks: Looks,
     view: Mutex<View>,
@@ -163,6 +166,7 @@ impl Engine {
             starts: watch::Sender::new(()),
             fell: Arc::default(),
             marking: sync::Mutex::default(),
+            full_look_ups: Semaphore::new(FULL_LOOK_UPS_MAX),
             looks: Looks::default(),
             view: Mutex::new(view),
             tasks: Arc::downgrade(&tasks),

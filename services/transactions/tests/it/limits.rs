@@ -1,14 +1,18 @@
 //! T15: limits answer by name, and nothing is stuck or leaked. T7: abandoned transactions end.
 
-use std::time::Duration;
+use std::{task::Poll, time::Duration};
 
+use futures_util::{StreamExt as _, poll, stream::FuturesUnordered};
 use transactions::{
     Config, Error,
-    layout::Buckets,
+    layout::{self, Buckets},
     model::{Begin, Outcome},
 };
 
-use crate::house::{Node, bytes, finished, id, in_virtual_time, items_at_rest, key};
+use crate::{
+    gate::{Gate, Held},
+    house::{Node, bytes, finished, id, in_virtual_time, items_at_rest, key},
+};
 
 #[test]
 fn limits_are_refused_by_name() {
@@ -66,6 +70,32 @@ fn a_name_that_is_open_is_begun_anew_at_the_limit_too() {
         assert_eq!(refused, Err(Error::TooManyOpen));
         node.commit(&later).await;
         assert_eq!(node.engine.figures().open, 1);
+    });
+}
+
+/// T15: to refuse costs less than to take in, however many come: most are not even looked for in the store.
+#[test]
+fn a_full_node_asks_the_store_about_few_of_those_that_it_refuses() {
+    in_virtual_time(async |world| {
+        let gate = Gate::new(world.key_value());
+        let node = Node::on(&world, gate.clone(), Config { open_max: 1, ..Config::default() }).await;
+        let _open = node.begin().await;
+        gate.close(Held::Gets, layout::DECISIONS);
+        let begins = (0..100).map(|number| {
+            let id = Some(id(&format!("order-{number}")));
+            node.engine.begin(Begin { id, ..Begin::default() })
+        });
+        let mut begins: FuturesUnordered<_> = begins.collect();
+        let mut refused = 0;
+        while let Poll::Ready(Some(answer)) = poll!(begins.next()) {
+            assert_eq!(answer, Err(Error::TooManyOpen));
+            refused += 1;
+        }
+        assert!((90..100).contains(&refused), "{refused} without a look at the store");
+        gate.open();
+        while let Some(answer) = begins.next().await {
+            assert_eq!(answer, Err(Error::TooManyOpen));
+        }
     });
 }
 
