@@ -104,8 +104,8 @@ impl Logs {
         false
     }
 
-    /// Up to `lines_max` of the lines of `function` from number `from` on.
-    pub(crate) async fn lines(&self, function: &str, from: u64, lines_max: usize) -> io::Result<Vec<Line>> {
+    /// Returns once all that was kept before is in the files.
+    pub(crate) async fn flush(&self) {
         let (flushed, wait) = oneshot::channel();
         let mut message = Message::Flush(flushed);
         while let Err(TrySendError::Full(back)) = self.waiting.try_send(message) {
@@ -115,6 +115,11 @@ impl Logs {
         self.writer.unpark();
         // An error means that nobody writes any more: what is there is all there is.
         let _ = wait.await;
+    }
+
+    /// Up to `lines_max` of the lines of `function` from number `from` on.
+    pub(crate) async fn lines(&self, function: &str, from: u64, lines_max: usize) -> io::Result<Vec<Line>> {
+        self.flush().await;
         let path = path_of(&self.directory, function);
         let read = tokio::task::spawn_blocking(move || read(&path, from, lines_max));
         read.await.map_err(io::Error::other)?

@@ -18,6 +18,7 @@ use ports::{
     functions::Room,
     runtime::{Figures, Function, Invocation, Line, Ran, Refused, Runtime},
 };
+use tokio::time::timeout;
 
 use crate::{
     archives::Archives,
@@ -28,6 +29,9 @@ use crate::{
     runtime_api::Api,
     tally::Tally,
 };
+
+/// How long the last lines may take on their way to the disk.
+const FLUSH_MAX: Duration = Duration::from_secs(1);
 
 /// Where things are, and how long what is idle is kept.
 #[derive(Debug)]
@@ -156,6 +160,9 @@ impl Runtime for Sandbox {
         self.is_closed.store(true, Ordering::Release);
         self.pools.lock().drain().for_each(|(_, pool)| pool.retire());
         self.shared.launcher.end().await;
+        if timeout(FLUSH_MAX, self.shared.logs.flush()).await.is_err() {
+            tracing::warn!("the last lines of functions are not kept: the disk does not answer in time");
+        }
     }
 
     async fn lines(&self, function: &str, from: u64, lines_max: usize) -> io::Result<Vec<Line>> {
@@ -180,4 +187,28 @@ fn available_bytes() -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kibibytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
     Some(kibibytes << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{edges::Nothing, process::Enforcement};
+
+    #[tokio::test]
+    async fn what_was_printed_is_in_the_files_once_it_is_closed() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let launcher = Launcher::new("nothing is launched".into(), Enforcement::nothing()).expect("a thread");
+        let config = Config {
+            directory: directory.path().into(),
+            launcher,
+            api: Arc::new(Nothing),
+            carried: &[],
+            idle_max: Duration::from_secs(1),
+        };
+        let sandbox = Sandbox::open(config).expect("opened");
+        sandbox.shared.logs.keep("one", "a", "the last words");
+        sandbox.close().await;
+        let kept = fs::read_to_string(directory.path().join("logs/one.log")).expect("it is there");
+        assert!(kept.contains("the last words"), "{kept}");
+    }
 }
