@@ -114,10 +114,19 @@ pub struct Launcher {
     alive: watch::Sender<usize>,
 }
 
+/// A process to be made. It counts as one until that is done or given up, whoever asked for it has gone meanwhile or not.
 #[derive(Debug)]
 struct Start {
     command: Command,
-    started: oneshot::Sender<io::Result<Child>>,
+    alive: Alive,
+    started: oneshot::Sender<io::Result<Made>>,
+}
+
+/// A process that was made and is nobody's yet. If it is dropped so, it ends, and counts until it has.
+#[derive(Debug)]
+struct Made {
+    child: Option<Child>,
+    alive: Option<Alive>,
 }
 
 #[derive(Debug, Default)]
@@ -231,7 +240,7 @@ impl Launcher {
         let mut command = Command::new(&self.program);
         command.arg(LAUNCHER_ARGUMENT).env_clear().stdin(Stdio::from(OwnedFd::from(theirs)));
         command.stdout(Stdio::from(told_out)).stderr(Stdio::from(told_err));
-        let child = self.spawn(command).await?;
+        let (child, alive) = self.spawn(command, alive).await?.take();
         let control = Arc::new(Control {
             launcher: Mutex::new(Some(child)),
             group,
@@ -254,11 +263,11 @@ impl Launcher {
         Ok(Process { listener, stdout, stderr, control, exit })
     }
 
-    async fn spawn(&self, command: Command) -> io::Result<Child> {
+    async fn spawn(&self, command: Command, alive: Alive) -> io::Result<Made> {
         let (started, child) = oneshot::channel();
         let gone = || io::Error::other("the thread that launches functions has ended");
         self.starts
-            .try_send(Start { command, started })
+            .try_send(Start { command, alive, started })
             .map_err(|_| io::Error::new(io::ErrorKind::WouldBlock, "too many functions are being started"))?;
         child.await.map_err(|_| gone())?
     }
@@ -271,12 +280,36 @@ impl Drop for Launcher {
 }
 
 fn start_all(waiting: &Receiver<Start>) {
-    while let Ok(Start { mut command, started }) = waiting.recv() {
+    while let Ok(start) = waiting.recv() {
+        start.make();
+    }
+}
+
+impl Start {
+    fn make(self) {
+        let Self { mut command, alive, started } = self;
+        if started.is_closed() {
+            // Who asked has gone.
+            return;
+        }
         let child = command.spawn();
         // The command holds the ends that the child has now.
         drop(command);
-        if let Err(Ok(mut child)) = started.send(child) {
-            // Who asked has gone.
+        // If it has gone meanwhile, what comes back ends here.
+        drop(started.send(child.map(|child| Made { child: Some(child), alive: Some(alive) })));
+    }
+}
+
+impl Made {
+    fn take(mut self) -> (Child, Alive) {
+        const ONCE: &str = "it is taken once";
+        (self.child.take().expect(ONCE), self.alive.take().expect(ONCE))
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -419,5 +452,56 @@ impl Drop for Control {
             let _ = launcher.wait();
         }
         self.group.remove();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{BufRead as _, BufReader},
+        path::Path,
+    };
+
+    use futures_util::poll;
+
+    use super::*;
+
+    /// One whose thread does nothing by itself.
+    fn launcher() -> (Launcher, Receiver<Start>) {
+        let (starts, waiting) = sync_channel(1);
+        let (launched, alive) = (Mutex::default(), watch::Sender::new(0));
+        let (program, enforcement) = (PathBuf::new(), Enforcement::nothing());
+        (Launcher { program, enforcement, starts, groups: AtomicU64::new(0), launched, alive }, waiting)
+    }
+
+    /// Whoever ends all processes waits for those, too, that a thread may still be making for somebody who has gone.
+    #[tokio::test]
+    async fn a_process_that_is_still_to_be_made_counts_though_nobody_waits_for_it() {
+        let (launcher, waiting) = launcher();
+        let alive = launcher.one_more().expect("nothing is over");
+        let mut asked = Box::pin(launcher.spawn(Command::new("true"), alive));
+        assert!(poll!(&mut asked).is_pending());
+        drop(asked);
+        assert_eq!(*launcher.alive.borrow(), 1);
+        waiting.recv().expect("it waits").make();
+        assert_eq!(*launcher.alive.borrow(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_process_ends_whose_asker_has_gone_while_it_was_made() {
+        let (launcher, waiting) = launcher();
+        let alive = launcher.one_more().expect("nothing is over");
+        let (said, stdout) = io::pipe().expect("a pipe");
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo $$; exec sleep 600"]).stdout(stdout);
+        let mut asked = Box::pin(launcher.spawn(command, alive));
+        assert!(poll!(&mut asked).is_pending());
+        waiting.recv().expect("it waits").make();
+        let mut process = String::new();
+        BufReader::new(said).read_line(&mut process).expect("it says its number");
+        let process = Path::new("/proc").join(process.trim());
+        assert!(process.exists() && *launcher.alive.borrow() == 1);
+        drop(asked);
+        assert!(!process.exists() && *launcher.alive.borrow() == 0);
     }
 }
