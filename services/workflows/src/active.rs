@@ -48,6 +48,15 @@ pub(crate) struct Claim {
     number: u64,
 }
 
+/// Why a run is nobody else's to begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// Somebody is at work on it.
+    AtWork,
+    /// Its begin was not answered, and somebody will look what became of that.
+    InDoubt,
+}
+
 impl Active {
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
@@ -65,17 +74,17 @@ impl Active {
         Some(Claim { active: Arc::clone(self), key: key.clone(), number })
     }
 
-    /// Claims a run, once it is known what whoever has claimed it found; none: somebody is at work.
-    pub(crate) async fn claim_idle(self: &Arc<Self>, key: &Key) -> Option<Claim> {
+    /// Claims a run, once whoever has claimed it has looked.
+    pub(crate) async fn claim_idle(self: &Arc<Self>, key: &Key) -> Result<Claim, Taken> {
         loop {
             let moved = self.moved.notified();
             tokio::pin!(moved);
             moved.as_mut().enable();
             if let Some(claim) = self.claim(key) {
-                return Some(claim);
+                return Ok(claim);
             }
-            if self.claimed.lock().get(key).is_some_and(|entry| entry.task.is_some()) {
-                return None;
+            if let Some(entry) = self.claimed.lock().get(key).filter(|entry| entry.task.is_some()) {
+                return Err(if entry.run.is_some() { Taken::AtWork } else { Taken::InDoubt });
             }
             moved.await;
         }

@@ -3,6 +3,8 @@
 /// A rule that is not kept. Production code has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Broken {
+    /// W1: a run whose begin was not answered is taken for begun by whoever begins it again.
+    TakesDoubtForBegun,
     /// W2: a step's writes count at once, whatever becomes of its attempt.
     WritesThrough,
     /// W2: a step's result is written apart from what it wrote, and before.

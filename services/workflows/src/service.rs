@@ -24,8 +24,8 @@ use tokio::{
 use transactions::Engine;
 
 use crate::{
-    Error, FarStores, Options, Result,
-    active::{Active, Claim, Key},
+    Broken, Error, FarStores, Options, Result,
+    active::{Active, Claim, Key, Taken},
     homes::{FarStore, Home, Homes},
     layout::RUN_ID_BYTES_MAX,
     records::{Given, RunRow, Status},
@@ -264,7 +264,13 @@ impl Service {
         let (name, id) = &key;
         let workflow = inner.parts.runner.workflow(name);
         let workflow = workflow.ok_or_else(|| Error::NoSuchWorkflow(name.clone()))?;
-        let Some(claim) = inner.active.claim_idle(&key).await else { return Ok(()) };
+        let claim = match inner.active.claim_idle(&key).await {
+            Ok(claim) => claim,
+            Err(Taken::InDoubt) if !inner.options.breaks(Broken::TakesDoubtForBegun) => {
+                return Err(ports::Error::unavailable("find out whether this run was begun before").into());
+            }
+            Err(Taken::AtWork | Taken::InDoubt) => return Ok(()),
+        };
         // With this one's own claim.
         if inner.active.len() > inner.options.runs_max {
             return Err(Error::TooManyRuns);

@@ -1,4 +1,4 @@
-//! W5 to W8, each with the variant that drops it.
+//! W1 and W5 to W8, each with the variant that drops it.
 
 #![allow(clippy::disallowed_methods)] // Why: its time is virtual.
 
@@ -30,6 +30,32 @@ async fn serve(house: &mut House) -> Process {
 
 async fn state(process: &Process, key: &str) -> Option<Bytes> {
     process.service.state(COUNTS, &Bytes::from(key.to_owned())).await.expect("it is read")
+}
+
+/// Whether a run is there once its begin is acknowledged, which the store has refused before.
+async fn begun_after_a_refusal(options: Options) -> bool {
+    let mut house = House::near(1, options).await;
+    let process = serve(&mut house).await;
+    // From here on the workflow is listed.
+    process.begin(COUNTS, "first").await.expect("begun");
+    process.service.wait(COUNTS, "first", END_MAX).await.expect("it ends");
+    house.near.fill_disk();
+    process.begin(COUNTS, "run").await.expect_err("there is no room");
+    house.near.empty_disk();
+    while process.begin(COUNTS, "run").await.is_err() {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let is_there = process.service.run(COUNTS, "run").await.is_ok();
+    process.end().await;
+    is_there
+}
+
+/// W1.
+#[test]
+fn a_run_whose_begin_was_refused_is_not_begun_until_it_is() {
+    assert!(simulated::run(begun_after_a_refusal(Options::default())));
+    let is_there = simulated::run(begun_after_a_refusal(broken(Broken::TakesDoubtForBegun)));
+    assert!(!is_there, "the broken one is caught");
 }
 
 /// What is seen of an atomic run that has failed, and of one while its process dies again and again.
