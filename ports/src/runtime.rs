@@ -143,6 +143,10 @@ pub struct Figures {
     pub invocations: u64,
     /// New instances that were started for a call.
     pub cold_starts: u64,
+    /// Those of them for which a process stood ready.
+    pub adopted: u64,
+    /// Processes that stand ready for instances to come.
+    pub spares: u64,
     /// Calls that were refused as [`Refused::Throttled`].
     pub throttled: u64,
     /// Calls that were refused as [`Refused::Unavailable`].

@@ -4,7 +4,11 @@
 
 mod unpack;
 
-use std::{fs, io, io::Read as _, path::PathBuf};
+use std::{
+    fs, io,
+    io::Read as _,
+    path::{Path, PathBuf},
+};
 
 use bytes::Bytes;
 use ports::{Error, ErrorKind, Result};
@@ -31,6 +35,11 @@ impl Archives {
             }
         }
         Ok(Self { directory })
+    }
+
+    /// Where all of them lie.
+    pub(crate) fn all(&self) -> &Path {
+        &self.directory
     }
 
     /// Where the archive `name` lies.

@@ -20,6 +20,8 @@ pub(crate) const TASK_ROOT: &str = "/var/task";
 pub(crate) const RUNTIME_ROOT: &str = "/var/runtime";
 /// Stands for the address of the Runtime API in an environment.
 pub(crate) const API: &str = "{api}";
+/// Where a spare is told which of its descriptors it hears from.
+pub(crate) const SPARE_VARIABLE: &str = "LANDFAST_SPARE";
 
 /// The clients of the Runtime API that are carried along, by file name.
 const CLIENTS: [(&str, &str); 2] = [
@@ -33,7 +35,8 @@ import compileall, sys
 print(sys.executable); print(sys.prefix); print(sys.base_prefix)
 compileall.compile_dir(sys.argv[1], ddir=sys.argv[2], quiet=2)
 ";
-/// Has a Python serve, with the client that is where its first argument says, the handler that its second one names.
+/// Has a Python serve, with the client that is where its first argument says, the handler that its second one names. Without a second one
+/// it is a spare, and waits for that.
 const START_PYTHON: &str =
     "import sys; sys.path[0] = sys.argv.pop(1); import landfast_runtime; landfast_runtime.main()";
 
@@ -172,6 +175,46 @@ pub(crate) fn is_of_the_system(folder: &Path) -> bool {
     folder == Path::new("/") || ["/usr", "/opt"].iter().any(|system| folder.starts_with(system))
 }
 
+/// What every instance has in its environment, unless its function has another value for it.
+const COMMON: [(&str, &str); 8] = [
+    ("LAMBDA_TASK_ROOT", TASK_ROOT),
+    ("LAMBDA_RUNTIME_DIR", RUNTIME_ROOT),
+    ("LANG", "C.UTF-8"),
+    ("TZ", ":UTC"),
+    ("HOME", "/tmp"),
+    ("TMPDIR", "/tmp"),
+    ("PATH", "/usr/local/bin:/usr/bin:/bin"),
+    ("PYTHONDONTWRITEBYTECODE", "1"),
+];
+/// What the interpreter, or the system's libraries, may have read by the time they have started; beside what all have.
+const READ_EARLY: [&str; 12] = [
+    "GCONV_PATH",
+    "GLIBC_",
+    "LANGUAGE",
+    "LC_",
+    "LD_",
+    "LOCPATH",
+    "MALLOC_",
+    "NLSPATH",
+    "OPENSSL_",
+    "PYTHON",
+    "SSL_",
+    "TZDIR",
+];
+
+/// The environment of an interpreter that is nobody's yet.
+pub(crate) fn spare_environment() -> Vec<(OsString, OsString)> {
+    COMMON.map(|(name, value)| (name.into(), value.into())).into()
+}
+
+/// Whether an interpreter with [`spare_environment`] starts as one with that of `function`, whose own is told to it later.
+pub(crate) fn starts_alike(function: &Function) -> bool {
+    function.environment.keys().all(|name| {
+        !COMMON.iter().any(|(common, _)| common == name)
+            && !READ_EARLY.iter().any(|early| name.starts_with(early))
+    })
+}
+
 /// The whole environment of an instance.
 pub(crate) fn environment(function: &Function) -> Vec<(OsString, OsString)> {
     let memory_mb = function.memory_bytes >> 20;
@@ -188,15 +231,8 @@ pub(crate) fn environment(function: &Function) -> Vec<(OsString, OsString)> {
         ("AWS_REGION", REGION.to_owned()),
         ("AWS_DEFAULT_REGION", REGION.to_owned()),
         ("_HANDLER", function.handler.clone()),
-        ("LAMBDA_TASK_ROOT", TASK_ROOT.to_owned()),
-        ("LAMBDA_RUNTIME_DIR", RUNTIME_ROOT.to_owned()),
-        ("LANG", "C.UTF-8".to_owned()),
-        ("TZ", ":UTC".to_owned()),
-        ("HOME", "/tmp".to_owned()),
-        ("TMPDIR", "/tmp".to_owned()),
-        ("PATH", "/usr/local/bin:/usr/bin:/bin".to_owned()),
-        ("PYTHONDONTWRITEBYTECODE", "1".to_owned()),
     ];
+    variables.extend(COMMON.map(|(name, value)| (name, value.to_owned())));
     variables.retain(|(name, _)| !function.environment.contains_key(*name));
     let own = function.environment.iter().map(|(name, value)| (OsString::from(name), value.into()));
     variables.into_iter().map(|(name, value)| (name.into(), value.into())).chain(own).collect()

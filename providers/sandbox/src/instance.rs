@@ -18,6 +18,7 @@ use crate::{
     process::{Control, ExitReason, Launch, Network, Process},
     receiving::Allowance,
     runtime_api::{self, Served},
+    spares::Kind,
 };
 
 /// How long all processes of an instance may take to stand still.
@@ -29,6 +30,8 @@ const FREEZE_LOOK: Duration = Duration::from_millis(1);
 pub(crate) struct Instance {
     pub(crate) exchange: Arc<Exchange>,
     pub(crate) output: Arc<Output>,
+    /// What spares it could have been; none: none.
+    pub(crate) kind: Option<Kind>,
     control: Arc<Control>,
     ended: watch::Receiver<Option<ExitReason>>,
     frost: Mutex<Frost>,
@@ -64,8 +67,16 @@ impl Instance {
             scratch_bytes: function.scratch_bytes,
             network: if function.network { Network::Host } else { Network::None },
         };
-        let Process { listener, stdout, stderr, control, mut exit } =
-            launcher.start(launch).await.map_err(|error| error.to_string())?;
+        let kind = Kind::of(function, &launch);
+        let spare = match &kind {
+            Some(kind) => shared.spares.adopted(kind, &launch).await.inspect(|_| shared.tally.adopted()),
+            None => None,
+        };
+        let process = match spare {
+            Some(process) => process,
+            None => launcher.start(launch).await.map_err(|error| error.to_string())?,
+        };
+        let Process { listener, stdout, stderr, control, mut exit } = process;
         let exchange = Arc::new(Exchange::new());
         let output = Arc::new(Output::new([stdout, stderr], Arc::clone(logs), function.name.clone()));
         let (tell, ended) = watch::channel(None);
@@ -87,7 +98,8 @@ impl Instance {
             tell.send_replace(Some(reason));
             served.end();
         });
-        Ok(Arc::new(Self { exchange, output, control, ended, frost: Mutex::new(Frost::None) }))
+        let frost = Mutex::new(Frost::None);
+        Ok(Arc::new(Self { exchange, output, kind, control, ended, frost }))
     }
 
     /// How its process ended, if it has.

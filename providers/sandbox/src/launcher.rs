@@ -6,6 +6,9 @@
 //!    function limits, filtered system calls, exec
 //! ```
 //!
+//! A spare ([spare]) is the same in another order: its interpreter is executed first, without any rights, and init gives up its own once
+//! it has been told for which function.
+//!
 //! It is this program started anew, single-threaded, before anything else has run: so it may fork, and what it does is not
 //! done in a process that others live in. It inherits three descriptors: the socket as its stdin, and the two pipes.
 //!
@@ -21,6 +24,7 @@
 mod files;
 mod filter;
 mod remains;
+mod spare;
 
 use std::{
     env,
@@ -32,11 +36,13 @@ use std::{
         fd::{AsFd as _, AsRawFd as _},
         unix::{ffi::OsStrExt as _, net::UnixStream},
     },
+    path::Path,
     process::exit,
 };
 
 use nix::{
     errno::Errno,
+    fcntl::{FcntlArg, FdFlag, fcntl},
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sched::{CloneFlags, unshare},
     sys::{
@@ -50,7 +56,8 @@ use nix::{
 };
 
 use crate::{
-    process::{Network, Order},
+    command::TASK_ROOT,
+    process::{Network, Order, Role},
     system::{close_on_exec, forked, raise_loopback, take_standard_input, wait_for_any},
 };
 
@@ -119,7 +126,7 @@ fn launch() -> io::Result<i32> {
             if let Some(remains) = remains {
                 remains.leave()?;
             }
-            return init(&order, socket, user, &is_there);
+            return init(order, socket, user, &is_there);
         }
         ForkResult::Parent { child } => child,
     };
@@ -194,20 +201,36 @@ fn build(order: &Order, user: Option<u32>) -> io::Result<()> {
 
 /// The first process of the namespace.
 fn init(
-    order: &Order,
+    mut order: Order,
     mut socket: UnixStream,
     user: Option<u32>,
     is_there: &io::PipeReader,
 ) -> io::Result<i32> {
     if order.is_isolated {
-        build(order, user)?;
+        build(&order, user)?;
     }
     let listener = TcpListener::bind("127.0.0.1:0").map_err(about("a listener"))?;
     let address = listener.local_addr()?.to_string();
+    let function = match order.role {
+        Role::Function => {
+            give_up_rights(user, order.is_isolated, is_there)?;
+            send_listener(&socket, &listener)?;
+            drop(listener);
+            forked_function(|| become_function(&order, &address, None))?
+        }
+        Role::Spare => spare::adopted(&mut order, &mut socket, user, is_there, listener)?,
+    };
+    let status = reap_until(function)?;
+    socket.write_all(&status.to_le_bytes())?;
+    Ok(0)
+}
+
+/// What is done from here on is done as `user`, without a way to other rights, and dies with the launcher.
+fn give_up_rights(user: Option<u32>, is_isolated: bool, is_there: &io::PipeReader) -> io::Result<()> {
     if let Some(user) = user {
         match become_user(user) {
             // Root that may not choose has no rights beyond its files.
-            Err(Errno::EPERM) if !order.is_isolated => {}
+            Err(Errno::EPERM) if !is_isolated => {}
             became => became?,
         }
     }
@@ -217,20 +240,18 @@ fn init(
     if has_gone(is_there)? {
         return Err(io::Error::other("the launcher has gone"));
     }
-    prctl::set_dumpable(false)?;
-    send_listener(&socket, &listener)?;
-    drop(listener);
-    let function = match forked()? {
+    Ok(prctl::set_dumpable(false)?)
+}
+
+/// A child that `becomes` the function.
+fn forked_function(becomes: impl FnOnce() -> io::Error) -> io::Result<Pid> {
+    match forked()? {
         ForkResult::Child => {
-            let error = become_function(order, &address);
-            complain(&format!("{:?} could not be started: {error}", order.command.first()));
-            return Ok(NOT_STARTED);
+            complain(&format!("the function could not be started: {}", becomes()));
+            exit(NOT_STARTED);
         }
-        ForkResult::Parent { child } => child,
-    };
-    let status = reap_until(function)?;
-    socket.write_all(&status.to_le_bytes())?;
-    Ok(0)
+        ForkResult::Parent { child } => Ok(child),
+    }
 }
 
 fn become_user(user: u32) -> nix::Result<()> {
@@ -274,22 +295,29 @@ fn own_session() -> io::Result<()> {
     }
 }
 
-/// Returns only if that cannot be.
-fn become_function(order: &Order, address: &str) -> io::Error {
-    match prepare(order, address) {
-        Ok((program, arguments, environment)) => match execve(&program, &arguments, &environment) {
-            Err(error) => error.into(),
-            Ok(never) => match never {},
-        },
+/// Returns only if that cannot be. What is executed has `kept` beside the three descriptors of every program.
+fn become_function(order: &Order, address: &str, kept: Option<&UnixStream>) -> io::Error {
+    let executed = said(order, address).and_then(|Said { arguments, environment }| {
+        let program = arguments.first().ok_or(io::ErrorKind::InvalidInput)?;
+        prepare(order, kept).map_err(about(program.to_string_lossy()))?;
+        execve(program, &arguments, &environment)
+            .map_err(io::Error::from)
+            .map_err(about(program.to_string_lossy()))
+    });
+    match executed {
         Err(error) => error,
+        Ok(never) => match never {},
     }
 }
 
-type Prepared = (CString, Vec<CString>, Vec<CString>);
+/// What a program is told as it is executed.
+struct Said {
+    arguments: Vec<CString>,
+    environment: Vec<CString>,
+}
 
-fn prepare(order: &Order, address: &str) -> io::Result<Prepared> {
+fn said(order: &Order, address: &str) -> io::Result<Said> {
     let arguments = order.command.iter().map(|part| c_string(part)).collect::<io::Result<Vec<_>>>()?;
-    let program = arguments.first().cloned().ok_or(io::ErrorKind::InvalidInput)?;
     let environment = order.environment.iter().map(|(name, value)| {
         let value = value.to_string_lossy().replace("{api}", address);
         let mut variable = name.clone();
@@ -297,8 +325,16 @@ fn prepare(order: &Order, address: &str) -> io::Result<Prepared> {
         variable.push(value);
         c_string(&variable)
     });
-    let environment = environment.collect::<io::Result<Vec<_>>>()?;
-    let directory = if order.is_isolated { "/var/task".as_ref() } else { order.code.as_path() };
+    Ok(Said { arguments, environment: environment.collect::<io::Result<_>>()? })
+}
+
+fn prepare(order: &Order, kept: Option<&UnixStream>) -> io::Result<()> {
+    let directory = match order.role {
+        // Who stands in a folder keeps what is mounted there.
+        Role::Spare => Path::new("/"),
+        Role::Function if order.is_isolated => Path::new(TASK_ROOT),
+        Role::Function => order.code.as_path(),
+    };
     env::set_current_dir(directory).map_err(about(directory.display()))?;
     let null = fs::OpenOptions::new().read(true).open("/dev/null")?;
     nix::unistd::dup2_stdin(&null)?;
@@ -307,28 +343,36 @@ fn prepare(order: &Order, address: &str) -> io::Result<Prepared> {
         // Without a namespace that ends with init, at least the function itself does.
         prctl::set_pdeathsig(Signal::SIGKILL)?;
     }
-    limit(order)?;
+    setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
+    setrlimit(Resource::RLIMIT_NOFILE, OPEN_FILES_MAX.min(1024), OPEN_FILES_MAX)?;
+    if order.role == Role::Function {
+        for (resource, most) in limits(order) {
+            setrlimit(resource, most, most)?;
+        }
+    }
     // What the server inherited without this mark, from a shell or a supervisor, is not the function's.
     close_on_exec()?;
+    if let Some(kept) = kept {
+        fcntl(kept, FcntlArg::F_SETFD(FdFlag::empty()))?;
+    }
     // Last, since it forbids some of the above.
     if order.is_filtered {
         filter::install()?;
     }
-    Ok((program, arguments, environment))
+    Ok(())
 }
 
-fn limit(order: &Order) -> io::Result<()> {
-    setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
-    setrlimit(Resource::RLIMIT_NOFILE, OPEN_FILES_MAX.min(1024), OPEN_FILES_MAX)?;
+/// What each function has bounds of its own for.
+fn limits(order: &Order) -> Vec<(Resource, u64)> {
+    let mut limits = Vec::new();
     if order.is_isolated {
-        let processes = u64::from(order.processes_max) + 2;
-        setrlimit(Resource::RLIMIT_NPROC, processes, processes)?;
+        limits.push((Resource::RLIMIT_NPROC, u64::from(order.processes_max) + 2));
     }
     if !order.is_memory_grouped {
         let bytes = order.memory_bytes.saturating_mul(DATA_FACTOR) + DATA_MORE_BYTES;
-        setrlimit(Resource::RLIMIT_DATA, bytes, bytes)?;
+        limits.push((Resource::RLIMIT_DATA, bytes));
     }
-    Ok(())
+    limits
 }
 
 fn c_string(text: &OsStr) -> io::Result<CString> {

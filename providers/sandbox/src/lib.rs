@@ -6,6 +6,7 @@
 //!  sandbox    the port: a pool for each function
 //!  pool       its instances: warm ones are taken again, frozen when idle, ended when idle for long
 //!  instance   a process, what passes between it and us ([exchange], [runtime_api]), what it prints ([output], [logs])
+//!  spares     processes that have come as far as an instance comes without a function
 //!  process    the process itself: namespaces, limits, freezing, and the end of all it has started ([launcher])
 //! ```
 //!
@@ -32,6 +33,7 @@ mod processes;
 mod receiving;
 mod runtime_api;
 mod sandbox;
+mod spares;
 mod system;
 mod tally;
 

@@ -39,6 +39,7 @@ use crate::{
     process::{ExitReason, Launcher},
     receiving::Allowance,
     runtime_api::Api,
+    spares::Spares,
     tally::{Failed, Tally},
 };
 
@@ -63,6 +64,7 @@ pub(crate) struct Shared {
     /// How long an instance is idle before it is ended.
     pub(crate) idle_max: Duration,
     pub(crate) tally: Tally,
+    pub(crate) spares: Arc<Spares>,
 }
 
 /// The instances of a function.
@@ -208,6 +210,10 @@ impl Pool {
         }
         let report = self.report(&instance, &id, begun.elapsed(), is_new.then_some(start_time));
         let log_tail = Bytes::from(instance.output.end(&report));
+        // Not before it has done its work: the next cold start may come sooner, but this one would be slower.
+        if let Some(kind) = instance.kind.as_ref().filter(|_| is_new) {
+            self.shared.spares.provide(kind, self.function.memory_bytes);
+        }
         if done.is_fit {
             self.give_back(instance, asked_before, deadline);
         } else {

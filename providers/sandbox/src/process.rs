@@ -9,6 +9,9 @@
 //!  us  <-  init       how the function ended
 //! ```
 //!
+//! A spare is launched by an order that names no function; its listener comes once its interpreter is ready. Between the two last lines
+//! it is adopted, once: the order of a function goes to init, and one byte comes back when all is as if it had been launched by that.
+//!
 //! Whoever starts it is a thread that lives as long as we do: the kernel ends children with the *thread* that made them.
 
 mod enforcement;
@@ -50,7 +53,7 @@ use crate::{
     launcher::LAUNCHER_ARGUMENT,
     processes::{descendants_of, is_running},
 };
-pub(crate) use wire::Order;
+pub(crate) use wire::{ADOPTED, Order, Role};
 
 /// How long the isolation may take to be built.
 const LAUNCH_MAX: Duration = Duration::from_secs(10);
@@ -61,7 +64,7 @@ const GROUP_GONE_MAX: Duration = Duration::from_secs(2);
 const GROUP_LOOK: Duration = Duration::from_millis(5);
 
 /// What to launch. Paths are the host's.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Launch {
     /// Program and arguments as seen inside.
     pub command: Vec<OsString>,
@@ -227,11 +230,42 @@ impl Launcher {
 
     /// Starts what `launch` says; it is isolated as far as the machine lets us, and about to run.
     pub(crate) async fn start(&self, launch: Launch) -> io::Result<Process> {
+        self.launch(Role::Function, launch).await
+    }
+
+    /// Starts an interpreter that waits to be adopted, where [spares can be had](Self::has_spares); it has imported what it will need.
+    /// Its code is a folder that has that of all functions in it.
+    pub(crate) async fn prepare(&self, launch: Launch) -> io::Result<Process> {
+        self.launch(Role::Spare, launch).await
+    }
+
+    /// Whether an interpreter may wait: what it is to be isolated by later are namespaces.
+    pub(crate) fn has_spares(&self) -> bool {
+        self.enforcement.namespaces.is_enforced()
+    }
+
+    /// Has `spare` become what `launch` says. Errors: nothing of that has run, and it is ended.
+    pub(crate) async fn adopt(&self, spare: Process, launch: Launch) -> io::Result<Process> {
+        let adopted = tokio::time::timeout(LAUNCH_MAX, async {
+            spare.control.group.limit(Limits::of(&launch))?;
+            let order = wire::Order::new(Role::Function, launch, &self.enforcement, Vec::new());
+            wire::adopt(&spare.exit.socket, &order).await
+        });
+        let failed = match adopted.await {
+            Ok(Ok(())) => return Ok(spare),
+            Ok(Err(error)) => error,
+            Err(_) => io::ErrorKind::TimedOut.into(),
+        };
+        let why = io::Error::new(failed.kind(), format!("{failed} {}", last_words(&spare.stderr)));
+        spare.end();
+        Err(why)
+    }
+
+    async fn launch(&self, role: Role, launch: Launch) -> io::Result<Process> {
         // Before anything of it is there.
         let alive = self.one_more()?;
-        let limits = Limits { memory_bytes: launch.memory_bytes, processes_max: launch.processes_max };
         let number = self.groups.fetch_add(1, Ordering::Relaxed);
-        let group = Group::make(&self.enforcement, number, limits)?;
+        let group = Group::make(&self.enforcement, number, Limits::of(&launch))?;
         let (ours, theirs) = StdUnixStream::pair()?;
         ours.set_nonblocking(true)?;
         let ours = UnixStream::from_std(ours)?;
@@ -248,7 +282,7 @@ impl Launcher {
             was_killed: AtomicBool::new(false),
         });
         self.note(&control);
-        let order = wire::Order::new(launch, &self.enforcement, control.group.members());
+        let order = wire::Order::new(role, launch, &self.enforcement, control.group.members());
         let listener = match tokio::time::timeout(LAUNCH_MAX, wire::hand_over(&ours, &order)).await {
             Ok(Ok(listener)) => listener,
             failed => {
@@ -329,6 +363,14 @@ fn pipe() -> io::Result<(pipe::Receiver, OwnedFd)> {
     let read = OwnedFd::from(read);
     nix::fcntl::fcntl(read.as_fd(), nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK))?;
     Ok((pipe::Receiver::from_owned_fd(read)?, OwnedFd::from(write)))
+}
+
+impl Process {
+    /// Ends it, and has nothing left of it soon.
+    pub(crate) fn end(self) {
+        self.control.kill();
+        tokio::spawn(self.exit.reap());
+    }
 }
 
 impl Control {

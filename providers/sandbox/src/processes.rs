@@ -1,4 +1,4 @@
-//! The machine's processes as the kernel lists them.
+//! The machine's processes, and what memory they have left, as the kernel lists them.
 
 use std::fs;
 
@@ -22,6 +22,14 @@ fn children_of(process: u32) -> Vec<u32> {
         text.split_ascii_whitespace().filter_map(|number| number.parse().ok()).collect()
     };
     texts.flat_map(children).collect()
+}
+
+/// What the machine could still give, as its kernel estimates.
+pub(crate) fn available_bytes() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kibibytes << 10)
 }
 
 /// Whether it runs, or would if its turn came; not if it is stopped or has ended.

@@ -26,7 +26,9 @@ use crate::{
     logs::Logs,
     pool::{NotRun, Pool, Shared},
     process::Launcher,
+    processes::available_bytes,
     runtime_api::Api,
+    spares::Spares,
     tally::Tally,
 };
 
@@ -68,10 +70,12 @@ impl Sandbox {
         let logs = Arc::new(Logs::open(directory.join("logs"))?);
         let archives = Archives::open(directory.join("archives"))?;
         let launcher = Arc::new(launcher);
+        let spares = Spares::new(Arc::clone(&launcher), archives.all().to_owned(), runtime.clone(), idle_max);
+        let spares = Arc::new(spares);
         let interpreters = Interpreters::new(Arc::clone(&launcher), directory, runtime.clone());
         let tally = Tally::default();
-        let shared =
-            Arc::new(Shared { launcher, api, interpreters, runtime, archives, logs, idle_max, tally });
+        let shared = Shared { launcher, api, interpreters, runtime, archives, logs, idle_max, tally, spares };
+        let shared = Arc::new(shared);
         Ok(Self { shared, pools: Mutex::default(), is_closed: AtomicBool::new(false) })
     }
 
@@ -108,7 +112,7 @@ impl Sandbox {
     fn make_room(&self, function: &Function) {
         while available_bytes().is_some_and(|available| available < function.memory_bytes) {
             let pools: Vec<_> = self.pools.lock().values().cloned().collect();
-            if !pools.iter().any(|pool| pool.end_coldest()) {
+            if !self.shared.spares.give_up() && !pools.iter().any(|pool| pool.end_coldest()) {
                 return;
             }
         }
@@ -159,6 +163,7 @@ impl Runtime for Sandbox {
     async fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
         self.pools.lock().drain().for_each(|(_, pool)| pool.retire());
+        self.shared.spares.give_up();
         self.shared.launcher.end().await;
         if timeout(FLUSH_MAX, self.shared.logs.flush()).await.is_err() {
             tracing::warn!("the last lines of functions are not kept: the disk does not answer in time");
@@ -177,16 +182,8 @@ impl Runtime for Sandbox {
         let pools: Vec<_> = self.pools.lock().values().cloned().collect();
         let idle = pools.iter().map(|pool| pool.idle());
         let (warm, frozen) = idle.fold((0, 0), |(warm, frozen), idle| (warm + idle.0, frozen + idle.1));
-        self.shared.tally.figures(warm, frozen)
+        Figures { spares: self.shared.spares.ready(), ..self.shared.tally.figures(warm, frozen) }
     }
-}
-
-/// What the machine could still give, as its kernel estimates.
-fn available_bytes() -> Option<u64> {
-    let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kibibytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
-    Some(kibibytes << 10)
 }
 
 #[cfg(test)]

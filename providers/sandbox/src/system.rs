@@ -16,7 +16,10 @@ use std::{
 };
 
 use nix::{
-    sys::socket::{AddressFamily, ControlMessageOwned, RecvMsg, SockFlag, SockType, socket},
+    sys::{
+        resource::Resource,
+        socket::{AddressFamily, ControlMessageOwned, RecvMsg, SockFlag, SockType, socket},
+    },
     unistd::{ForkResult, Pid, fork},
 };
 
@@ -68,6 +71,39 @@ pub(crate) fn restrict_mounts(path: &Path) -> io::Result<()> {
         )
     };
     if changed < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// What is mounted at `path`, and below it, as a tree that is mounted nowhere yet.
+pub(crate) fn cloned_tree(path: &Path) -> io::Result<OwnedFd> {
+    let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let flags = libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC | libc::AT_RECURSIVE as libc::c_uint;
+    // SAFETY: the path ends with a zero byte.
+    let tree = unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) };
+    if tree < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made it for us, and nobody else knows of it.
+    Ok(unsafe { OwnedFd::from_raw_fd(tree as i32) })
+}
+
+/// Mounts such a tree at `path`.
+pub(crate) fn mount_tree(tree: &OwnedFd, path: &Path) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let (tree, flags) = (tree.as_raw_fd(), libc::MOVE_MOUNT_F_EMPTY_PATH);
+    // SAFETY: both paths end with a zero byte; the descriptor is open.
+    let mounted = unsafe {
+        libc::syscall(libc::SYS_move_mount, tree, c"".as_ptr(), libc::AT_FDCWD, path.as_ptr(), flags)
+    };
+    if mounted < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Bounds what another process may use.
+pub(crate) fn limit_other(process: Pid, resource: Resource, most: u64) -> io::Result<()> {
+    let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+    // SAFETY: the limit lives as long as the call, which only reads it; the earlier one is not asked for.
+    let limited =
+        unsafe { libc::prlimit(process.as_raw(), resource as _, &raw const limit, std::ptr::null_mut()) };
+    if limited < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Waits for any child; its wait status as the kernel has it.

@@ -34,6 +34,7 @@ pub(crate) struct Tally {
     busy: AtomicU64,
     invocations: AtomicU64,
     cold_starts: AtomicU64,
+    adopted: AtomicU64,
     throttled: AtomicU64,
     unavailable: AtomicU64,
     failed: [AtomicU64; 7],
@@ -70,6 +71,11 @@ impl Tally {
         add(&self.cold_starts);
     }
 
+    /// A spare has become the new instance.
+    pub(crate) fn adopted(&self) {
+        add(&self.adopted);
+    }
+
     /// A call was refused since all instances are at work.
     pub(crate) fn throttled(&self) {
         add(&self.throttled);
@@ -95,6 +101,8 @@ impl Tally {
             frozen,
             invocations: read(&self.invocations),
             cold_starts: read(&self.cold_starts),
+            adopted: read(&self.adopted),
+            spares: 0,
             throttled: read(&self.throttled),
             unavailable: read(&self.unavailable),
             failed: Failures {

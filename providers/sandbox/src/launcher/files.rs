@@ -9,7 +9,7 @@ use std::{
         fd::{AsRawFd as _, OwnedFd},
         unix::fs::{PermissionsExt as _, symlink},
     },
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
 };
 
 use nix::{
@@ -21,8 +21,9 @@ use nix::{
 
 use super::about;
 use crate::{
+    command::{RUNTIME_ROOT, TASK_ROOT},
     process::{Network, Order},
-    system::restrict_mounts,
+    system::{cloned_tree, mount_tree, restrict_mounts},
 };
 
 /// Where the new root is built; what lies there is covered for this process alone.
@@ -124,7 +125,7 @@ fn open_all(order: &Order) -> io::Result<Vec<Shown>> {
     for path in &order.folders {
         shown.push(Shown { from: opened(path)?, is_folder: true, to: path.clone() });
     }
-    for (from, to) in [(&order.code, "/var/task"), (&order.runtime, "/var/runtime")] {
+    for (from, to) in [(&order.code, TASK_ROOT), (&order.runtime, RUNTIME_ROOT)] {
         shown.push(Shown { from: opened(from)?, is_folder: true, to: to.into() });
     }
     Ok(shown)
@@ -196,6 +197,24 @@ fn accounts(root: &Path, user: Option<u32>) -> io::Result<()> {
         }
     }
     fs::set_permissions(&etc, fs::Permissions::from_mode(0o755))
+}
+
+/// Of all that a spare was shown of functions only the code of `order` is left, in the same place; its `/tmp` gets its size.
+pub(super) fn narrow(spare: &Order, order: &Order) -> io::Result<()> {
+    let below = order.code.strip_prefix(&spare.code).map_err(io::Error::other)?;
+    if below.as_os_str().is_empty() || !below.components().all(|part| matches!(part, Component::Normal(_))) {
+        return Err(io::Error::other("the code is not below that of all functions"));
+    }
+    let task = Path::new(TASK_ROOT);
+    // A copy that is mounted nowhere is needed: what lies in a mount that has gone cannot be mounted any more.
+    let code = cloned_tree(&task.join(below)).map_err(about(order.code.display()))?;
+    umount2(task, MntFlags::MNT_DETACH)?;
+    mount_tree(&code, task).map_err(about(TASK_ROOT))?;
+    let flags = MsFlags::MS_REMOUNT | MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    let size = format!("size={}", order.scratch_bytes);
+    mount(None::<&str>, "/tmp", None::<&str>, flags, Some(size.as_str()))
+        .map_err(io::Error::from)
+        .map_err(about("/tmp"))
 }
 
 /// Moves into the new root; the host's is gone.

@@ -12,7 +12,10 @@ use nix::{
     unistd::Pid,
 };
 
-use super::enforcement::{Enforcement, Hierarchy};
+use super::{
+    Launch,
+    enforcement::{Enforcement, Hierarchy},
+};
 
 /// What a group holds its members to.
 #[derive(Debug, Clone, Copy)]
@@ -21,10 +24,17 @@ pub(super) struct Limits {
     pub(super) processes_max: u32,
 }
 
+impl Limits {
+    pub(super) fn of(launch: &Launch) -> Self {
+        Self { memory_bytes: launch.memory_bytes, processes_max: launch.processes_max }
+    }
+}
+
 /// One process's group in each hierarchy that there is.
 #[derive(Debug)]
 pub(super) struct Group {
     memory: Option<Hierarchy>,
+    processes: Option<PathBuf>,
     freezer: Option<PathBuf>,
     /// Where the kernel says how much memory was used at most; kept open, since each invocation asks.
     peak: Option<File>,
@@ -48,31 +58,42 @@ impl Group {
             }
         }
         // Dropped on an error, it removes what was made.
-        let mut group = Self { memory, freezer: freezer.map(|freezer| freezer.folder), peak: None, folders };
+        let folder_of = |hierarchy: Option<Hierarchy>| hierarchy.map(|hierarchy| hierarchy.folder);
+        let (processes, freezer) = (folder_of(processes), folder_of(freezer));
+        let mut group = Self { memory, processes, freezer, peak: None, folders };
         for folder in &group.folders {
             fs::create_dir(folder)?;
         }
-        if let Some(memory) = &group.memory {
-            let bytes = limits.memory_bytes.to_string();
-            if memory.is_v2 {
-                fs::write(memory.folder.join("memory.max"), &bytes)?;
-                // Not where the machine has no swap.
-                let _ = fs::write(memory.folder.join("memory.swap.max"), "0");
-            } else {
-                fs::write(memory.folder.join("memory.limit_in_bytes"), &bytes)?;
-                let _ = fs::write(memory.folder.join("memory.memsw.limit_in_bytes"), &bytes);
-            }
-        }
+        group.limit(limits)?;
         group.peak = group.memory.as_ref().and_then(|Hierarchy { folder, is_v2 }| {
             let name = if *is_v2 { "memory.peak" } else { "memory.max_usage_in_bytes" };
             File::open(folder.join(name)).ok()
         });
-        if let Some(processes) = processes {
+        Ok(group)
+    }
+
+    /// Holds its members to `limits` from here on.
+    pub(super) fn limit(&self, limits: Limits) -> io::Result<()> {
+        if let Some(memory) = &self.memory {
+            let bytes = limits.memory_bytes.to_string();
+            let set = |file: &str, value: &str| fs::write(memory.folder.join(file), value);
+            if memory.is_v2 {
+                set("memory.max", &bytes)?;
+                // Not where the machine has no swap.
+                let _ = set("memory.swap.max", "0");
+            } else {
+                // The sum with swap is never below the other, also when both grow. Not where swap is not counted.
+                let _ = set("memory.memsw.limit_in_bytes", "-1");
+                set("memory.limit_in_bytes", &bytes)?;
+                let _ = set("memory.memsw.limit_in_bytes", &bytes);
+            }
+        }
+        if let Some(processes) = &self.processes {
             // The launcher and the first process of the sandbox are two more.
             let most = u64::from(limits.processes_max) + 2;
-            fs::write(processes.folder.join("pids.max"), most.to_string())?;
+            fs::write(processes.join("pids.max"), most.to_string())?;
         }
-        Ok(group)
+        Ok(())
     }
 
     /// The files that a process joins by.

@@ -1,7 +1,7 @@
 //! What goes over the socket between us and a launched process.
 //!
 //! The order is its length in four bytes and postcard. What comes back is a listener beside one byte, once, and at the end
-//! the four bytes of the function's wait status. Each side trusts the other as little as it needs to: what comes from a
+//! the four bytes of the function's wait status. A spare is given a second order, that of its function, and says one byte more. Each side trusts the other as little as it needs to: what comes from a
 //! sandbox is a descriptor of a listening socket, or it is refused.
 
 use std::{
@@ -27,9 +27,22 @@ use crate::{
 /// The longest order.
 const ORDER_BYTES_MAX: usize = 4 << 20;
 
+/// What a spare says that has become an instance.
+pub(crate) const ADOPTED: u8 = b'A';
+
+/// What is launched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Role {
+    /// What runs at once.
+    Function,
+    /// What waits for a second order before it runs anything of a function's.
+    Spare,
+}
+
 /// What the launcher is to do.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Order {
+    pub(crate) role: Role,
     pub(crate) command: Vec<OsString>,
     pub(crate) environment: Vec<(OsString, OsString)>,
     pub(crate) folders: Vec<PathBuf>,
@@ -52,7 +65,7 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    pub(super) fn new(launch: Launch, enforcement: &Enforcement, groups: Vec<PathBuf>) -> Self {
+    pub(super) fn new(role: Role, launch: Launch, enforcement: &Enforcement, groups: Vec<PathBuf>) -> Self {
         let Launch {
             command,
             environment,
@@ -71,6 +84,7 @@ impl Order {
         let command = command.into_iter().map(seen).collect();
         let environment = environment.into_iter().map(|(name, value)| (name, seen(value))).collect();
         Self {
+            role,
             command,
             environment,
             folders,
@@ -91,6 +105,7 @@ impl Order {
     /// One that nothing is executed by: whether it could be is tried.
     pub(crate) fn trial() -> Self {
         Self {
+            role: Role::Function,
             command: Vec::new(),
             environment: Vec::new(),
             folders: Vec::new(),
@@ -134,6 +149,24 @@ fn where_it_is(text: OsString, places: &[(&str, &Path); 2]) -> OsString {
 
 /// Sends the order; returns the listener that comes back.
 pub(super) async fn hand_over(socket: &UnixStream, order: &Order) -> io::Result<TcpListener> {
+    send(socket, order).await?;
+    let listener = socket.async_io(Interest::READABLE, || receive_listener(socket)).await?;
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
+}
+
+/// Sends a spare the order of its function; ends when it has become that.
+pub(super) async fn adopt(socket: &UnixStream, order: &Order) -> io::Result<()> {
+    send(socket, order).await?;
+    let mut said = [0];
+    let read = socket.async_io(Interest::READABLE, || socket.try_read(&mut said)).await?;
+    if read == 0 || said != [ADOPTED] {
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the spare has ended"));
+    }
+    Ok(())
+}
+
+async fn send(socket: &UnixStream, order: &Order) -> io::Result<()> {
     let order = postcard::to_stdvec(order).map_err(io::Error::other)?;
     let mut bytes = (order.len() as u32).to_le_bytes().to_vec();
     bytes.extend(order);
@@ -146,9 +179,7 @@ pub(super) async fn hand_over(socket: &UnixStream, order: &Order) -> io::Result<
             Err(error) => return Err(error),
         }
     }
-    let listener = socket.async_io(Interest::READABLE, || receive_listener(socket)).await?;
-    listener.set_nonblocking(true)?;
-    TcpListener::from_std(listener)
+    Ok(())
 }
 
 fn receive_listener(socket: &UnixStream) -> io::Result<std::net::TcpListener> {

@@ -10,4 +10,5 @@ mod kept;
 mod processes;
 mod retired;
 mod runtime_api;
+mod spares;
 mod world;

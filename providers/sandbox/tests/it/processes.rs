@@ -20,7 +20,7 @@ use sandbox::process::Enforcement;
 
 use crate::world::{CODE, World};
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_sandbox-test-server");
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_sandbox-test-server");
 /// How long to wait for what has to come.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -39,7 +39,7 @@ pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime").block_on(work)
 }
 
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !holds() {
         assert!(begun.elapsed() < PATIENCE, "waited in vain for {what}");
@@ -53,7 +53,7 @@ fn status(process: u32, field: &str) -> Option<String> {
 }
 
 /// Whether it is there and has not ended.
-fn lives(process: u32) -> bool {
+pub(crate) fn lives(process: u32) -> bool {
     status(process, "State:").is_some_and(|state| !state.starts_with('Z') && !state.starts_with('X'))
 }
 
@@ -63,7 +63,7 @@ fn all() -> Vec<u32> {
 }
 
 /// Processes that are called as `program`: its launchers, and those that they have forked and not become another.
-fn of(program: &Path) -> Vec<u32> {
+pub(crate) fn of(program: &Path) -> Vec<u32> {
     let name = program.to_str().expect("text");
     let is_one = |process: &u32| {
         fs::read_to_string(format!("/proc/{process}/cmdline")).is_ok_and(|line| line.starts_with(name))
@@ -71,12 +71,12 @@ fn of(program: &Path) -> Vec<u32> {
     all().into_iter().filter(is_one).collect()
 }
 
-fn parent(process: u32) -> Option<u32> {
+pub(crate) fn parent(process: u32) -> Option<u32> {
     status(process, "PPid:")?.parse().ok()
 }
 
 /// All below these, in whatever namespace.
-fn below(processes: &[u32]) -> Vec<u32> {
+pub(crate) fn below(processes: &[u32]) -> Vec<u32> {
     let mut found = processes.to_vec();
     loop {
         let more: Vec<_> = all()
@@ -97,7 +97,7 @@ fn measures(command: &mut Command) -> String {
     String::from_utf8(command.output().expect("it runs").stdout).expect("text")
 }
 
-fn can_isolate() -> bool {
+pub(crate) fn can_isolate() -> bool {
     measures(Command::new(PROGRAM).arg("measures")).contains("own processes, files and network: enforced")
 }
 
@@ -173,7 +173,7 @@ fn isolation_is_tried_and_functions_run_without_it_where_it_cannot_be_had() {
 }
 
 /// Our groups in any hierarchy.
-fn groups(process: u32) -> Vec<String> {
+pub(crate) fn groups(process: u32) -> Vec<String> {
     fn visit(folder: &Path, name: &str, found: &mut Vec<String>) {
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
@@ -191,7 +191,7 @@ fn groups(process: u32) -> Vec<String> {
 }
 
 /// Says that a test has a process of its own.
-const ALONE: &str = "LANDFAST_TEST_ALONE";
+pub(crate) const ALONE: &str = "LANDFAST_TEST_ALONE";
 
 /// What is closed leaves no control group to the next start.
 #[test]
@@ -244,7 +244,8 @@ fn own_time() -> Duration {
 fn stands_still_when_it_is_said_to_be(enforcement: impl FnOnce(&Path) -> Enforcement) {
     block_on(async {
         let world = world(enforcement);
-        let function = world.function("spins", CODE, |_| {}).await;
+        // Too small for a spare, which would be found among its processes.
+        let function = world.function("spins", CODE, |function| function.memory_bytes = 64 << 20).await;
         for _ in 0..3 {
             world.call(&function, r#"{"do": "spin"}"#).await;
         }

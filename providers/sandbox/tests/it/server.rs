@@ -4,6 +4,8 @@
 //!  sandbox-launcher   the launcher
 //!  measures           says what can be enforced here
 //!  call FOLDER        runs one function, with what can be, and prints its answer
+//!  spare FOLDER       runs one with what can be, so that a spare waits, and waits to be ended
+//!  look FOLDER        runs one the ordinary way and then by a spare, and prints what each saw of its isolation
 //!  hold FOLDER        runs one without anything that is enforced, prints its answer, and waits to be ended
 //! ```
 
@@ -14,6 +16,7 @@ mod world;
 
 use std::{env, path::Path, process::ExitCode};
 
+use ports::Runtime as _;
 use sandbox::{
     launcher::{LAUNCHER_ARGUMENT, launcher_main},
     process::Enforcement,
@@ -37,9 +40,29 @@ fn main() -> ExitCode {
         }
         ["call", folder] => serve(folder.as_ref(), &program, Enforcement::probe, false),
         ["hold", folder] => serve(folder.as_ref(), &program, |_| Enforcement::nothing(), true),
+        ["spare", folder] => look(folder.as_ref(), &program, true),
+        ["look", folder] => look(folder.as_ref(), &program, false),
         _ => return ExitCode::FAILURE,
     }
     ExitCode::SUCCESS
+}
+
+fn look(folder: &Path, program: &Path, stays: bool) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let world = World::beside(folder, program, Enforcement::probe);
+        let function = world.function("looks", world::LOOK, |_| {}).await;
+        println!("{}", world.said(&function, "{}").await);
+        world.spare().await;
+        if stays {
+            println!("a spare waits");
+            std::future::pending::<()>().await;
+        }
+        world.sandbox.retire("looks");
+        println!("{}", world.said(&function, "{}").await);
+        println!("adopted {}", world.sandbox.figures().adopted);
+        world.close().await;
+    });
 }
 
 fn serve(folder: &Path, program: &Path, enforcement: fn(&Path) -> Enforcement, stays: bool) {

@@ -28,6 +28,8 @@ use tar::{Builder, Header};
 
 /// What functions do, by the word that they are given.
 pub(crate) const CODE: &str = include_str!("commands.py");
+/// One that says what it sees of its isolation.
+pub(crate) const LOOK: &str = include_str!("look.py");
 /// An interpreter that every user of the machine reaches.
 const PYTHON: &str = "/usr/bin/python3";
 
@@ -59,13 +61,23 @@ impl World {
         program: &Path,
         enforcement: impl FnOnce(&Path) -> Enforcement,
     ) -> Self {
+        Self::beside_for(folder, program, enforcement, Duration::from_mins(10))
+    }
+
+    /// One whose instances are idle for so long.
+    pub(crate) fn beside_for(
+        folder: &Path,
+        program: &Path,
+        enforcement: impl FnOnce(&Path) -> Enforcement,
+        idle_max: Duration,
+    ) -> Self {
         let launcher = Launcher::new(program.to_owned(), enforcement(program)).expect("a launcher");
         let config = Config {
             directory: folder.join("functions"),
             launcher,
             api: Arc::new(Nothing),
-            carried: &[],
-            idle_max: Duration::from_mins(10),
+            carried: &[("landfast/__init__.py", "WHOSE = 'carried'\n")],
+            idle_max,
         };
         let sandbox = Arc::new(Sandbox::open(config).expect("opened"));
         Self { _home: None, program: program.to_owned(), sandbox }
@@ -77,11 +89,22 @@ impl World {
         code: &str,
         change: impl FnOnce(&mut Function),
     ) -> Arc<Function> {
+        self.function_of(name, &[("app.py", code)], change).await
+    }
+
+    pub(crate) async fn function_of(
+        &self,
+        name: &str,
+        files: &[(&str, &str)],
+        change: impl FnOnce(&mut Function),
+    ) -> Arc<Function> {
         let mut builder = Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
-        let mut header = Header::new_gnu();
-        header.set_size(code.len() as u64);
-        header.set_mode(0o644);
-        builder.append_data(&mut header, "code/app.py", code.as_bytes()).expect("appended");
+        for (path, text) in files {
+            let mut header = Header::new_gnu();
+            header.set_size(text.len() as u64);
+            header.set_mode(0o644);
+            builder.append_data(&mut header, format!("code/{path}"), text.as_bytes()).expect("appended");
+        }
         let content = builder.into_inner().and_then(GzEncoder::finish).expect("finished");
         self.sandbox.install(name, Bytes::from(content)).await.expect("installed");
         let mut function = Function {
@@ -114,6 +137,16 @@ impl World {
         let result = self.call(function, payload).await.result;
         let bytes = result.unwrap_or_else(|error| error.payload);
         String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Ends once a spare is ready.
+    pub(crate) async fn spare(&self) {
+        let ready = async {
+            while self.sandbox.figures().spares == 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), ready).await.expect("no spare became ready");
     }
 
     pub(crate) async fn close(&self) {

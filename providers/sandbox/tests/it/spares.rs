@@ -1,0 +1,388 @@
+//! Spares: an instance that one has become is what any other is, and none is left of those that become nothing.
+//!
+//! Each has a folder and a program of its own; they take turns, since groups of one process have one place.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::{BufRead as _, BufReader},
+    os::unix::fs::{PermissionsExt as _, chown},
+    process::{Command, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::{Pid, geteuid},
+};
+use ports::{
+    Runtime as _,
+    runtime::{Function, Invocation},
+};
+use sandbox::process::Enforcement;
+use serde_json::{Value, json};
+
+use crate::{
+    processes::{
+        ALONE, PROGRAM, below, block_on, can_isolate, groups, lives, of, one_at_a_time, parent, until, world,
+    },
+    world::{CODE, LOOK, World},
+};
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|_| panic!("{text}"))
+}
+
+/// A new instance answers.
+async fn cold(world: &World, function: &Arc<Function>, payload: &str) -> String {
+    world.sandbox.retire(&function.name);
+    let before = world.sandbox.figures().cold_starts;
+    let said = world.said(function, payload).await;
+    assert_eq!(world.sandbox.figures().cold_starts, before + 1, "{said}");
+    said
+}
+
+/// Runs `test` with a function that looks at itself, and a spare that waits.
+fn with_a_spare(change: impl FnOnce(&mut Function), test: impl AsyncFnOnce(&World, &Arc<Function>, String)) {
+    if !can_isolate() {
+        eprintln!("no namespaces here");
+        return;
+    }
+    let _turn = one_at_a_time();
+    block_on(async {
+        let world = world(Enforcement::probe);
+        let function = world.function("looks", LOOK, change).await;
+        let ordinary = world.said(&function, "{}").await;
+        world.spare().await;
+        test(&world, &function, ordinary).await;
+        world.close().await;
+        assert!(of(&world.program).is_empty(), "processes are left");
+    });
+}
+
+fn adopted(world: &World) -> u64 {
+    world.sandbox.figures().adopted
+}
+
+/// What instances with nothing in common say of themselves.
+fn assert_alike(ordinary: &Value, adopted: &Value) {
+    let (alike, as_well) = (ordinary["alike"].as_object(), adopted["alike"].as_object());
+    let (Some(alike), Some(as_well)) = (alike, as_well) else { panic!("{ordinary} {adopted}") };
+    assert!(alike.len() > 20, "{alike:?}");
+    for (what, value) in alike {
+        assert_eq!(value, &as_well[what], "{what}");
+    }
+    assert_eq!(alike["own"]["CapEff"], "0000000000000000");
+    assert_eq!(alike["own"]["NoNewPrivs"], "1");
+    for of_two in [ordinary, adopted] {
+        for name in ["mnt", "pid", "ipc", "uts", "net"] {
+            let host = fs::read_link(format!("/proc/self/ns/{name}")).expect("there");
+            assert_ne!(of_two["spaces"][name], host.to_str().expect("text"), "{name} is the machine's");
+        }
+    }
+}
+
+/// What instances say that were there at the same time: the kernel uses numbers again.
+fn assert_apart(ordinary: &Value, adopted: &Value) {
+    for name in ["mnt", "pid", "ipc", "uts", "net"] {
+        assert_ne!(ordinary["spaces"][name], adopted["spaces"][name], "{name} is shared");
+    }
+}
+
+/// U2, from capabilities to descriptors.
+#[test]
+fn an_adopted_instance_is_isolated_as_an_ordinary_one() {
+    with_a_spare(
+        |function| function.environment = [("OWN".to_owned(), "ä=1".to_owned())].into(),
+        async |world, function, ordinary| {
+            let ordinary = json(&ordinary);
+            let mut seen = Vec::new();
+            for _ in 0..3 {
+                world.spare().await;
+                let adopted = json(&cold(world, function, "{}").await);
+                assert_alike(&ordinary, &adopted);
+                seen.push(adopted);
+            }
+            assert_eq!(adopted(world), 3);
+            assert_apart(&ordinary, &seen[0]);
+            seen.push(ordinary);
+            for seed in ["hash", "random", "bytes", "at"] {
+                let all: BTreeSet<_> = seen.iter().map(|value| value["seeds"][seed].to_string()).collect();
+                assert_eq!(all.len(), seen.len(), "{seed} is shared: {all:?}");
+            }
+        },
+    );
+}
+
+/// The same where root is nobody, and what stands in for control groups.
+#[test]
+fn an_adopted_instance_is_isolated_as_an_ordinary_one_in_a_user_namespace() {
+    if !geteuid().is_root() || !can_isolate() {
+        eprintln!("not root, so that is tested already, or nothing to take away");
+        return;
+    }
+    let home = tempfile::tempdir().expect("a directory");
+    let nobody = Some(65_534);
+    chown(home.path(), nobody, nobody).expect("root may");
+    fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).expect("set");
+    let program = home.path().join("program");
+    fs::copy(PROGRAM, &program).expect("copied");
+    let as_nobody = |arguments: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program).args(arguments);
+        let output = command.output().expect("it runs");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    if !as_nobody(&["measures"]).contains("own processes, files and network: enforced") {
+        eprintln!("no user namespaces here");
+        return;
+    }
+    let said = as_nobody(&["look", home.path().to_str().expect("text")]);
+    let lines: Vec<_> = said.lines().collect();
+    let [ordinary, adopted, "adopted 1"] = lines.as_slice() else { panic!("{said}") };
+    let (ordinary, adopted) = (json(ordinary), json(adopted));
+    assert_alike(&ordinary, &adopted);
+    assert_apart(&ordinary, &adopted);
+}
+
+/// U2.
+#[test]
+fn an_adopted_instance_has_the_bounds_of_its_function() {
+    with_a_spare(
+        |function| (function.processes_max, function.memory_bytes) = (40, 160 << 20),
+        async |world, function, _| {
+            let adopted_forks = cold(world, function, r#"{"fork": 1}"#).await;
+            assert_eq!(adopted(world), 1);
+            let ordinary = world.function("ordinary", LOOK, |ordinary| {
+                (ordinary.processes_max, ordinary.memory_bytes) = (40, 100 << 20);
+            });
+            assert_eq!(world.said(&ordinary.await, r#"{"fork": 1}"#).await, adopted_forks);
+            let forks: u32 = adopted_forks.parse().expect("a number");
+            assert!((20..=41).contains(&forks), "more than a spare may have, and at most its own: {forks}");
+            world.spare().await;
+            let hungry = world.function("hungry", CODE, |hungry| hungry.memory_bytes = 160 << 20).await;
+            let said = cold(world, &hungry, r#"{"do": "child allocates", "value": 300000000}"#).await;
+            assert_eq!(adopted(world), 2);
+            if said != "-9" {
+                eprintln!("no memory control group here: {said}");
+                return;
+            }
+            let said = world.said(&hungry, r#"{"do": "allocate", "value": 300000000}"#).await;
+            assert!(said.contains("Runtime.OutOfMemory"), "{said}");
+            world.spare().await;
+            // More than a spare may have.
+            let large = world.function("large", CODE, |large| large.memory_bytes = 400 << 20).await;
+            let said = cold(world, &large, r#"{"do": "allocate", "value": 250000000}"#).await;
+            assert_eq!((said.as_str(), adopted(world)), (r#""allocated""#, 3));
+        },
+    );
+}
+
+#[test]
+fn an_adopted_instance_sees_the_code_of_its_function_alone() {
+    with_a_spare(
+        |_| {},
+        async |world, first, _| {
+            let files = [("app.py", LOOK), ("only_of_second.py", "")];
+            let second = world.function_of("second", &files, |_| {}).await;
+            let asked = r#"{"files": ["/var/task", "/var", "/"]}"#;
+            let seen = json(&cold(world, &second, asked).await);
+            assert_eq!(adopted(world), 1);
+            assert_eq!(seen["/var/task"], json!(["app.py", "only_of_second.py"]));
+            assert_eq!(seen["/var"], json!(["runtime", "task"]));
+            let mounts = json(&world.said(&second, "{}").await)["alike"]["mounts"].to_string();
+            assert!(mounts.contains("second") && !mounts.contains("looks"), "{mounts}");
+            assert_eq!(mounts.matches("archives").count(), 1, "{mounts}");
+            world.spare().await;
+            let seen = json(&cold(world, first, asked).await);
+            assert_eq!((&seen["/var/task"], adopted(world)), (&json!(["app.py"]), 2));
+        },
+    );
+}
+
+/// An interpreter that has imported something has it for good.
+#[test]
+fn what_the_code_brings_comes_before_what_was_imported_early() {
+    with_a_spare(
+        |_| {},
+        async |world, _, _| {
+            let app = "import os, sys, landfast\ndef handler(event, context):\n    return [landfast.WHOSE, os.getcwd(), sys.argv[1:], os.environ['OWN']]\n";
+            let files = [("app.py", app), ("landfast.py", "WHOSE = 'its own'\n")];
+            let own =
+                |function: &mut Function| function.environment = [("OWN".to_owned(), "x".to_owned())].into();
+            let function = world.function_of("brings", &files, own).await;
+            let said = json(&cold(world, &function, "{}").await);
+            assert_eq!(said, json!(["its own", "/var/task", ["app.handler"], "x"]));
+        },
+    );
+}
+
+#[test]
+fn what_no_spare_fits_starts_the_ordinary_way() {
+    with_a_spare(
+        |_| {},
+        async |world, _, _| {
+            let variable = |name: &'static str| {
+                move |function: &mut Function| {
+                    function.environment = [(name.to_owned(), "C".to_owned())].into();
+                }
+            };
+            let unfit = [
+                world.function("hash", CODE, variable("PYTHONHASHSEED")).await,
+                world.function("zone", CODE, variable("TZ")).await,
+                world.function("small", CODE, |function| function.memory_bytes = 64 << 20).await,
+                world.function("connected", CODE, |function| function.network = true).await,
+                world
+                    .function_of(
+                        "client",
+                        &[
+                            ("app.py", CODE),
+                            ("awslambdaric/__init__.py", ""),
+                            ("awslambdaric/__main__.py", ""),
+                        ],
+                        |_| {},
+                    )
+                    .await,
+            ];
+            for function in unfit {
+                world.said(&function, r#"{"do": "count"}"#).await;
+                assert_eq!(adopted(world), 0, "{}", function.name);
+            }
+            assert!(world.sandbox.figures().spares >= 1, "it still waits");
+        },
+    );
+}
+
+/// The launcher, init and the interpreter of the only spare, where no instance is.
+fn parts(world: &World) -> [u32; 3] {
+    let launchers: Vec<_> = of(&world.program)
+        .into_iter()
+        .filter(|process| parent(*process) == Some(std::process::id()))
+        .collect();
+    let all = below(&launchers);
+    all.as_slice().try_into().unwrap_or_else(|_| panic!("of one spare: {all:?}"))
+}
+
+fn end(process: u32) {
+    kill(Pid::from_raw(process as i32), Signal::SIGKILL).expect("it is there");
+}
+
+#[test]
+fn a_spare_that_dies_leaves_nothing_and_is_replaced() {
+    with_a_spare(
+        |_| {},
+        async |world, function, _| {
+            for which in 0..3 {
+                world.sandbox.retire("looks");
+                until("the spare to be alone", || below(&of(&world.program)).len() == 3);
+                let parts = parts(world);
+                end(parts[which]);
+                until("all of it to be gone", || !parts.into_iter().any(lives));
+                until("it to be missed", || world.sandbox.figures().spares == 0);
+                until("its launcher to be reaped", || of(&world.program).is_empty());
+                cold(world, function, r#"{"files": []}"#).await;
+                world.spare().await;
+            }
+            assert_eq!(adopted(world), 0);
+            cold(world, function, r#"{"files": []}"#).await;
+            assert_eq!(adopted(world), 1);
+        },
+    );
+}
+
+/// Whatever it has been told by then: what has answered is an instance.
+#[test]
+fn a_spare_that_dies_as_it_is_adopted_is_not_missed() {
+    with_a_spare(
+        |_| {},
+        async |world, function, _| {
+            world.sandbox.retire("looks");
+            until("the spare to be alone", || below(&of(&world.program)).len() == 3);
+            let [launcher, init, _] = parts(world);
+            kill(Pid::from_raw(init as i32), Signal::SIGSTOP).expect("it is there");
+            let run = tokio::spawn({
+                let (sandbox, function) = (world.sandbox.clone(), function.clone());
+                async move {
+                    sandbox.run(&function, Invocation::new("x".into(), r#"{"files": []}"#.into(), true)).await
+                }
+            });
+            until("the spare to be taken", || world.sandbox.figures().spares == 0);
+            end(launcher);
+            let ran = run.await.expect("it ends").expect("it is run");
+            assert_eq!(ran.result.expect("it succeeds"), "{}");
+            assert_eq!(adopted(world), 0);
+            until("all of it to be gone", || !lives(init));
+        },
+    );
+}
+
+#[test]
+fn a_spare_ends_with_a_server_that_is_killed() {
+    if !can_isolate() {
+        eprintln!("no namespaces here");
+        return;
+    }
+    let home = tempfile::tempdir().expect("a directory");
+    fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).expect("set");
+    let program = home.path().join("spare-server");
+    fs::copy(PROGRAM, &program).expect("copied");
+    let mut command = Command::new(&program);
+    let mut server = command.arg("spare").arg(home.path()).stdout(Stdio::piped()).spawn().expect("it starts");
+    let lines = BufReader::new(server.stdout.take().expect("piped")).lines();
+    let waits = lines.map_while(Result::ok).any(|line| line == "a spare waits");
+    assert!(waits, "no spare became ready");
+    let all = below(&of(&program));
+    assert!(all.len() > 2 * 3, "the server, an instance, a spare: {all:?}");
+    server.kill().expect("it is ended");
+    server.wait().expect("it has ended");
+    until("all of it to be gone", || !all.iter().copied().any(lives));
+}
+
+/// Neither processes nor control groups.
+#[test]
+fn what_is_closed_leaves_nothing_of_its_spares() {
+    // Groups are a process's, and the other tests of this one have some.
+    if std::env::var_os(ALONE).is_none() {
+        let name = "spares::what_is_closed_leaves_nothing_of_its_spares";
+        let mut again = Command::new(std::env::current_exe().expect("a path"));
+        let output = again.args(["--exact", name, "--nocapture"]).env(ALONE, "1").output().expect("it runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        return;
+    }
+    with_a_spare(
+        |_| {},
+        async |world, function, _| {
+            let had = groups(std::process::id());
+            world.close().await;
+            assert_eq!(groups(std::process::id()), Vec::<String>::new(), "of {had:?}");
+            assert!(of(&world.program).is_empty(), "processes are left");
+            assert_eq!(world.sandbox.figures().spares, 0);
+            let refused = world.sandbox.run(function, Invocation::new("x".into(), "{}".into(), true));
+            refused.await.expect_err("it is closed");
+        },
+    );
+}
+
+/// Who never runs Python has none, and who has not for long has none any more.
+#[test]
+fn a_spare_waits_as_long_as_an_idle_instance() {
+    if !can_isolate() {
+        eprintln!("no namespaces here");
+        return;
+    }
+    let _turn = one_at_a_time();
+    block_on(async {
+        let home = tempfile::tempdir().expect("a directory");
+        fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).expect("set");
+        let program = home.path().join("idle-program");
+        fs::copy(PROGRAM, &program).expect("copied");
+        let world = World::beside_for(home.path(), &program, Enforcement::probe, Duration::from_millis(500));
+        assert_eq!(world.sandbox.figures().spares, 0);
+        let function = world.function("looks", LOOK, |_| {}).await;
+        world.said(&function, r#"{"files": []}"#).await;
+        world.spare().await;
+        until("all to be given up", || of(&world.program).is_empty() && world.sandbox.figures().spares == 0);
+        world.close().await;
+    });
+}
