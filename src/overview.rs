@@ -153,6 +153,8 @@ fn functions(figures: &functions::Figures) -> Functions {
         instances_frozen: runtime.frozen,
         invocations: runtime.invocations,
         cold_starts: runtime.cold_starts,
+        adopted: runtime.adopted,
+        spares: runtime.spares,
         throttled: runtime.throttled,
         unavailable: runtime.unavailable,
         failures: failures.into_iter().map(|(kind, count)| (kind.to_owned(), count)).collect(),

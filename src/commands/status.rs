@@ -94,19 +94,19 @@ fn table(status: &Status) -> Result<String, std::fmt::Error> {
 
 /// Nothing is said where nothing is deployed.
 fn functions(text: &mut String, numbers: &Functions) -> std::fmt::Result {
-    let Functions { deployed, instances_busy, instances_warm, instances_frozen, .. } = numbers;
+    let Functions { deployed, instances_busy, instances_warm, instances_frozen, spares, .. } = numbers;
     if *deployed == 0 && numbers.invocations == 0 {
         return Ok(());
     }
     writeln!(
         text,
-        "functions     {deployed} deployed, instances: {instances_busy} busy, {instances_warm} warm, {instances_frozen} frozen"
+        "functions     {deployed} deployed, instances: {instances_busy} busy, {instances_warm} warm, {instances_frozen} frozen, {spares} spare"
     )?;
-    let Functions { invocations, cold_starts, throttled, unavailable, failures, .. } = numbers;
+    let Functions { invocations, cold_starts, adopted, throttled, unavailable, failures, .. } = numbers;
     let failed: u64 = failures.values().sum();
     writeln!(
         text,
-        "invocations   {invocations} on {cold_starts} started instances, {failed} failed, {} refused",
+        "invocations   {invocations} on {cold_starts} started instances ({adopted} of them spares), {failed} failed, {} refused",
         throttled + unavailable
     )?;
     let kinds = failures.iter().filter(|(_, count)| **count > 0);

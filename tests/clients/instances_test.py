@@ -1,4 +1,4 @@
-"""Who gets an instance, who waits for one, and which go when memory is short."""
+"""Who gets an instance, who waits for one, what it was before, and which go when memory is short."""
 
 import json
 import pathlib
@@ -104,3 +104,36 @@ def an_idle_instance_is_frozen_and_thawed_for_its_next_call(apps):
     (instance,) = application.processes("counts.handler")
     waiting.until(lambda: application.has_stood_still(instance), "its instance to be frozen")
     assert apps.call("counts", {"sleep": 0.1}) > first
+
+
+def a_cold_start_is_that_of_a_spare_where_one_is_ready(apps):
+    looks = """
+        import os, sys
+        import landfast
+
+        def handler(event, context):
+            landfast.transact(lambda t: t.put("by-" + context.function_name, b"done"))
+            return [context.function_name, sorted(os.listdir("/var/task")), os.getcwd(), os.environ["OWN"], sys.argv[1:]]
+    """
+    apps.function("first", looks, environment={"OWN": "1"})
+    apps.function("second", looks, environment={"OWN": "2"})
+    apps.deploy()
+
+    def figures():
+        return apps.ask("GET", "/v1/status").document["functions"]
+
+    assert figures()["spares"] == 0, "nothing has run"
+    first = apps.call("first")
+    # What is lacking is said with a colon.
+    if "own processes, files and network: " in apps.command("doctor").stdout:
+        pytest.skip("this machine gives no namespaces")
+    waiting.until(lambda: figures()["spares"] == 1, "a spare")
+    second = apps.call("second")
+    seen = figures()
+    assert (seen["cold_starts"], seen["adopted"]) == (2, 1), seen
+    assert [first[0], second[0]] == ["first", "second"] and first[1:3] == second[1:3]
+    assert (first[3:], second[3:]) == (["1", ["first.handler"]], ["2", ["second.handler"]])
+    assert apps.value("by-second") == "done"
+    waiting.until(lambda: figures()["spares"] == 1, "the next spare")
+    assert "landfast_functions_adopted_total 1" in apps.ask("GET", "/metrics").body.decode().splitlines()
+    assert "2 started instances (1 of them spares)" in apps.command("status").stdout

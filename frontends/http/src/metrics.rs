@@ -162,10 +162,13 @@ fn functions(encoder: &mut DescriptorEncoder<'_>, numbers: &Functions) -> fmt::R
     let counters = [
         ("functions_invocations", "Invocations given to an instance", numbers.invocations),
         ("functions_cold_starts", "Instances started for a call", numbers.cold_starts),
+        ("functions_adopted", "Cold starts for which a spare interpreter stood ready", numbers.adopted),
         ("functions_throttled", "Calls refused since all instances were at work", numbers.throttled),
         ("functions_unavailable", "Calls refused since no instance could be started", numbers.unavailable),
     ];
     counters.into_iter().try_for_each(|(name, help, value)| counter(encoder, name, help, value))?;
+    let help = "Interpreters that stand ready for instances to come";
+    gauge(encoder, "functions_spares", help, numbers.spares)?;
     let help = "Events and messages that wait for a function or are with one";
     gauge(encoder, "functions_events_waiting", help, numbers.events_waiting)?;
     gauge(encoder, "functions_dead_letters", "Events and messages that were given up", numbers.dead_letters)

@@ -118,6 +118,10 @@ pub struct Functions {
     pub invocations: u64,
     /// New instances that were started for a call since the start.
     pub cold_starts: u64,
+    /// Those of them for which a spare interpreter stood ready.
+    pub adopted: u64,
+    /// Interpreters that stand ready for instances to come.
+    pub spares: u64,
     /// Calls refused since the start because all instances were at work.
     pub throttled: u64,
     /// Calls refused since the start because no instance could be started.
