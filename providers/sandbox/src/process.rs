@@ -43,6 +43,7 @@ use nix::{
 use parking_lot::Mutex;
 use tokio::{
     net::{TcpListener, UnixStream, unix::pipe},
+    runtime::Handle,
     sync::{oneshot, watch},
 };
 
@@ -57,6 +58,8 @@ pub(crate) use wire::{ADOPTED, Order, Role};
 
 /// How long the isolation may take to be built.
 const LAUNCH_MAX: Duration = Duration::from_secs(10);
+/// How long a spare may take to become an instance; after that one is started.
+const ADOPTION_MAX: Duration = Duration::from_secs(2);
 /// How long all processes together may take to end.
 const END_MAX: Duration = Duration::from_secs(3);
 /// How long an empty control group may take to be empty for the kernel, too.
@@ -163,9 +166,13 @@ pub(crate) struct Control {
     was_killed: AtomicBool,
 }
 
-/// What becomes of a process.
+/// What becomes of a process. Who drops it, wherever it stands, ends the process, and soon nothing is left of that.
 #[derive(Debug)]
-pub(crate) struct Exit {
+pub(crate) struct Exit(Option<Watched>);
+
+/// A process whose end nobody has seen.
+#[derive(Debug)]
+struct Watched {
     socket: UnixStream,
     control: Arc<Control>,
     _alive: Alive,
@@ -244,21 +251,17 @@ impl Launcher {
         self.enforcement.namespaces.is_enforced()
     }
 
-    /// Has `spare` become what `launch` says. Errors: nothing of that has run, and it is ended.
+    /// Has `spare` become what `launch` says. Errors: it is ended, and nobody has heard anything of it.
     pub(crate) async fn adopt(&self, spare: Process, launch: Launch) -> io::Result<Process> {
-        let adopted = tokio::time::timeout(LAUNCH_MAX, async {
+        let adopted = tokio::time::timeout(ADOPTION_MAX, async {
             spare.control.group.limit(Limits::of(&launch))?;
             let order = wire::Order::new(Role::Function, launch, &self.enforcement, Vec::new());
-            wire::adopt(&spare.exit.socket, &order).await
+            wire::adopt(spare.exit.socket()?, &order).await
         });
-        let failed = match adopted.await {
-            Ok(Ok(())) => return Ok(spare),
-            Ok(Err(error)) => error,
-            Err(_) => io::ErrorKind::TimedOut.into(),
-        };
-        let why = io::Error::new(failed.kind(), format!("{failed} {}", last_words(&spare.stderr)));
-        spare.end();
-        Err(why)
+        match adopted.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+            Ok(()) => Ok(spare),
+            Err(error) => Err(with_last_words(&error, &spare.stderr)),
+        }
     }
 
     async fn launch(&self, role: Role, launch: Launch) -> io::Result<Process> {
@@ -281,20 +284,15 @@ impl Launcher {
             is_isolated: self.enforcement.namespaces.is_enforced(),
             was_killed: AtomicBool::new(false),
         });
+        // Who asked may go at any moment from here on.
+        let exit = Exit(Some(Watched { socket: ours, control: Arc::clone(&control), _alive: alive }));
         self.note(&control);
         let order = wire::Order::new(role, launch, &self.enforcement, control.group.members());
-        let listener = match tokio::time::timeout(LAUNCH_MAX, wire::hand_over(&ours, &order)).await {
-            Ok(Ok(listener)) => listener,
-            failed => {
-                control.kill();
-                tokio::spawn(Exit { socket: ours, control, _alive: alive }.reap());
-                let error =
-                    failed.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).expect_err("it failed");
-                return Err(io::Error::new(error.kind(), format!("{error} {}", last_words(&stderr))));
-            }
-        };
-        let exit = Exit { socket: ours, control: Arc::clone(&control), _alive: alive };
-        Ok(Process { listener, stdout, stderr, control, exit })
+        let handed_over = tokio::time::timeout(LAUNCH_MAX, wire::hand_over(exit.socket()?, &order)).await;
+        match handed_over.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+            Ok(listener) => Ok(Process { listener, stdout, stderr, control, exit }),
+            Err(error) => Err(with_last_words(&error, &stderr)),
+        }
     }
 
     async fn spawn(&self, command: Command, alive: Alive) -> io::Result<Made> {
@@ -350,11 +348,12 @@ impl Drop for Made {
     }
 }
 
-/// What a launcher said that could not do its work.
-fn last_words(stderr: &pipe::Receiver) -> String {
+/// With what a launcher said that could not do its work.
+fn with_last_words(error: &io::Error, stderr: &pipe::Receiver) -> io::Error {
     let mut said = [0; 1024];
     let length = stderr.try_read(&mut said).unwrap_or(0);
-    String::from_utf8_lossy(&said[..length]).trim().to_owned()
+    let said = String::from_utf8_lossy(&said[..length]);
+    io::Error::new(error.kind(), format!("{error} {}", said.trim()))
 }
 
 /// A pipe whose reading end is ours.
@@ -363,14 +362,6 @@ fn pipe() -> io::Result<(pipe::Receiver, OwnedFd)> {
     let read = OwnedFd::from(read);
     nix::fcntl::fcntl(read.as_fd(), nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK))?;
     Ok((pipe::Receiver::from_owned_fd(read)?, OwnedFd::from(write)))
-}
-
-impl Process {
-    /// Ends it, and has nothing left of it soon.
-    pub(crate) fn end(self) {
-        self.control.kill();
-        tokio::spawn(self.exit.reap());
-    }
 }
 
 impl Control {
@@ -438,6 +429,31 @@ impl Control {
 impl Exit {
     /// Returns once it has ended and nothing is left of it.
     pub(crate) async fn wait(&mut self) -> ExitReason {
+        let watched = self.0.as_mut().expect("nobody waits again for what has ended");
+        let reason = watched.end().await;
+        self.0 = None;
+        reason
+    }
+
+    /// Errors: it has ended.
+    fn socket(&self) -> io::Result<&UnixStream> {
+        Ok(&self.0.as_ref().ok_or(io::ErrorKind::NotConnected)?.socket)
+    }
+}
+
+impl Drop for Exit {
+    fn drop(&mut self) {
+        let Some(mut watched) = self.0.take() else { return };
+        watched.control.kill();
+        // Without a runtime nobody waits for what is left; the next start removes it.
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(async move { watched.end().await });
+        }
+    }
+}
+
+impl Watched {
+    async fn end(&mut self) -> ExitReason {
         let status = wire::status(&self.socket).await;
         let was_killed_by_us = self.control.was_killed.load(Ordering::Acquire);
         self.control.kill();
@@ -452,10 +468,6 @@ impl Exit {
         let is_out_of_memory = is_by_the_kernel && self.control.group.was_out_of_memory();
         self.remove_group().await;
         if is_out_of_memory { ExitReason::OutOfMemory } else { reason }
-    }
-
-    async fn reap(mut self) {
-        self.wait().await;
     }
 
     async fn reap_launcher(&self) {

@@ -174,15 +174,13 @@ impl Places {
     }
 }
 
-/// Keeps a spare until it is asked for, given up, idle for too long, or dead.
+/// Keeps a spare until it is asked for, given up, idle for too long, or dead. Who drops it ends it.
 async fn keep(spares: &Weak<Spares>, number: u64, mut process: Process, idle_max: Duration) {
     let (ready, asked) = oneshot::channel();
     {
-        let Some(spares) = spares.upgrade() else { return process.end() };
+        let Some(spares) = spares.upgrade() else { return };
         let places = &mut spares.places.lock().all;
-        let Some(place) = places.iter_mut().find(|place| place.number == number) else {
-            return process.end();
-        };
+        let Some(place) = places.iter_mut().find(|place| place.number == number) else { return };
         place.ready = Some(ready);
     }
     let asked = tokio::select! {
@@ -191,13 +189,8 @@ async fn keep(spares: &Weak<Spares>, number: u64, mut process: Process, idle_max
         _ = process.exit.wait() => None,
         () = tokio::time::sleep(idle_max) => None,
     };
-    match asked {
-        // Who asked may have gone meanwhile.
-        Some(give) => {
-            if let Err(process) = give.send(process) {
-                process.end();
-            }
-        }
-        None => process.end(),
+    if let Some(give) = asked {
+        // Who asked may have gone meanwhile: what nobody has is ended.
+        let _ = give.send(process);
     }
 }

@@ -18,7 +18,7 @@ use nix::{
 use ports::Runtime as _;
 use sandbox::process::Enforcement;
 
-use crate::world::{CODE, World};
+use crate::world::{CODE, World, copy_program};
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_sandbox-test-server");
 /// How long to wait for what has to come.
@@ -137,7 +137,7 @@ fn what_a_function_forks_ends_with_a_server_that_is_killed() {
     let home = tempfile::tempdir().expect("a directory");
     fs::set_permissions(home.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("set");
     let program = home.path().join("killed-server");
-    fs::copy(PROGRAM, &program).expect("copied");
+    copy_program(PROGRAM.as_ref(), &program);
     let mut command = Command::new(&program);
     command.arg("hold").arg(home.path()).stdout(Stdio::piped());
     let mut server = command.spawn().expect("it starts");
@@ -190,18 +190,36 @@ pub(crate) fn groups(process: u32) -> Vec<String> {
     found
 }
 
+/// Those of them that are an instance's, or a spare's.
+pub(crate) fn groups_of_instances() -> Vec<String> {
+    let of_one = |folder: String| {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        folders.map(|entry| entry.path().display().to_string()).collect::<Vec<_>>()
+    };
+    groups(std::process::id()).into_iter().flat_map(of_one).collect()
+}
+
 /// Says that a test has a process of its own.
-pub(crate) const ALONE: &str = "LANDFAST_TEST_ALONE";
+const ALONE: &str = "LANDFAST_TEST_ALONE";
+
+/// Whether the test `name` has this process for itself; if not, it was run in another one, and has passed. Groups are a process's, and
+/// other tests of this one have some.
+pub(crate) fn is_alone(name: &str) -> bool {
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let mut again = Command::new(std::env::current_exe().expect("a path"));
+    let output = again.args(["--exact", name, "--nocapture"]).env(ALONE, "1").output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    false
+}
 
 /// What is closed leaves no control group to the next start.
 #[test]
 fn a_sandbox_that_was_closed_leaves_no_control_groups() {
-    // Groups are a process's, and the other tests of this one have some.
-    if std::env::var_os(ALONE).is_none() {
-        let name = "processes::a_sandbox_that_was_closed_leaves_no_control_groups";
-        let mut again = std::process::Command::new(std::env::current_exe().expect("a path"));
-        let output = again.args(["--exact", name, "--nocapture"]).env(ALONE, "1").output().expect("it runs");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    if !is_alone("processes::a_sandbox_that_was_closed_leaves_no_control_groups") {
         return;
     }
     block_on(async {
@@ -229,13 +247,13 @@ fn a_sandbox_that_was_closed_leaves_no_control_groups() {
 }
 
 /// What has run so far of all these.
-fn ran(processes: &[u32]) -> Vec<Option<String>> {
+pub(crate) fn ran(processes: &[u32]) -> Vec<Option<String>> {
     let read = |process: &u32| fs::read_to_string(format!("/proc/{process}/schedstat")).ok();
     processes.iter().map(read).collect()
 }
 
 /// How long this thread has run.
-fn own_time() -> Duration {
+pub(crate) fn own_time() -> Duration {
     let text = fs::read_to_string("/proc/thread-self/schedstat").expect("it is there");
     let nanoseconds = text.split_whitespace().next().and_then(|field| field.parse().ok());
     Duration::from_nanos(nanoseconds.expect("a number"))
@@ -312,7 +330,8 @@ fn what_a_launcher_has_forked_ends_with_it_however_early_it_dies() {
     let _turn = one_at_a_time();
     block_on(async {
         let world = world(|program| Enforcement::probe(program).without_groups());
-        let function = world.function("early", CODE, |_| {}).await;
+        // Too small for a spare, whose launcher would be found among these.
+        let function = world.function("early", CODE, |function| function.memory_bytes = 64 << 20).await;
         for _ in 0..12 {
             let run = tokio::spawn({
                 let (sandbox, function) = (world.sandbox.clone(), function.clone());
@@ -342,6 +361,34 @@ fn what_a_launcher_has_forked_ends_with_it_however_early_it_dies() {
             run.await.expect("it ends well");
             world.sandbox.retire("early");
             until("all of them to be gone", || of(&world.program).is_empty());
+        }
+        world.close().await;
+    });
+}
+
+/// A caller may hang up at any moment.
+#[test]
+fn who_goes_while_an_instance_is_launched_leaves_nothing() {
+    if !is_alone("processes::who_goes_while_an_instance_is_launched_leaves_nothing") {
+        return;
+    }
+    block_on(async {
+        let world = world(Enforcement::probe);
+        let function = world.function("left", CODE, |function| function.memory_bytes = 64 << 20).await;
+        for _ in 0..5 {
+            let run = tokio::spawn({
+                let (sandbox, function) = (world.sandbox.clone(), function.clone());
+                async move {
+                    let invocation = ports::runtime::Invocation::new("x".into(), "{}".into(), true);
+                    drop(sandbox.run(&function, invocation).await);
+                }
+            });
+            until("a launcher with its child", || of(&world.program).len() == 2 || run.is_finished());
+            run.abort();
+            let _ = run.await;
+            world.sandbox.retire("left");
+            until("all of it to be gone", || of(&world.program).is_empty());
+            until("its groups to be gone", || groups_of_instances().is_empty());
         }
         world.close().await;
     });

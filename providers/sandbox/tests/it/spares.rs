@@ -7,6 +7,7 @@ use std::{
     fs,
     io::{BufRead as _, BufReader},
     os::unix::fs::{PermissionsExt as _, chown},
+    path::Path,
     process::{Command, Stdio},
     sync::Arc,
     time::Duration,
@@ -18,16 +19,18 @@ use nix::{
 };
 use ports::{
     Runtime as _,
-    runtime::{Function, Invocation},
+    runtime::{Function, Invocation, Ran, Refused},
 };
 use sandbox::process::Enforcement;
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 
 use crate::{
     processes::{
-        ALONE, PROGRAM, below, block_on, can_isolate, groups, lives, of, one_at_a_time, parent, until, world,
+        PROGRAM, below, block_on, can_isolate, groups, groups_of_instances, is_alone, lives, of,
+        one_at_a_time, own_time, parent, ran, until, world,
     },
-    world::{CODE, LOOK, World},
+    world::{CARRIED, CODE, LOOK, World, copy_program},
 };
 
 fn json(text: &str) -> Value {
@@ -127,7 +130,7 @@ fn an_adopted_instance_is_isolated_as_an_ordinary_one_in_a_user_namespace() {
     chown(home.path(), nobody, nobody).expect("root may");
     fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).expect("set");
     let program = home.path().join("program");
-    fs::copy(PROGRAM, &program).expect("copied");
+    copy_program(PROGRAM.as_ref(), &program);
     let as_nobody = |arguments: &[&str]| {
         let mut command = Command::new("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program).args(arguments);
@@ -291,30 +294,135 @@ fn a_spare_that_dies_leaves_nothing_and_is_replaced() {
     );
 }
 
+type Run = JoinHandle<Result<Ran, Refused>>;
+
+/// Has `function` called, while no instance is there, and the only spare stand still before it has become anything: that call, and the spare's
+/// launcher and init.
+fn half_adopted(world: &World, function: &Arc<Function>) -> (Run, u32, u32) {
+    world.sandbox.retire(&function.name);
+    until("the spare to be alone", || below(&of(&world.program)).len() == 3);
+    let [launcher, init, _] = parts(world);
+    kill(Pid::from_raw(init as i32), Signal::SIGSTOP).expect("it is there");
+    let (sandbox, function) = (world.sandbox.clone(), Arc::clone(function));
+    let run = tokio::spawn(async move {
+        sandbox.run(&function, Invocation::new("x".into(), r#"{"files": []}"#.into(), true)).await
+    });
+    until("the spare to be taken", || world.sandbox.figures().spares == 0);
+    (run, launcher, init)
+}
+
+async fn answer(run: Run) -> String {
+    let ran = run.await.expect("it ends").expect("it is run");
+    String::from_utf8_lossy(&ran.result.expect("it succeeds")).into_owned()
+}
+
 /// Whatever it has been told by then: what has answered is an instance.
 #[test]
 fn a_spare_that_dies_as_it_is_adopted_is_not_missed() {
     with_a_spare(
         |_| {},
         async |world, function, _| {
-            world.sandbox.retire("looks");
-            until("the spare to be alone", || below(&of(&world.program)).len() == 3);
-            let [launcher, init, _] = parts(world);
-            kill(Pid::from_raw(init as i32), Signal::SIGSTOP).expect("it is there");
-            let run = tokio::spawn({
-                let (sandbox, function) = (world.sandbox.clone(), function.clone());
-                async move {
-                    sandbox.run(&function, Invocation::new("x".into(), r#"{"files": []}"#.into(), true)).await
-                }
-            });
-            until("the spare to be taken", || world.sandbox.figures().spares == 0);
+            let (run, launcher, init) = half_adopted(world, function);
             end(launcher);
-            let ran = run.await.expect("it ends").expect("it is run");
-            assert_eq!(ran.result.expect("it succeeds"), "{}");
+            assert_eq!(answer(run).await, "{}");
             assert_eq!(adopted(world), 0);
             until("all of it to be gone", || !lives(init));
         },
     );
+}
+
+#[test]
+fn a_spare_that_does_not_go_on_is_not_waited_for() {
+    with_a_spare(
+        |_| {},
+        async |world, function, _| {
+            let (run, launcher, init) = half_adopted(world, function);
+            assert_eq!(answer(run).await, "{}");
+            assert_eq!(adopted(world), 0);
+            until("all of it to be gone", || !lives(launcher) && !lives(init));
+        },
+    );
+}
+
+/// A caller may hang up at any moment.
+#[test]
+fn who_goes_while_a_spare_is_adopted_leaves_nothing() {
+    if !is_alone("spares::who_goes_while_a_spare_is_adopted_leaves_nothing") {
+        return;
+    }
+    with_a_spare(
+        |_| {},
+        async |world, function, _| {
+            for _ in 0..5 {
+                let (run, ..) = half_adopted(world, function);
+                run.abort();
+                let _ = run.await;
+                until("all of it to be gone", || of(&world.program).is_empty());
+                until("its groups to be gone", || groups_of_instances().is_empty());
+                cold(world, function, r#"{"files": []}"#).await;
+                world.spare().await;
+            }
+        },
+    );
+}
+
+#[test]
+fn a_spare_that_is_being_adopted_as_all_is_closed_ends() {
+    with_a_spare(
+        |_| {},
+        async |world, function, _| {
+            let (run, launcher, init) = half_adopted(world, function);
+            world.close().await;
+            assert!(of(&world.program).is_empty(), "processes are left");
+            until("the kernel to be done with them", || !lives(launcher) && !lives(init));
+            assert!(run.await.expect("it ends").is_err(), "nothing is run any more");
+        },
+    );
+}
+
+#[test]
+fn a_spare_of_a_function_that_is_removed_as_it_is_adopted_ends() {
+    with_a_spare(
+        |_| {},
+        async |world, function, _| {
+            let (run, _, init) = half_adopted(world, function);
+            world.sandbox.retire(&function.name);
+            world.sandbox.keep_archives(&[]).await.expect("removed");
+            kill(Pid::from_raw(init as i32), Signal::SIGCONT).expect("it is there");
+            assert!(run.await.expect("it ends").is_err(), "it has no code");
+            assert_eq!(adopted(world), 0);
+            until("all of it to be gone", || of(&world.program).is_empty());
+        },
+    );
+}
+
+/// Whoever never calls pays with memory alone, and not for long.
+#[test]
+fn a_spare_that_waits_stands_still() {
+    with_a_spare(
+        |_| {},
+        async |world, function, _| {
+            world.sandbox.retire(&function.name);
+            until("the spare to be alone", || below(&of(&world.program)).len() == 3);
+            let parts = parts(world);
+            let mut before = ran(&parts);
+            // It says that it is ready a moment before it waits.
+            until("nothing of it to run", || {
+                let enough = own_time() + Duration::from_millis(200);
+                until("there was time to run", || own_time() > enough);
+                let earlier = std::mem::replace(&mut before, ran(&parts));
+                before == earlier
+            });
+        },
+    );
+}
+
+/// A world in `folder` with a program of its own.
+fn beside(folder: &Path, idle_max: Duration, carried: &'static [(&'static str, &'static str)]) -> World {
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).expect("set");
+    let program = folder.join("program");
+    copy_program(PROGRAM.as_ref(), &program);
+    World::beside_for(folder, &program, Enforcement::probe, idle_max, carried)
 }
 
 #[test]
@@ -326,7 +434,7 @@ fn a_spare_ends_with_a_server_that_is_killed() {
     let home = tempfile::tempdir().expect("a directory");
     fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).expect("set");
     let program = home.path().join("spare-server");
-    fs::copy(PROGRAM, &program).expect("copied");
+    copy_program(PROGRAM.as_ref(), &program);
     let mut command = Command::new(&program);
     let mut server = command.arg("spare").arg(home.path()).stdout(Stdio::piped()).spawn().expect("it starts");
     let lines = BufReader::new(server.stdout.take().expect("piped")).lines();
@@ -342,12 +450,7 @@ fn a_spare_ends_with_a_server_that_is_killed() {
 /// Neither processes nor control groups.
 #[test]
 fn what_is_closed_leaves_nothing_of_its_spares() {
-    // Groups are a process's, and the other tests of this one have some.
-    if std::env::var_os(ALONE).is_none() {
-        let name = "spares::what_is_closed_leaves_nothing_of_its_spares";
-        let mut again = Command::new(std::env::current_exe().expect("a path"));
-        let output = again.args(["--exact", name, "--nocapture"]).env(ALONE, "1").output().expect("it runs");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    if !is_alone("spares::what_is_closed_leaves_nothing_of_its_spares") {
         return;
     }
     with_a_spare(
@@ -374,10 +477,7 @@ fn a_spare_waits_as_long_as_an_idle_instance() {
     let _turn = one_at_a_time();
     block_on(async {
         let home = tempfile::tempdir().expect("a directory");
-        fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).expect("set");
-        let program = home.path().join("idle-program");
-        fs::copy(PROGRAM, &program).expect("copied");
-        let world = World::beside_for(home.path(), &program, Enforcement::probe, Duration::from_millis(500));
+        let world = beside(home.path(), Duration::from_millis(500), CARRIED);
         assert_eq!(world.sandbox.figures().spares, 0);
         let function = world.function("looks", LOOK, |_| {}).await;
         world.said(&function, r#"{"files": []}"#).await;

@@ -9,6 +9,7 @@ use std::{
     fs,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
+    process::Command,
     sync::Arc,
     time::Duration,
 };
@@ -30,6 +31,8 @@ use tar::{Builder, Header};
 pub(crate) const CODE: &str = include_str!("commands.py");
 /// One that says what it sees of its isolation.
 pub(crate) const LOOK: &str = include_str!("look.py");
+/// A client that says that it is carried along.
+pub(crate) const CARRIED: &[(&str, &str)] = &[("landfast/__init__.py", "WHOSE = 'carried'\n")];
 /// An interpreter that every user of the machine reaches.
 const PYTHON: &str = "/usr/bin/python3";
 
@@ -39,6 +42,13 @@ pub(crate) struct World {
     /// What its processes are called: nobody else's are.
     pub(crate) program: PathBuf,
     pub(crate) sandbox: Arc<Sandbox>,
+}
+
+/// Copies a program that is to be started: in another process, since what this one forks meanwhile would hold the copy open for writing, and
+/// the kernel starts nothing that is.
+pub(crate) fn copy_program(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg(from).arg(to).status().expect("it runs");
+    assert!(copied.success(), "{} is not copied to {}", from.display(), to.display());
 }
 
 impl World {
@@ -51,7 +61,7 @@ impl World {
     ) -> Self {
         fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).expect("set");
         let copy = folder.join("program");
-        fs::copy(program, &copy).expect("copied");
+        copy_program(program, &copy);
         let world = Self::beside(folder, &copy, enforcement);
         Self { _home: Some(Box::new(home)), ..world }
     }
@@ -61,22 +71,23 @@ impl World {
         program: &Path,
         enforcement: impl FnOnce(&Path) -> Enforcement,
     ) -> Self {
-        Self::beside_for(folder, program, enforcement, Duration::from_mins(10))
+        Self::beside_for(folder, program, enforcement, Duration::from_mins(10), CARRIED)
     }
 
-    /// One whose instances are idle for so long.
+    /// One whose instances are idle for so long, and find this client.
     pub(crate) fn beside_for(
         folder: &Path,
         program: &Path,
         enforcement: impl FnOnce(&Path) -> Enforcement,
         idle_max: Duration,
+        carried: &'static [(&'static str, &'static str)],
     ) -> Self {
         let launcher = Launcher::new(program.to_owned(), enforcement(program)).expect("a launcher");
         let config = Config {
             directory: folder.join("functions"),
             launcher,
             api: Arc::new(Nothing),
-            carried: &[("landfast/__init__.py", "WHOSE = 'carried'\n")],
+            carried,
             idle_max,
         };
         let sandbox = Arc::new(Sandbox::open(config).expect("opened"));
