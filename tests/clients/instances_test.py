@@ -113,7 +113,9 @@ def a_cold_start_is_that_of_a_spare_where_one_is_ready(apps):
 
         def handler(event, context):
             landfast.transact(lambda t: t.put("by-" + context.function_name, b"done"))
-            return [context.function_name, sorted(os.listdir("/var/task")), os.getcwd(), os.environ["OWN"], sys.argv[1:]]
+            modules = sorted(set(sys.modules) - {context.function_name})
+            alike = [sorted(os.listdir("/var/task")), os.getcwd(), modules]
+            return [context.function_name, alike, os.environ["OWN"], sys.argv[1:]]
     """
     apps.function("first", looks, environment={"OWN": "1"})
     apps.function("second", looks, environment={"OWN": "2"})
@@ -131,8 +133,9 @@ def a_cold_start_is_that_of_a_spare_where_one_is_ready(apps):
     second = apps.call("second")
     seen = figures()
     assert (seen["cold_starts"], seen["adopted"]) == (2, 1), seen
-    assert [first[0], second[0]] == ["first", "second"] and first[1:3] == second[1:3]
-    assert (first[3:], second[3:]) == (["1", ["first.handler"]], ["2", ["second.handler"]])
+    assert (first[0], first[2:]) == ("first", ["1", ["first.handler"]])
+    assert (second[0], second[2:]) == ("second", ["2", ["second.handler"]])
+    assert second[1] == first[1]
     assert apps.value("by-second") == "done"
     waiting.until(lambda: figures()["spares"] == 1, "the next spare")
     assert "landfast_functions_adopted_total 1" in apps.ask("GET", "/metrics").body.decode().splitlines()

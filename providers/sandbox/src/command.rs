@@ -20,7 +20,7 @@ pub(crate) const TASK_ROOT: &str = "/var/task";
 pub(crate) const RUNTIME_ROOT: &str = "/var/runtime";
 /// Stands for the address of the Runtime API in an environment.
 pub(crate) const API: &str = "{api}";
-/// Where a spare is told which of its descriptors it hears from.
+/// Where a spare is told which of its descriptors it hears from. A function that has it in its own environment is started the ordinary way.
 pub(crate) const SPARE_VARIABLE: &str = "LANDFAST_SPARE";
 
 /// The clients of the Runtime API that are carried along, by file name.
@@ -186,8 +186,10 @@ const COMMON: [(&str, &str); 8] = [
     ("PATH", "/usr/local/bin:/usr/bin:/bin"),
     ("PYTHONDONTWRITEBYTECODE", "1"),
 ];
-/// What the interpreter, or the system's libraries, may have read by the time they have started; beside what all have.
-const READ_EARLY: [&str; 12] = [
+/// What the interpreter, packages that it imports by itself, or the system's libraries may have read by the time they have started; beside
+/// what all have.
+const READ_EARLY: [&str; 15] = [
+    "COVERAGE_",
     "GCONV_PATH",
     "GLIBC_",
     "LANGUAGE",
@@ -198,6 +200,8 @@ const READ_EARLY: [&str; 12] = [
     "NLSPATH",
     "OPENSSL_",
     "PYTHON",
+    "SETUPTOOLS_",
+    SPARE_VARIABLE,
     "SSL_",
     "TZDIR",
 ];

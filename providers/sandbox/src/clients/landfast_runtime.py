@@ -171,7 +171,7 @@ def _adopted(descriptor):
     usual = set(sys.modules)
     try:
         import landfast  # noqa: F401
-    except ImportError:
+    except Exception:  # An older Python cannot read it; the code may never ask for it.
         pass
     early = {name.partition(".")[0] for name in set(sys.modules) - usual}
     os.write(descriptor, b"R")
@@ -189,7 +189,10 @@ def _adopted(descriptor):
     # What the code brings under the name of something that is imported already comes before that: an interpreter that has not is needed.
     if not early.isdisjoint(name.partition(".")[0] for name in os.listdir(".")):
         os.execv(command[0], command)
-    sys.argv.append(os.fsdecode(command[-1]))
+    handler = os.fsdecode(command[-1])
+    sys.argv.append(handler)
+    if hasattr(sys, "orig_argv"):  # Since 3.10.
+        sys.orig_argv.append(handler)
 
 
 def main():

@@ -22,12 +22,14 @@ use nix::{
 use super::about;
 use crate::{
     command::{RUNTIME_ROOT, TASK_ROOT},
-    process::{Network, Order},
+    process::{Network, Order, Role},
     system::{cloned_tree, mount_tree, restrict_mounts},
 };
 
 /// Where the new root is built; what lies there is covered for this process alone.
 const ROOT: &str = "/tmp";
+/// Where a spare has the code of all functions: init reaches it past a folder without permissions, as the interpreter cannot.
+const ALL_CODE: &str = "/var/task/all";
 /// Programs and libraries of the system.
 const SYSTEM: [&str; 8] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt"];
 /// What programs look up in `/etc`.
@@ -73,6 +75,9 @@ pub(super) fn build(order: &Order, user: Option<u32>) -> io::Result<()> {
         let target = inside(root, to);
         make_place(&target, *is_folder)?;
         bind(from, &target).map_err(about(to.display()))?;
+    }
+    if order.role == Role::Spare {
+        fs::set_permissions(inside(root, Path::new(TASK_ROOT)), fs::Permissions::from_mode(0o000))?;
     }
     fs::create_dir_all(root.join("dev"))?;
     for (path, from) in devices {
@@ -125,7 +130,11 @@ fn open_all(order: &Order) -> io::Result<Vec<Shown>> {
     for path in &order.folders {
         shown.push(Shown { from: opened(path)?, is_folder: true, to: path.clone() });
     }
-    for (from, to) in [(&order.code, TASK_ROOT), (&order.runtime, RUNTIME_ROOT)] {
+    let code = match order.role {
+        Role::Function => TASK_ROOT,
+        Role::Spare => ALL_CODE,
+    };
+    for (from, to) in [(&order.code, code), (&order.runtime, RUNTIME_ROOT)] {
         shown.push(Shown { from: opened(from)?, is_folder: true, to: to.into() });
     }
     Ok(shown)
@@ -199,17 +208,16 @@ fn accounts(root: &Path, user: Option<u32>) -> io::Result<()> {
     fs::set_permissions(&etc, fs::Permissions::from_mode(0o755))
 }
 
-/// Of all that a spare was shown of functions only the code of `order` is left, in the same place; its `/tmp` gets its size.
+/// Of the code of all functions only that of `order` is left, in its place; `/tmp` gets its size.
 pub(super) fn narrow(spare: &Order, order: &Order) -> io::Result<()> {
     let below = order.code.strip_prefix(&spare.code).map_err(io::Error::other)?;
     if below.as_os_str().is_empty() || !below.components().all(|part| matches!(part, Component::Normal(_))) {
         return Err(io::Error::other("the code is not below that of all functions"));
     }
-    let task = Path::new(TASK_ROOT);
     // A copy that is mounted nowhere is needed: what lies in a mount that has gone cannot be mounted any more.
-    let code = cloned_tree(&task.join(below)).map_err(about(order.code.display()))?;
-    umount2(task, MntFlags::MNT_DETACH)?;
-    mount_tree(&code, task).map_err(about(TASK_ROOT))?;
+    let code = cloned_tree(&Path::new(ALL_CODE).join(below)).map_err(about(order.code.display()))?;
+    umount2(ALL_CODE, MntFlags::MNT_DETACH)?;
+    mount_tree(&code, Path::new(TASK_ROOT)).map_err(about(TASK_ROOT))?;
     let flags = MsFlags::MS_REMOUNT | MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
     let size = format!("size={}", order.scratch_bytes);
     mount(None::<&str>, "/tmp", None::<&str>, flags, Some(size.as_str()))

@@ -10,8 +10,8 @@
 //! Invariants
 //! - The interpreter never has a right that a function has not. What is still to be done for one is init's, and is done before anything
 //!   of that function runs.
-//! - Until then nothing but our own client runs in there: that it could read the code of all functions helps nobody. Its working folder and
-//!   its descriptors are outside of that, so that nothing of it is left when its mount has gone.
+//! - The code of all functions is there for init alone, and but for that of its function gone before anything of that runs. The interpreter's
+//!   working folder and its descriptors are outside of it, so that nothing of it is left when its mount has gone.
 //! - It is adopted once, so two instances have nothing in common: neither the layout of memory nor the seeds of hashes.
 //! - Whatever fails on the way ends init, and with it all that is in there: then the server has heard nothing, and starts an instance.
 

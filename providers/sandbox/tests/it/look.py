@@ -1,17 +1,25 @@
 """Says what it sees of its isolation, without what no two instances have in common; and that."""
 
+import locale
 import os
 import random
 import re
 import resource
+import signal
 import socket
 import subprocess
 import sys
+import time
+import warnings
 
 STATUS = (
     "Umask", "Pid", "PPid", "TracerPid", "Groups", "NStgid", "NSpid", "NSpgid", "NSsid", "SigBlk", "SigIgn", "SigCgt", "CapInh", "CapPrm",
-    "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp", "Seccomp_filters", "Cpus_allowed_list", "Threads",
+    "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp", "Seccomp_filters", "Speculation_Store_Bypass",
+    "SpeculationIndirectBranch", "Cpus_allowed_list", "Mems_allowed_list", "SigPnd", "ShdPnd", "CoreDumping", "THP_enabled", "Name", "Threads",
 )
+
+OF_THE_KERNEL = ("attr/current", "coredump_filter", "loginuid", "oom_score_adj", "personality", "sessionid", "setgroups", "timerslack_ns", "uid_map")
+"""What else it says of a process, each a file."""
 
 
 def status(process):
@@ -39,6 +47,36 @@ def descriptors():
         except FileNotFoundError:
             pass  # That of the listing.
     return found
+
+
+def of_the_kernel():
+    said = {}
+    for name in OF_THE_KERNEL:
+        try:
+            with open("/proc/self/" + name) as file:
+                # The user's number is its own.
+                said[name] = numberless(file.read()) if name == "uid_map" else file.read()
+        except OSError as error:
+            said[name] = type(error).__name__
+    return said
+
+
+def interpreter():
+    """What an interpreter knows of its surroundings since it was started."""
+    return {
+        "arguments": (sys.argv, getattr(sys, "orig_argv", None)),
+        "path": sys.path,
+        "flags": list(sys.flags),
+        "modules": sorted(sys.modules),
+        "finders": (len(sys.meta_path), len(sys.path_hooks), sorted(sys.path_importer_cache)),
+        "place": (sys.executable, sys.prefix, sys.base_prefix, sys.exec_prefix),
+        "locale": (locale.setlocale(locale.LC_ALL), sys.getfilesystemencoding(), sys.stdout.encoding, sys.stderr.encoding, sys.stdin.encoding),
+        "zone": (time.tzname, time.timezone),
+        "home": os.path.expanduser("~"),
+        "signals": [str(signal.getsignal(number)) for number in sorted(signal.valid_signals())],
+        "warnings": [repr(one) for one in warnings.filters],
+        "hooks": (repr(sys.gettrace()), repr(sys.getprofile()), sys.excepthook is sys.__excepthook__),
+    }
 
 
 def refused(what):
@@ -72,14 +110,14 @@ def handler(event, context):
         "space": (space.f_blocks, space.f_files),
         "environment": {name: numberless(value) if "API" in name or "URL" in name else value for name, value in os.environ.items()},
         "of its children": sorted(set(environment) - set(os.environ)),
-        "arguments": sys.argv,
-        "path": sys.path,
-        "flags": list(sys.flags),
+        "interpreter": interpreter(),
+        "kernel": of_the_kernel(),
+        "sockets": numberless(open("/proc/net/unix").read()),
+        "scheduled": (os.sched_getscheduler(0), sorted(os.sched_getaffinity(0))),
         "host": socket.gethostname(),
         "session": (os.getsid(0), os.getpgid(0)),
         "priority": os.getpriority(os.PRIO_PROCESS, 0),
         "groups": numberless(open("/proc/self/cgroup").read()),
-        "killed first": open("/proc/self/oom_score_adj").read(),
         "of init": [refused(lambda: os.listdir("/proc/1/" + what)) for what in ("fd", "root", "cwd")],
         "writes": [refused(lambda: open(path + "/x", "w")) for path in ("", "/var/task", "/var/runtime", "/etc", "/usr")],
         "root again": refused(lambda: os.setuid(0)),

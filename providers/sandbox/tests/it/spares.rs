@@ -234,6 +234,7 @@ fn what_no_spare_fits_starts_the_ordinary_way() {
             let unfit = [
                 world.function("hash", CODE, variable("PYTHONHASHSEED")).await,
                 world.function("zone", CODE, variable("TZ")).await,
+                world.function("asks", CODE, variable("LANDFAST_SPARE")).await,
                 world.function("small", CODE, |function| function.memory_bytes = 64 << 20).await,
                 world.function("connected", CODE, |function| function.network = true).await,
                 world
@@ -396,6 +397,28 @@ fn a_spare_of_a_function_that_is_removed_as_it_is_adopted_ends() {
     );
 }
 
+/// Neither the code of the function that it will be one of, nor any other.
+#[test]
+fn a_spare_reads_no_code() {
+    with_a_spare(
+        |_| {},
+        async |world, function, _| {
+            world.sandbox.retire(&function.name);
+            until("the spare to be alone", || below(&of(&world.program)).len() == 3);
+            let [_, _, interpreter] = parts(world);
+            let inside = |path: &str| format!("/proc/{interpreter}/root{path}");
+            let mode = fs::metadata(inside("/var/task")).expect("there").permissions().mode();
+            assert_eq!(mode & 0o777, 0, "it is for init alone");
+            let options = fs::read_to_string(format!("/proc/{interpreter}/mountinfo")).expect("read");
+            let all: Vec<_> = options.lines().filter(|line| line.contains("archives")).collect();
+            assert!(
+                matches!(all.as_slice(), [one] if one.contains(" /var/task/all ro,nosuid,nodev")),
+                "once, behind that: {all:?}"
+            );
+        },
+    );
+}
+
 /// Whoever never calls pays with memory alone, and not for long.
 #[test]
 fn a_spare_that_waits_stands_still() {
@@ -415,6 +438,27 @@ fn a_spare_that_waits_stands_still() {
             });
         },
     );
+}
+
+/// As where the interpreter is too old for it.
+#[test]
+fn a_client_that_cannot_be_imported_is_done_without() {
+    if !can_isolate() {
+        eprintln!("no namespaces here");
+        return;
+    }
+    let _turn = one_at_a_time();
+    block_on(async {
+        let home = tempfile::tempdir().expect("a directory");
+        let carried = &[("landfast/__init__.py", "this is newer")];
+        let world = beside(home.path(), Duration::from_mins(10), carried);
+        let function = world.function("without", CODE, |_| {}).await;
+        assert_eq!(world.said(&function, r#"{"value": 1}"#).await, "1");
+        world.spare().await;
+        assert_eq!(cold(&world, &function, r#"{"value": 2}"#).await, "2");
+        assert_eq!(adopted(&world), 1);
+        world.close().await;
+    });
 }
 
 /// A world in `folder` with a program of its own.
