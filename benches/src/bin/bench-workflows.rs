@@ -5,7 +5,7 @@
 use std::{
     fs,
     net::SocketAddr,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
@@ -32,6 +32,8 @@ use redis_provider::Redis;
 /// What each step of a workflow writes.
 const WRITES: &str = "{\"bytes\":1024}";
 const COLD_STARTS: usize = 20;
+/// How long a spare interpreter may take to be ready.
+const SPARE_MAX: Duration = Duration::from_secs(10);
 
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -116,6 +118,7 @@ async fn measure(arguments: &Arguments) -> Result<()> {
         near: Vec::new(),
         invocations: Vec::new(),
         import_ms: Vec::new(),
+        machines_import_ms: Vec::new(),
         idle: None,
     };
     let bench = Bench { arguments };
@@ -133,7 +136,9 @@ async fn measure(arguments: &Arguments) -> Result<()> {
     }
     if bench.measures(Part::Invocations) {
         report.invocations = bench.invocations().await?;
-        report.import_ms = bench.import_ms()?;
+        report.import_ms = import_ms(&arguments.python, None)?;
+        let (machines, packages) = machines_python(&arguments.python)?;
+        report.machines_import_ms = import_ms(&machines, Some(&packages))?;
     }
     if bench.measures(Part::Idle) {
         report.idle = Some(bench.idle().await?);
@@ -298,7 +303,7 @@ impl Bench<'_> {
         let mut cells = Vec::new();
         for language in Language::ALL {
             let name = format!("empty-{}", language.name());
-            self.deployer(address).many(&name, language, COLD_STARTS)?;
+            self.deployer(address).many_without_spares(&name, language, COLD_STARTS)?;
             let mut cold_ms = Vec::new();
             let mut connection = Connection::open(address).await?;
             for number in 0..COLD_STARTS {
@@ -306,6 +311,13 @@ impl Bench<'_> {
                 cold_ms.push(runs::once(&mut connection, &request).await?.1.as_secs_f64() * 1e3);
             }
             cold_ms.sort_by(f64::total_cmp);
+            let spare_ms = if language == Language::Python {
+                let name = format!("{name}-spared");
+                self.deployer(address).many(&name, language, COLD_STARTS + 1)?;
+                by_spares(&mut connection, &name).await?
+            } else {
+                Vec::new()
+            };
             let request = Request::invocation(&format!("{name}-0"));
             let warm = runs::measure(address, &request, self.pressure(1), &landfast).await?;
             landfast.pause()?;
@@ -318,27 +330,10 @@ impl Bench<'_> {
             )
             .await?;
             landfast.resume()?;
-            cells.push(Invocations { language, warm, runtime, cold_ms });
+            cells.push(Invocations { language, warm, runtime, cold_ms, spare_ms });
         }
         landfast.stop().await?;
         Ok(cells)
-    }
-
-    /// How long a Python takes that imports AWS's client of the Runtime API and ends.
-    fn import_ms(&self) -> Result<Vec<f64>> {
-        let mut times = Vec::new();
-        for _ in 0..COLD_STARTS {
-            let began = Instant::now();
-            let status = Command::new(&self.arguments.python)
-                .args(["-c", "import awslambdaric"])
-                .stdin(Stdio::null())
-                .status()
-                .with_context(|| self.arguments.python.display().to_string())?;
-            ensure!(status.success(), "{} cannot import awslambdaric", self.arguments.python.display());
-            times.push(began.elapsed().as_secs_f64() * 1e3);
-        }
-        times.sort_by(f64::total_cmp);
-        Ok(times)
     }
 
     async fn idle(&self) -> Result<Idle> {
@@ -410,4 +405,57 @@ async fn grading_run(address: SocketAddr, name: &str, protocol: Protocol, trials
     all.sort_by(|one, other| end(one).total_cmp(&end(other)));
     let middle = all.len() / 2;
     Ok(Grading { protocol, ended_ms: all.swap_remove(middle) })
+}
+
+/// The first invocations of as many functions, each made once a spare interpreter is ready; one more comes before them, after which there is one.
+async fn by_spares(connection: &mut Connection, name: &str) -> Result<Vec<f64>> {
+    let mut times = Vec::new();
+    runs::once(connection, &Request::invocation(&format!("{name}-0"))).await?;
+    for number in 1..=COLD_STARTS {
+        let until = Instant::now() + SPARE_MAX;
+        while !has_spare(connection).await? {
+            ensure!(Instant::now() < until, "no spare interpreter became ready");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let request = Request::invocation(&format!("{name}-{number}"));
+        times.push(runs::once(connection, &request).await?.1.as_secs_f64() * 1e3);
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(times)
+}
+
+async fn has_spare(connection: &mut Connection) -> Result<bool> {
+    let (_, body) = connection.ask("GET", "/v1/status", &[], b"").await?;
+    let status: serde_json::Value = serde_json::from_slice(&body).context("the status")?;
+    Ok(status["functions"]["spares"].as_u64().unwrap_or_default() > 0)
+}
+
+/// How long a Python takes that imports AWS's client of the Runtime API, found in `packages`, and ends.
+fn import_ms(python: &Path, packages: Option<&str>) -> Result<Vec<f64>> {
+    let mut times = Vec::new();
+    for _ in 0..COLD_STARTS {
+        let mut command = Command::new(python);
+        command.args(["-c", "import awslambdaric"]).stdin(Stdio::null());
+        command.envs(packages.map(|packages| ("PYTHONPATH", packages)));
+        let began = Instant::now();
+        let status = command.status().with_context(|| python.display().to_string())?;
+        ensure!(status.success(), "{} cannot import awslambdaric", python.display());
+        times.push(began.elapsed().as_secs_f64() * 1e3);
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(times)
+}
+
+/// The interpreter that runs functions here, and where that with awslambdaric has it.
+fn machines_python(with_awslambdaric: &Path) -> Result<(PathBuf, String)> {
+    let said = |python: &Path, code: &str| {
+        let output = Command::new(python).args(["-c", code]).stdin(Stdio::null()).output();
+        let output = output.with_context(|| python.display().to_string())?;
+        ensure!(output.status.success(), "{}: {}", python.display(), String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+    };
+    // What the path finds may be a script that looks for it.
+    let machines = said("python3".as_ref(), "import sys; print(sys.executable)")?;
+    let folder = "import awslambdaric, os; print(os.path.dirname(os.path.dirname(awslambdaric.__file__)))";
+    Ok((machines.into(), said(with_awslambdaric, folder)?))
 }

@@ -53,7 +53,7 @@ impl Language {
         }
     }
 
-    fn function(self, name: &str, concurrency: usize, pause_ms: Option<u64>) -> String {
+    fn function(self, name: &str, concurrency: usize, variable: Option<(&str, u64)>) -> String {
         let (runtime, handler) = match self {
             Self::Rust => ("executable", "bench-function"),
             Self::Python => ("python3", "app.handler"),
@@ -61,8 +61,8 @@ impl Language {
         let mut table = format!(
             "[functions.{name}]\nruntime = \"{runtime}\"\ncode = \"code\"\nhandler = \"{handler}\"\nconcurrency = {concurrency}\n"
         );
-        if let Some(pause_ms) = pause_ms {
-            let _ = writeln!(table, "environment = {{ PAUSE_MS = \"{pause_ms}\" }}");
+        if let Some((variable, value)) = variable {
+            let _ = writeln!(table, "environment = {{ {variable} = \"{value}\" }}");
         }
         table
     }
@@ -103,7 +103,7 @@ impl Deployer<'_> {
     pub fn grading(&self, name: &str, far: (SocketAddr, Protocol)) -> Result<()> {
         let mut manifest = format!("name = \"{name}\"\n");
         for (step, pause_ms) in GRADING {
-            manifest += &Language::Rust.function(&format!("{name}-{step}"), 1, Some(pause_ms));
+            manifest += &Language::Rust.function(&format!("{name}-{step}"), 1, Some(("PAUSE_MS", pause_ms)));
         }
         let steps = GRADING.map(|(step, _)| format!("\"{name}-{step}\"")).join(", ");
         let _ = write!(manifest, "[workflows.{name}]\nsteps = [{steps}]\n{}", far_lines(Some(far)));
@@ -112,9 +112,24 @@ impl Deployer<'_> {
 
     /// So many functions `NAME-0`, `NAME-1`, ...
     pub fn many(&self, name: &str, language: Language, count: usize) -> Result<()> {
+        self.many_with(name, language, count, None)
+    }
+
+    /// The same, each of which starts the ordinary way whether a spare interpreter is ready or not.
+    pub fn many_without_spares(&self, name: &str, language: Language, count: usize) -> Result<()> {
+        self.many_with(name, language, count, Some(("LANDFAST_SPARE", 0)))
+    }
+
+    fn many_with(
+        &self,
+        name: &str,
+        language: Language,
+        count: usize,
+        variable: Option<(&str, u64)>,
+    ) -> Result<()> {
         let mut manifest = format!("name = \"{name}\"\n");
         for number in 0..count {
-            manifest += &language.function(&format!("{name}-{number}"), 1, None);
+            manifest += &language.function(&format!("{name}-{number}"), 1, variable);
         }
         self.deploy(name, &manifest)
     }
