@@ -37,4 +37,6 @@ pub enum Broken {
     ForgetsNoRun,
     /// W8: runs go with the next sweep.
     ForgetsRunsAtOnce,
+    /// W4: a step that fails is tried again where its run is, though that serves nobody any more.
+    StaysInALostRange,
 }

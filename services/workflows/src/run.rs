@@ -342,6 +342,11 @@ impl Run {
                 Err(Failure::Stopped) => return Err(Failure::Stopped),
                 Err(failure) => failure,
             };
+            // It may have failed for that alone, and would for as long as it is tried here.
+            let stays = service.options.breaks(Broken::StaysInALostRange);
+            if !stays && self.store.still_serves().await.is_err_and(|error| error.means_anew()) {
+                return Err(Failure::Stopped);
+            }
             if tries >= tries_max {
                 return Err(failure);
             }

@@ -123,6 +123,11 @@ impl Store {
         Ok(())
     }
 
+    /// Errors: it serves nobody any more, as a range whose near store has restarted; the run goes on where it is opened anew.
+    pub(crate) async fn still_serves(&self) -> Result<()> {
+        Ok(self.rows.externalize(DurabilityPoint::DURABLE).await?)
+    }
+
     /// The longest that a row may hold beside what it always may: how a run failed, and its names.
     pub(crate) fn bytes_max(&self) -> usize {
         self.rows.limits().item_bytes_max.saturating_sub(ROW_RESERVE_BYTES)

@@ -404,3 +404,29 @@ fn a_step_does_not_count_without_what_it_could_not_externalize() {
     assert_eq!(simulated::run(ended(None)), Status::Failed);
     assert_eq!(simulated::run(ended(Some(Broken::CountsWithoutWhatIsMissing))), Status::Succeeded);
 }
+
+/// What a run has come to a while after its near store went back under it, as it was about to try a step again.
+async fn gone_on(options: Options) -> Status {
+    let mut house = House::far(1, options).await;
+    house.fails_one_in = 0;
+    let process = house.boot(&Life::default()).await.expect("nothing ends it");
+    process.begin(SECOND, "run").await.expect("begun");
+    // It finds nothing to hear.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    house.near.fall_back();
+    while process.begin(FIRST, "run").await.is_err() {
+        tokio::time::sleep(AGAIN).await;
+    }
+    let ended = process.service.wait(SECOND, "run", END_MAX).await.expect("it is shown");
+    process.end().await;
+    ended.status
+}
+
+/// W4: in one process, whatever its steps fail with.
+#[test]
+fn a_run_goes_on_whose_near_store_has_gone_back_between_two_tries() {
+    assert_eq!(simulated::run(gone_on(Options::default())), Status::Succeeded);
+    let came_to =
+        simulated::run(gone_on(Options { broken: Some(Broken::StaysInALostRange), ..Options::default() }));
+    assert_eq!(came_to, Status::Running, "the broken one is caught");
+}
