@@ -130,6 +130,17 @@ pub struct Line {
     pub text: String,
 }
 
+/// Which lines of a function are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Page {
+    /// The number of the first of them.
+    pub from: u64,
+    /// How many there are at the most.
+    pub lines_max: usize,
+    /// What their texts take at the most, in bytes. One line is given whatever it takes, so that who reads on comes behind it.
+    pub bytes_max: usize,
+}
+
 /// What a runtime has done since it was opened, and what it has now. None of it is kept over a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Figures {
@@ -205,8 +216,9 @@ pub trait Runtime: Debug + Send + Sync {
     /// Ends all instances, at work or not, and returns once nothing is left of them, or after a while. Nothing is run any more.
     async fn close(&self);
 
-    /// Up to `lines_max` of the lines that were kept of `function` from number `from` on.
-    async fn lines(&self, function: &str, from: u64, lines_max: usize) -> std::io::Result<Vec<Line>>;
+    /// Some of the lines that were kept of `function`, in the order of their numbers; none: there are none from there on now.
+    /// Who asks from behind the last one on, again and again, is given each line that is kept meanwhile once.
+    async fn lines(&self, function: &str, page: Page) -> std::io::Result<Vec<Line>>;
 
     /// Ends when more lines of any function are kept than when it was called.
     async fn more_lines(&self);

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use clap::Args;
 
 /// How long each of connecting, sending and receiving may take.
@@ -53,6 +53,12 @@ impl Target {
         let answer = self
             .exchange(host, request)
             .with_context(|| format!("{} does not answer (is `landfast serve` running there?)", self.url))?;
+        ensure!(
+            answer.len() as u64 <= ANSWER_BYTES_MAX,
+            "{}{} answers with more than {ANSWER_BYTES_MAX} bytes",
+            self.url,
+            request.path
+        );
         Answer::parse(&answer).with_context(|| {
             format!(
                 "{}: what answers there does not speak HTTP; give the address behind `http=` in the line `ready`",
@@ -79,7 +85,7 @@ impl Target {
         // A refusal may come, and the connection end, before all of the body is sent: the answer says why.
         let sent = stream.write_all(body);
         let mut answer = Vec::new();
-        let read = stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer);
+        let read = stream.take(ANSWER_BYTES_MAX + 1).read_to_end(&mut answer);
         if answer.is_empty() {
             sent?;
             read?;

@@ -91,6 +91,32 @@ def what_a_function_prints_is_followed(apps, stays):
     waiting.until(lambda: printed() == ["0", "1", "2", "3", "4"], "what the next deployment prints")
 
 
+def what_a_function_has_printed_is_read_in_pages_whatever_it_is(apps, stays):
+    """U5: many lines, and long ones, of what takes six times as much in an answer."""
+    apps.function("prints", """
+        import sys
+        def handler(event, context):
+            for n in range(event["lines"]):
+                print(n, event["letter"] * event["letters"])
+            sys.stdout.flush()
+    """)
+    apps.deploy()
+    for event in ({"lines": 3000, "letter": "a", "letters": 10}, {"lines": 40, "letter": "\x01", "letters": 60_000}):
+        apps.call("prints", event)
+        numbers = [line.split()[0] for line in apps.lines("prints") if line.endswith(event["letter"] * 10)]
+        assert numbers == [str(n) for n in range(event["lines"])]
+    seen = stays("functions", "logs", "prints", "--follow", "--json")
+    waiting.until(lambda: any('"39 ' in line for line in seen), "the last line to be shown")
+    pages, at = 0, 0
+    while True:
+        answer = apps.ask("GET", f"/v1/functions/prints/logs?from={at}")
+        assert answer.status == 200 and len(answer.body) < 8 << 20
+        if not answer.document["lines"]:
+            break
+        pages, at = pages + 1, answer.document["next"]
+    assert pages >= 6, "three for many lines, three for long ones"
+
+
 def lambdas_api_lists_and_describes_functions_and_refuses_the_rest_by_name(apps):
     for number in range(3):
         apps.function(f"f{number}", "def handler(event, context):\n    return 1\n", memory_mb=256, timeout_s=7, concurrency=3)

@@ -12,6 +12,7 @@ use axum::{
     routing::{get, put},
 };
 use functions::Error;
+use ports::runtime::{Line, Page};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -28,6 +29,8 @@ type Answer = Result<Response, Problem>;
 const NAME: usize = 2;
 /// Lines in one answer.
 const LINES_MAX: usize = 1000;
+/// What their texts take, but for a line that is longer by itself. In JSON a byte may become six: clients read answers of 8 MiB.
+const LINES_BYTES_MAX: usize = 1 << 20;
 /// How long a request may wait for lines: shorter than a connection may be quiet.
 const WAIT_MAX: Duration = Duration::from_secs(8);
 /// The longest body that says how a timer fires.
@@ -106,7 +109,7 @@ struct Wanted {
 
 #[derive(Serialize)]
 struct Lines {
-    lines: Vec<ports::runtime::Line>,
+    lines: Vec<Line>,
     /// Where to go on.
     next: u64,
 }
@@ -118,10 +121,11 @@ async fn lines(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
         Problem::new(Kind::InvalidRequest, format!("?from=NUMBER&wait=SECONDS: {}", error.body_text()))
     })?;
     let Wanted { from, wait } = wanted.0;
+    let page = Page { from, lines_max: LINES_MAX, bytes_max: LINES_BYTES_MAX };
     let until = tokio::time::Instant::now() + Duration::from_secs(wait).min(WAIT_MAX);
     loop {
         let more = functions.more_lines();
-        let lines = functions.lines(&name, from, LINES_MAX).await?;
+        let lines = functions.lines(&name, page).await?;
         let is_over = tokio::time::Instant::now() >= until;
         if !lines.is_empty() || is_over || tokio::time::timeout_at(until, more).await.is_err() {
             let next = lines.last().map_or(from, |line| line.number + 1);

@@ -189,6 +189,7 @@ macro_rules! runtime_contract {
                 "U5" what_is_printed_is_kept_under_its_invocation_before_the_answer,
                 "U5" what_one_that_fails_has_printed_is_kept_too,
                 "U5" lines_are_read_on_from_any_of_them,
+                "U5" lines_are_read_in_pages_that_have_a_bound,
             }
         } }
     };

@@ -19,7 +19,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use ports::runtime::Line;
+use ports::runtime::{Line, Page};
 use tokio::sync::{oneshot, watch};
 
 /// Where a file is put aside, and the one put aside before it goes.
@@ -117,11 +117,11 @@ impl Logs {
         let _ = wait.await;
     }
 
-    /// Up to `lines_max` of the lines of `function` from number `from` on.
-    pub(crate) async fn lines(&self, function: &str, from: u64, lines_max: usize) -> io::Result<Vec<Line>> {
+    /// Some of the lines of `function`.
+    pub(crate) async fn lines(&self, function: &str, page: Page) -> io::Result<Vec<Line>> {
         self.flush().await;
         let path = path_of(&self.directory, function);
-        let read = tokio::task::spawn_blocking(move || read(&path, from, lines_max));
+        let read = tokio::task::spawn_blocking(move || read(&path, page));
         read.await.map_err(io::Error::other)?
     }
 
@@ -142,23 +142,44 @@ fn aside(path: &Path) -> PathBuf {
     path.with_extension("log.1")
 }
 
-fn read(path: &Path, from: u64, lines_max: usize) -> io::Result<Vec<Line>> {
-    let mut lines = Vec::new();
-    for path in [aside(path), path.to_owned()] {
-        let file = match File::open(&path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(error),
-        };
+/// The file that is written to is opened before the one that was put aside: one that is put aside in between is read twice, and its
+/// lines taken once, where in the other order none would have them.
+fn read(path: &Path, page: Page) -> io::Result<Vec<Line>> {
+    let (newer, older) = (open_to_read(path)?, open_to_read(&aside(path))?);
+    let (mut lines, mut next, mut bytes) = (Vec::new(), page.from, 0);
+    for file in [older, newer].into_iter().flatten() {
         for line in BufReader::new(file).split(b'\n') {
-            // A line that a crash tore is none.
-            let Ok(line) = serde_json::from_slice::<Line>(&line?) else { continue };
-            if line.number >= from && lines.len() < lines_max {
-                lines.push(line);
+            let line = line?;
+            if number_of(&line).is_some_and(|number| number < next) {
+                continue;
             }
+            // A line that a crash tore is none.
+            let Ok(line) = serde_json::from_slice::<Line>(&line) else { continue };
+            bytes += line.text.len();
+            let is_full = lines.len() >= page.lines_max || bytes > page.bytes_max && !lines.is_empty();
+            if is_full {
+                return Ok(lines);
+            }
+            next = line.number + 1;
+            lines.push(line);
         }
     }
     Ok(lines)
+}
+
+fn open_to_read(path: &Path) -> io::Result<Option<File>> {
+    match File::open(path) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The number of a line as it is written, without reading the rest: pages begin behind many others.
+fn number_of(line: &[u8]) -> Option<u64> {
+    let rest = line.strip_prefix(b"{\"number\":")?;
+    let end = rest.iter().position(|byte| !byte.is_ascii_digit())?;
+    std::str::from_utf8(&rest[..end]).ok()?.parse().ok()
 }
 
 #[derive(Debug)]
@@ -239,7 +260,8 @@ impl Files {
 
 /// Opens a file to go on behind its last line.
 fn open(path: &Path) -> io::Result<Open> {
-    let next = read(path, 0, usize::MAX)?.last().map_or(0, |line| line.number + 1);
+    let all = Page { from: 0, lines_max: usize::MAX, bytes_max: usize::MAX };
+    let next = read(path, all)?.last().map_or(0, |line| line.number + 1);
     let mut file = OpenOptions::new().create(true).append(true).open(path)?;
     let bytes = file.metadata()?.len();
     // What a crash tore stands on a line of its own.
@@ -257,6 +279,38 @@ fn now_ms() -> u64 {
 mod tests {
     use super::*;
 
+    /// Up to so many from there on, whatever they take.
+    fn page(from: u64, lines_max: usize) -> Page {
+        Page { from, lines_max, bytes_max: usize::MAX }
+    }
+
+    #[test]
+    fn a_line_says_its_number_first() {
+        let line = Line { number: 17, at_ms: 1, id: "i".to_owned(), text: "{\"number\":3}".to_owned() };
+        assert_eq!(number_of(&serde_json::to_vec(&line).expect("JSON")), Some(17));
+        assert_eq!(
+            (number_of(b""), number_of(b"{\"number\":"), number_of(b"{\"number\":5")),
+            (None, None, None)
+        );
+    }
+
+    /// The file is put aside while it is read: first all the same in both, then each line once.
+    #[test]
+    fn a_file_that_is_put_aside_while_it_is_read_is_read_once() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = path_of(directory.path(), "one");
+        let line = |number| {
+            serde_json::to_string(&Line { number, at_ms: 0, id: String::new(), text: String::new() })
+        };
+        let line = |number| line(number).expect("JSON") + "\n";
+        fs::write(&path, line(3) + &line(4)).expect("written");
+        fs::write(aside(&path), line(3) + &line(4)).expect("written");
+        let numbers = |from| {
+            read(&path, page(from, 9)).expect("read").iter().map(|line| line.number).collect::<Vec<_>>()
+        };
+        assert_eq!((numbers(0), numbers(4), numbers(5)), (vec![3, 4], vec![4], vec![]));
+    }
+
     #[tokio::test]
     async fn lines_are_numbered_on_over_restarts_and_read_from_any_of_them() {
         let directory = tempfile::tempdir().expect("a directory");
@@ -264,7 +318,7 @@ mod tests {
         logs.keep("one", "a", "first");
         logs.keep("two", "b", "another's");
         logs.keep("one", "a", "second");
-        let lines = logs.lines("one", 0, 10).await.expect("read");
+        let lines = logs.lines("one", page(0, 10)).await.expect("read");
         let texts: Vec<_> = lines.iter().map(|line| (line.number, line.text.as_str())).collect();
         assert_eq!(texts, [(0, "first"), (1, "second")]);
         drop(logs);
@@ -275,7 +329,7 @@ mod tests {
             .expect("torn");
         let logs = Logs::open(directory.path().into()).expect("opened");
         logs.keep("one", "c", "third");
-        let lines = logs.lines("one", 1, 10).await.expect("read");
+        let lines = logs.lines("one", page(1, 10)).await.expect("read");
         let texts: Vec<_> = lines.iter().map(|line| (line.number, line.text.as_str())).collect();
         assert_eq!(texts, [(1, "second"), (2, "third")]);
     }
@@ -287,9 +341,9 @@ mod tests {
         let text = "x".repeat(1 << 20);
         for _ in 0..40 {
             logs.keep("one", "a", &text);
-            logs.lines("one", u64::MAX, 0).await.expect("flushed");
+            logs.lines("one", page(u64::MAX, 0)).await.expect("flushed");
         }
-        let lines = logs.lines("one", 0, 100).await.expect("read");
+        let lines = logs.lines("one", page(0, 100)).await.expect("read");
         assert_eq!(lines.last().expect("some").number, 39);
         assert!(lines.len() <= 18, "{} lines of 1 MiB", lines.len());
     }

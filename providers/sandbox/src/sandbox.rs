@@ -16,7 +16,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use ports::{
     functions::Room,
-    runtime::{Figures, Function, Invocation, Line, Ran, Refused, Runtime},
+    runtime::{Figures, Function, Invocation, Line, Page, Ran, Refused, Runtime},
 };
 use tokio::time::timeout;
 
@@ -170,8 +170,8 @@ impl Runtime for Sandbox {
         }
     }
 
-    async fn lines(&self, function: &str, from: u64, lines_max: usize) -> io::Result<Vec<Line>> {
-        self.shared.logs.lines(function, from, lines_max).await
+    async fn lines(&self, function: &str, page: Page) -> io::Result<Vec<Line>> {
+        self.shared.logs.lines(function, page).await
     }
 
     async fn more_lines(&self) {

@@ -18,7 +18,7 @@ use futures_util::future::BoxFuture;
 use ports::{
     Clock, Error, Runtime,
     contract::runtime::Command,
-    runtime::{Figures, Function, FunctionError, Invocation, Line, Ran, Refused},
+    runtime::{Figures, Function, FunctionError, Invocation, Line, Page, Ran, Refused},
 };
 use tokio::sync::Notify;
 
@@ -258,10 +258,16 @@ impl Runtime for SimulatedRuntime {
         self.state().functions.values_mut().for_each(|of| of.idle.clear());
     }
 
-    async fn lines(&self, function: &str, from: u64, lines_max: usize) -> io::Result<Vec<Line>> {
+    async fn lines(&self, function: &str, page: Page) -> io::Result<Vec<Line>> {
         let state = self.state();
         let lines = state.lines.get(function).into_iter().flatten();
-        Ok(lines.filter(|line| line.number >= from).take(lines_max).cloned().collect())
+        let mut bytes = 0;
+        let fitting = lines.filter(|line| line.number >= page.from).take(page.lines_max).enumerate();
+        let fitting = fitting.take_while(|(place, line)| {
+            bytes += line.text.len();
+            *place == 0 || bytes <= page.bytes_max
+        });
+        Ok(fitting.map(|(_, line)| line.clone()).collect())
     }
 
     async fn more_lines(&self) {

@@ -18,7 +18,7 @@ use ports::{
     key_value::SharedKeyValue,
     objects::ObjectStore,
     queue::{OnFailure, QueueOptions, SharedQueue},
-    runtime::{Function, Invocation, Line, Ran, Refused, Runtime},
+    runtime::{Function, Invocation, Line, Page, Ran, Refused, Runtime},
 };
 use sha2::{Digest as _, Sha256};
 use std::time::Duration;
@@ -287,10 +287,10 @@ impl Service {
         Ok(id)
     }
 
-    /// Lines that a function printed, from number `from` on.
-    pub async fn lines(&self, name: &str, from: u64, lines_max: usize) -> Result<Vec<Line>> {
+    /// Some of the lines that a function printed.
+    pub async fn lines(&self, name: &str, page: Page) -> Result<Vec<Line>> {
         self.inner.known_function(name)?;
-        let lines = self.inner.parts.runtime.lines(name, from, lines_max).await;
+        let lines = self.inner.parts.runtime.lines(name, page).await;
         lines.map_err(|error| {
             let unavailable = ports::ErrorKind::Unavailable { retry_after_ms: None };
             ports::Error::new(unavailable, "read what a function printed").caused_by(error).into()

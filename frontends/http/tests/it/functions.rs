@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use in_process::{Functions, SystemClock, SystemEntropy};
-use ports::runtime::{Function, FunctionError, Invocation, Line, Ran, Refused, Runtime};
+use ports::runtime::{Function, FunctionError, Invocation, Line, Page, Ran, Refused, Runtime};
 
 use crate::engine::Engine;
 
@@ -65,7 +65,7 @@ impl Runtime for InPlace {
 
     fn retire(&self, _: &str) {}
 
-    async fn lines(&self, _: &str, _: u64, _: usize) -> io::Result<Vec<Line>> {
+    async fn lines(&self, _: &str, _: Page) -> io::Result<Vec<Line>> {
         Ok(Vec::new())
     }
 

@@ -15,7 +15,7 @@ use super::Broken;
 use crate::{
     Runtime,
     contract::runtime::Subject,
-    runtime::{Figures, Function, FunctionError, Invocation, Line, Ran, Refused},
+    runtime::{Figures, Function, FunctionError, Invocation, Line, Page, Ran, Refused},
 };
 
 /// Every broken runtime, at least one per promise.
@@ -33,6 +33,8 @@ pub const BROKEN: &[Broken<Subject>] = &[
     Broken::new("U5", "MixesInvocations", |subject| twisted(subject, MixesInvocations)),
     Broken::new("U5", "KeepsNoLines", |subject| twisted(subject, KeepsNoLines)),
     Broken::new("U5", "BeginsAtTheFirst", |subject| twisted(subject, BeginsAtTheFirst)),
+    Broken::new("U5", "GivesMoreThanIsWanted", |subject| twisted(subject, GivesMoreThanIsWanted)),
+    Broken::new("U5", "LeavesOutWhatIsLong", |subject| twisted(subject, LeavesOutWhatIsLong)),
 ];
 
 /// Runtimes that differ from honest ones in what they override.
@@ -46,8 +48,8 @@ trait Twist: Debug + Send + Sync + 'static {
     fn retire(&self, function: &str) {
         self.honest().retire(function);
     }
-    async fn lines(&self, function: &str, from: u64, lines_max: usize) -> io::Result<Vec<Line>> {
-        self.honest().lines(function, from, lines_max).await
+    async fn lines(&self, function: &str, page: Page) -> io::Result<Vec<Line>> {
+        self.honest().lines(function, page).await
     }
 }
 
@@ -75,8 +77,8 @@ impl<T: Twist> Runtime for Twisted<T> {
     async fn close(&self) {
         self.0.honest().close().await;
     }
-    async fn lines(&self, function: &str, from: u64, lines_max: usize) -> io::Result<Vec<Line>> {
-        self.0.lines(function, from, lines_max).await
+    async fn lines(&self, function: &str, page: Page) -> io::Result<Vec<Line>> {
+        self.0.lines(function, page).await
     }
     async fn more_lines(&self) {
         self.0.honest().more_lines().await;
@@ -224,8 +226,8 @@ impl Twist for MixesInvocations {
     fn honest(&self) -> &Arc<dyn Runtime> {
         &self.0
     }
-    async fn lines(&self, function: &str, from: u64, lines_max: usize) -> io::Result<Vec<Line>> {
-        let lines = self.0.lines(function, from, lines_max).await?;
+    async fn lines(&self, function: &str, page: Page) -> io::Result<Vec<Line>> {
+        let lines = self.0.lines(function, page).await?;
         let last = lines.last().map(|line| line.id.clone()).unwrap_or_default();
         Ok(lines.into_iter().map(|line| Line { id: last.clone(), ..line }).collect())
     }
@@ -240,7 +242,7 @@ impl Twist for KeepsNoLines {
     fn honest(&self) -> &Arc<dyn Runtime> {
         &self.0
     }
-    async fn lines(&self, _: &str, _: u64, _: usize) -> io::Result<Vec<Line>> {
+    async fn lines(&self, _: &str, _: Page) -> io::Result<Vec<Line>> {
         Ok(Vec::new())
     }
 }
@@ -254,7 +256,37 @@ impl Twist for BeginsAtTheFirst {
     fn honest(&self) -> &Arc<dyn Runtime> {
         &self.0
     }
-    async fn lines(&self, function: &str, _: u64, lines_max: usize) -> io::Result<Vec<Line>> {
-        self.0.lines(function, 0, lines_max).await
+    async fn lines(&self, function: &str, page: Page) -> io::Result<Vec<Line>> {
+        self.0.lines(function, Page { from: 0, ..page }).await
+    }
+}
+
+/// Takes no notice of what lines take (U5).
+#[derive(Debug)]
+struct GivesMoreThanIsWanted(Arc<dyn Runtime>);
+
+#[async_trait]
+impl Twist for GivesMoreThanIsWanted {
+    fn honest(&self) -> &Arc<dyn Runtime> {
+        &self.0
+    }
+    async fn lines(&self, function: &str, page: Page) -> io::Result<Vec<Line>> {
+        self.0.lines(function, Page { bytes_max: usize::MAX, ..page }).await
+    }
+}
+
+/// Never gives a line that is longer than is wanted by itself (U5).
+#[derive(Debug)]
+struct LeavesOutWhatIsLong(Arc<dyn Runtime>);
+
+#[async_trait]
+impl Twist for LeavesOutWhatIsLong {
+    fn honest(&self) -> &Arc<dyn Runtime> {
+        &self.0
+    }
+    async fn lines(&self, function: &str, page: Page) -> io::Result<Vec<Line>> {
+        let mut lines = self.0.lines(function, page).await?;
+        lines.retain(|line| line.text.len() <= page.bytes_max);
+        Ok(lines)
     }
 }

@@ -1,13 +1,22 @@
 //! What functions print: U5.
 
 use super::{Command, Subject, text};
-use crate::runtime::{Invocation, Line};
+use crate::runtime::{Invocation, Line, Page};
 
 /// More than any case prints.
 const LINES_MAX: usize = 1000;
 
+/// All of them, from there on.
+fn all_from(from: u64) -> Page {
+    Page { from, lines_max: LINES_MAX, bytes_max: usize::MAX }
+}
+
+async fn page(subject: &Subject, page: Page) -> Vec<Line> {
+    subject.runtime.lines(&subject.function.name, page).await.expect("they are read")
+}
+
 async fn lines(subject: &Subject, from: u64) -> Vec<Line> {
-    subject.runtime.lines(&subject.function.name, from, LINES_MAX).await.expect("they are read")
+    page(subject, all_from(from)).await
 }
 
 /// U5.
@@ -54,6 +63,30 @@ pub(super) async fn lines_are_read_on_from_any_of_them(subject: Subject) {
         rest.iter().any(|line| line.text == "two") && rest.iter().all(|line| line.text != "one"),
         "{rest:?}"
     );
-    let first = subject.runtime.lines(&subject.function.name, 0, 1).await.expect("they are read");
+    let first = page(&subject, Page { lines_max: 1, ..all_from(0) }).await;
     assert_eq!(first, all[..1]);
+}
+
+/// U5: whoever has little room reads all of it all the same, a line that is longer than that by itself.
+pub(super) async fn lines_are_read_in_pages_that_have_a_bound(subject: Subject) {
+    const BYTES_MAX: usize = 64;
+    let function = subject.function(|_| {});
+    let (short, long) = ("s".repeat(BYTES_MAX / 2), "l".repeat(2 * BYTES_MAX));
+    for line in [&short, &short, &short, &long, &short] {
+        subject.answer(&function, &Command::new("count").printing(line)).await;
+    }
+    let mut read = Vec::new();
+    loop {
+        let from = read.last().map_or(0, |line: &Line| line.number + 1);
+        let next = page(&subject, Page { bytes_max: BYTES_MAX, ..all_from(from) }).await;
+        if next.is_empty() {
+            break;
+        }
+        let bytes: usize = next.iter().map(|line| line.text.len()).sum();
+        assert!(bytes <= BYTES_MAX || next.len() == 1, "{bytes} bytes in one page: {next:?}");
+        read.extend(next);
+    }
+    assert_eq!(read, lines(&subject, 0).await);
+    let printed = read.iter().filter(|line| line.text == short || line.text == long);
+    assert_eq!(printed.count(), 5);
 }

@@ -44,7 +44,7 @@ impl Runtime for Idle {
 
     async fn close(&self) {}
 
-    async fn lines(&self, _: &str, _: u64, _: usize) -> io::Result<Vec<Line>> {
+    async fn lines(&self, _: &str, _: Page) -> io::Result<Vec<Line>> {
         Ok(Vec::new())
     }
 
