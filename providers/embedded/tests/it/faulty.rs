@@ -78,6 +78,12 @@ impl Faults {
         self.sizes.lock().expect("nobody panics holding it").values().sum()
     }
 
+    /// What the files of one folder take.
+    pub(crate) fn used_in(&self, folder: &Path) -> u64 {
+        let sizes = self.sizes.lock().expect("nobody panics holding it");
+        sizes.iter().filter(|(path, _)| path.parent() == Some(folder)).map(|(_, bytes)| bytes).sum()
+    }
+
     fn grow(&self, path: &Path, length: u64) -> io::Result<()> {
         let mut sizes = self.sizes.lock().expect("nobody panics holding it");
         let mine = sizes.get(path).copied().unwrap_or(0);
