@@ -20,6 +20,8 @@
 //!   what he has done knows a message that was sent again after the window (Q4) or delivered again (Q3).
 //! - **Q9** A receipt's [`Cost`](crate::Cost) is what that says.
 //! - **Q10** [`Queue::backlog`] counts what was sent and is neither acknowledged nor given up, and apart from it the dead letters.
+//! - **Q11** What is given up by its consumer ([`Queue::give_up`]) moves to the dead letters with its reason at once, however many
+//!   attempts it has left, and also where the queue would let it block; what is behind it is delivered.
 //!
 //! Not promised: an order between groups, or exactly one delivery.
 
@@ -192,6 +194,11 @@ pub trait Queue: Externalize {
     /// Gives back a delivered message, and with it all later ones of its group that are with the same
     /// consumer; `reason` says what failed. It is delivered again after `delay_ms`.
     async fn release(&self, queue: &str, handle: &Handle, delay_ms: u64, reason: &str) -> Result<Receipt>;
+
+    /// Gives up a delivered message for good: the first that its consumer has of its group, which gives back all that it has behind it.
+    /// Stale handles are ignored (Q6). Where there is no room for a dead letter the message stays, and is delivered again a
+    /// little later.
+    async fn give_up(&self, queue: &str, handle: &Handle, reason: &str) -> Result<Receipt>;
 
     /// Keeps a delivered message, and all others of its group with the same consumer, hidden for another
     /// `timeout_ms` from now.

@@ -136,6 +136,11 @@ impl Line<'_> {
         self.subject.queue.release(self.queue, handle, delay_ms, reason).await.expect("release answers");
     }
 
+    async fn give_up(&self, delivery: &Delivery, reason: &str) {
+        let handle = &delivery.handle;
+        self.subject.queue.give_up(self.queue, handle, reason).await.expect("give_up answers");
+    }
+
     async fn extend(&self, delivery: &Delivery, timeout_ms: u64) {
         self.subject.queue.extend(self.queue, &delivery.handle, timeout_ms).await.expect("extend answers");
     }
@@ -222,6 +227,8 @@ macro_rules! queue_contract {
                 "Q5" a_message_that_blocks_its_group_raises_an_alarm_until_it_succeeds,
                 "Q5" a_blocked_group_does_not_block_the_others,
                 "Q10" a_backlog_counts_what_waits_and_what_was_given_up,
+                "Q11" what_is_given_up_is_a_dead_letter_at_once,
+                "Q11" a_stale_handle_gives_nothing_up,
             }
         } }
     };

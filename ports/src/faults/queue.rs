@@ -76,6 +76,11 @@ impl Queue for FaultyQueue {
         self.trouble.with("queue.release", Lost::Unknown, call).await
     }
 
+    async fn give_up(&self, queue: &str, handle: &Handle, reason: &str) -> Result<Receipt> {
+        let call = self.inner.give_up(queue, handle, reason);
+        self.trouble.with("queue.give_up", Lost::Unknown, call).await
+    }
+
     async fn extend(&self, queue: &str, handle: &Handle, timeout_ms: u64) -> Result<()> {
         let call = self.inner.extend(queue, handle, timeout_ms);
         self.trouble.with("queue.extend", Lost::TryAgain, call).await

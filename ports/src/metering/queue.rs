@@ -101,6 +101,14 @@ impl Queue for MeteredQueue {
         result
     }
 
+    /// Counted as a release of another kind.
+    async fn give_up(&self, queue: &str, handle: &Handle, reason: &str) -> Result<Receipt> {
+        self.meter.call(Operation::QueueRelease);
+        let result = self.inner.give_up(queue, handle, reason).await;
+        self.ended(Operation::QueueRelease, &result, 1, 0);
+        result
+    }
+
     async fn extend(&self, queue: &str, handle: &Handle, timeout_ms: u64) -> Result<()> {
         self.meter.call(Operation::QueueExtend);
         let result = self.inner.extend(queue, handle, timeout_ms).await;

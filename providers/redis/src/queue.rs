@@ -132,6 +132,13 @@ impl Queue for Store {
         Ok(Receipt { cost: Cost::of_messages(1), ..receipt })
     }
 
+    async fn give_up(&self, queue: &str, handle: &Handle, reason: &str) -> Result<Receipt> {
+        let mut arguments = handle_arguments(handle).to_vec();
+        arguments.push(Bytes::copy_from_slice(reason.as_bytes()));
+        let (receipt, _) = self.about(queue, Script::QueueGiveUp, &arguments, Effect::Changes).await?;
+        Ok(Receipt { cost: Cost::of_messages(1), ..receipt })
+    }
+
     async fn extend(&self, queue: &str, handle: &Handle, timeout_ms: u64) -> Result<()> {
         let mut arguments = handle_arguments(handle).to_vec();
         arguments.push(microseconds(timeout_ms));

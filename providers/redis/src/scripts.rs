@@ -23,6 +23,7 @@ pub(crate) enum Script {
     QueueReceive,
     QueueAcknowledge,
     QueueRelease,
+    QueueGiveUp,
     QueueExtend,
     QueueOutlook,
     QueueDead,
@@ -35,12 +36,13 @@ const QUEUE: &str = include_str!("scripts/queue.lua");
 
 /// What queues do, one text each. They are loaded as one script, because every incarnation leaves its scripts in
 /// the server's memory until it restarts.
-const QUEUE_OPERATIONS: [(Script, &str); 10] = [
+const QUEUE_OPERATIONS: [(Script, &str); 11] = [
     (Script::QueueCreate, include_str!("scripts/queue_create.lua")),
     (Script::QueueSend, include_str!("scripts/queue_send.lua")),
     (Script::QueueReceive, include_str!("scripts/queue_receive.lua")),
     (Script::QueueAcknowledge, include_str!("scripts/queue_acknowledge.lua")),
     (Script::QueueRelease, include_str!("scripts/queue_release.lua")),
+    (Script::QueueGiveUp, include_str!("scripts/queue_give_up.lua")),
     (Script::QueueExtend, include_str!("scripts/queue_extend.lua")),
     (Script::QueueOutlook, include_str!("scripts/queue_outlook.lua")),
     (Script::QueueDead, include_str!("scripts/queue_dead.lua")),

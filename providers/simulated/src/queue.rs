@@ -71,6 +71,13 @@ impl Queue for SimulatedStore {
         self.0.leave(passage, Kind::Changes, result, say_done).await
     }
 
+    async fn give_up(&self, queue: &str, handle: &Handle, reason: &str) -> Result<Receipt> {
+        let subject = say_handles(queue, std::slice::from_ref(handle));
+        let passage = self.0.arrive("give_up", subject).await?;
+        let result = self.0.give_up(queue, handle, reason);
+        self.0.leave(passage, Kind::Changes, result, say_done).await
+    }
+
     async fn extend(&self, queue: &str, handle: &Handle, timeout_ms: u64) -> Result<()> {
         let until = Duration::from_millis(timeout_ms);
         let perform = |store: &mut Store, now| {
@@ -186,6 +193,18 @@ impl Cloud {
         let receipt = {
             let mut store = self.store();
             store.queue(queue)?.release(handle, visible, reason);
+            store.give_up(queue);
+            store.receipt(Cost { writes: 1, ..Cost::default() })
+        };
+        self.changed.notify_waiters();
+        Ok(receipt)
+    }
+
+    fn give_up(&self, queue: &str, handle: &Handle, reason: &str) -> Result<Receipt> {
+        let visible = self.elapsed();
+        let receipt = {
+            let mut store = self.store();
+            store.queue(queue)?.condemn(handle, visible, reason);
             store.give_up(queue);
             store.receipt(Cost { writes: 1, ..Cost::default() })
         };

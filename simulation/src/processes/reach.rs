@@ -191,6 +191,9 @@ impl Queue for ReachedQueue {
     async fn release(&self, queue: &str, handle: &Handle, delay_ms: u64, reason: &str) -> Result<Receipt> {
         self.reach.call(self.inner.release(queue, handle, delay_ms, reason)).await
     }
+    async fn give_up(&self, queue: &str, handle: &Handle, reason: &str) -> Result<Receipt> {
+        self.reach.call(self.inner.give_up(queue, handle, reason)).await
+    }
     async fn extend(&self, queue: &str, handle: &Handle, timeout_ms: u64) -> Result<()> {
         self.reach.call(self.inner.extend(queue, handle, timeout_ms)).await
     }

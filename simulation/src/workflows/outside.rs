@@ -177,6 +177,9 @@ impl Queue for Receiver {
     async fn release(&self, queue: &str, handle: &Handle, delay_ms: u64, reason: &str) -> Result<Receipt> {
         self.inner.release(queue, handle, delay_ms, reason).await
     }
+    async fn give_up(&self, queue: &str, handle: &Handle, reason: &str) -> Result<Receipt> {
+        self.inner.give_up(queue, handle, reason).await
+    }
     async fn extend(&self, queue: &str, handle: &Handle, timeout_ms: u64) -> Result<()> {
         self.inner.extend(queue, handle, timeout_ms).await
     }

@@ -1,4 +1,4 @@
-//! Queues that break Q1 to Q10. What their points leave out is in [`super::durability`].
+//! Queues that break Q1 to Q11. What their points leave out is in [`super::durability`].
 
 mod delivering;
 mod sending;
@@ -41,6 +41,8 @@ pub const BROKEN: &[Broken<Subject>] = &[
     Broken::new("Q9", "BillsCalls", |subject| twisted(subject, sending::BillsCalls)),
     Broken::new("Q10", "CountsWhatItGives", |subject| twisted(subject, delivering::CountsWhatItGives)),
     Broken::new("Q10", "CountsNoDeadLetters", |subject| twisted(subject, delivering::CountsNoDeadLetters)),
+    Broken::new("Q11", "NeverGivesUp", |subject| twisted(subject, delivering::NeverGivesUp)),
+    Broken::new("Q11", "TakesGivingUpForDone", |subject| twisted(subject, delivering::TakesGivingUpForDone)),
 ];
 
 /// Queues that differ from honest ones in what they override.
@@ -70,6 +72,9 @@ pub(super) trait Twist: Debug + Send + Sync + 'static {
     }
     async fn release(&self, queue: &str, handle: &Handle, delay_ms: u64, reason: &str) -> Result<Receipt> {
         self.honest().release(queue, handle, delay_ms, reason).await
+    }
+    async fn give_up(&self, queue: &str, handle: &Handle, reason: &str) -> Result<Receipt> {
+        self.honest().give_up(queue, handle, reason).await
     }
     async fn dead_letters(&self, queue: &str, letters_max: usize) -> Result<Vec<DeadLetter>> {
         self.honest().dead_letters(queue, letters_max).await
@@ -123,6 +128,9 @@ impl<T: Twist> Queue for Twisted<T> {
     }
     async fn release(&self, queue: &str, handle: &Handle, delay_ms: u64, reason: &str) -> Result<Receipt> {
         self.0.release(queue, handle, delay_ms, reason).await
+    }
+    async fn give_up(&self, queue: &str, handle: &Handle, reason: &str) -> Result<Receipt> {
+        self.0.give_up(queue, handle, reason).await
     }
     async fn extend(&self, queue: &str, handle: &Handle, timeout_ms: u64) -> Result<()> {
         self.0.honest().extend(queue, handle, timeout_ms).await

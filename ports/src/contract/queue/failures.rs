@@ -1,4 +1,4 @@
-//! What becomes of messages that fail: Q5.
+//! What becomes of messages that fail: Q5, Q10 and Q11.
 
 use bytes::Bytes;
 
@@ -152,4 +152,45 @@ pub(super) async fn a_backlog_counts_what_waits_and_what_was_given_up(subject: S
     }
     let refused = subject.queue.backlog("nobody made it").await.expect_err("there is no such queue");
     assert_eq!(refused.kind(), ErrorKind::Invalid);
+}
+
+/// Q11; whether or not a crash may take the messages.
+pub(super) async fn what_is_given_up_is_a_dead_letter_at_once(subject: Subject) {
+    for (name, on_failure, retention) in [
+        ("patient", OnFailure::DeadLetter, Retention::Durable),
+        ("patient-in-memory", OnFailure::DeadLetter, Retention::Transient),
+        ("blocking", OnFailure::Block, Retention::Durable),
+    ] {
+        let options = QueueOptions { retention, ..failing(LONG_MS, u32::MAX, on_failure) };
+        let line = subject.create(name, options).await;
+        line.send("group", &["done", "hopeless", "behind"]).await;
+        let batch = line.next(3).await;
+        assert_eq!(bodies(&batch), ["done", "hopeless", "behind"]);
+        line.acknowledge(&batch[..1]).await;
+        line.give_up(&batch[1], "it cannot be helped").await;
+        let behind = line.next(3).await;
+        assert_eq!(bodies(&behind), ["behind"], "the group goes on");
+        let letters = line.dead_letters(1).await;
+        let given_up: Vec<_> =
+            letters.iter().map(|letter| (text(&letter.group), text(&letter.body))).collect();
+        assert_eq!(given_up, [("group", "hopeless")]);
+        assert_eq!((letters[0].attempts, letters[0].reason.as_str()), (1, "it cannot be helped"));
+        line.acknowledge(&behind).await;
+        assert!(line.blocked().await.is_empty(), "dead letters block nobody");
+        let backlog = subject.queue.backlog(name).await.expect("backlog answers");
+        assert_eq!(backlog, Backlog { messages: 0, dead_letters: 1 });
+    }
+}
+
+/// Q11, Q6.
+pub(super) async fn a_stale_handle_gives_nothing_up(subject: Subject) {
+    let line = subject.create("stale", failing(LONG_MS, u32::MAX, OnFailure::DeadLetter)).await;
+    line.send("group", &["message"]).await;
+    let first = line.one().await;
+    line.release(&first, 0, "once more").await;
+    let second = line.one().await;
+    line.give_up(&first, "too late").await;
+    line.acknowledge(&[second]).await;
+    let backlog = subject.queue.backlog("stale").await.expect("backlog answers");
+    assert_eq!(backlog, Backlog { messages: 0, dead_letters: 0 });
 }

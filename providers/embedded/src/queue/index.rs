@@ -29,6 +29,8 @@ const SEQUENCE_BITS: u32 = 44;
 /// How many expired deduplication ids a send forgets at most beyond as many as it brings.
 const FORGOTTEN_MORE: usize = 1_024;
 const TIMED_OUT: &str = "the visibility timeout ran out";
+/// When a message is delivered again that was given up while there was no room for a dead letter.
+const NO_ROOM_DELAY_MS: u64 = 1_000;
 
 /// All queues.
 #[derive(Debug, Default)]
@@ -312,13 +314,13 @@ impl Queues {
         Ok(())
     }
 
-    /// Gives a delivered message back, with those behind it, if the handle is good.
+    /// Gives a delivered message back, with those behind it, or up, if the handle is good.
     pub(crate) fn release(
         &mut self,
         store: &mut Store,
         name: &str,
         handle: &Handle,
-        delay_ms: u64,
+        chances: Chances,
         reason: &str,
         now: Duration,
     ) -> Result<()> {
@@ -326,9 +328,13 @@ impl Queues {
         let Some(group) = queue.groups.get_mut(&handle.group) else { return Ok(()) };
         let Some(place) = group.delivered(handle, self.incarnation) else { return Ok(()) };
         let Phase::InFlight { count, .. } = group.phase else { return Ok(()) };
-        let failed = fail(queue, store, &handle.group, place, reason)?;
+        let failed = fail(queue, store, &handle.group, place, (reason, chances))?;
         let group = queue.groups.get_mut(&handle.group).expect("the flight is over no sooner than below");
         if failed != Failed::Left {
+            let delay_ms = match chances {
+                Chances::After { delay_ms } => delay_ms,
+                Chances::None => NO_ROOM_DELAY_MS,
+            };
             group.not_before = now + Duration::from_millis(delay_ms);
         }
         // The failed message and all behind it leave the flight, whether or not it is still there.
@@ -373,7 +379,7 @@ impl Queues {
             let group = queue.groups.get_mut(&group_name).expect("a deadline is of a group of the queue");
             if let Phase::InFlight { .. } = group.phase {
                 // The head is what its consumer got stuck on, as far as anybody can tell.
-                let failed = fail(queue, store, &group_name, 0, TIMED_OUT);
+                let failed = fail(queue, store, &group_name, 0, (TIMED_OUT, Chances::After { delay_ms: 0 }));
                 if matches!(failed, Ok(Failed::Counted | Failed::Left)) {
                     store.order();
                 }
@@ -418,6 +424,15 @@ fn shrink_flight(queue: &mut QueueState, name: &Bytes, by: usize, now: Duration,
     }
 }
 
+/// What its consumer says of a message that it gives back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Chances {
+    /// It may be tried again then, as often as its queue says.
+    After { delay_ms: u64 },
+    /// It is given up, whatever its queue says.
+    None,
+}
+
 /// What became of a message that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Failed {
@@ -435,7 +450,7 @@ fn fail(
     store: &mut Store,
     name: &Bytes,
     place: usize,
-    reason: &str,
+    (reason, chances): (&str, Chances),
 ) -> Result<Failed> {
     const REASON_BYTES_MAX: usize = 1024;
     let reason = &reason[..reason.floor_char_boundary(REASON_BYTES_MAX)];
@@ -450,7 +465,8 @@ fn fail(
         reason: reason.to_owned(),
     }));
     let key = RecordKey::new(Table::Attempts, entry.key.clone());
-    let is_over = entry.failures >= options.attempts_max && options.on_failure == OnFailure::DeadLetter;
+    let has_failed = entry.failures >= options.attempts_max && options.on_failure == OnFailure::DeadLetter;
+    let is_over = has_failed || chances == Chances::None;
     if !is_over && entry.body.is_some() {
         return Ok(Failed::Forgotten);
     }

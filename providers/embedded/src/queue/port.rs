@@ -12,7 +12,7 @@ use ports::{
     },
 };
 
-use super::index::{Take, body_of};
+use super::index::{Chances, Take, body_of};
 use crate::{
     engine::Engine,
     record::{Record, RecordKey, Table},
@@ -108,7 +108,13 @@ impl Queue for Engine {
 
     async fn release(&self, queue: &str, handle: &Handle, delay_ms: u64, reason: &str) -> Result<Receipt> {
         self.change_queues(Cost::of_messages(1), |state, now| {
-            state.queues.release(&mut state.store, queue, handle, delay_ms, reason, now)
+            state.queues.release(&mut state.store, queue, handle, Chances::After { delay_ms }, reason, now)
+        })
+    }
+
+    async fn give_up(&self, queue: &str, handle: &Handle, reason: &str) -> Result<Receipt> {
+        self.change_queues(Cost::of_messages(1), |state, now| {
+            state.queues.release(&mut state.store, queue, handle, Chances::None, reason, now)
         })
     }
 

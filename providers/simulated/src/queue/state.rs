@@ -64,6 +64,8 @@ pub(crate) struct Waiting {
     attempts: u32,
     failures: u32,
     reason: String,
+    /// Its consumer has given it up, whatever attempts it has left.
+    is_hopeless: bool,
     was_doubled: bool,
 }
 
@@ -127,6 +129,7 @@ impl QueueState {
             attempts: 0,
             failures: 0,
             reason: String::new(),
+            is_hopeless: false,
             was_doubled: false,
         };
         self.groups.entry(message.group.clone()).or_default().messages.insert(sequence, waiting);
@@ -239,6 +242,15 @@ impl QueueState {
         group.taken = group.taken.and_then(|taken| before.map(|last| Taken { last, ..taken }));
     }
 
+    /// The same, and it is given up next (Q11).
+    pub(crate) fn condemn(&mut self, handle: &Handle, visible: Duration, reason: &str) {
+        let group = self.groups.get_mut(&handle.group).filter(|group| group.holds(handle));
+        if let Some(waiting) = group.and_then(|group| group.messages.get_mut(&handle.sequence)) {
+            waiting.is_hopeless = true;
+            self.release(handle, visible, reason);
+        }
+    }
+
     pub(crate) fn extend(&mut self, handle: &Handle, until: Duration) {
         if let Some(group) = self.groups.get_mut(&handle.group).filter(|group| group.holds(handle))
             && let Some(taken) = &mut group.taken
@@ -261,14 +273,13 @@ impl QueueState {
 
     /// Gives up one message that failed for good, unless they stay where they are.
     pub(crate) fn give_up(&mut self) -> Option<GivenUp> {
-        if self.options.on_failure == OnFailure::Block {
-            return None;
-        }
+        let blocks = self.options.on_failure == OnFailure::Block;
         let attempts_max = self.options.attempts_max.max(1);
         let (name, sequence) =
             self.groups.iter().filter(|(_, group)| group.taken.is_none()).find_map(|(name, group)| {
                 let (sequence, head) = group.messages.iter().next()?;
-                (head.failures >= attempts_max).then(|| (name.clone(), *sequence))
+                let is_over = head.is_hopeless || !blocks && head.failures >= attempts_max;
+                is_over.then(|| (name.clone(), *sequence))
             })?;
         let group = self.groups.get_mut(&name)?;
         let waiting = group.messages.remove(&sequence)?;
@@ -325,8 +336,10 @@ impl QueueState {
                 }
                 self.free(&group);
             }
-            QueueUndo::DeadLettered { group, sequence, waiting } => {
+            QueueUndo::DeadLettered { group, sequence, mut waiting } => {
                 self.dead.pop_back();
+                // It is not known any more that anybody gave it up.
+                waiting.is_hopeless = false;
                 self.groups.entry(group).or_default().messages.insert(sequence, waiting);
             }
             QueueUndo::Removed { group, sequence, waiting } => {

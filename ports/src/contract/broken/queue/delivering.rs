@@ -1,4 +1,4 @@
-//! Q3, Q5, Q6 and Q8, broken at the consumer's side.
+//! Q3, Q5, Q6, Q8, Q10 and Q11, broken at the consumer's side.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -272,5 +272,33 @@ impl Twist for CountsNoDeadLetters {
     }
     async fn backlog(&self, queue: &str) -> Result<Backlog> {
         Ok(Backlog { dead_letters: 0, ..self.0.backlog(queue).await? })
+    }
+}
+
+/// Takes what is given up for a message that has failed once more (Q11).
+#[derive(Debug)]
+pub(super) struct NeverGivesUp(pub(super) SharedQueue);
+
+#[async_trait]
+impl Twist for NeverGivesUp {
+    fn honest(&self) -> &SharedQueue {
+        &self.0
+    }
+    async fn give_up(&self, queue: &str, handle: &Handle, reason: &str) -> Result<Receipt> {
+        self.0.release(queue, handle, 0, reason).await
+    }
+}
+
+/// Keeps nothing of what is given up (Q11).
+#[derive(Debug)]
+pub(super) struct TakesGivingUpForDone(pub(super) SharedQueue);
+
+#[async_trait]
+impl Twist for TakesGivingUpForDone {
+    fn honest(&self) -> &SharedQueue {
+        &self.0
+    }
+    async fn give_up(&self, queue: &str, handle: &Handle, _: &str) -> Result<Receipt> {
+        self.0.acknowledge(queue, std::slice::from_ref(handle)).await
     }
 }
