@@ -1,4 +1,7 @@
 //! The port: limits, the lock, and waiting.
+//!
+//! As with items, calls that are answered at once count against their task's budget before they begin: who takes and settles
+//! messages without end leaves others their turn.
 
 use std::time::Duration;
 
@@ -11,6 +14,7 @@ use ports::{
         QueueLimits, QueueOptions, Sequence,
     },
 };
+use tokio::task::coop::consume_budget;
 
 use super::index::{Chances, Take, body_of};
 use crate::{
@@ -45,6 +49,7 @@ impl Engine {
 #[async_trait]
 impl Queue for Engine {
     async fn create(&self, queue: &str, options: QueueOptions) -> Result<Receipt> {
+        consume_budget().await;
         if queue.is_empty() || queue.len() > NAME_BYTES_MAX {
             return Err(Error::invalid(format!("create a queue whose name has {} bytes", queue.len())));
         }
@@ -57,6 +62,7 @@ impl Queue for Engine {
     }
 
     async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
+        consume_budget().await;
         check_messages(queue, &messages, &self.config.queue_limits)?;
         let window = self.config.queue_limits.deduplication_window_ms;
         self.change_queues(Cost::of_sending(&messages), |state, _| {
@@ -70,6 +76,7 @@ impl Queue for Engine {
         messages_max: usize,
         hidden_ms: Option<u64>,
     ) -> Result<Vec<Delivery>> {
+        consume_budget().await;
         let mut state = self.serving()?;
         let state = &mut *state;
         let take =
@@ -78,6 +85,7 @@ impl Queue for Engine {
     }
 
     async fn ready(&self, queue: &str) -> Result<()> {
+        consume_budget().await;
         loop {
             let (notified, next) = {
                 let now = self.now();
@@ -101,29 +109,34 @@ impl Queue for Engine {
     }
 
     async fn acknowledge(&self, queue: &str, handles: &[Handle]) -> Result<Receipt> {
+        consume_budget().await;
         self.change_queues(Cost::of_messages(handles.len()), |state, now| {
             state.queues.acknowledge(&mut state.store, queue, handles, now)
         })
     }
 
     async fn release(&self, queue: &str, handle: &Handle, delay_ms: u64, reason: &str) -> Result<Receipt> {
+        consume_budget().await;
         self.change_queues(Cost::of_messages(1), |state, now| {
             state.queues.release(&mut state.store, queue, handle, Chances::After { delay_ms }, reason, now)
         })
     }
 
     async fn give_up(&self, queue: &str, handle: &Handle, reason: &str) -> Result<Receipt> {
+        consume_budget().await;
         self.change_queues(Cost::of_messages(1), |state, now| {
             state.queues.release(&mut state.store, queue, handle, Chances::None, reason, now)
         })
     }
 
     async fn extend(&self, queue: &str, handle: &Handle, timeout_ms: u64) -> Result<()> {
+        consume_budget().await;
         let now = self.now();
         self.serving()?.queues.extend(queue, handle, timeout_ms, now)
     }
 
     async fn dead_letters(&self, queue: &str, letters_max: usize) -> Result<Vec<DeadLetter>> {
+        consume_budget().await;
         let now = self.now();
         let mut state = self.serving()?;
         let state = &mut *state;
@@ -152,6 +165,7 @@ impl Queue for Engine {
     }
 
     async fn blocked(&self, queue: &str) -> Result<Vec<DeadLetter>> {
+        consume_budget().await;
         let now = self.now();
         let mut state = self.serving()?;
         let state = &mut *state;
@@ -171,6 +185,7 @@ impl Queue for Engine {
     }
 
     async fn backlog(&self, queue: &str) -> Result<Backlog> {
+        consume_budget().await;
         let now = self.now();
         let mut state = self.serving()?;
         let state = &mut *state;

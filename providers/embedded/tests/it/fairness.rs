@@ -5,7 +5,11 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use ports::{Key, Update, key_value::Scan};
+use ports::{
+    Key, Update,
+    key_value::Scan,
+    queue::{Message, QueueOptions},
+};
 
 use crate::world::{directory, open};
 
@@ -53,6 +57,44 @@ fn a_loop_of_calls_that_are_answered_at_once_lets_others_run() {
     assert!(lets_others_run(move || {
         let (key_value, key) = (key_value.clone(), key.clone());
         async move { drop(key_value.update(Update::put(key, Vec::new())).await.expect("it is written")) }
+    }));
+    runtime.block_on(store.close());
+}
+
+#[test]
+fn a_loop_over_a_queue_lets_others_run() {
+    let directory = directory();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime starts");
+    let store = runtime.block_on(open(directory.path()));
+    let queue = store.queue();
+    let options = QueueOptions { attempts_max: u32::MAX, ..QueueOptions::default() };
+    runtime.block_on(queue.create("queue", options)).expect("it is made");
+    let message = Message { group: "group".into(), deduplication: None, body: "message".into() };
+    // Who takes and gives back always has something to take.
+    runtime.block_on(queue.send("queue", vec![message.clone()])).expect("it is sent");
+    let taking = queue.clone();
+    assert!(lets_others_run(move || {
+        let queue = taking.clone();
+        async move {
+            queue.ready("queue").await.expect("there is one");
+            for delivery in queue.receive("queue", 1).await.expect("it is given") {
+                queue.release("queue", &delivery.handle, 0, "again").await.expect("it is taken back");
+            }
+        }
+    }));
+    // Who hands on sends and acknowledges.
+    let sending = queue.clone();
+    assert!(lets_others_run(move || {
+        let (queue, message) = (sending.clone(), message.clone());
+        async move {
+            queue.send("queue", vec![message]).await.expect("it is sent");
+        }
+    }));
+    assert!(lets_others_run(move || {
+        let queue = queue.clone();
+        async move {
+            queue.acknowledge("queue", &[]).await.expect("it is answered");
+        }
     }));
     runtime.block_on(store.close());
 }
