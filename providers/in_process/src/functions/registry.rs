@@ -46,13 +46,21 @@ pub(super) struct Inner {
     pub(super) queue: SharedQueue,
     pub(super) hiding: Hiding,
     definitions: Mutex<HashMap<String, Arc<Definition>>>,
-    triggers: Mutex<HashMap<String, (QueueTrigger, Arc<Stop>)>>,
+    triggers: Mutex<Triggers>,
     timers: Mutex<Timers>,
     /// Who looks whether a function has events from before, once for each function.
     looking: Mutex<JoinSet<()>>,
     /// With the number, makes each event a message group of its own, whoever else sends: events have no order.
     origin: u64,
     events: AtomicU64,
+}
+
+/// What is armed, by queue.
+#[derive(Debug, Default)]
+struct Triggers {
+    armed: HashMap<String, (QueueTrigger, Arc<Stop>)>,
+    /// Nothing is armed any more: what still runs may hand on what it has failed, for the next start to find.
+    is_over: bool,
 }
 
 impl Functions {
@@ -95,10 +103,17 @@ impl Functions {
         }
     }
 
-    /// Stops all triggers and timers; running invocations finish by themselves.
+    /// Stops all triggers and timers for good; running invocations finish by themselves.
     pub fn stop(&self) {
         self.inner.looking.lock().abort_all();
-        self.inner.triggers.lock().drain().for_each(|(_, (_, stop))| stop.stop());
+        let armed = {
+            let mut triggers = self.inner.triggers.lock();
+            triggers.is_over = true;
+            std::mem::take(&mut triggers.armed)
+        };
+        for (_, stop) in armed.into_values() {
+            stop.stop();
+        }
         self.inner.timers.lock().stop();
     }
 }
@@ -148,7 +163,10 @@ impl Inner {
 
     fn arm(self: &Arc<Self>, trigger: QueueTrigger, work: Work) {
         let mut triggers = self.triggers.lock();
-        let armed = triggers.get(&trigger.queue);
+        if triggers.is_over {
+            return;
+        }
+        let armed = triggers.armed.get(&trigger.queue);
         if armed.is_some_and(|(armed, stop)| *armed == trigger && !stop.is_stopped()) {
             return;
         }
@@ -157,7 +175,7 @@ impl Inner {
         }
         let stop = Arc::new(Stop::default());
         tokio::spawn(trigger::run(Arc::clone(self), trigger.clone(), work, Arc::clone(&stop)));
-        triggers.insert(trigger.queue.clone(), (trigger, stop));
+        triggers.armed.insert(trigger.queue.clone(), (trigger, stop));
     }
 
     fn arm_events(self: &Arc<Self>, function: &str) {
@@ -226,7 +244,7 @@ impl ports::Functions for Functions {
     }
 
     async fn disarm_queue(&self, queue: &str) -> Result<()> {
-        if let Some((_, stop)) = self.inner.triggers.lock().remove(queue) {
+        if let Some((_, stop)) = self.inner.triggers.lock().armed.remove(queue) {
             stop.stop();
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, Weak},
     time::Duration,
 };
 
@@ -58,6 +58,24 @@ impl Noting {
             }
             other => panic!("one failure is expected, not {other:?}"),
         }
+    }
+}
+
+/// Stops everything, and then fails.
+#[derive(Debug)]
+struct Stopping(Weak<Functions>);
+
+impl Stopping {
+    fn new(functions: &Arc<Functions>) -> Arc<Self> {
+        Arc::new(Self(Arc::downgrade(functions)))
+    }
+}
+
+#[async_trait]
+impl Handler for Stopping {
+    async fn handle(&self, _: Event) -> Result<Bytes, Failure> {
+        self.0.upgrade().expect("it is there for the whole test").stop();
+        fails()
     }
 }
 
@@ -202,5 +220,29 @@ fn an_event_of_an_earlier_start_runs_once_its_function_is_there() {
         world.clock().sleep(LONG).await;
         let seen = code.seen();
         assert!(matches!(&seen[..], [(_, Event::Call { payload, .. })] if payload == "event"), "{seen:?}");
+    });
+}
+
+/// N2: what fails while everything stops is handed on all the same, and nobody begins with it.
+#[test]
+fn what_is_handed_on_after_the_stop_waits_for_the_next_start() {
+    simulated::run(async {
+        let world = World::new(1);
+        let functions = Arc::new(Functions::new(world.queue()));
+        let (code, told) = (Stopping::new(&functions), Noting::new(&world, done));
+        let options = FunctionOptions {
+            attempts_max: 1,
+            exception_handler: Some("told".to_owned()),
+            ..FunctionOptions::default()
+        };
+        functions.register(Definition { name: "works".into(), options, handler: code });
+        define_told(&functions, &told);
+        one_event(&functions).await;
+        world.clock().sleep(LONG).await;
+        assert!(told.seen().is_empty(), "it was told by one that has stopped");
+        let next = Functions::new(world.queue());
+        define_told(&next, &told);
+        world.clock().sleep(LONG).await;
+        assert_eq!(told.told().0, "works");
     });
 }
