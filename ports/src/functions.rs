@@ -9,7 +9,8 @@
 //!   provider.
 //! - **N2** A function sent an event by [`Functions::send`] runs at least once, up to `attempts_max` times;
 //!   then the exception handler named at registration gets the event and the reason (requirement 2), however long it
-//!   takes until it can be given them.
+//!   takes until it can be given them. One that has given up on the same event before need not be told of it again: then it is
+//!   kept where those are kept that nobody is told of.
 //! - **N3** A queue trigger runs at most one invocation per message group at a time, with messages in
 //!   order; what an invocation completed is acknowledged, the rest is delivered again.
 //! - **N4** An armed timer fires about once per period until disarmed; after [`Functions::disarm_timer`]

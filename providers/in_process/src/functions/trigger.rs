@@ -253,21 +253,43 @@ impl<'task> Task<'task> {
                 }
                 Err(error) => Err((Failure::from(error), Envelope::Call(body))),
             };
-            let queue = &self.trigger.queue;
-            let done = match outcome {
-                Ok(()) => true,
-                Err((failure, envelope)) => {
-                    let is_last = handle.attempt >= attempts_max;
-                    let handed_on = is_last && self.hand_on(&definition, id, envelope, &failure).await;
-                    if !handed_on {
-                        self.give_back(&handle, &failure).await;
-                    }
-                    handed_on
-                }
+            let left = match outcome {
+                Ok(()) => Left::Done,
+                Err((failure, _)) if handle.attempt < attempts_max => Left::Again(failure),
+                Err((failure, envelope)) => self.failed_for_good(&definition, id, envelope, failure).await,
             };
-            if done && let Err(error) = self.functions.queue.acknowledge(queue, &[handle]).await {
-                tracing::warn!(%error, queue, "a handled event will be delivered again");
+            match left {
+                Left::Done => self.acknowledge_event(handle).await,
+                Left::Again(failure) => self.give_back(&handle, &failure).await,
+                Left::Hopeless(reason) => self.give_up(&handle, &reason).await,
             }
+        }
+    }
+
+    /// Its exception handler is told, if there is one that has not given up on it before: among functions that are told of each other's
+    /// failures in a circle an event would go round for ever.
+    async fn failed_for_good(
+        self,
+        definition: &Definition,
+        id: Option<Bytes>,
+        envelope: Envelope,
+        failure: Failure,
+    ) -> Left {
+        let Some(handler) = &definition.options.exception_handler else {
+            return Left::Hopeless(failure.reason);
+        };
+        if let Some(why) = why_it_ends(&envelope, &definition.name, handler) {
+            tracing::warn!(queue = self.trigger.queue, why, "an event is kept as a dead letter");
+            return Left::Hopeless(format!("{why}; it failed last with: {}", failure.reason));
+        }
+        let failed = envelope.failed(&definition.name, id, &failure.reason);
+        if self.hand_on(handler, &failed).await { Left::Done } else { Left::Again(failure) }
+    }
+
+    async fn acknowledge_event(self, handle: Handle) {
+        let queue = &self.trigger.queue;
+        if let Err(error) = self.functions.queue.acknowledge(queue, &[handle]).await {
+            tracing::warn!(%error, queue, "a handled event will be delivered again");
         }
     }
 
@@ -291,20 +313,12 @@ impl<'task> Task<'task> {
         }
     }
 
-    /// Gives an event that failed for good to the exception handler; answers whether that has it. Where there is one that
-    /// cannot be given it, that is tried again at each delivery.
-    async fn hand_on(
-        self,
-        definition: &Definition,
-        id: Option<Bytes>,
-        envelope: Envelope,
-        failure: &Failure,
-    ) -> bool {
-        let Some(handler) = &definition.options.exception_handler else { return false };
-        let failed = envelope.failed(&definition.name, id, &failure.reason);
+    /// Gives an event that failed for good to the exception handler; answers whether that has it. One that cannot be given it
+    /// is tried again at each delivery.
+    async fn hand_on(self, handler: &str, failed: &Envelope) -> bool {
         // Its own queue first, then ours is acknowledged: a crash in between hands it on twice, never not.
         for tries_left in (0..HAND_ON_TRIES).rev() {
-            match self.functions.send_event(handler, None, &failed).await {
+            match self.functions.send_event(handler, None, failed).await {
                 Ok(_) => return true,
                 Err(error) if tries_left == 0 || error.kind() == ErrorKind::Invalid => {
                     tracing::warn!(%error, handler, "an exception handler could not be given an event yet");
@@ -332,7 +346,46 @@ impl<'task> Task<'task> {
             tracing::warn!(%error, queue, "messages stay hidden until their timeout");
         }
     }
+
+    /// What failed for good, and nobody is told of, is kept as a dead letter.
+    async fn give_up(self, handle: &Handle, reason: &str) {
+        let (queue, attempt) = (&self.trigger.queue, handle.attempt);
+        tracing::debug!(queue, reason, attempt, "an event has failed for good");
+        if let Err(error) = self.functions.queue.give_up(queue, handle, reason).await {
+            tracing::warn!(%error, queue, "an event stays hidden until its timeout");
+        }
+    }
 }
+
+/// What becomes of an event after a delivery.
+enum Left {
+    /// It succeeded, or somebody else has it.
+    Done,
+    /// It is delivered again.
+    Again(Failure),
+    /// It is given up, because of this.
+    Hopeless(String),
+}
+
+/// Why an event that `function` gave up on is not handed on to `handler`; none: it is.
+fn why_it_ends(envelope: &Envelope, function: &str, handler: &str) -> Option<String> {
+    let before = envelope.given_up_by();
+    let has_failed = handler == function || before.iter().any(|other| other == handler);
+    if !has_failed && before.len() < HANDED_ON_MAX {
+        return None;
+    }
+    let mut chain: Vec<_> = before.iter().map(String::as_str).collect();
+    chain.extend([function, handler]);
+    let why = if has_failed {
+        "its exception handlers are told of each other's failures in a circle"
+    } else {
+        "too many exception handlers have failed"
+    };
+    Some(format!("{why} ({})", chain.join(" -> ")))
+}
+
+/// How many exception handlers are told of one event, each of the failure of the one before it.
+const HANDED_ON_MAX: usize = 16;
 
 /// How often an event is tried to be given to an exception handler in one delivery.
 const HAND_ON_TRIES: u32 = 10;

@@ -12,8 +12,8 @@ use in_process::Functions;
 use ports::{
     Clock, ErrorKind, Event, Functions as _, Handler, Monotonic,
     faults::{Fault, FaultyQueue, Script},
-    functions::{Definition, Failure, FunctionOptions, QueueTrigger},
-    queue::{Message, OnFailure, QueueOptions},
+    functions::{Definition, Failure, FunctionOptions, QueueTrigger, Register as _},
+    queue::{DeadLetter, Message, OnFailure, QueueOptions},
 };
 use simulated::World;
 
@@ -97,6 +97,19 @@ fn define(functions: &Functions, code: &Arc<Noting>, attempts_max: u32) {
     let exception_handler = Some("told".to_owned());
     let options = FunctionOptions { attempts_max, exception_handler, ..FunctionOptions::default() };
     functions.register(Definition { name: "works".into(), options, handler: code.clone() });
+}
+
+/// A function that is tried once, then told of to `handler`.
+fn define_hasty(functions: &Functions, name: String, handler: &str, code: &Arc<Noting>) {
+    let exception_handler = Some(handler.to_owned());
+    let options = FunctionOptions { attempts_max: 1, exception_handler, ..FunctionOptions::default() };
+    functions.register(Definition { name: name.into(), options, handler: code.clone() });
+}
+
+/// What was given up of the events of `function`.
+async fn letters(world: &World, functions: &Functions, function: &str) -> Vec<DeadLetter> {
+    let queue = functions.event_queue(function);
+    world.queue().dead_letters(&queue, 100).await.expect("dead_letters answers")
 }
 
 fn define_told(functions: &Functions, code: &Arc<Noting>) {
@@ -244,5 +257,47 @@ fn what_is_handed_on_after_the_stop_waits_for_the_next_start() {
         define_told(&next, &told);
         world.clock().sleep(LONG).await;
         assert_eq!(told.told().0, "works");
+    });
+}
+
+/// N2: functions that are told of each other's failures in a circle would hand it on for ever.
+#[test]
+fn an_event_is_not_handed_on_to_who_has_given_up_on_it() {
+    simulated::run(async {
+        let world = World::new(1);
+        let functions = Functions::new(world.queue());
+        let (code, told) = (Noting::new(&world, fails), Noting::new(&world, fails));
+        define_hasty(&functions, "works".to_owned(), "told", &code);
+        define_hasty(&functions, "told".to_owned(), "works", &told);
+        one_event(&functions).await;
+        world.clock().sleep(LONG).await;
+        assert_eq!((code.seen().len(), told.seen().len()), (1, 1));
+        let kept = letters(&world, &functions, "told").await;
+        assert_eq!(kept.len(), 1, "{kept:?}");
+        assert!(kept[0].reason.contains("works -> told -> works"), "{}", kept[0].reason);
+        assert!(kept[0].reason.ends_with("always"), "{}", kept[0].reason);
+        define_hasty(&functions, "works".to_owned(), "works", &code);
+        one_event(&functions).await;
+        world.clock().sleep(LONG).await;
+        assert_eq!((code.seen().len(), told.seen().len()), (2, 1));
+        assert_eq!(letters(&world, &functions, "works").await.len(), 1);
+    });
+}
+
+/// N2: also where it never comes back.
+#[test]
+fn an_event_is_handed_on_so_often_and_no_more() {
+    const HANDED_ON_MAX: usize = 16;
+    simulated::run(async {
+        let world = World::new(1);
+        let functions = Functions::new(world.queue());
+        let code = Noting::new(&world, fails);
+        for number in 0..2 * HANDED_ON_MAX {
+            define_hasty(&functions, format!("f{number}"), &format!("f{}", number + 1), &code);
+        }
+        functions.send("f0", None, Bytes::from("event")).await.expect("send answers");
+        world.clock().sleep(LONG).await;
+        assert_eq!(code.seen().len(), 1 + HANDED_ON_MAX);
+        assert_eq!(letters(&world, &functions, &format!("f{HANDED_ON_MAX}")).await.len(), 1);
     });
 }
