@@ -10,6 +10,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use parking_lot::RwLock;
 use ports::runtime::Function;
 use serde::Serialize;
+use tokio::sync::watch;
 
 use crate::{
     manifest::{Manifest, Table, workflow::Workflow},
@@ -21,6 +22,8 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct Catalogue {
     state: RwLock<State>,
+    /// Told of each change.
+    changes: watch::Sender<()>,
 }
 
 #[derive(Debug, Default)]
@@ -121,12 +124,24 @@ impl Catalogue {
             })
             .collect();
         let routes = manifest.map(|manifest| manifest.routes().expect("a manifest's routes are checked"));
-        let mut state = self.state.write();
-        state.functions.retain(|_, known| known.application != application);
-        state.functions.extend(functions);
-        state.workflows.retain(|_, known| known.application != application);
-        state.workflows.extend(workflows);
-        state.routes.replace(application, routes.unwrap_or_default());
+        {
+            let mut state = self.state.write();
+            state.functions.retain(|_, known| known.application != application);
+            state.functions.extend(functions);
+            state.workflows.retain(|_, known| known.application != application);
+            state.workflows.extend(workflows);
+            state.routes.replace(application, routes.unwrap_or_default());
+        }
+        self.changes.send_replace(());
+    }
+
+    /// Ends once something has changed since this was called, or nothing will any more. It keeps nothing alive.
+    pub(crate) fn changed(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut changes = self.changes.subscribe();
+        async move {
+            // An error means that there is no catalogue any more.
+            let _ = changes.changed().await;
+        }
     }
 
     /// Whether `application` may have what `manifest` says: a function, a workflow and a route are of one application, and

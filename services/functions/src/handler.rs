@@ -32,12 +32,17 @@ impl Handler for Deployed {
         self.handle_in(Room::default(), event).await
     }
 
-    /// A place among its instances (A8).
+    /// A place among its instances (A8). One that was removed has none: what waits for it is not tried, however long, and by
+    /// nobody again and again.
     async fn room(&self) -> Room {
         loop {
-            let function =
-                self.service.upgrade().and_then(|service| service.function(&self.name).zip(Some(service)));
-            let Some((function, service)) = function else { return Room::default() };
+            let Some(service) = self.service.upgrade() else { return Room::default() };
+            let changed = service.changed();
+            let Some(function) = service.function(&self.name) else {
+                drop(service);
+                changed.await;
+                continue;
+            };
             // None: it was deployed anew meanwhile, and may be gone.
             if let Some(room) = service.parts.runtime.room(&function).await {
                 return room;

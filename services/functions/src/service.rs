@@ -360,6 +360,7 @@ impl Service {
         let names = before.iter().map(|known| &known.function.name);
         for name in names.filter(|name| catalogue.function(name).is_none()) {
             self.inner.parts.runtime.retire(name);
+            self.tell_of_events(name).await;
         }
         let Some(now) = now else { return Ok(()) };
         for (name, table) in &now.manifest.functions {
@@ -370,6 +371,20 @@ impl Service {
             self.follow_timer(name, now.period(name)).await?;
         }
         Ok(())
+    }
+
+    /// Says so if events wait for a function that was removed: nobody sees them until one of its name is deployed (A8).
+    async fn tell_of_events(&self, name: &str) {
+        let queue = self.events().event_queue(&[PREFIX, name].concat());
+        // Errors: there is no queue, as nothing was ever sent; or it is not known now, and nothing hangs on it.
+        let waiting = self.inner.parts.queue.backlog(&queue).await.map_or(0, |backlog| backlog.messages);
+        if waiting > 0 {
+            tracing::warn!(
+                function = name,
+                waiting,
+                "the function was removed, and events for it wait until one of its name is deployed"
+            );
+        }
     }
 
     fn register(&self, name: &str, table: &Table) {
@@ -465,6 +480,11 @@ impl Inner {
     /// What is deployed under `name`.
     pub(crate) fn function(&self, name: &str) -> Option<Arc<Function>> {
         self.catalogue.function(name).map(|known| Arc::clone(&known.function))
+    }
+
+    /// Ends once something else is deployed than when this was called, or the service is gone.
+    pub(crate) fn changed(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.catalogue.changed()
     }
 
     /// How many functions are deployed.

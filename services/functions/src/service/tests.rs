@@ -1,9 +1,15 @@
-//! A1: deployments whose caller goes, whose store answers too late, and beside which others deploy.
+//! A1: deployments whose caller goes, whose store answers too late, and beside which others deploy. A8: what is removed while events
+//! wait for it.
 
-use std::{collections::BTreeSet, io};
+use std::{
+    collections::BTreeSet,
+    io,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
+use ports::queue::Backlog;
 use simulated::{Options, World, percent, run};
 
 use super::*;
@@ -16,6 +22,14 @@ const TRAVEL: Duration = Duration::from_millis(1);
 struct Idle {
     installed: Mutex<BTreeMap<String, Bytes>>,
     retired: Mutex<BTreeSet<String>>,
+    /// How often it was asked to run something.
+    asked: AtomicUsize,
+}
+
+impl Idle {
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::Relaxed)
+    }
 }
 
 #[async_trait]
@@ -35,6 +49,7 @@ impl Runtime for Idle {
     }
 
     async fn run(&self, _: &Arc<Function>, _: Invocation) -> Result<Ran, Refused> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
         Err(Refused::Throttled)
     }
 
@@ -208,5 +223,29 @@ fn a_queue_starts_one_function_and_the_second_is_refused_by_name() {
             .expect("it goes to another of its application");
         service.deploy("shop", with(&[("ship", "parcels")])).await.expect("deployed");
         service.deploy("store", with(&[("sell", "orders")])).await.expect("it is nobody's now");
+    });
+}
+
+/// A8: they are not tried meanwhile, and run whichever application brings a function of that name.
+#[test]
+fn events_of_a_function_that_was_removed_wait_until_it_is_deployed_again() {
+    run(async {
+        let world = World::new(1);
+        let clock = world.clock();
+        let (service, runtime) = service(&world);
+        service.deploy("shop", archive("one")).await.expect("deployed");
+        service.send("one", "{}".into()).await.expect("sent");
+        service.remove("shop").await.expect("removed");
+        let asked = runtime.asked();
+        clock.sleep(Duration::from_hours(1)).await;
+        assert_eq!(runtime.asked(), asked, "nobody is asked to run what was removed");
+        let queue = service.events().event_queue(&[PREFIX, "one"].concat());
+        let backlog = world.queue().backlog(&queue).await.expect("backlog answers");
+        assert_eq!(backlog, Backlog { messages: 1, dead_letters: 0 }, "nor is it given up");
+        service.deploy("store", archive("one")).await.expect("deployed");
+        clock.sleep(Duration::from_hours(1)).await;
+        assert!(runtime.asked() > asked, "it is tried again");
+        let backlog = world.queue().backlog(&queue).await.expect("backlog answers");
+        assert_eq!(backlog, Backlog { messages: 0, dead_letters: 1 }, "as often as any");
     });
 }
