@@ -7,6 +7,7 @@ mod commands;
 mod configuration;
 mod doctor_journal;
 mod effects;
+mod handed_on;
 mod objects;
 mod process;
 mod serve;
