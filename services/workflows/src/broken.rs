@@ -39,4 +39,6 @@ pub enum Broken {
     ForgetsRunsAtOnce,
     /// W4: a step that fails is tried again where its run is, though that serves nobody any more.
     StaysInALostRange,
+    /// W9: an attempt that ends for want of its far store has failed as any.
+    CountsOutages,
 }

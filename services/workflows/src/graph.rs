@@ -43,9 +43,9 @@ async fn go(run: &Arc<Run>, node: &Node, path: String, input: Bytes) -> Result<B
     match node {
         Node::Function(function) => {
             let step = Step { function: function.clone(), retries: None, backoff_ms: None, timeout_s: None };
-            run.step(&step, path, input).await
+            run.step(&step, path, input, None).await
         }
-        Node::Step(step) => run.step(step, path, input).await,
+        Node::Step(step) => run.step(step, path, input, None).await,
         Node::Parallel(Parallel { parallel }) => {
             let branches = parallel.iter().enumerate();
             let branches = branches

@@ -211,6 +211,16 @@ impl Homes {
         slots.iter().filter_map(|(place, slot)| Some((place.to_string(), health(slot)?))).collect()
     }
 
+    /// Whether a far store does not answer as it should, as far as anybody has asked it; returns at once.
+    pub(crate) fn is_failing(&self, home: &Home) -> bool {
+        let Home::Far(place) = home else { return false };
+        let slot = self.ranges.slots.lock().get(place).cloned();
+        slot.is_some_and(|slot| {
+            let state = slot.state.lock();
+            state.range.as_ref().is_some_and(|range| range.synchrony.health().failing.is_some())
+        })
+    }
+
     /// Gives the ranges back, drained, so that whoever is next does not wait.
     pub(crate) async fn release(&self) {
         let slots = std::mem::take(&mut *self.ranges.slots.lock());

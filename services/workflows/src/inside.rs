@@ -63,7 +63,11 @@ impl Service {
         let attempt = self.inner.attempts.find(token)?;
         attempt.go_on(&self.inner).await?;
         let is_free = self.inner.options.breaks(Broken::CountsElsewhereBeforeFar);
-        if attempt.run.store.is_apart() && !is_free { attempt.run.externalize().await } else { Ok(()) }
+        if attempt.run.store.is_apart() && !is_free {
+            attempt.of_far(attempt.run.externalize()).await
+        } else {
+            Ok(())
+        }
     }
 
     /// Begins a step within a step, which counts by itself: the next one that the code calls, by the name it gives.
@@ -77,7 +81,7 @@ impl Service {
             return Ok(Opened::Counted(came_to));
         }
         let id = around.run.request_id(&path);
-        let attempt = around.run.attempt_at(&self.inner, path, 1);
+        let attempt = Arc::new(around.run.attempt_at(&self.inner, path, 1).within(&around));
         let step = self.inner.attempts.open(&attempt, Some(token), &*self.inner.parts.entropy)?;
         Ok(Opened::Open { step, id })
     }
@@ -88,7 +92,12 @@ impl Service {
         // Of two that say so one has it count.
         let attempt = self.inner.attempts.take(token).ok_or(Error::AttemptEnded)?;
         let counted = match attempt.run.check_length(name, output.len()) {
-            Ok(()) => attempt.run.count(&self.inner, &attempt, name, output).await,
+            // Until it counts its code waits.
+            Ok(()) => {
+                around
+                    .of_far(async { Ok(attempt.run.count(&self.inner, &attempt, name, output).await) })
+                    .await?
+            }
             Err(failure) => Err(failure),
         };
         match counted {
@@ -99,9 +108,14 @@ impl Service {
     }
 
     /// A step within a step has failed, and nothing that it has written counts; returns what its code is told of it, now and whenever
-    /// it is run again.
+    /// it is run again. Errors: `AttemptEnded` also if the far store was away meanwhile: then all of its function's attempt is made again (W9).
     pub async fn fail_step(&self, token: &str, name: &str, said: &Bytes) -> Result<Bytes> {
         let around = self.inner.attempts.around(token)?;
+        if around.run.lacked_far(&self.inner, &around) {
+            self.inner.attempts.interrupt(token);
+            around.asked.interrupt();
+            return Err(Error::AttemptEnded);
+        }
         let attempt = self.inner.attempts.close(token).ok_or(Error::AttemptEnded)?;
         match Failure::said(name, said) {
             Failure::Failed(failure) => Ok(give_up(&around, &attempt, name, failure).await),
@@ -119,7 +133,7 @@ impl Service {
         }
         let began_ms = self.inner.now_ms();
         let step = Step { function: function.to_owned(), retries: None, backoff_ms: None, timeout_s: None };
-        match around.run.step(&step, path.clone(), input).await {
+        match around.run.step(&step, path.clone(), input, Some(&around)).await {
             Ok(output) => Ok(Ok(output)),
             Err(Failure::Failed(failure)) => {
                 let tries = 1 + self.inner.parts.runner.retries(function).unwrap_or(0);

@@ -18,12 +18,13 @@
 //! - **W6** A run that was cancelled does nothing more; what its steps had written before stays.
 //! - **W7** What a step's code asks for after its attempt has ended is refused.
 //! - **W8** Runs are kept for a week after their end, and at most as many of a workflow as [`Options::finished_max`] says.
+//! - **W9** An attempt of a step that ends for want of its far store uses up no retry.
 //!
 //! Not promised: isolation between runs that use the same keys. A read sees the last value that counts; who needs more uses a
 //! transaction, or an atomic run.
 //!
 //! Reading order: `layout` and `records` (what is at rest), `store` (how a step comes to count), `outbox` (what it sends in a range),
-//! `overlay`, `run` (one run), `graph`, `active` (who is at which run), `homes`, `service`, `shown` and `inside` (what callers and
+//! `overlay`, `run` (one run), `outage`, `graph`, `active` (who is at which run), `homes`, `service`, `shown` and `inside` (what callers and
 //! functions are given). `docs/design/0005-workflows.md` says what a death between
 //! two lines leaves.
 //!
@@ -39,6 +40,7 @@ mod inside;
 mod layout;
 mod listing;
 mod options;
+mod outage;
 mod outbox;
 mod overlay;
 mod records;

@@ -48,7 +48,7 @@ impl Attempt {
     async fn list(&self, listing: &Listing) -> Result<Page> {
         // Looked at first: what an attempt writes meanwhile is its own doing, and one that has ended is told so.
         let written = self.overlay.written(&listing.prefix)?;
-        let page = self.run.list(listing).await?;
+        let page = self.of_far(self.run.list(listing)).await?;
         Ok(laid_over(page, written, listing, |key| self.run.store.place(key)))
     }
 }

@@ -48,7 +48,7 @@ pub(crate) struct Run {
     pub(crate) workflow: Arc<Workflow>,
     input: Bytes,
     row: RunRow,
-    home: Home,
+    pub(crate) home: Home,
     pub(crate) store: Store,
     /// Steps that count.
     journal: Mutex<BTreeMap<String, StepRow>>,
@@ -310,18 +310,19 @@ impl Run {
             Some(function) => {
                 let step =
                     Step { function: function.clone(), retries: None, backoff_ms: None, timeout_s: None };
-                self.step(&step, "0".to_owned(), self.input.clone()).await
+                self.step(&step, "0".to_owned(), self.input.clone(), None).await
             }
             None => graph::sequence(self, &self.workflow.steps, String::new(), self.input.clone()).await,
         }
     }
 
-    /// Has a step count, however often it has to be tried.
+    /// Has a step count, however often it has to be tried; `around` is the attempt whose code waits for it.
     pub(crate) async fn step(
         self: &Arc<Self>,
         step: &Step,
         path: String,
         input: Bytes,
+        around: Option<&Attempt>,
     ) -> Result<Bytes, Failure> {
         if let Some(row) = self.journal.lock().get(&path) {
             return row.came_to.clone().map_err(Failure::Failed);
@@ -330,24 +331,33 @@ impl Run {
         let runner = &service.parts.runner;
         let tries_max = 1 + step.retries.or_else(|| runner.retries(&step.function)).unwrap_or(0);
         let mut backoff = step.backoff_ms.map_or(service.options.backoff, Duration::from_millis);
-        let mut tries = 0;
+        let (mut tries, mut uncounted) = (0, 0);
         loop {
             tries += 1;
             // It may be code of a run that was cancelled meanwhile which has this one called.
             if *self.counting.read().await == Counting::Over {
                 return Err(Failure::Stopped);
             }
-            let failure = match self.attempt(&service, step, (&path, tries), input.clone()).await {
+            let open = self.open(&service, &path, tries);
+            let failure = match self.attempt(&service, step, &open, input.clone()).await {
                 Ok(output) => return Ok(output),
                 Err(Failure::Stopped) => return Err(Failure::Stopped),
                 Err(failure) => failure,
             };
+            let lacked_far = self.lacked_far(&service, &open.attempt);
+            drop(open);
             // It may have failed for that alone, and would for as long as it is tried here.
             let stays = service.options.breaks(Broken::StaysInALostRange);
             if !stays && self.store.still_serves().await.is_err_and(|error| error.means_anew()) {
                 return Err(Failure::Stopped);
             }
-            if tries >= tries_max {
+            if lacked_far {
+                uncounted += 1;
+                if let Some(around) = around {
+                    around.asked.lacked();
+                }
+                self.far_is_back(&service).await?;
+            } else if tries - uncounted >= tries_max {
                 return Err(failure);
             }
             let jitter = service.parts.entropy.below(1 + backoff.as_millis() as u64 / 4);
@@ -360,18 +370,24 @@ impl Run {
         self: &Arc<Self>,
         service: &Arc<Inner>,
         step: &Step,
-        (path, tries): (&str, u32),
+        open: &Open<'_>,
         input: Bytes,
     ) -> Result<Bytes, Failure> {
-        let open = self.open(service, path, tries);
         let invocation = Invocation {
             timeout: step.timeout_s.map(Duration::from_secs),
             scope: Some(Arc::clone(&open.token)),
-            ..Invocation::new(self.request_id(path), input, true)
+            ..Invocation::new(self.request_id(&open.attempt.path), input, true)
         };
         let ran = service.parts.runner.run(&step.function, invocation).await;
         let ran = ran.map_err(|said| Failure::new(&step.function, "Workflow.NotRun", &said))?;
         let output = ran.result.map_err(|error| Failure::said(&step.function, &error.payload))?;
+        if open.attempt.asked.was_interrupted() {
+            return Err(Failure::new(
+                &step.function,
+                "Workflow.FarStoreAway",
+                "its far store did not answer",
+            ));
+        }
         self.check_length(&step.function, output.len())?;
         self.count(service, &open.attempt, &step.function, output).await
     }
@@ -383,7 +399,7 @@ impl Run {
     }
 
     fn open<'s>(self: &Arc<Self>, service: &'s Inner, path: &str, tries: u32) -> Open<'s> {
-        let attempt = self.attempt_at(service, path.to_owned(), tries);
+        let attempt = Arc::new(self.attempt_at(service, path.to_owned(), tries));
         let token = service.attempts.open(&attempt, None, &*service.parts.entropy);
         let token = token.expect("it is within none that might be over");
         let stays = service.options.breaks(Broken::HearsWhoHasEnded);
@@ -391,9 +407,9 @@ impl Run {
     }
 
     /// An attempt of the step at `path`, which nobody knows yet.
-    pub(crate) fn attempt_at(self: &Arc<Self>, service: &Inner, path: String, tries: u32) -> Arc<Attempt> {
+    pub(crate) fn attempt_at(self: &Arc<Self>, service: &Inner, path: String, tries: u32) -> Attempt {
         let below = self.atomic.lock().as_ref().map(|(overlay, _)| Arc::clone(overlay));
-        Arc::new(Attempt::new(Arc::clone(self), path, Overlay::over(below), tries, service.now_ms()))
+        Attempt::new(Arc::clone(self), path, Overlay::over(below), tries, service.now_ms())
     }
 
     /// Has an attempt that succeeded count.

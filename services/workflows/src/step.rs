@@ -23,6 +23,7 @@ use transactions::Effect;
 
 use crate::{
     Broken, Error, Options, Result,
+    outage::Asked,
     overlay::{Changes, Overlay, Written},
     records::StepRow,
     run::Run,
@@ -43,6 +44,8 @@ pub(crate) struct Attempt {
     pub(crate) tries: u32,
     /// What its code has called steps so far.
     pub(crate) called: AtomicU64,
+    /// What was asked of the far store, here and by all steps of its function.
+    pub(crate) asked: Arc<Asked>,
     /// Steps whose failure its code was told of, by their paths, that nothing at rest says yet.
     told: tokio::sync::Mutex<VecDeque<(String, StepRow)>>,
     /// Held while something of it is being published.
@@ -51,8 +54,13 @@ pub(crate) struct Attempt {
 
 impl Attempt {
     pub(crate) fn new(run: Arc<Run>, path: String, overlay: Arc<Overlay>, tries: u32, began_ms: u64) -> Self {
-        let (called, told, publishing) = Default::default();
-        Self { run, path, overlay, began_ms, tries, called, told, publishing }
+        let (called, asked, told, publishing) = Default::default();
+        Self { run, path, overlay, began_ms, tries, called, asked, told, publishing }
+    }
+
+    /// The same as one within `around`, whose function does it.
+    pub(crate) fn within(self, around: &Self) -> Self {
+        Self { asked: Arc::clone(&around.asked), ..self }
     }
 
     /// Where its code's next step stands.
@@ -70,7 +78,7 @@ impl Attempt {
         let mut told = self.told.lock().await;
         while let Some((path, row)) = told.front() {
             if !service.options.breaks(Broken::ForgetsFailures) {
-                self.run.count_failure(service, path, row).await?;
+                self.of_far(self.run.count_failure(service, path, row)).await?;
             }
             told.pop_front();
         }
@@ -82,7 +90,7 @@ impl Attempt {
         match self.overlay.get(key)? {
             Written::Value(value) => Ok(Some(value)),
             Written::Deleted => Ok(None),
-            Written::Nothing => self.run.get(key).await,
+            Written::Nothing => self.of_far(self.run.get(key)).await,
         }
     }
 
@@ -110,12 +118,15 @@ impl Attempt {
             return Err(Error::Invalid(why.to_owned()));
         }
         let (attempt, options) = (Arc::clone(self), options.clone());
-        // Who asks may give up; what is under way is told apart from what is not all the same.
-        let published = tokio::spawn(async move { attempt.publish(&options).await });
-        published
-            .await
-            .unwrap_or_else(|_| Err(ports::Error::unavailable("publish what a step wrote").into()))?;
-        self.run.externalize().await
+        let published = async {
+            // Who asks may give up; what is under way is told apart from what is not all the same.
+            let published = tokio::spawn(async move { attempt.publish(&options).await });
+            published
+                .await
+                .unwrap_or_else(|_| Err(ports::Error::unavailable("publish what a step wrote").into()))?;
+            self.run.externalize().await
+        };
+        self.of_far(published).await
     }
 
     /// If it is not known to count, what was written stays, to be published again or to count with the step.
@@ -227,6 +238,15 @@ impl Attempts {
             attempt.close();
         }
         Some(attempt)
+    }
+
+    /// The function that has begun `token` is heard no more, with whatever it has begun.
+    pub(crate) fn interrupt(&self, token: &str) {
+        let owner = self.known.read().get(token).map(|known| Arc::clone(&known.owner));
+        if let Some(owner) = owner {
+            // What it has written goes once it has ended.
+            self.take(&owner);
+        }
     }
 
     fn forget(&self, token: &str) -> Option<(Arc<Attempt>, Vec<Arc<Attempt>>)> {

@@ -54,6 +54,19 @@ pub const LONG: &str = "long";
 /// Its code calls steps that fail or not, and goes on by that.
 pub const HANDLES: &str = "handles";
 
+/// Waits for long, then reads what is far; it is tried once.
+pub const PEEKS: &str = "peeks";
+/// Waits for long, then externalizes, and gives up soon; it is tried once.
+pub const HURRIES: &str = "hurries";
+/// Waits for long, then has a step read what is far, and goes on whether that fails or not.
+pub const MINDS: &str = "minds";
+/// Has a function of its own do what [`PEEKS`] does.
+pub const ASKS: &str = "asks";
+/// How long [`HURRIES`] waits.
+pub const HURRY: Duration = Duration::from_secs(5);
+/// What is far, once a run of [`COUNTS`] of this name has ended.
+pub const BEFORE: &str = "before";
+
 /// Steps of [`COUNTS`] and [`WHOLE`].
 pub const STEPS: u64 = 4;
 /// What each step of [`COUNTS`] sends.
@@ -119,6 +132,8 @@ impl Code {
             (HANDLES, made(r#""handles""#, &far)),
         ]);
         if self.is_far {
+            let once = |function: &str| made(&format!(r#"{{"function":"{function}","retries":0}}"#), &far);
+            all.extend([PEEKS, HURRIES, MINDS, ASKS].map(|name| (name, once(name))));
             all.insert(OVERFLOWS, made(r#"{"function":"overflows","retries":0}"#, &far));
             all.insert(SPOILS, made(r#""add",{"function":"spoils","retries":1}"#, &far));
             all.insert(RESTS_ON_SPOILT, made(r#""add",{"function":"rests","retries":1}"#, &far));
@@ -162,6 +177,16 @@ impl Code {
             }
             "copies" => self.copy(token, run).await,
             "handles" => self.handle(token, run).await,
+            "peeks" | "looks" => self.peek(token, run).await,
+            "hurries" => self.hurry(token, run).await,
+            "minds" => self.mind(token, run).await,
+            "asks" => {
+                let input = format!("\"{run}\"").into();
+                match self.service().call_step(token, "looks", input).await.map_err(failed)? {
+                    Ok(_) => Ok(()),
+                    Err(told) => Err(failed(String::from_utf8_lossy(&told))),
+                }
+            }
             "may" if self.is_drawn(2) => Err(failed("this time")),
             "may" => Ok(()),
             other => panic!("there is no function {other}"),
@@ -267,6 +292,40 @@ impl Code {
         self.engine.put_now(key, Some(way.into())).await.map(drop).map_err(failed)
     }
 
+    async fn peek(&self, token: &str, run: &str) -> Result<(), String> {
+        self.clock.sleep(SLOW_FOR).await;
+        let seen = self.get(token, &format!("count/{BEFORE}")).await?;
+        self.put(token, &format!("seen/{run}"), if seen.is_some() { "all" } else { "nothing" }).await
+    }
+
+    async fn hurry(&self, token: &str, run: &str) -> Result<(), String> {
+        self.clock.sleep(SLOW_FOR).await;
+        self.put(token, &format!("seen/{run}"), "all").await?;
+        tokio::select! {
+            biased;
+            done = self.service().externalize(token) => done.map_err(failed),
+            () = self.clock.sleep(HURRY) => Err(failed("it takes too long")),
+        }
+    }
+
+    /// Takes a step that fails for one that found nothing.
+    async fn mind(&self, token: &str, run: &str) -> Result<(), String> {
+        self.clock.sleep(SLOW_FOR).await;
+        let opened = self.service().open_step(token, "looks").await.map_err(failed)?;
+        let Opened::Open { step, .. } = opened else { return Err(failed("it is made once")) };
+        let seen = if self.get(&step, &format!("count/{BEFORE}")).await.is_ok() {
+            let counted =
+                self.service().finish_step(&step, "looks", "\"all\"".into()).await.map_err(failed)?;
+            counted.map_err(|told| failed(String::from_utf8_lossy(&told)))?;
+            "all"
+        } else {
+            let said = Bytes::from_static(br#"{"errorType":"Away","errorMessage":"nobody answers"}"#);
+            self.service().fail_step(&step, "looks", &said).await.map_err(failed)?;
+            "nothing"
+        };
+        self.put(token, &format!("seen/{run}"), seen).await
+    }
+
     /// What the run has counted, in a transaction of its own: as the routes of transactions do.
     async fn copy(&self, token: &str, run: &str) -> Result<(), String> {
         let count = self.get(token, &format!("count/{run}")).await?.unwrap_or_default();
@@ -287,7 +346,7 @@ impl Runner for Code {
     }
 
     fn retries(&self, function: &str) -> Option<u32> {
-        Some(if function == "may" { 0 } else { 10_000 })
+        Some(if matches!(function, "may" | "looks") { 0 } else { 10_000 })
     }
 
     async fn run(&self, function: &str, invocation: Invocation) -> Result<Ran, String> {

@@ -1,4 +1,4 @@
-//! W1 to W4 with a far store, and rules P5, W-2 and W-3: processes that die at any call of either store, a near store that is lost,
+//! W1 to W4 and W9 with a far store, and rules P5, W-2 and W-3: processes that die at any call of either store, a near store that is lost,
 //! a server that is cut off while another takes over, and a far store that is slow, away, late or hears twice.
 
 #![allow(clippy::disallowed_methods)] // Why: its time is virtual.
@@ -14,7 +14,10 @@ use simulation::{
     },
     workflows::{
         checks::Claim,
-        code::{COPIES, COUNTS, FAILS, FIRST, OVERFLOWS, RESTS_ON_SPOILT, SECOND, SENDS, SPOILS, STEPS},
+        code::{
+            ASKS, BEFORE, COPIES, COUNTS, FAILS, FIRST, HURRIES, MINDS, OVERFLOWS, PEEKS, RESTS_ON_SPOILT,
+            SECOND, SENDS, SPOILS, STEPS,
+        },
         house::{House, Process},
         outside::{Outside, STUCK},
     },
@@ -429,4 +432,70 @@ fn a_run_goes_on_whose_near_store_has_gone_back_between_two_tries() {
     let came_to =
         simulated::run(gone_on(Options { broken: Some(Broken::StaysInALostRange), ..Options::default() }));
     assert_eq!(came_to, Status::Running, "the broken one is caught");
+}
+
+/// How a run of `workflow` ends, whose far store is away for a while, and what it has seen there; it has no retries.
+async fn through_an_outage(workflow: &str, broken: Option<Broken>) -> (Status, Option<String>) {
+    let mut house = House::far(1, Options { broken, ..Options::default() }).await;
+    house.fails_one_in = 0;
+    let process = house.boot(&Life::default()).await.expect("nothing ends it");
+    process.begin(COUNTS, BEFORE).await.expect("begun");
+    process.service.wait(COUNTS, BEFORE, END_MAX).await.expect("it ends");
+    process.end().await;
+    if workflow != HURRIES {
+        // Whoever is next has to ask the far store for what is there; near, nothing would be refused.
+        house.lose_near();
+    }
+    let process = house.boot(&Life::default()).await.expect("nothing ends it");
+    while process.begin(workflow, "run").await.is_err() {
+        tokio::time::sleep(AGAIN).await;
+    }
+    // Its first attempt is under way, and for long.
+    tokio::time::sleep(AGAIN).await;
+    house.weather.leave();
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    house.weather.calm();
+    let ended = process.service.wait(workflow, "run", END_MAX).await.expect("it ends");
+    process.end().await;
+    (ended.status, house.look_far().await.state("seen/run"))
+}
+
+/// W9: whether what it asks is refused, or takes too long, or is asked by a step within, or by another function.
+#[test]
+fn an_attempt_that_ends_since_its_far_store_is_away_uses_up_no_retry() {
+    for workflow in [PEEKS, HURRIES, MINDS, ASKS] {
+        let ended = simulated::run(through_an_outage(workflow, None));
+        assert_eq!(ended, (Status::Succeeded, Some("all".to_owned())), "{workflow}");
+    }
+}
+
+/// W9, broken.
+#[test]
+fn counting_an_outage_as_a_failure_is_caught() {
+    let broken = Some(Broken::CountsOutages);
+    for workflow in [PEEKS, HURRIES, ASKS] {
+        assert_eq!(simulated::run(through_an_outage(workflow, broken)).0, Status::Failed, "{workflow}");
+    }
+    let told = simulated::run(through_an_outage(MINDS, broken));
+    assert_eq!(told, (Status::Succeeded, Some("nothing".to_owned())));
+}
+
+/// W9: what fails while the far store is away, and has asked nothing of it, has failed.
+#[test]
+fn what_fails_by_itself_during_an_outage_has_failed() {
+    simulated::run(async {
+        let mut house = House::far(1, Options::default()).await;
+        house.fails_one_in = 0;
+        let process = house.boot(&Life::default()).await.expect("nothing ends it");
+        process.begin(COUNTS, BEFORE).await.expect("begun");
+        process.service.wait(COUNTS, BEFORE, END_MAX).await.expect("it ends");
+        house.weather.leave();
+        process.begin(FAILS, "run").await.expect("begun near");
+        tokio::time::sleep(Duration::from_mins(5)).await;
+        assert_eq!(process.service.active(), 0, "its end is written near");
+        house.weather.calm();
+        let ended = process.service.wait(FAILS, "run", END_MAX).await.expect("it is shown");
+        assert_eq!(ended.status, Status::Failed);
+        process.end().await;
+    });
 }
