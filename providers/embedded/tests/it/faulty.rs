@@ -1,16 +1,20 @@
 //! A disk that can be filled, that can be told to fail, and that can outlive its process.
 
 use std::{
-    collections::BTreeMap,
     io,
+    ops::Range,
     path::{Path, PathBuf},
     sync::{
-        Arc, Condvar, Mutex,
+        Arc, Condvar, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
 use embedded::storage::{DiskStorage, Storage, StorageFile};
+
+use taken::{FileId, Taken};
+
+mod taken;
 
 /// What the tests turn.
 #[derive(Debug, Default)]
@@ -35,7 +39,7 @@ pub(crate) struct Faults {
     is_slow: Mutex<bool>,
     is_quick: Condvar,
     waiting_syncs: AtomicU64,
-    sizes: Mutex<BTreeMap<PathBuf, u64>>,
+    taken: Mutex<Taken>,
 }
 
 impl Faults {
@@ -75,25 +79,20 @@ impl Faults {
 
     /// What all files take together.
     pub(crate) fn used(&self) -> u64 {
-        self.sizes.lock().expect("nobody panics holding it").values().sum()
+        self.taken().bytes()
     }
 
     /// What the files of one folder take.
     pub(crate) fn used_in(&self, folder: &Path) -> u64 {
-        let sizes = self.sizes.lock().expect("nobody panics holding it");
-        sizes.iter().filter(|(path, _)| path.parent() == Some(folder)).map(|(_, bytes)| bytes).sum()
+        self.taken().bytes_in(folder)
     }
 
-    fn grow(&self, path: &Path, length: u64) -> io::Result<()> {
-        let mut sizes = self.sizes.lock().expect("nobody panics holding it");
-        let mine = sizes.get(path).copied().unwrap_or(0);
-        let others: u64 = sizes.values().sum::<u64>() - mine;
-        let capacity = self.capacity.load(Ordering::SeqCst);
-        if capacity > 0 && length > mine && others + length > capacity {
-            return Err(io::Error::from_raw_os_error(libc::ENOSPC));
-        }
-        sizes.insert(path.to_owned(), mine.max(length));
-        Ok(())
+    fn taken(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().expect("nobody panics holding it")
+    }
+
+    fn take(&self, file: FileId, range: Range<u64>) -> io::Result<()> {
+        self.taken().take(file, range, self.capacity.load(Ordering::SeqCst))
     }
 }
 
@@ -105,6 +104,7 @@ pub(crate) struct FaultyStorage(pub(crate) Arc<Faults>);
 struct FaultyFile {
     faults: Arc<Faults>,
     path: PathBuf,
+    id: FileId,
     file: Arc<dyn StorageFile>,
 }
 
@@ -124,8 +124,8 @@ impl Storage for FaultyStorage {
             self.0.change()?;
         }
         let file = DiskStorage.open(path)?;
-        self.0.grow(path, file.len()?)?;
-        Ok(Arc::new(FaultyFile { faults: Arc::clone(&self.0), path: path.to_owned(), file }))
+        let id = self.0.taken().file(path, file.len()?);
+        Ok(Arc::new(FaultyFile { faults: Arc::clone(&self.0), path: path.to_owned(), id, file }))
     }
 
     fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
@@ -139,16 +139,13 @@ impl Storage for FaultyStorage {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.0.change()?;
-        let mut sizes = self.0.sizes.lock().expect("nobody panics holding it");
-        if let Some(size) = sizes.remove(from) {
-            sizes.insert(to.to_owned(), size);
-        }
+        self.0.taken().rename(from, to);
         DiskStorage.rename(from, to)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.0.change()?;
-        self.0.sizes.lock().expect("nobody panics holding it").remove(path);
+        self.0.taken().remove(path);
         DiskStorage.remove(path)
     }
 
@@ -193,17 +190,13 @@ impl StorageFile for FaultyFile {
         if is_new && self.faults.no_room_for_checkpoints.load(Ordering::SeqCst) {
             return Err(io::Error::from_raw_os_error(libc::ENOSPC));
         }
-        // What is allocated already takes no more room, whatever the file is called by now.
-        if offset + data.len() as u64 > self.file.len()? {
-            self.faults.grow(&self.path, offset + data.len() as u64)?;
-        }
+        self.faults.take(self.id, offset..offset + data.len() as u64)?;
         self.file.write_at(data, offset)
     }
 
     fn set_len(&self, length: u64) -> io::Result<()> {
         self.faults.change()?;
-        self.faults.grow(&self.path, length)?;
-        self.faults.sizes.lock().expect("nobody panics holding it").insert(self.path.clone(), length);
+        self.faults.taken().cut(self.id, length);
         self.file.set_len(length)
     }
 
@@ -212,8 +205,12 @@ impl StorageFile for FaultyFile {
         if !self.is_journal() && self.faults.no_room_for_checkpoints.load(Ordering::SeqCst) {
             return Err(io::Error::from_raw_os_error(libc::ENOSPC));
         }
-        self.faults.grow(&self.path, length)?;
+        self.faults.take(self.id, 0..length)?;
         self.file.allocate(length)
+    }
+
+    fn disk_bytes(&self) -> io::Result<u64> {
+        Ok(self.faults.taken().bytes_of(self.id))
     }
 
     fn sync_data(&self) -> io::Result<()> {
