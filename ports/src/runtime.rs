@@ -198,7 +198,7 @@ pub trait Runtime: Debug + Send + Sync {
     /// Errors: `Invalid` if it is longer than `bytes_max`.
     async fn file(&self, archive: &str, path: &str, bytes_max: usize) -> crate::Result<Option<Bytes>>;
 
-    /// Removes all archives but `kept`.
+    /// Removes all archives but `kept`; those of instances that are there once these have ended.
     async fn keep_archives(&self, kept: &[String]) -> crate::Result<()>;
 
     /// Ends once an instance of `function` may take one more invocation, which is kept for that; none: the function was

@@ -1,16 +1,22 @@
 //! Archives with code, unpacked: each in a folder of its name, made whole or not at all.
 //!
-//! An archive is [unpacked](unpack) beside its place and moved there.
+//! An archive is [unpacked](unpack) beside its place and moved there. One that is to go while instances of it are at work
+//! [stays](Archives::hold) until they have ended: code is read as it is needed.
 
 mod unpack;
 
 use std::{
+    collections::{HashMap, HashSet},
     fs, io,
     io::Read as _,
+    mem,
     path::{Path, PathBuf},
+    sync::Arc,
+    thread,
 };
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use ports::{Error, ErrorKind, Result};
 
 pub use unpack::unpack;
@@ -18,10 +24,53 @@ pub use unpack::unpack;
 /// What begins the name of a folder that is not whole.
 const UNFINISHED: &str = ".unfinished-";
 
+/// What begins the name of a folder that is being removed, and is not whole either.
+const REMOVED: &str = ".unfinished-removed-";
+
 /// Where archives are unpacked.
 #[derive(Debug, Clone)]
 pub(crate) struct Archives {
     directory: PathBuf,
+    /// Held while a name is given or taken away.
+    uses: Arc<Mutex<Uses>>,
+}
+
+#[derive(Debug, Default)]
+struct Uses {
+    /// How many hold an archive.
+    held: HashMap<String, usize>,
+    /// What goes once nobody holds it.
+    unwanted: HashSet<String>,
+}
+
+/// Has an archive stay.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    archives: Archives,
+    name: String,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let removed = {
+            let mut uses = self.archives.uses.lock();
+            let Some(holders) = uses.held.get_mut(&self.name) else { return };
+            *holders -= 1;
+            if *holders > 0 {
+                return;
+            }
+            uses.held.remove(&self.name);
+            uses.unwanted.remove(&self.name).then(|| self.archives.take_away(&self.name))
+        };
+        let Some(removed) = removed else { return };
+        let name = mem::take(&mut self.name);
+        // It may take long, and who drops this has others to serve.
+        thread::spawn(move || {
+            if let Err(error) = removed.and_then(fs::remove_dir_all) {
+                tracing::warn!(%error, archive = name, "old code could not be removed; the next start does");
+            }
+        });
+    }
 }
 
 impl Archives {
@@ -34,7 +83,7 @@ impl Archives {
                 fs::remove_dir_all(entry.path())?;
             }
         }
-        Ok(Self { directory })
+        Ok(Self { directory, uses: Arc::default() })
     }
 
     /// Where all of them lie.
@@ -50,8 +99,12 @@ impl Archives {
     /// Unpacks `content` as `name`, if it is not there yet.
     pub(crate) async fn install(&self, name: &str, content: Bytes) -> Result<()> {
         let path = self.path(name);
-        if path.is_dir() {
-            return Ok(());
+        {
+            let mut uses = self.uses.lock();
+            uses.unwanted.remove(name);
+            if path.is_dir() {
+                return Ok(());
+            }
         }
         let unfinished = self.directory.join(format!("{UNFINISHED}{name}"));
         blocking(move || {
@@ -87,20 +140,42 @@ impl Archives {
         Ok(read)
     }
 
-    /// Removes all archives but `kept`.
+    /// Has the archive `name` stay as long as what is returned does, whoever removes it.
+    pub(crate) fn hold(&self, name: &str) -> Hold {
+        *self.uses.lock().held.entry(name.to_owned()).or_default() += 1;
+        Hold { archives: self.clone(), name: name.to_owned() }
+    }
+
+    /// Removes all archives but `kept`; those that somebody holds once nobody does.
     pub(crate) async fn keep(&self, kept: &[String]) -> Result<()> {
-        let (directory, kept) = (self.directory.clone(), kept.to_owned());
+        let (archives, kept) = (self.clone(), kept.to_owned());
         let removed = blocking(move || {
-            for entry in fs::read_dir(directory)? {
+            for entry in fs::read_dir(&archives.directory)? {
                 let entry = entry?;
-                let name = entry.file_name();
-                if !kept.iter().any(|kept| name.as_os_str() == kept.as_str()) {
-                    fs::remove_dir_all(entry.path())?;
+                let Ok(name) = entry.file_name().into_string() else { continue };
+                if kept.contains(&name) || name.starts_with(UNFINISHED) {
+                    continue;
                 }
+                let removed = {
+                    let mut uses = archives.uses.lock();
+                    if uses.held.contains_key(&name) {
+                        uses.unwanted.insert(name);
+                        continue;
+                    }
+                    archives.take_away(&name)
+                };
+                fs::remove_dir_all(removed?)?;
             }
             Ok(())
         });
         removed.await.map_err(|error| failed("remove old archives".to_owned(), error))
+    }
+
+    /// Gives a folder a name that is nobody's, to be removed.
+    fn take_away(&self, name: &str) -> io::Result<PathBuf> {
+        let removed = self.directory.join(format!("{REMOVED}{name}"));
+        fs::rename(self.path(name), &removed)?;
+        Ok(removed)
     }
 }
 
@@ -154,6 +229,27 @@ mod tests {
         assert!(archives.file("one", "code/app.py", 3).await.is_err(), "too long");
         archives.keep(&["other".to_owned()]).await.expect("removed");
         assert!(!archives.path("one").exists());
+    }
+
+    #[tokio::test]
+    async fn an_archive_stays_while_somebody_holds_it_and_whoever_wants_it_again_has_it() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let archives = Archives::open(directory.path().into()).expect("opened");
+        let content = archive(EntryType::Regular, "code/app.py", None, b"pass");
+        archives.install("one", content.clone()).await.expect("installed");
+        let (first, second) = (archives.hold("one"), archives.hold("one"));
+        archives.keep(&[]).await.expect("removed");
+        drop(first);
+        assert!(archives.path("one").exists(), "one holds it still");
+        archives.install("one", Bytes::new()).await.expect("it is there");
+        drop(second);
+        assert!(archives.path("one").exists(), "it is wanted again");
+        let third = archives.hold("one");
+        archives.keep(&[]).await.expect("removed");
+        drop(third);
+        assert!(!archives.path("one").exists());
+        archives.install("one", content).await.expect("installed anew");
+        assert!(archives.path("one").exists());
     }
 
     #[tokio::test]

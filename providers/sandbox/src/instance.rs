@@ -54,6 +54,7 @@ impl Instance {
         allowance: Allowance,
     ) -> Result<Arc<Self>, String> {
         let Shared { launcher, interpreters, runtime, archives, logs, .. } = shared;
+        let hold = archives.hold(&function.archive);
         let code = archives.path(&function.archive).join(&function.folder);
         let Command { command, folders } = command::command(function, &code, interpreters).await?;
         let launch = Launch {
@@ -94,6 +95,7 @@ impl Instance {
                 reason = exit.wait() => reason,
                 () = serving => exit.wait().await,
             };
+            drop(hold);
             // First why, then that nobody answers any more.
             tell.send_replace(Some(reason));
             served.end();

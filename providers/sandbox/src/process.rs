@@ -29,7 +29,7 @@ use std::{
     process::{Child, Command, Stdio},
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
         mpsc::{Receiver, SyncSender, sync_channel},
     },
     thread,
@@ -115,7 +115,6 @@ pub struct Launcher {
     program: PathBuf,
     enforcement: Enforcement,
     starts: SyncSender<Start>,
-    groups: AtomicU64,
     launched: Mutex<Launched>,
     alive: watch::Sender<usize>,
 }
@@ -194,7 +193,7 @@ impl Launcher {
         let (starts, waiting) = sync_channel(64);
         thread::Builder::new().name("function launcher".into()).spawn(move || start_all(&waiting))?;
         let (launched, alive) = (Mutex::default(), watch::Sender::new(0));
-        Ok(Self { program, enforcement, starts, groups: AtomicU64::new(0), launched, alive })
+        Ok(Self { program, enforcement, starts, launched, alive })
     }
 
     /// From here on whoever ends all of them waits for one more. Errors: they have been ended.
@@ -267,8 +266,7 @@ impl Launcher {
     async fn launch(&self, role: Role, launch: Launch) -> io::Result<Process> {
         // Before anything of it is there.
         let alive = self.one_more()?;
-        let number = self.groups.fetch_add(1, Ordering::Relaxed);
-        let group = Group::make(&self.enforcement, number, Limits::of(&launch))?;
+        let group = Group::make(&self.enforcement, Limits::of(&launch))?;
         let (ours, theirs) = StdUnixStream::pair()?;
         ours.set_nonblocking(true)?;
         let ours = UnixStream::from_std(ours)?;
@@ -525,7 +523,7 @@ mod tests {
         let (starts, waiting) = sync_channel(1);
         let (launched, alive) = (Mutex::default(), watch::Sender::new(0));
         let (program, enforcement) = (PathBuf::new(), Enforcement::nothing());
-        (Launcher { program, enforcement, starts, groups: AtomicU64::new(0), launched, alive }, waiting)
+        (Launcher { program, enforcement, starts, launched, alive }, waiting)
     }
 
     /// Whoever ends all processes waits for those, too, that a thread may still be making for somebody who has gone.

@@ -5,6 +5,7 @@ use std::{
     io,
     os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 use nix::{
@@ -43,7 +44,10 @@ pub(super) struct Group {
 }
 
 impl Group {
-    pub(super) fn make(enforcement: &Enforcement, number: u64, limits: Limits) -> io::Result<Self> {
+    pub(super) fn make(enforcement: &Enforcement, limits: Limits) -> io::Result<Self> {
+        // Groups of one process have one place, whoever makes them.
+        static MADE: AtomicU64 = AtomicU64::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
         let below = |hierarchy: &Option<Hierarchy>| {
             let Hierarchy { folder, is_v2 } = hierarchy.as_ref()?;
             Some(Hierarchy { folder: folder.join(number.to_string()), is_v2: *is_v2 })
@@ -62,7 +66,7 @@ impl Group {
         let (processes, freezer) = (folder_of(processes), folder_of(freezer));
         let mut group = Self { memory, processes, freezer, peak: None, folders };
         for folder in &group.folders {
-            fs::create_dir(folder)?;
+            make_folder(folder)?;
         }
         group.limit(limits)?;
         group.peak = group.memory.as_ref().and_then(|Hierarchy { folder, is_v2 }| {
@@ -158,9 +162,36 @@ impl Drop for Group {
     }
 }
 
+/// One that is there was left by a server whose process had our number.
+fn make_folder(folder: &Path) -> io::Result<()> {
+    match fs::create_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            fs::remove_dir(folder)?;
+            fs::create_dir(folder)
+        }
+        made => made,
+    }
+}
+
 fn is_removed(folder: &Path) -> bool {
     match fs::remove_dir(folder) {
         Ok(()) => true,
         Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_server_of_the_same_number_left_is_made_anew_and_what_is_in_use_is_not() {
+        let above = tempfile::tempdir().expect("a directory");
+        let folder = above.path().join("1");
+        for _ in 0..2 {
+            make_folder(&folder).expect("made");
+        }
+        fs::create_dir(folder.join("below")).expect("made");
+        assert!(make_folder(&folder).is_err());
     }
 }

@@ -5,7 +5,7 @@ use ports::runtime::{Invocation, Runtime as _};
 use sandbox::process::Enforcement;
 
 use crate::{
-    processes::{block_on, world},
+    processes::{block_on, until, world},
     world::CODE,
 };
 
@@ -35,6 +35,30 @@ fn what_has_a_place_among_the_retired_waits_for_one_of_the_next() {
         let ran = run.await.expect("it is run");
         assert_eq!(ran.result.expect("it succeeds"), r#""done""#);
         drop(taken);
+        world.close().await;
+    });
+}
+
+/// A deployment removes the code of the one before: who is at work finishes with what he began with, also with what he has not read yet.
+#[test]
+fn an_instance_has_its_code_until_it_ends() {
+    const READS_LATE: &str = "
+def handler(event, context):
+    if event:
+        import late
+        return late.SAID
+";
+    block_on(async {
+        let world = world(|_| Enforcement::nothing());
+        let files = [("app.py", READS_LATE), ("late.py", "SAID = 'late'\n")];
+        let function = world.function_of("earlier", &files, |function| function.concurrency = 1).await;
+        let code = world.program.with_file_name("functions").join("archives/earlier");
+        assert_eq!(world.said(&function, "0").await, "null");
+        world.sandbox.keep_archives(&[]).await.expect("removed");
+        assert!(code.exists(), "an instance has it");
+        assert_eq!(world.said(&function, "1").await, r#""late""#);
+        world.sandbox.retire(&function.name);
+        until("its code goes with the last instance", || !code.exists());
         world.close().await;
     });
 }

@@ -388,7 +388,8 @@ fn a_spare_of_a_function_that_is_removed_as_it_is_adopted_ends() {
         async |world, function, _| {
             let (run, _, init) = half_adopted(world, function);
             world.sandbox.retire(&function.name);
-            world.sandbox.keep_archives(&[]).await.expect("removed");
+            let code = world.program.with_file_name("functions").join("archives").join(&function.archive);
+            fs::remove_dir_all(code).expect("removed");
             kill(Pid::from_raw(init as i32), Signal::SIGCONT).expect("it is there");
             assert!(run.await.expect("it ends").is_err(), "it has no code");
             assert_eq!(adopted(world), 0);
