@@ -63,20 +63,26 @@ impl Failure {
             Self::Unanswered(error) => {
                 Error::new(ports::ErrorKind::OutcomeUnknown, attempted).caused_by(error)
             }
-            Self::Refused(error) => Error::new(refusal(error.code()), attempted).caused_by(error),
+            Self::Refused(error) => Error::new(refusal(&error), attempted).caused_by(error),
             Self::TooLarge(bytes) => Error::invalid(attempted).caused_by(format!("{bytes} bytes at once")),
             Self::Garbled(answer) => Error::corrupt(attempted).caused_by(answer),
         }
     }
 }
 
-fn refusal(code: Option<&str>) -> ports::ErrorKind {
-    match code {
+fn refusal(error: &RedisError) -> ports::ErrorKind {
+    match error.code() {
         Some("OOM" | "MISCONF") => ports::ErrorKind::NoRoom,
         Some("WRONGTYPE") => ports::ErrorKind::Corrupt,
         Some("LANDFASTNOQUEUE" | "NOPERM") => ports::ErrorKind::Invalid,
+        _ if error.detail().is_some_and(is_forbidden_within) => ports::ErrorKind::Invalid,
         _ => ports::ErrorKind::Unavailable { retry_after_ms: None },
     }
+}
+
+/// Whether a script of ours met what its user may not do, which Redis 7.0 gives no code of its own.
+fn is_forbidden_within(detail: &str) -> bool {
+    detail.contains("user executing the script can't") || detail.contains("ACL failure in script")
 }
 
 /// Why [`Redis::open`](crate::Redis::open) refused.

@@ -5,6 +5,7 @@
 mod cluster;
 mod contract;
 mod failover;
+mod forbidden;
 mod lost;
 mod opening;
 mod proxy;
