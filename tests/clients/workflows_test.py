@@ -247,6 +247,53 @@ def an_atomic_run_counts_at_its_end_or_not_at_all(apps):
     assert apps.value("first") == "2"
 
 
+def an_atomic_run_lets_nothing_out_before_its_end(apps):
+    """W3, W5: what would count elsewhere at once is refused, whatever becomes of the run."""
+    apps.function("leaks", """
+        import landfast
+
+        def commits():
+            with landfast.transaction() as transaction:
+                transaction.put("leaked", b"1")
+
+        LEAKS = {
+            "commit": commits,
+            "begin": lambda: landfast.runs("writes").run("leaked", id="leaked", wait=10),
+            "cancel": lambda: landfast.runs("waits").cancel("w"),
+            "externalize": landfast.externalize,
+        }
+
+        def handler(event, context):
+            said = {}
+            for name, leak in LEAKS.items():
+                try:
+                    leak()
+                except landfast.Error as error:
+                    said[name] = str(error)
+            landfast.state().put("said", ",".join(said).encode())
+            return said
+    """, retries=0)
+    apps.function("writes", """
+        import landfast
+        def handler(event, context):
+            landfast.state().put(event, b"1")
+    """, retries=0)
+    apps.function("waits", "import time\ndef handler(event, context):\n    time.sleep(60)\n", timeout_s=100)
+    apps.workflow("whole", 'steps = ["leaks"]\natomic = true')
+    apps.workflow("writes", 'steps = ["writes"]')
+    apps.workflow("waits", 'steps = ["waits"]')
+    apps.deploy()
+    assert apps.run("waits", None, "?id=w")[0] == 202
+    answer = apps.run("whole")[1]
+    assert answer["status"] == "succeeded", answer
+    refused = answer["output"]
+    assert sorted(refused) == ["begin", "cancel", "commit", "externalize"]
+    assert all("an atomic run lets nothing out before its end" in said for said in refused.values()), refused
+    assert (apps.value("leaked"), apps.value("said")) == (None, "commit,begin,cancel,externalize")
+    assert apps.ask("GET", "/v1/workflows/writes/runs/leaked").status == 404
+    assert apps.ask("DELETE", "/v1/workflows/waits/runs/w").document["status"] == "cancelled"
+
+
 def a_cancelled_run_does_nothing_more(apps):
     """W6, W7."""
     apps.function("sleeps", """

@@ -14,7 +14,8 @@
 //! - **W3** Nothing leaves before what it rests on is durable: not a run's output or error, nor an invocation outside the run, nor a
 //!   message, nor what follows [`Service::externalize`].
 //! - **W4** A run that was begun goes on after a death at any moment, from its last step that counts, and ends once.
-//! - **W5** An atomic run is one transaction: what its steps wrote counts when it ends, all of it or nothing.
+//! - **W5** An atomic run is one transaction: what its steps wrote counts when it ends, all of it or nothing, and nothing else that
+//!   its code asks for counts before.
 //! - **W6** A run that was cancelled does nothing more; what its steps had written before stays.
 //! - **W7** What a step's code asks for after its attempt has ended is refused.
 //! - **W8** Runs are kept for a week after their end, and at most as many of a workflow as [`Options::finished_max`] says.
