@@ -184,6 +184,56 @@ def code_that_handles_a_failure_is_told_of_it_whenever_it_is_run_again(apps):
     assert ([step["path"] for step in steps], failed) == (["0/0", "0/1", "0/2", "0"], ["ValueError", "OSError"])
 
 
+@pytest.mark.parametrize("goes_on", ("commits", "begins", "cancels"))
+def a_step_that_handles_a_failure_is_told_of_it_again_once_it_went_on(apps, goes_on):
+    """W2: the step within it would succeed the next time, when what counts elsewhere rests on its failure."""
+    apps.function("order", """
+        import landfast
+        runs = []
+
+        def commits(said):
+            try:
+                with landfast.transaction() as transaction:
+                    transaction.put("went", said.encode())
+            except landfast.AlreadyCommitted:
+                pass
+
+        GOES_ON = {
+            "commits": commits,
+            "begins": lambda said: landfast.runs("other").run(said, id=said),
+            "cancels": lambda said: landfast.runs("other").cancel("begun"),
+        }
+
+        @landfast.step
+        def charge():
+            if len(runs) == 1:
+                raise ValueError("no card")
+            return "charged"
+
+        @landfast.step
+        def around(goes_on):
+            try:
+                said = charge()
+            except landfast.StepFailed as failure:
+                said = failure.error["errorType"]
+            GOES_ON[goes_on](said)
+            if len(runs) == 1:
+                raise RuntimeError("the step dies here")
+            return said
+
+        def handler(event, context):
+            runs.append(1)
+            return around(event)
+    """, retries=4, concurrency=1)
+    apps.function("echo", "def handler(event, context):\n    return event\n")
+    apps.workflow("order", 'function = "order"')
+    apps.workflow("other", 'steps = ["echo"]')
+    apps.deploy()
+    assert apps.run("other", 1, "?id=begun&wait=30")[1]["status"] == "succeeded"
+    answer = apps.run("order", goes_on)[1]
+    assert (answer["status"], answer.get("output")) == ("succeeded", "ValueError"), answer
+
+
 def a_step_whose_failure_nobody_handles_is_tried_again_with_the_code(apps):
     """W2: nothing stands behind the failure."""
     apps.function("order", """
