@@ -344,6 +344,22 @@ def an_atomic_run_lets_nothing_out_before_its_end(apps):
     assert apps.ask("DELETE", "/v1/workflows/waits/runs/w").document["status"] == "cancelled"
 
 
+def an_atomic_run_whose_commit_is_refused_for_good_fails_once_and_says_why(apps):
+    """W5: its steps are not made anew for nothing."""
+    apps.function("sends", """
+        import landfast
+        def handler(event, context):
+            print("sent")
+            landfast.send("nowhere", b"x")
+    """, retries=0)
+    apps.workflow("whole", 'steps = ["sends"]\natomic = true')
+    apps.deploy()
+    failed = apps.run("whole")[1]
+    assert (failed["status"], failed["error"]["errorType"]) == ("failed", "Workflow.NotWritten"), failed
+    assert 'no queue "nowhere"' in failed["error"]["errorMessage"], failed
+    assert apps.lines("sends").count("sent") == 1
+
+
 def a_cancelled_run_does_nothing_more(apps):
     """W6, W7."""
     apps.function("sleeps", """

@@ -23,14 +23,18 @@ impl Run {
         if !self.workflow.atomic {
             return self.go().await;
         }
+        let mut last = String::new();
         for _ in 0..ATOMIC_ATTEMPTS_MAX {
-            match self.as_one_transaction(service).await {
+            last = match self.as_one_transaction(service).await {
                 Ok(output) => return Ok(output),
                 Err(Undone::Failure(failure)) => return Err(failure),
-                Err(Undone::Anew(why)) => tracing::debug!(run = %self.id, %why, "an atomic run begins anew"),
-            }
+                Err(Undone::Anew(why)) => why,
+            };
+            tracing::debug!(run = %self.id, why = %last, "an atomic run begins anew");
         }
-        Err(Failure::new("", "Workflow.TransactionFailed", "its transaction was lost again and again"))
+        let said =
+            format!("its transaction was lost {ATOMIC_ATTEMPTS_MAX} times, the last time for this: {last}");
+        Err(Failure::new("", "Workflow.TransactionFailed", &said))
     }
 
     async fn as_one_transaction(self: &Arc<Self>, service: &Arc<Inner>) -> Result<Bytes, Undone> {
@@ -41,7 +45,7 @@ impl Run {
             Ok(Some(call)) => call,
             // Only its row is missing.
             Ok(None) => return self.told_before().await,
-            Err(error) => return Err(Undone::Anew(error.to_string())),
+            Err(error) => return Err(error.into()),
         };
         let overlay = self.begin_anew(&call);
         let output = self.go().await?;
@@ -53,7 +57,7 @@ impl Run {
                 Ok(output)
             }
             Err(Error::RunEnded) => Err(Failure::Stopped.into()),
-            Err(error) => Err(Undone::Anew(error.to_string())),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -91,5 +95,17 @@ enum Undone {
 impl From<Failure> for Undone {
     fn from(failure: Failure) -> Self {
         Self::Failure(failure)
+    }
+}
+
+/// Of what an atomic run's transaction was refused.
+impl From<Error> for Undone {
+    fn from(error: Error) -> Self {
+        let said = error.to_string();
+        if error.is_refusal() {
+            Failure::new("", "Workflow.NotWritten", &said).into()
+        } else {
+            Self::Anew(said)
+        }
     }
 }
