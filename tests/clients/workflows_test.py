@@ -1,7 +1,9 @@
 """Workflows of functions as real processes: chains and graphs, code that is a workflow, deaths, a far store."""
 
+import concurrent.futures
 import json
 import shutil
+import signal
 
 import pytest
 
@@ -497,6 +499,49 @@ def what_a_run_came_to_is_shown_once_it_is_far(apps, far):
     far.start()
     shown = apps.ask("GET", "/v1/workflows/chain/runs/unseen?wait=30").document
     assert shown["status"] == "succeeded" and apps.stored("chain", "first") == "2"
+
+
+def at_once(*asked):
+    """What several who ask at the same time are told."""
+    with concurrent.futures.ThreadPoolExecutor(len(asked)) as threads:
+        return [asked.result() for asked in [threads.submit(ask) for ask in asked]]
+
+
+def nobody_waits_for_a_far_store_that_is_away_until_the_connection_is_cut(apps, far):
+    """W3: what cannot be shown is refused by name."""
+    apps.workflow("chain", f'steps = ["first", "second"]\nfar = "{far.url}"')
+    apps.deploy()
+    assert apps.run("chain", {"n": 1}, "?wait=30&id=r")[1]["status"] == "succeeded"
+    far.stop()
+    assert apps.run("chain", {"n": 2}, "?id=unseen")[0] in (202, 503)
+    paths = ("runs", "runs/unseen", "runs/unseen/steps", "state", "state/first")
+    answers = at_once(*[lambda path=path: apps.ask("GET", f"/v1/workflows/chain/{path}") for path in paths])
+    assert [(path, answer.status, answer.document["type"]) for path, answer in zip(paths, answers)] == [
+        (path, 503, "unavailable") for path in paths
+    ]
+    listed = apps.command("workflows", "list", "chain")
+    assert listed.returncode != 0 and "is not durable yet" in listed.stderr, listed
+
+
+def a_begin_that_a_full_store_does_not_take_is_answered_in_time(apps, far):
+    """W1: nobody knows whether it was begun, until it is begun again."""
+    apps.function("fills", """
+        import landfast
+        def handler(event, context):
+            for key in range(4):
+                landfast.state().put(f"{event}/{key}", bytes(3 << 20))
+    """, retries=0, timeout_s=60, memory_mb=256)
+    apps.workflow("fills", f'steps = ["fills"]\nfar = "{far.url}"')
+    apps.deploy()
+    assert apps.run("fills", "far")[1]["status"] == "succeeded"
+    far.process.send_signal(signal.SIGSTOP)
+    try:
+        at_once(*[lambda run=run: apps.run("fills", run, f"?id={run}") for run in range(6)])
+        refused = apps.ask("POST", "/v1/workflows/fills/runs?id=late", b'"late"')
+        assert (refused.status, refused.document["type"]) == (503, "outcome-unknown"), refused.document
+    finally:
+        far.process.send_signal(signal.SIGCONT)
+    assert apps.run("fills", "late", "?id=late&wait=60")[1]["status"] == "succeeded"
 
 
 def figures_of_runs_and_far_stores_are_in_the_status_and_the_metrics(apps, far):
