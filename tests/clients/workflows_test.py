@@ -1,7 +1,9 @@
 """Workflows of functions as real processes: chains and graphs, code that is a workflow, deaths, a far store."""
 
+import concurrent.futures
 import json
 import shutil
+import signal
 
 import pytest
 
@@ -184,6 +186,56 @@ def code_that_handles_a_failure_is_told_of_it_whenever_it_is_run_again(apps):
     assert ([step["path"] for step in steps], failed) == (["0/0", "0/1", "0/2", "0"], ["ValueError", "OSError"])
 
 
+@pytest.mark.parametrize("goes_on", ("commits", "begins", "cancels"))
+def a_step_that_handles_a_failure_is_told_of_it_again_once_it_went_on(apps, goes_on):
+    """W2: the step within it would succeed the next time, when what counts elsewhere rests on its failure."""
+    apps.function("order", """
+        import landfast
+        runs = []
+
+        def commits(said):
+            try:
+                with landfast.transaction() as transaction:
+                    transaction.put("went", said.encode())
+            except landfast.AlreadyCommitted:
+                pass
+
+        GOES_ON = {
+            "commits": commits,
+            "begins": lambda said: landfast.runs("other").run(said, id=said),
+            "cancels": lambda said: landfast.runs("other").cancel("begun"),
+        }
+
+        @landfast.step
+        def charge():
+            if len(runs) == 1:
+                raise ValueError("no card")
+            return "charged"
+
+        @landfast.step
+        def around(goes_on):
+            try:
+                said = charge()
+            except landfast.StepFailed as failure:
+                said = failure.error["errorType"]
+            GOES_ON[goes_on](said)
+            if len(runs) == 1:
+                raise RuntimeError("the step dies here")
+            return said
+
+        def handler(event, context):
+            runs.append(1)
+            return around(event)
+    """, retries=4, concurrency=1)
+    apps.function("echo", "def handler(event, context):\n    return event\n")
+    apps.workflow("order", 'function = "order"')
+    apps.workflow("other", 'steps = ["echo"]')
+    apps.deploy()
+    assert apps.run("other", 1, "?id=begun&wait=30")[1]["status"] == "succeeded"
+    answer = apps.run("order", goes_on)[1]
+    assert (answer["status"], answer.get("output")) == ("succeeded", "ValueError"), answer
+
+
 def a_step_whose_failure_nobody_handles_is_tried_again_with_the_code(apps):
     """W2: nothing stands behind the failure."""
     apps.function("order", """
@@ -245,6 +297,69 @@ def an_atomic_run_counts_at_its_end_or_not_at_all(apps):
     assert apps.value("first") is None
     assert apps.run("whole", {"n": 2})[1]["output"] == {"first": "2"}
     assert apps.value("first") == "2"
+
+
+def an_atomic_run_lets_nothing_out_before_its_end(apps):
+    """W3, W5: what would count elsewhere at once is refused, whatever becomes of the run."""
+    apps.function("leaks", """
+        import landfast
+
+        def commits():
+            with landfast.transaction() as transaction:
+                transaction.put("leaked", b"1")
+
+        LEAKS = {
+            "commit": commits,
+            "begin": lambda: landfast.runs("writes").run("leaked", id="leaked", wait=10),
+            "cancel": lambda: landfast.runs("waits").cancel("w"),
+            "externalize": landfast.externalize,
+        }
+
+        def handler(event, context):
+            said = {}
+            for name, leak in LEAKS.items():
+                try:
+                    leak()
+                except landfast.Error as error:
+                    said[name] = str(error)
+            landfast.state().put("said", ",".join(said).encode())
+            return said
+    """, retries=0)
+    apps.function("writes", """
+        import landfast
+        def handler(event, context):
+            landfast.state().put(event, b"1")
+    """, retries=0)
+    apps.function("waits", "import time\ndef handler(event, context):\n    time.sleep(60)\n", timeout_s=100)
+    apps.workflow("whole", 'steps = ["leaks"]\natomic = true')
+    apps.workflow("writes", 'steps = ["writes"]')
+    apps.workflow("waits", 'steps = ["waits"]')
+    apps.deploy()
+    assert apps.run("waits", None, "?id=w")[0] == 202
+    answer = apps.run("whole")[1]
+    assert answer["status"] == "succeeded", answer
+    refused = answer["output"]
+    assert sorted(refused) == ["begin", "cancel", "commit", "externalize"]
+    assert all("an atomic run lets nothing out before its end" in said for said in refused.values()), refused
+    assert (apps.value("leaked"), apps.value("said")) == (None, "commit,begin,cancel,externalize")
+    assert apps.ask("GET", "/v1/workflows/writes/runs/leaked").status == 404
+    assert apps.ask("DELETE", "/v1/workflows/waits/runs/w").document["status"] == "cancelled"
+
+
+def an_atomic_run_whose_commit_is_refused_for_good_fails_once_and_says_why(apps):
+    """W5: its steps are not made anew for nothing."""
+    apps.function("sends", """
+        import landfast
+        def handler(event, context):
+            print("sent")
+            landfast.send("nowhere", b"x")
+    """, retries=0)
+    apps.workflow("whole", 'steps = ["sends"]\natomic = true')
+    apps.deploy()
+    failed = apps.run("whole")[1]
+    assert (failed["status"], failed["error"]["errorType"]) == ("failed", "Workflow.NotWritten"), failed
+    assert 'no queue "nowhere"' in failed["error"]["errorMessage"], failed
+    assert apps.lines("sends").count("sent") == 1
 
 
 def a_cancelled_run_does_nothing_more(apps):
@@ -384,6 +499,49 @@ def what_a_run_came_to_is_shown_once_it_is_far(apps, far):
     far.start()
     shown = apps.ask("GET", "/v1/workflows/chain/runs/unseen?wait=30").document
     assert shown["status"] == "succeeded" and apps.stored("chain", "first") == "2"
+
+
+def at_once(*asked):
+    """What several who ask at the same time are told."""
+    with concurrent.futures.ThreadPoolExecutor(len(asked)) as threads:
+        return [asked.result() for asked in [threads.submit(ask) for ask in asked]]
+
+
+def nobody_waits_for_a_far_store_that_is_away_until_the_connection_is_cut(apps, far):
+    """W3: what cannot be shown is refused by name."""
+    apps.workflow("chain", f'steps = ["first", "second"]\nfar = "{far.url}"')
+    apps.deploy()
+    assert apps.run("chain", {"n": 1}, "?wait=30&id=r")[1]["status"] == "succeeded"
+    far.stop()
+    assert apps.run("chain", {"n": 2}, "?id=unseen")[0] in (202, 503)
+    paths = ("runs", "runs/unseen", "runs/unseen/steps", "state", "state/first")
+    answers = at_once(*[lambda path=path: apps.ask("GET", f"/v1/workflows/chain/{path}") for path in paths])
+    assert [(path, answer.status, answer.document["type"]) for path, answer in zip(paths, answers)] == [
+        (path, 503, "unavailable") for path in paths
+    ]
+    listed = apps.command("workflows", "list", "chain")
+    assert listed.returncode != 0 and "is not durable yet" in listed.stderr, listed
+
+
+def a_begin_that_a_full_store_does_not_take_is_answered_in_time(apps, far):
+    """W1: nobody knows whether it was begun, until it is begun again."""
+    apps.function("fills", """
+        import landfast
+        def handler(event, context):
+            for key in range(4):
+                landfast.state().put(f"{event}/{key}", bytes(3 << 20))
+    """, retries=0, timeout_s=60, memory_mb=256)
+    apps.workflow("fills", f'steps = ["fills"]\nfar = "{far.url}"')
+    apps.deploy()
+    assert apps.run("fills", "far")[1]["status"] == "succeeded"
+    far.process.send_signal(signal.SIGSTOP)
+    try:
+        at_once(*[lambda run=run: apps.run("fills", run, f"?id={run}") for run in range(6)])
+        refused = apps.ask("POST", "/v1/workflows/fills/runs?id=late", b'"late"')
+        assert (refused.status, refused.document["type"]) == (503, "outcome-unknown"), refused.document
+    finally:
+        far.process.send_signal(signal.SIGCONT)
+    assert apps.run("fills", "late", "?id=late&wait=60")[1]["status"] == "succeeded"
 
 
 def figures_of_runs_and_far_stores_are_in_the_status_and_the_metrics(apps, far):

@@ -137,7 +137,8 @@ def invoke(id: str, attempt: str, place: int, function: str, payload: Value) -> 
 
 
 def commit(id: str, attempt: str) -> Call:
-    request = Request("POST", f"{_transaction(id)}/commit", _of(attempt))
+    # Of which step it is: what that step's code was told of failures is at rest before this counts.
+    request = Request("POST", f"{_transaction(id)}/commit", {**_of(attempt), **_of_step()})
     return Call(f"commit transaction {id!r}", request, id, is_change=True)
 
 
@@ -174,7 +175,7 @@ def begin_run(name: str, input: bytes, id: Optional[str], wait: float) -> Call:
     query = [f"wait={wait:g}"] if wait else []
     query += [f"id={quote(id, safe='')}"] if id is not None else []
     path = f"/v1/workflows/{_segment(name, what)}/runs" + ("?" + "&".join(query) if query else "")
-    return Call(what, Request("POST", path, _JSON, input), is_change=True, is_repeatable=id is not None)
+    return Call(what, Request("POST", path, {**_of_step(), **_JSON}, input), is_change=True, is_repeatable=id is not None)
 
 
 def get_run(name: str, run: str, wait: float) -> Call:
@@ -184,7 +185,7 @@ def get_run(name: str, run: str, wait: float) -> Call:
 
 def cancel_run(name: str, run: str) -> Call:
     what = f"cancel the run {run!r} of the workflow {name!r}"
-    return Call(what, Request("DELETE", _run(name, run, what)), is_change=True)
+    return Call(what, Request("DELETE", _run(name, run, what), _of_step()), is_change=True)
 
 
 def list_runs(name: str, status: Optional[str], after: Optional[str]) -> Call:

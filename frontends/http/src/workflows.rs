@@ -123,11 +123,11 @@ async fn begin(State(backend): State<Arc<Backend>>, request: Request) -> Answer 
     let input = input(&backend, body).await?;
     // A run that a step begins is outside of its own.
     steps::settle(&backend, parts.extensions.get(), &parts.headers).await?;
-    let run = workflows.begin(&name, id.as_deref(), input).await?;
     let wait = Duration::try_from_secs_f64(wait.max(0.0)).unwrap_or(WAIT_MAX).min(WAIT_MAX);
     let view = {
         // It may take longer than a connection may be quiet.
         let _waits = patience.as_ref().map(Patience::wait);
+        let run = workflows.begin(&name, id.as_deref(), input).await?;
         workflows.wait(&name, &run, wait).await?
     };
     let status = if view.status == Status::Running { StatusCode::ACCEPTED } else { StatusCode::OK };

@@ -29,6 +29,8 @@ pub enum Broken {
     CountsWithoutWhatIsMissing,
     /// W5: what a step of an atomic run writes counts with the step.
     CountsByParts,
+    /// W5: what a step of an atomic run has a transaction write counts at once.
+    CountsElsewhereBeforeTheEnd,
     /// W6: a run that is cancelled is not stopped.
     GoesOnAfterCancelling,
     /// W7: an attempt goes on being heard after its end.

@@ -57,9 +57,20 @@ impl Error {
         }
     }
 
-    /// Whether the store will not take this, however often it is asked.
+    /// Whether this will not be taken, however often it is asked.
     pub(crate) fn is_refusal(&self) -> bool {
-        matches!(self, Self::Port(error) if !self.passes() && error.kind() != ErrorKind::Lost)
+        use transactions::Error as E;
+        match self {
+            Self::Port(error) => !self.passes() && error.kind() != ErrorKind::Lost,
+            Self::State(error) => {
+                matches!(
+                    error,
+                    E::Invalid(_) | E::TooLarge(_) | E::NoSuchQueue | E::NoSuchFunction | E::Corrupt(_)
+                )
+            }
+            Self::Invalid(_) | Self::TooLarge(_) => true,
+            _ => false,
+        }
     }
 
     /// Whether the same may succeed a moment later, without anybody's doing.

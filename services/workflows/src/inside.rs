@@ -59,8 +59,13 @@ impl Service {
     /// Before what the attempt asks for counts elsewhere at once, such as a transaction of its own: waits until all that its run has
     /// read and written lies where nothing loses it, if that is a far store (rule P5). What the attempt has written itself still
     /// waits for its record: it is tried again whole.
+    ///
+    /// Errors: `Invalid` in an atomic run (W5), `AttemptEnded`, `Port`, `State`.
     pub async fn settle(&self, token: &str) -> Result<()> {
         let attempt = self.inner.attempts.find(token)?;
+        if !self.inner.options.breaks(Broken::CountsElsewhereBeforeTheEnd) {
+            attempt.may_let_out()?;
+        }
         attempt.go_on(&self.inner).await?;
         let is_free = self.inner.options.breaks(Broken::CountsElsewhereBeforeFar);
         if attempt.run.store.is_apart() && !is_free {

@@ -14,7 +14,8 @@
 //! - **W3** Nothing leaves before what it rests on is durable: not a run's output or error, nor an invocation outside the run, nor a
 //!   message, nor what follows [`Service::externalize`].
 //! - **W4** A run that was begun goes on after a death at any moment, from its last step that counts, and ends once.
-//! - **W5** An atomic run is one transaction: what its steps wrote counts when it ends, all of it or nothing.
+//! - **W5** An atomic run is one transaction: what its steps wrote counts when it ends, all of it or nothing, and nothing else that
+//!   its code asks for counts before.
 //! - **W6** A run that was cancelled does nothing more; what its steps had written before stays.
 //! - **W7** What a step's code asks for after its attempt has ended is refused.
 //! - **W8** Runs are kept for a week after their end, and at most as many of a workflow as [`Options::finished_max`] says.
@@ -24,13 +25,14 @@
 //! transaction, or an atomic run.
 //!
 //! Reading order: `layout` and `records` (what is at rest), `store` (how a step comes to count), `outbox` (what it sends in a range),
-//! `overlay`, `run` (one run), `outage`, `graph`, `active` (who is at which run), `homes`, `service`, `shown` and `inside` (what callers and
+//! `overlay`, `run` (one run), `atomic`, `outage`, `graph`, `active` (who is at which run), `homes`, `service`, `shown` and `inside` (what callers and
 //! functions are given). `docs/design/0005-workflows.md` says what a death between
 //! two lines leaves.
 //!
 //! From `external-synchrony.txt`, chapters 3 and 4; ours has runs at rest, retries, overlays, and several far writes under way.
 
 mod active;
+mod atomic;
 mod broken;
 pub mod edges;
 mod error;

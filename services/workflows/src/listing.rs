@@ -22,6 +22,7 @@ use crate::{
     layout::state_keys,
     overlay::Writes,
     run::Run,
+    shown::{ANSWER_MAX, late},
     step::Attempt,
     store::{State, Store, VALUE},
 };
@@ -35,12 +36,15 @@ impl Service {
         self.inner.attempts.find(token)?.list(listing).await
     }
 
-    /// A page of the keys of the workflow's state, as they count, once that is durable.
+    /// A page of the keys of the workflow's state, as they count, once that is durable. Errors: `Unavailable` if that takes too long.
     pub async fn list_state(&self, name: &str, listing: &Listing) -> Result<Page> {
-        let store = self.now_at(name).await?;
-        let (page, point) = store.list_keys(listing).await?;
-        store.externalize(point).await?;
-        Ok(page)
+        let durable = async {
+            let store = self.now_at(name).await?;
+            let (page, point) = store.list_keys(listing).await?;
+            store.externalize(point).await?;
+            Ok(page)
+        };
+        self.within(ANSWER_MAX, late(), durable).await
     }
 }
 

@@ -31,9 +31,6 @@ use crate::{
 /// How often the steps of a long run are confirmed that have come to count.
 const CONFIRM_EVERY: Duration = Duration::from_mins(1);
 
-/// How many attempts of an atomic run there are that lose their transaction.
-const ATOMIC_ATTEMPTS_MAX: u32 = 10;
-
 /// The longest that is kept of how a step or a run failed; of what is longer, its beginning as its message.
 pub(crate) const FAILURE_BYTES_MAX: usize = 32 << 10;
 /// What of that is left for the message: in JSON a byte may become six.
@@ -47,7 +44,7 @@ pub(crate) struct Run {
     pub(crate) id: String,
     pub(crate) workflow: Arc<Workflow>,
     input: Bytes,
-    row: RunRow,
+    pub(crate) row: RunRow,
     pub(crate) home: Home,
     pub(crate) store: Store,
     /// Steps that count.
@@ -202,7 +199,7 @@ impl Run {
     }
 
     /// Makes a call until it is answered for good.
-    async fn until_it_passes<T, F: Future<Output = Result<T>>>(
+    pub(crate) async fn until_it_passes<T, F: Future<Output = Result<T>>>(
         &self,
         service: &Inner,
         mut call: impl FnMut() -> F,
@@ -216,57 +213,6 @@ impl Run {
                 }
                 answer => return answer,
             }
-        }
-    }
-
-    async fn attempts(self: &Arc<Self>, service: &Arc<Inner>) -> Result<Bytes, Failure> {
-        if !self.workflow.atomic {
-            return self.go().await;
-        }
-        for _ in 0..ATOMIC_ATTEMPTS_MAX {
-            match self.as_one_transaction(service).await {
-                Ok(output) => return Ok(output),
-                Err(Either::Failure(failure)) => return Err(failure),
-                Err(Either::Anew(why)) => tracing::debug!(run = %self.id, %why, "an atomic run begins anew"),
-            }
-        }
-        Err(Failure::new("", "Workflow.TransactionFailed", "its transaction was lost again and again"))
-    }
-
-    async fn as_one_transaction(self: &Arc<Self>, service: &Arc<Inner>) -> Result<Bytes, Either> {
-        let begun = self
-            .until_it_passes(service, || self.store.begin_atomic(&self.name, &self.id, self.row.began_ms))
-            .await;
-        let call = match begun {
-            Ok(Some(call)) => call,
-            // Only its row is missing.
-            Ok(None) => return self.told_before().await,
-            Err(error) => return Err(Either::Anew(error.to_string())),
-        };
-        self.journal.lock().clear();
-        let overlay = Overlay::over(None);
-        *self.atomic.lock() = Some((Arc::clone(&overlay), call.clone()));
-        let output = self.go().await?;
-        let changes = overlay.close();
-        let committed = self.store.commit_atomic(&self.name, &self.id, &call, &output, changes).await;
-        match committed {
-            Ok(point) => {
-                self.saw(point);
-                Ok(output)
-            }
-            Err(Error::RunEnded) => Err(Failure::Stopped.into()),
-            Err(error) => Err(Either::Anew(error.to_string())),
-        }
-    }
-
-    /// An atomic run is to end with `failure`: its commit may be under way, and then it has succeeded, or commits no more (W5).
-    async fn unless_it_committed(&self, service: &Inner, failure: Bytes) -> Result<Bytes, Failure> {
-        let begun = self
-            .until_it_passes(service, || self.store.begin_atomic(&self.name, &self.id, self.row.began_ms))
-            .await;
-        match begun {
-            Ok(None) => self.told_before().await.map_err(|_| Failure::Stopped),
-            _ => Err(Failure::Failed(failure)),
         }
     }
 
@@ -297,15 +243,7 @@ impl Run {
         Place { workflow: &self.name, run: &self.id, began_ms: self.row.began_ms, path }
     }
 
-    /// What an atomic run said it would come to before it committed.
-    async fn told_before(&self) -> Result<Bytes, Either> {
-        let row = self.store.run(&self.name, &self.id).await;
-        let (row, point) = row.ok().flatten().ok_or(Failure::Stopped)?;
-        self.saw(point);
-        Ok(row.output.unwrap_or_default())
-    }
-
-    async fn go(self: &Arc<Self>) -> Result<Bytes, Failure> {
+    pub(crate) async fn go(self: &Arc<Self>) -> Result<Bytes, Failure> {
         match &self.workflow.function {
             Some(function) => {
                 let step =
@@ -523,6 +461,14 @@ impl Run {
         self.journal.lock().get(path).cloned()
     }
 
+    /// All of it again, in the transaction of `call`; returns what its steps write.
+    pub(crate) fn begin_anew(&self, call: &Call) -> Arc<Overlay> {
+        self.journal.lock().clear();
+        let overlay = Overlay::over(None);
+        *self.atomic.lock() = Some((Arc::clone(&overlay), call.clone()));
+        overlay
+    }
+
     /// The transaction of an atomic run.
     pub(crate) fn call_of_atomic(&self) -> Option<Call> {
         self.atomic.lock().as_ref().map(|(_, call)| call.clone())
@@ -557,18 +503,5 @@ impl Run {
     pub(crate) fn saw(&self, point: DurabilityPoint) {
         let mut seen = self.point.lock();
         *seen = point.max(*seen);
-    }
-}
-
-/// Why an attempt of an atomic run came to nothing.
-enum Either {
-    Failure(Failure),
-    /// Its transaction is lost: all of it again.
-    Anew(String),
-}
-
-impl From<Failure> for Either {
-    fn from(failure: Failure) -> Self {
-        Self::Failure(failure)
     }
 }

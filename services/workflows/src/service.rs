@@ -12,7 +12,7 @@ use bytes::Bytes;
 use functions::manifest::workflow::Workflow;
 use parking_lot::Mutex;
 use ports::{
-    Clock, Entropy, Monotonic,
+    Clock, Entropy, ErrorKind, Monotonic,
     key_value::SharedKeyValue,
     runtime::{Invocation, Ran},
 };
@@ -30,6 +30,7 @@ use crate::{
     layout::RUN_ID_BYTES_MAX,
     records::{Given, RunRow, Status},
     run::Run,
+    shown::ANSWER_MAX,
     step::Attempts,
     store::Store,
     tally::{Figures, Tally},
@@ -245,7 +246,8 @@ impl Service {
 
     /// Begins a run (W1); returns its id once it is ordered. None given: one is made up.
     ///
-    /// Errors: `NoSuchWorkflow`, `Invalid`, `TooLarge`, `TooManyRuns`, `Port`, `State`.
+    /// Errors: `NoSuchWorkflow`, `Invalid`, `TooLarge`, `TooManyRuns`, `Port`, `State`; `OutcomeUnknown` if its store does not take it
+    /// in time, and then it may begin later.
     pub async fn begin(&self, name: &str, id: Option<&str>, input: Bytes) -> Result<String> {
         let draw = || self.inner.parts.entropy.next_u64();
         let is_named = id.is_some();
@@ -255,7 +257,9 @@ impl Service {
         };
         let (service, key) = (self.clone(), (name.to_owned(), id.clone()));
         // Whoever asks may give up, and then somebody is at what was begun all the same.
-        self.apart(async move { service.begin_here(key, is_named, input).await }).await?;
+        let begun = self.apart(async move { service.begin_here(key, is_named, input).await });
+        let late = "begin a run: its store does not take it in time";
+        self.within(ANSWER_MAX, ports::Error::new(ErrorKind::OutcomeUnknown, late), begun).await?;
         Ok(id)
     }
 

@@ -15,24 +15,28 @@ use crate::{
 
 /// Runs in one answer.
 const PAGE_RUNS: usize = 100;
-/// How long what is known of a run may take to be durable before nothing is said of it.
-const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// How long a store may take for what an answer rests on: a connection that is quiet for longer is cut, and nobody is told why.
+pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// The wait before it is looked again whether a run has been taken up.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 impl Service {
     /// A run, once what is said of it is durable (W3). Errors: `Unavailable` if that takes too long.
     pub async fn run(&self, name: &str, id: &str) -> Result<RunView> {
-        self.within(ANSWER_MAX, self.show(name, id)).await
+        self.within(ANSWER_MAX, late(), self.show(name, id)).await
     }
 
-    async fn within<T>(&self, most: Duration, shown: impl Future<Output = Result<T>>) -> Result<T> {
+    /// The answer, or `late` in its place.
+    pub(crate) async fn within<T>(
+        &self,
+        most: Duration,
+        late: ports::Error,
+        answer: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
         tokio::select! {
             biased;
-            shown = shown => shown,
-            () = self.inner.parts.clock.sleep(most) => {
-                Err(ports::Error::unavailable("show a run, of which not everything is durable yet").into())
-            }
+            answer = answer => answer,
+            () = self.inner.parts.clock.sleep(most) => Err(late.into()),
         }
     }
 
@@ -97,7 +101,7 @@ impl Service {
                 }
             }
             let left = until.since(self.inner.parts.clock.monotonic());
-            let view = self.within(left.max(ANSWER_MAX), self.show(name, id)).await?;
+            let view = self.within(left.max(ANSWER_MAX), late(), self.show(name, id)).await?;
             if view.status != Status::Running || left.is_zero() {
                 return Ok(view);
             }
@@ -109,7 +113,17 @@ impl Service {
     }
 
     /// Some runs of a workflow behind `after`, in the order of their ids, without what they came to, and where to go on.
+    /// Errors: `Unavailable` if that takes too long.
     pub async fn runs(
+        &self,
+        name: &str,
+        status: Option<Status>,
+        after: Option<&str>,
+    ) -> Result<(Vec<RunView>, Option<String>)> {
+        self.within(ANSWER_MAX, late(), self.page(name, status, after)).await
+    }
+
+    async fn page(
         &self,
         name: &str,
         status: Option<Status>,
@@ -134,8 +148,12 @@ impl Service {
         Ok((views.collect(), until))
     }
 
-    /// The steps of a run that count, in the order in which they ended.
+    /// The steps of a run that count, in the order in which they ended. Errors: `Unavailable` if that takes too long.
     pub async fn steps(&self, name: &str, id: &str) -> Result<Vec<StepView>> {
+        self.within(ANSWER_MAX, late(), self.counted(name, id)).await
+    }
+
+    async fn counted(&self, name: &str, id: &str) -> Result<Vec<StepView>> {
         let (_, store, (row, _)) = self.find(name, id).await?;
         let (steps, point) = store.steps(name, id, row.began_ms).await?;
         store.externalize(point).await?;
@@ -151,7 +169,7 @@ impl Service {
         if row.status == Status::Running {
             let (service, key) = (self.clone(), (name.to_owned(), id.to_owned()));
             let ended = self.apart(async move { service.end(key, home).await });
-            self.within(ANSWER_MAX, ended).await?;
+            self.within(ANSWER_MAX, late(), ended).await?;
         }
         self.run(name, id).await
     }
@@ -203,11 +221,19 @@ impl Service {
         self.inner.homes.store(&home).await
     }
 
-    /// The last value that counts of a key of the workflow's state, once it is durable.
+    /// The last value that counts of a key of the workflow's state, once it is durable. Errors: `Unavailable` if that takes too long.
     pub async fn state(&self, name: &str, key: &Bytes) -> Result<Option<Bytes>> {
-        let store = self.now_at(name).await?;
-        let (value, point) = store.get(key).await?;
-        store.externalize(point).await?;
-        Ok(value)
+        let durable = async {
+            let store = self.now_at(name).await?;
+            let (value, point) = store.get(key).await?;
+            store.externalize(point).await?;
+            Ok(value)
+        };
+        self.within(ANSWER_MAX, late(), durable).await
     }
+}
+
+/// What is said in place of what is not durable in time.
+pub(crate) fn late() -> ports::Error {
+    ports::Error::unavailable("show what is not durable yet: its store does not answer in time")
 }

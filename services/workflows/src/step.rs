@@ -111,12 +111,18 @@ impl Attempt {
         self.overlay.send(effect, options)
     }
 
+    /// Errors: `Invalid` in an atomic run, of which nothing that leaves before its end could be taken back (W5).
+    pub(crate) fn may_let_out(&self) -> Result<()> {
+        if !self.run.workflow.atomic {
+            return Ok(());
+        }
+        let why = "an atomic run lets nothing out before its end: make the workflow not atomic, or do this after it";
+        Err(Error::Invalid(why.to_owned()))
+    }
+
     /// Has what was written so far count, and waits until all that the run has done is durable.
     pub(crate) async fn externalize(self: &Arc<Self>, options: &Options) -> Result<()> {
-        if self.run.workflow.atomic {
-            let why = "an atomic run lets nothing out before its end: make the workflow not atomic, or do this after it";
-            return Err(Error::Invalid(why.to_owned()));
-        }
+        self.may_let_out()?;
         let (attempt, options) = (Arc::clone(self), options.clone());
         let published = async {
             // Who asks may give up; what is under way is told apart from what is not all the same.

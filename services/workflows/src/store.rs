@@ -549,7 +549,9 @@ async fn commit(engine: &Engine, call: &Call, changes: Changes) -> Result<Durabi
             }
         }
         for (place, effect) in (0..).zip(changes.sends) {
-            engine.send(call, effect, Some(place)).await?;
+            let destination = effect.destination().to_owned();
+            let sent = engine.send(call, effect, Some(place)).await;
+            sent.map_err(|error| named(error, &destination))?;
         }
         Ok(())
     };
@@ -558,6 +560,17 @@ async fn commit(engine: &Engine, call: &Call, changes: Changes) -> Result<Durabi
         return Err(error);
     }
     Ok(engine.commit_shown(call).await?.point)
+}
+
+/// Why nothing was sent there.
+fn named(error: transactions::Error, destination: &str) -> Error {
+    match error {
+        transactions::Error::NoSuchQueue => Error::Invalid(format!("there is no queue {destination:?}")),
+        transactions::Error::NoSuchFunction => {
+            Error::Invalid(format!("there is no function {destination:?}"))
+        }
+        error => error.into(),
+    }
 }
 
 async fn has_committed(

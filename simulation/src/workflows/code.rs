@@ -34,6 +34,8 @@ pub const SECOND: &str = "second";
 pub const WHOLE: &str = "whole";
 /// Adds one, and then fails for good: as a whole or not at all.
 pub const NOTHING: &str = "nothing";
+/// Adds one, writes in a transaction what it has counted, and then fails for good: as a whole or not at all.
+pub const LEAKS: &str = "leaks";
 /// Waits for long, then adds one.
 pub const SLOW: &str = "slow";
 /// Its first attempt ends, and asks for something later.
@@ -140,6 +142,9 @@ impl Code {
         } else {
             all.insert(WHOLE, made(&counts, atomic));
             all.insert(NOTHING, made(fails, atomic));
+            let once = |function: &str| format!(r#"{{"function":"{function}","retries":0}}"#);
+            let leaks = format!(r#""add",{},{}"#, once("copies"), once("fails"));
+            all.insert(LEAKS, made(&leaks, atomic));
         }
         all.into_iter().map(|(name, workflow)| (name.to_owned(), workflow)).collect()
     }

@@ -9,7 +9,7 @@ use fastrand::Rng;
 use simulation::{
     transactions::mortal::{Life, Side},
     workflows::{
-        code::{COUNTS, LATE, LATE_BY, LONG, NOTHING, SLOW, SLOW_FOR, STEPS, WHOLE},
+        code::{COUNTS, LATE, LATE_BY, LEAKS, LONG, NOTHING, SLOW, SLOW_FOR, STEPS, WHOLE},
         house::{House, Process},
     },
 };
@@ -98,6 +98,26 @@ fn of_an_atomic_run_all_counts_or_nothing() {
     assert_eq!(simulated::run(halves(Options::default())), Vec::<String>::new());
     let seen = simulated::run(halves(broken(Broken::CountsByParts)));
     assert!(!seen.is_empty(), "the broken one is caught");
+}
+
+/// What a transaction wrote that a step of an atomic run had begun, once that run has failed.
+async fn leaked(options: Options) -> Option<Bytes> {
+    let mut house = House::near(1, options).await;
+    let process = serve(&mut house).await;
+    process.begin(LEAKS, "run").await.expect("begun");
+    let ended = process.service.wait(LEAKS, "run", END_MAX).await.expect("it ends");
+    assert_eq!(ended.status, Status::Failed);
+    let leaked = state(&process, "copy/run").await;
+    process.end().await;
+    leaked
+}
+
+/// W5.
+#[test]
+fn nothing_that_an_atomic_run_has_not_committed_leaks_through_a_transaction() {
+    assert_eq!(simulated::run(leaked(Options::default())), None);
+    let leaked = simulated::run(leaked(broken(Broken::CountsElsewhereBeforeTheEnd)));
+    assert!(leaked.is_some(), "the broken one is caught");
 }
 
 /// What a run that was cancelled has done a while later, and after a restart.
