@@ -69,6 +69,41 @@ def graphs_have_branches_lists_and_choices(apps):
     assert failed["status"] == "failed" and failed["error"]["errorType"] == "Workflow.InvalidInput"
 
 
+def a_result_that_is_no_json_fails_its_step(apps):
+    """It was null in a list, a string as a run's output, and nothing at all to a choice."""
+    apps.file("answers.py", """
+        def nan(event, context): return float("nan")
+        def listed(event, context): return {"mean": [float("inf")]}
+    """)
+    for name in ("nan", "listed"):
+        apps.function(name, handler=f"answers.{name}", retries=0)
+    apps.function("calls", """
+        import landfast
+        @landfast.step
+        def mean(values): return float("nan")
+        def told(step, *arguments):
+            try:
+                step(*arguments)
+            except landfast.Error as error:
+                return error.error["errorType"]
+            except ValueError:
+                return "refused"
+        def handler(event, context):
+            return [told(mean, []), told(landfast.call, "nan"), told(landfast.call, "listed", float("nan"))]
+    """, retries=0)
+    choice = '{ choice = [{ when = { exists = true }, steps = [] }] }'
+    shapes = {"alone": '["nan"]', "among": '[{ parallel = [["nan"]] }]', "each": '[{ map = ["listed"] }]', "chosen": f'["nan", {choice}]'}
+    for name, steps in shapes.items():
+        apps.workflow(name, f"steps = {steps}")
+    apps.workflow("code", 'function = "calls"')
+    apps.deploy()
+    for name in shapes:
+        failed = apps.run(name, [1])[1]
+        assert (failed["status"], failed["error"]["errorType"]) == ("failed", "Workflow.ResultNoJson"), (name, failed)
+        assert "no NaN" in failed["error"]["errorMessage"], failed
+    assert apps.run("code")[1]["output"] == ["ValueError", "Workflow.ResultNoJson", "refused"]
+
+
 def a_step_that_fails_leaves_nothing_and_is_tried_again(apps):
     """W2: what an attempt wrote is read by that attempt alone."""
     apps.function("flaky", """

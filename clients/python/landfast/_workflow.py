@@ -291,5 +291,5 @@ def _message(error: BaseException) -> str:
 
 
 def encode(value: Any) -> bytes:
-    """JSON, which is what inputs and results are."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    """JSON, which is what inputs and results are. Raises `ValueError` for NaN and infinity, for which that has no word."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()

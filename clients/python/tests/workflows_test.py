@@ -128,7 +128,7 @@ async def a_step_that_counts_is_not_done_again(client: kinds.Client, servers: cl
 
 @kinds.over()
 async def a_step_that_fails_is_given_up(client: kinds.Client, servers: cluster.Cluster) -> None:
-    """W2: also one whose result is no JSON. What the code is told is what it is told whenever it is run again."""
+    """W2: also one whose result is no JSON, as NaN is none. What the code is told is what it is told whenever it is run again."""
 
     async def fails() -> object:
         raise ZeroDivisionError
@@ -136,8 +136,11 @@ async def a_step_that_fails_is_given_up(client: kinds.Client, servers: cluster.C
     async def returns_no_json() -> object:
         return object()
 
+    async def returns_nan() -> float:
+        return float("nan")
+
     said = {"step": "s", "errorType": "KeptError", "errorMessage": "as it is kept"}
-    for body, error in ((fails, ZeroDivisionError), (returns_no_json, TypeError)):
+    for body, error in ((fails, ZeroDivisionError), (returns_no_json, TypeError), (returns_nan, ValueError)):
         servers.fail("", cluster.document({"step": "s", "id": "s-id"}), cluster.document({"error": said}), cluster.document({"error": said}))
         with pytest.raises(landfast.StepFailed, match="'s' failed: KeptError: as it is kept") as first:
             await client.run_step("s", body)
@@ -146,8 +149,9 @@ async def a_step_that_fails_is_given_up(client: kinds.Client, servers: cluster.C
             await client.run_step("s", body)
         assert (str(again.value), again.value.error) == (str(first.value), first.value.error)
     once = ["POST /v1/run/steps/s", "PUT /v1/run/steps/s/failure", "POST /v1/run/steps/s"]
-    assert [str(seen) for seen in servers.seen] == [*once, *once]
-    assert [json.loads(seen.body)["errorType"] for seen in servers.requests("/failure")] == ["ZeroDivisionError", "TypeError"]
+    assert [str(seen) for seen in servers.seen] == [*once, *once, *once]
+    errors = [json.loads(seen.body)["errorType"] for seen in servers.requests("/failure")]
+    assert errors == ["ZeroDivisionError", "TypeError", "ValueError"]
 
 
 @kinds.over()

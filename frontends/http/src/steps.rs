@@ -185,7 +185,7 @@ async fn finish(
 
 async fn output(backend: &Backend, body: Body) -> Result<Bytes, Problem> {
     let whole = body::read(body, INPUT_BYTES_MAX, &backend.budget).await?;
-    match serde_json::from_slice::<serde::de::IgnoredAny>(&whole.bytes) {
+    match serde_json::from_slice::<&RawValue>(&whole.bytes) {
         Ok(_) => Ok(whole.bytes.clone()),
         Err(error) => Err(Problem::new(Kind::InvalidRequest, format!("this is to be JSON: {error}"))),
     }
