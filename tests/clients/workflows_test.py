@@ -282,6 +282,45 @@ def an_atomic_run_counts_at_its_end_or_not_at_all(apps):
     assert apps.value("first") == "2"
 
 
+def who_invokes_is_told_what_was_refused(apps):
+    """Of an atomic run for good: it was called an outage, which passes."""
+    apps.function("asks", """
+        import landfast
+        def handler(event, context):
+            try:
+                return landfast.invoke(event["invokes"])
+            except landfast.Error as error:
+                return [type(error).__name__, str(error)]
+    """, retries=0)
+    apps.workflow("whole", 'steps = ["asks"]\natomic = true')
+    apps.deploy()
+    name, said = apps.run("whole", {"invokes": "first"})[1]["output"]
+    assert name == "InvalidRequest" and "an atomic run lets nothing out before its end" in said, said
+    name, said = apps.call("asks", {"invokes": "nobody"})
+    assert name == "NoSuchFunction" and "Function not found" in said, said
+
+
+def what_is_for_steps_is_refused_by_name_outside_of_a_run(apps):
+    """But a step is the function that it was, and there is nothing to externalize."""
+    apps.function("asks", """
+        import landfast
+        @landfast.step
+        def double(number):
+            landfast.externalize()
+            return 2 * number
+        def told(asked, *arguments):
+            try:
+                return asked(*arguments)
+            except landfast.OutsideOfRun:
+                return "outside"
+        def handler(event, context):
+            return [double(double(1)), told(landfast.send, "q", b""), told(landfast.call, "asks")]
+    """, retries=0)
+    apps.workflow("chain", 'steps = ["first"]')
+    apps.deploy()
+    assert apps.call("asks") == [4, "outside", "outside"]
+
+
 def a_cancelled_run_does_nothing_more(apps):
     """W6, W7."""
     apps.function("sleeps", """
