@@ -383,6 +383,10 @@ def what_makes_no_sense_is_refused_by_name(apps):
     apps.workflow("wrong", 'steps = ["nobody"]')
     answer = apps.command("functions", "deploy", str(apps.write()))
     assert answer.returncode != 0 and "is no function of the application" in answer.stderr
+    for far in ("http://127.0.0.1:1", "redis://", "redis://127.0.0.1:1/abc", "redis://127.0.0.1:1?x=y"):
+        apps.workflow("wrong", f'steps = ["first"]\nfar = "{far}"')
+        answer = apps.command("functions", "deploy", str(apps.write()))
+        assert answer.returncode != 0 and "workflows.wrong: far: " in answer.stderr, (far, answer.stderr)
 
 
 SCANS = """
