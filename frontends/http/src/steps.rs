@@ -2,6 +2,8 @@
 //! the [`Scope`] of its requests names.
 //!
 //! A step within a step shows a token of its own in `Landfast-Step`.
+//!
+//! Strangers find the routes too, and are told that they are in no run.
 
 use std::sync::Arc;
 
