@@ -389,6 +389,30 @@ def what_makes_no_sense_is_refused_by_name(apps):
         assert answer.returncode != 0 and "workflows.wrong: far: " in answer.stderr, (far, answer.stderr)
 
 
+def the_command_says_what_a_run_came_to_and_what_was_refused(apps):
+    apps.function("waits", """
+        import time
+        def handler(event, context):
+            time.sleep(event)
+            return event
+    """)
+    apps.workflow("waits", 'steps = ["waits"]')
+    apps.deploy()
+
+    def run(*arguments):
+        answer = apps.command("workflows", "run", *arguments)
+        return answer.returncode, answer.stdout, answer.stderr
+
+    assert run("waits", "--input", "0") == (0, "0\n", "")
+    code, out, said = run("waits", "--input", "60", "--wait", "1", "--id", "long")
+    assert (code, out) == (3, "") and "landfast workflows show waits long" in said
+    assert run("waits", "--input", "60", "--wait", "0", "--id", "long") == (0, "long running\n", "")
+    apps.ask("DELETE", "/v1/workflows/waits/runs/long")
+    assert run("waits", "--id", "long") == (1, "long cancelled\n", "")
+    code, out, said = run("nobody")
+    assert (code, out) == (1, "") and "answered 404: no-such-workflow: " in said and "{" not in said, said
+
+
 SCANS = """
     import landfast
     def handler(event, context):
