@@ -389,6 +389,34 @@ def what_makes_no_sense_is_refused_by_name(apps):
         assert answer.returncode != 0 and "workflows.wrong: far: " in answer.stderr, (far, answer.stderr)
 
 
+def who_is_tried_again_after_a_commit_of_its_own_hears_so_or_skips_it(apps):
+    """W2: the id is the same, so the transaction counts once."""
+    apps.function("adds", """
+        import landfast
+        runs = []
+        def add(t):
+            t.put("added", str(int(t.get("added") or b"0") + 1).encode())
+            return "added"
+        def handler(event, context):
+            runs.append(1)
+            if event == "transact":
+                came_to = landfast.transact(add)
+            else:
+                with landfast.transaction() as t:
+                    came_to = add(t)
+            if len(runs) % 2:
+                raise ValueError("after the commit")
+            return came_to
+    """, retries=1)
+    apps.workflow("adds", 'steps = [{ function = "adds", backoff_ms = 1 }]')
+    apps.deploy()
+    assert apps.run("adds", "transact")[1].get("output", "none") is None
+    assert apps.value("added") == "1"
+    failed = apps.run("adds", "transaction")[1]
+    assert (failed["status"], failed["error"]["errorType"]) == ("failed", "AlreadyCommitted"), failed
+    assert apps.value("added") == "2"
+
+
 def the_command_says_what_a_run_came_to_and_what_was_refused(apps):
     apps.function("waits", """
         import time
