@@ -304,6 +304,9 @@ fn deployed(
         objects: provider.objects(),
         queue: provider.queue(),
         queue_name: transactions::queue_name,
+        check_far: |address| {
+            redis_provider::Config::from_url(address).map(drop).map_err(|error| error.to_string())
+        },
         functions: Arc::clone(functions) as Arc<_>,
         runtime: Arc::new(sandbox),
         clock: Arc::new(SystemClock::new()),

@@ -12,6 +12,7 @@ use std::{
 
 use anyhow::{Context as _, bail, ensure};
 use clap::Args;
+use serde::Deserialize;
 
 /// How long each of connecting, sending and receiving may take.
 const WAIT_MAX: Duration = Duration::from_secs(5);
@@ -149,8 +150,22 @@ impl Answer {
         if (200..300).contains(&self.status) {
             return Ok(self);
         }
-        let said = String::from_utf8_lossy(&self.body);
-        bail!("{}{path} answered {}: {}", target.url, self.status, said.trim());
+        bail!("{}{path} answered {}: {}", target.url, self.status, refusal(&self.body));
+    }
+}
+
+/// What a refusal says: the name and the detail of a problem document; all of what is none.
+fn refusal(body: &[u8]) -> String {
+    #[derive(Deserialize)]
+    struct Problem {
+        #[serde(rename = "type")]
+        name: String,
+        detail: String,
+    }
+
+    match serde_json::from_slice(body) {
+        Ok(Problem { name, detail }) => format!("{name}: {detail}"),
+        Err(_) => String::from_utf8_lossy(body).trim().to_owned(),
     }
 }
 

@@ -22,13 +22,15 @@ use timeline::{Step, Timeline};
 
 /// How long a run is waited for at the most, in seconds.
 const WAIT_S_MAX: u64 = 900;
+/// What `run` exits with where the run has not ended in time.
+const NOT_ENDED: u8 = 3;
 /// How long the answer may take beyond that.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 /// What to do with workflows.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run a workflow and print what it comes to; exits 1 if it fails
+    /// Run a workflow and print what it comes to; exits 1 if it fails, 3 if it has not ended in time
     Run(Run),
     /// List the runs of a workflow, or the workflows
     List(List),
@@ -51,7 +53,7 @@ pub(crate) struct Run {
     /// A name for the run: the same name is the same run
     #[arg(long)]
     id: Option<String>,
-    /// How long to wait for its end
+    /// How long to wait for its end, 900 at the most; 0 prints its id and does not wait
     #[arg(long, value_name = "SECONDS", default_value_t = WAIT_S_MAX)]
     wait: u64,
     /// Show when each step ran, and when the answer was durable, on stderr
@@ -194,13 +196,26 @@ impl Run {
                 fs::write(file, timeline.svg()?).with_context(|| format!("write {}", file.display()))?;
             }
         }
+        self.end(&shown, &String::from_utf8_lossy(&answer.body))
+    }
+
+    /// Says what it came to. Stdout has nothing else, so that it can be passed on.
+    fn end(&self, shown: &Shown, whole: &str) -> anyhow::Result<ExitCode> {
+        let is_late = shown.status == "running" && self.wait > 0;
         let text = match (&shown.output, &shown.error) {
-            _ if self.json => String::from_utf8_lossy(&answer.body).into_owned(),
-            (Some(output), _) => output.get().to_owned(),
-            (_, Some(error)) => error.get().to_owned(),
-            _ => format!("{} {}", shown.run, shown.status),
+            _ if self.json => whole,
+            (Some(came_to), _) | (_, Some(came_to)) => came_to.get(),
+            _ if is_late => "",
+            _ => &format!("{} {}", shown.run, shown.status),
         };
-        super::print(&format!("{text}\n"))?;
+        if !text.is_empty() {
+            super::print(&format!("{text}\n"))?;
+        }
+        if is_late {
+            let (name, run) = (&self.name, &shown.run);
+            eprintln!("the run {run} goes on: look at it with `landfast workflows show {name} {run}`");
+            return Ok(ExitCode::from(NOT_ENDED));
+        }
         let is_bad = matches!(shown.status.as_str(), "failed" | "cancelled");
         Ok(if is_bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }

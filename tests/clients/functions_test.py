@@ -139,12 +139,17 @@ def an_exception_is_the_callers_to_read_and_the_instance_goes_on(apps):
                 os._exit(event["exit"])
             if event.get("raise"):
                 raise KeyError(event["raise"])
+            if event.get("half"):
+                raise ValueError("half a pair: " + chr(0xD800))
             return os.getpid()
     """)
     apps.deploy()
     process = apps.call("fails")
     failed = apps.call("fails", {"raise": "x"})
     assert (failed.type, failed.message) == ("KeyError", "'x'")
+    assert apps.call("fails") == process
+    failed = apps.call("fails", {"half": True})
+    assert (failed.type, failed.message) == ("ValueError", "half a pair: ?"), "no UTF-8 has it"
     assert apps.call("fails") == process
     failed = apps.call("fails", {"exit": 3})
     assert failed.type == "Runtime.ExitError" and "exit status 3" in failed.message

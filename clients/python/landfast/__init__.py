@@ -32,10 +32,12 @@ from ._problems import (
     NoRoom,
     NoSuchFunction,
     NoSuchQueue,
+    NoSuchRun,
     NoSuchTransaction,
     NoSuchWorkflow,
     NoValidVersion,
     OutcomeUnknown,
+    OutsideOfRun,
     Refused,
     RunInterrupted,
     SeveralSequencers,
@@ -77,10 +79,12 @@ __all__ = [
     "NoRoom",
     "NoSuchFunction",
     "NoSuchQueue",
+    "NoSuchRun",
     "NoSuchTransaction",
     "NoSuchWorkflow",
     "NoValidVersion",
     "OutcomeUnknown",
+    "OutsideOfRun",
     "Page",
     "Refused",
     "Run",
@@ -195,7 +199,7 @@ def step(*, name: Optional[str] = None) -> Callable[[F], F]: ...
 def step(function: Optional[Callable[..., Any]] = None, *, name: Optional[str] = None) -> Any:
     """Makes a function a step of the workflow whose code calls it: each call counts once, with what it wrote.
 
-    Arguments and result are JSON, as far as they are kept.
+    Arguments and result are JSON, as far as they are kept. Outside of a run, such as in a test, it is the function that it was.
     """
     return step_with(default, function, name)
 

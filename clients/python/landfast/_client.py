@@ -165,15 +165,18 @@ class Client:
         return self._connections.drive(self._settings.workflow_calls().invoke(function, payload))
 
     def call(self, function: str, input: Any = None) -> Any:
-        """Inside a workflow's code: has a deployed function run as a step of the run, tried as often as it says."""
+        """Inside a workflow's code: has a deployed function run as a step of the run, tried as often as it says.
+
+        Raises `OutsideOfRun` elsewhere; `invoke` runs a function from anywhere.
+        """
         return self._connections.drive(self._settings.workflow_calls().call(function, input))
 
     def send(self, queue: str, body: bytes, *, group: Optional[str] = None) -> None:
-        """Inside a step: sends a message once the step counts."""
+        """Inside a step: sends a message once the step counts. Raises `OutsideOfRun` elsewhere; a transaction sends there."""
         self._connections.drive(self._settings.workflow_calls().send(queue, body, group))
 
     def run_step(self, name: str, body: Callable[[], T]) -> T:
-        """Inside a workflow's code: runs `body` as a step; what `@landfast.step` does."""
+        """Inside a workflow's code: runs `body` as a step; what `@landfast.step` does. Elsewhere it just runs."""
         result: T = run_step(name, self._connections, self._settings.workflow_calls(), body)
         return result
 

@@ -188,7 +188,7 @@ class TooLarge(Error):
 class InvalidRequest(Error):
     """The key, the id or another argument is not acceptable. Nothing changed."""
 
-    advice = "Keys have at most 1,024 bytes, ids 1 to 128."
+    advice = "Nothing was done; correct what was asked for."
 
 
 class NoSuchQueue(Error):
@@ -240,9 +240,21 @@ class Meaning:
 
 
 class NoSuchWorkflow(Error):
-    """No workflow of this name is deployed, or it has no such run."""
+    """No workflow of this name is deployed."""
 
     advice = "`landfast functions list` shows what is deployed."
+
+
+class NoSuchRun(Error):
+    """The workflow has no run of this id."""
+
+    advice = "Check the id; runs are kept for a week after their end."
+
+
+class OutsideOfRun(Error):
+    """Only the code of a workflow's step may ask for this, and this is none."""
+
+    advice = "Do it in a function that a workflow runs; `landfast.runs` begins runs from anywhere."
 
 
 class AttemptEnded(Error):
@@ -303,7 +315,8 @@ MEANINGS: Mapping[str, Meaning] = {
     "no-such-queue": Meaning(NoSuchQueue),
     "no-such-function": Meaning(NoSuchFunction),
     "no-such-workflow": Meaning(NoSuchWorkflow),
-    "no-such-run": Meaning(NoSuchWorkflow),
+    "no-such-run": Meaning(NoSuchRun),
+    "outside-of-run": Meaning(OutsideOfRun),
     "attempt-ended": Meaning(AttemptEnded),
     "too-many-runs": Meaning(TooManyRuns, Repeat.HERE),
     "expired": Meaning(Expired),
@@ -323,6 +336,19 @@ MEANINGS: Mapping[str, Meaning] = {
     "foreign-origin": Meaning(Refused),
     "no-such-path": Meaning(Refused),
     "method-not-allowed": Meaning(Refused),
+}
+
+# The codes of the Lambda Invoke API, which is answered in its own words. But for the last, nothing was run.
+MEANINGS_OF_LAMBDA: Mapping[str, Meaning] = {
+    "ResourceNotFoundException": Meaning(NoSuchFunction),
+    "InvalidParameterValueException": Meaning(InvalidRequest),
+    "InvalidRequestContentException": Meaning(InvalidRequest),
+    "RequestTooLargeException": Meaning(TooLarge),
+    "ResourceConflictException": Meaning(AttemptEnded),
+    "TooManyRequestsException": Meaning(Unavailable, Repeat.HERE),
+    "ServiceUnavailableException": Meaning(Unavailable, Repeat.ELSEWHERE),
+    "InvalidRuntimeException": Meaning(Unavailable),
+    "ServiceException": Meaning(Unavailable, is_certain=False),
 }
 
 # What stands between client and server (a proxy, a load balancer) answers without a problem document.
@@ -355,23 +381,30 @@ def document(body: bytes) -> Dict[str, Any]:
 
 def meaning_of(problem: Optional[str], status: int) -> Meaning:
     """What a refusal means: by its `type`, else by its status."""
-    known = MEANINGS.get(problem or "")
+    known = MEANINGS.get(problem or "") or MEANINGS_OF_LAMBDA.get(problem or "")
     if known is not None:
         return known
     return _MEANINGS_BY_STATUS.get(status, _OTHER_FAILURE if status >= 500 else _OTHER_REFUSAL)
 
 
-def problem_type(body: bytes) -> Optional[str]:
-    """The `type` of a problem document."""
+def problem_type(body: bytes, code: Optional[str] = None) -> Optional[str]:
+    """The `type` of a problem document, or the `code` of a refusal that is none."""
     found = document(body).get("type")
-    return found if isinstance(found, str) else None
+    return found if isinstance(found, str) else code
 
 
-def error_from(what: str, status: int, body: bytes, retry_after: Optional[float], transaction: Optional[str]) -> Error:
-    """The exception for a refusal."""
+def error_from(
+    what: str,
+    status: int,
+    body: bytes,
+    retry_after: Optional[float],
+    transaction: Optional[str],
+    code: Optional[str] = None,
+) -> Error:
+    """The exception for a refusal; `code` is Lambda's, which it has in place of a problem document."""
     found = document(body)
-    problem = problem_type(body)
-    detail = found.get("detail") or found.get("title")
+    problem = problem_type(body, code)
+    detail = found.get("detail") or found.get("title") or found.get("Message")
     outcome = found.get("outcome")
     return meaning_of(problem, status).error(
         what,

@@ -123,9 +123,10 @@ def _failure(call: Call, event: Union[Response, Lost], node: Node) -> tuple[Erro
     if isinstance(event, Lost):
         error: Error = Unavailable(what, event.reason, transaction=call.transaction)
         return error, Meaning(Unavailable, Repeat.ELSEWHERE, is_certain=not event.was_sent)
-    meaning = _problems.meaning_of(_problems.problem_type(event.body), event.status)
+    code = event.headers.get("x-amzn-errortype")
+    meaning = _problems.meaning_of(_problems.problem_type(event.body, code), event.status)
     seconds = retry_after_seconds(event.headers.get("retry-after"))
-    return _problems.error_from(what, event.status, event.body, seconds, call.transaction), meaning
+    return _problems.error_from(what, event.status, event.body, seconds, call.transaction, code), meaning
 
 
 def _given_up(call: Call, last: Error, may_have_happened: bool) -> Error:

@@ -6,6 +6,7 @@ Everything here is free of I/O, so that the blocking client and the asyncio clie
 from __future__ import annotations
 
 import json
+import os
 import threading
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -41,6 +42,11 @@ def current_step() -> Optional[str]:
         thread, innermost = OPEN_STEPS[-1]
         return innermost if thread != threading.get_ident() else None
     return step
+
+
+def is_in_function() -> bool:
+    """Whether a function's runtime has this code run: any other is no code of a workflow's step."""
+    return "AWS_LAMBDA_RUNTIME_API" in os.environ
 
 
 @dataclass(frozen=True)
@@ -256,7 +262,7 @@ def valid_id(id: str) -> str:
     if not isinstance(id, str):
         raise TypeError(f"a transaction id is a str, not {type(id).__name__}")
     if not id:
-        raise InvalidRequest("begin a transaction with an empty id")
+        raise InvalidRequest("begin a transaction", "an id has 1 to 128 bytes, and this one has none")
     _encoded(id, f"begin transaction {id!r}")
     return id
 

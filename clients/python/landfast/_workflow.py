@@ -30,15 +30,17 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple, Ty
 from . import _ids, _requests
 from ._connection import Connections
 from ._nodes import Route
-from ._problems import AttemptEnded, Error, FunctionFailed, RunInterrupted, StepFailed, TooLarge
+from ._problems import AttemptEnded, Error, FunctionFailed, OutsideOfRun, RunInterrupted, StepFailed, TooLarge
 from ._repeat import Limits, Steps, exchange
-from ._requests import Value
+from ._requests import Call, Value
 from ._transact import refuse_unfinished
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _PATIENCE_S = 900.0
 """How long a function may take, at the most."""
+_WAIT_MAX_S = 900.0
+"""The longest that a server waits for the end of a run before it says how far that is."""
 _REPLY_SLACK_S = 10.0
 _MESSAGE_CHARACTERS_MAX = 2000
 
@@ -100,7 +102,7 @@ def or_interrupted() -> Iterator[None]:
     """What asks for a step is answered, or the code does not go on: it would find something else in its place when it is run again."""
     try:
         yield
-    except (AttemptEnded, FunctionFailed, StepFailed, TooLarge):
+    except (AttemptEnded, FunctionFailed, OutsideOfRun, StepFailed, TooLarge):
         raise
     except Error as error:
         raise RunInterrupted(str(error)) from error
@@ -141,10 +143,12 @@ class WorkflowCalls:
         self.one_by_one = one_by_one
 
     def begin(self, name: str, input: Any, id: Optional[str], wait: float) -> Steps[Run]:
+        wait = within_bounds(wait)
         answer = yield from exchange(_requests.begin_run(name, encode(input), id, wait), self._route, self._patient(wait))
         return Run.of(json.loads(answer.response.body))
 
     def get(self, name: str, run: str, wait: float) -> Steps[Run]:
+        wait = within_bounds(wait)
         answer = yield from exchange(_requests.get_run(name, run, wait), self._route, self._patient(wait))
         return Run.of(json.loads(answer.response.body))
 
@@ -158,6 +162,8 @@ class WorkflowCalls:
         return [Run.of(run) for run in found["runs"]], found.get("next")
 
     def externalize(self) -> Steps[None]:
+        if not _requests.is_in_function():
+            return
         # While the far store is away that takes as long as it is, or as the function may.
         yield from exchange(_requests.externalize(), self._route, self._patient(_PATIENCE_S))
 
@@ -169,7 +175,7 @@ class WorkflowCalls:
         return found
 
     def call(self, name: str, input: Any) -> Steps[Any]:
-        call = _requests.call_step(name, encode(input))
+        call = within_function(_requests.call_step(name, encode(input)))
         with self.one_by_one.step(name), or_interrupted():
             answer = yield from exchange(call, self._route, self._patient(_PATIENCE_S))
         found = json.loads(answer.response.body)
@@ -177,9 +183,15 @@ class WorkflowCalls:
             raise FunctionFailed.of(name, found["error"])
         return found["output"]
 
-    def open_step(self, name: str) -> Steps[Opened]:
-        with or_interrupted():
-            answer = yield from exchange(_requests.open_step(name), self._route, self._patient(_PATIENCE_S))
+    def open_step(self, name: str) -> Steps[Optional[Opened]]:
+        """The next step of the code; None: that is of no run."""
+        if not _requests.is_in_function():
+            return None
+        try:
+            with or_interrupted():
+                answer = yield from exchange(_requests.open_step(name), self._route, self._patient(_PATIENCE_S))
+        except OutsideOfRun:
+            return None
         found = json.loads(answer.response.body)
         if "step" in found:
             return Opened(found["step"], id=found["id"])
@@ -204,7 +216,8 @@ class WorkflowCalls:
         return StepFailed.of(name, json.loads(answer.response.body)["error"])
 
     def send(self, queue: str, body: Value, group: Optional[str]) -> Steps[None]:
-        yield from exchange(_requests.send_from_step(queue, body, group), self._route, self._limits)
+        call = within_function(_requests.send_from_step(queue, body, group))
+        yield from exchange(call, self._route, self._limits)
 
     def _patient(self, wait: float) -> Limits:
         reply = max(self._limits.reply_s, wait + _REPLY_SLACK_S)
@@ -220,14 +233,14 @@ class Workflow:
         self._connections = connections
 
     def run(self, input: Any = None, *, id: Optional[str] = None, wait: float = 0) -> Run:
-        """Begins a run, or finds the one that was begun under `id`, and waits for its end up to `wait` seconds.
+        """Begins a run, or finds the one that was begun under `id`, and waits for its end up to `wait` seconds, 900 at the most.
 
         Without an `id` a repeat after a lost answer begins another run; give one where that matters.
         """
         return self._connections.drive(self._calls.begin(self.name, input, id, wait))
 
     def get(self, run: str, *, wait: float = 0) -> Run:
-        """The run, once it has ended or `wait` seconds are over."""
+        """The run, once it has ended or `wait` seconds are over, 900 at the most."""
         return self._connections.drive(self._calls.get(self.name, run, wait))
 
     def list(self, *, status: Optional[str] = None, after: Optional[str] = None) -> Tuple[List[Run], Optional[str]]:
@@ -240,25 +253,32 @@ class Workflow:
 
 
 def run_step(name: str, connections: Connections, calls: WorkflowCalls, body: Callable[[], Any]) -> Any:
-    """Runs `body` as the next step of the workflow that is being run, or returns what it has come to before."""
+    """Runs `body` as the next step of the workflow that is being run, or returns what it has come to before. Outside of a run it is
+    a function like others."""
     with calls.one_by_one.step(name):
         opened = connections.drive(calls.open_step(name))
-        if opened.token is None:
-            return opened.result()
-        with opened.as_current():
-            try:
-                output = encode(refuse_unfinished(body(), f"the step {name!r}"))
-            except RunInterrupted:
-                raise
-            except BaseException as error:
-                failure = connections.drive(calls.fail_step(name, error))
-                if isinstance(error, Exception):
-                    raise failure from error
-                raise
-            try:
-                return connections.drive(calls.finish_step(name, output))
-            except TooLarge as error:
-                raise connections.drive(calls.fail_step(name, error)) from error
+        if opened is not None:
+            return _run_opened(name, opened, connections, calls, body)
+    return refuse_unfinished(body(), f"the step {name!r}")
+
+
+def _run_opened(name: str, opened: Opened, connections: Connections, calls: WorkflowCalls, body: Callable[[], Any]) -> Any:
+    if opened.token is None:
+        return opened.result()
+    with opened.as_current():
+        try:
+            output = encode(refuse_unfinished(body(), f"the step {name!r}"))
+        except RunInterrupted:
+            raise
+        except BaseException as error:
+            failure = connections.drive(calls.fail_step(name, error))
+            if isinstance(error, Exception):
+                raise failure from error
+            raise
+        try:
+            return connections.drive(calls.finish_step(name, output))
+        except TooLarge as error:
+            raise connections.drive(calls.fail_step(name, error)) from error
 
 
 def step_with(client: Callable[[], Any], function: Optional[F], name: Optional[str]) -> Any:
@@ -281,6 +301,18 @@ def workflow(function: F) -> F:
     return function
 
 
+def within_function(call: Call) -> Call:
+    """`call`, which is for the code of steps. Raises `OutsideOfRun` where no function runs."""
+    if not _requests.is_in_function():
+        raise OutsideOfRun(call.what, "this is no function that a workflow runs")
+    return call
+
+
+def within_bounds(wait: float) -> float:
+    """How long a server is asked to wait, in seconds."""
+    return max(0.0, min(wait, _WAIT_MAX_S))
+
+
 def _message(error: BaseException) -> str:
     """What it says, as far as that can be sent."""
     try:
@@ -291,5 +323,5 @@ def _message(error: BaseException) -> str:
 
 
 def encode(value: Any) -> bytes:
-    """JSON, which is what inputs and results are."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    """JSON, which is what inputs and results are. Raises `ValueError` for NaN and infinity, for which that has no word."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()

@@ -101,9 +101,9 @@ def refuse(status: int, type: str, headers: Optional[Mapping[str, str]] = None, 
     return lambda handler, answer: Reply(reply.status, reply.body, {**reply.headers, **(headers or {})})
 
 
-def reply(status: int, body: bytes) -> Fault:
+def reply(status: int, body: bytes, headers: Optional[Mapping[str, str]] = None) -> Fault:
     """The request has no effect; the answer is as given."""
-    return lambda handler, answer: Reply(status, body)
+    return lambda handler, answer: Reply(status, body, headers or {})
 
 
 def document(document: Any) -> Fault:

@@ -12,6 +12,13 @@ import kinds
 import landfast
 from landfast import _ids, aio
 
+
+@pytest.fixture(autouse=True)
+def in_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elsewhere nothing is a step."""
+    monkeypatch.setenv("AWS_LAMBDA_RUNTIME_API", "127.0.0.1:9001")
+
+
 RUN = {"run": "r 1", "status": "succeeded", "output": [1], "began_ms": 5, "ended_ms": 9}
 
 
@@ -128,7 +135,7 @@ async def a_step_that_counts_is_not_done_again(client: kinds.Client, servers: cl
 
 @kinds.over()
 async def a_step_that_fails_is_given_up(client: kinds.Client, servers: cluster.Cluster) -> None:
-    """W2: also one whose result is no JSON. What the code is told is what it is told whenever it is run again."""
+    """W2: also one whose result is no JSON, as NaN is none. What the code is told is what it is told whenever it is run again."""
 
     async def fails() -> object:
         raise ZeroDivisionError
@@ -136,8 +143,11 @@ async def a_step_that_fails_is_given_up(client: kinds.Client, servers: cluster.C
     async def returns_no_json() -> object:
         return object()
 
+    async def returns_nan() -> float:
+        return float("nan")
+
     said = {"step": "s", "errorType": "KeptError", "errorMessage": "as it is kept"}
-    for body, error in ((fails, ZeroDivisionError), (returns_no_json, TypeError)):
+    for body, error in ((fails, ZeroDivisionError), (returns_no_json, TypeError), (returns_nan, ValueError)):
         servers.fail("", cluster.document({"step": "s", "id": "s-id"}), cluster.document({"error": said}), cluster.document({"error": said}))
         with pytest.raises(landfast.StepFailed, match="'s' failed: KeptError: as it is kept") as first:
             await client.run_step("s", body)
@@ -146,8 +156,9 @@ async def a_step_that_fails_is_given_up(client: kinds.Client, servers: cluster.C
             await client.run_step("s", body)
         assert (str(again.value), again.value.error) == (str(first.value), first.value.error)
     once = ["POST /v1/run/steps/s", "PUT /v1/run/steps/s/failure", "POST /v1/run/steps/s"]
-    assert [str(seen) for seen in servers.seen] == [*once, *once]
-    assert [json.loads(seen.body)["errorType"] for seen in servers.requests("/failure")] == ["ZeroDivisionError", "TypeError"]
+    assert [str(seen) for seen in servers.seen] == [*once, *once, *once]
+    errors = [json.loads(seen.body)["errorType"] for seen in servers.requests("/failure")]
+    assert errors == ["ZeroDivisionError", "TypeError", "ValueError"]
 
 
 @kinds.over()
@@ -211,6 +222,73 @@ async def what_may_not_be_asked_twice_is_not(client: kinds.Client, servers: clus
     with pytest.raises(landfast.OutcomeUnknown):
         await client.send("q", b"")
     assert len(servers.seen) == 3
+
+
+@pytest.mark.parametrize("is_function", [False, True])
+def a_step_outside_of_a_run_is_the_function_that_it_was(monkeypatch: pytest.MonkeyPatch, is_function: bool) -> None:
+    """A test calls it, without a server; so may a function that no workflow runs, which only the server knows."""
+    if not is_function:
+        monkeypatch.delenv("AWS_LAMBDA_RUNTIME_API")
+
+    async def twice(client: kinds.Client, servers: cluster.Cluster) -> None:
+        async def inner() -> int:
+            await client.externalize()
+            return 2
+
+        async def outer() -> int:
+            return 2 * await client.run_step("inner", inner)
+
+        async def fails() -> int:
+            raise ZeroDivisionError
+
+        outside = cluster.refuse(400, "outside-of-run")
+        if is_function:
+            servers.fail("/steps/", *[outside] * 3)
+            servers.fail("/externalize", cluster.reply(204, b""))
+            servers.fail("/calls/|/messages/", outside, outside)
+        assert await client.run_step("outer", outer) == 4
+        with pytest.raises(ZeroDivisionError):
+            await client.run_step("fails", fails)
+        for asked in (client.call("f"), client.send("q", b"m")):
+            with pytest.raises(landfast.OutsideOfRun, match="in a function that a workflow runs"):
+                await asked
+        assert len(servers.seen) == (6 if is_function else 0)
+
+    for kind in ("blocking", "asyncio"):
+        with cluster.Cluster() as servers:
+            asyncio.run(kinds.with_client(kind, servers.url, lambda client: twice(client, servers)))
+
+
+@kinds.over()
+async def an_invocation_that_was_refused_is_told_so(client: kinds.Client, servers: cluster.Cluster) -> None:
+    """Lambda's API has words of its own. Nothing was run, and a moment later it may be."""
+    for status, code, error in (
+        (404, "ResourceNotFoundException", landfast.NoSuchFunction),
+        (400, "InvalidParameterValueException", landfast.InvalidRequest),
+        (400, "InvalidRequestContentException", landfast.InvalidRequest),
+        (413, "RequestTooLargeException", landfast.TooLarge),
+        (409, "ResourceConflictException", landfast.AttemptEnded),
+        (502, "InvalidRuntimeException", landfast.Unavailable),
+        (500, "ServiceException", landfast.OutcomeUnknown),
+    ):
+        servers.fail("", cluster.reply(status, b'{"Type":"User","Message":"why"}', {"X-Amzn-ErrorType": code}))
+        with pytest.raises(landfast.Error, match=f"invoke the function 'f' at .*{code}: why. ") as caught:
+            await client.invoke("f")
+        assert caught.type is error
+    for status, code in ((429, "TooManyRequestsException"), (503, "ServiceUnavailableException")):
+        refusal = cluster.reply(status, b"{}", {"X-Amzn-ErrorType": code})
+        servers.fail("", refusal, cluster.document({"ok": True}))
+        assert await client.invoke("f") == {"ok": True}
+
+
+@kinds.over()
+async def no_wait_is_longer_than_a_server_waits(client: kinds.Client, servers: cluster.Cluster) -> None:
+    """1e+06 was read as `1e 06`, and infinity was none that a socket takes."""
+    for wait in (1e6, float("inf"), -1.0, float("nan")):
+        servers.fail("", cluster.document(RUN), cluster.document(RUN))
+        assert await client.runs("w").get("r", wait=wait) == await client.runs("w").run(id="r", wait=wait)
+    asked = [seen.path.rpartition("/")[2] for seen in servers.seen]
+    assert asked == [*["r?wait=900", "runs?wait=900&id=r"] * 2, *["r", "runs?id=r"] * 2]
 
 
 @kinds.over(kinds=["asyncio"])

@@ -170,7 +170,13 @@ fn with_request_id(mut response: Response) -> Response {
 async fn leave(backend: &Backend, parts: &Parts) -> Result<(), Refusal> {
     let Some(scope) = parts.extensions.get::<Scope>() else { return Ok(()) };
     scope.leave(backend, &parts.headers).await.map_err(|problem| {
-        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailableException", problem.detail())
+        let (status, code) = match problem.kind() {
+            Kind::InvalidRequest => (StatusCode::BAD_REQUEST, "InvalidParameterValueException"),
+            Kind::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "RequestTooLargeException"),
+            Kind::AttemptEnded => (StatusCode::CONFLICT, "ResourceConflictException"),
+            _ => (StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailableException"),
+        };
+        Refusal::new(status, code, problem.detail())
     })
 }
 

@@ -56,6 +56,8 @@ pub enum Kind {
     TooManyRuns,
     /// The attempt of a step that asks has ended.
     AttemptEnded,
+    /// What is asked for is for the code of a workflow's step.
+    OutsideOfRun,
     /// Another application has the function, or the application was changed meanwhile.
     DeploymentConflict,
     /// The transaction, or this attempt of it, has ended.
@@ -120,6 +122,9 @@ impl Kind {
             Self::NoSuchRun => (S::NOT_FOUND, "no-such-run", "The workflow has no run of this id"),
             Self::TooManyRuns => (S::TOO_MANY_REQUESTS, "too-many-runs", "Too many runs are under way"),
             Self::AttemptEnded => (S::CONFLICT, "attempt-ended", "The attempt of the step has ended"),
+            Self::OutsideOfRun => {
+                (S::BAD_REQUEST, "outside-of-run", "This is for the code of a workflow's step")
+            }
             Self::DeploymentConflict => {
                 (S::CONFLICT, "deployment-conflict", "This does not go with what is deployed")
             }

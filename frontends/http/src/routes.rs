@@ -20,7 +20,7 @@ use crate::{
     problem::{Kind, Problem},
     state,
     status::Snapshot,
-    transactions, workflows,
+    steps, transactions, workflows,
 };
 
 type Shared = Arc<dyn Snapshot>;
@@ -38,6 +38,7 @@ pub(crate) fn router(snapshot: Shared, backend: Backend, rules: Rules) -> Router
         .merge(gateway::routes())
         .merge(lambda::routes())
         .merge(workflows::routes())
+        .merge(steps::routes())
         .with_state(Arc::new(backend));
     Router::new()
         .route("/", get(page))

@@ -2,6 +2,8 @@
 //! the [`Scope`] of its requests names.
 //!
 //! A step within a step shows a token of its own in `Landfast-Step`.
+//!
+//! Strangers find the routes too, and are told that they are in no run.
 
 use std::sync::Arc;
 
@@ -82,7 +84,7 @@ pub(crate) async fn settle(
 }
 
 fn token(backend: &Backend, scope: OfRun, headers: &HeaderMap) -> Result<Arc<str>, Problem> {
-    let outside = || Problem::new(Kind::InvalidRequest, "this is for the code of a workflow's step");
+    let outside = || Problem::new(Kind::OutsideOfRun, "who asks is no function that a workflow runs");
     scope.ok_or_else(outside)?.0.of(backend, headers)
 }
 
@@ -105,10 +107,11 @@ async fn send(
     headers: HeaderMap,
     body: Body,
 ) -> Answer {
+    let token = token(&backend, scope, &headers)?;
     let (queue, group) = (name(&uri)?, effects::group(&uri)?);
     let whole = body::read(body, EFFECT_BYTES_MAX, &backend.budget).await?;
     let effect = Effect::Message { queue, group, body: whole.bytes.clone() };
-    backend.workflows()?.send(&token(&backend, scope, &headers)?, effect)?;
+    backend.workflows()?.send(&token, effect)?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -119,10 +122,10 @@ async fn invoke(
     headers: HeaderMap,
     body: Body,
 ) -> Answer {
-    let function = name(&uri)?;
+    let (token, function) = (token(&backend, scope, &headers)?, name(&uri)?);
     let whole = body::read(body, EFFECT_BYTES_MAX, &backend.budget).await?;
     let effect = Effect::Invocation { function, payload: whole.bytes.clone() };
-    backend.workflows()?.send(&token(&backend, scope, &headers)?, effect)?;
+    backend.workflows()?.send(&token, effect)?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -164,7 +167,8 @@ fn failed(failure: &Bytes) -> Answer {
 }
 
 async fn open(State(backend): State<Arc<Backend>>, scope: OfRun, uri: Uri, headers: HeaderMap) -> Answer {
-    match backend.workflows()?.open_step(&token(&backend, scope, &headers)?, &name(&uri)?).await? {
+    let (token, name) = (token(&backend, scope, &headers)?, name(&uri)?);
+    match backend.workflows()?.open_step(&token, &name).await? {
         Opened::Counted(counted) => came_to(&counted),
         Opened::Open { step, id } => within(Some((&step, &id)), None),
     }
@@ -177,15 +181,14 @@ async fn finish(
     headers: HeaderMap,
     body: Body,
 ) -> Answer {
+    let (token, name) = (token(&backend, scope, &headers)?, name(&uri)?);
     let output = output(&backend, body).await?;
-    let counted =
-        backend.workflows()?.finish_step(&token(&backend, scope, &headers)?, &name(&uri)?, output).await?;
-    came_to(&counted)
+    came_to(&backend.workflows()?.finish_step(&token, &name, output).await?)
 }
 
 async fn output(backend: &Backend, body: Body) -> Result<Bytes, Problem> {
     let whole = body::read(body, INPUT_BYTES_MAX, &backend.budget).await?;
-    match serde_json::from_slice::<serde::de::IgnoredAny>(&whole.bytes) {
+    match serde_json::from_slice::<&RawValue>(&whole.bytes) {
         Ok(_) => Ok(whole.bytes.clone()),
         Err(error) => Err(Problem::new(Kind::InvalidRequest, format!("this is to be JSON: {error}"))),
     }
@@ -198,9 +201,9 @@ async fn fail(
     headers: HeaderMap,
     body: Body,
 ) -> Answer {
+    let (token, name) = (token(&backend, scope, &headers)?, name(&uri)?);
     let said = output(&backend, body).await?;
-    let token = token(&backend, scope, &headers)?;
-    failed(&backend.workflows()?.fail_step(&token, &name(&uri)?, &said).await?)
+    failed(&backend.workflows()?.fail_step(&token, &name, &said).await?)
 }
 
 async fn call(
@@ -210,8 +213,7 @@ async fn call(
     headers: HeaderMap,
     body: Body,
 ) -> Answer {
+    let (token, name) = (token(&backend, scope, &headers)?, name(&uri)?);
     let input = output(&backend, body).await?;
-    let called =
-        backend.workflows()?.call_step(&token(&backend, scope, &headers)?, &name(&uri)?, input).await?;
-    came_to(&called)
+    came_to(&backend.workflows()?.call_step(&token, &name, input).await?)
 }

@@ -13,6 +13,7 @@ use axum::{
 use bytes::Bytes;
 use functions::manifest::workflow::place_of;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::value::RawValue;
 use workflows::{Error, RunView, Status, StepView};
 
 use crate::{
@@ -140,7 +141,7 @@ async fn input(backend: &Backend, body: Body) -> Result<Bytes, Problem> {
     if whole.bytes.is_empty() {
         return Ok(Bytes::from_static(b"null"));
     }
-    match serde_json::from_slice::<serde::de::IgnoredAny>(&whole.bytes) {
+    match serde_json::from_slice::<&RawValue>(&whole.bytes) {
         Ok(_) => Ok(whole.bytes.clone()),
         Err(error) => Err(Problem::new(Kind::InvalidRequest, format!("the input is to be JSON: {error}"))),
     }

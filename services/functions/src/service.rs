@@ -87,6 +87,8 @@ pub struct Parts {
     pub queue: SharedQueue,
     /// What a client's queue is called there.
     pub queue_name: fn(&str) -> String,
+    /// Why an address, which may hold a password, is none of a far store.
+    pub check_far: fn(&str) -> std::result::Result<(), String>,
     /// What says when functions run.
     pub functions: Arc<dyn Register>,
     /// What runs them.
@@ -159,6 +161,7 @@ impl Service {
     async fn replace(&self, changing: &mut Changing, application: &str, content: Bytes) -> Result<()> {
         let archive = digest(&content);
         let (text, manifest) = self.unpack(&archive, content.clone()).await?;
+        self.check_far_stores(&manifest)?;
         self.inner.catalogue.check(application, &manifest)?;
         check_queues(changing, application, &manifest).map_err(Error::Conflict)?;
         let before = changing.get(application);
@@ -344,6 +347,16 @@ impl Service {
             String::from_utf8(text.into()).map_err(|_| Error::Invalid("the manifest is no UTF-8".into()))?;
         let manifest = Manifest::parse(&text).map_err(Error::Invalid)?;
         Ok((text, manifest))
+    }
+
+    /// When it is deployed alone: what is deployed is read at a start, whatever an earlier build took.
+    fn check_far_stores(&self, manifest: &Manifest) -> Result<()> {
+        for (name, workflow) in &manifest.workflows {
+            let Some(far) = &workflow.far else { continue };
+            let wrong = |why| Error::Invalid(format!("workflows.{name}: far: {why}"));
+            (self.inner.parts.check_far)(far).map_err(wrong)?;
+        }
+        Ok(())
     }
 
     /// Makes what an application is now what runs, in place of what does; none: nothing.

@@ -15,7 +15,7 @@ use serde::{
     Deserialize, Deserializer,
     de::{Error as _, SeqAccess, Visitor},
 };
-use serde_json::value::RawValue;
+use serde_json::{Number, Value, value::RawValue};
 
 use crate::run::{Failure, Run};
 
@@ -113,7 +113,7 @@ impl<'de> Visitor<'de> for UpToTheMost {
 /// Which branch is taken; none: none of them. Errors: the input cannot be read, so nothing can be said of it.
 pub(crate) fn chosen(branches: &[Branch], input: &[u8]) -> Result<Option<usize>, String> {
     // A function that answers nothing means null.
-    let given = if input.is_empty() { Ok(serde_json::Value::Null) } else { serde_json::from_slice(input) };
+    let given = if input.is_empty() { Ok(Value::Null) } else { serde_json::from_slice(input) };
     let given = given.map_err(|error| format!("choice is given JSON, 128 deep at most: {error}"))?;
     Ok(branches.iter().position(|branch| holds(&branch.when, &given)))
 }
@@ -140,17 +140,36 @@ pub(crate) fn listed(outputs: &[Bytes]) -> Bytes {
     list.into()
 }
 
-fn holds(when: &When, input: &serde_json::Value) -> bool {
+fn holds(when: &When, input: &Value) -> bool {
     let mut names = when.path.split('.').filter(|name| !name.is_empty());
     let found = names.try_fold(input, |value, name| match value {
-        serde_json::Value::Array(elements) => elements.get(name.parse::<usize>().ok()?),
+        Value::Array(elements) => elements.get(name.parse::<usize>().ok()?),
         value => value.get(name),
     });
-    let number = found.and_then(serde_json::Value::as_f64);
+    let number = found.and_then(Value::as_f64);
+    let both = |bound: &Number| number.zip(bound.as_f64());
     when.exists.is_none_or(|exists| found.is_some() == exists)
-        && when.equals.as_ref().is_none_or(|equals| found == Some(equals))
-        && when.below.is_none_or(|below| number.is_some_and(|number| number < below as f64))
-        && when.above.is_none_or(|above| number.is_some_and(|number| number > above as f64))
+        && when.equals.as_ref().is_none_or(|equals| found.is_some_and(|found| is_same(found, equals)))
+        && when.below.as_ref().is_none_or(|below| both(below).is_some_and(|(number, below)| number < below))
+        && when.above.as_ref().is_none_or(|above| both(above).is_some_and(|(number, above)| number > above))
+}
+
+/// Whether both say the same, as deep as `equals` is: a number may be written with a point or without.
+fn is_same(found: &Value, equals: &Value) -> bool {
+    match (found, equals) {
+        (Value::Number(found), Value::Number(equals)) if found.is_f64() != equals.is_f64() => {
+            found.as_f64() == equals.as_f64()
+        }
+        (Value::Array(found), Value::Array(equals)) => {
+            found.len() == equals.len()
+                && found.iter().zip(equals).all(|(found, equals)| is_same(found, equals))
+        }
+        (Value::Object(found), Value::Object(equals)) => {
+            let has = |(name, equals)| found.get(name).is_some_and(|found| is_same(found, equals));
+            found.len() == equals.len() && equals.iter().all(has)
+        }
+        (found, equals) => found == equals,
+    }
 }
 
 #[cfg(test)]
@@ -172,6 +191,15 @@ mod tests {
         );
         assert!(holds(json!({"path": "z", "exists": false})) && !holds(json!({"path": "z", "above": 0})));
         assert!(holds(json!({"exists": true})));
+        assert!(
+            holds(json!({"path": "n", "above": 4.5, "below": 5.5}))
+                && !holds(json!({"path": "n", "above": 5.5}))
+        );
+        assert!(holds(json!({"path": "n", "equals": 5.0})) && !holds(json!({"path": "n", "equals": 5.5})));
+        assert!(holds(json!({"path": "a", "equals": {"b": [1.0, {"c": "x"}]}})));
+        assert!(
+            !holds(json!({"path": "a", "equals": {"b": [1]}})) && !holds(json!({"path": "a", "equals": {}}))
+        );
     }
 
     #[test]

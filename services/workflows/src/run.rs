@@ -12,6 +12,7 @@ use functions::manifest::workflow::{Step, Workflow};
 use parking_lot::Mutex;
 use ports::{DurabilityPoint, runtime::Invocation};
 use primitives::Delays;
+use serde_json::value::RawValue;
 use tokio::sync::{RwLock, watch};
 use transactions::model::Call;
 
@@ -100,6 +101,21 @@ impl Failure {
 fn too_large(step: &str, bytes: usize, most: usize) -> Failure {
     let said = format!("a result has {bytes} bytes, and {most} are the most here");
     Failure::new(step, "Workflow.ResultTooLarge", &said)
+}
+
+/// What `step` has answered, as what comes after it is given it: nothing means null. Errors: it is no JSON.
+fn as_json(step: &str, answered: Bytes) -> Result<Bytes, Failure> {
+    if answered.is_empty() {
+        return Ok(Bytes::from_static(b"null"));
+    }
+    match serde_json::from_slice::<&RawValue>(&answered) {
+        Ok(_) => Ok(answered),
+        Err(error) => {
+            let said =
+                format!("a result is JSON, which has no NaN and no infinity; this one is not: {error}");
+            Err(Failure::new(step, "Workflow.ResultNoJson", &said))
+        }
+    }
 }
 
 /// What is shown of a failure that is too long, or no object in JSON.
@@ -326,6 +342,7 @@ impl Run {
                 "its far store did not answer",
             ));
         }
+        let output = as_json(&step.function, output)?;
         self.check_length(&step.function, output.len())?;
         self.count(service, &open.attempt, &step.function, output).await
     }

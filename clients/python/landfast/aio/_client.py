@@ -122,11 +122,11 @@ class Client:
         return await drive_whole(self._connections, self._settings.workflow_calls().call(function, input))
 
     async def send(self, queue: str, body: Value, *, group: Optional[str] = None) -> None:
-        """Inside a step: sends a message once the step counts."""
+        """Inside a step: sends a message once the step counts; see `landfast.Client.send`."""
         await self._connections.drive(self._settings.workflow_calls().send(queue, body, group))
 
     async def run_step(self, name: str, body: Callable[[], Awaitable[T]]) -> T:
-        """Inside a workflow's code: awaits `body` as a step; what `@aio.step` does."""
+        """Inside a workflow's code: awaits `body` as a step; what `@aio.step` does. Elsewhere it is just awaited."""
         result: T = await run_step(name, self._connections, self._settings.workflow_calls(), body)
         return result
 

@@ -8,7 +8,7 @@ from typing import Any, Awaitable, Callable, Coroutine, List, Optional, Tuple, T
 
 from .._problems import RunInterrupted, TooLarge
 from .._repeat import Steps
-from .._workflow import Run, WorkflowCalls, encode
+from .._workflow import Opened, Run, WorkflowCalls, encode
 from ._connection import Connections
 
 R = TypeVar("R")
@@ -25,14 +25,14 @@ class Workflow:
         self._connections = connections
 
     async def run(self, input: Any = None, *, id: Optional[str] = None, wait: float = 0) -> Run:
-        """Begins a run, or finds the one that was begun under `id`, and waits for its end up to `wait` seconds.
+        """Begins a run, or finds the one that was begun under `id`, and waits for its end up to `wait` seconds, 900 at the most.
 
         Without an `id` a repeat after a lost answer begins another run; give one where that matters.
         """
         return await self._connections.drive(self._calls.begin(self.name, input, id, wait))
 
     async def get(self, run: str, *, wait: float = 0) -> Run:
-        """The run, once it has ended or `wait` seconds are over."""
+        """The run, once it has ended or `wait` seconds are over, 900 at the most."""
         return await self._connections.drive(self._calls.get(self.name, run, wait))
 
     async def list(self, *, status: Optional[str] = None, after: Optional[str] = None) -> Tuple[List[Run], Optional[str]]:
@@ -55,25 +55,34 @@ async def drive_whole(connections: Connections, steps: Steps[T]) -> T:
 async def run_step(
     name: str, connections: Connections, calls: WorkflowCalls, body: Callable[[], Awaitable[Any]]
 ) -> Any:
-    """Awaits `body` as the next step of the workflow that is being run, or returns what it has come to before."""
+    """Awaits `body` as the next step of the workflow that is being run, or returns what it has come to before. Outside of a run it is
+    a function like others."""
     with calls.one_by_one.step(name):
         opened = await drive_whole(connections, calls.open_step(name))
-        if opened.token is None:
-            return opened.result()
-        with opened.as_current():
-            try:
-                output = encode(await body())
-            except RunInterrupted:
-                raise
-            except BaseException as error:
-                failure = await drive_whole(connections, calls.fail_step(name, error))
-                if isinstance(error, Exception):
-                    raise failure from error
-                raise
-            try:
-                return await drive_whole(connections, calls.finish_step(name, output))
-            except TooLarge as error:
-                raise await drive_whole(connections, calls.fail_step(name, error)) from error
+        if opened is not None:
+            return await _run_opened(name, opened, connections, calls, body)
+    return await body()
+
+
+async def _run_opened(
+    name: str, opened: Opened, connections: Connections, calls: WorkflowCalls, body: Callable[[], Awaitable[Any]]
+) -> Any:
+    if opened.token is None:
+        return opened.result()
+    with opened.as_current():
+        try:
+            output = encode(await body())
+        except RunInterrupted:
+            raise
+        except BaseException as error:
+            failure = await drive_whole(connections, calls.fail_step(name, error))
+            if isinstance(error, Exception):
+                raise failure from error
+            raise
+        try:
+            return await drive_whole(connections, calls.finish_step(name, output))
+        except TooLarge as error:
+            raise await drive_whole(connections, calls.fail_step(name, error)) from error
 
 
 def step_with(client: Callable[[], Any], function: Optional[F], name: Optional[str]) -> Any:

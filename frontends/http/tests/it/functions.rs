@@ -82,6 +82,7 @@ pub(crate) async fn service(engine: &Engine, code: Code) -> functions::Service {
         objects: provider.objects(),
         queue: provider.queue(),
         queue_name: transactions::effects::queue_name,
+        check_far: |_| Ok(()),
         functions: Arc::new(Functions::new(provider.queue())),
         runtime: Arc::new(InPlace { archives: Mutex::default(), code }),
         clock: Arc::new(SystemClock::new()),

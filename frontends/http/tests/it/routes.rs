@@ -204,13 +204,31 @@ async fn metrics_are_whole_before_anything_runs() {
 }
 
 #[tokio::test]
+async fn what_is_for_the_code_of_steps_tells_strangers_so() {
+    let server = Fixture::showing(busy()).await;
+    for (method, path) in [
+        ("POST", "messages/q"),
+        ("POST", "invocations/f"),
+        ("POST", "steps/s"),
+        ("PUT", "steps/s"),
+        ("PUT", "steps/s/failure"),
+        ("PUT", "calls/f"),
+    ] {
+        let answer = server.send(method, &format!("/v1/run/{path}"), "", "").await;
+        assert_eq!(code(&answer), 400, "{path}: {answer}");
+        assert!(body(&answer).starts_with(r#"{"type":"outside-of-run""#), "{path}: {answer}");
+    }
+    assert_eq!(code(&server.send("POST", "/v1/run/externalize", "", "").await), 204);
+}
+
+#[tokio::test]
 async fn the_description_names_every_route_and_every_route_is_there() {
     let server = Fixture::showing(busy()).await;
     let answer = server.get("/openapi.json").await;
     let document: serde_json::Value = serde_json::from_str(body(&answer)).expect("JSON");
     assert_eq!(document["info"]["version"], env!("CARGO_PKG_VERSION"));
     let paths = document["paths"].as_object().expect("paths");
-    assert_eq!(paths.len(), 30);
+    assert_eq!(paths.len(), 36);
     for (path, methods) in paths {
         let concrete = path
             .replace("{id}", "an-id")

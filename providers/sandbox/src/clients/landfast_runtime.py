@@ -104,7 +104,12 @@ def failure(error):
     import traceback
 
     frames = traceback.format_list(traceback.extract_tb(error.__traceback__)[1:])
-    said = {"errorMessage": str(error), "errorType": type(error).__name__, "requestId": "", "stackTrace": frames}
+    try:
+        message = str(error)
+    except Exception:
+        message = "it does not say"
+    frames = [_sendable(frame) for frame in frames]
+    said = {"errorMessage": _sendable(message), "errorType": _sendable(type(error).__name__), "requestId": "", "stackTrace": frames}
     return said
 
 
@@ -112,7 +117,12 @@ def trace(error):
     """An exception as the interpreter prints it."""
     import traceback
 
-    return "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    return _sendable("".join(traceback.format_exception(type(error), error, error.__traceback__)))
+
+
+def _sendable(text):
+    """Half of a surrogate pair, which a string may hold, is in no UTF-8."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def load(name):

@@ -12,9 +12,13 @@
 //! atomic = false                                                # the whole run as one transaction
 //! ```
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
-use serde::{Deserialize, Serialize};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{Error as _, MapAccess, Visitor, value::MapAccessDeserializer},
+};
+use serde_json::Number;
 
 use super::{TIMEOUT_S, check_name, within};
 
@@ -25,6 +29,7 @@ const DEPTH_MAX: usize = 16;
 const RETRIES_MAX: u32 = 100;
 const BACKOFF_MS: std::ops::RangeInclusive<u64> = 1..=60_000;
 const CONCURRENCY: std::ops::RangeInclusive<usize> = 1..=1000;
+const CONCURRENCY_DEFAULT: usize = 16;
 /// The longest address of a far store.
 const FAR_BYTES_MAX: usize = 512;
 /// How deep lists and tables lie in what a condition compares with.
@@ -79,8 +84,12 @@ pub enum Synchrony {
     Sync,
 }
 
+/// What an entry of `steps` is.
+const SHAPES: &str = "\"FUNCTION\", { function = NAME } with retries, backoff_ms, timeout_s, { parallel = [[STEPS], ...] }, \
+                      { map = [STEPS] } with concurrency, or { choice = [{ when, steps }, ...] } with otherwise";
+
 /// Something that a workflow does.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Node {
     /// A function, by its name alone.
@@ -95,9 +104,73 @@ pub enum Node {
     Choice(Choice),
 }
 
-/// A function as a step.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// By hand, since what is derived for an untagged enum says of everything that no variant matches.
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(NodeVisitor)
+    }
+}
+
+struct NodeVisitor;
+
+impl<'de> Visitor<'de> for NodeVisitor {
+    type Value = Node;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(SHAPES)
+    }
+
+    fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<Node, E> {
+        Ok(Node::Function(name.to_owned()))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<Node, A::Error> {
+        let entry = Entry::deserialize(MapAccessDeserializer::new(members))?;
+        entry.node().ok_or_else(|| A::Error::custom(format!("an entry of steps is {SHAPES}")))
+    }
+}
+
+/// An entry of `steps` that is a table, whichever.
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct Entry {
+    function: Option<String>,
+    retries: Option<u32>,
+    backoff_ms: Option<u64>,
+    timeout_s: Option<u64>,
+    parallel: Option<Vec<Vec<Node>>>,
+    map: Option<Vec<Node>>,
+    concurrency: Option<usize>,
+    choice: Option<Vec<Branch>>,
+    otherwise: Option<Vec<Node>>,
+}
+
+impl Entry {
+    /// What it is; none: of two kinds, or of none.
+    fn node(self) -> Option<Node> {
+        let Self { function, retries, backoff_ms, timeout_s, parallel, map, concurrency, choice, otherwise } =
+            self;
+        let is_retried = retries.is_some() || backoff_ms.is_some() || timeout_s.is_some();
+        match (function, parallel, map, choice, (is_retried, &concurrency, &otherwise)) {
+            (Some(function), None, None, None, (_, None, None)) => {
+                Some(Node::Step(Step { function, retries, backoff_ms, timeout_s }))
+            }
+            (None, Some(parallel), None, None, (false, None, None)) => {
+                Some(Node::Parallel(Parallel { parallel }))
+            }
+            (None, None, Some(map), None, (false, _, None)) => {
+                Some(Node::Map(Map { map, concurrency: concurrency.unwrap_or(CONCURRENCY_DEFAULT) }))
+            }
+            (None, None, None, Some(choice), (false, None, _)) => {
+                Some(Node::Choice(Choice { choice, otherwise: otherwise.unwrap_or_default() }))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A function as a step.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Step {
     /// Which.
     pub function: String,
@@ -110,32 +183,27 @@ pub struct Step {
 }
 
 /// Branches.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Parallel {
     /// Each is given the input; the output is the list of theirs.
     pub parallel: Vec<Vec<Node>>,
 }
 
 /// The same for each element.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Map {
     /// What is done with each.
     pub map: Vec<Node>,
     /// With how many at a time.
-    #[serde(default = "concurrency")]
     pub concurrency: usize,
 }
 
 /// One of several.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Choice {
     /// The first whose condition holds.
     pub choice: Vec<Branch>,
     /// If none does.
-    #[serde(default)]
     pub otherwise: Vec<Node>,
 }
 
@@ -156,22 +224,18 @@ pub struct When {
     /// Members and places, with dots between them; empty: the input itself.
     #[serde(default)]
     pub path: String,
-    /// What is there is this.
+    /// What is there is this; numbers are compared by their values, so that 1 is 1.0.
     pub equals: Option<serde_json::Value>,
     /// What is there is a number below this.
-    pub below: Option<i64>,
+    pub below: Option<Number>,
     /// What is there is a number above this.
-    pub above: Option<i64>,
+    pub above: Option<Number>,
     /// Whether anything is there.
     pub exists: Option<bool>,
 }
 
 fn timeout_s() -> u64 {
     24 * 3600
-}
-
-fn concurrency() -> usize {
-    16
 }
 
 impl Workflow {
@@ -302,6 +366,7 @@ mod tests {
             "steps = [{ function = \"f\", retries = 3, backoff_ms = 10, timeout_s = 5 }]",
             "steps = [{ parallel = [[\"f\"], [{ map = [\"f\"] }]] }]",
             "steps = [{ choice = [{ when = { path = \"a.b\", equals = 1 }, steps = [\"f\"] }], otherwise = [] }]",
+            "steps = [{ choice = [{ when = { above = 3.5, below = 4 }, steps = [\"f\"] }] }]",
             "steps = [\"f\"]\nfar = \"redis://127.0.0.1:1\"\nsynchrony = \"serial\"",
         ] {
             assert_eq!(refusal(workflow), "", "{workflow}");
@@ -320,6 +385,20 @@ mod tests {
             ("steps = [\"a b\"]", "letters, digits"),
             ("steps = [\"g\"]", "\"g\" is no function"),
             ("steps = [\"f\"]\ntimeout_s = 0", "timeout_s = 0"),
+            ("steps = [{ function = \"f\", retries = -1 }]", "invalid value: integer `-1`, expected u32"),
+            (
+                "steps = [{ function = \"f\", retires = 1 }]",
+                "unknown field `retires`, expected one of `function`",
+            ),
+            ("steps = [{ choice = [{ when = { above = \"3\" }, steps = [] }] }]", "expected a JSON number"),
+            ("steps = [{ choice = [{ when = { above = nan }, steps = [] }] }]", "not a JSON number"),
+            ("steps = [{ choice = [{ steps = [] }] }]", "missing field `when`"),
+            ("steps = [{ map = [\"f\"], retries = 1 }]", "an entry of steps is \"FUNCTION\""),
+            ("steps = [{ function = \"f\", map = [] }]", "an entry of steps is"),
+            ("steps = [{ function = \"f\", concurrency = 2 }]", "an entry of steps is"),
+            ("steps = [{ parallel = [[]], otherwise = [] }]", "an entry of steps is"),
+            ("steps = [{}]", "an entry of steps is"),
+            ("steps = [1]", "integer `1`, expected \"FUNCTION\""),
         ] {
             assert!(refusal(workflow).contains(said), "{workflow}: {}", refusal(workflow));
         }

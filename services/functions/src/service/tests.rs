@@ -77,6 +77,7 @@ fn service(world: &World) -> (Service, Arc<Idle>) {
         objects: world.objects(),
         queue: world.queue(),
         queue_name: str::to_owned,
+        check_far: |address| if address == "there" { Ok(()) } else { Err("it is to be there".to_owned()) },
         functions: world.functions(),
         runtime: Arc::clone(&runtime) as Arc<_>,
         clock: world.clock(),
@@ -93,6 +94,12 @@ fn far_world(seed: u64) -> World {
 fn archive(function: &str) -> Bytes {
     let table = "runtime = \"executable\"\ncode = \"code\"\nhandler = \"run\"";
     format!("[functions.{function}]\n{table}\ntriggers = [{{ queue = \"{function}\" }}]").into()
+}
+
+/// The same with a workflow whose far store is at `address`.
+fn with_far(function: &str, address: &str) -> Bytes {
+    let functions = String::from_utf8(archive(function).into()).expect("text");
+    format!("{functions}\n[workflows.w]\nsteps = [\"{function}\"]\nfar = \"{address}\"").into()
 }
 
 /// The names of what is deployed, as whoever asks is told.
@@ -247,5 +254,38 @@ fn events_of_a_function_that_was_removed_wait_until_it_is_deployed_again() {
         assert!(runtime.asked() > asked, "it is tried again");
         let backlog = world.queue().backlog(&queue).await.expect("backlog answers");
         assert_eq!(backlog, Backlog { messages: 0, dead_letters: 1 }, "as often as any");
+    });
+}
+
+/// A1. It was found when the first run began.
+#[test]
+fn a_far_store_that_nobody_can_open_is_refused_at_its_deployment() {
+    run(async {
+        let world = World::new(7);
+        let (service, _) = service(&world);
+        service.start().await.expect("it starts");
+        let refused = service.deploy("a", with_far("f", "ther")).await.expect_err("a slip of the pen");
+        assert!(refused.to_string().contains("workflows.w: far: it is to be there"), "{refused}");
+        assert!(names(&service).is_empty());
+        service.deploy("a", with_far("f", "there")).await.expect("an address");
+    });
+}
+
+/// An earlier build took what this one refuses: a server starts with it all the same.
+#[test]
+fn a_far_store_that_nobody_can_open_stops_no_start() {
+    run(async {
+        let world = World::new(7);
+        let (service, _) = service(&world);
+        let text = String::from_utf8(with_far("f", "ther").into()).expect("text");
+        let manifest = Manifest::parse(&text).expect("a manifest");
+        let archive = digest(text.as_bytes());
+        let deployments = &service.inner.deployments;
+        deployments.put_archive(&archive, text.clone().into()).await.expect("it is put");
+        let timers = BTreeMap::new();
+        let deployment = Deployment { manifest, text, archive, generation: 1, timers };
+        deployments.put("a", &deployment, None).await.expect("it is deployed");
+        service.start().await.expect("it starts");
+        assert_eq!(names(&service), ["f"]);
     });
 }
