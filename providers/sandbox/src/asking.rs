@@ -92,7 +92,7 @@ impl Trusted {
 }
 
 async fn answer(launcher: &Launcher, launch: Launch) -> Result<Vec<u8>, String> {
-    let Process { listener, stdout, stderr, control, mut exit } =
+    let Process { listener, stdout, stderr, control, mut exit, .. } =
         launcher.start(launch).await.map_err(|error| error.to_string())?;
     let (mut said, mut complaint) = (Vec::new(), Vec::new());
     let (mut stdout, mut stderr) = (stdout.take(ANSWER_BYTES_MAX), stderr.take(ANSWER_BYTES_MAX));

@@ -77,7 +77,7 @@ impl Instance {
             Some(process) => process,
             None => launcher.start(launch).await.map_err(|error| error.to_string())?,
         };
-        let Process { listener, stdout, stderr, control, mut exit } = process;
+        let Process { listener, peers, stdout, stderr, control, mut exit } = process;
         let exchange = Arc::new(Exchange::new());
         let output = Arc::new(Output::new([stdout, stderr], Arc::clone(logs), function.name.clone()));
         let (tell, ended) = watch::channel(None);
@@ -87,7 +87,11 @@ impl Instance {
         tokio::spawn(async move {
             let serving = async {
                 futures_util::join!(
-                    runtime_api::serve(listener, Served::new(Arc::clone(&served), arn, api, allowance)),
+                    runtime_api::serve(
+                        listener,
+                        peers,
+                        Served::new(Arc::clone(&served), arn, api, allowance)
+                    ),
                     read.read()
                 );
             };

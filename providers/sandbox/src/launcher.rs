@@ -214,7 +214,8 @@ fn init(
     let function = match order.role {
         Role::Function => {
             give_up_rights(user, order.is_isolated, is_there)?;
-            send_listener(&socket, &listener)?;
+            // It is that user by now, unless nobody may choose here.
+            send_listener(&socket, &listener, None)?;
             drop(listener);
             forked_function(|| become_function(&order, &address, None))?
         }
@@ -266,9 +267,11 @@ fn has_gone(is_there: &io::PipeReader) -> io::Result<bool> {
     Ok(poll(&mut asked, PollTimeout::ZERO)? > 0)
 }
 
-fn send_listener(socket: &UnixStream, listener: &TcpListener) -> io::Result<()> {
+/// Tells the server where to listen, and as whom the function runs: as `user`, or else as who we are.
+fn send_listener(socket: &UnixStream, listener: &TcpListener, user: Option<u32>) -> io::Result<()> {
     let descriptors = [listener.as_fd().as_raw_fd()];
-    let parts = [io::IoSlice::new(b"L")];
+    let user = user.unwrap_or_else(|| Uid::effective().as_raw()).to_le_bytes();
+    let parts = [io::IoSlice::new(&user)];
     let rights = [ControlMessage::ScmRights(&descriptors)];
     sendmsg::<()>(socket.as_raw_fd(), &parts, &rights, MsgFlags::empty(), None)?;
     Ok(())

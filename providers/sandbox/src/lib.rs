@@ -5,7 +5,7 @@
 //! ```text
 //!  sandbox    the port: a pool for each function
 //!  pool       its instances: warm ones are taken again, frozen when idle, ended when idle for long
-//!  instance   a process, what passes between it and us ([exchange], [runtime_api]), what it prints ([output], [logs])
+//!  instance   a process, what passes between it and us ([exchange], [runtime_api], [peers]), what it prints ([output], [logs])
 //!  spares     processes that have come as far as an instance comes without a function
 //!  process    the process itself: namespaces, limits, freezing, and the end of all it has started ([launcher])
 //! ```
@@ -27,6 +27,7 @@ mod instance;
 pub mod launcher;
 mod logs;
 mod output;
+mod peers;
 mod pool;
 pub mod process;
 mod processes;

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!  us  ->  launcher   the order: what to run, how much it may use
-//!  us  <-  init       a listener inside the sandbox's loopback; it is armed to die with us
+//!  us  <-  init       a listener on the loopback that it sees, and as whom the function runs; it is armed to die with us
 //!  us  <-  init       how the function ended
 //! ```
 //!
@@ -52,6 +52,7 @@ pub use enforcement::{Enforcement, Measure};
 use self::group::{Group, Limits};
 use crate::{
     launcher::LAUNCHER_ARGUMENT,
+    peers::Peers,
     processes::{descendants_of, is_running},
 };
 pub(crate) use wire::{ADOPTED, Order, Role};
@@ -145,8 +146,9 @@ struct Launched {
 /// A process that was launched.
 #[derive(Debug)]
 pub(crate) struct Process {
-    /// Accepts what connects inside of the sandbox.
+    /// Accepts what connects to it, which others than its peers may where the sandbox has the machine's network.
     pub(crate) listener: TcpListener,
+    pub(crate) peers: Peers,
     pub(crate) stdout: pipe::Receiver,
     pub(crate) stderr: pipe::Receiver,
     pub(crate) control: Arc<Control>,
@@ -288,7 +290,7 @@ impl Launcher {
         let order = wire::Order::new(role, launch, &self.enforcement, control.group.members());
         let handed_over = tokio::time::timeout(LAUNCH_MAX, wire::hand_over(exit.socket()?, &order)).await;
         match handed_over.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
-            Ok(listener) => Ok(Process { listener, stdout, stderr, control, exit }),
+            Ok((listener, peers)) => Ok(Process { listener, peers, stdout, stderr, control, exit }),
             Err(error) => Err(with_last_words(&error, &stderr)),
         }
     }

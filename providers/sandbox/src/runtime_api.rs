@@ -1,6 +1,7 @@
 //! The AWS Lambda Runtime API as one instance sees it (`2018-06-01`): next, response, error, init error.
 //!
-//! Each instance has a listener of its own inside its sandbox, so who connects is known by where it connects. Answers are
+//! Each instance has a listener of its own, so who connects is known by where it connects; where others reach that, they are not let in
+//! ([`Peers`]). Answers are
 //! kept in memory until they are whole, up to [`ANSWER_BYTES_MAX`]; what is longer is refused as Lambda does. However many
 //! connections an instance has, one answer at a time is received: what it can have us keep of answers is one and its
 //! connections' buffers. What else it sends is within its function's [`Allowance`], as its answers are.
@@ -27,6 +28,7 @@ use tokio::{
 use crate::{
     exchange::{Answer, Exchange, NotAsked, Task},
     failure,
+    peers::Peers,
     receiving::{Allowance, Incoming},
 };
 
@@ -73,8 +75,8 @@ impl Served {
     }
 }
 
-/// Serves the instance at the other end of `listener` for ever.
-pub(crate) async fn serve(listener: TcpListener, served: Served) {
+/// Serves the instance whose `listener` and `peers` these are for ever.
+pub(crate) async fn serve(listener: TcpListener, peers: Peers, served: Served) {
     let served = Arc::new(served);
     let mut connections = JoinSet::new();
     loop {
@@ -83,6 +85,8 @@ pub(crate) async fn serve(listener: TcpListener, served: Served) {
             connections.join_next().await;
         }
         match listener.accept().await {
+            // Whose it is costs a look by the kernel, and no place among the connections.
+            Ok((stream, _)) if !peers.admit(&stream) => drop(stream),
             Ok((stream, _)) => {
                 // An answer is one packet, and somebody waits for it.
                 let _ = stream.set_nodelay(true);

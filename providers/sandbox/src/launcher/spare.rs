@@ -59,7 +59,7 @@ pub(super) fn adopted(
     })?;
     drop(theirs);
     ours.read_exact(&mut [0])?;
-    send_listener(socket, &listener)?;
+    send_listener(socket, &listener, user)?;
     drop(listener);
     wait_for_order(socket, &ours)?;
     let order = Order::read(socket)?;

@@ -1,6 +1,6 @@
 //! What goes over the socket between us and a launched process.
 //!
-//! The order is its length in four bytes and postcard. What comes back is a listener beside one byte, once, and at the end
+//! The order is its length in four bytes and postcard. What comes back is a listener beside the number of the function's user, once, and at the end
 //! the four bytes of the function's wait status. A spare is given a second order, that of its function, and says one byte more. Each side trusts the other as little as it needs to: what comes from a
 //! sandbox is a descriptor of a listening socket, or it is refused.
 
@@ -21,6 +21,7 @@ use tokio::{
 use super::{Enforcement, Launch, Network};
 use crate::{
     command::{RUNTIME_ROOT, TASK_ROOT},
+    peers::Peers,
     system::received,
 };
 
@@ -147,12 +148,12 @@ fn where_it_is(text: OsString, places: &[(&str, &Path); 2]) -> OsString {
     }
 }
 
-/// Sends the order; returns the listener that comes back.
-pub(super) async fn hand_over(socket: &UnixStream, order: &Order) -> io::Result<TcpListener> {
+/// Sends the order; returns the listener that comes back, and who may connect to it.
+pub(super) async fn hand_over(socket: &UnixStream, order: &Order) -> io::Result<(TcpListener, Peers)> {
     send(socket, order).await?;
-    let listener = socket.async_io(Interest::READABLE, || receive_listener(socket)).await?;
+    let (listener, user) = socket.async_io(Interest::READABLE, || receive_listener(socket)).await?;
     listener.set_nonblocking(true)?;
-    TcpListener::from_std(listener)
+    Ok((TcpListener::from_std(listener)?, Peers::of(user, order.network, order.is_isolated)))
 }
 
 /// Sends a spare the order of its function; ends when it has become that.
@@ -182,14 +183,15 @@ async fn send(socket: &UnixStream, order: &Order) -> io::Result<()> {
     Ok(())
 }
 
-fn receive_listener(socket: &UnixStream) -> io::Result<std::net::TcpListener> {
-    let mut byte = [0];
-    let mut parts = [IoSliceMut::new(&mut byte)];
+fn receive_listener(socket: &UnixStream) -> io::Result<(std::net::TcpListener, u32)> {
+    let mut user = [0; 4];
+    let mut parts = [IoSliceMut::new(&mut user)];
     let mut space = nix::cmsg_space!([std::os::fd::RawFd; 1]);
     let message =
         recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC)?;
     let read = message.bytes;
-    let Some(descriptor) = received(&message)? else {
+    let descriptor = received(&message)?.filter(|_| read == size_of::<u32>());
+    let Some(descriptor) = descriptor else {
         let why = if read == 0 { "its launcher ended:" } else { "the sandbox sent no listener" };
         return Err(io::Error::new(io::ErrorKind::UnexpectedEof, why));
     };
@@ -199,7 +201,7 @@ fn receive_listener(socket: &UnixStream) -> io::Result<std::net::TcpListener> {
             "the sandbox sent something that is no listener",
         ));
     }
-    Ok(std::net::TcpListener::from(descriptor))
+    Ok((std::net::TcpListener::from(descriptor), u32::from_le_bytes(user)))
 }
 
 /// The function's wait status; none: it, or what waits for it, was killed.

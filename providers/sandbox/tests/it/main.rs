@@ -7,6 +7,7 @@ mod allocations;
 mod archives;
 mod contract;
 mod kept;
+mod peers;
 mod processes;
 mod retired;
 mod runtime_api;

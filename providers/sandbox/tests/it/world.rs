@@ -34,7 +34,7 @@ pub(crate) const LOOK: &str = include_str!("look.py");
 /// A client that says that it is carried along.
 pub(crate) const CARRIED: &[(&str, &str)] = &[("landfast/__init__.py", "WHOSE = 'carried'\n")];
 /// An interpreter that every user of the machine reaches.
-const PYTHON: &str = "/usr/bin/python3";
+pub(crate) const PYTHON: &str = "/usr/bin/python3";
 
 pub(crate) struct World {
     /// What goes with it.
