@@ -273,7 +273,7 @@ impl Service {
 
     /// How often an event or a step of this function is tried again, as its manifest says; none: there is no such function.
     pub fn retries(&self, name: &str) -> Option<u32> {
-        self.inner.catalogue.function(name).map(|known| known.table.retries)
+        self.inner.retries(name)
     }
 
     /// Has a function run some time soon (A3); returns once that is durable, with its request id.
@@ -508,6 +508,11 @@ impl Inner {
         let known = self.catalogue.function(name);
         let queue = known.as_ref().and_then(|known| known.table.queues().next());
         queue.map(|queue| queue.queue.clone()).unwrap_or_default()
+    }
+
+    /// How often an event of this function is tried again.
+    pub(crate) fn retries(&self, name: &str) -> Option<u32> {
+        self.catalogue.function(name).map(|known| known.table.retries)
     }
 
     /// A request id that nobody has.
