@@ -546,7 +546,7 @@ fn is_plain(byte: u8) -> bool {
 }
 
 /// 16 bytes as a random UUID (RFC 9562, version 4) is written.
-fn uuid(mut bits: [u8; 16]) -> impl fmt::Display {
+pub fn uuid(mut bits: [u8; 16]) -> impl fmt::Display {
     bits[6] = bits[6] & 0x0f | 0x40;
     bits[8] = bits[8] & 0x3f | 0x80;
     let digits = hexadecimal(&bits);
