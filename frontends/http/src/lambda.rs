@@ -11,7 +11,7 @@ use std::sync::Arc;
 use axum::{
     Router,
     body::Body,
-    extract::{Request, State},
+    extract::{Query, Request, State},
     http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header, request::Parts},
     response::{IntoResponse, Response},
     routing::post,
@@ -20,7 +20,7 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use functions::{Error, Invoked};
 use ports::runtime::Refused;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     backend::Backend,
@@ -40,6 +40,8 @@ pub(crate) const PREFIX: &str = "/2015-03-31/functions/";
 const NAME: usize = 2;
 /// The longest client context, decoded: Lambda's.
 const CLIENT_CONTEXT_BYTES_MAX: usize = 3583;
+/// The longest qualifier: Lambda's.
+const QUALIFIER_BYTES_MAX: usize = 128;
 
 const INVOCATION_TYPE: HeaderName = HeaderName::from_static("x-amz-invocation-type");
 const LOG_TYPE: HeaderName = HeaderName::from_static("x-amz-log-type");
@@ -159,10 +161,11 @@ async fn invoke(State(backend): State<Arc<Backend>>, request: Request) -> Respon
 
 /// SDKs look for one in every answer.
 fn with_request_id(mut response: Response) -> Response {
-    if !response.headers().contains_key(REQUEST_ID) {
-        let id = HeaderValue::from_static("00000000-0000-4000-8000-000000000000");
-        response.headers_mut().insert(REQUEST_ID, id);
-    }
+    response.headers_mut().entry(REQUEST_ID).or_insert_with(|| {
+        let mut bits = [0; 16];
+        getrandom::fill(&mut bits).expect("a system that ran so far has randomness");
+        HeaderValue::try_from(functions::uuid(bits).to_string()).expect("digits and dashes")
+    });
     response
 }
 
@@ -194,6 +197,11 @@ async fn answer(
             .map_err(|()| Refusal::invalid(format!("send {name} once, in visible characters")))
     };
     let (invocation_type, log_type) = (header(&INVOCATION_TYPE)?, header(&LOG_TYPE)?);
+    let with_log = match log_type {
+        None | Some("None") => false,
+        Some("Tail") => true,
+        Some(other) => return Err(Refusal::invalid(format!("LogType {other:?} is to be None or Tail"))),
+    };
     let context = header(&CLIENT_CONTEXT)?.map(client_context).transpose()?;
     let payload = payload(backend, body).await?;
     match invocation_type.unwrap_or("RequestResponse") {
@@ -201,7 +209,7 @@ async fn answer(
             // It may take longer than a connection may be quiet.
             let _waits = patience.as_ref().map(Patience::wait);
             let invoked = functions.invoke(&name, payload, context).await?;
-            answered(invoked, log_type == Some("Tail"))
+            answered(invoked, with_log)
         }
         "Event" => {
             let id = functions.send(&name, payload).await?;
@@ -288,6 +296,13 @@ fn client_context(encoded: &str) -> Result<String, Refusal> {
     })
 }
 
+/// What a query says of the function's version.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Qualified {
+    qualifier: Option<String>,
+}
+
 /// The function that the path names: by its name, the end of its ARN or the whole of it, with or without `$LATEST`.
 fn name(uri: &Uri) -> Result<String, Refusal> {
     let named = segment::bytes(uri, NAME).ok().and_then(|bytes| String::from_utf8(bytes).ok());
@@ -300,15 +315,27 @@ fn name(uri: &Uri) -> Result<String, Refusal> {
         | ["arn", _, "lambda", _, _, "function", name, qualifier] => (*name, Some(*qualifier)),
         _ => return Err(Refusal::invalid(format!("{named:?} names no function"))),
     };
-    let mut in_query = uri.query().into_iter().flat_map(|query| query.split('&'));
-    let in_query = in_query.find_map(|pair| pair.strip_prefix("Qualifier="));
-    for qualifier in [qualifier, in_query].into_iter().flatten() {
-        if !matches!(qualifier, "$LATEST" | "%24LATEST") {
+    let Query(Qualified { qualifier: in_query }) =
+        Query::try_from_uri(uri).map_err(|error| Refusal::invalid(error.body_text()))?;
+    for qualifier in [qualifier, in_query.as_deref()].into_iter().flatten() {
+        if !is_qualifier(qualifier) {
+            let message = format!(
+                "Qualifier {qualifier:?} is to be 1 to {QUALIFIER_BYTES_MAX} letters, digits, $, _ or -"
+            );
+            return Err(Refusal::invalid(message));
+        }
+        if qualifier != "$LATEST" {
             let message = format!("Function not found: {}:{qualifier}", arn(name));
             return Err(Refusal::new(StatusCode::NOT_FOUND, "ResourceNotFoundException", message));
         }
     }
     Ok(name.to_owned())
+}
+
+/// Whether it may name a version or an alias, which are none here but the one.
+fn is_qualifier(text: &str) -> bool {
+    (1..=QUALIFIER_BYTES_MAX).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"$_-".contains(&byte))
 }
 
 #[cfg(test)]
@@ -338,8 +365,17 @@ mod tests {
         ] {
             assert_eq!(named(path).expect(path), "f");
         }
-        let refused = name(&format!("{PREFIX}f/invocations?Qualifier=2").parse().expect("a path"));
-        assert_eq!(refused.expect_err("no versions").code, "ResourceNotFoundException");
+        let qualified = |qualifier: &str| {
+            name(&format!("{PREFIX}f/invocations?Qualifier={qualifier}").parse().expect("a path"))
+        };
+        assert_eq!(qualified("%24LATEST").expect("the one there is"), "f");
+        let refused = qualified("2").expect_err("no versions");
+        assert_eq!(refused.code, "ResourceNotFoundException");
+        for wrong in ["bad%20qual!", "bad+qual", "", "%C3%A4", &"q".repeat(129)] {
+            let refused = qualified(wrong).expect_err(wrong);
+            assert_eq!((refused.status.as_u16(), refused.code), (400, "InvalidParameterValueException"));
+        }
+        assert!(qualified("bad%20qual!").expect_err("a space").message.contains("\"bad qual!\""));
         assert_eq!(named("a:b:c").expect_err("nothing").code, "InvalidParameterValueException");
     }
 }

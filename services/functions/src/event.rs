@@ -2,9 +2,11 @@
 //! what it says of a batch.
 //!
 //! The shapes are those of AWS's documentation (SQS, EventBridge scheduled events, destinations), so that a handler written
-//! for them runs as it is.
+//! for them runs as it is, and libraries that check them take them: none of their members is left out. A queue keeps neither who
+//! sent a message nor when, so that the account and the time of this delivery stand there.
 
 use bytes::Bytes;
+use md5::{Digest as _, Md5};
 use ports::{Timestamp, queue::Delivery};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -12,14 +14,16 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 /// Region and account of everything that has a name here.
 const PLACE: &str = "us-east-1:000000000000";
+/// The account alone.
+const ACCOUNT: &str = "000000000000";
 
-/// A batch of `queue`, as SQS gives it.
-pub(crate) fn messages(queue: &str, deliveries: &[Delivery]) -> Bytes {
-    let records: Vec<_> = deliveries.iter().map(|delivery| record(queue, delivery)).collect();
+/// A batch of `queue` that was received `now`, as SQS gives it.
+pub(crate) fn messages(queue: &str, deliveries: &[Delivery], now: Timestamp) -> Bytes {
+    let records: Vec<_> = deliveries.iter().map(|delivery| record(queue, delivery, now)).collect();
     encode(&json!({ "Records": records }))
 }
 
-fn record(queue: &str, delivery: &Delivery) -> Value {
+fn record(queue: &str, delivery: &Delivery, now: Timestamp) -> Value {
     let Delivery { handle, deduplication, body } = delivery;
     // What is no text travels in letters, and says so.
     let (body, attributes) = match std::str::from_utf8(body) {
@@ -29,8 +33,12 @@ fn record(queue: &str, delivery: &Delivery) -> Value {
     json!({
         "messageId": message_id(delivery),
         "receiptHandle": format!("{}/{}", message_id(delivery), handle.attempt),
+        "md5OfBody": hexadecimal(&Md5::digest(&body)),
         "body": body,
         "attributes": {
+            "SenderId": ACCOUNT,
+            "SentTimestamp": now.0.to_string(),
+            "ApproximateFirstReceiveTimestamp": now.0.to_string(),
             "ApproximateReceiveCount": handle.attempt.to_string(),
             "MessageGroupId": text(&handle.group),
             "MessageDeduplicationId": deduplication.as_ref().map(|id| text(id)),
@@ -89,8 +97,20 @@ pub(crate) fn scheduled(function: &str, id: &str, now: Timestamp) -> Bytes {
     }))
 }
 
-/// What a function is told of an event that another failed for good.
-pub(crate) fn failed(function: &str, id: &str, payload: &[u8], reason: &str, now: Timestamp) -> Bytes {
+/// An event that a function has failed for good.
+#[derive(Debug)]
+pub(crate) struct Failed<'a> {
+    pub(crate) function: &'a str,
+    pub(crate) id: &'a str,
+    pub(crate) payload: &'a [u8],
+    pub(crate) reason: &'a str,
+    /// How often it was run at the most; none: the function is no longer there to say so, and it was run once at least.
+    pub(crate) attempts: Option<u32>,
+}
+
+/// What another function is told of it.
+pub(crate) fn failed(event: &Failed<'_>, now: Timestamp) -> Bytes {
+    let Failed { function, id, payload, reason, attempts } = *event;
     let said = serde_json::from_str(reason).unwrap_or_else(|_| json!({ "errorMessage": reason }));
     let given = serde_json::from_slice(payload).unwrap_or(Value::Null);
     encode(&json!({
@@ -100,9 +120,10 @@ pub(crate) fn failed(function: &str, id: &str, payload: &[u8], reason: &str, now
             "requestId": id,
             "functionArn": format!("arn:aws:lambda:{PLACE}:function:{function}:$LATEST"),
             "condition": "RetriesExhausted",
+            "approximateInvokeCount": attempts.unwrap_or(1),
         },
         "requestPayload": given,
-        "responseContext": { "executedVersion": "$LATEST", "functionError": "Unhandled" },
+        "responseContext": { "statusCode": 200, "executedVersion": "$LATEST", "functionError": "Unhandled" },
         "responsePayload": said,
     }))
 }
@@ -144,12 +165,22 @@ mod tests {
 
     #[test]
     fn a_batch_reads_as_that_of_sqs() {
-        let event: Value =
-            serde_json::from_slice(&messages("q", &[delivery(7, b"text"), delivery(8, b"\xff")]))
-                .expect("JSON");
+        let event: Value = serde_json::from_slice(&messages(
+            "q",
+            &[delivery(7, b"text"), delivery(8, b"\xff")],
+            Timestamp(5),
+        ))
+        .expect("JSON");
         let records = event["Records"].as_array().expect("a list");
         assert_eq!((&records[0]["body"], &records[0]["messageId"]), (&json!("text"), &json!("g-7")));
-        assert_eq!(records[0]["attributes"]["ApproximateReceiveCount"], "2");
+        let attributes = &records[0]["attributes"];
+        assert_eq!(attributes["ApproximateReceiveCount"], "2");
+        assert_eq!(
+            (&attributes["SentTimestamp"], &attributes["ApproximateFirstReceiveTimestamp"]),
+            (&json!("5"), &json!("5"))
+        );
+        assert_eq!(attributes["SenderId"], "000000000000");
+        assert_eq!(records[0]["md5OfBody"], "1cb251ec0d568de6a929b520c4aed8d1");
         assert_eq!(
             (&records[1]["body"], &records[1]["messageAttributes"]["encoding"]["stringValue"]),
             (&json!("ff"), &json!("hex"))
@@ -176,15 +207,25 @@ mod tests {
 
     #[test]
     fn a_failure_carries_what_was_sent_and_what_was_said() {
-        let told = failed("f", "id", br#"{"a":1}"#, r#"{"errorType":"E","errorMessage":"m"}"#, Timestamp(0));
-        let told: Value = serde_json::from_slice(&told).expect("JSON");
+        let mut event = Failed {
+            function: "f",
+            id: "id",
+            payload: br#"{"a":1}"#,
+            reason: r#"{"errorType":"E","errorMessage":"m"}"#,
+            attempts: Some(3),
+        };
+        let told: Value = serde_json::from_slice(&failed(&event, Timestamp(0))).expect("JSON");
         assert_eq!(
             (&told["requestPayload"]["a"], &told["responsePayload"]["errorType"]),
             (&json!(1), &json!("E"))
         );
         assert_eq!(told["timestamp"], "1970-01-01T00:00:00Z");
-        let told: Value =
-            serde_json::from_slice(&failed("f", "id", b"\xff", "died", Timestamp(0))).expect("JSON");
+        assert_eq!(
+            (&told["requestContext"]["approximateInvokeCount"], &told["responseContext"]["statusCode"]),
+            (&json!(3), &json!(200))
+        );
+        (event.payload, event.reason) = (b"\xff", "died");
+        let told: Value = serde_json::from_slice(&failed(&event, Timestamp(0))).expect("JSON");
         assert_eq!(told["responsePayload"]["errorMessage"], "died");
     }
 }

@@ -66,7 +66,10 @@ impl Handler for Deployed {
             Event::Failed { function, id, payload, reason } => {
                 let id = id.map_or_else(|| service.new_id(), |id| request_id(&id));
                 let failed = own_name(&function);
-                let payload = event::failed(failed, &id, &payload, &reason, service.parts.clock.now());
+                let attempts = service.retries(failed).map(|retries| 1 + retries);
+                let failed =
+                    event::Failed { function: failed, id: &id, payload: &payload, reason: &reason, attempts };
+                let payload = event::failed(&failed, service.parts.clock.now());
                 self.run(&service, room, id, payload).await
             }
         }
@@ -100,7 +103,7 @@ impl Deployed {
         deliveries: &[Delivery],
     ) -> Result<Bytes, Failure> {
         let queue = service.queue_of(&self.name);
-        let payload = event::messages(&queue, deliveries);
+        let payload = event::messages(&queue, deliveries, service.parts.clock.now());
         let answer = self.run(service, room, service.new_id(), payload).await?;
         let completed = event::completed(&answer, deliveries);
         if completed < deliveries.len() {

@@ -276,7 +276,7 @@ impl Service {
 
     /// How often an event or a step of this function is tried again, as its manifest says; none: there is no such function.
     pub fn retries(&self, name: &str) -> Option<u32> {
-        self.inner.catalogue.function(name).map(|known| known.table.retries)
+        self.inner.retries(name)
     }
 
     /// Has a function run some time soon (A3); returns once that is durable, with its request id.
@@ -523,6 +523,11 @@ impl Inner {
         queue.map(|queue| queue.queue.clone()).unwrap_or_default()
     }
 
+    /// How often an event of this function is tried again.
+    pub(crate) fn retries(&self, name: &str) -> Option<u32> {
+        self.catalogue.function(name).map(|known| known.table.retries)
+    }
+
     /// A request id that nobody has.
     pub(crate) fn new_id(&self) -> String {
         let bits =
@@ -554,7 +559,7 @@ fn is_plain(byte: u8) -> bool {
 }
 
 /// 16 bytes as a random UUID (RFC 9562, version 4) is written.
-fn uuid(mut bits: [u8; 16]) -> impl fmt::Display {
+pub fn uuid(mut bits: [u8; 16]) -> impl fmt::Display {
     bits[6] = bits[6] & 0x0f | 0x40;
     bits[8] = bits[8] & 0x3f | 0x80;
     let digits = hexadecimal(&bits);

@@ -62,3 +62,45 @@ async fn what_is_not_offered_of_lambdas_api_is_refused_in_its_words() {
         assert!(document(&refused)["Message"].as_str().expect("text").contains("ListFunctions"), "{refused}");
     }
 }
+
+#[tokio::test]
+async fn what_an_invocation_asks_for_in_other_words_than_lambdas_is_refused() {
+    let engine = Engine::open().await;
+    let service = service(&engine, Box::new(|_, event| std::future::ready(Ok(Ok(event))).boxed())).await;
+    service.deploy("one", manifest(&[("f", "echo", "")])).await.expect("it is deployed");
+    let server = engine.serve_functions("127.0.0.1:0", None, service).await;
+    let path = "/2015-03-31/functions/f/invocations";
+    for (query, header, status) in [
+        ("", "X-Amz-Log-Type: Tail\r\n", 200),
+        ("", "X-Amz-Log-Type: None\r\n", 200),
+        ("", "X-Amz-Log-Type: Bogus\r\n", 400),
+        ("", "X-Amz-Invocation-Type: Bogus\r\n", 400),
+        ("?Qualifier=%24LATEST", "", 200),
+        ("?Qualifier=bad%20qual%21", "", 400),
+        ("?Qualifier=7", "", 404),
+    ] {
+        let answer = server.send("POST", &format!("{path}{query}"), header, "{}").await;
+        assert_eq!(code(&answer), status, "{query} {header}: {answer}");
+        let is_invalid = answer.contains("x-amzn-errortype: InvalidParameterValueException\r\n");
+        assert_eq!(is_invalid, status == 400, "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn each_answer_of_lambdas_api_has_an_id_of_its_own() {
+    let engine = Engine::open().await;
+    let service = service(&engine, Box::new(|_, event| std::future::ready(Ok(Ok(event))).boxed())).await;
+    let server = engine.serve_functions("127.0.0.1:0", None, service).await;
+    let mut ids = Vec::new();
+    for path in ["/2015-03-31/functions", "/2015-03-31/functions/nobody", "/2018-10-31/layers"] {
+        for _ in 0..2 {
+            let answer = server.get(path).await;
+            let id = answer.split("x-amzn-requestid: ").nth(1).expect("an id").split("\r\n").next();
+            ids.push(id.expect("a line").to_owned());
+        }
+    }
+    assert!(ids.iter().all(|id| id.len() == 36), "{ids:?}");
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), 6);
+}
