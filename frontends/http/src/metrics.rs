@@ -118,6 +118,11 @@ fn collection(encoder: &mut DescriptorEncoder<'_>, numbers: &Figures) -> fmt::Re
         ("transactions_superseded_bytes", "Bytes superseded, not collected yet", numbers.superseded_bytes),
         ("transactions_log_slots", "Slots of logs within their window", numbers.log_slots),
         ("transactions_kept_names", "Names whose outcome is kept", numbers.kept_names),
+        (
+            "transactions_clock_ahead_ms",
+            "Milliseconds that this machine's clock is ahead of the other nodes'; beyond 10,000 it takes no writes",
+            numbers.clock_ahead_ms,
+        ),
     ];
     for (name, help, value) in gauges {
         gauge(encoder, name, help, value)?;

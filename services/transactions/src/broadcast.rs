@@ -90,6 +90,8 @@ pub(crate) struct Neighbours {
     behind: BTreeSet<NodeId>,
     /// Up to which slot of the own log versions are collected.
     pub(crate) collected: u64,
+    /// The log says that this machine's clock is too far ahead.
+    is_refused: bool,
 }
 
 impl Neighbours {
@@ -192,7 +194,7 @@ impl Neighbours {
     }
 
     /// By how much this node's wall clock is ahead of the median of all.
-    fn ahead(&self) -> Duration {
+    pub(crate) fn ahead(&self) -> Duration {
         let mut others: Vec<i64> = self.peers.values().map(|peer| peer.ahead_ms).collect();
         others.push(0);
         others.sort_unstable();
@@ -232,6 +234,7 @@ impl Core {
         self.spawn(async move {
             while core.may_answer(&node).is_ok() {
                 core.announce_to_all(&node);
+                core.tell_of_clock();
                 core.clock.sleep(ANNOUNCE_EVERY).await;
             }
         });
@@ -255,6 +258,26 @@ impl Core {
             return Err(Error::unavailable("this machine's clock is ahead of those of the other nodes"));
         }
         Ok(())
+    }
+
+    /// Logs that nothing begins or commits here any more, or that it does again.
+    fn tell_of_clock(&self) {
+        let mut view = self.view();
+        let ahead = view.neighbours.ahead();
+        let is_refused = ahead > AHEAD_MAX;
+        if std::mem::replace(&mut view.neighbours.is_refused, is_refused) == is_refused {
+            return;
+        }
+        drop(view);
+        if is_refused {
+            tracing::error!(
+                ?ahead,
+                most = ?AHEAD_MAX,
+                "this machine's clock is ahead of those of the other nodes: transactions and writes are refused here until it is set right"
+            );
+        } else {
+            tracing::info!(?ahead, "this machine's clock agrees with the other nodes': transactions go on");
+        }
     }
 
     /// The members but this node.

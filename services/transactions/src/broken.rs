@@ -28,6 +28,8 @@ pub enum Broken {
     StampsByWallClock,
     /// T-1: a node goes on committing however far its clock is ahead.
     AcceptsAnyClock,
+    /// T5: a plain write is stamped by what this node has heard alone.
+    WritesBlindly,
     /// What is announced is passed over whether or not all before it was heard.
     AdvancesOverGaps,
     /// What is announced counts as heard before it is merged.

@@ -21,7 +21,6 @@ mod sequenced;
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use futures_util::{TryStreamExt, stream};
 use ports::{DurabilityPoint, key_value::Room};
 
@@ -32,9 +31,7 @@ use crate::{
     effects::Effect,
     engine::{Core, View},
     keyspace::Order,
-    model::{
-        Attempt, Call, Committed, Key, NodeId, Outcome, Position, Shown, Timestamp, TransactionId, Version,
-    },
+    model::{Attempt, Call, Committed, NodeId, Outcome, Position, Shown, Timestamp, Version},
     node::Node,
     node_log::{Draft, Placed},
     open::Found,
@@ -43,7 +40,7 @@ use crate::{
     registry, snapshot,
     spill::{Spills, delete_spilled},
     store::{Decided, Decision},
-    transaction::{Answer, Phase, Terms, Transaction},
+    transaction::{Answer, Phase, Transaction},
     write_buffer::{Buffered, Held, WriteBuffer},
 };
 
@@ -51,7 +48,7 @@ use crate::{
 const WRITES_AT_ONCE: usize = 64;
 
 /// Who is asked to commit.
-enum Committing {
+pub(crate) enum Committing {
     /// It is under way.
     Here(Arc<Transaction>),
     /// It had committed before.
@@ -92,7 +89,7 @@ impl Core {
         }
     }
 
-    async fn begin_to_commit(self: &Arc<Self>, call: &Call) -> Result<Committing> {
+    pub(crate) async fn begin_to_commit(self: &Arc<Self>, call: &Call) -> Result<Committing> {
         let found = if self.config.is_broken(Broken::CommitsAnyAttempt) {
             self.view().open.find_any(call)
         } else {
@@ -108,21 +105,6 @@ impl Core {
             Found::BegunAnew => Err(Error::TransactionFinished(Outcome::BegunAnew)),
             Found::Nothing => self.answer_of(call).await.map(Committing::Ended),
         }
-    }
-
-    pub(crate) async fn put_now(self: &Arc<Self>, key: Key, value: Option<Bytes>) -> Result<Committed> {
-        self.check_write(&key, value.as_ref())?;
-        let node = self.serving()?;
-        let attempt = node.next_attempt();
-        let id = TransactionId::generate(self.clock.now(), attempt, self.entropy.next_u64() as u16);
-        self.open(&node, &id, attempt, None, Terms::default())?;
-        let call = Call { id, attempt: Some(attempt) };
-        let transaction = self.here(&call).await?;
-        if let Err(error) = self.buffer(&transaction, key, value).await {
-            self.abort(&call).await?;
-            return Err(error);
-        }
-        self.commit(&call).await
     }
 
     /// Waits for the end of an attempt that is committing, but not for ever: it goes on until its outcome is known.

@@ -351,6 +351,7 @@ impl Engine {
             effects_failing,
             superseded_bytes: view.superseded_bytes - view.collected_bytes,
             kept_names: view.names.values().sum(),
+            clock_ahead_ms: view.neighbours.ahead().as_millis() as u64,
             ..figures
         }
     }

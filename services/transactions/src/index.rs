@@ -9,9 +9,12 @@
 //! - **I3** Merging is by version and idempotent; the order of arrival does not matter.
 //! - **I4** No aborted or undecided attempt is ever in an entry.
 //!
+//! A record is large, and entries of all its keys hold it: they share one copy, whoever read it ([`in_use`]).
+//!
 //! Bounded by bytes: the coldest entries go, and the next read loads them again, so eviction never changes an answer.
 //! From AFT, section 3.1, where the index is never evicted.
 
+mod in_use;
 #[cfg(test)]
 mod tests;
 
@@ -31,6 +34,8 @@ use crate::{
     model::{Attempt, Key},
     records::CommitRecord,
 };
+
+use in_use::InUse;
 
 /// What an entry costs beside its versions.
 const ENTRY_BYTES: usize = 160;
@@ -115,6 +120,7 @@ pub enum Loading {
 pub struct Index {
     entries: Cache<Key, Arc<Entry>, Weigh, FixedState>,
     loads: BTreeMap<Key, Load>,
+    in_use: InUse,
 }
 
 impl Index {
@@ -123,7 +129,7 @@ impl Index {
         let typical = (bytes_max / ENTRY_BYTES_TYPICAL) as usize;
         let hash = FixedState::default();
         let entries = Cache::with(typical, bytes_max, Weigh, hash, DefaultLifecycle::default());
-        Self { entries, loads: BTreeMap::new() }
+        Self { entries, loads: BTreeMap::new(), in_use: InUse::default() }
     }
 
     /// What is known of `key`; none: it has to be loaded.
@@ -134,6 +140,11 @@ impl Index {
     /// The newest version of `key`, as far as it is known.
     pub fn newest(&self, key: &Key) -> Option<&Arc<CommitRecord>> {
         self.entries.peek(key)?.versions.last()
+    }
+
+    /// What `attempt` committed, if somebody has it.
+    pub fn record(&self, attempt: Attempt) -> Option<Arc<CommitRecord>> {
+        self.in_use.get(attempt)
     }
 
     /// Joins the load of `key`, or begins it.
@@ -151,7 +162,7 @@ impl Index {
         let Some(load) = self.loads.remove(key) else { return };
         let mut entry = Entry::new(key, point);
         for record in records.iter().chain(&load.heard) {
-            entry.merge(record);
+            entry.merge(&self.in_use.share(record));
         }
         entry.drop_versions(&load.dropped);
         let entry = Arc::new(entry);
@@ -169,6 +180,7 @@ impl Index {
 
     /// A commit is known (I2).
     pub fn hear(&mut self, record: &Arc<CommitRecord>) {
+        let record = &self.in_use.share(record);
         for write in &record.writes {
             if let Some(load) = self.loads.get_mut(&write.key) {
                 load.heard.push(Arc::clone(record));
@@ -241,6 +253,7 @@ impl Index {
     /// Forgets everything; loads under way fail with `error`.
     pub fn clear(&mut self, error: &Error) {
         self.entries.clear();
+        self.in_use = InUse::default();
         for load in std::mem::take(&mut self.loads).into_values() {
             load.done.send_replace(Some(Err(error.clone())));
         }

@@ -81,6 +81,7 @@ mod outbox;
 mod outcome;
 pub mod pack;
 pub mod peers;
+mod plain;
 mod read;
 pub mod read_set;
 mod recent;

@@ -142,7 +142,8 @@ impl Core {
             let view = self.view();
             let entry = view.index.peek(&key);
             let of_entry = |attempt| entry?.versions.iter().find(|record| record.attempt == attempt);
-            let known = |attempt| view.recent.get(attempt).or_else(|| of_entry(attempt)).cloned();
+            let held = |attempt| view.recent.get(attempt).or_else(|| of_entry(attempt)).cloned();
+            let known = |attempt| held(attempt).or_else(|| view.index.record(attempt));
             versions.iter().map(|(attempt, _)| known(*attempt)).collect()
         };
         let (mut newest, mut point) = (None::<(Arc<CommitRecord>, VersionItem)>, DurabilityPoint::DURABLE);

@@ -64,8 +64,8 @@ enum Found {
 }
 
 /// What a load found.
-struct Versions {
-    records: Vec<Arc<CommitRecord>>,
+pub(crate) struct Versions {
+    pub(crate) records: Vec<Arc<CommitRecord>>,
     values: Vec<(Attempt, u32, Bytes)>,
     point: DurabilityPoint,
 }
@@ -387,12 +387,14 @@ pub(crate) async fn wait_for_load(mut waiter: watch::Receiver<Loaded>) -> Result
 }
 
 impl Core {
-    /// The committed versions of `key` that are in the store. What this node has committed lately it knows without their rows.
-    async fn load_versions(&self, node: &Arc<Node>, key: &Key) -> Result<Versions> {
+    /// The committed versions of `key` that are in the store. What this node has committed lately, or has in use, it knows without
+    /// their rows.
+    pub(crate) async fn load_versions(&self, node: &Arc<Node>, key: &Key) -> Result<Versions> {
         let (items, mut point) = node.store.versions(key).await?;
         let known: Vec<Option<Arc<CommitRecord>>> = {
             let view = self.view();
-            items.iter().map(|(attempt, _)| view.recent.get(*attempt).cloned()).collect()
+            let known = |attempt| view.recent.get(attempt).cloned().or_else(|| view.index.record(attempt));
+            items.iter().map(|(attempt, _)| known(*attempt)).collect()
         };
         let rows = stream::iter(items.into_iter().zip(known))
             .map(|((attempt, item), known)| committed_version(node, key, attempt, item, known));

@@ -1,6 +1,7 @@
 //! T1 to T5, T7, T8, and rules T-1, T-2 and T-5, over seeds of deaths and faults; each with the variant that drops
 //! the rule.
 
+mod clocks;
 mod collection;
 mod deaths;
 mod effects;

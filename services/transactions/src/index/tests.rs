@@ -28,6 +28,29 @@ fn versions(index: &Index, key: &Key) -> Option<Vec<u64>> {
     Some(entry.versions.iter().map(|record| record.version.timestamp.0).collect())
 }
 
+/// What each key's load has read by itself is held once, and not when nobody needs it any more.
+#[test]
+fn a_record_is_held_once_whoever_read_it() {
+    let mut index = Index::new(1 << 20);
+    for number in 0..100 {
+        index.load(&key(number));
+        index.finish_load(
+            &key(number),
+            &[record(7, &(0..100).collect::<Vec<_>>())],
+            DurabilityPoint::DURABLE,
+        );
+    }
+    let held = index.record(record(7, &[]).attempt).expect("it is in use");
+    assert_eq!(Arc::strong_count(&held), 101);
+    drop(held);
+    index.clear(&Error::unavailable("the engine stops"));
+    assert!(index.record(record(7, &[]).attempt).is_none());
+    for version in 0..100_000 {
+        index.hear(&record(version, &[1]));
+    }
+    assert!(index.in_use.len() <= 2_048, "what nobody holds is forgotten: {}", index.in_use.len());
+}
+
 /// I1, I2, I3: whatever is evicted, loaded and heard in whatever order, an entry is whole.
 #[test]
 fn an_entry_is_whole_or_not_there() {
