@@ -242,6 +242,23 @@ fn a_node_that_has_just_joined_is_told_that_its_attempt_was_begun_anew() {
     });
 }
 
+/// T8: an attempt that was begun anew at another node hears that for good, also once the later one has left nothing.
+#[test]
+fn who_was_begun_anew_elsewhere_hears_that_also_after_the_later_attempt() {
+    simulated::run(async {
+        let Elsewhere { owner, other, _house, .. } = Elsewhere::begin().await;
+        let id = Some(TransactionId::new("order").expect("a name"));
+        let earlier = begin(&owner, id.clone()).await;
+        let later = begin(&other, id).await;
+        other.call(other.engine.abort(&later)).await.expect("it is open");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        for connection in [&owner, &other] {
+            let commit = connection.call(connection.engine.commit(&earlier)).await.map(drop);
+            assert_eq!(commit, Err(Failure::Refused(Error::TransactionFinished(Outcome::BegunAnew))));
+        }
+    });
+}
+
 /// A write that is on its way for longer than it is waited for; then its client writes the same key at the node of the transaction,
 /// and commits. What is there afterwards; none: the transaction has ended.
 async fn written_before_a_late_copy(broken: Option<Broken>) -> Option<Bytes> {
