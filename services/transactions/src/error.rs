@@ -26,7 +26,7 @@ pub enum Error {
     /// The unwritten values of all transactions take as much memory as this node has for them. Try again later.
     #[error("too much is buffered")]
     TooMuchBuffered,
-    /// It was never begun.
+    /// It was never begun, or it is a name that has ended without a commit, of which nothing is at rest.
     #[error("no such transaction")]
     NoSuchTransaction,
     /// There is no queue of this name that clients may send to.

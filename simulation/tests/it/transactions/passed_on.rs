@@ -259,6 +259,23 @@ fn who_was_begun_anew_elsewhere_hears_that_also_after_the_later_attempt() {
     });
 }
 
+/// T10: what has become of a name that left nothing is known where it was begun, and a call that says its attempt gets there.
+#[test]
+fn who_says_the_attempt_hears_of_a_name_that_has_left_nothing() {
+    simulated::run(async {
+        let Elsewhere { owner, other, _house, .. } = Elsewhere::begin().await;
+        let call = begin(&owner, Some(TransactionId::new("order").expect("a name"))).await;
+        owner.call(owner.engine.abort(&call)).await.expect("it is open");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        for connection in [&owner, &other] {
+            assert_eq!(connection.shown(connection.engine.status_of(&call)).await, Ok(Outcome::Aborted));
+            assert_eq!(connection.call(connection.engine.abort(&call)).await, Ok(()));
+        }
+        let bare = other.shown(other.engine.status(&call.id)).await;
+        assert_eq!(bare, Err(Failure::Refused(Error::NoSuchTransaction)));
+    });
+}
+
 /// A write that is on its way for longer than it is waited for; then its client writes the same key at the node of the transaction,
 /// and commits. What is there afterwards; none: the transaction has ended.
 async fn written_before_a_late_copy(broken: Option<Broken>) -> Option<Bytes> {
