@@ -111,10 +111,13 @@ impl From<Error> for Refused {
             Error::Unavailable(_) => 13,
             Error::NoRoom => 14,
             Error::Corrupt(_) => 15,
+            Error::WrongObjects(_) => 16,
         };
         let (outcome, why) = match error {
             Error::TransactionFinished(outcome) => (Some(number(outcome)), String::new()),
-            Error::Unavailable(why) | Error::Corrupt(why) => (None, why.to_string()),
+            Error::Unavailable(why) | Error::Corrupt(why) | Error::WrongObjects(why) => {
+                (None, why.to_string())
+            }
             _ => (None, String::new()),
         };
         Self { kind, outcome, why }
@@ -143,6 +146,7 @@ impl From<Refused> for Error {
             12 => Self::OutcomeUnknown,
             14 => Self::NoRoom,
             15 => Self::Corrupt(why.into()),
+            16 => Self::WrongObjects(why.into()),
             _ => Self::Unavailable(why.into()),
         }
     }
@@ -392,6 +396,7 @@ mod tests {
             Error::unavailable("why"),
             Error::NoRoom,
             Error::Corrupt("where".into()),
+            Error::WrongObjects("why".into()),
         ];
         for error in finished.into_iter().chain(others) {
             assert_eq!(Error::from(Refused::from(error.clone())), error);
