@@ -398,7 +398,7 @@ async fn start_transactions(
         Some(_) => Some(SameStore::begin(provider.key_value(), &SystemEntropy::default()).await?),
         None => None,
     };
-    start_in_time(service, member.is_some()).await.context("the transactions service could not start")?;
+    start_in_time(service, member.is_some()).await.map_err(not_started)?;
     let runner = Arc::clone(service);
     Ok(tokio::spawn(async move {
         let lost = async {
@@ -427,6 +427,16 @@ async fn start_in_time(service: &transactions::Service, is_among: bool) -> trans
             started => return started,
         }
     }
+}
+
+fn not_started(error: transactions::Error) -> anyhow::Error {
+    let what_to_do = match &error {
+        transactions::Error::WrongObjects(_) => {
+            ": give it with --objects (LANDFAST_OBJECTS) the directory that the store was given first"
+        }
+        _ => "",
+    };
+    anyhow::Error::new(error).context(format!("the transactions service could not start{what_to_do}"))
 }
 
 /// What callers from beyond this machine show.

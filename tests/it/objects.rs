@@ -92,7 +92,9 @@ fn values_in_packs_survive_kill_9_and_are_missed_at_the_start() {
     {
         let refused = run(&mut serve(directory.path(), arguments));
         assert_eq!(refused.status.code(), Some(1));
-        assert!(text(&refused.stderr).contains(complaint), "{}", text(&refused.stderr));
+        let said = text(&refused.stderr);
+        assert!(said.contains(complaint) && said.contains("--objects"), "{said}");
+        assert!(!said.contains("damaged"), "{said}");
     }
     assert_eq!(start().get("/v1/state/k0").as_ref(), Ok(&value(0)));
 }

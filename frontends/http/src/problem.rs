@@ -36,7 +36,7 @@ pub enum Kind {
     ReservedName,
     /// The key has no value.
     NoSuchKey,
-    /// The transaction was never begun.
+    /// The transaction was never begun, or nothing is known of its end.
     NoSuchTransaction,
     /// There is no queue of this name to send to.
     NoSuchQueue,
@@ -106,9 +106,11 @@ impl Kind {
                 (S::BAD_REQUEST, "reserved-name", "The name of the transaction is the server's own")
             }
             Self::NoSuchKey => (S::NOT_FOUND, "no-such-key", "The key has no value"),
-            Self::NoSuchTransaction => {
-                (S::NOT_FOUND, "no-such-transaction", "The transaction was never begun")
-            }
+            Self::NoSuchTransaction => (
+                S::NOT_FOUND,
+                "no-such-transaction",
+                "The transaction was never begun, or it ended without a commit and left nothing",
+            ),
             Self::NoSuchQueue => (S::NOT_FOUND, "no-such-queue", "There is no queue of this name"),
             Self::NoSuchFunction => (S::NOT_FOUND, "no-such-function", "There is no function of this name"),
             Self::NoSuchApplication => {
@@ -274,6 +276,21 @@ mod tests {
         let outcomes =
             [Outcome::Committing, Outcome::Committed, Outcome::Aborted, Outcome::Expired, Outcome::BegunAnew];
         assert_eq!(named("outcome"), outcomes.iter().map(ToString::to_string).collect());
+    }
+
+    /// Programs that are made from the document name their calls by these.
+    #[test]
+    fn each_operation_of_the_document_has_a_name_of_its_own() {
+        let document: serde_json::Value =
+            serde_json::from_str(include_str!("openapi.json")).expect("it is JSON");
+        let paths = document["paths"].as_object().expect("paths").values();
+        let operations = paths.flat_map(|methods| methods.as_object().expect("methods").values());
+        let mut names: Vec<&str> = operations.filter_map(|call| call["operationId"].as_str()).collect();
+        let count = names.len();
+        assert!(count > 30, "{names:?}");
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count, "{names:?}");
     }
 
     /// T15. What a program may repeat it tells by these names, so each error has its own, for good.

@@ -109,10 +109,10 @@ fn committed_before(id: &TransactionId, after: Option<After>) -> Response {
     json(written(&BegunBody { id: name(id), attempt: None, status: Some("committed"), after }))
 }
 
-async fn status(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
+async fn status(State(backend): State<Arc<Backend>>, uri: Uri, headers: HeaderMap) -> Answer {
     let engine = backend.transactions()?;
-    let id = id(segment::bytes(&uri, ID)?)?;
-    let outcome = backend.durable(engine, engine.status(&id)).await?;
+    let call = call(&uri, &headers)?;
+    let outcome = backend.durable(engine, engine.status_of(&call)).await?;
     Ok(json(written(&StatusBody { status: outcome.to_string(), after: None })))
 }
 

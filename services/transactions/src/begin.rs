@@ -220,7 +220,7 @@ impl Core {
         let asked = self.clock.monotonic();
         let mut delays = Store::delays();
         loop {
-            let Some(owner) = self.owner_of(earlier) else { return Ok(()) };
+            let Some(owner) = self.owner_of(node, earlier).await? else { return Ok(()) };
             match self.forward_status(&owner, &call).await.map_err(Error::from) {
                 Ok(Outcome::Open) | Err(Error::Unavailable(_) | Error::TooMuchBuffered) => {}
                 Ok(_) | Err(_) => return Ok(()),

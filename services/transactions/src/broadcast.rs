@@ -75,6 +75,8 @@ struct Peer {
     /// How often it had noted what died in others' packs.
     noted: u64,
     is_being_told: bool,
+    /// Whether it was seen to be a member.
+    was_member: bool,
 }
 
 /// The other nodes, as this one knows them.
@@ -105,7 +107,13 @@ impl Neighbours {
             undecided: None,
             noted: 0,
             is_being_told: false,
+            was_member: false,
         })
+    }
+
+    /// Whether `node`, of which nobody has resolved the log, has been a member: if it is none now, it is gone.
+    pub(crate) fn was_member(&self, node: NodeId) -> bool {
+        self.peers.get(&node).is_some_and(|peer| peer.was_member)
     }
 
     /// What all who must be counted have heard, whoever runs there: each that lives, but for `own`; none: of some
@@ -297,6 +305,7 @@ impl Core {
             neighbours.peers.retain(|id, _| others.contains_key(id) || neighbours.live.contains(id));
             for (id, address) in others {
                 let peer = neighbours.peer(id, now);
+                peer.was_member = true;
                 let is_silent = now.since(peer.announced) >= SILENCE_MAX;
                 if !std::mem::replace(&mut peer.is_being_told, true) {
                     free.push((id, address));

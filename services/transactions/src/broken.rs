@@ -56,6 +56,8 @@ pub enum Broken {
     KeepsEarlierBuffer,
     /// T-5: a node is not told that an attempt of its own was begun anew at another.
     BeginsAnewInSilence,
+    /// T10: a node that has joined and is not heard of as a member yet is taken for one that is gone.
+    TakesTheNewForGone,
     /// T10: a write that is waited for no longer, and may still arrive, leaves its transaction open.
     OutlivesLateWrites,
     /// T-5: a commit does not ask whether its attempt is the latest.

@@ -35,11 +35,12 @@ use crate::{
     node::Node,
     node_log::{Draft, Placed},
     open::Found,
+    outcome::refused,
     pack::OnTheirWay,
     records::{CommitRecord, Place, StoredRecord, Write, WriteSet},
     registry, snapshot,
     spill::{Spills, delete_spilled},
-    store::{Decided, Decision},
+    store::Decided,
     transaction::{Answer, Phase, Transaction},
     write_buffer::{Buffered, Held, WriteBuffer},
 };
@@ -182,7 +183,7 @@ async fn commit_nothing(transaction: &Transaction) -> Answer {
     let record = StoredRecord { version: Version::default(), position, writes, effects: 0 };
     let answer = match node.store.commit(id, *attempt, true, &record).await {
         Ok(Decided::Done(point)) => answer_durable(node, point, None).await,
-        Ok(Decided::Refused(decision, _)) => Err(refused(decision.as_ref(), transaction)),
+        Ok(Decided::Refused(decision, _)) => Err(refused(decision.as_ref(), id, *attempt)),
         Err(Error::Unavailable(_)) => return Err(Error::OutcomeUnknown),
         Err(error) => {
             node.store.close_named(id, *attempt).await?;
@@ -198,14 +199,6 @@ async fn answer_durable(node: &Node, point: DurabilityPoint, record: Option<&Com
     // Whatever is wrong now, the row is written, and says what became of it once it can be read.
     node.store.externalize(point).await.map_err(|_| Error::OutcomeUnknown)?;
     Ok(Committed { after: record.and_then(CommitRecord::after) })
-}
-
-/// What a row that is not one's own any more says about the attempt.
-fn refused(decision: Option<&Decision>, transaction: &Transaction) -> Error {
-    Error::TransactionFinished(match decision {
-        Some(decision) if decision.attempt != transaction.attempt => Outcome::BegunAnew,
-        _ => Outcome::Aborted,
-    })
 }
 
 impl<'a> Commit<'a> {
@@ -262,9 +255,9 @@ impl<'a> Commit<'a> {
         let point = match decided {
             Ok(Decided::Done(point)) => point,
             Ok(Decided::Refused(decision, point)) => {
-                let store = &self.transaction.node.store;
-                store.externalize(point).await.map_err(|_| Error::OutcomeUnknown)?;
-                return self.give_up(Some(placed.slot), refused(decision.as_ref(), self.transaction));
+                let Transaction { id, attempt, node, .. } = &**self.transaction;
+                node.store.externalize(point).await.map_err(|_| Error::OutcomeUnknown)?;
+                return self.give_up(Some(placed.slot), refused(decision.as_ref(), id, *attempt));
             }
             Err(Error::Unavailable(_)) => return Err(Error::OutcomeUnknown),
             Err(error) => return self.give_up(Some(placed.slot), error),

@@ -74,7 +74,7 @@ pub struct Config {
     /// The most names kept; beyond it the oldest go early.
     pub names_max: u64,
     /// The most bytes that superseded versions take while a transaction may need them; beyond it the oldest no
-    /// longer keeps them.
+    /// longer keeps them. A write to a key that is not known counts as if it superseded as much.
     pub superseded_bytes_max: u64,
     /// The most outcomes known without asking the store.
     pub ended_lately_max: usize,

@@ -288,17 +288,21 @@ impl Engine {
         self.core.abort(call).await
     }
 
-    /// What has become of a transaction. Errors: `NoSuchTransaction`, `Unavailable`.
+    /// What has become of the latest attempt of a transaction. Errors: as [`Engine::status_of`].
     pub async fn status(&self, id: &TransactionId) -> Result<Shown<Outcome>> {
-        let call = Call::latest(id.clone());
-        self.core.end_if_begun_elsewhere(&call).await?;
-        if let Some(owner) = self.core.owner_elsewhere(&call).await? {
-            match self.core.forward_status(&owner, &call).await {
+        self.status_of(&Call::latest(id.clone())).await
+    }
+
+    /// What has become of a transaction, or of one attempt of it. Errors: `NoSuchTransaction`, `Unavailable`.
+    pub async fn status_of(&self, call: &Call) -> Result<Shown<Outcome>> {
+        self.core.end_if_begun_elsewhere(call).await?;
+        if let Some(owner) = self.core.owner_elsewhere(call).await? {
+            match self.core.forward_status(&owner, call).await {
                 Err(Failed::Unreachable(_)) => note_unreachable(&owner),
                 answer => return Ok(Shown::durable(answer?)),
             }
         }
-        self.core.status(&call).await
+        self.core.status(call).await
     }
 
     /// Plain state: the newest committed value of `key`.

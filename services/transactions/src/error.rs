@@ -26,7 +26,7 @@ pub enum Error {
     /// The unwritten values of all transactions take as much memory as this node has for them. Try again later.
     #[error("too much is buffered")]
     TooMuchBuffered,
-    /// It was never begun.
+    /// It was never begun, or it is a name that has ended without a commit, of which nothing is at rest.
     #[error("no such transaction")]
     NoSuchTransaction,
     /// There is no queue of this name that clients may send to.
@@ -59,6 +59,9 @@ pub enum Error {
     /// The store has no room left.
     #[error("no room left")]
     NoRoom,
+    /// The service was not given the object store that its values lie in, or another one. Nothing is damaged: start it with that.
+    #[error("values of this store lie in an object store: {0}")]
+    WrongObjects(Arc<str>),
     /// Stored bytes do not decode, or a limit of ours was beyond the store's. Trying again cannot help.
     #[error("the store is damaged: {0}")]
     Corrupt(Arc<str>),

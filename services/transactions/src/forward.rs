@@ -24,8 +24,10 @@ use crate::{
     engine::Core,
     membership::Address,
     model::{After, Attempt, Call, Committed, Key, NodeId, Outcome, Shown, TransactionId},
+    node::Node,
     open::Found,
     peers::{Answer, Message, NoAnswer, Unheard},
+    registry,
 };
 
 /// A call on its way to the node of its transaction.
@@ -109,10 +111,13 @@ impl From<Error> for Refused {
             Error::Unavailable(_) => 13,
             Error::NoRoom => 14,
             Error::Corrupt(_) => 15,
+            Error::WrongObjects(_) => 16,
         };
         let (outcome, why) = match error {
             Error::TransactionFinished(outcome) => (Some(number(outcome)), String::new()),
-            Error::Unavailable(why) | Error::Corrupt(why) => (None, why.to_string()),
+            Error::Unavailable(why) | Error::Corrupt(why) | Error::WrongObjects(why) => {
+                (None, why.to_string())
+            }
             _ => (None, String::new()),
         };
         Self { kind, outcome, why }
@@ -141,6 +146,7 @@ impl From<Refused> for Error {
             12 => Self::OutcomeUnknown,
             14 => Self::NoRoom,
             15 => Self::Corrupt(why.into()),
+            16 => Self::WrongObjects(why.into()),
             _ => Self::Unavailable(why.into()),
         }
     }
@@ -208,7 +214,7 @@ pub(crate) struct Owner {
 }
 
 impl Core {
-    /// Whose call this is; none: this node's, or of one that is gone.
+    /// Whose call this is; none: this node's, or of one that is gone. Errors: `Unavailable` also if this node is no member.
     pub(crate) async fn owner_elsewhere(self: &Arc<Self>, call: &Call) -> Result<Option<Owner>> {
         if self.is_alone() || !matches!(self.find(call), Found::Nothing) {
             return Ok(None);
@@ -220,14 +226,23 @@ impl Core {
             (None, None) => node.store.decision(&call.id).await?.0.map(|decision| decision.attempt),
         };
         let Some(attempt) = attempt.filter(|attempt| attempt.node != node.id) else { return Ok(None) };
-        Ok(self.owner_of(attempt))
+        self.owner_of(&node, attempt).await
     }
 
-    /// The node of an attempt, if it is a member.
-    pub(crate) fn owner_of(&self, attempt: Attempt) -> Option<Owner> {
-        let members = self.membership.members();
-        let address = members.nodes.get(&attempt.node).cloned();
-        address.map(|address| Owner { node: attempt.node, address })
+    /// The node of an attempt; none: it is gone. One that has joined is heard of as a member here a little later: until then
+    /// its row, which is there before its first begin, says where it is reached.
+    pub(crate) async fn owner_of(&self, node: &Node, attempt: Attempt) -> Result<Option<Owner>> {
+        let owner = |address| Owner { node: attempt.node, address };
+        if let Some(address) = self.membership.members().nodes.remove(&attempt.node) {
+            return Ok(Some(owner(address)));
+        }
+        // Whoever is no member any more knows of none.
+        self.may_answer(node)?;
+        let was_member = self.view().neighbours.was_member(attempt.node);
+        if was_member || self.config.is_broken(Broken::TakesTheNewForGone) {
+            return Ok(None);
+        }
+        Ok(registry::address_of(&node.store, attempt.node).await?.map(owner))
     }
 
     async fn forward(self: &Arc<Self>, owner: &Owner, call: &Call, asked: Asked) -> Result<Said, Failed> {
@@ -381,6 +396,7 @@ mod tests {
             Error::unavailable("why"),
             Error::NoRoom,
             Error::Corrupt("where".into()),
+            Error::WrongObjects("why".into()),
         ];
         for error in finished.into_iter().chain(others) {
             assert_eq!(Error::from(Refused::from(error.clone())), error);

@@ -117,7 +117,8 @@ impl Core {
     async fn become_one_of_several(&self, store: &Store) -> Result<NodeId> {
         let id = registry::take_id(store).await?;
         self.membership.join(id).await?;
-        registry::put_row(store, id, self.clock.now()).await?;
+        let address = self.membership.members().nodes.remove(&id).unwrap_or_default();
+        registry::put_row(store, id, self.clock.now(), &address).await?;
         Ok(id)
     }
 

@@ -119,6 +119,10 @@ impl Open {
             return if found { Found::Here(Arc::clone(transaction)) } else { Found::BegunAnew };
         }
         match self.lately.get(&call.id) {
+            // The latest is another's.
+            Some((_, Err(Error::TransactionFinished(Outcome::BegunAnew)))) if call.attempt.is_none() => {
+                Found::Nothing
+            }
             Some((attempt, answer)) if is_asked(*attempt) => Found::Ended(answer.clone()),
             Some(_) => Found::BegunAnew,
             None => Found::Nothing,
@@ -153,7 +157,7 @@ impl Open {
         }
         self.latest.remove(&transaction.id);
         // What is not known for certain is looked up.
-        if outcome(answer).is_some_and(|outcome| outcome != Outcome::BegunAnew) {
+        if outcome(answer).is_some() {
             self.lately.insert(transaction.id.clone(), (transaction.attempt, answer.clone()));
             self.lately_order.push_back((now, transaction.id.clone(), transaction.attempt));
         }

@@ -28,6 +28,16 @@ use crate::{
     transaction_id::Generated,
 };
 
+/// What a row that an attempt cannot decide any more says of it. The row of a name goes before the commit only with a later
+/// attempt, which took it and has ended as well: whoever resolves a log closes what is committing.
+pub(crate) fn refused(row: Option<&Decision>, id: &TransactionId, attempt: Attempt) -> Error {
+    Error::TransactionFinished(match row {
+        Some(row) if row.attempt != attempt => Outcome::BegunAnew,
+        None if id.generated().is_none() => Outcome::BegunAnew,
+        _ => Outcome::Aborted,
+    })
+}
+
 impl Core {
     pub(crate) async fn status(self: &Arc<Self>, call: &Call) -> Result<Shown<Outcome>> {
         let found = self.find(call);
@@ -84,6 +94,11 @@ impl Core {
         match (found, call.attempt) {
             (Found::BegunAnew, Some(attempt)) if !is_own(attempt) => Found::Nothing,
             (Found::Ended(Err(_)), None) if call.id.generated().is_none() => Found::Nothing,
+            (Found::Ended(Err(Error::TransactionFinished(Outcome::Aborted))), Some(_))
+                if call.id.generated().is_none() =>
+            {
+                Found::Nothing
+            }
             (found, _) => found,
         }
     }

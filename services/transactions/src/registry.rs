@@ -16,12 +16,14 @@ use primitives::{AtomicCounter, Cursor, Epoch, SlotIndex};
 
 use crate::{
     Error, Result, layout,
+    membership::Address,
     model::{NodeId, Timestamp},
     store::Store,
 };
 
 const STATE: &str = "state";
 const STARTED: &str = "started";
+const ADDRESS: &str = "address";
 const SLOT: &str = "slot";
 const EPOCH: &str = "epoch";
 const TIMESTAMP: &str = "timestamp";
@@ -68,9 +70,17 @@ pub(crate) async fn take_id(store: &Store) -> Result<NodeId> {
     node.ok_or_else(|| Error::Corrupt("the store has no node ids left".into()))
 }
 
-/// From now on everybody who lists the nodes counts `node`.
-pub(crate) async fn put_row(store: &Store, node: NodeId, started: ports::Timestamp) -> Result<()> {
-    let row = vec![Action::set_integer(STATE, LIVE), Action::set_integer(STARTED, started.0 as i64)];
+/// From now on everybody who lists the nodes counts `node`, and finds where it is reached.
+pub(crate) async fn put_row(
+    store: &Store,
+    node: NodeId,
+    started: ports::Timestamp,
+    address: &Address,
+) -> Result<()> {
+    let mut row = vec![Action::set_integer(STATE, LIVE), Action::set_integer(STARTED, started.0 as i64)];
+    if *address != Address::default() {
+        row.push(Action::set(ADDRESS, address.0.clone().into_bytes()));
+    }
     let (_, point) = store.update(Update::modify(layout::node(node), row).when(Condition::Absent)).await?;
     store.externalize(point).await
 }
@@ -146,6 +156,13 @@ pub(crate) async fn dropped_through(store: &Store, node: NodeId) -> Result<u64> 
 pub(crate) async fn is_live(store: &Store, node: NodeId) -> Result<bool> {
     let row = store.get(&layout::node(node)).await?.value;
     Ok(row.is_some_and(|item| item.integer(STATE) == Some(LIVE)))
+}
+
+/// Where a node is reached whose log nobody has resolved; none: it is gone, or nobody reaches it.
+pub(crate) async fn address_of(store: &Store, node: NodeId) -> Result<Option<Address>> {
+    let row = store.get(&layout::node(node)).await?.value;
+    let row = row.filter(|item| item.integer(STATE) == Some(LIVE));
+    Ok(row.and_then(|item| String::from_utf8(item.bytes(ADDRESS)?.to_vec()).ok()).map(Address))
 }
 
 /// Nothing is left of a node's log.

@@ -21,6 +21,7 @@ use crate::{
     heard::Heard,
     hybrid_clock::HybridClock,
     keyspace, layout,
+    membership::Address,
     model::{Attempt, NodeId, TransactionId},
     node::Node,
     node_log::{Bounds, NodeLog},
@@ -67,7 +68,7 @@ impl Core {
             return self.join_others(store).await;
         }
         let id = registry::take_id(&store).await?;
-        registry::put_row(&store, id, self.clock.now()).await?;
+        registry::put_row(&store, id, self.clock.now(), &Address::default()).await?;
         let writer = self.begin_log(&store, id).await?;
         // Before any row is judged that was handed over to it: from here on it decides nothing.
         let mut marked = keyspace::list_marked(&store).await?;

@@ -318,7 +318,8 @@ impl Attempt<'_> {
         let (noted, result) = match shown {
             Ok(Some(value)) => (Shown::Value(value), Ok(())),
             Ok(None) => (Shown::Absent, Ok(())),
-            Err(Failure::Refused(Error::NoValidVersion)) => {
+            // Of a value that is gone its reader hears the one or the other.
+            Err(Failure::Refused(Error::NoValidVersion | Error::Corrupt(_))) => {
                 (Shown::NoValidVersion, Err(Failure::Refused(Error::NoValidVersion)))
             }
             Err(failure) => return Err(failure),

@@ -119,6 +119,8 @@ async fn an_earlier_attempt_is_refused_once_its_name_is_begun_anew() {
         assert_eq!(problem(&refused), (409, "transaction-finished".into()), "{method} {below}");
         assert_eq!(document(&refused)["outcome"], "begun-anew");
     }
+    assert_eq!(document(&earlier.call(&server, "GET", "", "").await)["status"], "begun-anew");
+    assert_eq!(status_of(&server, &later).await, "open", "the latest is meant where nothing is said");
     assert_eq!(code(&later.call(&server, "PUT", "/keys/later", "y").await), 204);
     assert_eq!(code(&later.call(&server, "POST", "/commit", "").await), 200);
     assert_eq!(code(&server.get("/v1/state/earlier").await), 404);

@@ -12,18 +12,25 @@
 //! after each step leaves is the table of `docs/design/0003-transactions.md`, section 9.4. Until its row says so, what has
 //! committed is found in the log, or in the memory of who wrote it.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use super::{Commit, answer_durable, refused};
+use primitives::Backoff;
+
+use super::{Commit, answer_durable};
 use crate::{
     Error, Result,
-    model::Committed,
+    model::{Committed, Outcome},
     node_log::Placed,
+    outcome::refused,
     records::CommitRecord,
     sequencer::{Request, Sequencer, Wish, validation::Observed},
     store::Decided,
     transaction::{Answer, Transaction},
 };
+
+/// How often a row is looked at whose attempt somebody has closed, until nobody is taken to be taking it: a tenth of a second.
+const TAKEN_SOON: Backoff =
+    Backoff { first: Duration::from_millis(5), longest: Duration::from_millis(40), attempts_max: 8 };
 
 impl Commit<'_> {
     /// Commits after validation of what was `observed`; none: whatever was written since.
@@ -46,6 +53,10 @@ impl Commit<'_> {
         let record = match self.core.sequence(&node, &wish, &self.writes, seen).await {
             Ok(record) => record,
             Err(Error::Unavailable(_)) => return Err(Error::OutcomeUnknown),
+            Err(Error::TransactionFinished(Outcome::Aborted)) if self.transaction.is_named() => {
+                let error = self.why_closed().await;
+                return self.give_up(Some(placed.slot), error);
+            }
             Err(error) => return self.give_up(Some(placed.slot), error),
         };
         self.note_committed(placed, &record);
@@ -62,7 +73,26 @@ impl Commit<'_> {
             Decided::Done(_) => Ok(()),
             Decided::Refused(decision, point) => {
                 node.store.externalize(point).await.map_err(|_| Error::OutcomeUnknown)?;
-                Err(refused(decision.as_ref(), self.transaction))
+                Err(refused(decision.as_ref(), id, *attempt))
+            }
+        }
+    }
+
+    /// Somebody has closed it. Whoever begins the name anew closes what was handed over, and takes the row in the next step: a
+    /// client that heard *aborted* between the two would begin once more, and end the attempt that took its place (T8).
+    async fn why_closed(&self) -> Error {
+        let Transaction { id, attempt, node, .. } = &**self.transaction;
+        let mut delays = TAKEN_SOON.delays();
+        loop {
+            let aborted = Error::TransactionFinished(Outcome::Aborted);
+            let Ok((row, point)) = node.store.decision(id).await else { return aborted };
+            let why = refused(row.as_ref(), id, *attempt);
+            if why != aborted {
+                return node.store.externalize(point).await.map_or(Error::OutcomeUnknown, |()| why);
+            }
+            match delays.next_delay(&*self.core.entropy) {
+                Some(delay) => self.core.clock.sleep(delay).await,
+                None => return aborted,
             }
         }
     }

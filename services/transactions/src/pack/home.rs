@@ -22,7 +22,7 @@ const STORE: &str = "store";
 const HOME: &str = "home";
 
 impl Core {
-    /// Finds where the packs of `store` lie, if it has any or is given objects. Errors: `Corrupt` if there are packs, and the
+    /// Finds where the packs of `store` lie, if it has any or is given objects. Errors: `WrongObjects` if there are packs, and the
     /// objects are not those they are among.
     pub(crate) async fn find_home(&self, store: &Store) -> Result<()> {
         let row = store.get(&layout::packs_home()).await?.value;
@@ -49,7 +49,7 @@ async fn has_none(store: &Store) -> Result<()> {
     if page.items.is_empty() {
         return Ok(());
     }
-    Err(Error::Corrupt("values of this store lie in an object store, and none was given".into()))
+    Err(Error::WrongObjects("none was given".into()))
 }
 
 /// `home`, which others have drawn. Errors: it is not among these objects.
@@ -63,7 +63,7 @@ async fn live_there(store: &Store, objects: &SharedObjects, home: String) -> Res
     if store.again(look).await? {
         return Ok(home);
     }
-    Err(Error::Corrupt(format!("the objects given are not this store's: no {place}").into()))
+    Err(Error::WrongObjects(format!("the one given is not this store's, since there is no {place}").into()))
 }
 
 async fn move_in(core: &Core, store: &Store, objects: &SharedObjects) -> Result<String> {

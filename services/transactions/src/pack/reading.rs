@@ -1,7 +1,8 @@
 //! Reading from packs: by ranges, small ones beside each other by one.
 //!
 //! A version item says where its value lies. It may be moved between the look at the item and that at the object: whoever finds
-//! no object looks at the item again.
+//! no object looks at the item again. An item that goes on naming an object that is not there is damage, and no version that was
+//! collected.
 
 use std::{ops::Range, sync::Arc};
 
@@ -47,11 +48,19 @@ impl Core {
             node.store.fall();
             return Err(Error::unavailable("values of the store lie in an object store, and none was given"));
         }
+        let mut missed = None;
         for _ in 0..LOOKS_MAX {
             let item = node.store.version(&write.key, attempt).await?;
             let item = item.filter(|item| item.write == write.write);
             let Some(located) = item.and_then(|item| item.packed) else { return Ok(None) };
-            let Some(value) = self.read_pack(node, located, bytes).await? else { continue };
+            let Some(value) = self.read_pack(node, located, bytes).await? else {
+                let pack = located.pack;
+                if missed.replace(pack) == Some(pack) {
+                    let path = pack.path(self.home()?);
+                    return Err(Error::Corrupt(format!("the object {path} is not there").into()));
+                }
+                continue;
+            };
             if value.len() != bytes as usize || crc32fast::hash(&value) != crc {
                 return Err(Error::Corrupt(format!("a value of {attempt} is not what was written").into()));
             }

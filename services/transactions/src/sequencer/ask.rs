@@ -20,6 +20,7 @@ use crate::{
     forward::Refused,
     model::{Attempt, NodeId, Outcome, Position, TransactionId, Version},
     node::Node,
+    outcome::refused,
     peers::{Answer, Message},
     records::{CommitRecord, SequencedCommit, StoredRecord, Write},
     store::{Decision, State, Store},
@@ -193,14 +194,14 @@ impl Core {
             return Ok(Some(Ok(record)));
         }
         let (decision, point) = node.store.decision(&wish.id).await?;
-        let decision = decision.filter(|decision| decision.attempt == wish.attempt);
-        Ok(match decision.map(|decision| decision.state) {
+        let own = decision.as_ref().filter(|decision| decision.attempt == wish.attempt);
+        Ok(match own.map(|decision| &decision.state) {
             Some(State::Prepared | State::Undecided) => None,
             Some(State::Committed(stored)) => {
-                let record = node.store.record(&wish.id, wish.attempt, &stored, point).await?;
+                let record = node.store.record(&wish.id, wish.attempt, stored, point).await?;
                 Some(Ok(Arc::new(record)))
             }
-            Some(State::Aborted) | None => Some(Err(Error::TransactionFinished(Outcome::Aborted))),
+            Some(State::Aborted) | None => Some(Err(refused(decision.as_ref(), &wish.id, wish.attempt))),
         })
     }
 
@@ -225,16 +226,16 @@ impl Core {
             } else {
                 let generation = sequencer.generation();
                 let (decision, point) = node.store.decision(&wish.id).await?;
-                let decision = decision.filter(|decision| decision.attempt == wish.attempt);
-                match decision.map(|decision| decision.state) {
+                let own = decision.as_ref().filter(|decision| decision.attempt == wish.attempt);
+                match own.map(|decision| &decision.state) {
                     Some(State::Prepared) => generation,
                     Some(State::Committed(stored)) => {
-                        let record = node.store.record(&wish.id, wish.attempt, &stored, point).await?;
+                        let record = node.store.record(&wish.id, wish.attempt, stored, point).await?;
                         return Ok(Arc::new(record));
                     }
                     // Whoever asks has handed it over before.
                     Some(State::Undecided | State::Aborted) | None => {
-                        return Err(Error::TransactionFinished(Outcome::Aborted));
+                        return Err(refused(decision.as_ref(), &wish.id, wish.attempt));
                     }
                 }
             };

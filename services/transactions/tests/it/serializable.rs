@@ -4,12 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use ports::KeyValue;
-use simulated::World;
+use simulated::{World, percent};
 use transactions::{
     Config, Error,
     broken::Broken,
     layout,
-    model::{Begin, Call, Isolation, Key, KeyspaceId, NodeId, Outcome},
+    model::{Begin, Begun, Call, Isolation, Key, KeyspaceId, NodeId, Outcome},
 };
 
 use crate::{
@@ -125,6 +125,55 @@ fn a_conflict_leaves_nothing() {
         let after = node.begin_as(Begin { after: committed.after, ..Begin::default() }).await;
         assert_eq!(node.get(&after, "k").await.as_deref(), Some("mine"));
     });
+}
+
+fn named() -> Begin {
+    Begin { id: Some(id("order")), ..serializable() }
+}
+
+/// T8: an attempt that is begun anew after its decision was handed over hears that, and not that it may begin again.
+#[test]
+fn a_commit_that_was_handed_over_hears_that_it_was_begun_anew() {
+    in_virtual_time(async |world| {
+        let gate = Gate::new(world.key_value());
+        let node = Node::on(&world, Arc::clone(&gate) as Arc<dyn KeyValue>, Config::default()).await;
+        let earlier = node.begin_as(named()).await;
+        node.put(&earlier, "k", "earlier").await;
+        gate.close(Held::Updates, layout::VERSIONS);
+        let (engine, call) = (node.engine.clone(), earlier.clone());
+        let committing = tokio::spawn(async move { engine.commit(&call).await.map(drop) });
+        gate.holds().await;
+        let later = node.begin_as(named()).await;
+        gate.open();
+        assert_eq!(committing.await.expect("ran"), Err(finished(Outcome::BegunAnew)));
+        node.put(&later, "k", "later").await;
+        node.commit(&later).await;
+        assert_eq!(node.now("k").await.as_deref(), Some("later"));
+    });
+}
+
+/// T8: also between the two steps of that begin, which closes the earlier attempt and then takes its row.
+#[test]
+fn nobody_who_is_begun_anew_hears_that_he_may_begin_again() {
+    let mut begun_anew = 0;
+    for seed in 0..40 {
+        let answer = simulated::run(async move {
+            let world = World::new(seed);
+            let node = Node::on(&world, world.key_value(), Config::default()).await;
+            let earlier = node.begin_as(named()).await;
+            node.put(&earlier, "k", "earlier").await;
+            world.faults().delay(percent(50), Duration::from_micros(1)..=Duration::from_millis(5));
+            let (answer, later) = tokio::join!(node.engine.commit(&earlier), node.engine.begin(named()));
+            let is_begun = matches!(later.expect("answered").value, Begun::Open { .. });
+            (answer.map(drop), is_begun)
+        });
+        assert!(
+            [(Ok(()), false), (Err(finished(Outcome::BegunAnew)), true)].contains(&answer),
+            "seed {seed}: {answer:?}"
+        );
+        begun_anew += u32::from(answer.1);
+    }
+    assert!(begun_anew > 0, "none of the begins came between");
 }
 
 /// T12: what a transaction reads is the keyspace as it was when it began, whatever is written meanwhile, and if it only reads

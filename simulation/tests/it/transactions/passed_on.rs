@@ -18,7 +18,7 @@ use simulation::transactions::{
 use transactions::{
     Config, Error,
     broken::Broken,
-    model::{Begin, Begun, Call, Outcome},
+    model::{Begin, Begun, Call, Outcome, TransactionId},
     peers::NoAnswer,
 };
 
@@ -181,6 +181,98 @@ fn who_does_not_answer_is_not_asked_again_at_once() {
         let (put, ()) = tokio::join!(elsewhere.put(vec![7; 8 << 20].into()), soon_over);
         put.expect("its node lives");
         elsewhere.commit().await.expect("it goes on");
+    });
+}
+
+/// Two nodes, of which the first has heard that there is a second no sooner than the test says so.
+async fn one_and_one_that_joins(broken: Option<Broken>) -> (House, Connection, Connection) {
+    let config = Config { broken, ..Scenario::default().config };
+    let network = Network::new(Rng::with_seed(1), Trouble::default());
+    let among = Among { network, ensemble: Ensemble::new(Rng::with_seed(2)), places: 2 };
+    let house = House::among(&World::new(1), config, among);
+    assert!(house.boot_at(0, Life::default(), 0).await);
+    house.seat_at(0).expect("it has one").cut_off();
+    assert!(house.boot_at(1, Life::default(), 0).await);
+    let [first, joined] = [0, 1].map(|place| house.serving_at(place).expect("nobody dies"));
+    (house, first, joined)
+}
+
+async fn begin(at: &Connection, id: Option<TransactionId>) -> Call {
+    let begun = at.shown(at.engine.begin(Begin { id, ..Begin::default() })).await;
+    let Begun::Open { id, attempt } = begun.expect("a calm world") else { panic!("nothing is committed") };
+    Call { id, attempt: Some(attempt) }
+}
+
+/// What is answered to a commit at a node that has not heard of its owner's joining, and what to one at its owner then.
+async fn committed_where_its_node_is_not_heard_of(broken: Option<Broken>) -> [Result<(), Failure>; 2] {
+    let (house, first, joined) = one_and_one_that_joins(broken).await;
+    let call = begin(&joined, None).await;
+    joined.call(joined.engine.put(&call, key(0), Bytes::from_static(b"value"))).await.expect("it is open");
+    let there = first.call(first.engine.commit(&call)).await.map(drop);
+    house.seat_at(0).expect("it has one").reconnect();
+    [there, joined.call(joined.engine.commit(&call)).await.map(drop)]
+}
+
+/// T10: a node that has just joined is none that is gone.
+#[test]
+fn a_transaction_of_a_node_that_has_just_joined_goes_on() {
+    assert_eq!(simulated::run(committed_where_its_node_is_not_heard_of(None)), [Ok(()), Ok(())]);
+}
+
+/// T10, broken.
+#[test]
+fn taking_the_new_for_gone_is_caught() {
+    let broken = Some(Broken::TakesTheNewForGone);
+    let aborted = Err(Failure::Refused(Error::TransactionFinished(Outcome::Aborted)));
+    let answers = simulated::run(committed_where_its_node_is_not_heard_of(broken));
+    assert_eq!(answers, [aborted.clone(), aborted], "an open transaction of a living node is ended");
+}
+
+/// T8: also where the node of the earlier attempt has just joined.
+#[test]
+fn a_node_that_has_just_joined_is_told_that_its_attempt_was_begun_anew() {
+    simulated::run(async {
+        let (house, first, joined) = one_and_one_that_joins(None).await;
+        let id = Some(TransactionId::new("order").expect("a name"));
+        let earlier = begin(&joined, id.clone()).await;
+        begin(&first, id).await;
+        let read = joined.call(joined.engine.get(&earlier, &key(0))).await.map(drop);
+        assert_eq!(read, Err(Failure::Refused(Error::TransactionFinished(Outcome::BegunAnew))));
+        house.seat_at(0).expect("it has one").reconnect();
+    });
+}
+
+/// T8: an attempt that was begun anew at another node hears that for good, also once the later one has left nothing.
+#[test]
+fn who_was_begun_anew_elsewhere_hears_that_also_after_the_later_attempt() {
+    simulated::run(async {
+        let Elsewhere { owner, other, _house, .. } = Elsewhere::begin().await;
+        let id = Some(TransactionId::new("order").expect("a name"));
+        let earlier = begin(&owner, id.clone()).await;
+        let later = begin(&other, id).await;
+        other.call(other.engine.abort(&later)).await.expect("it is open");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        for connection in [&owner, &other] {
+            let commit = connection.call(connection.engine.commit(&earlier)).await.map(drop);
+            assert_eq!(commit, Err(Failure::Refused(Error::TransactionFinished(Outcome::BegunAnew))));
+        }
+    });
+}
+
+/// T10: what has become of a name that left nothing is known where it was begun, and a call that says its attempt gets there.
+#[test]
+fn who_says_the_attempt_hears_of_a_name_that_has_left_nothing() {
+    simulated::run(async {
+        let Elsewhere { owner, other, _house, .. } = Elsewhere::begin().await;
+        let call = begin(&owner, Some(TransactionId::new("order").expect("a name"))).await;
+        owner.call(owner.engine.abort(&call)).await.expect("it is open");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        for connection in [&owner, &other] {
+            assert_eq!(connection.shown(connection.engine.status_of(&call)).await, Ok(Outcome::Aborted));
+            assert_eq!(connection.call(connection.engine.abort(&call)).await, Ok(()));
+        }
+        let bare = other.shown(other.engine.status(&call.id)).await;
+        assert_eq!(bare, Err(Failure::Refused(Error::NoSuchTransaction)));
     });
 }
 
