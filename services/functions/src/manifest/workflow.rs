@@ -12,11 +12,11 @@
 //! atomic = false                                                # the whole run as one transaction
 //! ```
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use super::{TIMEOUT_S, check_name, within};
+use super::{TIMEOUT_S, Table, check_name, within};
 
 /// Steps of one workflow, those of branches included.
 const STEPS_MAX: usize = 1000;
@@ -105,7 +105,7 @@ pub struct Step {
     pub retries: Option<u32>,
     /// The wait before the second attempt; it doubles with each further one.
     pub backoff_ms: Option<u64>,
-    /// What an attempt may take, if that is less than the function may.
+    /// What an attempt may take: no longer than its function may.
     pub timeout_s: Option<u64>,
 }
 
@@ -183,8 +183,27 @@ impl Workflow {
     /// The functions that it names.
     pub fn functions(&self) -> Vec<&str> {
         let mut named: Vec<&str> = self.function.as_deref().into_iter().collect();
-        visit(&self.steps, &mut |step| named.push(step));
+        visit(&self.steps, &mut |node| match node {
+            Node::Function(function) | Node::Step(Step { function, .. }) => named.push(function),
+            _ => {}
+        });
         named
+    }
+
+    /// Errors: a step may take longer than its function, which would end it. Only for what is deployed anew: what an earlier build took
+    /// goes on as it did.
+    pub(crate) fn check_timeouts(&self, functions: &BTreeMap<String, Table>) -> Result<(), String> {
+        let mut checked = Ok(());
+        visit(&self.steps, &mut |node| {
+            let Node::Step(Step { function, timeout_s: Some(asked), .. }) = node else { return };
+            let most = functions.get(function).map_or(u64::MAX, |table| table.timeout_s);
+            if *asked > most {
+                checked = Err(format!(
+                    "a step has timeout_s = {asked}, and functions.{function} ends after {most} s: raise timeout_s there"
+                ));
+            }
+        });
+        checked
     }
 
     pub(super) fn check(&self, name: &str) -> Result<(), String> {
@@ -213,11 +232,11 @@ impl Workflow {
     }
 }
 
-fn visit<'nodes>(nodes: &'nodes [Node], see: &mut impl FnMut(&'nodes str)) {
+/// Shows every step, those of branches included.
+fn visit<'nodes>(nodes: &'nodes [Node], see: &mut impl FnMut(&'nodes Node)) {
     for node in nodes {
         match node {
-            Node::Function(function) => see(function),
-            Node::Step(step) => see(&step.function),
+            Node::Function(_) | Node::Step(_) => see(node),
             Node::Parallel(Parallel { parallel }) => parallel.iter().for_each(|branch| visit(branch, see)),
             Node::Map(Map { map, .. }) => visit(map, see),
             Node::Choice(Choice { choice, otherwise }) => {

@@ -249,3 +249,23 @@ fn events_of_a_function_that_was_removed_wait_until_it_is_deployed_again() {
         assert_eq!(backlog, Backlog { messages: 0, dead_letters: 1 }, "as often as any");
     });
 }
+
+/// A1. It ended with its function, however long it was given.
+#[test]
+fn a_step_that_may_take_longer_than_its_function_is_refused_at_its_deployment() {
+    run(async {
+        let world = World::new(7);
+        let (service, _) = service(&world);
+        service.start().await.expect("it starts");
+        let manifest = |seconds: u64| {
+            let functions = String::from_utf8(archive("f").into()).expect("text");
+            let step = format!("{{ function = \"f\", timeout_s = {seconds} }}");
+            Bytes::from(format!("{functions}\n[workflows.w]\nsteps = [{{ parallel = [[{step}]] }}]"))
+        };
+        let refused = service.deploy("a", manifest(31)).await.expect_err("one second more").to_string();
+        let said =
+            "workflows.w: a step has timeout_s = 31, and functions.f ends after 30 s: raise timeout_s there";
+        assert!(refused.contains(said), "{refused}");
+        service.deploy("a", manifest(30)).await.expect("as long as its function");
+    });
+}
