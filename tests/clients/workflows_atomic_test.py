@@ -1,5 +1,7 @@
 """Workflows whose runs are one transaction each, as real processes."""
 
+import application
+
 
 def an_atomic_run_lets_nothing_out_before_its_end(apps):
     """W3, W5: what would count elsewhere at once is refused, whatever becomes of the run."""
@@ -62,3 +64,18 @@ def an_atomic_run_whose_commit_is_refused_for_good_fails_once_and_says_why(apps)
     assert (failed["status"], failed["error"]["errorType"]) == ("failed", "Workflow.NotWritten"), failed
     assert 'no queue "nowhere"' in failed["error"]["errorMessage"], failed
     assert apps.lines("sends").count("sent") == 1
+
+
+def atomic_runs_that_are_serializable_count_one_after_the_other(apps):
+    """W10: what another has written since a run has read it has that run made anew."""
+    apps.function("adds", """
+        import landfast
+        def handler(event, context):
+            state = landfast.state()
+            state.put("count", str(int(state.get("count") or b"0") + 1).encode())
+    """, retries=0, concurrency=4)
+    apps.workflow("counts", 'steps = ["adds"]\natomic = true\nisolation = "serializable"')
+    apps.deploy()
+    ended = application.at_once(*16 * [lambda: apps.run("counts", None, "?wait=60")[1]])
+    assert [run["status"] for run in ended] == 16 * ["succeeded"], ended
+    assert apps.value("count") == "16"

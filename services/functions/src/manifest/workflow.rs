@@ -9,7 +9,8 @@
 //!   { map = ["resize"], concurrency = 4 },                      # once for each element of the input, which is a list
 //!   { choice = [{ when = { path = "kind", equals = "video" }, steps = ["transcode"] }], otherwise = [] },
 //! ]
-//! atomic = false                                                # the whole run as one transaction
+//! atomic = true                                                 # the whole run as one transaction
+//! isolation = "serializable"                                    # of that; "read-atomic", if absent
 //! ```
 
 use std::{collections::BTreeMap, time::Duration};
@@ -48,6 +49,9 @@ pub struct Workflow {
     /// Whether a run is one transaction.
     #[serde(default)]
     pub atomic: bool,
+    /// What that is kept apart from.
+    #[serde(default)]
+    pub isolation: Isolation,
     /// What a run may take, in seconds.
     #[serde(default = "timeout_s")]
     pub timeout_s: u64,
@@ -77,6 +81,17 @@ pub enum Synchrony {
     Serial,
     /// Once it is durable far.
     Sync,
+}
+
+/// What an atomic run is kept apart from; as that of transactions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Isolation {
+    /// It reads nothing uncommitted and nothing fractured; of two that write the same key the later one's value stays.
+    #[default]
+    ReadAtomic,
+    /// As if it had run alone: one that has read what another has written since is made anew.
+    Serializable,
 }
 
 /// Something that a workflow does.
@@ -228,6 +243,9 @@ impl Workflow {
         if self.atomic && self.far.is_some() {
             return Err("atomic is for workflows without a far store".to_owned());
         }
+        if self.isolation != Isolation::default() && !self.atomic {
+            return Err("isolation is for a workflow with atomic = true".to_owned());
+        }
         Ok(())
     }
 }
@@ -320,6 +338,7 @@ mod tests {
             "function = \"f\"",
             "steps = [{ function = \"f\", retries = 3, backoff_ms = 10, timeout_s = 5 }]",
             "steps = [{ parallel = [[\"f\"], [{ map = [\"f\"] }]] }]",
+            "function = \"f\"\natomic = true\nisolation = \"serializable\"",
             "steps = [{ choice = [{ when = { path = \"a.b\", equals = 1 }, steps = [\"f\"] }], otherwise = [] }]",
             "steps = [\"f\"]\nfar = \"redis://127.0.0.1:1\"\nsynchrony = \"serial\"",
         ] {
@@ -336,6 +355,11 @@ mod tests {
             ("steps = [{ map = [\"f\"], concurrency = 0 }]", "concurrency = 0 is to be 1 to 1000"),
             ("steps = [{ function = \"f\", retries = 101 }]", "retries = 101"),
             ("steps = [\"f\"]\natomic = true\nfar = \"redis://h\"", "without a far store"),
+            (
+                "steps = [\"f\"]\nisolation = \"serializable\"",
+                "isolation is for a workflow with atomic = true",
+            ),
+            ("steps = [\"f\"]\natomic = true\nisolation = \"snapshot\"", "unknown variant `snapshot`"),
             ("steps = [\"a b\"]", "letters, digits"),
             ("steps = [\"g\"]", "\"g\" is no function"),
             ("steps = [\"f\"]\ntimeout_s = 0", "timeout_s = 0"),
