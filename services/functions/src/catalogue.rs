@@ -144,11 +144,13 @@ impl Catalogue {
         }
     }
 
-    /// Whether `application` may have what `manifest` says: a function, a workflow and a route are of one application, and
-    /// whoever is told of failures is there.
+    /// Whether `application` may have what `manifest` says: a function, a workflow and a route are of one application, whoever is
+    /// told of failures is there, and no step may take longer than its function.
     pub(crate) fn check(&self, application: &str, manifest: &Manifest) -> Result<()> {
         let state = self.state.read();
-        for name in manifest.workflows.keys() {
+        for (name, workflow) in &manifest.workflows {
+            let said = |why| Error::Invalid(format!("workflows.{name}: {why}"));
+            workflow.check_timeouts(&manifest.functions).map_err(said)?;
             let other = state.workflows.get(name).filter(|known| known.application != application);
             if let Some(KnownWorkflow { application: owner, .. }) = other {
                 return Err(Error::Conflict(format!(

@@ -3,19 +3,41 @@
 //! Steps come to count in an overlay, and what that holds is written and committed when the last one has ended. The transaction is named
 //! after the run: whoever begins it anew, here or after a death, is told if it has committed, and else the earlier begin commits no
 //! more (rule T-5). What the run comes to stands in its row before it commits.
+//!
+//! A transaction may be lost: it took too long, what it reads is gone, or another has written what it has read (W10). Then all steps are
+//! made anew, also where one was told of that loss and has failed for it.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
+use functions::manifest::workflow::Isolation as Asked;
+use transactions::model::{Call, Isolation};
 
 use crate::{
-    Error,
+    Broken, Error, Result,
     run::{Failure, Run},
     service::Inner,
 };
 
 /// How many attempts of an atomic run there are that lose their transaction.
-const ATOMIC_ATTEMPTS_MAX: u32 = 10;
+const LOST_MAX: u32 = 10;
+/// How many there are of which another has written what they have read: of those who meet one commits each time.
+const CONFLICTS_MAX: u32 = 100;
+
+/// Why an attempt of an atomic run came to nothing: all of it again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Lost {
+    /// Another has written what it has read.
+    Conflict,
+    /// Its transaction has ended otherwise.
+    Ended(String),
+}
+
+/// How an attempt of an atomic run has ended without a commit.
+enum Undone {
+    Failure(Failure),
+    Lost(Lost),
+}
 
 impl Run {
     /// Goes through the run, of an atomic one until its transaction has committed.
@@ -23,35 +45,47 @@ impl Run {
         if !self.workflow.atomic {
             return self.go().await;
         }
-        let mut last = String::new();
-        for _ in 0..ATOMIC_ATTEMPTS_MAX {
-            last = match self.as_one_transaction(service).await {
+        let (mut lost, mut conflicts, mut delays) = (0, 0, None);
+        loop {
+            let why = match self.as_one_transaction(service).await {
                 Ok(output) => return Ok(output),
                 Err(Undone::Failure(failure)) => return Err(failure),
-                Err(Undone::Anew(why)) => why,
+                Err(Undone::Lost(Lost::Conflict)) => {
+                    conflicts += 1;
+                    "others have written what it has read".to_owned()
+                }
+                Err(Undone::Lost(Lost::Ended(why))) => {
+                    lost += 1;
+                    why
+                }
             };
-            tracing::debug!(run = %self.id, why = %last, "an atomic run begins anew");
+            tracing::debug!(run = %self.id, why, "an atomic run is made anew");
+            if lost == LOST_MAX || conflicts == CONFLICTS_MAX {
+                let times = lost + conflicts;
+                let said = format!("its transaction was lost {times} times, the last time for this: {why}");
+                return Err(Failure::new("", "Workflow.TransactionFailed", &said));
+            }
+            service.pause(&mut delays).await;
         }
-        let said =
-            format!("its transaction was lost {ATOMIC_ATTEMPTS_MAX} times, the last time for this: {last}");
-        Err(Failure::new("", "Workflow.TransactionFailed", &said))
     }
 
     async fn as_one_transaction(self: &Arc<Self>, service: &Arc<Inner>) -> Result<Bytes, Undone> {
-        let begun = self
-            .until_it_passes(service, || self.store.begin_atomic(&self.name, &self.id, self.row.began_ms))
-            .await;
-        let call = match begun {
-            Ok(Some(call)) => call,
-            // Only its row is missing.
-            Ok(None) => return self.told_before().await,
-            Err(error) => return Err(error.into()),
+        let isolation = match self.workflow.isolation {
+            Asked::Serializable if !service.options.breaks(Broken::IsolatesNoRun) => Isolation::Serializable,
+            _ => Isolation::ReadAtomic,
+        };
+        // None: only its row is missing.
+        let Some(call) = self.begin_atomic(service, isolation).await? else {
+            return self.told_before().await;
         };
         let overlay = self.begin_anew(&call);
-        let output = self.go().await?;
+        let gone = self.go().await;
+        if let Some(lost) = self.lost.lock().take() {
+            return Err(Undone::Lost(lost));
+        }
+        let output = gone?;
         let changes = overlay.close();
-        let committed = self.store.commit_atomic(&self.name, &self.id, &call, &output, changes).await;
-        match committed {
+        match self.store.commit_atomic(&self.name, &self.id, &call, &output, changes).await {
             Ok(point) => {
                 self.saw(point);
                 Ok(output)
@@ -61,16 +95,18 @@ impl Run {
         }
     }
 
+    async fn begin_atomic(&self, service: &Inner, isolation: Isolation) -> Result<Option<Call>> {
+        let begin = || self.store.begin_atomic(&self.name, &self.id, self.row.began_ms, isolation);
+        self.until_it_passes(service, begin).await
+    }
+
     /// An atomic run is to end with `failure`: its commit may be under way, and then it has succeeded, or commits no more (W5).
     pub(crate) async fn unless_it_committed(
         &self,
         service: &Inner,
         failure: Bytes,
     ) -> Result<Bytes, Failure> {
-        let begun = self
-            .until_it_passes(service, || self.store.begin_atomic(&self.name, &self.id, self.row.began_ms))
-            .await;
-        match begun {
+        match self.begin_atomic(service, Isolation::default()).await {
             Ok(None) => self.told_before().await.map_err(|_| Failure::Stopped),
             _ => Err(Failure::Failed(failure)),
         }
@@ -83,13 +119,28 @@ impl Run {
         self.saw(point);
         Ok(row.output.unwrap_or_default())
     }
+
+    /// Reads in the transaction of an atomic run.
+    pub(crate) async fn get_in(&self, call: &Call, key: &Bytes) -> Result<Option<Bytes>> {
+        let read = self.store.get_in(call, key).await;
+        let (value, point) = read.inspect_err(|error| {
+            // What is answered to an attempt whose transaction was begun anew meanwhile is nothing to that.
+            if !error.passes() && !error.is_refusal() && self.call_of_atomic().as_ref() == Some(call) {
+                *self.lost.lock() = Some(Lost::of(error));
+            }
+        })?;
+        self.saw(point);
+        Ok(value)
+    }
 }
 
-/// Why an attempt of an atomic run came to nothing.
-enum Undone {
-    Failure(Failure),
-    /// Its transaction is lost: all of it again.
-    Anew(String),
+impl Lost {
+    fn of(error: &Error) -> Self {
+        match error {
+            Error::State(transactions::Error::Conflict) => Self::Conflict,
+            error => Self::Ended(error.to_string()),
+        }
+    }
 }
 
 impl From<Failure> for Undone {
@@ -101,11 +152,9 @@ impl From<Failure> for Undone {
 /// Of what an atomic run's transaction was refused.
 impl From<Error> for Undone {
     fn from(error: Error) -> Self {
-        let said = error.to_string();
         if error.is_refusal() {
-            Failure::new("", "Workflow.NotWritten", &said).into()
-        } else {
-            Self::Anew(said)
+            return Failure::new("", "Workflow.NotWritten", &error.to_string()).into();
         }
+        Self::Lost(Lost::of(&error))
     }
 }

@@ -31,6 +31,8 @@ pub enum Broken {
     CountsByParts,
     /// W5: what a step of an atomic run has a transaction write counts at once.
     CountsElsewhereBeforeTheEnd,
+    /// W10: an atomic run is kept apart from no other that writes what it has read.
+    IsolatesNoRun,
     /// W6: a run that is cancelled is not stopped.
     GoesOnAfterCancelling,
     /// W7: an attempt goes on being heard after its end.

@@ -36,7 +36,7 @@ impl Service {
         self.inner.attempts.find(token)?.get(key).await
     }
 
-    /// Writes, for the attempt alone until it counts; none: deletes.
+    /// Writes, for the attempt alone until it counts; none: deletes. Errors: `AttemptEnded`, `TooLarge`.
     pub async fn put(&self, token: &str, key: Bytes, value: Option<Bytes>) -> Result<()> {
         // What no transaction would take is refused now.
         transactions::model::Key::new(key.clone())?;

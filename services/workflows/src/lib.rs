@@ -20,9 +20,10 @@
 //! - **W7** What a step's code asks for after its attempt has ended is refused.
 //! - **W8** Runs are kept for a week after their end, and at most as many of a workflow as [`Options::finished_max`] says.
 //! - **W9** An attempt of a step that ends for want of its far store uses up no retry.
+//! - **W10** An atomic run that asks for it is as if it had run alone: strictly serializable by the keys that it gets and writes.
 //!
-//! Not promised: isolation between runs that use the same keys. A read sees the last value that counts; who needs more uses a
-//! transaction, or an atomic run.
+//! Not promised: isolation between other runs that use the same keys. A read sees the last value that counts; who needs more uses a
+//! serializable transaction, or a serializable atomic run.
 //!
 //! Reading order: `layout` and `records` (what is at rest), `store` (how a step comes to count), `outbox` (what it sends in a range),
 //! `overlay`, `run` (one run), `atomic`, `outage`, `graph`, `active` (who is at which run), `homes`, `service`, `shown` and `inside` (what callers and

@@ -70,8 +70,7 @@ impl Run {
     /// The same keys as the transaction of an atomic run sees them.
     async fn read_in(&self, call: &Call, keys: Vec<Listed>) -> Result<Vec<Listed>> {
         let read = |Listed { key, .. }| async move {
-            let (value, point) = self.store.get_in(call, key.name()).await?;
-            self.saw(point);
+            let value = self.get_in(call, key.name()).await?;
             Ok(value.map(|value| listed(key, value)))
         };
         let read = stream::iter(keys.into_iter().map(read)).buffered(READS_AT_ONCE);

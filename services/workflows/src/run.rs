@@ -19,6 +19,7 @@ use transactions::model::Call;
 use crate::{
     Broken, Error, Result,
     active::Key,
+    atomic::Lost,
     graph,
     homes::Home,
     layout,
@@ -54,6 +55,8 @@ pub(crate) struct Run {
     point: Mutex<DurabilityPoint>,
     /// Of an atomic one: what its steps have written, and the transaction that it reads in.
     atomic: Mutex<Option<(Arc<Overlay>, Call)>>,
+    /// Why that transaction is lost, once a step has heard of it.
+    pub(crate) lost: Mutex<Option<Lost>>,
     pub(crate) ended: watch::Sender<bool>,
     /// Shared by what is coming to count: who ends the run waits for that, and then nothing more may.
     counting: Arc<RwLock<Counting>>,
@@ -143,6 +146,7 @@ impl Run {
             journal: Mutex::new(journal),
             point: Mutex::new(point),
             atomic: Mutex::default(),
+            lost: Mutex::default(),
             ended: watch::Sender::new(false),
             counting: Arc::default(),
         })
@@ -300,6 +304,10 @@ impl Run {
             };
             let lacked_far = self.lacked_far(&service, &open.attempt);
             drop(open);
+            // Of what it may have failed, and what it has written would not count.
+            if self.lost.lock().is_some() {
+                return Err(Failure::Stopped);
+            }
             // It may have failed for that alone, and would for as long as it is tried here.
             let stays = service.options.breaks(Broken::StaysInALostRange);
             if !stays && self.store.still_serves().await.is_err_and(|error| error.means_anew()) {
@@ -481,6 +489,7 @@ impl Run {
     /// All of it again, in the transaction of `call`; returns what its steps write.
     pub(crate) fn begin_anew(&self, call: &Call) -> Arc<Overlay> {
         self.journal.lock().clear();
+        *self.lost.lock() = None;
         let overlay = Overlay::over(None);
         *self.atomic.lock() = Some((Arc::clone(&overlay), call.clone()));
         overlay
@@ -492,10 +501,10 @@ impl Run {
     }
 
     pub(crate) async fn get(&self, key: &Bytes) -> Result<Option<Bytes>> {
-        let (value, point) = match self.call_of_atomic() {
-            Some(call) => self.store.get_in(&call, key).await?,
-            None => self.store.get(key).await?,
-        };
+        if let Some(call) = self.call_of_atomic() {
+            return self.get_in(&call, key).await;
+        }
+        let (value, point) = self.store.get(key).await?;
         self.saw(point);
         Ok(value)
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use transactions::model::Isolation;
 
 use crate::{
     Broken, Error, Result, Service,
@@ -199,7 +200,7 @@ impl Service {
         }
         // Of an atomic run it must be known that it will not commit.
         let is_atomic = store.given(name, id).await?.workflow.atomic;
-        if is_atomic && store.begin_atomic(name, id, row.began_ms).await?.is_none() {
+        if is_atomic && store.begin_atomic(name, id, row.began_ms, Isolation::default()).await?.is_none() {
             return Ok(false);
         }
         let ended_ms = Some(self.inner.now_ms());

@@ -28,6 +28,7 @@ use crate::{
     records::StepRow,
     run::Run,
     service::Inner,
+    store::VALUE,
 };
 
 /// The most attempts that are open within one at a time; the next is refused.
@@ -100,11 +101,26 @@ impl Attempt {
         value: Option<Bytes>,
         options: &Options,
     ) -> Result<()> {
+        if let Some(value) = &value {
+            self.check_value(value.len())?;
+        }
         self.overlay.put(key, value, options)?;
         if options.breaks(Broken::WritesThrough) {
             self.externalize(options).await?;
         }
         Ok(())
+    }
+
+    /// Errors: `TooLarge` for what the far store would refuse when the step is to count.
+    fn check_value(&self, bytes: usize) -> Result<()> {
+        let store = &self.run.store;
+        let most = store.rows.limits().item_bytes_max.saturating_sub(VALUE.len());
+        if !store.is_apart() || bytes <= most {
+            return Ok(());
+        }
+        let said =
+            format!("a value has {most} bytes at most, as the far store takes them, and this one {bytes}");
+        Err(Error::TooLarge(said))
     }
 
     pub(crate) fn send(&self, effect: Effect, options: &Options) -> Result<()> {

@@ -27,7 +27,7 @@ use ports::{
 use std::sync::Arc;
 use transactions::{
     Engine,
-    model::{Attempt, Begin, Begun, Call, Key as StateKey, Outcome as Ended},
+    model::{Attempt, Begin, Begun, Call, Isolation, Key as StateKey, Outcome as Ended},
 };
 
 use crate::{
@@ -332,12 +332,13 @@ impl Store {
         workflow: &str,
         run: &str,
         began_ms: u64,
+        isolation: Isolation,
     ) -> Result<Option<Call>> {
         let State::Transactions(engine) = &self.state else {
             return Err(Error::Invalid("an atomic run has no far store".to_owned()));
         };
         let id = Some(layout::transaction(workflow, run, began_ms, ""));
-        Ok(begin(engine, Begin { id, ..Begin::default() }).await?.ok())
+        Ok(begin(engine, Begin { id, isolation, ..Begin::default() }).await?.ok())
     }
 
     /// Reads in a transaction.

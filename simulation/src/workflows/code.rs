@@ -36,6 +36,10 @@ pub const WHOLE: &str = "whole";
 pub const NOTHING: &str = "nothing";
 /// Adds one, writes in a transaction what it has counted, and then fails for good: as a whole or not at all.
 pub const LEAKS: &str = "leaks";
+/// Adds one to what all its runs add to, and takes a while over it: as a whole or not at all, as if alone.
+pub const SHARES: &str = "shares";
+/// Adds one, waits for longer than its transaction may, and adds one: as a whole or not at all.
+pub const LINGERS: &str = "lingers";
 /// Waits for long, then adds one.
 pub const SLOW: &str = "slow";
 /// Its first attempt ends, and asks for something later.
@@ -145,6 +149,8 @@ impl Code {
             let once = |function: &str| format!(r#"{{"function":"{function}","retries":0}}"#);
             let leaks = format!(r#""add",{},{}"#, once("copies"), once("fails"));
             all.insert(LEAKS, made(&leaks, atomic));
+            all.insert(LINGERS, made(r#""add","waits","waits","add""#, atomic));
+            all.insert(SHARES, made(r#""shares""#, r#","atomic":true,"isolation":"serializable""#));
         }
         all.into_iter().map(|(name, workflow)| (name.to_owned(), workflow)).collect()
     }
@@ -166,6 +172,11 @@ impl Code {
             "waits" => {
                 self.clock.sleep(SLOW_FOR).await;
                 Ok(())
+            }
+            "shares" => {
+                let count = number(self.get(token, SHARES).await?.as_ref()) + 1;
+                self.clock.sleep(LATE_BY).await;
+                self.put(token, SHARES, &count.to_string()).await
             }
             "late" => self.ask_late(token, run).await,
             "overflows" => {

@@ -1,4 +1,4 @@
-//! W1 and W5 to W8, each with the variant that drops it.
+//! W1, W5 to W8 and W10, each with the variant that drops it.
 
 #![allow(clippy::disallowed_methods)] // Why: its time is virtual.
 
@@ -9,7 +9,7 @@ use fastrand::Rng;
 use simulation::{
     transactions::mortal::{Life, Side},
     workflows::{
-        code::{COUNTS, LATE, LATE_BY, LEAKS, LONG, NOTHING, SLOW, SLOW_FOR, STEPS, WHOLE},
+        code::{COUNTS, LATE, LATE_BY, LEAKS, LINGERS, LONG, NOTHING, SHARES, SLOW, SLOW_FOR, STEPS, WHOLE},
         house::{House, Process},
     },
 };
@@ -118,6 +118,46 @@ fn nothing_that_an_atomic_run_has_not_committed_leaks_through_a_transaction() {
     assert_eq!(simulated::run(leaked(Options::default())), None);
     let leaked = simulated::run(leaked(broken(Broken::CountsElsewhereBeforeTheEnd)));
     assert!(leaked.is_some(), "the broken one is caught");
+}
+
+/// What several runs have counted together that add at the same time.
+async fn shared(runs: usize, options: Options) -> Option<Bytes> {
+    let mut house = House::near(1, options).await;
+    let process = serve(&mut house).await;
+    let runs: Vec<String> = (0..runs).map(|run| format!("run-{run}")).collect();
+    for run in &runs {
+        process.begin(SHARES, run).await.expect("begun");
+    }
+    for run in &runs {
+        let ended = process.service.wait(SHARES, run, END_MAX).await.expect("it ends");
+        assert_eq!(ended.status, Status::Succeeded, "{:?}", ended.error);
+    }
+    let shared = state(&process, SHARES).await;
+    process.end().await;
+    shared
+}
+
+/// W10.
+#[test]
+fn atomic_runs_that_ask_for_it_are_as_if_each_ran_alone() {
+    assert_eq!(simulated::run(shared(12, Options::default())), Some(Bytes::from_static(b"12")));
+    let shared = simulated::run(shared(12, broken(Broken::IsolatesNoRun)));
+    assert_ne!(shared, Some(Bytes::from_static(b"12")), "the broken one is caught");
+}
+
+/// W5: the step that is told of it does not fail for it.
+#[test]
+fn an_atomic_run_whose_transaction_is_lost_is_made_anew() {
+    let (status, error) = simulated::run(async {
+        let mut house = House::near(1, Options::default()).await;
+        let process = serve(&mut house).await;
+        process.begin(LINGERS, "run").await.expect("begun");
+        let ended = process.service.wait(LINGERS, "run", 2 * END_MAX).await.expect("it ends");
+        process.end().await;
+        (ended.status, ended.error.expect("it says why").to_string())
+    });
+    assert_eq!(status, Status::Failed);
+    assert!(error.contains("its transaction was lost 10 times"), "{error}");
 }
 
 /// What a run that was cancelled has done a while later, and after a restart.

@@ -9,10 +9,11 @@
 //!   { map = ["resize"], concurrency = 4 },                      # once for each element of the input, which is a list
 //!   { choice = [{ when = { path = "kind", equals = "video" }, steps = ["transcode"] }], otherwise = [] },
 //! ]
-//! atomic = false                                                # the whole run as one transaction
+//! atomic = true                                                 # the whole run as one transaction
+//! isolation = "serializable"                                    # of that; "read-atomic", if absent
 //! ```
 
-use std::{fmt, time::Duration};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
 use serde::{
     Deserialize, Deserializer, Serialize,
@@ -20,7 +21,7 @@ use serde::{
 };
 use serde_json::Number;
 
-use super::{TIMEOUT_S, check_name, within};
+use super::{TIMEOUT_S, Table, check_name, within};
 
 /// Steps of one workflow, those of branches included.
 const STEPS_MAX: usize = 1000;
@@ -53,6 +54,9 @@ pub struct Workflow {
     /// Whether a run is one transaction.
     #[serde(default)]
     pub atomic: bool,
+    /// What that is kept apart from.
+    #[serde(default)]
+    pub isolation: Isolation,
     /// What a run may take, in seconds.
     #[serde(default = "timeout_s")]
     pub timeout_s: u64,
@@ -87,6 +91,17 @@ pub enum Synchrony {
 /// What an entry of `steps` is.
 const SHAPES: &str = "\"FUNCTION\", { function = NAME } with retries, backoff_ms, timeout_s, { parallel = [[STEPS], ...] }, \
                       { map = [STEPS] } with concurrency, or { choice = [{ when, steps }, ...] } with otherwise";
+
+/// What an atomic run is kept apart from; as that of transactions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Isolation {
+    /// It reads nothing uncommitted and nothing fractured; of two that write the same key the later one's value stays.
+    #[default]
+    ReadAtomic,
+    /// As if it had run alone: one that has read what another has written since is made anew.
+    Serializable,
+}
 
 /// Something that a workflow does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -178,7 +193,7 @@ pub struct Step {
     pub retries: Option<u32>,
     /// The wait before the second attempt; it doubles with each further one.
     pub backoff_ms: Option<u64>,
-    /// What an attempt may take, if that is less than the function may.
+    /// What an attempt may take: no longer than its function may.
     pub timeout_s: Option<u64>,
 }
 
@@ -247,8 +262,27 @@ impl Workflow {
     /// The functions that it names.
     pub fn functions(&self) -> Vec<&str> {
         let mut named: Vec<&str> = self.function.as_deref().into_iter().collect();
-        visit(&self.steps, &mut |step| named.push(step));
+        visit(&self.steps, &mut |node| match node {
+            Node::Function(function) | Node::Step(Step { function, .. }) => named.push(function),
+            _ => {}
+        });
         named
+    }
+
+    /// Errors: a step may take longer than its function, which would end it. Only for what is deployed anew: what an earlier build took
+    /// goes on as it did.
+    pub(crate) fn check_timeouts(&self, functions: &BTreeMap<String, Table>) -> Result<(), String> {
+        let mut checked = Ok(());
+        visit(&self.steps, &mut |node| {
+            let Node::Step(Step { function, timeout_s: Some(asked), .. }) = node else { return };
+            let most = functions.get(function).map_or(u64::MAX, |table| table.timeout_s);
+            if *asked > most {
+                checked = Err(format!(
+                    "a step has timeout_s = {asked}, and functions.{function} ends after {most} s: raise timeout_s there"
+                ));
+            }
+        });
+        checked
     }
 
     pub(super) fn check(&self, name: &str) -> Result<(), String> {
@@ -273,15 +307,18 @@ impl Workflow {
         if self.atomic && self.far.is_some() {
             return Err("atomic is for workflows without a far store".to_owned());
         }
+        if self.isolation != Isolation::default() && !self.atomic {
+            return Err("isolation is for a workflow with atomic = true".to_owned());
+        }
         Ok(())
     }
 }
 
-fn visit<'nodes>(nodes: &'nodes [Node], see: &mut impl FnMut(&'nodes str)) {
+/// Shows every step, those of branches included.
+fn visit<'nodes>(nodes: &'nodes [Node], see: &mut impl FnMut(&'nodes Node)) {
     for node in nodes {
         match node {
-            Node::Function(function) => see(function),
-            Node::Step(step) => see(&step.function),
+            Node::Function(_) | Node::Step(_) => see(node),
             Node::Parallel(Parallel { parallel }) => parallel.iter().for_each(|branch| visit(branch, see)),
             Node::Map(Map { map, .. }) => visit(map, see),
             Node::Choice(Choice { choice, otherwise }) => {
@@ -365,6 +402,7 @@ mod tests {
             "function = \"f\"",
             "steps = [{ function = \"f\", retries = 3, backoff_ms = 10, timeout_s = 5 }]",
             "steps = [{ parallel = [[\"f\"], [{ map = [\"f\"] }]] }]",
+            "function = \"f\"\natomic = true\nisolation = \"serializable\"",
             "steps = [{ choice = [{ when = { path = \"a.b\", equals = 1 }, steps = [\"f\"] }], otherwise = [] }]",
             "steps = [{ choice = [{ when = { above = 3.5, below = 4 }, steps = [\"f\"] }] }]",
             "steps = [\"f\"]\nfar = \"redis://127.0.0.1:1\"\nsynchrony = \"serial\"",
@@ -382,6 +420,11 @@ mod tests {
             ("steps = [{ map = [\"f\"], concurrency = 0 }]", "concurrency = 0 is to be 1 to 1000"),
             ("steps = [{ function = \"f\", retries = 101 }]", "retries = 101"),
             ("steps = [\"f\"]\natomic = true\nfar = \"redis://h\"", "without a far store"),
+            (
+                "steps = [\"f\"]\nisolation = \"serializable\"",
+                "isolation is for a workflow with atomic = true",
+            ),
+            ("steps = [\"f\"]\natomic = true\nisolation = \"snapshot\"", "unknown variant `snapshot`"),
             ("steps = [\"a b\"]", "letters, digits"),
             ("steps = [\"g\"]", "\"g\" is no function"),
             ("steps = [\"f\"]\ntimeout_s = 0", "timeout_s = 0"),

@@ -289,3 +289,23 @@ fn a_far_store_that_nobody_can_open_stops_no_start() {
         assert_eq!(names(&service), ["f"]);
     });
 }
+
+/// A1. It ended with its function, however long it was given.
+#[test]
+fn a_step_that_may_take_longer_than_its_function_is_refused_at_its_deployment() {
+    run(async {
+        let world = World::new(7);
+        let (service, _) = service(&world);
+        service.start().await.expect("it starts");
+        let manifest = |seconds: u64| {
+            let functions = String::from_utf8(archive("f").into()).expect("text");
+            let step = format!("{{ function = \"f\", timeout_s = {seconds} }}");
+            Bytes::from(format!("{functions}\n[workflows.w]\nsteps = [{{ parallel = [[{step}]] }}]"))
+        };
+        let refused = service.deploy("a", manifest(31)).await.expect_err("one second more").to_string();
+        let said =
+            "workflows.w: a step has timeout_s = 31, and functions.f ends after 30 s: raise timeout_s there";
+        assert!(refused.contains(said), "{refused}");
+        service.deploy("a", manifest(30)).await.expect("as long as its function");
+    });
+}

@@ -1,0 +1,81 @@
+"""Workflows whose runs are one transaction each, as real processes."""
+
+import application
+
+
+def an_atomic_run_lets_nothing_out_before_its_end(apps):
+    """W3, W5: what would count elsewhere at once is refused, whatever becomes of the run."""
+    apps.function("leaks", """
+        import landfast
+
+        def commits():
+            with landfast.transaction() as transaction:
+                transaction.put("leaked", b"1")
+
+        LEAKS = {
+            "commit": commits,
+            "begin": lambda: landfast.runs("writes").run("leaked", id="leaked", wait=10),
+            "cancel": lambda: landfast.runs("waits").cancel("w"),
+            "externalize": landfast.externalize,
+        }
+
+        def handler(event, context):
+            said = {}
+            for name, leak in LEAKS.items():
+                try:
+                    leak()
+                except landfast.Error as error:
+                    said[name] = str(error)
+            landfast.state().put("said", ",".join(said).encode())
+            return said
+    """, retries=0)
+    apps.function("writes", """
+        import landfast
+        def handler(event, context):
+            landfast.state().put(event, b"1")
+    """, retries=0)
+    apps.function("waits", "import time\ndef handler(event, context):\n    time.sleep(60)\n", timeout_s=100)
+    apps.workflow("whole", 'steps = ["leaks"]\natomic = true')
+    apps.workflow("writes", 'steps = ["writes"]')
+    apps.workflow("waits", 'steps = ["waits"]')
+    apps.deploy()
+    assert apps.run("waits", None, "?id=w")[0] == 202
+    answer = apps.run("whole")[1]
+    assert answer["status"] == "succeeded", answer
+    refused = answer["output"]
+    assert sorted(refused) == ["begin", "cancel", "commit", "externalize"]
+    assert all("an atomic run lets nothing out before its end" in said for said in refused.values()), refused
+    assert (apps.value("leaked"), apps.value("said")) == (None, "commit,begin,cancel,externalize")
+    assert apps.ask("GET", "/v1/workflows/writes/runs/leaked").status == 404
+    assert apps.ask("DELETE", "/v1/workflows/waits/runs/w").document["status"] == "cancelled"
+
+
+def an_atomic_run_whose_commit_is_refused_for_good_fails_once_and_says_why(apps):
+    """W5: its steps are not made anew for nothing."""
+    apps.function("sends", """
+        import landfast
+        def handler(event, context):
+            print("sent")
+            landfast.send("nowhere", b"x")
+    """, retries=0)
+    apps.workflow("whole", 'steps = ["sends"]\natomic = true')
+    apps.deploy()
+    failed = apps.run("whole")[1]
+    assert (failed["status"], failed["error"]["errorType"]) == ("failed", "Workflow.NotWritten"), failed
+    assert 'no queue "nowhere"' in failed["error"]["errorMessage"], failed
+    assert apps.lines("sends").count("sent") == 1
+
+
+def atomic_runs_that_are_serializable_count_one_after_the_other(apps):
+    """W10: what another has written since a run has read it has that run made anew."""
+    apps.function("adds", """
+        import landfast
+        def handler(event, context):
+            state = landfast.state()
+            state.put("count", str(int(state.get("count") or b"0") + 1).encode())
+    """, retries=0, concurrency=4)
+    apps.workflow("counts", 'steps = ["adds"]\natomic = true\nisolation = "serializable"')
+    apps.deploy()
+    ended = application.at_once(*16 * [lambda: apps.run("counts", None, "?wait=60")[1]])
+    assert [run["status"] for run in ended] == 16 * ["succeeded"], ended
+    assert apps.value("count") == "16"

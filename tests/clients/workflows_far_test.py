@@ -1,0 +1,261 @@
+"""Workflows with a far store as real processes: outages, deaths, and who takes over."""
+
+import json
+import shutil
+import signal
+
+import pytest
+
+import application
+import redis_server
+import waiting
+from workflows_test import SCANS, SEEN, STEPS
+
+
+@pytest.fixture
+def apps(apps):
+    """The same with two steps."""
+    apps.file("steps.py", STEPS)
+    for name in ("first", "second"):
+        apps.function(name, handler=f"steps.{name}", retries=0)
+    return apps
+
+
+@pytest.fixture
+def far(tmp_path):
+    """A far store."""
+    redis = redis_server.Redis(tmp_path / "far").start()
+    yield redis
+    redis.stop()
+
+
+def what_a_run_came_to_is_shown_once_it_is_far(apps, far):
+    """W3: near goes on while the far store is away, and nobody hears of it."""
+    apps.workflow("chain", f'steps = ["first", "second"]\nfar = "{far.url}"')
+    apps.deploy()
+    assert apps.run("chain", {"n": 1})[1]["output"] == {"n": 20, "seen": "1"}
+    assert apps.stored("chain", "first") == "1" and apps.value("first") is None
+    far.stop()
+    status, answer = apps.run("chain", {"n": 2}, "?id=unseen")
+    assert status in (202, 503), answer
+    hidden = apps.ask("GET", "/v1/workflows/chain/runs/unseen?wait=1")
+    assert hidden.status == 503 or hidden.document["status"] == "running", hidden
+    far.start()
+    shown = apps.ask("GET", "/v1/workflows/chain/runs/unseen?wait=30").document
+    assert shown["status"] == "succeeded" and apps.stored("chain", "first") == "2"
+
+
+def nobody_waits_for_a_far_store_that_is_away_until_the_connection_is_cut(apps, far):
+    """W3: what cannot be shown is refused by name."""
+    apps.workflow("chain", f'steps = ["first", "second"]\nfar = "{far.url}"')
+    apps.deploy()
+    assert apps.run("chain", {"n": 1}, "?wait=30&id=r")[1]["status"] == "succeeded"
+    far.stop()
+    assert apps.run("chain", {"n": 2}, "?id=unseen")[0] in (202, 503)
+    paths = ("runs", "runs/unseen", "runs/unseen/steps", "state", "state/first")
+    answers = application.at_once(*[lambda path=path: apps.ask("GET", f"/v1/workflows/chain/{path}") for path in paths])
+    assert [(path, answer.status, answer.document["type"]) for path, answer in zip(paths, answers)] == [
+        (path, 503, "unavailable") for path in paths
+    ]
+    listed = apps.command("workflows", "list", "chain")
+    assert listed.returncode != 0 and "is not durable yet" in listed.stderr, listed
+
+
+def a_value_that_the_far_store_would_refuse_is_refused_when_it_is_put(apps, far):
+    """E8: the step hears of it, and what it wrote else counts."""
+    apps.function("puts", """
+        import landfast
+        def handler(event, context):
+            state = landfast.state()
+            state.put("most", bytes(event))
+            try:
+                state.put("more", bytes(event + 1))
+            except landfast.TooLarge as error:
+                return str(error)
+    """, retries=0)
+    apps.workflow("puts", f'steps = ["puts"]\nfar = "{far.url}"')
+    apps.deploy()
+    most = (4 << 20) - (8 << 10) - 1
+    answer = apps.run("puts", most)[1]
+    assert answer["status"] == "succeeded" and f"a value has {most} bytes at most" in answer["output"], answer
+    assert len(apps.stored("puts", "most")) == most and apps.stored("puts", "more") is None
+
+
+def a_begin_that_a_full_store_does_not_take_is_answered_in_time(apps, far):
+    """W1: nobody knows whether it was begun, until it is begun again."""
+    apps.function("fills", """
+        import landfast
+        def handler(event, context):
+            for key in range(4):
+                landfast.state().put(f"{event}/{key}", bytes(3 << 20))
+    """, retries=0, timeout_s=60, memory_mb=256)
+    apps.workflow("fills", f'steps = ["fills"]\nfar = "{far.url}"')
+    apps.deploy()
+    assert apps.run("fills", "far")[1]["status"] == "succeeded"
+    far.process.send_signal(signal.SIGSTOP)
+    try:
+        application.at_once(*[lambda run=run: apps.run("fills", run, f"?id={run}") for run in range(6)])
+        refused = apps.ask("POST", "/v1/workflows/fills/runs?id=late", b'"late"')
+        assert (refused.status, refused.document["type"]) == (503, "outcome-unknown"), refused.document
+    finally:
+        far.process.send_signal(signal.SIGCONT)
+    assert apps.run("fills", "late", "?id=late&wait=60")[1]["status"] == "succeeded"
+
+
+def figures_of_runs_and_far_stores_are_in_the_status_and_the_metrics(apps, far):
+    apps.function("first", "def handler(event, context):\n    if event == 'fail':\n        raise KeyError('x')\n    return event\n", retries=0)
+    address = far.url.removeprefix("redis://")
+    apps.workflow("near", 'steps = ["first"]')
+    apps.workflow("far", f'steps = ["first"]\nfar = "redis://default:secret@{address}"')
+    apps.deploy()
+
+    def figures():
+        return apps.ask("GET", "/v1/status").document["workflows"]
+
+    assert apps.run("near", 1)[1]["status"] == "succeeded"
+    assert apps.run("near", "fail")[1]["status"] == "failed"
+    seen = figures()
+    assert (seen["begun"], seen["succeeded"], seen["failed"], seen["active"], seen["far_stores"]) == (2, 1, 1, 0, [])
+    far.stop()
+    refused, _ = apps.run("far", 1, "?wait=0")
+    assert refused == 503
+    waiting.until(lambda: figures()["far_stores"], "the far store that was wanted")
+    store, = figures()["far_stores"]
+    assert (store["address"], store["reachable"]) == (f"redis://{address}", False) and store["trouble"]
+    metrics = apps.ask("GET", "/metrics").body.decode()
+    assert f'landfast_far_store_reachable{{store="redis://{address}"}} 0.0' in metrics.splitlines()
+    assert "UNREACHABLE" in apps.command("status").stdout
+    assert "secret" not in metrics + apps.command("status").stdout + json.dumps(figures())
+
+
+def a_kill_of_the_server_leaves_nothing_unsent(apps, far):
+    """W4, W5."""
+    apps.function("adds", """
+        import landfast
+        def handler(event, context):
+            state = landfast.state()
+            total = int(state.get(event) or b"0") + 1
+            state.put(event, str(total).encode())
+            return event
+    """, retries=0)
+    apps.workflow("sums", f'steps = ["adds", "adds", "adds"]\nfar = "{far.url}"')
+    apps.deploy()
+    names = [f"r{number}" for number in range(12)]
+    for round in range(3):
+        for name in names[4 * round:4 * round + 4]:
+            assert apps.run("sums", name, f"?id={name}")[0] in (200, 202)
+        apps.server.kill()
+        apps.server.start()
+    for name in names:
+        found = apps.ask("GET", f"/v1/workflows/sums/runs/{name}?wait=30").document
+        assert found["status"] == "succeeded" and apps.stored("sums", name) == "3", found
+
+
+def another_near_store_takes_over_what_is_far(apps, far):
+    """W-3: with its disk a server loses what was not externalized, and nothing else."""
+    apps.workflow("chain", f'steps = ["first", "second"]\nfar = "{far.url}"')
+    apps.deploy()
+    assert apps.run("chain", {"n": 3}, "?wait=30&id=a")[1]["status"] == "succeeded"
+    apps.server.kill()
+    shutil.rmtree(apps.server.directory / "data")
+    apps.server.start()
+    apps.deploy()
+    # The lease of the lost one has to run out.
+    found = waiting.until(lambda: apps.stored("chain", "second"), "what it wrote", 40)
+    assert found == "3"
+    assert apps.ask("GET", "/v1/workflows/chain/runs/a").document["status"] == "succeeded"
+    assert apps.run("chain", {"n": 4})[1]["output"]["seen"] == "4"
+
+
+def what_a_step_with_a_far_store_sends_leaves_once_it_is_far(apps, far):
+    """W2, W3: in order, each under an id of its own that stays, through a kill of the server in between."""
+    apps.function("tells", """
+        import landfast
+        def handler(event, context):
+            for n in range(3):
+                landfast.send("orders", str(event["n"] + n).encode(), group="g")
+            print("told", event["n"], flush=True)
+            return {"n": event["n"] + 3}
+    """, retries=0)
+    apps.function("takes", """
+        def handler(event, context):
+            for record in event["Records"]:
+                print("took", record["body"], record["attributes"]["MessageDeduplicationId"], flush=True)
+    """, triggers=[{"queue": "orders"}])
+    apps.workflow("chain", f'steps = ["tells", "tells"]\nfar = "{far.url}"')
+    apps.deploy()
+
+    def taken():
+        """Bodies in the order in which they first came, and the ids of each."""
+        ids = {}
+        for line in apps.lines("takes"):
+            if line.startswith("took"):
+                _, body, id = line.split(" ")
+                ids.setdefault(int(body), set()).add(id)
+        return ids
+
+    assert apps.run("chain", {"n": 0})[1]["output"] == {"n": 6}
+    first = waiting.until(lambda: len(found := taken()) >= 6 and found, "every message of the first run")
+    far.stop()
+    apps.run("chain", {"n": 10}, "?id=unseen")
+    waiting.until(lambda: {"told 10", "told 13"} <= set(apps.lines("tells")), "both steps to have run")
+    assert list(taken()) == list(first), "they count near, and nothing has left"
+    apps.server.kill()
+    apps.server.start()
+    assert list(taken()) == list(first)
+    far.start()
+    assert apps.ask("GET", "/v1/workflows/chain/runs/unseen?wait=30").document["output"] == {"n": 16}
+    all_of_them = waiting.until(lambda: len(found := taken()) >= 12 and found, "every message of the second run")
+    assert list(all_of_them) == [*range(6), *range(10, 16)]
+    assert all(len(ids) == 1 for ids in all_of_them.values()), all_of_them
+    assert len(set.union(*all_of_them.values())) == 12, all_of_them
+
+
+def a_transaction_in_a_step_counts_once_what_the_run_rests_on_is_far(apps, far):
+    """W3: it writes to another store, which is an edge (P5). W9: that it waits there for longer than it may take uses up no retry."""
+    apps.function("copies", """
+        import landfast
+        def handler(event, context):
+            seen = landfast.state().get("first")
+            print("copies", seen.decode(), flush=True)
+            with landfast.transaction() as transaction:
+                transaction.put("copied", seen)
+            return event
+    """, retries=0)
+    copies = '{ function = "copies", retries = 0, timeout_s = 2 }'
+    apps.workflow("chain", f'steps = ["first", {copies}]\nfar = "{far.url}"')
+    apps.deploy()
+    assert apps.run("chain", {"n": 1})[1]["status"] == "succeeded"
+    assert apps.value("copied") == "1"
+    far.stop()
+    apps.run("chain", {"n": 2}, "?id=unseen")
+    timed_out = lambda: apps.ask("GET", "/v1/status").document["functions"]["failures"]["timed-out"]
+    waiting.until(lambda: timed_out() == 1, "its only attempt to end", 30)
+    assert apps.value("copied") == "1", "it rests on what is not far"
+    far.start()
+    assert apps.ask("GET", "/v1/workflows/chain/runs/unseen?wait=30").document["status"] == "succeeded"
+    assert apps.value("copied") == "2"
+    assert apps.lines("copies").count("copies 2") == 2
+
+
+def a_step_scans_what_is_far(apps, far):
+    """W2, T18."""
+    apps.function("scans", SCANS, retries=0)
+    apps.function("fills", """
+        import landfast
+        def handler(event, context):
+            for number in (1, 2, 3, 4):
+                landfast.state().put(f"k/{number}", b"counts")
+            landfast.state().put("another", b"")
+    """, retries=0)
+    apps.workflow("fill", f'steps = ["fills"]\nfar = "{far.url}"')
+    apps.workflow("scan", f'steps = ["scans"]\nfar = "{far.url}"')
+    apps.deploy()
+    assert apps.run("fill")[1]["status"] == "succeeded"
+    assert apps.run("scan")[1]["output"] == SEEN
+    found, after = [], ""
+    while after is not None:
+        page = apps.ask("GET", f"/v1/workflows/scan/state?limit=2&after={after}").document
+        found, after = found + [entry["key"] for entry in page["keys"]], page.get("next")
+    assert found == ["another"] + [f"k%2F{number}" for number in (1, 2, 4, 5)]
+    assert apps.ask("GET", "/v1/state").document == {"keys": []}
