@@ -35,7 +35,7 @@ use crate::{
     exchange::{Answer, Task},
     failure,
     instance::Instance,
-    logs::Logs,
+    logs::{Logs, Share},
     process::{ExitReason, Launcher},
     receiving::Allowance,
     runtime_api::Api,
@@ -76,6 +76,7 @@ pub(crate) struct Pool {
     /// Places that are kept for events.
     kept: AtomicUsize,
     allowance: Allowance,
+    printing: Arc<Share>,
     state: Mutex<State>,
     came_back: Notify,
     retired: AtomicBool,
@@ -137,6 +138,7 @@ impl Pool {
             permits: Arc::new(Semaphore::new(function.concurrency)),
             kept: AtomicUsize::new(0),
             allowance: Allowance::default(),
+            printing: Arc::new(Share::new(&function.name)),
             function,
             shared,
             state: Mutex::default(),
@@ -291,7 +293,8 @@ impl Pool {
         }
         make_room();
         self.shared.tally.started();
-        let started = Instance::start(&self.shared, &self.function, self.allowance.clone()).await;
+        let Self { shared, function, allowance, printing, .. } = self;
+        let started = Instance::start(shared, function, allowance.clone(), Arc::clone(printing)).await;
         started.map(|instance| (instance, true)).map_err(Refused::Unavailable)
     }
 
