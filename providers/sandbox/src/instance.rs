@@ -192,6 +192,11 @@ impl Instance {
     pub(crate) fn memory_peak(&self) -> Option<u64> {
         self.control.memory_peak()
     }
+
+    /// How many of its processes were ended for want of memory, where that is known.
+    pub(crate) fn out_of_memory_kills(&self) -> u64 {
+        self.control.out_of_memory_kills()
+    }
 }
 
 impl Drop for Instance {

@@ -195,6 +195,7 @@ impl Pool {
         let (instance, is_new) = self.take(make_room).await.inspect_err(|_| tally.unavailable())?;
         tally.invoked();
         let id = invocation.id.clone();
+        let kills_before = instance.out_of_memory_kills();
         instance.output.begin(&id);
         let started = if is_new { self.started(&instance, &id).await } else { Ok(()) };
         let start_time = asked.elapsed();
@@ -203,14 +204,19 @@ impl Pool {
             invocation.timeout.map_or(self.function.timeout, |most| most.min(self.function.timeout));
         let deadline = begun + timeout;
         let asked_before = *instance.exchange.asked().borrow();
-        let done = match started {
+        let mut done = match started {
             Ok(()) => self.work(&instance, invocation, timeout, deadline).await,
             Err(payload) => Done { result: Err((Failed::NotStarted, payload)), is_fit: false },
         };
+        // Whatever it made of that: what a function is ended by for want of memory may be any of its processes (U2).
+        if instance.out_of_memory_kills() > kills_before {
+            let payload = failure::ended(&id, ExitReason::OutOfMemory);
+            done = Done { result: Err((Failed::OutOfMemory, payload)), is_fit: false };
+        }
         if let Err((how, _)) = &done.result {
             tally.failed(*how);
         }
-        let report = self.report(&instance, &id, begun.elapsed(), is_new.then_some(start_time));
+        let report = self.report(&instance, &id, &done, begun.elapsed(), is_new.then_some(start_time));
         let log_tail = Bytes::from(instance.output.end(&report));
         // Not before it has done its work: the next cold start may come sooner, but this one would be slower.
         if let Some(kind) = instance.kind.as_ref().filter(|_| is_new) {
@@ -367,7 +373,14 @@ impl Pool {
     }
 
     /// The line about an invocation that Lambda ends its log with.
-    fn report(&self, instance: &Instance, id: &str, took: Duration, start: Option<Duration>) -> String {
+    fn report(
+        &self,
+        instance: &Instance,
+        id: &str,
+        done: &Done,
+        took: Duration,
+        start: Option<Duration>,
+    ) -> String {
         let ms = |duration: Duration| duration.as_secs_f64() * 1000.0;
         let memory = self.function.memory_bytes >> 20;
         let billed = ms(took).ceil();
@@ -375,7 +388,8 @@ impl Pool {
         let peak =
             instance.memory_peak().map(|peak| format!("\tMax Memory Used: {} MB", peak.div_ceil(1 << 20)));
         let start = start.map(|start| format!("\tInit Duration: {:.2} ms", ms(start)));
-        let out_of_memory = matches!(instance.has_ended(), Some(ExitReason::OutOfMemory));
+        let out_of_memory = matches!(done.result, Err((Failed::OutOfMemory, _)))
+            || matches!(instance.has_ended(), Some(ExitReason::OutOfMemory));
         [
             format!("REPORT RequestId: {id}\tDuration: {took:.2} ms\tBilled Duration: {billed} ms"),
             format!("\tMemory Size: {memory} MB"),
