@@ -43,8 +43,9 @@ use crate::{
     tally::{Failed, Tally},
 };
 
-/// How long a start may take until its first question; Lambda's bound.
-const START_MAX: Duration = Duration::from_secs(10);
+/// How long a start may take until its first question, where its function's own timeout is not longer. Lambda ends it after so long, and
+/// begins it anew under that timeout; here it goes on.
+const START_BOUND_MIN: Duration = Duration::from_secs(10);
 /// How long to wait for an instance on its way back before another is started.
 const RETURN_WAIT: Duration = Duration::from_millis(20);
 /// How long a call waits where the last place is kept for an event: that is there, and done, or given back soon.
@@ -208,7 +209,7 @@ impl Pool {
             Ok(()) => self.work(&instance, invocation, timeout, deadline).await,
             Err(payload) => Done { result: Err((Failed::NotStarted, payload)), is_fit: false },
         };
-        // Whatever it made of that: what a function is ended by for want of memory may be any of its processes (U2).
+        // A child's want of memory is the function's own, whatever it has made of that (U2).
         if instance.out_of_memory_kills() > kills_before {
             let payload = failure::ended(&id, ExitReason::OutOfMemory);
             done = Done { result: Err((Failed::OutOfMemory, payload)), is_fit: false };
@@ -234,13 +235,14 @@ impl Pool {
     /// Waits until a new instance asks for its first invocation. Errors: why it does not.
     async fn started(&self, instance: &Instance, id: &str) -> Result<(), Bytes> {
         let mut asked = instance.exchange.asked();
+        let start_bound = START_BOUND_MIN.max(self.function.timeout);
         tokio::select! {
             biased;
             Ok(()) = async { asked.wait_for(|asked| *asked > 0).await.map(drop) } => Ok(()),
             reason = instance.ended() => {
                 Err(instance.exchange.failed_start().unwrap_or_else(|| failure::ended(id, reason)))
             }
-            () = tokio::time::sleep(START_MAX) => Err(failure::start_timed_out(id, START_MAX)),
+            () = tokio::time::sleep(start_bound) => Err(failure::start_timed_out(id, start_bound)),
         }
     }
 

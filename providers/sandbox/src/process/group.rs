@@ -90,7 +90,7 @@ impl Group {
                 set("memory.max", &bytes)?;
                 // Not where the machine has no swap.
                 let _ = set("memory.swap.max", "0");
-                // Who is ended for want of memory is not alone what is left without. Not in kernels before 4.19.
+                // The kernel ends all members together: without one of them the others may wait for it. Not before 4.19.
                 let _ = set("memory.oom.group", "1");
             } else {
                 // The sum with swap is never below the other, also when both grow. Not where swap is not counted.
