@@ -82,7 +82,8 @@ impl Enforcement {
                 "memory_mb",
                 if_none(
                     &memory_groups,
-                    "no memory control group may be made here: each process of a function is bounded by the size of its data instead, to four times memory_mb and 256 MB",
+                    "no memory control group may be made here: each process of a function is bounded by the size of its data instead, to four \
+                     times memory_mb and 256 MB; nothing bounds their sum, nor memory that is shared (memfd_create, shared mappings)",
                 ),
             ),
             processes: measure(
