@@ -13,6 +13,7 @@ use tokio::{sync::watch, time::Instant};
 use crate::{
     command::{self, Command},
     exchange::Exchange,
+    logs::Share,
     output::Output,
     pool::Shared,
     process::{Control, ExitReason, Launch, Network, Process},
@@ -52,6 +53,7 @@ impl Instance {
         shared: &Shared,
         function: &Function,
         allowance: Allowance,
+        printing: Arc<Share>,
     ) -> Result<Arc<Self>, String> {
         let Shared { launcher, interpreters, runtime, archives, logs, .. } = shared;
         let hold = archives.hold(&function.archive);
@@ -79,7 +81,7 @@ impl Instance {
         };
         let Process { listener, peers, stdout, stderr, control, mut exit } = process;
         let exchange = Arc::new(Exchange::new());
-        let output = Arc::new(Output::new([stdout, stderr], Arc::clone(logs), function.name.clone()));
+        let output = Arc::new(Output::new([stdout, stderr], Arc::clone(logs), printing));
         let (tell, ended) = watch::channel(None);
         let arn = HeaderValue::from_str(&command::arn(function)).map_err(|error| error.to_string())?;
         let api = Arc::clone(&shared.api);
@@ -189,6 +191,11 @@ impl Instance {
     /// The most memory it has used, in bytes, where that is known.
     pub(crate) fn memory_peak(&self) -> Option<u64> {
         self.control.memory_peak()
+    }
+
+    /// How many of its processes were ended for want of memory, where that is known.
+    pub(crate) fn out_of_memory_kills(&self) -> u64 {
+        self.control.out_of_memory_kills()
     }
 }
 

@@ -70,7 +70,9 @@ const FIRST_USER: u32 = 0x6000_0000;
 const USERS: u32 = 1 << 22;
 /// Files that a function may have open.
 const OPEN_FILES_MAX: u64 = 4096;
-/// Where the data of a process is bounded in place of its memory: it maps what it does not use.
+/// Where the data of a process is bounded in place of its memory: it maps what it does not use. What is shared is no data. To bound the
+/// whole address space (`RLIMIT_AS`) would end interpreters that reserve much more than they use, and to bound files (`RLIMIT_FSIZE`)
+/// bounds each of them, not how many there are.
 const DATA_FACTOR: u64 = 4;
 const DATA_MORE_BYTES: u64 = 256 << 20;
 /// What a launcher exits with that could not do its work.

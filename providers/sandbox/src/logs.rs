@@ -1,9 +1,14 @@
 //! Lines that functions print, kept in one file per function, of which the older half goes when it is long.
 //!
-//! Whoever prints never waits for the disk: a thread of its own writes, and lines that come faster than it writes are
-//! dropped and counted in a line of their own. It lingers over the first one, so that short invocations, each of which has
-//! three lines, do not each wake it: to be woken costs more than to be written. Nothing here is synced; after a crash of the machine the last lines may be
-//! missing.
+//! A thread of its own writes, so that nobody who reads what is printed waits for the disk. What is on its way there has a bound for each
+//! function, its [`Share`]: whose share is full is not read on, and waits in its own write, so that whoever prints without end slows
+//! itself and loses nothing. What cannot wait, the end of an invocation, may go beyond that, up to another bound; what is beyond this
+//! is dropped, and whoever has it to keep counts it. The thread lingers over the first lines, so that short
+//! invocations, each of which has three, do not each wake it: to be woken costs more than to be written. Nothing here is synced; after a
+//! crash of the machine the last lines may be missing.
+//!
+//! Invariants
+//! - No line of a function is dropped for what others print, while fewer than [`WAITING_BYTES_MAX`] are on their way.
 
 use std::{
     collections::HashMap,
@@ -12,108 +17,158 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
-        mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
+        atomic::{AtomicUsize, Ordering},
+        mpsc::{Receiver, Sender, channel},
     },
     thread::{self, Thread},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use ports::runtime::{Line, Page};
-use tokio::sync::{oneshot, watch};
+use serde::Serialize;
+use tokio::sync::{Notify, oneshot, watch};
 
 /// Where a file is put aside, and the one put aside before it goes.
 const FILE_BYTES_MAX: u64 = 8 << 20;
-/// Lines on their way to the disk.
-const WAITING_LINES_MAX: usize = 4096;
-/// What they hold.
-const WAITING_BYTES_MAX: usize = 16 << 20;
+/// What lines of one function may hold on their way to the disk where more of them can wait.
+pub(crate) const SHARE_BYTES: usize = 256 << 10;
+/// The same where they cannot.
+const SHARE_BYTES_MAX: usize = 1 << 20;
+/// What those of all functions may hold: the shares of 64 that print as fast as they can while the disk does not answer.
+const WAITING_BYTES_MAX: usize = 64 << 20;
+/// What a message holds beside its text. It bounds their number too.
+pub(crate) const MESSAGE_BYTES: usize = 128;
 /// How long they wait for others to be written with, while they are fewer than would make it hurry.
 const LINGER: Duration = Duration::from_millis(5);
-const HURRY_LINES: usize = WAITING_LINES_MAX / 4;
+const HURRY_BYTES: usize = SHARE_BYTES / 2;
+/// What is written before who waits for it is told.
+const ROUND_BYTES: usize = SHARE_BYTES;
 /// Files open at a time.
 const FILES_MAX: usize = 64;
 
-enum Message {
-    Line {
-        function: String,
-        id: String,
-        text: String,
-        at_ms: u64,
-    },
+/// What goes to the thread that writes.
+pub(crate) enum Message {
+    Lines(Lines),
     /// All before it is to be in the files.
     Flush(oneshot::Sender<()>),
+}
+
+/// Lines of one invocation on their way. They hold some of their function's share until they are dropped.
+pub(crate) struct Lines {
+    share: Arc<Share>,
+    held: Arc<AtomicUsize>,
+    pub(crate) id: Arc<str>,
+    /// One or more of them, without the end of the last.
+    pub(crate) text: String,
+    at_ms: u64,
+}
+
+impl Lines {
+    fn bytes(&self) -> usize {
+        MESSAGE_BYTES + self.text.len()
+    }
+}
+
+impl Drop for Lines {
+    fn drop(&mut self) {
+        self.held.fetch_sub(self.bytes(), Ordering::Relaxed);
+        let before = self.share.bytes.fetch_sub(self.bytes(), Ordering::AcqRel);
+        if before >= SHARE_BYTES && before - self.bytes() < SHARE_BYTES {
+            self.share.has_room.notify_waiters();
+        }
+    }
+}
+
+/// What lines of one function hold on their way to the disk.
+#[derive(Debug)]
+pub(crate) struct Share {
+    function: String,
+    bytes: AtomicUsize,
+    has_room: Notify,
+}
+
+impl Share {
+    pub(crate) fn new(function: &str) -> Self {
+        Self { function: function.to_owned(), bytes: AtomicUsize::new(0), has_room: Notify::new() }
+    }
+
+    /// Ends once more may be on its way.
+    pub(crate) async fn room(&self) {
+        loop {
+            // Before the look: what is written between the two is heard of.
+            let has_room = self.has_room.notified();
+            if self.bytes.load(Ordering::Acquire) < SHARE_BYTES {
+                return;
+            }
+            has_room.await;
+        }
+    }
 }
 
 /// The lines of all functions.
 #[derive(Debug)]
 pub(crate) struct Logs {
     directory: PathBuf,
-    waiting: SyncSender<Message>,
-    held: Arc<Held>,
+    /// Bounded by what its messages hold.
+    waiting: Sender<Message>,
+    /// What all lines on their way hold.
+    held: Arc<AtomicUsize>,
     writer: Thread,
-    dropped: AtomicU64,
     written: watch::Receiver<u64>,
-}
-
-/// What lines on their way take.
-#[derive(Debug, Default)]
-struct Held {
-    lines: AtomicUsize,
-    bytes: AtomicUsize,
 }
 
 impl Logs {
     /// Logs in `directory`, which is made if need be.
     pub(crate) fn open(directory: PathBuf) -> io::Result<Self> {
         fs::create_dir_all(&directory)?;
-        let (waiting, messages) = sync_channel(WAITING_LINES_MAX);
+        let (waiting, messages) = channel();
         let (tell, written) = watch::channel(0);
-        let held = Arc::<Held>::default();
-        let files = Files { directory: directory.clone(), open: HashMap::new(), held: Arc::clone(&held) };
+        let held = Arc::<AtomicUsize>::default();
+        let files = Files {
+            directory: directory.clone(),
+            open: HashMap::new(),
+            held: Arc::clone(&held),
+            line: Vec::new(),
+        };
         let writer = thread::Builder::new().name("function logs".into());
         let writer = writer.spawn(move || files.write(&messages, &tell))?.thread().clone();
-        Ok(Self { directory, waiting, held, writer, dropped: AtomicU64::new(0), written })
+        Ok(Self { directory, waiting, held, writer, written })
     }
 
-    /// Keeps a line, soon.
-    pub(crate) fn keep(&self, function: &str, id: &str, text: &str) {
-        let dropped = self.dropped.swap(0, Ordering::Relaxed);
-        if dropped > 0 && !self.send(function, id, format!("({dropped} lines came too fast to be kept)")) {
-            self.dropped.fetch_add(dropped, Ordering::Relaxed);
-        }
-        if !self.send(function, id, text.to_owned()) {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
-        }
+    /// One whose messages wait until the test takes them.
+    #[cfg(test)]
+    pub(crate) fn stalled() -> (Self, Receiver<Message>) {
+        let (waiting, messages) = channel();
+        let (_, written) = watch::channel(0);
+        let (directory, held, writer) = (PathBuf::new(), Arc::default(), thread::current());
+        (Self { directory, waiting, held, writer, written }, messages)
     }
 
-    fn send(&self, function: &str, id: &str, text: String) -> bool {
-        let bytes = text.len();
-        let lines = self.held.lines.fetch_add(1, Ordering::Relaxed);
-        if self.held.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= WAITING_BYTES_MAX {
-            let (function, id) = (function.to_owned(), id.to_owned());
-            if self.waiting.try_send(Message::Line { function, id, text, at_ms: now_ms() }).is_ok() {
-                if lines == HURRY_LINES {
-                    self.writer.unpark();
-                }
-                return true;
-            }
+    /// Keeps `text`, one line or more, soon. Whether there is room for it.
+    #[must_use]
+    pub(crate) fn keep(&self, share: &Arc<Share>, id: &Arc<str>, text: String) -> bool {
+        let (share, held, id) = (Arc::clone(share), Arc::clone(&self.held), Arc::clone(id));
+        let bytes = MESSAGE_BYTES + text.len();
+        let own = share.bytes.fetch_add(bytes, Ordering::AcqRel) + bytes;
+        let all = held.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let lines = Lines { share, held, id, text, at_ms: now_ms() };
+        if own > SHARE_BYTES_MAX || all > WAITING_BYTES_MAX {
+            return false;
         }
-        self.held.lines.fetch_sub(1, Ordering::Relaxed);
-        self.held.bytes.fetch_sub(bytes, Ordering::Relaxed);
-        false
+        // An error means that nobody writes any more.
+        let is_sent = self.waiting.send(Message::Lines(lines)).is_ok();
+        if all >= HURRY_BYTES && all - bytes < HURRY_BYTES {
+            self.writer.unpark();
+        }
+        is_sent
     }
 
     /// Returns once all that was kept before is in the files.
     pub(crate) async fn flush(&self) {
         let (flushed, wait) = oneshot::channel();
-        let mut message = Message::Flush(flushed);
-        while let Err(TrySendError::Full(back)) = self.waiting.try_send(message) {
-            message = back;
-            tokio::task::yield_now().await;
-        }
-        self.writer.unpark();
         // An error means that nobody writes any more: what is there is all there is.
+        let _ = self.waiting.send(Message::Flush(flushed));
+        self.writer.unpark();
         let _ = wait.await;
     }
 
@@ -189,36 +244,47 @@ struct Open {
     next: u64,
 }
 
+/// A [`Line`] as it is written.
+#[derive(Serialize)]
+struct Written<'a> {
+    number: u64,
+    at_ms: u64,
+    id: &'a str,
+    text: &'a str,
+}
+
 #[derive(Debug)]
 struct Files {
     directory: PathBuf,
     open: HashMap<String, Open>,
-    held: Arc<Held>,
+    held: Arc<AtomicUsize>,
+    /// Where a line is put together.
+    line: Vec<u8>,
 }
 
 impl Files {
     /// Writes what comes until nobody sends any more.
     fn write(mut self, messages: &Receiver<Message>, written: &watch::Sender<u64>) {
         while let Ok(first) = messages.recv() {
-            if matches!(first, Message::Line { .. }) && self.held.lines.load(Ordering::Relaxed) < HURRY_LINES
-            {
+            if matches!(first, Message::Lines(_)) && self.held.load(Ordering::Relaxed) < HURRY_BYTES {
                 thread::park_timeout(LINGER);
             }
-            let mut flushed = Vec::new();
+            let (mut flushed, mut bytes) = (Vec::new(), 0);
             let mut next = Some(first);
             while let Some(message) = next {
                 match message {
                     Message::Flush(told) => flushed.push(told),
-                    Message::Line { function, id, text, at_ms } => {
-                        self.held.lines.fetch_sub(1, Ordering::Relaxed);
-                        self.held.bytes.fetch_sub(text.len(), Ordering::Relaxed);
-                        if let Err(error) = self.keep(&function, Line { number: 0, at_ms, id, text }) {
+                    Message::Lines(lines) => {
+                        bytes += lines.bytes();
+                        if let Err(error) = self.keep(&lines) {
+                            let function = &lines.share.function;
                             tracing::warn!(%error, function, "what a function printed could not be kept");
-                            self.open.remove(&function);
+                            self.open.remove(function);
                         }
                     }
                 }
-                next = messages.try_recv().ok();
+                // There may always be more: as it is written its function prints on.
+                next = if bytes < ROUND_BYTES { messages.try_recv().ok() } else { None };
             }
             for open in self.open.values_mut() {
                 if let Err(error) = open.file.flush() {
@@ -233,7 +299,9 @@ impl Files {
         }
     }
 
-    fn keep(&mut self, function: &str, line: Line) -> io::Result<()> {
+    fn keep(&mut self, lines: &Lines) -> io::Result<()> {
+        let Lines { share, id, text, at_ms, .. } = lines;
+        let function = &share.function;
         let path = path_of(&self.directory, function);
         if !self.open.contains_key(function) {
             if self.open.len() >= FILES_MAX {
@@ -242,17 +310,20 @@ impl Files {
             self.open.insert(function.to_owned(), open(&path)?);
         }
         let open = self.open.get_mut(function).expect("just opened");
-        let mut bytes = serde_json::to_vec(&Line { number: open.next, ..line })?;
-        bytes.push(b'\n');
-        open.file.write_all(&bytes)?;
-        open.next += 1;
-        open.bytes += bytes.len() as u64;
-        if open.bytes >= FILE_BYTES_MAX {
-            open.file.flush()?;
-            fs::rename(&path, aside(&path))?;
-            let next = open.next;
-            let file = OpenOptions::new().create(true).append(true).open(&path)?;
-            *open = Open { file: BufWriter::new(file), bytes: 0, next };
+        for text in text.split('\n') {
+            self.line.clear();
+            serde_json::to_writer(&mut self.line, &Written { number: open.next, at_ms: *at_ms, id, text })?;
+            self.line.push(b'\n');
+            open.file.write_all(&self.line)?;
+            open.next += 1;
+            open.bytes += self.line.len() as u64;
+            if open.bytes >= FILE_BYTES_MAX {
+                open.file.flush()?;
+                fs::rename(&path, aside(&path))?;
+                let next = open.next;
+                let file = OpenOptions::new().create(true).append(true).open(&path)?;
+                *open = Open { file: BufWriter::new(file), bytes: 0, next };
+            }
         }
         Ok(())
     }
@@ -311,13 +382,17 @@ mod tests {
         assert_eq!((numbers(0), numbers(4), numbers(5)), (vec![3, 4], vec![4], vec![]));
     }
 
+    fn keep(logs: &Logs, share: &Arc<Share>, id: &str, text: &str) {
+        assert!(logs.keep(share, &id.into(), text.to_owned()), "there is room");
+    }
+
     #[tokio::test]
     async fn lines_are_numbered_on_over_restarts_and_read_from_any_of_them() {
         let directory = tempfile::tempdir().expect("a directory");
         let logs = Logs::open(directory.path().into()).expect("opened");
-        logs.keep("one", "a", "first");
-        logs.keep("two", "b", "another's");
-        logs.keep("one", "a", "second");
+        let [one, two] = ["one", "two"].map(|function| Arc::new(Share::new(function)));
+        keep(&logs, &one, "a", "first\nsecond");
+        keep(&logs, &two, "b", "another's");
         let lines = logs.lines("one", page(0, 10)).await.expect("read");
         let texts: Vec<_> = lines.iter().map(|line| (line.number, line.text.as_str())).collect();
         assert_eq!(texts, [(0, "first"), (1, "second")]);
@@ -328,7 +403,7 @@ mod tests {
             .and_then(|mut file| file.write_all(b"{\"number\":2,\"at"))
             .expect("torn");
         let logs = Logs::open(directory.path().into()).expect("opened");
-        logs.keep("one", "c", "third");
+        keep(&logs, &one, "c", "third");
         let lines = logs.lines("one", page(1, 10)).await.expect("read");
         let texts: Vec<_> = lines.iter().map(|line| (line.number, line.text.as_str())).collect();
         assert_eq!(texts, [(1, "second"), (2, "third")]);
@@ -338,13 +413,14 @@ mod tests {
     async fn a_long_log_loses_its_older_half() {
         let directory = tempfile::tempdir().expect("a directory");
         let logs = Logs::open(directory.path().into()).expect("opened");
-        let text = "x".repeat(1 << 20);
-        for _ in 0..40 {
-            logs.keep("one", "a", &text);
+        let one = Arc::new(Share::new("one"));
+        let text = "x".repeat(1 << 19);
+        for _ in 0..80 {
+            keep(&logs, &one, "a", &text);
             logs.lines("one", page(u64::MAX, 0)).await.expect("flushed");
         }
         let lines = logs.lines("one", page(0, 100)).await.expect("read");
-        assert_eq!(lines.last().expect("some").number, 39);
-        assert!(lines.len() <= 18, "{} lines of 1 MiB", lines.len());
+        assert_eq!(lines.last().expect("some").number, 79);
+        assert!(lines.len() <= 36, "{} lines of 512 KiB", lines.len());
     }
 }

@@ -2,13 +2,18 @@
 //!
 //! Two read the pipes: a task for as long as the instance lives, and whoever ends an invocation, so that all that the
 //! function printed before it answered is there when its answer is returned (promise U5). Both read under one lock.
+//!
+//! Invariants
+//! - The task reads a little at a time, keeps all lines of that at once, and leaves others their turn; it does not read while its function's
+//!   share of what is on its way to the disk is full ([`Share::room`]). Whoever prints faster than that waits in its write.
+//! - What is dropped is counted where it was printed: in the log of its function, under the invocation that printed it.
 
-use std::{io, sync::Arc};
+use std::{io, mem, sync::Arc};
 
 use parking_lot::Mutex;
 use tokio::net::unix::pipe::Receiver;
 
-use crate::logs::Logs;
+use crate::logs::{Logs, Share};
 
 /// What of an invocation's output its caller may be shown.
 const TAIL_BYTES_MAX: usize = 4 * 1024;
@@ -16,6 +21,8 @@ const TAIL_BYTES_MAX: usize = 4 * 1024;
 const LINE_BYTES_MAX: usize = 64 * 1024;
 /// Read at a time.
 const READ_BYTES: usize = 16 * 1024;
+/// How often it is read at the end of an invocation: four times what a pipe holds, unless the function has changed that.
+const READS_AT_END_MAX: usize = 16;
 
 /// The output of one instance.
 #[derive(Debug)]
@@ -23,20 +30,30 @@ pub(crate) struct Output {
     streams: [Receiver; 2],
     state: Mutex<State>,
     logs: Arc<Logs>,
-    function: String,
+    share: Arc<Share>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
-    id: String,
+    id: Arc<str>,
     tail: Vec<u8>,
     /// A line that has not ended yet, of each stream.
     begun: [Vec<u8>; 2],
+    /// What the log does not know yet.
+    dropped: Option<Dropped>,
+}
+
+/// Lines of one invocation that were not kept.
+#[derive(Debug)]
+struct Dropped {
+    id: Arc<str>,
+    lines: usize,
 }
 
 impl Output {
-    pub(crate) fn new(streams: [Receiver; 2], logs: Arc<Logs>, function: String) -> Self {
-        Self { streams, state: Mutex::default(), logs, function }
+    pub(crate) fn new(streams: [Receiver; 2], logs: Arc<Logs>, share: Arc<Share>) -> Self {
+        let state = State { id: "".into(), tail: Vec::new(), begun: Default::default(), dropped: None };
+        Self { streams, state: Mutex::new(state), logs, share }
     }
 
     /// Reads until both streams have ended.
@@ -46,8 +63,11 @@ impl Output {
     }
 
     async fn read_stream(&self, stream: usize) {
-        while self.streams[stream].readable().await.is_ok() {
-            if !self.drain(&mut self.state.lock(), stream) {
+        loop {
+            self.share.room().await;
+            if self.streams[stream].readable().await.is_err()
+                || !self.drain(&mut self.state.lock(), stream, 1)
+            {
                 return;
             }
             // Who prints without end leaves others their turn.
@@ -55,10 +75,10 @@ impl Output {
         }
     }
 
-    /// Reads what is there now, up to a bound. Whether more may come.
-    fn drain(&self, state: &mut State, stream: usize) -> bool {
+    /// Reads what is there now, at most so often. Whether more may come.
+    fn drain(&self, state: &mut State, stream: usize, reads_max: usize) -> bool {
         let mut buffer = [0; READ_BYTES];
-        for _ in 0..16 {
+        for _ in 0..reads_max {
             match self.streams[stream].try_read(&mut buffer) {
                 Ok(0) => return false,
                 Ok(length) => self.keep(state, stream, &buffer[..length]),
@@ -71,31 +91,55 @@ impl Output {
     }
 
     fn keep(&self, state: &mut State, stream: usize, bytes: &[u8]) {
-        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
-            state.begun[stream].extend_from_slice(piece);
-            if piece.ends_with(b"\n") || state.begun[stream].len() >= LINE_BYTES_MAX {
-                self.end_line(state, stream);
-            }
+        let ended = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+        let (ended, begun) = bytes.split_at(ended);
+        state.begun[stream].extend_from_slice(ended);
+        if !ended.is_empty() {
+            self.keep_begun(state, stream);
+        }
+        state.begun[stream].extend_from_slice(begun);
+        if state.begun[stream].len() >= LINE_BYTES_MAX {
+            self.keep_begun(state, stream);
         }
     }
 
-    fn end_line(&self, state: &mut State, stream: usize) {
-        let line = std::mem::take(&mut state.begun[stream]);
-        let text = String::from_utf8_lossy(line.strip_suffix(b"\n").unwrap_or(&line));
-        self.logs.keep(&self.function, &state.id, &text);
-        state.add(&line);
-        if !line.ends_with(b"\n") {
-            state.add(b"\n");
+    /// Keeps what was read of a stream, whether its last line has ended or not.
+    fn keep_begun(&self, state: &mut State, stream: usize) {
+        let mut lines = mem::take(&mut state.begun[stream]);
+        if lines.ends_with(b"\n") {
+            lines.pop();
         }
+        self.keep_lines(state, &lines);
+    }
+
+    /// Keeps lines, without the end of the last.
+    fn keep_lines(&self, state: &mut State, lines: &[u8]) {
+        self.own_up(state);
+        let id = Arc::clone(&state.id);
+        if !self.logs.keep(&self.share, &id, String::from_utf8_lossy(lines).into_owned()) {
+            let dropped = state.dropped.get_or_insert(Dropped { id, lines: 0 });
+            dropped.lines += lines.split(|byte| *byte == b'\n').count();
+        }
+        state.add(lines);
+        state.add(b"\n");
+    }
+
+    /// Has the log say what it lacks, if it has room for that.
+    fn own_up(&self, state: &mut State) {
+        let is_told = |dropped: &mut Dropped| {
+            let Dropped { id, lines } = dropped;
+            self.logs.keep(&self.share, id, format!("({lines} lines came too fast to be kept)"))
+        };
+        state.dropped.take_if(is_told);
     }
 
     /// From here on it is the output of the invocation `id`.
     pub(crate) fn begin(&self, id: &str) {
         let mut state = self.state.lock();
         self.flush(&mut state);
-        id.clone_into(&mut state.id);
+        state.id = id.into();
         state.tail.clear();
-        self.frame(&mut state, &format!("START RequestId: {id} Version: $LATEST"));
+        self.keep_lines(&mut state, format!("START RequestId: {id} Version: $LATEST").as_bytes());
     }
 
     /// The invocation has ended; returns the end of what it printed, with `report` behind it.
@@ -103,25 +147,19 @@ impl Output {
         let mut state = self.state.lock();
         self.flush(&mut state);
         let end = format!("END RequestId: {}", state.id);
-        self.frame(&mut state, &end);
-        self.frame(&mut state, report);
-        state.id.clear();
-        let mut tail = std::mem::take(&mut state.tail);
+        self.keep_lines(&mut state, end.as_bytes());
+        self.keep_lines(&mut state, report.as_bytes());
+        state.id = "".into();
+        let mut tail = mem::take(&mut state.tail);
         tail.drain(..tail.len().saturating_sub(TAIL_BYTES_MAX));
         tail
     }
 
-    fn frame(&self, state: &mut State, line: &str) {
-        self.logs.keep(&self.function, &state.id, line);
-        state.add(line.as_bytes());
-        state.add(b"\n");
-    }
-
     fn flush(&self, state: &mut State) {
         for stream in 0..self.streams.len() {
-            self.drain(state, stream);
+            self.drain(state, stream, READS_AT_END_MAX);
             if !state.begun[stream].is_empty() {
-                self.end_line(state, stream);
+                self.keep_begun(state, stream);
             }
         }
     }
@@ -133,5 +171,95 @@ impl State {
         if self.tail.len() > 2 * TAIL_BYTES_MAX {
             self.tail.drain(..self.tail.len() - TAIL_BYTES_MAX);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use tokio::{
+        io::AsyncWriteExt as _,
+        net::unix::pipe::{Sender, pipe},
+        task::yield_now,
+    };
+
+    use super::*;
+    use crate::logs::{MESSAGE_BYTES, Message, SHARE_BYTES};
+
+    /// The output of an instance of `function`, and what it prints by.
+    fn output(logs: &Arc<Logs>, function: &str) -> (Arc<Output>, Sender) {
+        let ((stdout, read), (_, nothing)) = (pipe().expect("a pipe"), pipe().expect("a pipe"));
+        let share = Arc::new(Share::new(function));
+        (Arc::new(Output::new([read, nothing], Arc::clone(logs), share)), stdout)
+    }
+
+    fn lines(messages: &mpsc::Receiver<Message>) -> impl Iterator<Item = crate::logs::Lines> {
+        messages.try_iter().filter_map(|message| match message {
+            Message::Lines(lines) => Some(lines),
+            Message::Flush(_) => None,
+        })
+    }
+
+    /// U5: whatever a function prints is kept as fast as that goes, a little at each turn.
+    #[tokio::test]
+    async fn who_prints_faster_than_it_is_kept_waits_and_loses_nothing() {
+        const PRINTED: usize = 1 << 20;
+        let (logs, messages) = Logs::stalled();
+        let (output, mut stdout) = output(&Arc::new(logs), "one");
+        tokio::spawn(async move { output.read().await });
+        tokio::spawn(async move {
+            let block = b"y\n".repeat(PRINTED / 2);
+            stdout.write_all(&block).await.expect("it is read");
+        });
+        let (mut waiting, mut kept) = (Vec::new(), 0);
+        let (mut idle, mut turns) = (0, 0);
+        while kept < PRINTED {
+            yield_now().await;
+            let more: Vec<_> = lines(&messages).collect();
+            let bytes: usize = more.iter().map(|lines| lines.text.len()).sum();
+            assert!(bytes <= READ_BYTES, "{bytes} bytes in one turn");
+            (idle, turns) = (if more.is_empty() { idle + 1 } else { 0 }, turns + 1);
+            waiting.extend(more);
+            let held: usize = waiting.iter().map(|lines| MESSAGE_BYTES + lines.text.len()).sum();
+            assert!(held < SHARE_BYTES + MESSAGE_BYTES + READ_BYTES, "{held} bytes are on their way");
+            // Only once nothing more is read does the disk take something.
+            if idle > 1000 {
+                let taken = waiting.drain(..1);
+                kept += taken.map(|lines| lines.text.len() + 1).sum::<usize>();
+                idle = 900;
+            }
+            assert!(turns < 1_000_000, "{kept} of {PRINTED} bytes were kept");
+        }
+        assert_eq!(kept, PRINTED);
+    }
+
+    /// U5: what one function prints beyond what is kept is said to be missing in its own log, and nothing of another's is.
+    #[tokio::test]
+    async fn lines_that_are_dropped_are_counted_where_they_were_printed_and_are_nobody_elses() {
+        let (logs, messages) = Logs::stalled();
+        let logs = Arc::new(logs);
+        let ((loud, _stdout), (quiet, _other)) = (output(&logs, "loud"), output(&logs, "quiet"));
+        loud.begin("much");
+        // An end does not wait.
+        for _ in 0..1000 {
+            loud.keep(&mut loud.state.lock(), 0, &b"yes\n".repeat(1000));
+        }
+        quiet.begin("little");
+        quiet.keep(&mut quiet.state.lock(), 0, b"a line\n");
+        quiet.end("REPORT");
+        let all: Vec<_> = lines(&messages).collect();
+        let of = |id: &'static str| {
+            all.iter().filter(move |lines| *lines.id == *id).map(|lines| lines.text.as_str())
+        };
+        let said = ["START RequestId: little Version: $LATEST", "a line", "END RequestId: little", "REPORT"];
+        assert_eq!(of("little").collect::<Vec<_>>(), said);
+        let kept = of("much").flat_map(str::lines).filter(|line| *line == "yes").count();
+        assert!(kept < 1_000_000, "there is a bound");
+        drop(all);
+        loud.begin("later");
+        let first = lines(&messages).next().expect("there is room again");
+        let dropped = format!("({} lines came too fast to be kept)", 1_000_000 - kept);
+        assert_eq!((&*first.id, first.text.as_str()), ("much", dropped.as_str()));
     }
 }

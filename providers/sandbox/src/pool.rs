@@ -35,7 +35,7 @@ use crate::{
     exchange::{Answer, Task},
     failure,
     instance::Instance,
-    logs::Logs,
+    logs::{Logs, Share},
     process::{ExitReason, Launcher},
     receiving::Allowance,
     runtime_api::Api,
@@ -43,8 +43,9 @@ use crate::{
     tally::{Failed, Tally},
 };
 
-/// How long a start may take until its first question; Lambda's bound.
-const START_MAX: Duration = Duration::from_secs(10);
+/// How long a start may take until its first question, where its function's own timeout is not longer. Lambda ends it after so long, and
+/// begins it anew under that timeout; here it goes on.
+const START_BOUND_MIN: Duration = Duration::from_secs(10);
 /// How long to wait for an instance on its way back before another is started.
 const RETURN_WAIT: Duration = Duration::from_millis(20);
 /// How long a call waits where the last place is kept for an event: that is there, and done, or given back soon.
@@ -76,6 +77,7 @@ pub(crate) struct Pool {
     /// Places that are kept for events.
     kept: AtomicUsize,
     allowance: Allowance,
+    printing: Arc<Share>,
     state: Mutex<State>,
     came_back: Notify,
     retired: AtomicBool,
@@ -137,6 +139,7 @@ impl Pool {
             permits: Arc::new(Semaphore::new(function.concurrency)),
             kept: AtomicUsize::new(0),
             allowance: Allowance::default(),
+            printing: Arc::new(Share::new(&function.name)),
             function,
             shared,
             state: Mutex::default(),
@@ -193,6 +196,7 @@ impl Pool {
         let (instance, is_new) = self.take(make_room).await.inspect_err(|_| tally.unavailable())?;
         tally.invoked();
         let id = invocation.id.clone();
+        let kills_before = instance.out_of_memory_kills();
         instance.output.begin(&id);
         let started = if is_new { self.started(&instance, &id).await } else { Ok(()) };
         let start_time = asked.elapsed();
@@ -201,14 +205,19 @@ impl Pool {
             invocation.timeout.map_or(self.function.timeout, |most| most.min(self.function.timeout));
         let deadline = begun + timeout;
         let asked_before = *instance.exchange.asked().borrow();
-        let done = match started {
+        let mut done = match started {
             Ok(()) => self.work(&instance, invocation, timeout, deadline).await,
             Err(payload) => Done { result: Err((Failed::NotStarted, payload)), is_fit: false },
         };
+        // A child's want of memory is the function's own, whatever it has made of that (U2).
+        if instance.out_of_memory_kills() > kills_before {
+            let payload = failure::ended(&id, ExitReason::OutOfMemory);
+            done = Done { result: Err((Failed::OutOfMemory, payload)), is_fit: false };
+        }
         if let Err((how, _)) = &done.result {
             tally.failed(*how);
         }
-        let report = self.report(&instance, &id, begun.elapsed(), is_new.then_some(start_time));
+        let report = self.report(&instance, &id, &done, begun.elapsed(), is_new.then_some(start_time));
         let log_tail = Bytes::from(instance.output.end(&report));
         // Not before it has done its work: the next cold start may come sooner, but this one would be slower.
         if let Some(kind) = instance.kind.as_ref().filter(|_| is_new) {
@@ -226,13 +235,14 @@ impl Pool {
     /// Waits until a new instance asks for its first invocation. Errors: why it does not.
     async fn started(&self, instance: &Instance, id: &str) -> Result<(), Bytes> {
         let mut asked = instance.exchange.asked();
+        let start_bound = START_BOUND_MIN.max(self.function.timeout);
         tokio::select! {
             biased;
             Ok(()) = async { asked.wait_for(|asked| *asked > 0).await.map(drop) } => Ok(()),
             reason = instance.ended() => {
                 Err(instance.exchange.failed_start().unwrap_or_else(|| failure::ended(id, reason)))
             }
-            () = tokio::time::sleep(START_MAX) => Err(failure::start_timed_out(id, START_MAX)),
+            () = tokio::time::sleep(start_bound) => Err(failure::start_timed_out(id, start_bound)),
         }
     }
 
@@ -291,7 +301,8 @@ impl Pool {
         }
         make_room();
         self.shared.tally.started();
-        let started = Instance::start(&self.shared, &self.function, self.allowance.clone()).await;
+        let Self { shared, function, allowance, printing, .. } = self;
+        let started = Instance::start(shared, function, allowance.clone(), Arc::clone(printing)).await;
         started.map(|instance| (instance, true)).map_err(Refused::Unavailable)
     }
 
@@ -364,7 +375,14 @@ impl Pool {
     }
 
     /// The line about an invocation that Lambda ends its log with.
-    fn report(&self, instance: &Instance, id: &str, took: Duration, start: Option<Duration>) -> String {
+    fn report(
+        &self,
+        instance: &Instance,
+        id: &str,
+        done: &Done,
+        took: Duration,
+        start: Option<Duration>,
+    ) -> String {
         let ms = |duration: Duration| duration.as_secs_f64() * 1000.0;
         let memory = self.function.memory_bytes >> 20;
         let billed = ms(took).ceil();
@@ -372,7 +390,8 @@ impl Pool {
         let peak =
             instance.memory_peak().map(|peak| format!("\tMax Memory Used: {} MB", peak.div_ceil(1 << 20)));
         let start = start.map(|start| format!("\tInit Duration: {:.2} ms", ms(start)));
-        let out_of_memory = matches!(instance.has_ended(), Some(ExitReason::OutOfMemory));
+        let out_of_memory = matches!(done.result, Err((Failed::OutOfMemory, _)))
+            || matches!(instance.has_ended(), Some(ExitReason::OutOfMemory));
         [
             format!("REPORT RequestId: {id}\tDuration: {took:.2} ms\tBilled Duration: {billed} ms"),
             format!("\tMemory Size: {memory} MB"),

@@ -411,6 +411,11 @@ impl Control {
         self.group.memory_peak()
     }
 
+    /// How many of its processes the kernel has ended for want of memory, where a control group counts them.
+    pub(crate) fn out_of_memory_kills(&self) -> u64 {
+        self.group.out_of_memory_kills()
+    }
+
     /// Signals the launcher's descendants, but not itself.
     fn signal_all(&self, signal: Signal) -> io::Result<()> {
         let launcher = self.launcher.lock();
@@ -465,7 +470,7 @@ impl Watched {
         };
         // What it has forked may have been killed for want of memory long before, and it has gone on.
         let is_by_the_kernel = reason == ExitReason::Signalled(libc::SIGKILL) && !was_killed_by_us;
-        let is_out_of_memory = is_by_the_kernel && self.control.group.was_out_of_memory();
+        let is_out_of_memory = is_by_the_kernel && self.control.group.out_of_memory_kills() > 0;
         self.remove_group().await;
         if is_out_of_memory { ExitReason::OutOfMemory } else { reason }
     }

@@ -34,8 +34,17 @@ pub(crate) fn available_bytes() -> Option<u64> {
 
 /// Whether it runs, or would if its turn came; not if it is stopped or has ended.
 pub(crate) fn is_running(process: u32) -> bool {
-    let text = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    !matches!(state(process), None | Some('T' | 't' | 'Z' | 'X'))
+}
+
+/// Whether it has not ended; of one that has, its parent may still have to take note.
+pub(crate) fn is_alive(process: u32) -> bool {
+    !matches!(state(process), None | Some('Z' | 'X'))
+}
+
+/// What the kernel says that it does; none: it is not there.
+fn state(process: u32) -> Option<char> {
+    let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     // Its name, in parentheses, may hold anything.
-    let state = text.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
-    !matches!(state, None | Some('T' | 't' | 'Z' | 'X'))
+    text.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next())
 }

@@ -189,7 +189,7 @@ impl Runtime for Sandbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{edges::Nothing, process::Enforcement};
+    use crate::{edges::Nothing, logs::Share, process::Enforcement};
 
     #[tokio::test]
     async fn what_was_printed_is_in_the_files_once_it_is_closed() {
@@ -203,7 +203,8 @@ mod tests {
             idle_max: Duration::from_secs(1),
         };
         let sandbox = Sandbox::open(config).expect("opened");
-        sandbox.shared.logs.keep("one", "a", "the last words");
+        let share = Arc::new(Share::new("one"));
+        assert!(sandbox.shared.logs.keep(&share, &"a".into(), "the last words".to_owned()));
         sandbox.close().await;
         let kept = fs::read_to_string(directory.path().join("logs/one.log")).expect("it is there");
         assert!(kept.contains("the last words"), "{kept}");

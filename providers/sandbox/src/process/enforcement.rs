@@ -9,11 +9,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::launcher::{LAUNCHER_ARGUMENT, TRIAL_ARGUMENT};
+use crate::{
+    launcher::{LAUNCHER_ARGUMENT, TRIAL_ARGUMENT},
+    processes::is_alive,
+};
 
 /// How long a trial may take.
 const TRIAL_MAX: Duration = Duration::from_secs(10);
 const TRIAL_LOOK: Duration = Duration::from_millis(1);
+/// How long what servers that are gone have left may take to go.
+const LEFT_BEHIND_MAX: Duration = Duration::from_secs(1);
 /// What is kept of why it failed.
 const SAID_BYTES_MAX: u64 = 1024;
 
@@ -77,7 +82,8 @@ impl Enforcement {
                 "memory_mb",
                 if_none(
                     &memory_groups,
-                    "no memory control group may be made here: each process of a function is bounded by the size of its data instead, to four times memory_mb and 256 MB",
+                    "no memory control group may be made here: each process of a function is bounded by the size of its data instead, to four \
+                     times memory_mb and 256 MB; nothing bounds their sum, nor memory that is shared (memfd_create, shared mappings)",
                 ),
             ),
             processes: measure(
@@ -232,17 +238,57 @@ fn make(above: &Path) -> Option<PathBuf> {
     }
 }
 
-/// Removes the groups of servers that are gone: what was in them died with them.
+/// Removes the groups of servers that are gone. What was in them died with them, and may still be on its way out.
 fn remove_left_behind(above: &Path) {
+    let until = Instant::now() + LEFT_BEHIND_MAX;
     for entry in fs::read_dir(above).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let process = name.to_str().and_then(|name| name.strip_prefix(NAME)?.parse::<u32>().ok());
-        if process.is_some_and(|process| !Path::new(&format!("/proc/{process}")).exists()) {
-            for group in fs::read_dir(entry.path()).into_iter().flatten().flatten() {
-                // Files of a group are no folders, and stay.
-                let _ = fs::remove_dir(group.path());
-            }
-            let _ = fs::remove_dir(entry.path());
+        if process.is_none_or(is_alive) {
+            continue;
+        }
+        while !is_removed(&entry.path()) && Instant::now() < until {
+            thread::sleep(TRIAL_LOOK);
+        }
+    }
+}
+
+/// Removes our group of one server with all of its functions'. Whether that is gone.
+fn is_removed(folder: &Path) -> bool {
+    for group in fs::read_dir(folder).into_iter().flatten().flatten() {
+        // Files of a group are no folders, and stay.
+        let _ = fs::remove_dir(group.path());
+    }
+    fs::remove_dir(folder).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who was killed is there until its parent takes note, which may be never.
+    #[test]
+    fn the_groups_of_a_server_that_has_ended_go_though_nobody_has_taken_note() {
+        let above = tempfile::tempdir().expect("a directory");
+        let mut command = Command::new("cat");
+        let mut servers = [(); 2].map(|()| command.stdin(Stdio::piped()).spawn().expect("it starts"));
+        let folders = servers.each_ref().map(|server| above.path().join(format!("{NAME}{}", server.id())));
+        for folder in &folders {
+            fs::create_dir_all(folder.join("1")).expect("made");
+        }
+        let [killed, living] = &mut servers;
+        killed.kill().expect("it is there");
+        let begun = Instant::now();
+        while is_alive(killed.id()) {
+            assert!(begun.elapsed() < TRIAL_MAX, "it does not end");
+            thread::yield_now();
+        }
+        assert!(Path::new("/proc").join(killed.id().to_string()).exists(), "nobody has taken note");
+        remove_left_behind(above.path());
+        assert_eq!(folders.map(|folder| folder.exists()), [false, true]);
+        for server in [killed, living] {
+            let _ = server.kill();
+            server.wait().expect("it has ended");
         }
     }
 }

@@ -39,6 +39,8 @@ pub(super) struct Group {
     freezer: Option<PathBuf>,
     /// Where the kernel says how much memory was used at most; kept open, since each invocation asks.
     peak: Option<File>,
+    /// The same of the members that it has ended for want of memory.
+    kills: Option<File>,
     /// All of its folders, each once.
     folders: Vec<PathBuf>,
 }
@@ -64,15 +66,18 @@ impl Group {
         // Dropped on an error, it removes what was made.
         let folder_of = |hierarchy: Option<Hierarchy>| hierarchy.map(|hierarchy| hierarchy.folder);
         let (processes, freezer) = (folder_of(processes), folder_of(freezer));
-        let mut group = Self { memory, processes, freezer, peak: None, folders };
+        let mut group = Self { memory, processes, freezer, peak: None, kills: None, folders };
         for folder in &group.folders {
             make_folder(folder)?;
         }
         group.limit(limits)?;
-        group.peak = group.memory.as_ref().and_then(|Hierarchy { folder, is_v2 }| {
-            let name = if *is_v2 { "memory.peak" } else { "memory.max_usage_in_bytes" };
-            File::open(folder.join(name)).ok()
-        });
+        let said = |name_v2: &str, name_v1: &str| {
+            let Hierarchy { folder, is_v2 } = group.memory.as_ref()?;
+            File::open(folder.join(if *is_v2 { name_v2 } else { name_v1 })).ok()
+        };
+        let peak = said("memory.peak", "memory.max_usage_in_bytes");
+        let kills = said("memory.events", "memory.oom_control");
+        (group.peak, group.kills) = (peak, kills);
         Ok(group)
     }
 
@@ -85,6 +90,8 @@ impl Group {
                 set("memory.max", &bytes)?;
                 // Not where the machine has no swap.
                 let _ = set("memory.swap.max", "0");
+                // The kernel ends all members together: without one of them the others may wait for it. Not before 4.19.
+                let _ = set("memory.oom.group", "1");
             } else {
                 // The sum with swap is never below the other, also when both grow. Not where swap is not counted.
                 let _ = set("memory.memsw.limit_in_bytes", "-1");
@@ -141,13 +148,13 @@ impl Group {
         std::str::from_utf8(&digits[..length]).ok()?.trim().parse().ok()
     }
 
-    /// Whether the kernel has ended a member for want of memory.
-    pub(super) fn was_out_of_memory(&self) -> bool {
-        let Some(memory) = &self.memory else { return false };
-        let file = if memory.is_v2 { "memory.events" } else { "memory.oom_control" };
-        let text = fs::read_to_string(memory.folder.join(file)).unwrap_or_default();
+    /// How many members the kernel has ended for want of memory.
+    pub(super) fn out_of_memory_kills(&self) -> u64 {
+        let mut text = [0; 512];
+        let read = self.kills.as_ref().and_then(|kills| kills.read_at(&mut text, 0).ok());
+        let text = std::str::from_utf8(&text[..read.unwrap_or(0)]).unwrap_or_default();
         let kills = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
-        kills.is_some_and(|kills| kills.trim() != "0")
+        kills.and_then(|kills| kills.trim().parse().ok()).unwrap_or(0)
     }
 
     /// Removes it. Whether nothing is left of it.

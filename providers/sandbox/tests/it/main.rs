@@ -12,4 +12,5 @@ mod processes;
 mod retired;
 mod runtime_api;
 mod spares;
+mod starts;
 mod world;

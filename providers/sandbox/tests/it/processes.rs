@@ -299,22 +299,34 @@ fn a_frozen_instance_stands_still_by_signals() {
     stands_still_when_it_is_said_to_be(|_| Enforcement::nothing());
 }
 
-/// U2: a failure says why.
+/// U2: past its memory it fails by that, whichever of its processes the kernel ends, and whatever it makes of it; a failure says why.
 #[test]
-fn a_childs_want_of_memory_is_not_the_functions_end() {
+fn a_function_fails_by_the_want_of_memory_of_any_of_its_processes() {
     let _turn = one_at_a_time();
     block_on(async {
         let world = world(Enforcement::probe);
         let function = world.function("hungry", CODE, |function| function.memory_bytes = 64 << 20).await;
-        let said = world.said(&function, r#"{"do": "child allocates", "value": 300000000}"#).await;
-        if said != "-9" {
-            eprintln!("no memory control group here: {said}");
-            return world.close().await;
-        }
+        let first = world.said(&function, r#"{"do": "instance"}"#).await;
+        let ran = world.call(&function, r#"{"do": "child allocates", "value": 300000000}"#).await;
+        let failed = match ran.result {
+            // It can, of its child: nothing has ended that.
+            Ok(said) if said == "0" => {
+                eprintln!("no memory control group here");
+                return world.close().await;
+            }
+            result => result.expect_err("its child was ended for want of memory").payload,
+        };
+        let failed = String::from_utf8_lossy(&failed);
+        assert!(failed.contains("Runtime.OutOfMemory"), "{failed}");
+        let log = String::from_utf8_lossy(&ran.log_tail);
+        assert!(log.contains("Error Type: Runtime.OutOfMemory"), "{log}");
+        let second = world.said(&function, r#"{"do": "instance"}"#).await;
+        assert_ne!(second, first, "what is left of the first does not go on");
         let said = world.said(&function, r#"{"do": "exit", "value": 3}"#).await;
         assert!(said.contains("Runtime.ExitError") && said.contains("exit status 3"), "{said}");
         let said = world.said(&function, r#"{"do": "allocate", "value": 300000000}"#).await;
         assert!(said.contains("Runtime.OutOfMemory"), "{said}");
+        assert_eq!(world.sandbox.figures().failed.out_of_memory, 2);
         world.close().await;
     });
 }

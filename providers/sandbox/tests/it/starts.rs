@@ -1,0 +1,69 @@
+//! How long an instance may take to start.
+
+use std::{pin::pin, time::Duration};
+
+use futures_util::poll;
+use ports::{
+    Runtime as _,
+    runtime::{Function, Page},
+};
+use sandbox::process::Enforcement;
+
+use crate::processes::world;
+
+/// Never is started.
+const HANGS: &str = "
+import time
+print('it begins', flush=True)
+time.sleep(1000)
+";
+
+/// How it fails, and that it has not before `waited`.
+async fn start(function_is: impl FnOnce(&mut Function), waited: Duration) -> String {
+    let world = world(|_| Enforcement::nothing());
+    let function = world.function("hangs", HANGS, function_is).await;
+    let page = Page { from: 0, lines_max: 100, bytes_max: 10_000 };
+    let said = {
+        let mut said = pin!(world.said(&function, "{}"));
+        let begins = async {
+            while !world
+                .sandbox
+                .lines("hangs", page)
+                .await
+                .expect("read")
+                .iter()
+                .any(|it| it.text == "it begins")
+            {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            said = &mut said => panic!("it has ended: {said}"),
+            () = begins => {}
+        }
+        // What is left of time goes by at once.
+        tokio::time::pause();
+        tokio::time::advance(waited).await;
+        assert!(poll!(&mut said).is_pending(), "it goes on after {waited:?}");
+        said.await
+    };
+    tokio::time::resume();
+    world.close().await;
+    said
+}
+
+fn block_on<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(work)
+}
+
+#[test]
+fn a_start_may_take_as_long_as_an_invocation_may() {
+    let said = block_on(start(|function| function.timeout = Duration::from_mins(1), Duration::from_secs(50)));
+    assert!(said.contains("Sandbox.Timedout") && said.contains("within 60.00 seconds"), "{said}");
+}
+
+#[test]
+fn a_start_may_take_ten_seconds_however_short_an_invocation_is() {
+    let said = block_on(start(|function| function.timeout = Duration::from_secs(1), Duration::from_secs(8)));
+    assert!(said.contains("Sandbox.Timedout") && said.contains("within 10.00 seconds"), "{said}");
+}
