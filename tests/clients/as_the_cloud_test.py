@@ -6,6 +6,7 @@ Where the cloud's client is there, in Python, the same function runs on both, an
 import base64
 import json
 import re
+import shutil
 import sys
 
 import pytest
@@ -113,6 +114,77 @@ def an_exception_that_utf_8_cannot_say_is_told_and_the_instance_goes_on(apps):
     assert (failed.type, failed.message) == ("Silent", "<exception str() failed>")
     assert apps.call("fails") == process
     assert r"Exception: \ud800 x" in apps.lines("fails")
+
+
+NODE = """
+    exports.nothing = (event) => { console.log("printed"); };
+    exports.timer = (event, context) => { setTimeout(() => console.log("timer"), 50); };
+    exports.early = (event, context, callback) => {
+      let ran = false;
+      callback(null, { get ran() { return ran; } });
+      setTimeout(() => { ran = true; }, 50);
+    };
+    exports.hasty = (event, context, callback) => {
+      context.callbackWaitsForEmptyEventLoop = false;
+      callback(null, "early");
+      setTimeout(() => {}, 60_000);
+    };
+    exports.both = async (event, context, callback) => { callback(null, "called"); return "returned"; };
+    exports.never = () => new Promise(() => {});
+    exports.throws = () => { setTimeout(() => { throw new RangeError("on purpose"); }, 1); };
+    exports.rejects = async () => {
+      Promise.reject(new Error("on purpose"));
+      await new Promise((resolve) => setTimeout(resolve, 60_000));
+    };
+    exports.named = async () => { throw Object.assign(new Error("on purpose"), { name: "N\\u00e4me\\n" }); };
+    exports.runtime = async () => [process.env.AWS_EXECUTION_ENV, `AWS_Lambda_nodejs${process.versions.node.split(".")[0]}.x`];
+"""
+
+
+def a_node_handler_ends_as_it_does_in_lambda(apps):
+    """Without an answer it is answered null, once nothing is left that it waits for."""
+    if shutil.which("node") is None:
+        pytest.skip("node is not installed")
+    apps.file("app.js", NODE)
+    names = ["nothing", "timer", "early", "hasty", "both", "never", "throws", "rejects", "named", "runtime"]
+    for name in names:
+        apps.function(name, runtime="node", handler=f"app.{name}", memory_mb=256)
+    apps.deploy()
+    for _ in range(2):
+        assert apps.call("nothing") is None and apps.call("timer") is None
+        assert apps.call("early") == {"ran": True}, "it is answered once the timer has run"
+        assert apps.call("hasty") == "early"
+        assert apps.call("both") == "called", "who says something first is heard"
+        assert apps.call("never").type == "Runtime.NodeJsExit"
+        failed = apps.call("throws")
+        assert (failed.type, failed.message) == ("RangeError", "on purpose")
+        failed = apps.call("rejects")
+        assert (failed.type, failed.message) == ("Runtime.UnhandledPromiseRejection", "Error: on purpose")
+        failed = apps.call("named")
+        assert (failed.type, failed.message) == ("Näme\n", "on purpose")
+    assert apps.lines("timer").count("timer") == 2
+    said, expected = apps.call("runtime")
+    assert said == expected
+
+
+def node_failures_have_the_names_that_lambda_gives_them(apps):
+    if shutil.which("node") is None:
+        pytest.skip("node is not installed")
+    apps.file("syntax.js", "exports.handler = (;\n")
+    apps.file("raises.js", "throw new RangeError('at import');\n")
+    apps.file("imports.js", "require('no-such-module');\n")
+    apps.file("works.js", "exports.handler = async () => 1;\n")
+    failures = {
+        "syntax.handler": "Runtime.UserCodeSyntaxError",
+        "raises.handler": "RangeError",
+        "imports.handler": "Runtime.ImportModuleError",
+        "works.nothing": "Runtime.HandlerNotFound",
+        "nowhere.handler": "Runtime.ImportModuleError",
+    }
+    for handler in failures:
+        apps.function(handler.replace(".", "-"), runtime="node", handler=handler, memory_mb=256)
+    apps.deploy()
+    assert {handler: apps.call(handler.replace(".", "-")).type for handler in failures} == failures
 
 
 def a_function_knows_what_it_runs_on(apps):
