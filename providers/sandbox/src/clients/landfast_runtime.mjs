@@ -13,9 +13,16 @@ const api = process.env.AWS_LAMBDA_RUNTIME_API;
 const root = process.env.LAMBDA_TASK_ROOT;
 const prefix = "/2018-06-01/runtime/";
 const [host, port] = api.split(":");
-const agent = new http.Agent({ keepAlive: true, maxSockets: 1 });
+const keptAlive = new http.Agent({ keepAlive: true, maxSockets: 1 });
 
-function exchange(method, name, body, headers = {}) {
+// The request that is being handled, or was last.
+let requestId = "";
+// Where a failure is said that ends the process; nowhere between invocations.
+let failurePath = "init/error";
+// What has not come to its end, and what it comes to if nothing is left that could bring it there.
+let going = { whenIdle: () => end(failure(neverSettled("module")), 13) };
+
+function exchange(method, name, body, headers = {}, agent = keptAlive) {
   return new Promise((resolve, reject) => {
     const length = body === undefined ? {} : { "Content-Length": Buffer.byteLength(body) };
     const options = { host, port, agent, method, path: prefix + name, headers: { ...length, ...headers } };
@@ -31,29 +38,44 @@ function exchange(method, name, body, headers = {}) {
   });
 }
 
-function failure(error, requestId) {
+function failure(error) {
   const isError = error instanceof Error;
   return {
-    errorType: isError ? error.name : typeof error,
-    errorMessage: isError ? error.message : String(error),
+    errorType: isError ? String(error.name) : typeof error,
+    errorMessage: isError ? String(error.message) : String(error),
     requestId,
-    trace: isError && error.stack ? error.stack.split("\n") : [],
+    trace: isError && error.stack ? String(error.stack).split("\n") : [],
   };
+}
+
+function postFailure(path, said, agent) {
+  // A header takes no other letters.
+  const kind = said.errorType.replace(/[^\x20-\x7e]/g, "?");
+  return exchange("POST", path, JSON.stringify(said), { "Lambda-Runtime-Function-Error-Type": kind }, agent);
+}
+
+// Ends the process as Lambda does when nobody has caught what the code threw: whoever waits for it hears that.
+async function end(said, status) {
+  const path = failurePath;
+  failurePath = undefined;
+  // Over a connection of its own: the other one may be in use.
+  if (path !== undefined) await postFailure(path, said, false).catch(() => {});
+  process.exit(status);
 }
 
 async function load(name) {
   const dot = name.lastIndexOf(".");
-  if (dot <= 0) throw new Error(`the handler ${JSON.stringify(name)} is not of the form module.function`);
+  if (dot <= 0) throw fault("Runtime.MalformedHandlerName", `Bad handler ${JSON.stringify(name)}: it is to be module.function`);
   const [module, property] = [name.slice(0, dot), name.slice(dot + 1)];
   const file = [".mjs", ".js", ".cjs"].map((ending) => path.join(root, module + ending)).find(existsSync);
-  if (!file) throw new Error(`Cannot find module '${module}' in the code`);
+  if (!file) throw fault("Runtime.ImportModuleError", `Cannot find module '${module}' in the code`);
   const loaded = await import(pathToFileURL(file));
   const handler = loaded[property] ?? loaded.default?.[property];
-  if (typeof handler !== "function") throw new Error(`${name} is not a function`);
+  if (typeof handler !== "function") throw fault("Runtime.HandlerNotFound", `${name} is not a function`);
   return handler;
 }
 
-function contextOf(headers, callback) {
+function contextOf(headers, done) {
   const deadline = Number(headers["lambda-runtime-deadline-ms"]);
   const clientContext = headers["lambda-runtime-client-context"];
   return {
@@ -67,41 +89,101 @@ function contextOf(headers, callback) {
     clientContext: clientContext ? JSON.parse(clientContext) : undefined,
     callbackWaitsForEmptyEventLoop: true,
     getRemainingTimeInMillis: () => Math.max(0, deadline - Date.now()),
-    done: callback,
-    succeed: (result) => callback(null, result),
-    fail: (error) => callback(error ?? new Error("fail was called")),
+    done,
+    succeed: (result) => done(null, result),
+    fail: (error) => done(error ?? new Error("fail was called")),
   };
 }
 
+// The result of one invocation: what its callback, its context or the handler's promise says first, or null where nothing is left
+// that could say anything.
 function run(handler, event, headers) {
   return new Promise((resolve, reject) => {
-    const callback = (error, result) => (error ? reject(error) : resolve(result));
-    const returned = handler(event, contextOf(headers, callback), callback);
-    if (typeof returned?.then === "function") returned.then(resolve, reject);
-    else if (handler.length < 3 && returned !== undefined) resolve(returned);
+    const own = { whenIdle: () => resolve(null) };
+    let isSaid = false;
+    const first = (take) => (error, result) => {
+      if (isSaid) return;
+      isSaid = true;
+      if (error === undefined || error === null) take(result);
+      else reject(error);
+    };
+    const context = contextOf(headers, first(resolve));
+    const { succeed, fail } = context;
+    const callback = first((result) => {
+      if (context.callbackWaitsForEmptyEventLoop) own.whenIdle = () => resolve(result);
+      else resolve(result);
+    });
+    going = own;
+    const returned = handler(event, context, callback);
+    if (typeof returned?.then === "function") {
+      if (!isSaid) own.whenIdle = () => reject(neverSettled("handler"));
+      returned.then(succeed, fail);
+    } else if (handler.length < 3 && returned !== undefined) succeed(returned);
   });
+}
+
+// A failure that Lambda has a name for.
+function fault(name, message) {
+  return Object.assign(new Error(message), { name });
+}
+
+function neverSettled(whose) {
+  const message = `the ${whose}'s promise was never settled, and nothing is left that could settle it`;
+  return fault("Runtime.NodeJsExit", message);
 }
 
 async function serve(handler) {
   for (;;) {
     const { headers, body } = await exchange("GET", "invocation/next");
-    const id = headers["lambda-runtime-aws-request-id"];
+    requestId = headers["lambda-runtime-aws-request-id"];
+    failurePath = `invocation/${requestId}/error`;
     let answer;
+    let failed;
     try {
       const result = await run(handler, body === "" ? undefined : JSON.parse(body), headers);
-      answer = JSON.stringify(result === undefined ? null : result);
+      answer = JSON.stringify(result) ?? "null";
     } catch (error) {
       console.error("ERROR\tInvoke Error", error);
-      const said = failure(error, id);
-      const kind = { "Lambda-Runtime-Function-Error-Type": said.errorType };
-      await exchange("POST", `invocation/${id}/error`, JSON.stringify(said), kind);
-      continue;
+      failed = failure(error);
     }
-    await exchange("POST", `invocation/${id}/response`, answer);
+    going = failurePath = undefined;
+    if (failed) await postFailure(`invocation/${requestId}/error`, failed);
+    else await exchange("POST", `invocation/${requestId}/response`, answer);
   }
 }
 
+// Not awaited at the top: Node.js takes an idle loop for the end of a program that still waits there.
+async function main(name) {
+  process.on("beforeExit", () => {
+    const ending = going;
+    going = undefined;
+    if (ending) setImmediate(ending.whenIdle);
+  });
+  process.on("uncaughtException", (error) => {
+    console.error("ERROR\tUncaught Exception", error);
+    end(failure(error), 129);
+  });
+  process.on("unhandledRejection", (reason) => {
+    console.error("ERROR\tUnhandled Promise Rejection", reason);
+    const said = { ...failure(reason), errorType: "Runtime.UnhandledPromiseRejection", errorMessage: String(reason) };
+    end(said, 128);
+  });
+  let handler;
+  try {
+    handler = await load(name);
+  } catch (error) {
+    console.error(error);
+    const said = failure(error);
+    if (error instanceof SyntaxError) said.errorType = "Runtime.UserCodeSyntaxError";
+    if (["MODULE_NOT_FOUND", "ERR_MODULE_NOT_FOUND"].includes(error?.code)) said.errorType = "Runtime.ImportModuleError";
+    return end(said, 1);
+  }
+  // Who ends the connection ends the instance.
+  await serve(handler).catch(() => process.exit(0));
+}
+
 const name = process.argv[2];
+process.env.AWS_EXECUTION_ENV ??= `AWS_Lambda_nodejs${process.versions.node.split(".")[0]}.x`;
 // Since its third version it lies in dist.
 const ric = ["dist", "lib"]
   .map((folder) => path.join(root, "node_modules/aws-lambda-ric", folder, "index.mjs"))
@@ -110,16 +192,5 @@ if (process.env.LANDFAST_RUNTIME_CLIENT !== "landfast" && ric) {
   const { run: runRic } = await import(pathToFileURL(ric));
   await runRic(root, name);
 } else {
-  let handler;
-  try {
-    handler = await load(name);
-  } catch (error) {
-    console.error(error);
-    const said = { ...failure(error, ""), errorType: "Runtime.ImportModuleError" };
-    const kind = { "Lambda-Runtime-Function-Error-Type": said.errorType };
-    await exchange("POST", "init/error", JSON.stringify(said), kind);
-    process.exit(1);
-  }
-  // Who ends the connection ends the instance.
-  await serve(handler).catch(() => process.exit(0));
+  main(name);
 }

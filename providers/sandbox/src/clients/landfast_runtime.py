@@ -60,11 +60,44 @@ class Connection:
         return headers, self._file.read(int(headers.get("content-length", 0)))
 
 
-class CognitoIdentity:
+class Fault(Exception):
+    """A failure that Lambda has a name for, unlike what the code itself raises."""
+
+    def __init__(self, kind, message):
+        super().__init__(message)
+        self.kind = kind
+
+
+class Given:
+    """What somebody else has said in JSON: its class's fields, None where nothing was said."""
+
+    __slots__ = ()
+
+    def __init__(self, said):
+        for field in self.__slots__:
+            setattr(self, field, said.get(field))
+
+
+class CognitoIdentity(Given):
     """Who called through a mobile client, if anybody did."""
 
-    cognito_identity_id = None
-    cognito_identity_pool_id = None
+    __slots__ = ("cognito_identity_id", "cognito_identity_pool_id")
+
+
+class Client(Given):
+    """The application that called."""
+
+    __slots__ = ("installation_id", "app_title", "app_version_name", "app_version_code", "app_package_name")
+
+
+class ClientContext(Given):
+    """What a caller says of itself."""
+
+    __slots__ = ("custom", "env", "client")
+
+    def __init__(self, said):
+        super().__init__(said)
+        self.client = None if self.client is None else Client(self.client)
 
 
 class Context:
@@ -84,10 +117,10 @@ class Context:
         self.memory_limit_in_mb = variables.get("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "")
         self.log_group_name = variables.get("AWS_LAMBDA_LOG_GROUP_NAME", "")
         self.log_stream_name = variables.get("AWS_LAMBDA_LOG_STREAM_NAME", "")
-        self.identity = CognitoIdentity
+        self.identity = CognitoIdentity({})
         self.tenant_id = None
         context = headers.get("lambda-runtime-client-context")
-        self.client_context = json.loads(context) if context else None
+        self.client_context = ClientContext(json.loads(context)) if context else None
         self._deadline_ms = int(headers.get("lambda-runtime-deadline-ms", 0))
 
     def get_remaining_time_in_millis(self):
@@ -99,38 +132,93 @@ class Context:
         print(message)
 
 
+class LoggingFinder:
+    """Finds `logging`, and sets it up as Lambda does the moment the code has imported it: all the same before whatever the code
+    does with it, and an import here would cost each cold start the milliseconds that `logging` takes."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name != "logging":
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module):
+                execute(module)
+                set_up_logging(module)
+
+            spec.loader.exec_module = exec_module
+        return spec
+
+
+def set_up_logging(logging):
+    """Has the root logger write what it is given, with the time and the request, unless the module is the code's own by that name."""
+    if not hasattr(logging, "StreamHandler"):
+        return
+    # Lambda's too is that of all formatters.
+    logging.Formatter.converter = time.gmtime
+    handler = logging.StreamHandler(sys.stdout)
+    line = "[%(levelname)s]\t%(asctime)s.%(msecs)03dZ\t%(aws_request_id)s\t%(message)s"
+    handler.setFormatter(logging.Formatter(line, "%Y-%m-%dT%H:%M:%S"))
+    handler.addFilter(_name_request)
+    logging.getLogger().addHandler(handler)
+
+
+def _name_request(record):
+    record.aws_request_id = REQUEST_ID
+    return True
+
+
 def failure(error):
     """An exception as the Runtime API has it."""
     import traceback
 
-    frames = traceback.format_list(traceback.extract_tb(error.__traceback__)[1:])
+    kind, frames = type(error).__name__, []
+    if isinstance(error, Fault):
+        kind = error.kind
+    else:
+        frames = traceback.format_list(traceback.extract_tb(error.__traceback__)[1:])
+    return {
+        "errorMessage": _message(error), "errorType": kind, "requestId": REQUEST_ID,
+        "stackTrace": [_printable(frame) for frame in frames],
+    }
+
+
+def _message(error):
     try:
-        message = str(error)
-    except Exception:
-        message = "it does not say"
-    frames = [_sendable(frame) for frame in frames]
-    said = {"errorMessage": _sendable(message), "errorType": _sendable(type(error).__name__), "requestId": "", "stackTrace": frames}
-    return said
+        return _printable(str(error))
+    except Exception:  # As the interpreter says it: this is the code's own too.
+        return "<exception str() failed>"
 
 
 def trace(error):
     """An exception as the interpreter prints it."""
     import traceback
 
-    return _sendable("".join(traceback.format_exception(type(error), error, error.__traceback__)))
+    return _printable("".join(traceback.format_exception(type(error), error, error.__traceback__)))
 
 
-def _sendable(text):
-    """Half of a surrogate pair, which a string may hold, is in no UTF-8."""
-    return text.encode("utf-8", "replace").decode()
+def _printable(text):
+    """A text with that spelled out which UTF-8 cannot say: one half of a pair of surrogates."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def load(name):
-    """The handler of this name. Errors: those of its import."""
+    """The handler of this name. Errors: a fault, or what its module raises."""
     module, _, function = name.rpartition(".")
     if not module:
-        raise ValueError("the handler %r is not of the form module.function" % name)
-    return getattr(importlib.import_module(module.replace("/", ".")), function)
+        raise Fault("Runtime.MalformedHandlerName", "Bad handler '%s': it is to be module.function" % name)
+    try:
+        loaded = importlib.import_module(module.replace("/", "."))
+    except ImportError as error:
+        raise Fault("Runtime.ImportModuleError", "Unable to import module '%s': %s" % (module, error)) from error
+    except SyntaxError as error:
+        raise Fault("Runtime.UserCodeSyntaxError", "Syntax error in module '%s': %s" % (module, error)) from error
+    try:
+        return getattr(loaded, function)
+    except AttributeError:
+        raise Fault("Runtime.HandlerNotFound", "Handler '%s' missing on module '%s'" % (function, module)) from None
 
 
 def serve(connection, handler):
@@ -142,21 +230,31 @@ def serve(connection, handler):
         invocation = "invocation/%s/" % REQUEST_ID
         try:
             event = json.loads(body) if body else None
-            result = handler(event, Context(headers))
-            answer = json.dumps(result, ensure_ascii=False, separators=(",", ":"), default=_encode).encode()
+            answer = marshal(handler(event, Context(headers)))
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as error:
-            said = failure(error)
-            said["requestId"] = REQUEST_ID
             sys.stdout.write("[ERROR] %s\n" % trace(error))
             sys.stdout.flush()
-            kind = (("Lambda-Runtime-Function-Error-Type", said["errorType"]),)
-            connection.post(invocation + "error", json.dumps(said).encode(), kind)
+            post_failure(connection, invocation + "error", error)
             continue
         sys.stdout.flush()
         sys.stderr.flush()
         connection.post(invocation + "response", answer)
+
+
+def post_failure(connection, path, error):
+    """Says what went wrong."""
+    said = failure(error)
+    connection.post(path, json.dumps(said).encode(), (("Lambda-Runtime-Function-Error-Type", said["errorType"]),))
+
+
+def marshal(result):
+    """What a handler has returned, as JSON."""
+    try:
+        return json.dumps(result, ensure_ascii=False, separators=(",", ":"), default=_encode).encode()
+    except Exception as error:
+        raise Fault("Runtime.MarshalError", "Unable to marshal response: %s" % _message(error)) from error
 
 
 def _encode(value):
@@ -210,19 +308,21 @@ def main():
     if len(sys.argv) == 1:
         _adopted(int(os.environ["LANDFAST_SPARE"]))
     name = sys.argv[1]
+    os.environ.setdefault("AWS_EXECUTION_ENV", "AWS_Lambda_python%d.%d" % sys.version_info[:2])
     # The code first, what is carried along behind it.
     sys.path[:] = [os.environ["LAMBDA_TASK_ROOT"]] + [path for path in sys.path if path != sys.path[0]] + [sys.path[0]]
     if os.environ.get("LANDFAST_RUNTIME_CLIENT") != "landfast":
         _use_ric(name)
     connection = Connection(os.environ["AWS_LAMBDA_RUNTIME_API"])
+    if "logging" in sys.modules:
+        set_up_logging(sys.modules["logging"])
+    else:
+        sys.meta_path.insert(0, LoggingFinder)
     try:
         handler = load(name)
     except BaseException as error:
-        sys.stderr.write(trace(error))
-        kind = "Runtime.ImportModuleError" if isinstance(error, ImportError) else "Runtime.HandlerNotFound"
-        said = failure(error)
-        said["errorType"] = kind
-        connection.post("init/error", json.dumps(said).encode(), (("Lambda-Runtime-Function-Error-Type", kind),))
+        sys.stderr.write(trace(error.__cause__ if isinstance(error, Fault) and error.__cause__ else error))
+        post_failure(connection, "init/error", error)
         sys.exit(1)
     try:
         serve(connection, handler)

@@ -1,0 +1,201 @@
+"""What the runtime clients that are carried along do as the cloud's own do: logs, contexts, failures.
+
+Where the cloud's client is there, in Python, the same function runs on both, and both are held to the same.
+"""
+
+import base64
+import json
+import re
+import shutil
+import sys
+
+import pytest
+
+CARRIED = {"environment": {"LANDFAST_RUNTIME_CLIENT": "landfast"}}
+CLOUDS = {"python": sys.executable}
+"""The tests' own interpreter brings awslambdaric."""
+
+
+@pytest.fixture(params=[CARRIED, CLOUDS], ids=["carried", "the-clouds"])
+def runner(request):
+    """What a function's table says to be run by one client or the other."""
+    return request.param
+
+
+def what_a_handler_logs_is_in_its_log_with_its_time_and_its_request(apps, runner):
+    """U5: also what it logs while it is imported; its own format is the second one, which Python does not take."""
+    apps.function("logs", """
+        import logging
+        logger = logging.getLogger()
+        logger.setLevel(logging.INFO)
+        logger.info("at import")
+        logging.basicConfig(format="own %(message)s")
+        def handler(event, context):
+            logger.info("an info line")
+            logging.getLogger("shop").warning("a warning line")
+            logger.debug("a line below its level")
+            return context.aws_request_id
+    """, **runner)
+    apps.deploy()
+    id = apps.call("logs")
+    time = re.compile(r"\t\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{1,3}Z\t")
+    lines = [time.sub("\tTIME\t", line) for line in apps.lines("logs") if " line" in line or "import" in line]
+    assert lines == ["[INFO]\tTIME\t\tat import", f"[INFO]\tTIME\t{id}\tan info line", f"[WARNING]\tTIME\t{id}\ta warning line"]
+
+
+def a_handler_that_imports_logging_late_is_heard_and_one_that_does_not_has_it_not(apps):
+    apps.function("late", """
+        import sys
+        def handler(event, context):
+            before = "logging" in sys.modules
+            import logging
+            logging.warning("late")
+            return before
+    """, **CARRIED)
+    apps.deploy()
+    assert apps.call("late") is False, "importing it takes longer than all the rest of the client"
+    assert apps.call("late") is True
+    assert sum(line.endswith("\tlate") for line in apps.lines("late")) == 2
+
+
+def what_a_caller_says_of_itself_is_an_object_of_the_context(apps, runner):
+    apps.function("told", """
+        def handler(event, context):
+            said = context.client_context
+            if said is None:
+                return [context.identity.cognito_identity_id, context.identity.cognito_identity_pool_id]
+            return [said.custom, said.env, said.client and [said.client.app_title, said.client.installation_id]]
+    """, **runner)
+    apps.deploy()
+
+    def call(context):
+        return apps.call("told", ClientContext=base64.b64encode(json.dumps(context).encode()).decode())
+
+    assert call({"custom": {"a": 1}, "env": {"b": "2"}, "client": {"app_title": "shop"}}) == [{"a": 1}, {"b": "2"}, ["shop", None]]
+    assert call({"custom": {"a": 1}}) == [{"a": 1}, None, None]
+    assert apps.call("told") == [None, None]
+
+
+def failures_have_the_names_that_lambda_gives_them(apps, runner):
+    apps.file("syntax.py", "def handler(:\n")
+    apps.file("raises.py", "raise KeyError('at import')\n")
+    apps.file("works.py", "def handler(event, context):\n    return {1}\n")
+    failures = {
+        "syntax.handler": ("Runtime.UserCodeSyntaxError", "Syntax error in module 'syntax'"),
+        "raises.handler": ("KeyError", "'at import'"),
+        "works.nothing": ("Runtime.HandlerNotFound", "Handler 'nothing' missing on module 'works'"),
+        "works.handler": ("Runtime.MarshalError", "Unable to marshal response: "),
+        "nowhere.handler": ("Runtime.ImportModuleError", "Unable to import module 'nowhere'"),
+    }
+    for handler in failures:
+        apps.function(handler.replace(".", "-"), handler=handler, **runner)
+    apps.deploy()
+    for handler, (type, message) in failures.items():
+        failed = apps.call(handler.replace(".", "-"))
+        assert failed.type == type and failed.message.startswith(message), (handler, failed)
+
+
+def an_exception_that_utf_8_cannot_say_is_told_and_the_instance_goes_on(apps):
+    apps.function("fails", r"""
+        import os
+        class Silent(Exception):
+            def __str__(self):
+                raise ValueError("it has no text")
+        def handler(event, context):
+            if "what" in event:
+                raise Silent() if event["what"] == "silent" else Exception("\ud800 x")
+            return os.getpid()
+    """, **CARRIED)
+    apps.deploy()
+    process = apps.call("fails")
+    failed = apps.call("fails", {"what": "half"})
+    assert (failed.type, failed.message) == ("Exception", r"\ud800 x")
+    failed = apps.call("fails", {"what": "silent"})
+    assert (failed.type, failed.message) == ("Silent", "<exception str() failed>")
+    assert apps.call("fails") == process
+    assert r"Exception: \ud800 x" in apps.lines("fails")
+
+
+NODE = """
+    exports.nothing = (event) => { console.log("printed"); };
+    exports.timer = (event, context) => { setTimeout(() => console.log("timer"), 50); };
+    exports.early = (event, context, callback) => {
+      let ran = false;
+      callback(null, { get ran() { return ran; } });
+      setTimeout(() => { ran = true; }, 50);
+    };
+    exports.hasty = (event, context, callback) => {
+      context.callbackWaitsForEmptyEventLoop = false;
+      callback(null, "early");
+      setTimeout(() => {}, 60_000);
+    };
+    exports.both = async (event, context, callback) => { callback(null, "called"); return "returned"; };
+    exports.never = () => new Promise(() => {});
+    exports.throws = () => { setTimeout(() => { throw new RangeError("on purpose"); }, 1); };
+    exports.rejects = async () => {
+      Promise.reject(new Error("on purpose"));
+      await new Promise((resolve) => setTimeout(resolve, 60_000));
+    };
+    exports.named = async () => { throw Object.assign(new Error("on purpose"), { name: "N\\u00e4me\\n" }); };
+    exports.runtime = async () => [process.env.AWS_EXECUTION_ENV, `AWS_Lambda_nodejs${process.versions.node.split(".")[0]}.x`];
+"""
+
+
+def a_node_handler_ends_as_it_does_in_lambda(apps):
+    """Without an answer it is answered null, once nothing is left that it waits for."""
+    if shutil.which("node") is None:
+        pytest.skip("node is not installed")
+    apps.file("app.js", NODE)
+    names = ["nothing", "timer", "early", "hasty", "both", "never", "throws", "rejects", "named", "runtime"]
+    for name in names:
+        apps.function(name, runtime="node", handler=f"app.{name}", memory_mb=256)
+    apps.deploy()
+    for _ in range(2):
+        assert apps.call("nothing") is None and apps.call("timer") is None
+        assert apps.call("early") == {"ran": True}, "it is answered once the timer has run"
+        assert apps.call("hasty") == "early"
+        assert apps.call("both") == "called", "who says something first is heard"
+        assert apps.call("never").type == "Runtime.NodeJsExit"
+        failed = apps.call("throws")
+        assert (failed.type, failed.message) == ("RangeError", "on purpose")
+        failed = apps.call("rejects")
+        assert (failed.type, failed.message) == ("Runtime.UnhandledPromiseRejection", "Error: on purpose")
+        failed = apps.call("named")
+        assert (failed.type, failed.message) == ("Näme\n", "on purpose")
+    assert apps.lines("timer").count("timer") == 2
+    said, expected = apps.call("runtime")
+    assert said == expected
+
+
+def node_failures_have_the_names_that_lambda_gives_them(apps):
+    if shutil.which("node") is None:
+        pytest.skip("node is not installed")
+    apps.file("syntax.js", "exports.handler = (;\n")
+    apps.file("raises.js", "throw new RangeError('at import');\n")
+    apps.file("imports.js", "require('no-such-module');\n")
+    apps.file("works.js", "exports.handler = async () => 1;\n")
+    failures = {
+        "syntax.handler": "Runtime.UserCodeSyntaxError",
+        "raises.handler": "RangeError",
+        "imports.handler": "Runtime.ImportModuleError",
+        "works.nothing": "Runtime.HandlerNotFound",
+        "nowhere.handler": "Runtime.ImportModuleError",
+    }
+    for handler in failures:
+        apps.function(handler.replace(".", "-"), runtime="node", handler=handler, memory_mb=256)
+    apps.deploy()
+    assert {handler: apps.call(handler.replace(".", "-")).type for handler in failures} == failures
+
+
+def a_function_knows_what_it_runs_on(apps):
+    apps.function("runtime", """
+        import os, sys
+        def handler(event, context):
+            return [os.environ["AWS_EXECUTION_ENV"], "AWS_Lambda_python%d.%d" % sys.version_info[:2]]
+    """)
+    apps.function("own", "import os\ndef handler(event, context):\n    return os.environ['AWS_EXECUTION_ENV']\n",
+                  environment={"AWS_EXECUTION_ENV": "own"})
+    apps.deploy()
+    said, expected = apps.call("runtime")
+    assert said == expected
+    assert apps.call("own") == "own"
