@@ -28,6 +28,12 @@ impl Connection {
         Ok(Self { stream, received: BytesMut::new(), address })
     }
 
+    /// Connects anew: a server ends a connection that has been silent for long.
+    pub async fn reopen(&mut self) -> Result<()> {
+        *self = Self::open(self.address).await?;
+        Ok(())
+    }
+
     /// What the server answers: the status and the body.
     pub async fn ask(
         &mut self,
@@ -74,5 +80,30 @@ impl Connection {
     async fn receive(&mut self) -> Result<()> {
         ensure!(self.stream.read_buf(&mut self.received).await? > 0, "{} hung up", self.address);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_that_the_server_has_ended_can_be_opened_again() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let server = tokio::spawn(async move {
+            drop(listener.accept().await.expect("the first connection"));
+            let (mut second, _) = listener.accept().await.expect("the second connection");
+            second.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.expect("answered");
+            second
+        });
+        let mut connection = Connection::open(address).await.expect("connected");
+        connection.ask("GET", "/", &[], b"").await.expect_err("the server has hung up");
+        connection.reopen().await.expect("connected again");
+        let (status, _) = connection.ask("GET", "/", &[], b"").await.expect("an answer");
+        assert_eq!(status, 204);
+        drop(server.await.expect("it has answered"));
     }
 }

@@ -93,6 +93,17 @@ impl Process {
 
     /// Starts redis-server with an empty directory under `directory`; `fsync` is `always`, or `none` for no file.
     pub async fn redis(directory: &Path, fsync: &str) -> Result<Self> {
+        Self::redis_with(directory, fsync, &[]).await
+    }
+
+    /// The same as a part of a cluster that is still to be put together; also the port where it talks to the others.
+    pub async fn redis_in_cluster(directory: &Path, fsync: &str) -> Result<(Self, u16)> {
+        let bus_port = free_address()?.port();
+        let cluster = ["--cluster-enabled", "yes", "--cluster-port", &bus_port.to_string()];
+        Ok((Self::redis_with(directory, fsync, &cluster).await?, bus_port))
+    }
+
+    async fn redis_with(directory: &Path, fsync: &str, further: &[&str]) -> Result<Self> {
         let data = fresh(&directory.join("redis"))?;
         let address = free_address()?;
         let keeping: &[&str] = match fsync {
@@ -103,7 +114,10 @@ impl Process {
         command
             .args(["--port", &address.port().to_string(), "--bind", "127.0.0.1", "--save", "", "--dir"])
             .arg(&data)
-            .args(keeping);
+            .args(keeping)
+            .args(further)
+            // Whoever fills the file up to where it is rewritten would leave that to the turn of another.
+            .args(["--auto-aof-rewrite-percentage", "0"]);
         Self::peer("Redis", command, address, &directory.join("redis.log")).await
     }
 

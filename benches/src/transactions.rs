@@ -4,9 +4,9 @@
 //! call after the other. Every value says who wrote it and what else its writer wrote, so the anomalies are counted
 //! from what was read, by the same checks that the simulations use.
 //!
-//! Reading order: [`target`] (who is asked, with [`http`] and [`plain`]), [`run`] (clients and what they saw),
-//! [`collection`], [`lengths`], [`packs`] and [`scaling`] (the same load in other ways), [`disk`] (what is below), [`report`], [`chart`]
-//! and [`curve`] (how it is shown).
+//! Reading order: [`target`] (who is asked, with [`http`], [`plain`] and [`servers`]), [`run`] (clients and what they saw),
+//! [`turns`] (stores beside each other), [`collection`], [`overwrites`], [`lengths`], [`packs`] and [`scaling`] (the same load
+//! in other ways), [`disk`] (what is below), [`report`], [`chart`] and [`curve`] (how it is shown).
 
 pub mod chart;
 pub mod collection;
@@ -15,9 +15,12 @@ pub mod disk;
 pub mod engine;
 pub mod http;
 pub mod lengths;
+pub mod overwrites;
 pub mod packs;
 pub mod plain;
 pub mod report;
 pub mod run;
 pub mod scaling;
+pub mod servers;
 pub mod target;
+pub mod turns;

@@ -4,27 +4,31 @@
 
 use std::{
     fs,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use benches::{
     figures::Machine,
     server::{self, Process},
     transactions::{
         chart,
         collection::{self, Collection},
-        curve, disk,
+        curve,
+        disk::{Disk, DiskRate},
         engine::{embedded, start},
         http::Http,
         lengths::{self, Length},
+        overwrites::{self, Overwrites, Steadily},
         packs::{self, Packing},
         plain::Plain,
         report::{self, Cell, Report},
-        run::{self, Figures, Watching},
+        run::{Amount, Clients, Watching},
+        servers::Servers,
         target::Target,
+        turns::{self, Entrant, Watched},
     },
 };
 use clap::Parser;
@@ -49,22 +53,31 @@ struct Arguments {
     /// Clients at once beside Redis.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     clients: u32,
-    /// Transactions of each client beside Redis.
+    /// Transactions of each client beside Redis, in all rounds.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     transactions: u32,
     /// How the Redis server syncs its append-only file: `always`, or `none` for no file and acknowledgements from memory.
     #[arg(long, default_value = "always", value_parser = ["always", "none"])]
     fsync: String,
+    /// Two masters with a replica each in place of the one Redis server.
+    #[arg(long)]
+    cluster: bool,
+    /// How often stores beside each other are measured, in turns; what came of all turns is counted together.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    rounds: u32,
     /// Clients at once on the embedded store; 0 leaves it out.
     #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u32).range(0..=1_000))]
     embedded_clients: u32,
-    /// Transactions of each client on the embedded store.
-    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    /// Transactions of each client on the embedded store, in all rounds.
+    #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     embedded_transactions: u32,
-    /// How long each run lasts that compares collection on and off; 0 leaves them out.
+    /// Seconds of each turn that compares collection on and off.
+    #[arg(long, default_value_t = 1.0)]
+    collection_turn: f64,
+    /// How long the store is overwritten steadily then, with collection and without; 0 leaves both comparisons out.
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(0..=3_600))]
     collection_seconds: u32,
-    /// The retry window in those runs: rows and slots are kept as long; 120 s is the service's.
+    /// The retry window while it is: rows and slots are kept as long; 120 s is the service's.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=3_600))]
     window_seconds: u32,
     /// Functions in a transaction, on the embedded store with ten clients; `--lengths` without any leaves it out.
@@ -110,26 +123,29 @@ async fn measure(arguments: &Arguments) -> Result<()> {
     let machine = Machine::here()?;
     let mut bench = Bench { arguments, port_calls: Vec::new(), commits_per_slot: 0.0 };
     let beside_redis = if arguments.zipf.is_empty() { Vec::new() } else { bench.beside_redis().await? };
-    let embedded = if arguments.embedded_clients == 0 { Vec::new() } else { bench.embedded().await? };
-    let disk = if embedded.is_empty() { Vec::new() } else { disk::rates(&arguments.directory)? };
+    let (embedded, disk) =
+        if arguments.embedded_clients == 0 { (Vec::new(), Vec::new()) } else { bench.embedded().await? };
     let collection = bench.collection().await?;
+    let overwrites = match &collection {
+        Some(collection) => Some(bench.overwrites(collection.offered_per_second).await?),
+        None => None,
+    };
     let lengths = bench.lengths().await?;
     let packing = bench.packing().await?;
-    let redis = match arguments.fsync.as_str() {
-        "always" => {
-            "Redis and Landfast on it acknowledge what is synced to the append-only file (`appendfsync always`)"
-        }
-        _ => "Redis and Landfast on it acknowledge from memory",
-    };
     let command = std::iter::once("bench-transactions".to_owned()).chain(std::env::args().skip(1));
+    let shown = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
     let report = Report {
         command: command.collect::<Vec<_>>().join(" "),
         machine,
-        redis: redis.to_owned(),
+        redis: redis(arguments),
+        rounds: arguments.rounds,
+        chart: shown(&arguments.svg),
+        curve: shown(&arguments.curve),
         beside_redis,
         embedded,
         disk,
         collection,
+        overwrites,
         lengths,
         packing,
         port_calls: bench.port_calls,
@@ -138,8 +154,16 @@ async fn measure(arguments: &Arguments) -> Result<()> {
     show(arguments, &report)
 }
 
-/// A process that is watched: what it is called, and the CPU time it has taken.
-type Watched<'a> = (&'a str, Box<dyn Fn() -> Result<Duration> + 'a>);
+/// What Redis was, and when it answers.
+fn redis(arguments: &Arguments) -> String {
+    let servers =
+        if arguments.cluster { "Redis is a cluster of two masters with a replica each. " } else { "" };
+    let acknowledged = match arguments.fsync.as_str() {
+        "always" => "what is synced to the append-only file (`appendfsync always`)",
+        _ => "from memory",
+    };
+    format!("{servers}Redis and Landfast on it acknowledge {acknowledged}.")
+}
 
 struct Bench<'a> {
     arguments: &'a Arguments,
@@ -155,51 +179,70 @@ impl Bench<'_> {
 
     async fn beside_redis(&mut self) -> Result<Vec<Cell>> {
         let arguments = self.arguments;
-        let redis = Process::redis(&arguments.directory, &arguments.fsync).await?;
-        let url = format!("redis://{}", redis.address);
-        let acknowledged = if arguments.fsync == "always" { "append-only-file" } else { "memory" };
+        let servers = if arguments.cluster {
+            Servers::cluster(&arguments.directory, &arguments.fsync).await?
+        } else {
+            Servers::one(&arguments.directory, &arguments.fsync).await?
+        };
         let mut cells = Vec::new();
         for (number, &zipf) in arguments.zipf.iter().enumerate() {
-            let mix = self.mix(zipf);
-            let watched = || -> Vec<Watched<'_>> {
-                vec![("redis", Box::new(|| redis.cpu())), ("generator", Box::new(server::own_cpu))]
-            };
-            let epoch = Instant::now();
-            let mut targets = Vec::new();
-            for client in 0..=mix.clients {
-                let prefix = format!("plain-{number}:");
-                targets.push(Target::Plain(Plain::connect(&url, &prefix, client as u32, epoch).await?));
-            }
-            cells.push(self.cell("plain Redis", mix, targets, &watched(), Watching::Anomalies).await?);
-
-            let store = format!("{url}?acknowledged={acknowledged}&namespace=engine-{number}");
-            let provider = Redis::open(&redis_provider::Config::from_url(&store)?).await?;
-            let meter = Arc::new(Meter::default());
-            let metered = Arc::new(MeteredKeyValue::new(provider.key_value(), Arc::clone(&meter)));
-            let (engine, _background) = start(metered, Config::default()).await?;
-            let targets = (0..=mix.clients).map(|_| Target::engine(&engine)).collect();
-            cells
-                .push(self.cell("in process on Redis", mix, targets, &watched(), Watching::Anomalies).await?);
-            if number == 0 {
-                self.profile(&meter, &engine);
-            }
-
-            let store = format!("{url}?acknowledged={acknowledged}&namespace=http-{number}");
-            let provider = ["--provider", "redis", "--store", &store].map(str::to_owned);
-            let (landfast, address) =
-                Process::landfast_on(&arguments.landfast, &arguments.directory, &provider).await?;
-            let targets = connect(address, mix.clients).await?;
-            let mut watched = watched();
-            watched.push(("landfast", Box::new(|| landfast.cpu())));
-            cells.push(self.cell("HTTP on Redis", mix, targets, &watched, Watching::Anomalies).await?);
-            drop(watched);
-            landfast.stop().await?;
+            cells.extend(self.at_heat(&servers, number, self.mix(zipf)).await?);
         }
-        redis.stop().await?;
+        servers.stop().await?;
         Ok(cells)
     }
 
-    async fn embedded(&mut self) -> Result<Vec<Cell>> {
+    /// Plain Redis, the engine in this process and a server of ours, in turns.
+    async fn at_heat(&mut self, servers: &Servers, number: usize, mix: Mix) -> Result<Vec<Cell>> {
+        let arguments = self.arguments;
+        let redis = || -> Watched<'_> { ("redis", Box::new(|| servers.cpu())) };
+        let generator = |name: &'static str| -> Watched<'_> { (name, Box::new(server::own_cpu)) };
+
+        let (urls, prefix, epoch) = (servers.masters(), format!("plain-{number}:"), Instant::now());
+        let mut plain = Vec::new();
+        for client in 0..mix.clients {
+            plain.push(Target::Plain(Plain::connect(&urls, &prefix, client as u32, epoch).await?));
+        }
+
+        let store = servers.store(&format!("engine-{number}"));
+        let provider = Redis::open(&redis_provider::Config::from_url(&store)?).await?;
+        let meter = Arc::new(Meter::default());
+        let metered = Arc::new(MeteredKeyValue::new(provider.key_value(), Arc::clone(&meter)));
+        let (engine, background) = start(metered, Config::default()).await?;
+        let in_process = (0..mix.clients).map(|_| Target::engine(&engine)).collect();
+
+        let store = servers.store(&format!("http-{number}"));
+        let provider = ["--provider", "redis", "--store", &store].map(str::to_owned);
+        let (landfast, address) =
+            Process::landfast_on(&arguments.landfast, &arguments.directory, &provider).await?;
+        let http = connect(address, mix.clients).await?;
+        let landfast_cpu: Watched<'_> = ("landfast", Box::new(|| landfast.cpu()));
+
+        let (plain_watched, both) = (vec![redis(), generator("generator")], "engine and generator");
+        let http_watched = vec![redis(), generator("generator"), landfast_cpu];
+        let watching = Watching::Anomalies;
+        let mut entrants = [
+            self.entrant("plain Redis", mix, plain, plain_watched, watching).await?,
+            self.entrant("in process on Redis", mix, in_process, vec![redis(), generator(both)], watching)
+                .await?,
+            self.entrant("HTTP on Redis", mix, http, http_watched, watching).await?,
+        ];
+        for round in 0..arguments.rounds {
+            turns::round(&mut entrants, round, self.turn(mix)).await?;
+        }
+        let cells = entrants.iter().map(Entrant::cell).collect::<Result<Vec<_>>>()?;
+        drop(entrants);
+        if number == 0 {
+            self.profile(&meter, &engine);
+        }
+        drop((engine, background));
+        landfast.stop().await?;
+        self.tell(&cells);
+        Ok(cells)
+    }
+
+    /// The embedded store, over HTTP and in this process, in turns beside the disk.
+    async fn embedded(&self) -> Result<(Vec<Cell>, Vec<DiskRate>)> {
         let arguments = self.arguments;
         let clients = arguments.embedded_clients as usize;
         let transactions = clients * arguments.embedded_transactions as usize;
@@ -211,33 +254,83 @@ impl Bench<'_> {
         let targets = connect(address, clients).await?;
         let watched: Vec<Watched<'_>> =
             vec![("landfast", Box::new(|| landfast.cpu())), ("generator", Box::new(server::own_cpu))];
-        let mut cells = vec![self.cell("HTTP", mix, targets, &watched, Watching::Times).await?];
-        drop(watched);
-        landfast.stop().await?;
+        let mut entrants = vec![self.entrant("HTTP", mix, targets, watched, Watching::Times).await?];
+        let mut running = Vec::new();
         for value_bytes in [1_024, 4_096] {
             let mix = Mix { value_bytes, ..mix };
-            let store = embedded(&arguments.directory.join("transactions")).await?;
+            let store = embedded(&arguments.directory.join(format!("transactions-{value_bytes}"))).await?;
             let (engine, background) = start(store.key_value(), Config::default()).await?;
-            let targets = (0..=clients).map(|_| Target::engine(&engine)).collect();
-            let watched: Vec<Watched<'_>> = vec![("both", Box::new(server::own_cpu))];
-            cells.push(self.cell("in process", mix, targets, &watched, Watching::Times).await?);
-            drop((engine, background));
+            let targets = (0..clients).map(|_| Target::engine(&engine)).collect();
+            let watched: Vec<Watched<'_>> = vec![("engine and generator", Box::new(server::own_cpu))];
+            entrants.push(self.entrant("in process", mix, targets, watched, Watching::Times).await?);
+            running.push((store, background));
+        }
+        let mut disk = Disk::under(&arguments.directory)?;
+        for round in 0..arguments.rounds {
+            turns::round(&mut entrants, round, self.turn(mix)).await?;
+            disk.turn()?;
+        }
+        let cells = entrants.iter().map(Entrant::cell).collect::<Result<Vec<_>>>()?;
+        drop(entrants);
+        landfast.stop().await?;
+        for (store, background) in running {
+            drop(background);
             store.close().await;
         }
-        Ok(cells)
+        self.tell(&cells);
+        Ok((cells, disk.rates()?))
     }
 
-    /// What collection costs and what it keeps, on the embedded store.
+    async fn entrant<'a>(
+        &self,
+        store: &'static str,
+        mix: Mix,
+        targets: Vec<Target>,
+        watched: Vec<Watched<'a>>,
+        watching: Watching,
+    ) -> Result<Entrant<'a>> {
+        let clients = Clients::prepare(targets, mix, watching, self.arguments.seed).await;
+        Ok(Entrant::new(store, mix, clients.with_context(|| format!("prepare {store}"))?, watched))
+    }
+
+    /// What one turn has of a mix.
+    fn turn(&self, mix: Mix) -> Amount {
+        Amount::Transactions((mix.transactions / self.arguments.rounds as usize).max(mix.clients))
+    }
+
+    fn tell(&self, cells: &[Cell]) {
+        for Cell { store, zipf, figures, .. } in cells.iter().filter(|_| !self.arguments.json) {
+            eprintln!(
+                "{store:<20} zipf {zipf:.1}: {:.0} per second, p50 {:.2} ms",
+                figures.per_second, figures.p50_ms
+            );
+        }
+    }
+
+    /// What collection costs, on the embedded store.
     async fn collection(&self) -> Result<Option<Collection>> {
         let arguments = self.arguments;
-        let seconds = Duration::from_secs(arguments.collection_seconds.into());
-        if seconds.is_zero() || arguments.embedded_clients == 0 {
+        if arguments.collection_seconds == 0 || arguments.embedded_clients == 0 {
             return Ok(None);
         }
+        let turn = Duration::try_from_secs_f64(arguments.collection_turn).context("--collection-turn")?;
+        ensure!(!turn.is_zero(), "--collection-turn must be longer than nothing");
         let mix = Mix { clients: arguments.embedded_clients as usize, ..Mix::default() };
-        let window = Duration::from_secs(arguments.window_seconds.into());
         let data = arguments.directory.join("collection");
-        collection::measure(&data, mix, window, seconds, arguments.seed).await.map(Some)
+        collection::measure(&data, mix, arguments.rounds, turn, arguments.seed).await.map(Some)
+    }
+
+    /// What that store holds.
+    async fn overwrites(&self, offered_per_second: f64) -> Result<Overwrites> {
+        let arguments = self.arguments;
+        let steadily = Steadily {
+            mix: Mix { clients: arguments.embedded_clients as usize, ..Mix::default() },
+            offered_per_second,
+            lasts: Duration::from_secs(arguments.collection_seconds.into()),
+            window: Duration::from_secs(arguments.window_seconds.into()),
+            seed: arguments.seed,
+        };
+        overwrites::measure(&arguments.directory.join("collection"), steadily).await
     }
 
     /// How long transactions take that span more functions.
@@ -267,35 +360,6 @@ impl Bench<'_> {
         Ok(packing)
     }
 
-    /// Runs `mix` on all targets but the last, which prepares the keys.
-    async fn cell(
-        &self,
-        store: &'static str,
-        mix: Mix,
-        mut targets: Vec<Target>,
-        watched: &[Watched<'_>],
-        watching: Watching,
-    ) -> Result<Cell> {
-        let mut first = targets.pop().context("a cell has targets")?;
-        let order = run::prepare(&mut first, &mix).await.with_context(|| format!("prepare {store}"))?;
-        let cpu = |watched: &[Watched<'_>]| watched.iter().map(|(_, cpu)| cpu()).collect::<Result<Vec<_>>>();
-        let before = cpu(watched)?;
-        let ran = run::run(targets, mix, self.arguments.seed, watching, order).await;
-        let figures: Figures = ran.with_context(|| store.to_owned())?;
-        let after = cpu(watched)?;
-        let each = |taken: Duration| taken.as_secs_f64() * 1e6 / figures.transactions.max(1) as f64;
-        let names = watched.iter().map(|(name, _)| (*name).to_owned());
-        let taken = after.iter().zip(&before).map(|(after, before)| each(after.saturating_sub(*before)));
-        let (zipf, clients, value_bytes) = (mix.zipf, mix.clients, mix.value_bytes);
-        if !self.arguments.json {
-            eprintln!(
-                "{store:<20} zipf {zipf:.1}: {:.0} per second, p50 {:.2} ms",
-                figures.per_second, figures.p50_ms
-            );
-        }
-        Ok(Cell { store, zipf, clients, value_bytes, figures, cpu_us: names.zip(taken).collect() })
-    }
-
     fn profile(&mut self, meter: &Meter, engine: &Engine) {
         let figures = engine.figures();
         let usage = meter.usage();
@@ -307,10 +371,10 @@ impl Bench<'_> {
     }
 }
 
-/// Connections for `clients` and for who prepares the keys.
+/// A connection for each of `clients`.
 async fn connect(address: std::net::SocketAddr, clients: usize) -> Result<Vec<Target>> {
     let mut targets = Vec::new();
-    for _ in 0..=clients {
+    for _ in 0..clients {
         targets.push(Target::Http(Http::connect(address).await?));
     }
     Ok(targets)
@@ -321,14 +385,20 @@ fn show(arguments: &Arguments, report: &Report) -> Result<()> {
     println!("{}", if arguments.json { &json } else { &markdown });
     fs::write(arguments.directory.join("transactions.json"), &json)?;
     if let Some(path) = &arguments.markdown {
-        fs::write(path, &markdown).with_context(|| path.display().to_string())?;
+        write(path, &markdown)?;
     }
     if let Some(path) = &arguments.svg {
-        fs::write(path, chart::svg(report)).with_context(|| path.display().to_string())?;
+        write(path, &chart::svg(report))?;
     }
-    if let (Some(path), Some(collection)) = (&arguments.curve, &report.collection) {
-        fs::write(path, curve::svg(collection, &report.machine))
-            .with_context(|| path.display().to_string())?;
+    if let (Some(path), Some(overwrites)) = (&arguments.curve, &report.overwrites) {
+        write(path, &curve::svg(overwrites, &report.machine))?;
     }
     Ok(())
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    fs::write(path, text).with_context(|| path.display().to_string())
 }

@@ -27,11 +27,11 @@ pub fn svg(report: &Report) -> String {
         let figures = format!("{p50:.2} (p99 {:.2})", cell.figures.p99_ms);
         bar(&mut drawing, (LATENCY_X, y), p50 / slowest, GOOD, &figures);
     }
-    drawing.end(&report.machine, &format!("{}.", report.redis))
+    drawing.end(&report.machine, &report.redis)
 }
 
 fn wrong(cell: &Cell) -> f64 {
-    let anomalies = cell.figures.anomalies.unwrap_or_default();
+    let anomalies = cell.anomalies.unwrap_or_default();
     (anomalies.own_write_not_read + anomalies.fractured) as f64
 }
 

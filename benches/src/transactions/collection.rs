@@ -1,31 +1,32 @@
-//! What collecting costs, and what the store holds with it and without: the same overwrites on two fresh stores.
+//! What collecting costs: the same overwrites with collection and without, in turns, on a fresh store each.
 //!
-//! First as fast as they go, then both at the same rate, 70 % of what the store bears without collection. Meanwhile the
-//! checkpoint store is looked at, again and again.
+//! A store that does not collect fills with versions, and each look at a key costs more the more of them there are; in the
+//! end that is what is measured, not what collection costs. So turns are short, and keys are all alike: no key has more
+//! than a few dozen versions by the end of a turn. Whether that was short enough is seen by the halves of the turns.
+//!
+//! First as fast as they go, then at 70 % of what both bear. Outcomes are kept for a fraction of a turn, so that rows and
+//! slots go within it as well. What is stored in the long run is [`super::overwrites`]'s.
 
-use std::{
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::{path::Path, time::Duration};
 
 use anyhow::Result;
 use serde::Serialize;
 use simulation::transactions::workload::Mix;
-use transactions::Config;
+use transactions::{Config, Engine};
 
 use super::{
-    engine::{embedded_that_folds_often, start, stored_bytes},
-    run::{self, Figures, Watching},
+    engine::{embedded, start},
+    run::{Amount, Clients, Figures, Measured, Watching},
     target::Target,
 };
 use crate::server::own_cpu;
 
-/// The part of the most that the store bears at which both are compared.
+/// The part of the most that both bear at which they are compared again.
 const STEADY: f64 = 0.7;
-/// Transactions of a run that says how fast they go, before the one that lasts.
-const PROBE_EACH: usize = 200;
-/// How often the disk is looked at.
-const LOOKS: u32 = 200;
+/// The part of a turn that goes before what is measured.
+const WARM_UP: f64 = 0.25;
+/// The part of a turn for which outcomes are kept.
+const WINDOW: f64 = 0.2;
 
 /// Whether what nobody needs is collected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -37,161 +38,209 @@ pub enum Collecting {
     Off,
 }
 
-/// Runs with collection or without.
+impl Collecting {
+    /// As a table has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::On => "on",
+            Self::Off => "off",
+        }
+    }
+}
+
+/// All turns with collection, or all without.
 #[derive(Debug, Clone, Serialize)]
-pub struct Run {
+pub struct Side {
     /// Which.
     pub collecting: Collecting,
-    /// As fast as it goes.
-    pub saturated: Figures,
-    /// CPU time per transaction then, in microseconds, of engine and generator.
-    pub saturated_cpu_us: f64,
-    /// At the rate that both are compared at.
-    pub steady: Figures,
-    /// CPU time per transaction then.
-    pub steady_cpu_us: f64,
-    /// Seconds since that began, and bytes of the checkpoint store.
-    pub stored: Vec<(f64, u64)>,
-    /// Versions collected in both runs.
+    /// Transactions per second of each turn.
+    pub turns_per_second: Vec<f64>,
+    /// All turns counted together.
+    pub figures: Figures,
+    /// Transactions per second in the first halves of the turns, and in the second.
+    pub halves_per_second: [f64; 2],
+    /// CPU time per transaction, in microseconds, of engine and generator.
+    pub cpu_us: f64,
+    /// Versions collected.
     pub collected_versions: u64,
 }
 
-/// Both of them.
-#[derive(Debug, Clone, Serialize)]
-pub struct Collection {
-    /// Transactions per second at which both were compared.
-    pub steady_per_second: f64,
-    /// Seconds for which rows and slots are kept.
-    pub window_seconds: f64,
-    /// Without collection first.
-    pub runs: Vec<Run>,
+impl Side {
+    /// Transactions per second in the middle one of the turns.
+    pub fn median_per_second(&self) -> f64 {
+        median(&self.turns_per_second)
+    }
+
+    /// Throughput of the second halves of the turns, to that of the first.
+    pub fn second_half_to_first(&self) -> f64 {
+        self.halves_per_second[1] / self.halves_per_second[0]
+    }
 }
 
-/// Measures `mix` with and without collection, each run about as long as `seconds`, on stores at `data`.
-pub async fn measure(
-    data: &Path,
-    mix: Mix,
-    window: Duration,
-    seconds: Duration,
-    seed: u64,
-) -> Result<Collection> {
-    let mut collection =
-        Collection { steady_per_second: 0.0, window_seconds: window.as_secs_f64(), runs: Vec::new() };
-    for collecting in [Collecting::Off, Collecting::On] {
-        let house = House { data, mix, seed, seconds };
-        let collects = collecting == Collecting::On;
-        let config = Config { collects, retry_window: window, ..Config::default() };
-        let (saturated, saturated_cpu_us, collected) = house.saturate(config.clone()).await?;
-        if collecting == Collecting::Off {
-            collection.steady_per_second = saturated.per_second * STEADY;
-        }
-        let (steady, steady_cpu_us, stored, more) =
-            house.overwrite_steadily(config, collection.steady_per_second).await?;
-        eprintln!(
-            "collection {collecting:?}: {:.0} per second, at {:.0} p99 {:.2} ms, {} MiB in the end",
-            saturated.per_second,
-            collection.steady_per_second,
-            steady.p99_ms,
-            stored.last().map_or(0, |(_, bytes)| bytes >> 20)
-        );
-        let collected_versions = collected + more;
-        collection.runs.push(Run {
-            collecting,
-            saturated,
-            saturated_cpu_us,
-            steady,
-            steady_cpu_us,
-            stored,
-            collected_versions,
-        });
-    }
-    Ok(collection)
+/// Both sides under one load.
+#[derive(Debug, Clone, Serialize)]
+pub struct Compared {
+    /// Without collection.
+    pub off: Side,
+    /// With it.
+    pub on: Side,
+}
+
+/// What collecting costs.
+#[derive(Debug, Clone, Serialize)]
+pub struct Collection {
+    /// How long a turn was measured.
+    pub turn_seconds: f64,
+    /// As fast as they go.
+    pub saturated: Compared,
+    /// Transactions per second that were offered then.
+    pub offered_per_second: f64,
+    /// At that rate.
+    pub steady: Compared,
+}
+
+/// Measures `mix` with and without collection, so many `rounds` of turns that last `turn`, on stores at `data`.
+pub async fn measure(data: &Path, mix: Mix, rounds: u32, turn: Duration, seed: u64) -> Result<Collection> {
+    let house = House { data, mix: Mix { zipf: 0.0, ..mix }, rounds, turn, seed };
+    let saturated = house.compare(Duration::ZERO).await?;
+    let both_bear = saturated.off.median_per_second().min(saturated.on.median_per_second());
+    let offered_per_second = both_bear * STEADY;
+    let every = Duration::from_secs_f64(mix.clients as f64 / offered_per_second);
+    let steady = house.compare(every).await?;
+    Ok(Collection { turn_seconds: turn.as_secs_f64(), saturated, offered_per_second, steady })
 }
 
 struct House<'a> {
     data: &'a Path,
     mix: Mix,
+    rounds: u32,
+    turn: Duration,
     seed: u64,
-    seconds: Duration,
 }
 
 impl House<'_> {
-    /// As fast as it goes: what came of it, the CPU time of each, and how many versions were collected.
-    async fn saturate(&self, config: Config) -> Result<(Figures, f64, u64)> {
-        let store = embedded_that_folds_often(self.data).await?;
-        let (engine, background) = start(store.key_value(), config).await?;
-        let order = run::prepare(&mut Target::engine(&engine), &self.mix).await?;
-        let targets = || (0..self.mix.clients).map(|_| Target::engine(&engine)).collect::<Vec<_>>();
-        let probe = Mix { transactions: PROBE_EACH * self.mix.clients, ..self.mix };
-        let probed = run::run(targets(), probe, self.seed, Watching::Times, order.clone()).await?;
-        let transactions = (probed.per_second * self.seconds.as_secs_f64()) as usize;
-        let mix = Mix { transactions: transactions.max(self.mix.clients), ..self.mix };
-        let before = own_cpu()?;
-        let figures = run::run(targets(), mix, self.seed + 1, Watching::Times, order).await?;
-        let cpu_us = each(own_cpu()?.saturating_sub(before), &figures);
-        let collected = engine.figures().collected_versions;
-        drop((engine, background));
-        store.close().await;
-        Ok((figures, cpu_us, collected))
+    async fn compare(&self, every: Duration) -> Result<Compared> {
+        let (mut off, mut on) = (Vec::new(), Vec::new());
+        for round in 0..self.rounds.max(1) {
+            let seed = self.seed.wrapping_add(u64::from(round) * 1_000_000);
+            // Who is second in one round is first in the next.
+            for is_on in [round % 2 == 0, round % 2 != 0] {
+                let collecting = if is_on { Collecting::On } else { Collecting::Off };
+                let turn = self.turn(collecting, every, seed).await?;
+                eprintln!(
+                    "collection {}: {:.0} per second",
+                    collecting.name(),
+                    turn.all()?.figures().per_second
+                );
+                if is_on { on.push(turn) } else { off.push(turn) }
+            }
+        }
+        Ok(Compared { off: side(Collecting::Off, &off)?, on: side(Collecting::On, &on)? })
     }
 
-    /// At a rate, while the disk is looked at.
-    async fn overwrite_steadily(
-        &self,
-        config: Config,
-        per_second: f64,
-    ) -> Result<(Figures, f64, Vec<(f64, u64)>, u64)> {
-        let store = embedded_that_folds_often(self.data).await?;
-        let (engine, background) = start(store.key_value(), config).await?;
-        let order = run::prepare(&mut Target::engine(&engine), &self.mix).await?;
-        let transactions = (per_second * self.seconds.as_secs_f64()) as usize;
-        let mix = Mix { transactions: transactions.max(self.mix.clients), ..self.mix };
-        let every = Duration::from_secs_f64(mix.clients as f64 / per_second);
-        let targets = (0..mix.clients).map(|_| Target::engine(&engine)).collect();
-        let (before, began) = (own_cpu()?, Instant::now());
-        let mut stored = vec![(0.0, stored_bytes(self.data)?)];
-        let figures = {
-            let running = run::run_paced(targets, mix, self.seed, Watching::Times, order, every);
-            tokio::pin!(running);
-            loop {
-                tokio::select! {
-                    biased;
-                    figures = &mut running => break figures?,
-                    () = tokio::time::sleep(self.seconds / LOOKS) => {
-                        stored.push((began.elapsed().as_secs_f64(), stored_bytes(self.data)?));
-                    }
-                }
-            }
+    async fn turn(&self, collecting: Collecting, every: Duration, seed: u64) -> Result<Turn> {
+        let config = Config {
+            collects: collecting == Collecting::On,
+            retry_window: self.turn.mul_f64(WINDOW),
+            ..Config::default()
         };
-        let cpu_us = each(own_cpu()?.saturating_sub(before), &figures);
-        stored.push((began.elapsed().as_secs_f64(), stored_bytes(self.data)?));
-        let collected = engine.figures().collected_versions;
-        drop((engine, background));
+        let store = embedded(self.data).await?;
+        let (engine, background) = start(store.key_value(), config).await?;
+        let targets = (0..self.mix.clients).map(|_| Target::engine(&engine)).collect();
+        let mut clients = Clients::prepare(targets, self.mix, Watching::Times, seed).await?;
+        clients.run_paced(Amount::Time(self.turn.mul_f64(WARM_UP)), every).await?;
+        let (cpu, collected) = (own_cpu()?, collected_versions(&engine));
+        let first = clients.run_paced(Amount::Time(self.turn / 2), every).await?;
+        let second = clients.run_paced(Amount::Time(self.turn / 2), every).await?;
+        let turn = Turn {
+            halves: [first, second],
+            cpu: own_cpu()?.saturating_sub(cpu),
+            collected_versions: collected_versions(&engine) - collected,
+        };
+        drop((clients, engine, background));
         store.close().await;
-        Ok((figures, cpu_us, stored, collected))
+        Ok(turn)
     }
 }
 
-fn each(cpu: Duration, figures: &Figures) -> f64 {
-    cpu.as_secs_f64() * 1e6 / figures.transactions.max(1) as f64
+struct Turn {
+    halves: [Measured; 2],
+    cpu: Duration,
+    collected_versions: u64,
+}
+
+impl Turn {
+    fn all(&self) -> Result<Measured> {
+        sum(&self.halves)
+    }
+}
+
+fn side(collecting: Collecting, turns: &[Turn]) -> Result<Side> {
+    let all = turns.iter().map(Turn::all).collect::<Result<Vec<_>>>()?;
+    let figures = sum(&all)?.figures();
+    let half = |number: usize| -> Result<f64> {
+        let halves: Vec<_> = turns.iter().map(|turn| turn.halves[number].clone()).collect();
+        Ok(sum(&halves)?.figures().per_second)
+    };
+    let cpu: Duration = turns.iter().map(|turn| turn.cpu).sum();
+    Ok(Side {
+        collecting,
+        turns_per_second: all.iter().map(|turn| turn.figures().per_second).collect(),
+        figures,
+        halves_per_second: [half(0)?, half(1)?],
+        cpu_us: cpu.as_secs_f64() * 1e6 / figures.transactions.max(1) as f64,
+        collected_versions: turns.iter().map(|turn| turn.collected_versions).sum(),
+    })
+}
+
+fn sum(parts: &[Measured]) -> Result<Measured> {
+    let (first, others) = parts.split_first().expect("a comparison has a round, and a turn has halves");
+    others.iter().try_fold(first.clone(), |mut sum, other| {
+        sum.add(other)?;
+        Ok(sum)
+    })
+}
+
+fn collected_versions(engine: &Engine) -> u64 {
+    engine.figures().collected_versions
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    if sorted.len().is_multiple_of(2) {
+        f64::midpoint(sorted[middle - 1], sorted[middle])
+    } else {
+        sorted[middle]
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// T9: what is compared is collected in one run and not in the other, and both do the same.
+    /// T9: what is compared is collected on one side and not on the other, under the same load.
     #[tokio::test(flavor = "multi_thread")]
-    async fn one_run_collects_and_the_other_does_not() {
+    async fn one_side_collects_and_the_other_does_not() {
         let data = std::env::temp_dir().join(format!("landfast-collection-{}", std::process::id()));
         let mix = Mix { clients: 4, keys: 20, value_bytes: 256, ..Mix::default() };
-        let (window, seconds) = (Duration::ZERO, Duration::from_millis(500));
-        let collection = measure(&data, mix, window, seconds, 1).await.expect("measured");
-        let [off, on] = &collection.runs[..] else { panic!("{collection:?}") };
-        assert_eq!((off.collecting, off.collected_versions), (Collecting::Off, 0));
-        assert!(on.collected_versions > on.steady.transactions, "{on:?}");
-        assert_eq!(off.steady.transactions, on.steady.transactions);
-        assert!(on.stored.len() > 2 && on.stored.iter().all(|(_, bytes)| *bytes > 0));
+        let collection = measure(&data, mix, 2, Duration::from_millis(400), 1).await.expect("measured");
+        for Compared { off, on } in [&collection.saturated, &collection.steady] {
+            assert_eq!((off.collecting, off.collected_versions), (Collecting::Off, 0));
+            assert_eq!(on.collecting, Collecting::On);
+            assert!(on.collected_versions > on.figures.transactions, "{on:?}");
+            assert_eq!((off.turns_per_second.len(), on.turns_per_second.len()), (2, 2));
+        }
+        let both_bear =
+            collection.saturated.on.median_per_second().min(collection.saturated.off.median_per_second());
+        assert!((collection.offered_per_second / both_bear - STEADY).abs() < 1e-9, "{collection:?}");
         std::fs::remove_dir_all(&data).expect("removed");
+    }
+
+    #[test]
+    fn the_median_of_an_even_number_lies_between_the_two_in_the_middle() {
+        let medians = [median(&[3.0, 1.0, 2.0]), median(&[4.0, 1.0, 2.0, 3.0])];
+        assert_eq!(medians.map(|median| median.to_string()), ["2", "2.5"]);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::collection::{Collecting, Collection};
+use super::{collection::Collecting, overwrites::Overwrites};
 use crate::figures::Machine;
 
 const WIDTH: f64 = 900.0;
@@ -15,8 +15,8 @@ const STEPS: u32 = 5;
 const MIB: f64 = 1_048_576.0;
 
 /// The curves as an SVG document.
-pub fn svg(collection: &Collection, machine: &Machine) -> String {
-    let points = || collection.runs.iter().flat_map(|run| &run.stored);
+pub fn svg(overwrites: &Overwrites, machine: &Machine) -> String {
+    let points = || overwrites.runs.iter().flat_map(|run| &run.stored);
     let longest = points().map(|(seconds, _)| *seconds).fold(0.001, f64::max);
     let most = points().map(|(_, bytes)| *bytes as f64 / MIB).fold(0.001, f64::max) * 1.05;
     let x = |seconds: f64| LEFT + seconds / longest * (WIDTH - LEFT - RIGHT);
@@ -29,8 +29,8 @@ pub fn svg(collection: &Collection, machine: &Machine) -> String {
     let title = "<tspan font-size=\"17\" font-weight=\"600\">Stored under steady overwrites</tspan>";
     label(&mut text, 20.0, 28.0, "start", title);
     let rate = format!(
-        "MiB of the checkpoint store; {:.0} transactions of two writes per second",
-        collection.steady_per_second
+        "MiB of the checkpoint store; {:.0} transactions of two writes offered per second",
+        overwrites.offered_per_second
     );
     label(&mut text, 20.0, 50.0, "start", &grey(&rate));
     for step in 0..=STEPS {
@@ -40,7 +40,7 @@ pub fn svg(collection: &Collection, machine: &Machine) -> String {
         label(&mut text, LEFT - 8.0, y(mib) + 4.0, "end", &format!("{mib:.0}"));
         label(&mut text, x(seconds), HEIGHT - BOTTOM + 20.0, "middle", &format!("{seconds:.0} s"));
     }
-    for run in &collection.runs {
+    for run in &overwrites.runs {
         let (color, name) = match run.collecting {
             Collecting::On => ("#2a78a8", "collected"),
             Collecting::Off => ("#c8553d", "not collected"),
@@ -62,7 +62,7 @@ pub fn svg(collection: &Collection, machine: &Machine) -> String {
     }
     let below = format!(
         "{} x {}, {}. Outcomes are kept for {:.0} s.",
-        machine.processors, machine.processor, machine.date, collection.window_seconds
+        machine.processors, machine.processor, machine.date, overwrites.window_seconds
     );
     label(&mut text, 20.0, HEIGHT - 14.0, "start", &grey(&below));
     text.push_str("</svg>\n");

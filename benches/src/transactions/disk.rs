@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File},
     io::{Seek as _, SeekFrom, Write as _},
-    path::Path,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -12,8 +12,8 @@ use serde::Serialize;
 
 /// What is written between two syncs: the values of one transaction, of ten, and as much as the disk likes.
 const WRITES_BYTES: [usize; 3] = [8 << 10, 80 << 10, 4 << 20];
-/// How long each is measured.
-const MEASURED: Duration = Duration::from_secs(1);
+/// How long each is measured in one turn.
+const MEASURED: Duration = Duration::from_millis(300);
 /// The file is overwritten from its start when it is this long, so that blocks are not what is measured.
 const FILE_BYTES: u64 = 64 << 20;
 
@@ -28,19 +28,49 @@ pub struct DiskRate {
     pub syncs_per_second: f64,
 }
 
-/// Measures the disk under `directory`.
-pub fn rates(directory: &Path) -> Result<Vec<DiskRate>> {
-    fs::create_dir_all(directory)?;
-    let path = directory.join("disk");
-    let mut file = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
-    file.write_all(&vec![1; FILE_BYTES as usize])?;
-    file.sync_all()?;
-    let rates = WRITES_BYTES.iter().map(|bytes| rate(&mut file, *bytes)).collect();
-    fs::remove_file(&path)?;
-    rates
+/// A file on the disk, which has its turns beside the stores.
+#[derive(Debug)]
+pub struct Disk {
+    path: PathBuf,
+    file: File,
+    /// Syncs of writes of each size, and how long they took.
+    measured: [(u32, Duration); WRITES_BYTES.len()],
 }
 
-fn rate(file: &mut File, write_bytes: usize) -> Result<DiskRate> {
+impl Disk {
+    /// The disk under `directory`.
+    pub fn under(directory: &Path) -> Result<Self> {
+        fs::create_dir_all(directory)?;
+        let path = directory.join("disk");
+        let mut file = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
+        file.write_all(&vec![1; FILE_BYTES as usize])?;
+        file.sync_all()?;
+        Ok(Self { path, file, measured: Default::default() })
+    }
+
+    /// Gives it its turn.
+    pub fn turn(&mut self) -> Result<()> {
+        for (write_bytes, (syncs, elapsed)) in WRITES_BYTES.iter().zip(&mut self.measured) {
+            let (more, took) = writes(&mut self.file, *write_bytes)?;
+            *syncs += more;
+            *elapsed += took;
+        }
+        Ok(())
+    }
+
+    /// What came of all its turns.
+    pub fn rates(self) -> Result<Vec<DiskRate>> {
+        fs::remove_file(&self.path)?;
+        let rate = |(write_bytes, (syncs, elapsed)): (usize, (u32, Duration))| {
+            let syncs_per_second = f64::from(syncs) / elapsed.as_secs_f64();
+            let bytes_per_second = syncs_per_second * write_bytes as f64;
+            DiskRate { write_bytes, bytes_per_second, syncs_per_second }
+        };
+        Ok(WRITES_BYTES.into_iter().zip(self.measured).map(rate).collect())
+    }
+}
+
+fn writes(file: &mut File, write_bytes: usize) -> Result<(u32, Duration)> {
     let bytes = vec![2; write_bytes];
     let mut syncs = 0;
     let started = Instant::now();
@@ -52,6 +82,5 @@ fn rate(file: &mut File, write_bytes: usize) -> Result<DiskRate> {
         file.sync_data()?;
         syncs += 1;
     }
-    let syncs_per_second = f64::from(syncs) / started.elapsed().as_secs_f64();
-    Ok(DiskRate { write_bytes, bytes_per_second: syncs_per_second * write_bytes as f64, syncs_per_second })
+    Ok((syncs, started.elapsed()))
 }

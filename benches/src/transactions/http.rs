@@ -36,6 +36,10 @@ impl Http {
         Ok(Self { connection, id: String::new(), attempt: String::new() })
     }
 
+    pub(super) async fn reconnect(&mut self) -> Result<()> {
+        self.connection.reopen().await
+    }
+
     pub(super) async fn begin(&mut self) -> Result<Writer> {
         self.attempt.clear();
         let (status, body) = self.ask("POST", "/v1/transactions", b"{}").await?;

@@ -9,7 +9,7 @@ use transactions::Config;
 
 use super::{
     engine::{embedded, start},
-    run::{self, Figures, Watching},
+    run::{Amount, Clients, Figures, Watching},
     target::Target,
 };
 
@@ -29,10 +29,10 @@ pub struct Length {
 pub async fn measure(data: &Path, mix: Mix, seed: u64) -> Result<Length> {
     let store = embedded(data).await?;
     let (engine, background) = start(store.key_value(), Config::default()).await?;
-    let order = run::prepare(&mut Target::engine(&engine), &mix).await?;
     let targets = (0..mix.clients).map(|_| Target::engine(&engine)).collect();
-    let figures = run::run(targets, mix, seed, Watching::Times, order).await?;
-    drop((engine, background));
+    let mut clients = Clients::prepare(targets, mix, Watching::Times, seed).await?;
+    let figures = clients.run(Amount::Transactions(mix.transactions)).await?.figures();
+    drop((clients, engine, background));
     store.close().await;
     eprintln!("{} functions: p50 {:.2} ms", mix.functions, figures.p50_ms);
     Ok(Length { functions: mix.functions, figures })

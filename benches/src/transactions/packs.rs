@@ -11,7 +11,7 @@ use transactions::Config;
 
 use super::{
     engine::{embedded, start_packing},
-    run::{self, Figures, Watching},
+    run::{Amount, Clients, Figures, Watching},
     target::Target,
 };
 
@@ -42,15 +42,15 @@ pub async fn measure(data: &Path, mix: Mix, rate: u32, seconds: Duration, seed: 
     let meter = Arc::new(Meter::default());
     let objects = MeteredObjects::new(embedded::open_objects(objects).await?, Arc::clone(&meter));
     let (engine, background) = start_packing(store.key_value(), Arc::new(objects), Config::default()).await?;
-    let order = run::prepare(&mut Target::engine(&engine), &mix).await?;
+    let targets = (0..mix.clients).map(|_| Target::engine(&engine)).collect();
+    let mut clients = Clients::prepare(targets, mix, Watching::Times, seed).await?;
     let (before, compacted) = (puts(&meter), engine.figures().compacted);
     let transactions = (f64::from(rate) * seconds.as_secs_f64()) as usize;
-    let mix = Mix { transactions: transactions.max(mix.clients), ..mix };
+    let amount = Amount::Transactions(transactions.max(mix.clients));
     let every = Duration::from_secs_f64(mix.clients as f64 / f64::from(rate));
-    let targets = (0..mix.clients).map(|_| Target::engine(&engine)).collect();
-    let figures = run::run_paced(targets, mix, seed, Watching::Times, order, every).await?;
+    let figures = clients.run_paced(amount, every).await?.figures();
     let (after, compacted) = (puts(&meter), engine.figures().compacted - compacted);
-    drop((engine, background));
+    drop((clients, engine, background));
     store.close().await;
     let a_second = |amount: u64| amount as f64 / figures.seconds;
     let packing = Packing {

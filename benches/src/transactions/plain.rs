@@ -8,10 +8,13 @@ use redis::{aio::MultiplexedConnection, cmd};
 use simulation::transactions::history::{Shown, Writer};
 use transactions::model::{Attempt, Key, NodeId, Timestamp, TransactionId, Version};
 
+use super::servers::master_of;
+
 /// One client of plain Redis.
 #[derive(Debug)]
 pub struct Plain {
-    connection: MultiplexedConnection,
+    /// To the one server, or to both masters of a cluster.
+    connections: Vec<MultiplexedConnection>,
     prefix: String,
     client: u32,
     begun: u64,
@@ -20,12 +23,15 @@ pub struct Plain {
 }
 
 impl Plain {
-    /// Client number `client` of the server at `url`; all clients of one run share `prefix` and `epoch`.
-    pub async fn connect(url: &str, prefix: &str, client: u32, epoch: Instant) -> Result<Self> {
-        let connection = redis::Client::open(url)?.get_multiplexed_async_connection().await;
-        let connection = connection.with_context(|| format!("connect to {url}"))?;
+    /// Client number `client` of the servers at `urls`; all clients of one run share `prefix` and `epoch`.
+    pub async fn connect(urls: &[String], prefix: &str, client: u32, epoch: Instant) -> Result<Self> {
+        let mut connections = Vec::new();
+        for url in urls {
+            let connection = redis::Client::open(url.as_str())?.get_multiplexed_async_connection().await;
+            connections.push(connection.with_context(|| format!("connect to {url}"))?);
+        }
         Ok(Self {
-            connection,
+            connections,
             prefix: prefix.to_owned(),
             client,
             begun: 0,
@@ -43,17 +49,24 @@ impl Plain {
     }
 
     pub(super) async fn get(&mut self, key: &Key) -> Result<Shown> {
-        let found: Option<Vec<u8>> = cmd("GET").arg(self.name(key)).query_async(&mut self.connection).await?;
+        let name = self.name(key);
+        let found: Option<Vec<u8>> = cmd("GET").arg(&name).query_async(self.server(&name)).await?;
         Ok(found.map_or(Shown::Absent, |value| Shown::Value(value.into())))
     }
 
     pub(super) async fn put(&mut self, key: &Key, value: Bytes) -> Result<()> {
-        Ok(cmd("SET").arg(self.name(key)).arg(&value[..]).query_async(&mut self.connection).await?)
+        let name = self.name(key);
+        Ok(cmd("SET").arg(&name).arg(&value[..]).query_async(self.server(&name)).await?)
     }
 
     #[allow(clippy::unnecessary_wraps)] // beside the others, which can fail
     pub(super) fn commit(&self) -> Result<Version> {
         Ok(self.version)
+    }
+
+    fn server(&mut self, name: &[u8]) -> &mut MultiplexedConnection {
+        let number = if self.connections.len() > 1 { master_of(name) } else { 0 };
+        &mut self.connections[number]
     }
 
     fn name(&self, key: &Key) -> Vec<u8> {

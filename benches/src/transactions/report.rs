@@ -1,20 +1,27 @@
 //! What one run found, as tables.
 
+#[cfg(test)]
+mod tests;
+
 use std::fmt::Write as _;
 
 use serde::Serialize;
 
 use super::{
-    collection::{Collecting, Collection},
+    collection::{Collecting, Collection, Compared, Side},
     disk::DiskRate,
     lengths::Length,
+    overwrites::Overwrites,
     packs::Packing,
-    run::Figures,
+    run::{Anomalies, Figures},
 };
 use crate::{
     figures::Machine,
     table::{grid, strings, thousands},
 };
+
+/// Whoever reaches this part of what is asked keeps up.
+const KEPT_UP: f64 = 0.95;
 
 /// A store under a load.
 #[derive(Debug, Clone, Serialize)]
@@ -27,8 +34,10 @@ pub struct Cell {
     pub clients: usize,
     /// Length of a value.
     pub value_bytes: usize,
-    /// What came of it.
+    /// What came of it, of all turns counted together.
     pub figures: Figures,
+    /// What was seen that read atomic isolation excludes; none: not looked for.
+    pub anomalies: Option<Anomalies>,
     /// CPU time per transaction, in microseconds, of each process that took part.
     pub cpu_us: Vec<(String, f64)>,
 }
@@ -40,9 +49,15 @@ pub struct Report {
     pub command: String,
     /// Where.
     pub machine: Machine,
-    /// How the Redis server keeps what it answers.
+    /// What Redis was, and how it keeps what it answers.
     pub redis: String,
-    /// Plain Redis beside Landfast on the same server.
+    /// How many turns each of several stores had.
+    pub rounds: u32,
+    /// Where the chart is written to.
+    pub chart: Option<String>,
+    /// Where the curve of what is stored is written to.
+    pub curve: Option<String>,
+    /// Plain Redis beside Landfast on the same servers.
     pub beside_redis: Vec<Cell>,
     /// The embedded store.
     pub embedded: Vec<Cell>,
@@ -50,6 +65,8 @@ pub struct Report {
     pub disk: Vec<DiskRate>,
     /// Collection on and off, on the embedded store.
     pub collection: Option<Collection>,
+    /// What that store holds under steady overwrites.
+    pub overwrites: Option<Overwrites>,
     /// Transactions of more and more functions.
     pub lengths: Vec<Length>,
     /// What packed values cost an object store.
@@ -64,7 +81,7 @@ pub struct Report {
 pub fn markdown(report: &Report) -> String {
     let machine = &report.machine;
     let mut text = format!(
-        "`{}`, {}\n\n{} x {}, Linux {}, load average {} before the run. {}.\n\n",
+        "`{}`, {}\n\n{} x {}, Linux {}, load average {} before the run. {}\n\n",
         report.command,
         machine.date,
         machine.processors,
@@ -74,48 +91,132 @@ pub fn markdown(report: &Report) -> String {
         report.redis
     );
     if !report.beside_redis.is_empty() {
-        text.push_str(
-            "Transactions that saw something which read atomic isolation excludes, and how long they took: two \
-             functions of two reads and a write each (6 IOs).\n\n",
-        );
-        grid(&mut text, &beside_redis(&report.beside_redis));
-        let _ = writeln!(
-            text,
-            "\nOne transaction in process asks Redis for (Zipf {}, the writing of the keys before the run included):\n",
-            report.beside_redis[0].zipf
-        );
-        let mut calls = vec![strings(["operation", "calls per transaction"])];
-        calls.extend(report.port_calls.iter().map(|(name, calls)| vec![name.clone(), format!("{calls:.2}")]));
-        grid(&mut text, &calls);
-        let _ = writeln!(text, "\n{:.2} commits share a slot of the log.\n", report.commits_per_slot);
+        on_redis(&mut text, report);
     }
     if !report.embedded.is_empty() {
-        text.push_str("Throughput on the embedded store, every commit durable, 6 IOs each:\n\n");
-        grid(&mut text, &embedded(&report.embedded));
-        text.push_str("\nThe disk by itself, overwriting a file in order, each write synced:\n\n");
-        grid(&mut text, &disk(&report.disk));
+        on_the_disk(&mut text, report);
     }
     if let Some(collection) = &report.collection {
-        let _ = writeln!(
-            text,
-            "\nCollection on and off, in process on the embedded store; then both at {} per second:\n",
-            thousands(collection.steady_per_second)
-        );
-        grid(&mut text, &collected(collection));
+        cost_of_collection(&mut text, collection);
+    }
+    if let Some(overwrites) = &report.overwrites {
+        steady_overwrites(&mut text, overwrites, report.curve.as_deref());
     }
     if !report.lengths.is_empty() {
         text.push_str(
-            "\nTransactions of more functions, each of two reads and a write, in process, ten clients:\n\n",
+            "Transactions of more functions, each of two reads and a write, in process, ten clients:\n\n",
         );
         grid(&mut text, &by_length(&report.lengths));
+        text.push('\n');
     }
     if !report.packing.is_empty() {
         text.push_str(
-            "\nValues in packs, in process on the embedded store with objects as files, a pack every 100 ms at the most:\n\n",
+            "Values in packs, in process on the embedded store with objects as files, a pack every 100 ms at the most:\n\n",
         );
         grid(&mut text, &packed(&report.packing));
+        text.push('\n');
     }
+    text.truncate(text.trim_end().len());
+    text.push('\n');
     text
+}
+
+fn on_redis(text: &mut String, report: &Report) {
+    if let Some(path) = &report.chart {
+        let _ = writeln!(text, "![Anomalies and median latency beside plain Redis]({path})\n");
+    }
+    let _ = writeln!(
+        text,
+        "Transactions that saw something which read atomic isolation excludes, and how long they took: two functions of two reads \
+         and a write each (6 IOs). At each heat the stores had {} turns each, and another began each round; all turns are counted \
+         together. CPU includes what was put off until after a turn, as collection is.\n",
+        report.rounds
+    );
+    grid(text, &beside_redis(&report.beside_redis));
+    let _ = writeln!(
+        text,
+        "\nOne transaction in process asks Redis for (Zipf {}, the writing of the keys before the run included):\n",
+        report.beside_redis[0].zipf
+    );
+    let mut calls = vec![strings(["operation", "calls per transaction"])];
+    calls.extend(report.port_calls.iter().map(|(name, calls)| vec![name.clone(), format!("{calls:.2}")]));
+    grid(text, &calls);
+    let _ = writeln!(text, "\n{:.2} commits share a slot of the log.\n", report.commits_per_slot);
+}
+
+fn on_the_disk(text: &mut String, report: &Report) {
+    let _ = writeln!(
+        text,
+        "Throughput on the embedded store, every commit durable, 6 IOs each, in {} turns beside the disk; *of the disk* is what \
+         the values are of the bytes that the disk by itself takes in its longest writes:\n",
+        report.rounds
+    );
+    grid(text, &embedded(&report.embedded, &report.disk));
+    text.push_str("\nThe disk by itself, overwriting a file in order, each write synced:\n\n");
+    grid(text, &disk(&report.disk));
+    text.push('\n');
+}
+
+fn cost_of_collection(text: &mut String, collection: &Collection) {
+    let Collection { turn_seconds, saturated, offered_per_second, steady } = collection;
+    let _ = writeln!(
+        text,
+        "Collection on and off, in process on the embedded store, in turns of {turn_seconds} s on a fresh store each, all keys \
+         equally hot, as fast as they go:\n"
+    );
+    grid(text, &compared(saturated));
+    let [off, on] = [&saturated.off, &saturated.on];
+    let _ = writeln!(
+        text,
+        "\nIn the second halves of its turns throughput is {:.2}x that of the first without collection, and {:.2}x with it. \
+         First halves alone, where the stores are about as large: {:.2}x with collection.",
+        off.second_half_to_first(),
+        on.second_half_to_first(),
+        on.halves_per_second[0] / off.halves_per_second[0]
+    );
+    if off.second_half_to_first() < KEPT_UP {
+        text.push_str(
+            "Without collection the store gets slower while it grows: versions pile up, and each look at a key costs more. So whole \
+             turns flatter collection, and first halves are what tells what it costs.\n",
+        );
+    }
+    let _ = writeln!(
+        text,
+        "\nThe same at {} per second, 70 % of what both bear by the medians:\n",
+        thousands(*offered_per_second)
+    );
+    grid(text, &compared(steady));
+    text.push('\n');
+}
+
+fn steady_overwrites(text: &mut String, overwrites: &Overwrites, curve: Option<&str>) {
+    let _ = writeln!(
+        text,
+        "Overwritten for {} s at {} per second, keys by Zipf's law, outcomes kept for {} s:\n",
+        overwrites.seconds,
+        thousands(overwrites.offered_per_second),
+        overwrites.window_seconds
+    );
+    if let Some(path) = curve {
+        let _ = writeln!(text, "![Stored under steady overwrites]({path})\n");
+    }
+    grid(text, &overwritten(overwrites));
+    text.push('\n');
+    for run in &overwrites.runs {
+        let reached = run.figures.per_second / overwrites.offered_per_second;
+        if reached < KEPT_UP {
+            let _ = writeln!(
+                text,
+                "With collection {} the store did not keep up: it reached {:.0} % of what was offered{}.\n",
+                run.collecting.name(),
+                reached * 100.0,
+                match run.collecting {
+                    Collecting::Off => ", since each look at a key costs more the more versions it has",
+                    Collecting::On => "",
+                }
+            );
+        }
+    }
 }
 
 fn beside_redis(cells: &[Cell]) -> Vec<Vec<String>> {
@@ -129,12 +230,13 @@ fn beside_redis(cells: &[Cell]) -> Vec<Vec<String>> {
         "p50 ms",
         "p99 ms",
         "p50 to plain",
+        "p99 to plain",
         "per second",
         "CPU us each",
     ])];
     rows.extend(cells.iter().map(|cell| {
         let plain = cells.iter().find(|other| other.zipf.total_cmp(&cell.zipf).is_eq()).unwrap_or(cell);
-        let anomalies = cell.figures.anomalies.unwrap_or_default();
+        let anomalies = cell.anomalies.unwrap_or_default();
         vec![
             cell.store.to_owned(),
             format!("{:.1}", cell.zipf),
@@ -145,6 +247,7 @@ fn beside_redis(cells: &[Cell]) -> Vec<Vec<String>> {
             format!("{:.2}", cell.figures.p50_ms),
             format!("{:.2}", cell.figures.p99_ms),
             format!("{:.2}x", cell.figures.p50_ms / plain.figures.p50_ms),
+            format!("{:.2}x", cell.figures.p99_ms / plain.figures.p99_ms),
             thousands(cell.figures.per_second),
             cpu(cell),
         ]
@@ -152,25 +255,29 @@ fn beside_redis(cells: &[Cell]) -> Vec<Vec<String>> {
     rows
 }
 
-fn embedded(cells: &[Cell]) -> Vec<Vec<String>> {
+fn embedded(cells: &[Cell], disk: &[DiskRate]) -> Vec<Vec<String>> {
+    let most = disk.last().map_or(f64::INFINITY, |rate| rate.bytes_per_second);
     let mut rows = vec![strings([
         "way",
         "value",
         "clients",
         "per second",
         "values, MiB/s",
+        "of the disk",
         "p50 ms",
         "p99 ms",
         "CPU us each",
     ])];
     rows.extend(cells.iter().map(|cell| {
+        // Each of the two functions writes one.
+        let values = 2.0 * cell.value_bytes as f64 * cell.figures.per_second;
         vec![
             cell.store.to_owned(),
             format!("{} B", cell.value_bytes),
             cell.clients.to_string(),
             thousands(cell.figures.per_second),
-            // Each of the two functions writes one.
-            mebibytes(2.0 * cell.value_bytes as f64 * cell.figures.per_second),
+            mebibytes(values),
+            format!("{:.0} %", values / most * 100.0),
             format!("{:.2}", cell.figures.p50_ms),
             format!("{:.2}", cell.figures.p99_ms),
             cpu(cell),
@@ -195,29 +302,51 @@ fn mebibytes(bytes: f64) -> String {
     format!("{:.0}", bytes / f64::from(1 << 20))
 }
 
-fn collected(collection: &Collection) -> Vec<Vec<String>> {
+fn compared(compared: &Compared) -> Vec<Vec<String>> {
     let mut rows = vec![strings([
         "collection",
-        "per second",
+        "per second, turn by turn",
+        "median",
+        "to off",
+        "p50 ms",
+        "p99 ms",
         "CPU us each",
-        "p50 ms then",
-        "p99 ms then",
-        "CPU us each then",
+        "versions collected",
+    ])];
+    rows.extend([&compared.off, &compared.on].map(|side: &Side| {
+        let turns: Vec<String> = side.turns_per_second.iter().map(|turn| thousands(*turn)).collect();
+        let median = side.median_per_second();
+        vec![
+            side.collecting.name().to_owned(),
+            turns.join(" "),
+            thousands(median),
+            format!("{:.2}x", median / compared.off.median_per_second()),
+            format!("{:.2}", side.figures.p50_ms),
+            format!("{:.2}", side.figures.p99_ms),
+            format!("{:.0}", side.cpu_us),
+            thousands(side.collected_versions as f64),
+        ]
+    }));
+    rows
+}
+
+fn overwritten(overwrites: &Overwrites) -> Vec<Vec<String>> {
+    let mut rows = vec![strings([
+        "collection",
+        "reached per second",
+        "p50 ms",
+        "p99 ms",
+        "CPU us each",
         "MiB in the end",
         "versions collected",
     ])];
-    rows.extend(collection.runs.iter().map(|run| {
-        let name = match run.collecting {
-            Collecting::On => "on",
-            Collecting::Off => "off",
-        };
+    rows.extend(overwrites.runs.iter().map(|run| {
         vec![
-            name.to_owned(),
-            thousands(run.saturated.per_second),
-            format!("{:.0}", run.saturated_cpu_us),
-            format!("{:.2}", run.steady.p50_ms),
-            format!("{:.2}", run.steady.p99_ms),
-            format!("{:.0}", run.steady_cpu_us),
+            run.collecting.name().to_owned(),
+            thousands(run.figures.per_second),
+            format!("{:.2}", run.figures.p50_ms),
+            format!("{:.2}", run.figures.p99_ms),
+            format!("{:.0}", run.cpu_us),
             run.stored.last().map_or(0, |(_, bytes)| bytes >> 20).to_string(),
             thousands(run.collected_versions as f64),
         ]

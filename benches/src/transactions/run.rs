@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use bytes::Bytes;
 use fastrand::Rng;
 use hdrhistogram::Histogram;
@@ -37,6 +37,15 @@ pub enum Watching {
     Times,
 }
 
+/// How much is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Amount {
+    /// So many transactions, in all.
+    Transactions(usize),
+    /// As many as begin within this.
+    Time(Duration),
+}
+
 /// What came of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Figures {
@@ -52,8 +61,6 @@ pub struct Figures {
     pub p99_ms: f64,
     /// How long the run took.
     pub seconds: f64,
-    /// What was seen that read atomic isolation excludes; none: not looked for.
-    pub anomalies: Option<Anomalies>,
 }
 
 /// Transactions that saw something which read atomic isolation excludes.
@@ -65,6 +72,106 @@ pub struct Anomalies {
     pub fractured: u64,
 }
 
+/// What clients measured in one run, or in several that are counted together.
+#[derive(Debug, Clone)]
+pub struct Measured {
+    nanoseconds: Histogram<u64>,
+    no_valid_version: u64,
+    elapsed: Duration,
+}
+
+impl Measured {
+    /// Counts another run of the same clients with this one.
+    pub fn add(&mut self, other: &Self) -> Result<()> {
+        self.nanoseconds.add(&other.nanoseconds)?;
+        self.no_valid_version += other.no_valid_version;
+        self.elapsed += other.elapsed;
+        Ok(())
+    }
+
+    /// Its figures.
+    pub fn figures(&self) -> Figures {
+        let (transactions, seconds) = (self.nanoseconds.len(), self.elapsed.as_secs_f64());
+        let ms = |quantile| self.nanoseconds.value_at_quantile(quantile) as f64 / 1e6;
+        Figures {
+            transactions,
+            no_valid_version: self.no_valid_version,
+            per_second: transactions as f64 / seconds,
+            p50_ms: ms(0.5),
+            p99_ms: ms(0.99),
+            seconds,
+        }
+    }
+}
+
+/// The clients of one store, who can run more than once: what they saw is judged by all that was ever committed there.
+#[derive(Debug)]
+pub struct Clients {
+    targets: Vec<Target>,
+    mix: Mix,
+    watching: Watching,
+    seed: u64,
+    order: Order,
+    executions: Vec<Execution>,
+}
+
+impl Clients {
+    /// One client on each of `targets`, after the first of them has written every key of `mix` once. What they do is drawn
+    /// from `seed`.
+    pub async fn prepare(mut targets: Vec<Target>, mix: Mix, watching: Watching, seed: u64) -> Result<Self> {
+        let order = prepare(targets.first_mut().context("a run has clients")?, &mix).await?;
+        Ok(Self { targets, mix, watching, seed, order, executions: Vec::new() })
+    }
+
+    /// Runs the mix, each client as fast as it is answered. Every run draws other transactions.
+    pub async fn run(&mut self, amount: Amount) -> Result<Measured> {
+        self.run_paced(amount, Duration::ZERO).await
+    }
+
+    /// The same where each client begins a transaction `every` so often, or as soon after that as the one before has ended.
+    /// The time of each counts from when it should have begun.
+    pub async fn run_paced(&mut self, amount: Amount, every: Duration) -> Result<Measured> {
+        for target in &mut self.targets {
+            target.reconnect().await?;
+        }
+        let (mix, watching, epoch) = (self.mix, self.watching, Instant::now());
+        let (transactions, ends) = match amount {
+            Amount::Transactions(transactions) => (transactions, None),
+            Amount::Time(lasts) => (usize::MAX, Some(epoch + lasts)),
+        };
+        // Who is free takes the next one: else the end would be that of the slowest client, later the more there are.
+        let count = self.targets.len();
+        let pool = Arc::new(AtomicUsize::new(transactions / count * count));
+        let clients: Vec<_> = std::mem::take(&mut self.targets)
+            .into_iter()
+            .enumerate()
+            .map(|(number, target)| {
+                let rng = Rng::with_seed(self.seed.wrapping_add(number as u64));
+                let client = Client { number, target, mix, rng, epoch, ends, watching, every };
+                tokio::spawn(client.run(Arc::clone(&pool)))
+            })
+            .collect();
+        let mut measured =
+            Measured { nanoseconds: Histogram::new(3)?, no_valid_version: 0, elapsed: Duration::ZERO };
+        for client in clients {
+            let (target, part) = client.await.context("a client")??;
+            self.targets.push(target);
+            self.executions.extend(part.executions);
+            self.order.committed.extend(part.committed);
+            measured.nanoseconds.add(part.nanoseconds)?;
+            measured.no_valid_version += part.no_valid_version;
+        }
+        measured.elapsed = epoch.elapsed();
+        self.seed = self.seed.wrapping_add(count as u64);
+        Ok(measured)
+    }
+
+    /// What was seen in all runs so far that read atomic isolation excludes; none: it was not looked for.
+    pub fn anomalies(&self) -> Option<Anomalies> {
+        (self.watching == Watching::Anomalies).then(|| anomalies(&self.executions, &self.order))
+    }
+}
+
 /// One client's part.
 struct Part {
     executions: Vec<Execution>,
@@ -74,7 +181,7 @@ struct Part {
 }
 
 /// Writes every key once.
-pub async fn prepare(target: &mut Target, mix: &Mix) -> Result<Order> {
+async fn prepare(target: &mut Target, mix: &Mix) -> Result<Order> {
     let mut order = Order::default();
     for first in (0..mix.keys).step_by(KEYS_PREPARED_AT_ONCE) {
         let keys: Vec<_> = (first..mix.keys.min(first + KEYS_PREPARED_AT_ONCE)).map(key).collect();
@@ -95,62 +202,6 @@ pub async fn prepare(target: &mut Target, mix: &Mix) -> Result<Order> {
     Ok(order)
 }
 
-/// Runs `mix` with one client on each of `targets`, each as fast as it is answered, after [`prepare`] gave `order`.
-pub async fn run(
-    targets: Vec<Target>,
-    mix: Mix,
-    seed: u64,
-    watching: Watching,
-    order: Order,
-) -> Result<Figures> {
-    run_paced(targets, mix, seed, watching, order, Duration::ZERO).await
-}
-
-/// The same where each client begins a transaction `every` so often, or as soon after that as the one before has ended. The
-/// time of each counts from when it should have begun.
-pub async fn run_paced(
-    targets: Vec<Target>,
-    mix: Mix,
-    seed: u64,
-    watching: Watching,
-    mut order: Order,
-    every: Duration,
-) -> Result<Figures> {
-    ensure!(!targets.is_empty(), "a run has clients");
-    let epoch = Instant::now();
-    // Who is free takes the next one: else the end would be that of the slowest client, later the more there are.
-    let pool = Arc::new(AtomicUsize::new(mix.transactions / targets.len() * targets.len()));
-    let clients: Vec<_> = targets
-        .into_iter()
-        .enumerate()
-        .map(|(number, target)| {
-            let rng = Rng::with_seed(seed.wrapping_add(number as u64));
-            tokio::spawn(Client { number, target, mix, rng, epoch, watching, every }.run(Arc::clone(&pool)))
-        })
-        .collect();
-    let mut executions = Vec::new();
-    let mut nanoseconds = Histogram::<u64>::new(3)?;
-    let mut no_valid_version = 0;
-    for client in clients {
-        let part = client.await.context("a client")??;
-        executions.extend(part.executions);
-        order.committed.extend(part.committed);
-        nanoseconds.add(part.nanoseconds)?;
-        no_valid_version += part.no_valid_version;
-    }
-    let seconds = epoch.elapsed().as_secs_f64();
-    let ms = |quantile| nanoseconds.value_at_quantile(quantile) as f64 / 1e6;
-    Ok(Figures {
-        transactions: nanoseconds.len(),
-        no_valid_version,
-        per_second: nanoseconds.len() as f64 / seconds,
-        p50_ms: ms(0.5),
-        p99_ms: ms(0.99),
-        seconds,
-        anomalies: (watching == Watching::Anomalies).then(|| anomalies(&executions, &order)),
-    })
-}
-
 /// Each transaction counts once, however much it saw.
 fn anomalies(executions: &[Execution], order: &Order) -> Anomalies {
     let mut found = Anomalies::default();
@@ -169,12 +220,13 @@ struct Client {
     mix: Mix,
     rng: Rng,
     epoch: Instant,
+    ends: Option<Instant>,
     watching: Watching,
     every: Duration,
 }
 
 impl Client {
-    async fn run(mut self, pool: Arc<AtomicUsize>) -> Result<Part> {
+    async fn run(mut self, pool: Arc<AtomicUsize>) -> Result<(Target, Part)> {
         let zipf = Zipf::new(self.mix.keys, self.mix.zipf);
         let mut part = Part {
             executions: Vec::new(),
@@ -188,17 +240,18 @@ impl Client {
         let mut number = 0_u32;
         while pool.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok() {
             let script = Script::draw(&self.mix, &zipf, &mut self.rng);
-            let started = if self.every.is_zero() {
-                Instant::now()
-            } else {
-                let due = self.epoch + first + self.every * number;
+            let due = (!self.every.is_zero()).then(|| self.epoch + first + self.every * number);
+            if self.ends.is_some_and(|ends| Instant::now().max(due.unwrap_or(self.epoch)) >= ends) {
+                break;
+            }
+            if let Some(due) = due {
                 tokio::time::sleep_until(due).await;
-                due
-            };
+            }
+            let started = due.unwrap_or_else(Instant::now);
             self.one(&script, &mut part, started).await?;
             number += 1;
         }
-        Ok(part)
+        Ok((self.target, part))
     }
 
     async fn one(&mut self, script: &Script, part: &mut Part, started: Instant) -> Result<()> {

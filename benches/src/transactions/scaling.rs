@@ -12,7 +12,6 @@ use serde::Serialize;
 use simulated::{Options, World};
 use simulation::transactions::{
     ensemble::Ensemble,
-    history::Order,
     mortal::Life,
     network::{Network, Trouble},
     workload::Mix,
@@ -20,7 +19,7 @@ use simulation::transactions::{
 use transactions::{Config, Engine, Parts, Service, membership::Address};
 
 use super::{
-    run::{self, Figures, Watching},
+    run::{Amount, Clients, Figures, Watching},
     target::Target,
 };
 use crate::{server::own_cpu, table};
@@ -53,17 +52,12 @@ pub fn measure(nodes: usize, mix: Mix, warm_up: usize, seed: u64) -> Result<Scal
         let options = Options { latency: Some(STORE_LATENCY), durable_at_once: true, ..Options::default() };
         let world = World::with_options(seed, options);
         let (engines, services) = start(&world, nodes, seed).await?;
-        let first = engines.first().context("there is a node")?;
-        let order = run::prepare(&mut Target::engine(first), &all).await?;
+        let targets = (0..all.clients).map(|client| Target::engine(&engines[client % nodes])).collect();
+        let mut clients = Clients::prepare(targets, all, Watching::Times, seed).await?;
         tokio::time::sleep(HEARD_AFTER).await;
-        let targets =
-            || (0..all.clients).map(|client| Target::engine(&engines[client % nodes])).collect::<Vec<_>>();
-        if warm_up > 0 {
-            let before = Mix { transactions: warm_up * all.clients, ..all };
-            run::run(targets(), before, !seed, Watching::Times, Order::default()).await?;
-        }
+        clients.run(Amount::Transactions(warm_up * all.clients)).await?;
         let (calls_before, cpu_before) = (world.trace().port_calls(), own_cpu()?);
-        let figures = run::run(targets(), all, seed, Watching::Times, order).await?;
+        let figures = clients.run(Amount::Transactions(all.transactions)).await?.figures();
         let (calls, cpu) = (world.trace().port_calls() - calls_before, own_cpu()?.saturating_sub(cpu_before));
         drop(services);
         let each = |sum: f64| sum / figures.transactions.max(1) as f64;
