@@ -57,7 +57,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--transfers", type=_at_least(1), default=1000, help="default %(default)s")
     parser.add_argument("--accounts", type=_at_least(2), default=100, help="default %(default)s")
     parser.add_argument("--at-a-time", type=_at_least(1), default=32, help="workers; default %(default)s")
-    parser.add_argument("--kill-rate", type=float, default=0.25, help="part of the runs; default %(default)s")
+    parser.add_argument("--kill-rate", type=_part, default=0.25, help="part of the runs, from 0 to 1; default %(default)s")
     parser.add_argument("--seed", type=int, default=7, help="of the transfers and the kills; default %(default)s")
     parser.add_argument("--json", action="store_true", help="the figures as JSON instead of a table")
     return parser.parse_args()
@@ -70,6 +70,12 @@ def _at_least(least: int):
         return int(text)
 
     return number
+
+
+def _part(text: str) -> float:
+    if not 0 <= float(text) <= 1:
+        raise argparse.ArgumentTypeError("from 0 to 1")
+    return float(text)
 
 
 class Progress:

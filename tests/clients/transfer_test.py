@@ -46,6 +46,13 @@ class Seen(reckoning.Evidence):
         }
 
 
+@pytest.mark.parametrize("rate", ["-1", "1.5", "nan"])
+def test_a_rate_that_is_no_part_of_the_runs_is_refused(rate):
+    command = [sys.executable, "-B", EXAMPLE / "transfer.py", "--kill-rate", rate]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_SECONDS)
+    assert done.returncode == 2 and "--kill-rate: from 0 to 1" in done.stderr, done.stderr
+
+
 @pytest.fixture
 def transfer(server):
     """Runs the example against the shared server: `transfer("--seed", "1")`."""

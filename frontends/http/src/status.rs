@@ -77,6 +77,9 @@ impl Status {
             Phase::Ready if self.store.as_ref().is_some_and(|store| !store.serving) => {
                 Some("the store cannot be reached")
             }
+            Phase::Ready if self.transactions.as_ref().is_some_and(|figures| figures.starting_over) => {
+                Some("transactions do not start: the log says why")
+            }
             Phase::Ready => None,
         }
     }

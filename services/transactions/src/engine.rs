@@ -347,6 +347,7 @@ impl Engine {
         Figures {
             packs,
             packs_bytes,
+            starting_over: view.node.as_ref().is_none_or(|node| node.store.standing().is_err()),
             open: view.open.len() as u64,
             slots: view.node.as_ref().map_or(0, |node| node.log.slots()),
             index_bytes: view.index.bytes(),

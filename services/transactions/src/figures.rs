@@ -10,6 +10,8 @@ use crate::model::Outcome;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Figures {
+    /// Whether nobody serves: its node could not go on, and the next one has not started.
+    pub starting_over: bool,
     /// Attempts open now.
     pub open: u64,
     /// Attempts begun.

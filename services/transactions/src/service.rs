@@ -1,18 +1,18 @@
 //! The service, put together from ports: the engine, and who starts it over.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use ports::{Clock, Entropy, KeyValue};
+use primitives::{Backoff, Delays};
 
 use crate::{
-    Result,
+    Error, Result,
     config::Config,
     effects::Destinations,
     engine::Engine,
     membership::{Alone, Membership},
     pack::SharedObjects,
     peers::Peers,
-    store::Store,
 };
 
 /// What the service is made of.
@@ -30,6 +30,35 @@ pub struct Parts {
 #[derive(Debug)]
 pub struct Service {
     engine: Engine,
+}
+
+/// A node that has served for so long has not started in vain: if it falls, that is another outage.
+const SERVED_WELL: Duration = Duration::from_secs(10);
+/// Between two starts of one outage: each takes a node id, and tells all others.
+const START_AGAIN: Backoff =
+    Backoff { first: Duration::from_millis(20), longest: Duration::from_secs(1), attempts_max: u32::MAX };
+
+/// Nodes of this process fall as fast as they start, or do not start.
+#[derive(Debug)]
+struct Outage {
+    delays: Delays,
+    /// Why the last start failed, which is said once.
+    why: Option<Error>,
+}
+
+impl Default for Outage {
+    fn default() -> Self {
+        Self { delays: START_AGAIN.delays(), why: None }
+    }
+}
+
+impl Outage {
+    fn say(&mut self, error: &Error) {
+        if self.why.as_ref() != Some(error) {
+            tracing::error!(%error, "transactions do not start; they are tried again until they do");
+            self.why = Some(error.clone());
+        }
+    }
 }
 
 /// A service that is being put together.
@@ -93,21 +122,29 @@ impl Service {
     }
 
     /// Starts over whenever the node cannot go on, because its store went back to an earlier state, its lease ran out or somebody
-    /// has taken its log over. For ever: the program runs it beside the front ends.
+    /// has taken its log over: at once, and then ever more seldom until one has served for [`SERVED_WELL`]. For ever: the
+    /// program runs it beside the front ends.
     pub async fn run(&self) {
         let core = &self.engine.core;
+        let mut outage: Option<Outage> = None;
         loop {
-            let mut delays = Store::delays();
-            while core.has_fallen() {
-                tracing::warn!(
-                    "transactions start over: the store lost what was not durable, the lease ran out or the log was taken"
-                );
-                if let Err(error) = core.start_over().await {
-                    tracing::error!(%error, "transactions do not start");
-                    core.pause(&mut delays).await;
-                }
+            let began = core.clock.monotonic();
+            while !core.has_fallen() {
+                core.fell.notified().await;
             }
-            core.fell.notified().await;
+            if core.clock.monotonic().since(began) >= SERVED_WELL {
+                outage = None;
+            }
+            match &mut outage {
+                Some(outage) => core.pause(&mut outage.delays).await,
+                None => tracing::warn!(
+                    "transactions start over: the store lost what was not durable, the lease ran out or the log was taken"
+                ),
+            }
+            let outage = outage.get_or_insert_with(Outage::default);
+            if let Err(error) = core.start_over().await {
+                outage.say(&error);
+            }
         }
     }
 

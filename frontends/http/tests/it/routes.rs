@@ -128,6 +128,11 @@ async fn a_store_that_does_not_serve_is_not_ready() {
     let answer = server.get("/health/ready").await;
     assert!(answer.contains("cannot be reached"), "{answer}");
     assert!(server.get("/metrics").await.contains("landfast_store_serving 0"));
+
+    let transactions = Some(Figures { starting_over: true, ..Figures::default() });
+    let server = Fixture::showing(Status { transactions, ..busy() }).await;
+    let answer = server.get("/health/ready").await;
+    assert!(answer.contains("transactions do not start"), "{answer}");
 }
 
 #[tokio::test]

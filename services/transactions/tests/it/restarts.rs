@@ -194,6 +194,26 @@ fn a_node_starts_over_when_its_store_goes_back() {
     });
 }
 
+/// A store that goes back again and again is not joined as fast as it does: each start takes an id, and the log a line.
+#[test]
+fn starts_in_vain_come_ever_more_seldom() {
+    in_virtual_time(async |world| {
+        let node = Node::on(&world, world.key_value(), Config::default()).await;
+        for _ in 0..500 {
+            world.crash();
+            // Whoever asks next notices it.
+            let _ = node.engine.begin(Begin::default()).await;
+            assert!(node.engine.figures().starting_over);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let call = node.begin().await;
+        let starts = call.attempt.expect("it has one").node.0;
+        assert!((5..60).contains(&starts), "{starts} starts in ten seconds");
+        assert!(!node.engine.figures().starting_over);
+    });
+}
+
 /// A commit by a node whose clock was an hour ahead, then one of its successor, whose clock is right.
 async fn writes_after_a_clock_was_set_back(world: &World, variant: Option<Broken>) -> Option<String> {
     let parts = |ahead_ms| Parts {
