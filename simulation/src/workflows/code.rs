@@ -38,7 +38,7 @@ pub const NOTHING: &str = "nothing";
 pub const LEAKS: &str = "leaks";
 /// Adds one to what all its runs add to, and takes a while over it: as a whole or not at all, as if alone.
 pub const SHARES: &str = "shares";
-/// Adds one, waits for longer than its transaction may, and adds one: as a whole or not at all.
+/// Waits for longer than its transaction may, and then reads: as a whole or not at all.
 pub const LINGERS: &str = "lingers";
 /// Waits for long, then adds one.
 pub const SLOW: &str = "slow";
@@ -149,7 +149,7 @@ impl Code {
             let once = |function: &str| format!(r#"{{"function":"{function}","retries":0}}"#);
             let leaks = format!(r#""add",{},{}"#, once("copies"), once("fails"));
             all.insert(LEAKS, made(&leaks, atomic));
-            all.insert(LINGERS, made(r#""add","waits","waits","add""#, atomic));
+            all.insert(LINGERS, made(r#""waits","waits","rests""#, atomic));
             all.insert(SHARES, made(r#""shares""#, r#","atomic":true,"isolation":"serializable""#));
         }
         all.into_iter().map(|(name, workflow)| (name.to_owned(), workflow)).collect()
