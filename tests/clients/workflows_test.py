@@ -69,41 +69,6 @@ def graphs_have_branches_lists_and_choices(apps):
     assert failed["status"] == "failed" and failed["error"]["errorType"] == "Workflow.InvalidInput"
 
 
-def a_result_that_is_no_json_fails_its_step(apps):
-    """It was null in a list, a string as a run's output, and nothing at all to a choice."""
-    apps.file("answers.py", """
-        def nan(event, context): return float("nan")
-        def listed(event, context): return {"mean": [float("inf")]}
-    """)
-    for name in ("nan", "listed"):
-        apps.function(name, handler=f"answers.{name}", retries=0)
-    apps.function("calls", """
-        import landfast
-        @landfast.step
-        def mean(values): return float("nan")
-        def told(step, *arguments):
-            try:
-                step(*arguments)
-            except landfast.Error as error:
-                return error.error["errorType"]
-            except ValueError:
-                return "refused"
-        def handler(event, context):
-            return [told(mean, []), told(landfast.call, "nan"), told(landfast.call, "listed", float("nan"))]
-    """, retries=0)
-    choice = '{ choice = [{ when = { exists = true }, steps = [] }] }'
-    shapes = {"alone": '["nan"]', "among": '[{ parallel = [["nan"]] }]', "each": '[{ map = ["listed"] }]', "chosen": f'["nan", {choice}]'}
-    for name, steps in shapes.items():
-        apps.workflow(name, f"steps = {steps}")
-    apps.workflow("code", 'function = "calls"')
-    apps.deploy()
-    for name in shapes:
-        failed = apps.run(name, [1])[1]
-        assert (failed["status"], failed["error"]["errorType"]) == ("failed", "Workflow.ResultNoJson"), (name, failed)
-        assert "no NaN" in failed["error"]["errorMessage"], failed
-    assert apps.run("code")[1]["output"] == ["ValueError", "Workflow.ResultNoJson", "refused"]
-
-
 def a_step_that_fails_leaves_nothing_and_is_tried_again(apps):
     """W2: what an attempt wrote is read by that attempt alone."""
     apps.function("flaky", """
@@ -332,45 +297,6 @@ def an_atomic_run_counts_at_its_end_or_not_at_all(apps):
     assert apps.value("first") == "2"
 
 
-def who_invokes_is_told_what_was_refused(apps):
-    """Of an atomic run for good: it was called an outage, which passes."""
-    apps.function("asks", """
-        import landfast
-        def handler(event, context):
-            try:
-                return landfast.invoke(event["invokes"])
-            except landfast.Error as error:
-                return [type(error).__name__, str(error)]
-    """, retries=0)
-    apps.workflow("whole", 'steps = ["asks"]\natomic = true')
-    apps.deploy()
-    name, said = apps.run("whole", {"invokes": "first"})[1]["output"]
-    assert name == "InvalidRequest" and "an atomic run lets nothing out before its end" in said, said
-    name, said = apps.call("asks", {"invokes": "nobody"})
-    assert name == "NoSuchFunction" and "Function not found" in said, said
-
-
-def what_is_for_steps_is_refused_by_name_outside_of_a_run(apps):
-    """But a step is the function that it was, and there is nothing to externalize."""
-    apps.function("asks", """
-        import landfast
-        @landfast.step
-        def double(number):
-            landfast.externalize()
-            return 2 * number
-        def told(asked, *arguments):
-            try:
-                return asked(*arguments)
-            except landfast.OutsideOfRun:
-                return "outside"
-        def handler(event, context):
-            return [double(double(1)), told(landfast.send, "q", b""), told(landfast.call, "asks")]
-    """, retries=0)
-    apps.workflow("chain", 'steps = ["first"]')
-    apps.deploy()
-    assert apps.call("asks") == [4, "outside", "outside"]
-
-
 def a_cancelled_run_does_nothing_more(apps):
     """W6, W7."""
     apps.function("sleeps", """
@@ -414,81 +340,6 @@ def runs_go_on_after_a_kill_of_the_server(apps):
         found = apps.ask("GET", f"/v1/workflows/sums/runs/{name}?wait=30").document
         assert found["status"] == "succeeded", found
         assert apps.value(f"total%2F{name}") == "4", name
-
-
-def what_makes_no_sense_is_refused_by_name(apps):
-    apps.workflow("chain", 'steps = ["first"]')
-    apps.deploy()
-    
-    def refused(method, path, body=b""):
-        return apps.ask(method, path, body).document["type"]
-
-    assert refused("POST", "/v1/workflows/nobody/runs") == "no-such-workflow"
-    assert refused("GET", "/v1/workflows/chain/runs/nobody") == "no-such-run"
-    assert refused("DELETE", "/v1/workflows/chain/runs/nobody") == "no-such-run"
-    assert refused("POST", "/v1/workflows/chain/runs", b"{") == "invalid-request"
-    assert refused("POST", "/v1/workflows/chain/runs?id=" + "x" * 129) == "invalid-request"
-    assert refused("POST", "/v1/workflows/chain/runs?retries=2") == "invalid-request"
-    assert refused("GET", "/v1/workflows/chain/runs?status=done") == "invalid-request"
-    apps.workflow("wrong", 'steps = ["nobody"]')
-    answer = apps.command("functions", "deploy", str(apps.write()))
-    assert answer.returncode != 0 and "is no function of the application" in answer.stderr
-    for far in ("http://127.0.0.1:1", "redis://", "redis://127.0.0.1:1/abc", "redis://127.0.0.1:1?x=y"):
-        apps.workflow("wrong", f'steps = ["first"]\nfar = "{far}"')
-        answer = apps.command("functions", "deploy", str(apps.write()))
-        assert answer.returncode != 0 and "workflows.wrong: far: " in answer.stderr, (far, answer.stderr)
-
-
-def who_is_tried_again_after_a_commit_of_its_own_hears_so_or_skips_it(apps):
-    """W2: the id is the same, so the transaction counts once."""
-    apps.function("adds", """
-        import landfast
-        runs = []
-        def add(t):
-            t.put("added", str(int(t.get("added") or b"0") + 1).encode())
-            return "added"
-        def handler(event, context):
-            runs.append(1)
-            if event == "transact":
-                came_to = landfast.transact(add)
-            else:
-                with landfast.transaction() as t:
-                    came_to = add(t)
-            if len(runs) % 2:
-                raise ValueError("after the commit")
-            return came_to
-    """, retries=1)
-    apps.workflow("adds", 'steps = [{ function = "adds", backoff_ms = 1 }]')
-    apps.deploy()
-    assert apps.run("adds", "transact")[1].get("output", "none") is None
-    assert apps.value("added") == "1"
-    failed = apps.run("adds", "transaction")[1]
-    assert (failed["status"], failed["error"]["errorType"]) == ("failed", "AlreadyCommitted"), failed
-    assert apps.value("added") == "2"
-
-
-def the_command_says_what_a_run_came_to_and_what_was_refused(apps):
-    apps.function("waits", """
-        import time
-        def handler(event, context):
-            time.sleep(event)
-            return event
-    """)
-    apps.workflow("waits", 'steps = ["waits"]')
-    apps.deploy()
-
-    def run(*arguments):
-        answer = apps.command("workflows", "run", *arguments)
-        return answer.returncode, answer.stdout, answer.stderr
-
-    assert run("waits", "--input", "0") == (0, "0\n", "")
-    code, out, said = run("waits", "--input", "60", "--wait", "1", "--id", "long")
-    assert (code, out) == (3, "") and "landfast workflows show waits long" in said
-    assert run("waits", "--input", "60", "--wait", "0", "--id", "long") == (0, "long running\n", "")
-    apps.ask("DELETE", "/v1/workflows/waits/runs/long")
-    assert run("waits", "--id", "long") == (1, "long cancelled\n", "")
-    code, out, said = run("nobody")
-    assert (code, out) == (1, "") and "answered 404: no-such-workflow: " in said and "{" not in said, said
 
 
 SCANS = """

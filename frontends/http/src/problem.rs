@@ -102,9 +102,7 @@ impl Kind {
             Self::TooLarge => (S::PAYLOAD_TOO_LARGE, "too-large", "The request goes beyond a limit"),
             Self::NotReady => (S::SERVICE_UNAVAILABLE, "not-ready", "The server is not ready"),
             Self::InvalidRequest => (S::BAD_REQUEST, "invalid-request", "The request is malformed"),
-            Self::ReservedName => {
-                (S::BAD_REQUEST, "reserved-name", "The name of the transaction is the server's own")
-            }
+            Self::ReservedName => (S::BAD_REQUEST, "reserved-name", "The name is the server's own"),
             Self::NoSuchKey => (S::NOT_FOUND, "no-such-key", "The key has no value"),
             Self::NoSuchTransaction => (
                 S::NOT_FOUND,
@@ -124,9 +122,7 @@ impl Kind {
             Self::NoSuchRun => (S::NOT_FOUND, "no-such-run", "The workflow has no run of this id"),
             Self::TooManyRuns => (S::TOO_MANY_REQUESTS, "too-many-runs", "Too many runs are under way"),
             Self::AttemptEnded => (S::CONFLICT, "attempt-ended", "The attempt of the step has ended"),
-            Self::OutsideOfRun => {
-                (S::BAD_REQUEST, "outside-of-run", "This is for the code of a workflow's step")
-            }
+            Self::OutsideOfRun => (S::BAD_REQUEST, "outside-of-run", "This is for the code of a step"),
             Self::DeploymentConflict => {
                 (S::CONFLICT, "deployment-conflict", "This does not go with what is deployed")
             }
