@@ -257,7 +257,7 @@ impl Service {
         };
         let (service, key) = (self.clone(), (name.to_owned(), id.clone()));
         // Whoever asks may give up, and then somebody is at what was begun all the same.
-        let begun = self.apart(async move { service.begin_here(key, is_named, input).await });
+        let begun = self.apart(Box::pin(async move { service.begin_here(key, is_named, input).await }));
         let late = "begin a run: its store does not take it in time";
         self.within(ANSWER_MAX, ports::Error::new(ErrorKind::OutcomeUnknown, late), begun).await?;
         Ok(id)

@@ -24,7 +24,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 impl Service {
     /// A run, once what is said of it is durable (W3). Errors: `Unavailable` if that takes too long.
     pub async fn run(&self, name: &str, id: &str) -> Result<RunView> {
-        self.within(ANSWER_MAX, late(), self.show(name, id)).await
+        self.within(ANSWER_MAX, late(), Box::pin(self.show(name, id))).await
     }
 
     /// The answer, or `late` in its place.
@@ -102,7 +102,7 @@ impl Service {
                 }
             }
             let left = until.since(self.inner.parts.clock.monotonic());
-            let view = self.within(left.max(ANSWER_MAX), late(), self.show(name, id)).await?;
+            let view = self.within(left.max(ANSWER_MAX), late(), Box::pin(self.show(name, id))).await?;
             if view.status != Status::Running || left.is_zero() {
                 return Ok(view);
             }
@@ -121,7 +121,7 @@ impl Service {
         status: Option<Status>,
         after: Option<&str>,
     ) -> Result<(Vec<RunView>, Option<String>)> {
-        self.within(ANSWER_MAX, late(), self.page(name, status, after)).await
+        self.within(ANSWER_MAX, late(), Box::pin(self.page(name, status, after))).await
     }
 
     async fn page(
@@ -151,7 +151,7 @@ impl Service {
 
     /// The steps of a run that count, in the order in which they ended. Errors: `Unavailable` if that takes too long.
     pub async fn steps(&self, name: &str, id: &str) -> Result<Vec<StepView>> {
-        self.within(ANSWER_MAX, late(), self.counted(name, id)).await
+        self.within(ANSWER_MAX, late(), Box::pin(self.counted(name, id))).await
     }
 
     async fn counted(&self, name: &str, id: &str) -> Result<Vec<StepView>> {
