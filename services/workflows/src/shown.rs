@@ -28,16 +28,20 @@ impl Service {
     }
 
     /// The answer, or `late` in its place.
-    pub(crate) async fn within<T>(
+    pub(crate) fn within<T>(
         &self,
         most: Duration,
         late: ports::Error,
         answer: impl Future<Output = Result<T>>,
-    ) -> Result<T> {
-        tokio::select! {
-            biased;
-            answer = answer => answer,
-            () = self.inner.parts.clock.sleep(most) => Err(late.into()),
+    ) -> impl Future<Output = Result<T>> {
+        // On the heap, or whoever asks for several would be as large as all of them.
+        let answer = Box::pin(answer);
+        async move {
+            tokio::select! {
+                biased;
+                answer = answer => answer,
+                () = self.inner.parts.clock.sleep(most) => Err(late.into()),
+            }
         }
     }
 
