@@ -104,11 +104,9 @@ impl Kind {
             Self::InvalidRequest => (S::BAD_REQUEST, "invalid-request", "The request is malformed"),
             Self::ReservedName => (S::BAD_REQUEST, "reserved-name", "The name is the server's own"),
             Self::NoSuchKey => (S::NOT_FOUND, "no-such-key", "The key has no value"),
-            Self::NoSuchTransaction => (
-                S::NOT_FOUND,
-                "no-such-transaction",
-                "The transaction was never begun, or it ended without a commit and left nothing",
-            ),
+            Self::NoSuchTransaction => {
+                (S::NOT_FOUND, "no-such-transaction", "It was never begun, or has left nothing")
+            }
             Self::NoSuchQueue => (S::NOT_FOUND, "no-such-queue", "There is no queue of this name"),
             Self::NoSuchFunction => (S::NOT_FOUND, "no-such-function", "There is no function of this name"),
             Self::NoSuchApplication => {

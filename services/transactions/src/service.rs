@@ -135,11 +135,12 @@ impl Service {
             if core.clock.monotonic().since(began) >= SERVED_WELL {
                 outage = None;
             }
-            match &mut outage {
-                Some(outage) => core.pause(&mut outage.delays).await,
-                None => tracing::warn!(
+            if let Some(outage) = &mut outage {
+                core.pause(&mut outage.delays).await;
+            } else {
+                tracing::warn!(
                     "transactions start over: the store lost what was not durable, the lease ran out or the log was taken"
-                ),
+                );
             }
             let outage = outage.get_or_insert_with(Outage::default);
             if let Err(error) = core.start_over().await {
