@@ -47,8 +47,12 @@ pub enum ErrorKind {
     InvalidRequest,
     /// A serializable transaction stays within the keyspaces of one sequencer.
     SeveralSequencers,
-    /// No workflow of this name is deployed, or it has no such run.
+    /// No workflow of this name is deployed.
     NoSuchWorkflow,
+    /// The workflow has no such run, or none any more.
+    NoSuchRun,
+    /// What only the code of a workflow's step may ask for was asked by other code.
+    OutsideOfRun,
     /// The attempt of a workflow's step that asked has ended.
     AttemptEnded,
     /// As many runs of workflows are under way as the server bears.
@@ -164,6 +168,10 @@ impl ErrorKind {
             Self::TooLarge => "Split it over several keys or transactions.",
             Self::InvalidRequest => "Keys have at most 1,024 bytes, ids 1 to 128.",
             Self::NoSuchWorkflow => "`landfast workflows list` shows what is deployed.",
+            Self::NoSuchRun => {
+                "Runs are kept for a week after their end; `landfast workflows list` shows them."
+            }
+            Self::OutsideOfRun => "Ask for it in the code of a workflow's step.",
             Self::AttemptEnded => "Nothing that it asks for counts any more.",
             Self::TooManyRuns => "Try again later.",
             Self::SeveralSequencers => "Use one transaction per group of keyspaces.",

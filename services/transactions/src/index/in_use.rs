@@ -2,11 +2,9 @@
 //! each key that was loaded by itself.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     sync::{Arc, Weak},
 };
-
-use foldhash::fast::FixedState;
 
 use crate::{model::Attempt, records::CommitRecord};
 
@@ -16,7 +14,7 @@ const LOOKED_THROUGH_MIN: usize = 1024;
 /// The records, by attempt.
 #[derive(Debug, Default)]
 pub(super) struct InUse {
-    records: HashMap<Attempt, Weak<CommitRecord>, FixedState>,
+    records: BTreeMap<Attempt, Weak<CommitRecord>>,
     /// With so many it is looked which have gone.
     full_at: usize,
 }
