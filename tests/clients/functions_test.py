@@ -264,6 +264,7 @@ def what_a_function_does_to_itself_is_contained_and_reported(apps):
 
     failed = apps.call("hasty", {"what": "ignore"})
     assert failed.type == "Sandbox.Timedout" and "after 1.00 seconds" in failed.message
+    assert any(line.startswith("REPORT ") and line.endswith("\tStatus: timeout") for line in apps.lines("hasty"))
     waiting.until(lambda: not application.processes("contained.handler") or len(application.processes("contained.handler")) <= 2,
                   "all that it has forked to be gone")
 

@@ -383,6 +383,7 @@ impl Pool {
         took: Duration,
         start: Option<Duration>,
     ) -> String {
+        const OUT_OF_MEMORY: &str = "\tStatus: error\tError Type: Runtime.OutOfMemory";
         let ms = |duration: Duration| duration.as_secs_f64() * 1000.0;
         let memory = self.function.memory_bytes >> 20;
         let billed = ms(took).ceil();
@@ -390,18 +391,18 @@ impl Pool {
         let peak =
             instance.memory_peak().map(|peak| format!("\tMax Memory Used: {} MB", peak.div_ceil(1 << 20)));
         let start = start.map(|start| format!("\tInit Duration: {:.2} ms", ms(start)));
-        let out_of_memory = matches!(done.result, Err((Failed::OutOfMemory, _)))
-            || matches!(instance.has_ended(), Some(ExitReason::OutOfMemory));
+        let status = match done.result {
+            Err((Failed::TimedOut, _)) => "\tStatus: timeout",
+            Err((Failed::OutOfMemory, _)) => OUT_OF_MEMORY,
+            _ if matches!(instance.has_ended(), Some(ExitReason::OutOfMemory)) => OUT_OF_MEMORY,
+            _ => "",
+        };
         [
             format!("REPORT RequestId: {id}\tDuration: {took:.2} ms\tBilled Duration: {billed} ms"),
             format!("\tMemory Size: {memory} MB"),
             peak.unwrap_or_default(),
             start.unwrap_or_default(),
-            if out_of_memory {
-                "\tStatus: error\tError Type: Runtime.OutOfMemory".to_owned()
-            } else {
-                String::new()
-            },
+            status.to_owned(),
         ]
         .concat()
     }
