@@ -50,7 +50,7 @@ def a_watched_application_is_deployed_again_when_something_of_it_changes(apps, s
 
     apps.function("more", "def handler(event, context):\n    return 4\n", on_failure="nobody")
     apps.write()
-    waiting.until(lambda: "on_failure = \\\"nobody\\\" is no function" in said[-1], "what is wrong to be said")
+    waiting.until(lambda: 'on_failure = "nobody" is no function' in said[-1], "what is wrong to be said")
     assert said[-1].startswith("not deployed: ") and apps.call("says") == 3, "what is deployed stays"
     def refusals():
         return sum(line.startswith("not deployed: ") for line in said)

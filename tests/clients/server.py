@@ -109,9 +109,9 @@ class Landfast(Server):
 
     def ready_line(self):
         self.still_starting()
-        self.output.seek(0)
-        line = self.output.readline().decode()
-        return line if line.startswith("ready ") and line.endswith("\n") else None
+        # Several threads may ask at the same time, and they share the place where a file is read on.
+        line, end, _ = os.pread(self.output.fileno(), 4096, 0).partition(b"\n")
+        return (line + end).decode() if line.startswith(b"ready ") and end else None
 
 
 class LandfastOnRedis(Landfast):
