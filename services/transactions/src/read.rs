@@ -119,10 +119,10 @@ impl Core {
         self.tell(&node, read).await
     }
 
-    /// What a read came to. That a version is missing can only be said by who counts, asked after it was missed: else it is
-    /// collected because this node was taken for dead.
+    /// What a read came to. That a version or a value is missing can only be said by who counts, asked after it was missed: else it
+    /// is gone because this node was taken for dead.
     async fn tell<T>(&self, node: &Node, read: Result<T>) -> Result<T> {
-        if let Err(error @ (Error::NoValidVersion | Error::SnapshotTooOld)) = &read {
+        if let Err(error @ (Error::NoValidVersion | Error::SnapshotTooOld | Error::Corrupt(_))) = &read {
             if !self.config.is_broken(Broken::MissesWhatSuccessorTook) {
                 self.still_counts(node).await?;
             }
