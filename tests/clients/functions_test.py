@@ -1,11 +1,12 @@
 """Functions as real processes, called as people call Lambda."""
 
 import base64
-import http.client
+import contextlib
 import json
 import os
 import pathlib
 import shutil
+import socket
 import sys
 
 import botocore.exceptions
@@ -335,7 +336,6 @@ def a_function_sees_its_code_and_nothing_of_the_machine(apps):
 
 
 def with_the_network_of_the_machine_nobody_else_reaches_an_instance(apps):
-    """A page that a browser of its own user shows does not, either."""
     apps.function("open", """
         import http.client, os, socket
         def handler(event, context):
@@ -346,7 +346,6 @@ def with_the_network_of_the_machine_nobody_else_reaches_an_instance(apps):
                 connection = http.client.HTTPConnection(inside)
                 connection.request("GET", "/v1/state/key", headers=headers)
                 answered.append(connection.getresponse().status)
-                connection.close()
             return inside, answered
     """, network=True)
     apps.deploy()
@@ -355,10 +354,9 @@ def with_the_network_of_the_machine_nobody_else_reaches_an_instance(apps):
     assert answered == [404, 403, 403]
     if os.getuid() != 0:
         return  # Its instances are this user's own.
-    connection = http.client.HTTPConnection(inside)
-    with pytest.raises((ConnectionError, http.client.BadStatusLine)):
-        connection.request("GET", "/v1/state/key")
-        connection.getresponse()
+    with socket.create_connection(inside.split(":")) as stranger, contextlib.suppress(ConnectionError):
+        stranger.sendall(b"GET /v1/state/key HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert stranger.recv(1) == b"", "it is closed unanswered"
 
 
 def an_event_is_tried_again_and_then_told_to_who_handles_failures(apps):

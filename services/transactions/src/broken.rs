@@ -38,7 +38,8 @@ pub enum Broken {
     PrunesByItself,
     /// T-2: a log is followed by timestamps: what lies below the highest known is not looked at.
     FollowsClockNotSlots,
-    /// T-2: an undecided row of another node is answered without closing it.
+    /// T-2: an undecided row of another node is answered without closing it. Nothing catches it since a node is judged only once it is no
+    /// member: by then its log is as good as sealed, which refuses what it still commits.
     AnswersWithoutClosing,
     /// A node answers although its lease has run out.
     AnswersWithoutLease,

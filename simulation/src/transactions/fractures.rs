@@ -96,7 +96,10 @@ pub fn own_write_not_read(histories: &[Execution]) -> Vec<String> {
                         _ => false,
                     };
                     if !is_own {
-                        violations.push(format!("{:?} did not read its own {key:?}, but {shown:?}", execution.writer));
+                        violations.push(format!(
+                            "{:?} did not read its own {key:?}, but {shown:?}",
+                            execution.writer
+                        ));
                     }
                 }
             }
