@@ -318,6 +318,10 @@ impl Attempt<'_> {
         let (noted, result) = match shown {
             Ok(Some(value)) => (Shown::Value(value), Ok(())),
             Ok(None) => (Shown::Absent, Ok(())),
+            // What a node wrote ahead goes while it is taken for dead: then its transaction commits no more.
+            Err(failure @ Failure::Refused(Error::Corrupt(_))) if self.has_written(key) => {
+                return Err(failure);
+            }
             // Of a value that is gone its reader hears the one or the other.
             Err(Failure::Refused(Error::NoValidVersion | Error::Corrupt(_))) => {
                 (Shown::NoValidVersion, Err(Failure::Refused(Error::NoValidVersion)))
@@ -400,6 +404,11 @@ impl Attempt<'_> {
         if commit.is_none_or(|commit| commit.answer == Answer::Unknown) {
             *commit = Some(Commit { span, answer });
         }
+    }
+
+    fn has_written(&self, key: &Key) -> bool {
+        let steps = &self.client.record.borrow()[self.index].steps;
+        steps.iter().any(|step| matches!(step, Step::Wrote { key: written, .. } if written == key))
     }
 
     fn note(&self, step: Step) {
