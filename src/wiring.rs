@@ -224,7 +224,7 @@ async fn start_coordination(
         regions: vec![region],
         queue: Arc::new(MeteredQueue::new(provider.queue(), metered())),
         functions: Arc::new(MeteredFunctions::new(Arc::clone(functions) as Arc<_>, metered())),
-        clock: Arc::new(SystemClock::new()),
+        clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy::default()),
     };
     let service = Service::new(parts, coordination_config(provider, settings));
@@ -235,7 +235,7 @@ async fn start_coordination(
         settings.store.name()
     );
     for definition in service.functions() {
-        let clock = Arc::new(SystemClock::new());
+        let clock = Arc::new(SystemClock);
         let counted = MeteredFunctions::metered(definition, FUNCTION_MEMORY_MB, metered(), clock);
         functions.register(counted);
     }
@@ -259,7 +259,7 @@ async fn transactions(
     let parts = transactions::Parts {
         // It asks for room too, and a start finishes what earlier ones began, also when the disk is full.
         key_value: Arc::new(MeteredKeyValue::new(provider.key_value(), Arc::clone(meter))),
-        clock: Arc::new(SystemClock::new()),
+        clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy::default()),
     };
     // Those that people deploy: the house's own no client may have run.
@@ -309,7 +309,7 @@ fn deployed(
         },
         functions: Arc::clone(functions) as Arc<_>,
         runtime: Arc::new(sandbox),
-        clock: Arc::new(SystemClock::new()),
+        clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy::default()),
     }))
 }
@@ -326,7 +326,7 @@ fn workflows(
         key_value: Arc::new(MeteredKeyValue::new(provider.key_value(), Arc::clone(meter))),
         transactions: engine,
         far_stores: Arc::new(RedisStores),
-        clock: Arc::new(SystemClock::new()),
+        clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy::default()),
     };
     workflows::Service::new(parts, workflows::Options::default())
@@ -382,7 +382,7 @@ fn member(provider: &Provider, gateway: &Gateway, address: Address) -> anyhow::R
     if !provider.is_shared() {
         return Ok(None);
     }
-    let membership = Arc::new(Coordinated::new(gateway.clone(), Arc::new(SystemClock::new()), address));
+    let membership = Arc::new(Coordinated::new(gateway.clone(), Arc::new(SystemClock), address));
     let peers = HttpPeers::new(token().as_deref()).context("LANDFAST_TOKEN")?;
     Ok(Some(Member { membership, peers: Arc::new(peers) }))
 }

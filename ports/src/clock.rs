@@ -8,6 +8,7 @@
 //! - **L2** [`Clock::now`] may be off by the skew of the machine it runs on; nothing that must be correct
 //!   rests on it alone.
 //! - **L3** One seed gives one sequence of [`Entropy::next_u64`].
+//! - **L4** All clocks of a process count from one moment: a lease that one of them granted runs out by any other.
 
 use std::{fmt::Debug, ops::Add, time::Duration};
 
@@ -25,7 +26,7 @@ impl Timestamp {
     }
 }
 
-/// Time since some moment in this process; comparable only within it.
+/// Time since some moment in this process, the same for all its clocks; comparable only within it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Monotonic(pub Duration);
 

@@ -2,9 +2,9 @@
 
 import base64
 import contextlib
+import http.client
 import json
 import os
-import pathlib
 import shutil
 import socket
 import sys

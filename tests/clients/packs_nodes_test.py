@@ -1,11 +1,9 @@
 """Values in packs of several processes on one Redis and one directory: any reads what any has put, also when that one was killed."""
 
 import signal
-import socket
 
 import http_api
 import pytest
-import server as servers
 import waiting
 from redis_test import _refused
 from several_processes import PATIENCE_SECONDS, process, redis  # noqa: F401

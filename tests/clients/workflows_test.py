@@ -1,12 +1,9 @@
 """Workflows of functions as real processes: chains and graphs, code that is a workflow, deaths, a far store."""
 
-import json
-import shutil
 
 import pytest
 
 import application
-import redis_server
 import waiting
 
 STEPS = """

@@ -26,7 +26,7 @@ pub async fn start_packing(
 }
 
 fn parts(key_value: SharedKeyValue) -> Parts {
-    Parts { key_value, clock: Arc::new(SystemClock::new()), entropy: Arc::new(SystemEntropy::default()) }
+    Parts { key_value, clock: Arc::new(SystemClock), entropy: Arc::new(SystemEntropy::default()) }
 }
 
 async fn run(service: Service) -> Result<(Engine, JoinSet<()>)> {

@@ -134,7 +134,7 @@ impl Pair {
         let range = Bytes::from(format!("bench/{}/{number}", self.protocol.name()));
         let stores = Stores { near: self.near, far: self.far, range };
         let options = Options { mode: self.protocol.mode(), ..Options::default() };
-        let clock = Arc::new(SystemClock::new());
+        let clock = Arc::new(SystemClock);
         let synchrony = Synchrony::open(stores, options, clock, Arc::new(SystemEntropy::default())).await?;
         let took = run(synchrony.lane()?, function).await?;
         synchrony.release().await?;

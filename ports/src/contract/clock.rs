@@ -8,11 +8,16 @@ use crate::{Clock, Entropy};
 /// Makes the provider's source of randomness from a seed.
 pub type Seeded = fn(u64) -> Arc<dyn Entropy>;
 
-/// A clock, and how to make a source of randomness.
+/// Makes one more clock of the same process.
+pub type Clocks = Arc<dyn Fn() -> Arc<dyn Clock> + Send + Sync>;
+
+/// A clock, and how to make others and a source of randomness.
 #[derive(Clone)]
 pub struct Subject {
     /// The clock under test.
     pub clock: Arc<dyn Clock>,
+    /// Other clocks beside it.
+    pub others: Clocks,
     /// The source under test.
     pub entropy: Seeded,
     /// How the cases run sleepers beside each other.
@@ -21,8 +26,8 @@ pub struct Subject {
 
 impl Subject {
     /// A subject whose sleepers run on one thread.
-    pub fn new(clock: Arc<dyn Clock>, entropy: Seeded) -> Self {
-        Self { clock, entropy, spawn: in_place }
+    pub fn new(clocks: impl Fn() -> Arc<dyn Clock> + Send + Sync + 'static, entropy: Seeded) -> Self {
+        Self { clock: clocks(), others: Arc::new(clocks), entropy, spawn: in_place }
     }
 
     /// The same with sleepers run by `spawn`.
@@ -54,6 +59,7 @@ macro_rules! clock_contract {
                 "L2" the_wall_clock_goes_on_beside_the_monotonic_one,
                 "L3" one_seed_gives_one_sequence,
                 "L3" another_seed_gives_another_sequence,
+                "L4" what_one_clock_says_holds_by_another,
             }
         } }
     };
@@ -142,5 +148,18 @@ mod cases {
         };
         assert_ne!(sequence(1), sequence(2));
         assert!(sequence(3).is_sorted_by(|left, right| left != right), "and it goes on");
+    }
+
+    /// L4.
+    pub(super) async fn what_one_clock_says_holds_by_another(subject: Subject) {
+        let mut last = subject.clock.monotonic();
+        for _ in 0..3 {
+            subject.clock.sleep(Duration::from_millis(5)).await;
+            for clock in [(subject.others)(), subject.clock.clone()] {
+                let now = clock.monotonic();
+                assert!(now >= last, "{now:?} by a clock made later, after {last:?}");
+                last = now;
+            }
+        }
     }
 }

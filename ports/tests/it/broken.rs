@@ -82,7 +82,7 @@ fn the_runtime_suite_catches_every_broken_runtime() {
     suite_catches("runtime", broken::runtime::BROKEN, contract::runtime::CASES, subjects::runtime);
 }
 
-/// L1 to L3.
+/// L1 to L4.
 #[test]
 fn the_clock_suite_catches_every_broken_clock() {
     suite_catches("clock", broken::clock::BROKEN, contract::clock::CASES, subjects::clock);

@@ -75,7 +75,8 @@ pub(crate) fn runtime(world: &World) -> runtime::Subject {
 }
 
 pub(crate) fn clock(world: &World) -> clock::Subject {
-    clock::Subject::new(world.clock(), |seed| World::new(seed).entropy())
+    let machine = world.clone();
+    clock::Subject::new(move || machine.clock(), |seed| World::new(seed).entropy())
 }
 
 pub(crate) fn objects(world: &World) -> objects::Subject {

@@ -1,30 +1,20 @@
 //! The machine's clocks.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{
+    sync::LazyLock,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use async_trait::async_trait;
 use ports::{Clock, Monotonic, Timestamp};
 use tokio::time::Instant;
 
+/// What the monotonic time of every clock of the process counts from (L4).
+static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
+
 /// The port: the wall clock as the system tells it, and tokio's for everything that lasts.
-#[derive(Debug, Clone, Copy)]
-pub struct SystemClock {
-    /// What the monotonic clock counts from.
-    made: Instant,
-}
-
-impl SystemClock {
-    /// A clock whose monotonic time begins now.
-    pub fn new() -> Self {
-        Self { made: Instant::now() }
-    }
-}
-
-impl Default for SystemClock {
-    fn default() -> Self {
-        Self::new()
-    }
-}
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SystemClock;
 
 #[async_trait]
 impl Clock for SystemClock {
@@ -34,7 +24,7 @@ impl Clock for SystemClock {
     }
 
     fn monotonic(&self) -> Monotonic {
-        Monotonic(self.made.elapsed())
+        Monotonic(BEGUN.elapsed())
     }
 
     async fn sleep(&self, duration: Duration) {

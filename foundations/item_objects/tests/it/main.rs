@@ -69,7 +69,7 @@ impl contract::durability::Crashable for Crashing {
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
-        Arc::new(SystemClock::new())
+        Arc::new(SystemClock)
     }
 
     async fn crash_and_reopen(self: Box<Self>) -> contract::durability::Subject {

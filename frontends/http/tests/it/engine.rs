@@ -49,7 +49,7 @@ impl Engine {
         let directory = tempfile::tempdir().expect("a directory");
         let store = embedded::Config { storage: disk, ..embedded::Config::new(directory.path()) };
         let provider = Embedded::open(store).await.expect("a store");
-        let clock = Arc::new(SystemClock::new());
+        let clock = Arc::new(SystemClock);
         let key_value = Arc::new(FaultyKeyValue::new(provider.key_value(), faults, clock.clone()));
         let parts = Parts { key_value, clock, entropy: Arc::new(SystemEntropy::default()) };
         let destinations = Destinations { queue: Some(provider.queue()), functions: None };
@@ -63,7 +63,7 @@ impl Engine {
         let provider = Embedded::open(embedded::Config::new(directory.path())).await.expect("a store");
         let parts = Parts {
             key_value: provider.key_value(),
-            clock: Arc::new(SystemClock::new()),
+            clock: Arc::new(SystemClock),
             entropy: Arc::new(SystemEntropy::default()),
         };
         let peers = Arc::new(HttpPeers::new(None).expect("no token"));

@@ -85,7 +85,7 @@ pub(crate) async fn service(engine: &Engine, code: Code) -> functions::Service {
         check_far: |_| Ok(()),
         functions: Arc::new(Functions::new(provider.queue())),
         runtime: Arc::new(InPlace { archives: Mutex::default(), code }),
-        clock: Arc::new(SystemClock::new()),
+        clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy::default()),
     });
     service.start().await.expect("nothing is deployed yet");

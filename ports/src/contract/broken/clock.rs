@@ -1,4 +1,4 @@
-//! Clocks and sources of randomness that break L1 to L3.
+//! Clocks and sources of randomness that break L1 to L4.
 
 use std::{
     sync::{
@@ -23,6 +23,10 @@ pub const BROKEN: &[Broken<Subject>] = &[
         twisted(subject, |honest| Arc::new(RunsAway { honest, readings: AtomicU64::new(0) }))
     }),
     Broken::new("L3", "IgnoresTheSeed", |subject| Subject { entropy: |_| Arc::new(Constant(4)), ..subject }),
+    Broken::new("L4", "CountsFromItsMaking", |subject| {
+        let others = subject.others.clone();
+        Subject { others: Arc::new(move || Arc::new(CountsFromItsMaking::new(others()))), ..subject }
+    }),
 ];
 
 fn twisted(subject: Subject, around: fn(Arc<dyn Clock>) -> Arc<dyn Clock>) -> Subject {
@@ -81,6 +85,32 @@ impl Clock for RunsAway {
     }
     fn monotonic(&self) -> Monotonic {
         self.honest.monotonic()
+    }
+    async fn sleep(&self, duration: Duration) {
+        self.honest.sleep(duration).await;
+    }
+}
+
+/// Has a beginning of its own (L4).
+#[derive(Debug)]
+struct CountsFromItsMaking {
+    honest: Arc<dyn Clock>,
+    made: Monotonic,
+}
+
+impl CountsFromItsMaking {
+    fn new(honest: Arc<dyn Clock>) -> Self {
+        Self { made: honest.monotonic(), honest }
+    }
+}
+
+#[async_trait]
+impl Clock for CountsFromItsMaking {
+    fn now(&self) -> Timestamp {
+        self.honest.now()
+    }
+    fn monotonic(&self) -> Monotonic {
+        Monotonic(self.honest.monotonic().since(self.made))
     }
     async fn sleep(&self, duration: Duration) {
         self.honest.sleep(duration).await;

@@ -57,7 +57,7 @@ fn key_value(case: Case<contract::key_value::Subject>) {
     let faults = Arc::new(Faults::default());
     let storage = Arc::new(FaultyStorage(Arc::clone(&faults)));
     with_configured_store(Config { storage, ..config(directory.path()) }, |store| async move {
-        let subject = contract::key_value::Subject::new(store.key_value(), Arc::new(SystemClock::new()));
+        let subject = contract::key_value::Subject::new(store.key_value(), Arc::new(SystemClock));
         case.run(subject.spawning(spawn).on(Arc::new(Disk(faults)))).await;
     });
 }
@@ -77,7 +77,7 @@ fn queue(case: Case<contract::queue::Subject>) {
         config.queue_limits.deduplication_window_ms = WINDOW_MS;
     }
     with_configured_store(config, |store| async move {
-        let subject = contract::queue::Subject::new(store.queue(), Arc::new(SystemClock::new()));
+        let subject = contract::queue::Subject::new(store.queue(), Arc::new(SystemClock));
         case.run(subject.spawning(spawn).beside(store.key_value())).await;
     });
 }
@@ -130,7 +130,7 @@ impl contract::durability::Crashable for Crashing {
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
-        Arc::new(SystemClock::new())
+        Arc::new(SystemClock)
     }
 
     async fn crash_and_reopen(self: Box<Self>) -> contract::durability::Subject {

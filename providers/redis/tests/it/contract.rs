@@ -41,11 +41,8 @@ fn run_key_value(case: Case<contract::key_value::Subject>, config: Config) {
     let config = config_for(case.name, config);
     block_on(async {
         let store = open(&config).await;
-        case.run(
-            contract::key_value::Subject::new(store.key_value(), Arc::new(SystemClock::new()))
-                .spawning(SPAWN),
-        )
-        .await;
+        case.run(contract::key_value::Subject::new(store.key_value(), Arc::new(SystemClock)).spawning(SPAWN))
+            .await;
     });
 }
 
@@ -54,7 +51,7 @@ fn run_queue(case: Case<contract::queue::Subject>, config: Config) {
     let config = config_for(case.name, config);
     block_on(async {
         let store = open(&config).await;
-        let subject = contract::queue::Subject::new(store.queue(), Arc::new(SystemClock::new()));
+        let subject = contract::queue::Subject::new(store.queue(), Arc::new(SystemClock));
         case.run(subject.spawning(SPAWN).beside(store.key_value())).await;
     });
 }
@@ -96,7 +93,7 @@ impl<S: Crash> contract::durability::Crashable for Crashing<S> {
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
-        Arc::new(SystemClock::new())
+        Arc::new(SystemClock)
     }
 
     async fn crash_and_reopen(self: Box<Self>) -> contract::durability::Subject {
@@ -167,8 +164,7 @@ mod cluster {
         block_on(async {
             let store = open(&config).await.key_value_in_one_slot("together");
             assert!(store.limits().transact_across_partitions);
-            case.run(contract::key_value::Subject::new(store, Arc::new(SystemClock::new())).spawning(SPAWN))
-                .await;
+            case.run(contract::key_value::Subject::new(store, Arc::new(SystemClock)).spawning(SPAWN)).await;
         });
     }
 

@@ -18,7 +18,7 @@ fn run(case: Case<Subject>, enforcement: impl FnOnce(&Path) -> Enforcement) {
         let subject = Subject {
             runtime: world.sandbox.clone(),
             function: (*function).clone(),
-            clock: Arc::new(SystemClock::new()),
+            clock: Arc::new(SystemClock),
         };
         case.run(subject).await;
         world.close().await;

@@ -83,7 +83,8 @@ fn functions(world: &World) -> functions::Subject {
 }
 
 fn clock(world: &World) -> clock::Subject {
-    clock::Subject::new(world.skewed_clock(), |seed| World::new(seed).entropy()).spawning(spawn)
+    let machines = world.clone();
+    clock::Subject::new(move || machines.skewed_clock(), |seed| World::new(seed).entropy()).spawning(spawn)
 }
 
 fn objects(world: &World) -> objects::Subject {

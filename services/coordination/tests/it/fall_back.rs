@@ -64,7 +64,7 @@ async fn house(directory: &Path, faults: &Arc<Faults>) -> (Embedded, Arc<Service
         regions,
         queue: store.queue(),
         functions: Arc::clone(&functions) as Arc<_>,
-        clock: Arc::new(SystemClock::new()),
+        clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy::default()),
     };
     let service = Arc::new(Service::new(parts, Config::default()));

@@ -145,7 +145,7 @@ fn effects_leave_after_their_commit_and_those_of_aborted_ones_never() {
         let destinations =
             Destinations { queue: Some(store.queue()), functions: Some(Arc::clone(&functions) as Arc<_>) };
         let node = Node::sending(parts(&store), destinations, Config::default()).await;
-        effects_leave(&node, &*store.queue(), &runs, &SystemClock::new()).await;
+        effects_leave(&node, &*store.queue(), &runs, &SystemClock).await;
         drop(node);
         functions.stop();
         store.close().await;

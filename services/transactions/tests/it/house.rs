@@ -132,7 +132,7 @@ pub(crate) async fn items_at_rest(key_value: &dyn KeyValue, partition: Vec<u8>) 
 pub(crate) fn parts(store: &Embedded) -> Parts {
     Parts {
         key_value: store.key_value(),
-        clock: Arc::new(SystemClock::new()),
+        clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy::default()),
     }
 }
