@@ -1,7 +1,7 @@
 //! What collecting costs: the same overwrites with collection and without, in turns, on a fresh store each.
 //!
-//! A store that does not collect fills with versions, and each look at a key costs more the more of them there are; in the
-//! end that is what is measured, not what collection costs. So turns are short, and keys are all alike: no key has more
+//! A store that does not collect fills with versions, and its checkpoints cost more the more of them there are; in the end
+//! that is what is measured, not what collection costs. So turns are short, and keys are all alike: no key has more
 //! than a few dozen versions by the end of a turn. Whether that was short enough is seen by the halves of the turns.
 //!
 //! First as fast as they go, then at 70 % of what both bear. Outcomes are kept for a fraction of a turn, so that rows and

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::{
-    collection::{Collecting, Collection, Compared, Side},
+    collection::{Collection, Compared, Side},
     disk::DiskRate,
     lengths::Length,
     overwrites::Overwrites,
@@ -207,13 +207,9 @@ fn steady_overwrites(text: &mut String, overwrites: &Overwrites, curve: Option<&
         if reached < KEPT_UP {
             let _ = writeln!(
                 text,
-                "With collection {} the store did not keep up: it reached {:.0} % of what was offered{}.\n",
+                "With collection {} the store did not keep up: it reached {:.0} % of what was offered.\n",
                 run.collecting.name(),
                 reached * 100.0,
-                match run.collecting {
-                    Collecting::Off => ", since each look at a key costs more the more versions it has",
-                    Collecting::On => "",
-                }
             );
         }
     }

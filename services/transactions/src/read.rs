@@ -22,10 +22,11 @@ use crate::{
     Error, Result,
     broken::Broken,
     engine::Core,
+    heard::Heard,
     index::{Entry, Loaded, Loading},
     model::{Attempt, Call, Key, KeyspaceId, Shown},
     node::Node,
-    read_set::{Choice, Read, Seen},
+    read_set::{Choice, Read, ReadSet, Seen},
     records::{CommitRecord, Place, Write},
     registry, snapshot,
     store::{Decision, State, VersionItem},
@@ -151,7 +152,7 @@ impl Core {
         let mut loaded = None;
         let mut stale = 0;
         loop {
-            let (read, age) = match self.look(transaction, key, loaded.take())? {
+            let (read, age) = match self.look(transaction, key, loaded.take().as_ref())? {
                 Looked::Own(value) => return Ok(Shown::durable(value)),
                 Looked::Spilled(write) => {
                     let Transaction { node, attempt, .. } = &**transaction;
@@ -197,16 +198,14 @@ impl Core {
     async fn get_newest(self: &Arc<Self>, node: &Arc<Node>, key: &Key) -> Result<Shown<Option<Bytes>>> {
         let mut pin = None;
         for _ in 0..STALE_MAX {
-            let known = self.view().index.entry(key).cloned();
-            let entry = match known {
-                Some(entry) => entry,
-                None => wait_for_load(self.load(node, key)).await?,
+            let known = self.view().index.entry(key).map(|entry| newest(entry));
+            let Read { choice, point } = match known {
+                Some(newest) => newest,
+                None => newest(&*wait_for_load(self.load(node, key)).await?),
             };
-            let choice =
-                entry.versions.last().map_or(Choice::Absent, |newest| Choice::Version(newest.clone()));
             if let Found::Value(value) = self.value(node, key, &choice).await? {
                 self.may_answer(node)?;
-                return Ok(Shown { value, point: entry.point });
+                return Ok(Shown { value, point });
             }
             self.view().index.forget(key);
             // It was superseded and collected meanwhile: what is newest from here on stays until it is read.
@@ -221,7 +220,7 @@ impl Core {
         self: &Arc<Self>,
         transaction: &Transaction,
         key: &Key,
-        loaded: Option<Arc<Entry>>,
+        loaded: Option<&Arc<Entry>>,
     ) -> Result<Looked> {
         let mut state = transaction.state();
         state.touch(self.clock.monotonic())?;
@@ -240,21 +239,8 @@ impl Core {
         if state.reads.len() >= self.config.keys_read_max {
             return Err(Error::TooLarge("the transaction reads too many keys"));
         }
-        let (known, dropped) = {
-            let view = self.view();
-            (view.index.entry(key).cloned(), Arc::clone(&view.dropped))
-        };
-        let Some(entry) = known.or(loaded) else {
+        let Some(Read { choice, point }) = self.choose(transaction, &state.reads, key, loaded)? else {
             return Ok(Looked::Unknown(self.load(&transaction.node, key)));
-        };
-        let choice = if let Some(slot) = transaction.read_at() {
-            snapshot::choose(&entry.versions, slot)
-        } else {
-            let revives = self.config.is_broken(Broken::RevivesCollected);
-            let dropped = if revives { Arc::default() } else { dropped };
-            let seen = Seen { begin_heard: &transaction.start.heard, dropped: &dropped };
-            let chosen = state.reads.choose(key, &entry.versions, &seen, self.config.broken);
-            chosen.map_err(|_| Error::NoValidVersion)?
         };
         // Asked after the entry was looked at: what was absent before the attempt was overtaken is absent. Of a snapshot the
         // right version may be gone, and an older one there still.
@@ -266,9 +252,33 @@ impl Core {
             Choice::Version(_) => true,
         };
         if is_recorded && !self.config.is_broken(Broken::ChoosesBeforeRecording) {
-            state.reads.record(key.clone(), choice.clone(), entry.point);
+            state.reads.record(key.clone(), choice.clone(), point);
         }
-        Ok(Looked::Chosen(Read { choice, point: entry.point }, Age::New))
+        Ok(Looked::Chosen(Read { choice, point }, Age::New))
+    }
+
+    /// What `key` is read as; none: its versions have to be loaded first. Chosen where the entry lies: whoever held it beyond that
+    /// would have the next commit of the key copy it, versions and all.
+    fn choose(
+        &self,
+        transaction: &Transaction,
+        reads: &ReadSet,
+        key: &Key,
+        loaded: Option<&Arc<Entry>>,
+    ) -> Result<Option<Read>> {
+        let view = self.view();
+        let Some(entry) = view.index.entry(key).or(loaded) else { return Ok(None) };
+        let choice = if let Some(slot) = transaction.read_at() {
+            snapshot::choose(&entry.versions, slot)
+        } else {
+            let nothing = Heard::default();
+            let revives = self.config.is_broken(Broken::RevivesCollected);
+            let dropped = if revives { &nothing } else { &*view.dropped };
+            let seen = Seen { begin_heard: &transaction.start.heard, dropped };
+            let chosen = reads.choose(key, &entry.versions, &seen, self.config.broken);
+            chosen.map_err(|_| Error::NoValidVersion)?
+        };
+        Ok(Some(Read { choice, point: entry.point }))
     }
 
     /// The value behind a choice.
@@ -372,6 +382,12 @@ impl Core {
         });
         waiter
     }
+}
+
+/// The newest version of an entry.
+fn newest(entry: &Entry) -> Read {
+    let choice = entry.versions.last().map_or(Choice::Absent, |newest| Choice::Version(Arc::clone(newest)));
+    Read { choice, point: entry.point }
 }
 
 /// What an attempt may need is collected.

@@ -1,5 +1,8 @@
 use super::{
-    super::overwrites::{Overwrites, Run},
+    super::{
+        collection::Collecting,
+        overwrites::{Overwrites, Run},
+    },
     *,
 };
 
