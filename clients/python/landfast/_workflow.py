@@ -271,10 +271,8 @@ def _run_opened(name: str, opened: Opened, connections: Connections, calls: Work
         except RunInterrupted:
             raise
         except BaseException as error:
-            failure = connections.drive(calls.fail_step(name, error))
-            if isinstance(error, Exception):
-                raise failure from error
-            raise
+            # Also of what is no Exception, such as a step that exits or is cancelled: when the code is run again it is told this, too.
+            raise connections.drive(calls.fail_step(name, error)) from error
         try:
             return connections.drive(calls.finish_step(name, output))
         except TooLarge as error:

@@ -162,6 +162,34 @@ async def a_step_that_fails_is_given_up(client: kinds.Client, servers: cluster.C
 
 
 @kinds.over()
+async def a_step_that_exits_has_failed(client: kinds.Client, servers: cluster.Cluster) -> None:
+    """W2: told of anything else the first time, code that handles it would call other steps when it is run again."""
+
+    async def exits() -> None:
+        raise SystemExit(3)
+
+    said = {"step": "s", "errorType": "SystemExit", "errorMessage": "3"}
+    servers.fail("", cluster.document({"step": "s", "id": "s-id"}), cluster.document({"error": said}))
+    with pytest.raises(landfast.StepFailed) as failed:
+        await client.run_step("s", exits)
+    assert isinstance(failed.value.__cause__, SystemExit)
+    assert json.loads(servers.seen[-1].body) == {"errorType": "SystemExit", "errorMessage": "3"}
+
+
+@kinds.over(kinds=["asyncio"])
+async def a_step_that_is_given_up_has_failed(client: aio.Client, servers: cluster.Cluster) -> None:
+    """W2, as above."""
+
+    async def lasts() -> None:
+        await asyncio.Event().wait()
+
+    said = {"step": "s", "errorType": "CancelledError", "errorMessage": ""}
+    servers.fail("", cluster.document({"step": "s", "id": "s-id"}), cluster.document({"error": said}))
+    with pytest.raises(landfast.StepFailed, match="CancelledError"):
+        await asyncio.wait_for(client.run_step("s", lasts), 0.1)
+
+
+@kinds.over()
 async def code_does_not_go_on_where_it_cannot_know_what_a_step_came_to(client: kinds.Client, servers: cluster.Cluster) -> None:
     """W2: it would handle that, and find something else at the same place when it is run again."""
 

@@ -75,10 +75,8 @@ async def _run_opened(
         except RunInterrupted:
             raise
         except BaseException as error:
-            failure = await drive_whole(connections, calls.fail_step(name, error))
-            if isinstance(error, Exception):
-                raise failure from error
-            raise
+            # Also of what is no Exception, such as a step that exits or is cancelled: when the code is run again it is told this, too.
+            raise await drive_whole(connections, calls.fail_step(name, error)) from error
         try:
             return await drive_whole(connections, calls.finish_step(name, output))
         except TooLarge as error:

@@ -1,8 +1,17 @@
 //! Bodies at and beyond their bounds.
 
-use std::time::Duration;
+use std::{
+    convert::Infallible,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
-use http_frontend::{Limits, Status};
+use axum::{body::Body, http::Request};
+use futures_util::{StreamExt as _, stream};
+use http_frontend::{Inside, Limits, Status};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -181,4 +190,20 @@ async fn a_body_that_breaks_off_writes_nothing() {
     assert!(code(&server.exchange(&bad).await) >= 400);
     assert_eq!(code(&server.get("/v1/state/k").await), 404);
     assert_eq!(engine.figures().begun, 0);
+}
+
+/// T15. So it is for functions: where what they ask for is refused before its body is read, their connection would end behind the
+/// answer, and what they ask for next be lost.
+#[tokio::test]
+async fn a_function_that_is_refused_has_its_body_read() {
+    let inside = Inside::new(Arc::default(), Limits::default());
+    for (path, expected) in [("/v1/run/messages/q", 400), ("/v1/nothing", 404)] {
+        let read = Arc::<AtomicUsize>::default();
+        let counted = Arc::clone(&read);
+        let parts = stream::iter(["one", "two"]).map(Ok::<_, Infallible>);
+        let parts = parts.inspect(move |_| _ = counted.fetch_add(1, Ordering::Relaxed));
+        let request = Request::post(path).body(Body::from_stream(parts)).expect("a request");
+        let refused = inside.call(None, request).await;
+        assert_eq!((refused.status().as_u16(), read.load(Ordering::Relaxed)), (expected, 2), "{path}");
+    }
 }
