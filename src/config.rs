@@ -74,7 +74,7 @@ pub(crate) struct Options {
     /// The certificate's key, PEM (TLS is not in this build)
     #[arg(long, env = "LANDFAST_TLS_KEY", value_name = "FILE")]
     tls_key: Option<PathBuf>,
-    /// Listen beyond this machine without TLS and authentication
+    /// Listen beyond this machine without TLS: HTTP asks for the token in LANDFAST_TOKEN, if it is set, and ZooKeeper for nothing
     #[arg(long, env = "LANDFAST_INSECURE", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_name = "BOOL")]
     insecure: Option<bool>,
@@ -325,8 +325,9 @@ impl Listen {
     fn refuse_strangers(self, flag: &str, insecure: bool) -> anyhow::Result<()> {
         match self {
             Self::At(address) if !address.ip().is_loopback() && !insecure => bail!(
-                "{flag} {address}: beyond this machine TLS and authentication are required, and TLS is not in \
-                 this build; use a loopback address, or --insecure to let everybody who reaches the port in"
+                "{flag} {address}: beyond this machine TLS and authentication are required, and TLS is not in this build; \
+                 use a loopback address, or --insecure, upon which HTTP asks for LANDFAST_TOKEN, if it is set, and \
+                 ZooKeeper's port for nothing"
             ),
             _ => Ok(()),
         }

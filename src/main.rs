@@ -35,7 +35,7 @@ use sandbox::launcher::{LAUNCHER_ARGUMENT, launcher_main};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// The state layer for serverless functions: coordination that ZooKeeper clients use as it is.
+/// The state layer for serverless functions: coordination for ZooKeeper clients, transactions, functions and workflows.
 #[derive(Debug, Parser)]
 #[command(name = "landfast", version, arg_required_else_help = true)]
 struct Cli {

@@ -502,6 +502,9 @@ impl FrontEnds {
         services: &Arc<Services>,
     ) -> anyhow::Result<()> {
         let token = token();
+        if token.is_none() && !address.ip().is_loopback() {
+            tracing::warn!(%address, "whoever reaches this address may run functions and change state: LANDFAST_TOKEN is not set");
+        }
         let config = http_frontend::Config { address, token, limits: http_limits(self.connections) };
         let server = http_frontend::bind(config).await.with_context(|| no_listener("--http", address))?;
         self.bind("http", server.local_address(), overview);

@@ -51,6 +51,7 @@ from ._problems import (
     Unavailable,
     UnexpectedAnswer,
 )
+from ._requests import Value
 from ._state import Page, State
 from ._transact import RUNS_MAX
 from ._transaction import Transaction
@@ -183,7 +184,7 @@ def call(function: str, input: Any = None) -> Any:
     return default().call(function, input)
 
 
-def send(queue: str, body: bytes, *, group: Optional[str] = None) -> None:
+def send(queue: str, body: Value, *, group: Optional[str] = None) -> None:
     """Sends a message once the step whose code this is counts; see `Client.send`."""
     default().send(queue, body, group=group)
 

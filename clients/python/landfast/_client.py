@@ -17,6 +17,7 @@ from ._connection import Connections
 from ._nodes import Route, nodes_from
 from ._problems import AlreadyCommitted, Error
 from ._repeat import Limits
+from ._requests import Value
 from ._state import State, StateCalls
 from ._workflow import OneByOne, Workflow, WorkflowCalls, run_step
 from ._transact import RUNS_MAX, Runs, id_of_call, refuse_unfinished
@@ -171,7 +172,7 @@ class Client:
         """
         return self._connections.drive(self._settings.workflow_calls().call(function, input))
 
-    def send(self, queue: str, body: bytes, *, group: Optional[str] = None) -> None:
+    def send(self, queue: str, body: Value, *, group: Optional[str] = None) -> None:
         """Inside a step: sends a message once the step counts. Raises `OutsideOfRun` elsewhere; a transaction sends there."""
         self._connections.drive(self._settings.workflow_calls().send(queue, body, group))
 

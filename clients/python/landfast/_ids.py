@@ -1,4 +1,4 @@
-"""Names of transactions: what makes a retry the same transaction rather than another one.
+"""Names of transactions, and of runs that functions begin: what makes a retry the same transaction rather than another one.
 
 An id is, in this order: given by the caller; derived from the request that is being handled and the ordinal of
 the block in it, so that a function killed after its commit and run again finds its id committed; or random.
@@ -31,14 +31,21 @@ _RANDOM_BYTES = 16
 
 
 class Scope:
-    """Where default ids come from: a name, and how many blocks have taken an id below it."""
+    """Where default ids come from: a name, and how many blocks and runs have taken an id below it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._ordinals = itertools.count(1)
+        self._blocks = itertools.count(1)
+        self._runs = itertools.count(1)
 
     def next_id(self) -> str:
-        derived = f"{self.name}/{next(self._ordinals)}"
+        return self._derived(f"{next(self._blocks)}")
+
+    def next_run_id(self) -> str:
+        return self._derived(f"run-{next(self._runs)}")
+
+    def _derived(self, place: str) -> str:
+        derived = f"{self.name}/{place}"
         if len(derived.encode()) <= _ID_BYTES_MAX:
             return derived
         return f"sha256-{hashlib.sha256(derived.encode()).hexdigest()}"
@@ -75,6 +82,14 @@ def id_for(explicit: Optional[str]) -> str:
         return valid_id(explicit)
     scope = _scope()
     return scope.next_id() if scope is not None else secrets.token_hex(_RANDOM_BYTES)
+
+
+def run_id_for(explicit: Optional[str]) -> Optional[str]:
+    """The id of a run that is begun here; None: the server gives it one."""
+    if explicit is not None:
+        return explicit
+    scope = _scope()
+    return scope.next_run_id() if scope is not None else None
 
 
 def enter_block(id: str) -> Optional[Token[Optional[Scope]]]:

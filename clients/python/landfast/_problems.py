@@ -180,9 +180,9 @@ class Corrupt(Error):
 
 
 class TooLarge(Error):
-    """The value is over 64 MiB, or the transaction writes too many keys or bytes. Nothing changed."""
+    """The value is over 64 MiB, the transaction writes too many keys or bytes, or an input is too long. Nothing changed."""
 
-    advice = "Split it over several keys or transactions."
+    advice = "Make it smaller, or split it."
 
 
 class InvalidRequest(Error):

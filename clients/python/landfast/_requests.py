@@ -250,6 +250,8 @@ def _of_step() -> Dict[str, str]:
 
 
 def _run(name: str, run: str, what: str) -> str:
+    if not run:
+        raise InvalidRequest(what, "the id of a run has 1 to 128 bytes, and this one has none")
     return f"/v1/workflows/{_segment(name, what)}/runs/{_segment(run, what)}"
 
 

@@ -143,7 +143,7 @@ class WorkflowCalls:
         self.one_by_one = one_by_one
 
     def begin(self, name: str, input: Any, id: Optional[str], wait: float) -> Steps[Run]:
-        wait = within_bounds(wait)
+        wait, id = within_bounds(wait), _ids.run_id_for(id)
         answer = yield from exchange(_requests.begin_run(name, encode(input), id, wait), self._route, self._patient(wait))
         return Run.of(json.loads(answer.response.body))
 
@@ -235,7 +235,8 @@ class Workflow:
     def run(self, input: Any = None, *, id: Optional[str] = None, wait: float = 0) -> Run:
         """Begins a run, or finds the one that was begun under `id`, and waits for its end up to `wait` seconds, 900 at the most.
 
-        Without an `id` a repeat after a lost answer begins another run; give one where that matters.
+        In a function a run without an `id` gets one by its place, so that a retry of the function finds it. Elsewhere a repeat after a
+        lost answer begins another run; give an `id` where that matters.
         """
         return self._connections.drive(self._calls.begin(self.name, input, id, wait))
 

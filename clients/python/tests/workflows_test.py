@@ -69,6 +69,23 @@ async def ids_made_within_a_step_are_the_same_whenever_it_is_tried(client: kinds
     assert made == ["one/1", "one/2", "two/1", "two/2"]
 
 
+@kinds.over()
+async def a_run_begun_within_a_step_is_found_when_the_step_is_tried_again(client: kinds.Client, servers: cluster.Cluster) -> None:
+    """W1, W2: it has an id by its place; transactions beside it shift none."""
+
+    async def body() -> None:
+        for id in (None, "chosen", None):
+            await client.runs("w").run(id=id)
+            _ids.id_for(None)
+
+    begun = [cluster.document({**RUN, "run": id}) for id in ("one", "chosen", "two")]
+    for _ in range(2):
+        servers.fail("", cluster.document({"step": "s", "id": "step"}), *begun, cluster.document({"output": None}))
+        await client.run_step("s", body)
+    asked = [seen.path.partition("?id=")[2] for seen in servers.requests("/runs")]
+    assert asked == ["step%2Frun-1", "chosen", "step%2Frun-2"] * 2
+
+
 def what_a_thread_of_a_step_asks_for_is_asked_for_by_it() -> None:
     """W2: it has no context of the step, and would write for the code around it."""
     with cluster.Cluster() as servers, landfast.connect(servers.url) as client:

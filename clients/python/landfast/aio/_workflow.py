@@ -27,7 +27,8 @@ class Workflow:
     async def run(self, input: Any = None, *, id: Optional[str] = None, wait: float = 0) -> Run:
         """Begins a run, or finds the one that was begun under `id`, and waits for its end up to `wait` seconds, 900 at the most.
 
-        Without an `id` a repeat after a lost answer begins another run; give one where that matters.
+        In a function a run without an `id` gets one by its place, so that a retry of the function finds it. Elsewhere a repeat after a
+        lost answer begins another run; give an `id` where that matters.
         """
         return await self._connections.drive(self._calls.begin(self.name, input, id, wait))
 
