@@ -61,23 +61,28 @@ def nobody_waits_for_a_far_store_that_is_away_until_the_connection_is_cut(apps, 
     assert listed.returncode != 0 and "is not durable yet" in listed.stderr, listed
 
 
-def a_value_that_the_far_store_would_refuse_is_refused_when_it_is_put(apps, far):
+def what_the_far_store_would_refuse_is_refused_when_it_is_put(apps, far):
     """E8: the step hears of it, and what it wrote else counts."""
     apps.function("puts", """
         import landfast
         def handler(event, context):
             state = landfast.state()
             state.put("most", bytes(event))
-            try:
-                state.put("more", bytes(event + 1))
-            except landfast.TooLarge as error:
-                return str(error)
+            state.put("k" * 1022, b"")
+            said = []
+            for key, value in (("more", bytes(event + 1)), ("k" * 1023, b"")):
+                try:
+                    state.put(key, value)
+                except landfast.TooLarge as error:
+                    said.append(str(error))
+            return said
     """, retries=0)
     apps.workflow("puts", f'steps = ["puts"]\nfar = "{far.url}"')
     apps.deploy()
     most = (4 << 20) - (8 << 10) - 1
     answer = apps.run("puts", most)[1]
-    assert answer["status"] == "succeeded" and f"a value has {most} bytes at most" in answer["output"], answer
+    assert answer["status"] == "succeeded", answer
+    assert f"a value has {most} bytes at most" in answer["output"][0] and "a key has 1022 bytes at most" in answer["output"][1], answer
     assert len(apps.stored("puts", "most")) == most and apps.stored("puts", "more") is None
 
 

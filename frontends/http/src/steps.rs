@@ -111,7 +111,7 @@ async fn send(
     let (queue, group) = (name(&uri)?, effects::group(&uri)?);
     let whole = body::read(body, EFFECT_BYTES_MAX, &backend.budget).await?;
     let effect = Effect::Message { queue, group, body: whole.bytes.clone() };
-    backend.workflows()?.send(&token, effect)?;
+    backend.workflows()?.send(&token, effect).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -125,7 +125,7 @@ async fn invoke(
     let (token, function) = (token(&backend, scope, &headers)?, name(&uri)?);
     let whole = body::read(body, EFFECT_BYTES_MAX, &backend.budget).await?;
     let effect = Effect::Invocation { function, payload: whole.bytes.clone() };
-    backend.workflows()?.send(&token, effect)?;
+    backend.workflows()?.send(&token, effect).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 

@@ -139,4 +139,6 @@ pub enum Broken {
     ValidatesReaders,
     /// T18: a page of keys is read while what it has found is collected.
     ListsUnpinned,
+    /// T18: of a key with more versions than were read, a page shows what its node has heard of.
+    ListsFromMemory,
 }

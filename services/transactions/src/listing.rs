@@ -8,7 +8,7 @@
 //! What is found is what lies in the store, whoever committed it: whether this node has heard of it does not matter. Rows are
 //! read after versions, and what was the newest when the page began is kept from being collected until it ends: otherwise a
 //! version could go with its row between the two, and its key would be missing although it was there all the time. Of a key
-//! with more versions than were read, the newest is asked for as by any other read.
+//! with more versions than were read, all are read once it is known to be in the page: among several nodes memory may be behind.
 //!
 //! A page takes as many keys as were asked for and then leaves out those that are deleted or were never committed. So its
 //! cost is bounded, and it may hold fewer keys than were asked for, or none, although more follow.
@@ -136,7 +136,7 @@ impl Core {
     async fn newest(self: &Arc<Self>, node: &Arc<Node>, found: Found) -> Result<Shown<Option<Listed>>> {
         let Found { key, versions, is_whole } = found;
         if !is_whole {
-            return self.as_read(key).await;
+            return self.as_stored(node, key).await;
         }
         let known: Vec<Option<Arc<CommitRecord>>> = {
             let view = self.view();
@@ -152,7 +152,7 @@ impl Core {
             point = point.max(read_at);
             if record.is_none() && item.place == Place::Gone {
                 // Perhaps it did count, and was collected since with its row: then what it had deleted must not come back.
-                return self.as_read(key).await;
+                return self.as_stored(node, key).await;
             }
             if let Some(record) = record
                 && newest.as_ref().is_none_or(|(newest, _)| newest.version < record.version)
@@ -175,13 +175,17 @@ impl Core {
         match self.stored_value(node, record.attempt, write).await? {
             Some(value) => Ok(Shown { value: Some(Listed { key, bytes, value: Some(value) }), point }),
             // Superseded and collected: only if the pin was overtaken.
-            None => self.as_read(key).await,
+            None => self.as_stored(node, key).await,
         }
     }
 
-    /// The same as any other read finds it.
-    async fn as_read(self: &Arc<Self>, key: Key) -> Result<Shown<Option<Listed>>> {
-        let Shown { value, point } = self.get_now(&key).await?;
+    /// The same of all its versions, as they lie in the store now; memory knows as much where nobody else writes.
+    async fn as_stored(self: &Arc<Self>, node: &Arc<Node>, key: Key) -> Result<Shown<Option<Listed>>> {
+        let Shown { value, point } = if self.is_alone() || self.config.is_broken(Broken::ListsFromMemory) {
+            self.get_now(&key).await?
+        } else {
+            self.get_stored(node, &key).await?
+        };
         let listed = value.map(|value| {
             let bytes = value.len() as u64;
             Listed { key, bytes, value: Some(value).filter(|_| bytes <= VALUE_BYTES_MAX) }

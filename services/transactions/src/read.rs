@@ -214,6 +214,23 @@ impl Core {
         Err(Error::NoValidVersion)
     }
 
+    /// What every node has acknowledged of `key` until now, whatever this one has heard.
+    pub(crate) async fn get_stored(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        key: &Key,
+    ) -> Result<Shown<Option<Bytes>>> {
+        for _ in 0..STALE_MAX {
+            let Versions { records, point, .. } = self.load_versions(node, key).await?;
+            let newest = records.into_iter().max_by_key(|record| record.version);
+            let choice = newest.map_or(Choice::Absent, Choice::Version);
+            if let Found::Value(value) = self.value(node, key, &choice).await? {
+                return Ok(Shown { value, point });
+            }
+        }
+        Err(Error::NoValidVersion)
+    }
+
     /// Own writes, what was read before, or a choice; `loaded` if the index could not keep what was loaded. Choosing
     /// and recording are one step.
     fn look(

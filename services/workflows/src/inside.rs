@@ -43,9 +43,13 @@ impl Service {
         self.inner.attempts.find(token)?.put(key, value, &self.inner.options).await
     }
 
-    /// Sends, once the attempt counts.
-    pub fn send(&self, token: &str, effect: Effect) -> Result<()> {
-        self.inner.attempts.find(token)?.send(effect, &self.inner.options)
+    /// Sends, once the attempt counts. What could not be sent then is refused now, where the code that sends hears it.
+    ///
+    /// Errors: `AttemptEnded`, `TooLarge`, `State`.
+    pub async fn send(&self, token: &str, effect: Effect) -> Result<()> {
+        let attempt = self.inner.attempts.find(token)?;
+        self.inner.parts.transactions.check_effect(&effect).await?;
+        attempt.send(effect, &self.inner.options)
     }
 
     /// Has what the attempt has written so far count, and waits until all that the run has done is durable (W3). From then on its

@@ -101,9 +101,7 @@ impl Attempt {
         value: Option<Bytes>,
         options: &Options,
     ) -> Result<()> {
-        if let Some(value) = &value {
-            self.check_value(value.len())?;
-        }
+        self.check_write(key.len(), value.as_ref().map_or(0, Bytes::len))?;
         self.overlay.put(key, value, options)?;
         if options.breaks(Broken::WritesThrough) {
             self.externalize(options).await?;
@@ -112,15 +110,23 @@ impl Attempt {
     }
 
     /// Errors: `TooLarge` for what the far store would refuse when the step is to count.
-    fn check_value(&self, bytes: usize) -> Result<()> {
+    fn check_write(&self, key_bytes: usize, value_bytes: usize) -> Result<()> {
         let store = &self.run.store;
-        let most = store.rows.limits().item_bytes_max.saturating_sub(VALUE.len());
-        if !store.is_apart() || bytes <= most {
+        if !store.is_apart() {
             return Ok(());
         }
-        let said =
-            format!("a value has {most} bytes at most, as the far store takes them, and this one {bytes}");
-        Err(Error::TooLarge(said))
+        let limits = store.rows.limits();
+        let value_max = limits.item_bytes_max.saturating_sub(VALUE.len());
+        for (what, bytes, most) in
+            [("key", key_bytes, limits.key_bytes_max), ("value", value_bytes, value_max)]
+        {
+            if bytes > most {
+                return Err(Error::TooLarge(format!(
+                    "a {what} has {most} bytes at most, as the far store takes them, and this one {bytes}"
+                )));
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn send(&self, effect: Effect, options: &Options) -> Result<()> {

@@ -218,9 +218,9 @@ impl Code {
         self.service().put(token, key, Some(value)).await.map_err(failed)
     }
 
-    fn say(&self, token: &str, text: String) -> Result<(), String> {
+    async fn say(&self, token: &str, text: String) -> Result<(), String> {
         let effect = Effect::Message { queue: QUEUE.to_owned(), group: Bytes::new(), body: text.into() };
-        self.service().send(token, effect).map_err(failed)
+        self.service().send(token, effect).await.map_err(failed)
     }
 
     async fn add(&self, token: &str, run: &str) -> Result<u64, String> {
@@ -228,7 +228,7 @@ impl Code {
         let count = number(self.get(token, &key).await?.as_ref()) + 1;
         self.put(token, &key, &count.to_string()).await?;
         for more in SENDS {
-            self.say(token, format!("{COUNTS} {run} {} {more}", count - 1))?;
+            self.say(token, format!("{COUNTS} {run} {} {more}", count - 1)).await?;
         }
         Ok(count)
     }
@@ -241,13 +241,13 @@ impl Code {
             self.outside.noted().claim(claim);
         }
         self.put(token, &format!("more/{run}"), "1").await?;
-        self.say(token, format!("{FIRST} {run} 0"))
+        self.say(token, format!("{FIRST} {run} 0")).await
     }
 
     async fn hear(&self, token: &str, run: &str) -> Result<(), String> {
         let told = self.get(token, &format!("told/{run}")).await?.ok_or_else(|| failed("nothing is told"))?;
         self.put(token, &format!("heard/{run}"), &String::from_utf8_lossy(&told)).await?;
-        self.say(token, format!("{SECOND} {run} 0"))
+        self.say(token, format!("{SECOND} {run} 0")).await
     }
 
     /// W7.

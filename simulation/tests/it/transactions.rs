@@ -5,6 +5,7 @@ mod clocks;
 mod collection;
 mod deaths;
 mod effects;
+mod listing;
 mod nodes;
 mod packing;
 mod packing_nodes;

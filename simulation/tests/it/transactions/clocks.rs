@@ -18,7 +18,11 @@ use simulation::transactions::{
 use transactions::{Error, broken::Broken, model::Begin};
 
 /// Nodes whose clocks are off by so much, and all of which have heard of each other.
-async fn house(world: &World, skews_ms: &[i64], broken: Option<Broken>) -> (House, Vec<Connection>) {
+pub(super) async fn house(
+    world: &World,
+    skews_ms: &[i64],
+    broken: Option<Broken>,
+) -> (House, Vec<Connection>) {
     let mut config = Scenario::default().config;
     config.broken = broken;
     let network = Network::new(Rng::with_seed(1), Trouble::default());
