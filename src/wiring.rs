@@ -133,6 +133,9 @@ impl House {
             background.spawn(count_blocked_groups(provider.queue(), Arc::clone(&blocked_groups)));
         }
         background.spawn(count_waiting(deployed.clone()));
+        if provider.is_shared() {
+            background.spawn(deployed.clone().follow_others());
+        }
         let (provider_shown, gateway_shown) = (Arc::clone(&provider), gateway.clone());
         overview.knows(Sources {
             provider: provider_shown,
@@ -307,6 +310,7 @@ fn deployed(
         check_far: |address| {
             redis_provider::Config::from_url(address).map(drop).map_err(|error| error.to_string())
         },
+        among_others: provider.is_shared(),
         functions: Arc::clone(functions) as Arc<_>,
         runtime: Arc::new(sandbox),
         clock: Arc::new(SystemClock),

@@ -56,8 +56,10 @@ def an_atomic_run_whose_commit_is_refused_for_good_fails_once_and_says_why(apps)
         import landfast
         def handler(event, context):
             print("sent")
-            landfast.send("nowhere", b"x")
+            for _ in range(101):
+                landfast.send("takes", b"x")
     """, retries=0)
+    apps.function("takes", "def handler(event, context):\n    raise ValueError('nothing leaves')\n", triggers=[{"queue": "takes"}])
     apps.workflow("whole", 'steps = ["sends"]\natomic = true')
     apps.deploy()
     failed = apps.run("whole")[1]

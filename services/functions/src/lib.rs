@@ -29,6 +29,7 @@ mod catalogue;
 mod deployment;
 mod event;
 mod figures;
+mod following;
 mod handler;
 pub mod manifest;
 mod port;

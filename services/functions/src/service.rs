@@ -29,6 +29,7 @@ use crate::{
     deployment::{Changed, Changing, Deployment, Deployments, check_queues, digest},
     event::hexadecimal,
     figures::Seen,
+    following::Unnamed,
     handler::Deployed,
     manifest::{FILE_NAME, MANIFEST_BYTES_MAX, Manifest, Table, workflow::Workflow},
     routes::Found,
@@ -89,6 +90,8 @@ pub struct Parts {
     pub queue_name: fn(&str) -> String,
     /// Why an address, which may hold a password, is none of a far store.
     pub check_far: fn(&str) -> std::result::Result<(), String>,
+    /// Whether other processes deploy to the same store.
+    pub among_others: bool,
     /// What says when functions run.
     pub functions: Arc<dyn Register>,
     /// What runs them.
@@ -108,10 +111,11 @@ pub struct Service {
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) parts: Parts,
-    deployments: Deployments,
-    catalogue: Catalogue,
+    pub(crate) deployments: Deployments,
+    pub(crate) catalogue: Catalogue,
     /// Held by whoever changes what is deployed; what is, by application.
-    changing: Arc<Mutex<Changing>>,
+    pub(crate) changing: Arc<Mutex<Changing>>,
+    pub(crate) unnamed: parking_lot::Mutex<Unnamed>,
     /// What waits in queues, as somebody saw it last.
     pub(crate) seen: parking_lot::Mutex<Seen>,
 }
@@ -130,20 +134,14 @@ impl Service {
     pub fn new(parts: Parts) -> Self {
         let deployments = Deployments::new(Arc::clone(&parts.key_value), Arc::clone(&parts.objects));
         let (catalogue, changing) = (Catalogue::default(), Arc::default());
-        let seen = parking_lot::Mutex::default();
-        Self { inner: Arc::new(Inner { parts, deployments, catalogue, changing, seen }) }
+        let (unnamed, seen) = (parking_lot::Mutex::default(), parking_lot::Mutex::default());
+        Self { inner: Arc::new(Inner { parts, deployments, catalogue, changing, unnamed, seen }) }
     }
 
     /// Puts in place what is deployed, and removes what a death left.
     pub async fn start(&self) -> Result<()> {
         let mut changing = self.inner.changing.lock().await;
-        let all = self.inner.deployments.all().await?;
-        for (application, deployment) in &all {
-            let content = self.inner.deployments.archive(&deployment.archive).await?;
-            self.inner.parts.runtime.install(&deployment.archive, content).await?;
-            self.put_in_place(application, Some(deployment)).await?;
-        }
-        *changing = all;
+        self.catch_up(&mut changing).await?;
         self.remove_archives(&changing).await
     }
 
@@ -162,6 +160,9 @@ impl Service {
         let archive = digest(&content);
         let (text, manifest) = self.unpack(&archive, content.clone()).await?;
         self.check_far_stores(&manifest)?;
+        if self.inner.parts.among_others {
+            self.catch_up(changing).await?;
+        }
         self.inner.catalogue.check(application, &manifest)?;
         check_queues(changing, application, &manifest).map_err(Error::Conflict)?;
         let before = changing.get(application);
@@ -183,6 +184,9 @@ impl Service {
     }
 
     async fn remove_all(&self, changing: &mut Changing, application: &str) -> Result<()> {
+        if self.inner.parts.among_others {
+            self.catch_up(changing).await?;
+        }
         let changed = match changing.get(application) {
             Some(before) => self.inner.deployments.delete(application, before.generation).await?,
             // Its row has gone, but what followed failed.
@@ -360,7 +364,7 @@ impl Service {
     }
 
     /// Makes what an application is now what runs, in place of what does; none: nothing.
-    async fn put_in_place(&self, application: &str, now: Option<&Deployment>) -> Result<()> {
+    pub(crate) async fn put_in_place(&self, application: &str, now: Option<&Deployment>) -> Result<()> {
         let before = self.in_place(application);
         self.disarm(&before, now).await?;
         let catalogue = &self.inner.catalogue;
@@ -458,20 +462,6 @@ impl Service {
                 functions.disarm_timer(&[PREFIX, &function.name].concat()).await?;
             }
         }
-        Ok(())
-    }
-
-    /// Removes the archives that nothing names, here and among the objects.
-    async fn remove_archives(&self, all: &Changing) -> Result<()> {
-        let running = self.inner.catalogue.functions().into_iter();
-        let running = running.map(|known| known.function.archive.clone());
-        let kept: Vec<_> = all.values().map(|deployment| deployment.archive.clone()).chain(running).collect();
-        for archive in self.inner.deployments.archives().await? {
-            if !kept.contains(&archive) {
-                self.inner.deployments.delete_archive(&archive).await?;
-            }
-        }
-        self.inner.parts.runtime.keep_archives(&kept).await?;
         Ok(())
     }
 }

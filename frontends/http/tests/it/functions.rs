@@ -83,6 +83,7 @@ pub(crate) async fn service(engine: &Engine, code: Code) -> functions::Service {
         queue: provider.queue(),
         queue_name: transactions::effects::queue_name,
         check_far: |_| Ok(()),
+        among_others: false,
         functions: Arc::new(Functions::new(provider.queue())),
         runtime: Arc::new(InPlace { archives: Mutex::default(), code }),
         clock: Arc::new(SystemClock),

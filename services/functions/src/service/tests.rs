@@ -71,6 +71,10 @@ impl Runtime for Idle {
 }
 
 fn service(world: &World) -> (Service, Arc<Idle>) {
+    service_among(world, false)
+}
+
+fn service_among(world: &World, among_others: bool) -> (Service, Arc<Idle>) {
     let runtime = Arc::new(Idle::default());
     let parts = Parts {
         key_value: world.key_value(),
@@ -78,6 +82,7 @@ fn service(world: &World) -> (Service, Arc<Idle>) {
         queue: world.queue(),
         queue_name: str::to_owned,
         check_far: |address| if address == "there" { Ok(()) } else { Err("it is to be there".to_owned()) },
+        among_others,
         functions: world.functions(),
         runtime: Arc::clone(&runtime) as Arc<_>,
         clock: world.clock(),
@@ -191,6 +196,57 @@ fn who_finds_another_deployment_than_he_knew_runs_it_and_may_replace_it() {
         other.remove("shop").await.expect("it is known now");
         assert!(matches!(one.remove("shop").await, Ok(())), "what is gone is removed");
         assert_eq!((names(&one), names(&other)), (Vec::new(), Vec::new()));
+    });
+}
+
+/// What a start finds in place after two processes have deployed an application each, and what the first has then.
+async fn deployed_by_two(are_aware: bool) -> (Result<Vec<String>>, Vec<String>) {
+    let world = World::new(1);
+    let ((one, _), (other, _)) = (service_among(&world, are_aware), service_among(&world, are_aware));
+    let _following = are_aware.then(|| tokio::spawn(one.clone().follow_others()));
+    one.deploy("shop", archive("one")).await.expect("deployed");
+    other.deploy("store", archive("other")).await.expect("deployed");
+    let (late, _) = service_among(&world, are_aware);
+    let started = late.start().await.map(|()| names(&late));
+    world.clock().sleep(Duration::from_secs(3)).await;
+    (started, names(&one))
+}
+
+/// A1, among processes.
+#[test]
+fn what_others_deploy_is_put_in_place_and_left_there() {
+    let both = || vec!["one".to_owned(), "other".to_owned()];
+    let (started, followed) = run(deployed_by_two(true));
+    assert_eq!((started.expect("every archive is there"), followed), (both(), both()));
+}
+
+/// A1, broken: as for a process that is alone.
+#[test]
+fn removing_archives_of_others_is_caught() {
+    let (started, followed) = run(deployed_by_two(false));
+    assert!(started.is_err(), "the second deployment removed what the first one put");
+    assert_eq!(followed, ["one"]);
+}
+
+/// A1, among processes: once what it deployed is replaced or removed elsewhere, it is so here.
+#[test]
+fn what_others_replace_or_remove_is_followed() {
+    run(async {
+        let world = World::new(1);
+        let clock = world.clock();
+        let ((one, _), (other, _)) = (service_among(&world, true), service_among(&world, true));
+        let _following = tokio::spawn(one.clone().follow_others());
+        one.deploy("shop", archive("one")).await.expect("deployed");
+        other.deploy("shop", archive("two")).await.expect("what is there is known");
+        clock.sleep(Duration::from_secs(3)).await;
+        assert_eq!(names(&one), ["two"]);
+        other.remove("shop").await.expect("removed");
+        clock.sleep(Duration::from_secs(3)).await;
+        assert_eq!(names(&one), Vec::<String>::new());
+        let archives = async || one.inner.deployments.archives().await.expect("listed").len();
+        assert_eq!(archives().await, 2, "each could be of somebody who has yet to say so");
+        clock.sleep(Duration::from_hours(1)).await;
+        assert_eq!(archives().await, 0);
     });
 }
 
