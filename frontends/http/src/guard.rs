@@ -54,11 +54,7 @@ pub(crate) struct Rules {
 /// Refuses what breaks the rules; passes the rest on.
 pub(crate) async fn guard(State(rules): State<Arc<Rules>>, request: Request, next: Next) -> Response {
     let answering = Patience::of(&request).map(|patience| patience.answer());
-    let (parts, body) = request.into_parts();
-    let (lent, rest) = body::lend(body);
-    let asks_before_sending = parts.headers.contains_key(header::EXPECT);
-    let mut request = Request::from_parts(parts, lent);
-    let mut response = match rules.check(&request) {
+    let response = lend_body(request, async |mut request| match rules.check(&request) {
         Ok(()) => {
             if rules.token.is_some() {
                 // It is for us: whoever a request is passed on to, such as a function, could use it against us.
@@ -67,16 +63,27 @@ pub(crate) async fn guard(State(rules): State<Arc<Rules>>, request: Request, nex
             next.run(request).await
         }
         Err(problem) => problem.into_response(),
-    };
+    })
+    .await;
+    match answering {
+        Some(answering) => response.map(|body| answering.until_the_end_of(body)),
+        None => response,
+    }
+}
+
+/// Has `answer` answer a request whose body it is lent: what it leaves of that is read before the answer leaves, or the answer
+/// says that the connection is closed.
+pub(crate) async fn lend_body(request: Request, answer: impl AsyncFnOnce(Request) -> Response) -> Response {
+    let (parts, body) = request.into_parts();
+    let (lent, rest) = body::lend(body);
+    let asks_before_sending = parts.headers.contains_key(header::EXPECT);
+    let mut response = answer(Request::from_parts(parts, lent)).await;
     // Who asks before sending is told without having to send.
     let is_read = if asks_before_sending { rest.is_empty() } else { rest.discard().await };
     if !is_read {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
-    match answering {
-        Some(answering) => response.map(|body| answering.until_the_end_of(body)),
-        None => response,
-    }
+    response
 }
 
 impl Rules {

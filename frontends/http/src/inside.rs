@@ -7,6 +7,7 @@ use axum::{
     Router,
     body::{Body, HttpBody},
     http,
+    middleware::{self, Next},
 };
 use bytes::Bytes;
 use tower_service::Service as _;
@@ -14,7 +15,9 @@ use tower_service::Service as _;
 use crate::{
     backend::Backend,
     body::Budget,
-    effects, lambda, routes,
+    effects,
+    guard::lend_body,
+    lambda, routes,
     server::Limits,
     services::Services,
     state,
@@ -42,7 +45,10 @@ impl Inside {
             .merge(workflows::routes())
             .with_state(Arc::new(backend))
             .fallback(routes::no_such_path)
-            .method_not_allowed_fallback(routes::method_not_allowed);
+            .method_not_allowed_fallback(routes::method_not_allowed)
+            .layer(middleware::from_fn(async |request, next: Next| {
+                lend_body(request, async |request| next.run(request).await).await
+            }));
         Self { router }
     }
 

@@ -48,6 +48,8 @@ const SLOTS_AT_ONCE: usize = 64;
 const LOOKS_AT_ONCE: usize = 16;
 /// Versions deleted at a time: a store that works off one after another keeps a commit waiting behind all of them.
 const DELETIONS_AT_ONCE: usize = 16;
+/// Versions that memory forgets at a time: nobody reads or commits meanwhile.
+const FORGOTTEN_AT_ONCE: usize = 256;
 /// Keys planned for together; one large transaction may have more.
 const KEYS_AT_ONCE: usize = 1_024;
 /// After so many slots a cursor is noted, for who comes after a death.
@@ -190,21 +192,27 @@ impl Core {
             Ok::<_, crate::Error>((key, entry))
         });
         let entries: BTreeMap<_, _> = looks.buffered(LOOKS_AT_ONCE).try_collect().await?;
-        self.collect_entries(node, &entries, horizon, may_be_released).await
+        let plan = self.plan(&entries, horizon);
+        // Each change of an entry that is held elsewhere copies it.
+        drop(entries);
+        self.collect_planned(node, plan, may_be_released).await
     }
 
-    /// The same of what is known of them.
-    async fn collect_entries(
-        &self,
-        node: &Arc<Node>,
-        entries: &BTreeMap<Key, Arc<IndexEntry>>,
-        horizon: &Heard,
-        may_be_released: &(dyn Fn(&CommitRecord) -> bool + Sync),
-    ) -> Result<()> {
+    fn plan(&self, entries: &BTreeMap<Key, Arc<IndexEntry>>, horizon: &Heard) -> Vec<Superseded> {
         let mut plan = plan(entries, horizon);
         if self.config.is_broken(Broken::CollectsWholeTransactions) {
             plan.retain(|superseded| is_wholly_superseded(&superseded.record, entries));
         }
+        plan
+    }
+
+    /// Deletes the versions of a plan, and the rows of those that may be released.
+    async fn collect_planned(
+        &self,
+        node: &Arc<Node>,
+        plan: Vec<Superseded>,
+        may_be_released: &(dyn Fn(&CommitRecord) -> bool + Sync),
+    ) -> Result<()> {
         self.delete_versions(node, &plan).await?;
         let released = plan.into_iter().filter(|superseded| may_be_released(&superseded.record));
         let rows: BTreeMap<Attempt, Superseded> =
@@ -221,7 +229,15 @@ impl Core {
     /// The index drops them before, so that no read is led to what is gone, and again after, since a load may have seen
     /// them meanwhile.
     pub(crate) async fn delete_versions(&self, node: &Arc<Node>, plan: &[Superseded]) -> Result<()> {
-        self.drop_from_memory(node, plan);
+        for part in plan.chunks(FORGOTTEN_AT_ONCE) {
+            self.drop_from_memory(node, part);
+            self.delete_from_store(node, part).await?;
+            self.drop_from_memory(node, part);
+        }
+        Ok(())
+    }
+
+    async fn delete_from_store(&self, node: &Node, plan: &[Superseded]) -> Result<()> {
         let all = stream::iter(plan.iter().map(Ok::<_, crate::Error>));
         all.try_for_each_concurrent(DELETIONS_AT_ONCE, |Superseded { key, record }| async move {
             let write = record.write_of(key).expect("a version is collected of a key that its record names");
@@ -233,9 +249,7 @@ impl Core {
             self.counters.collected(record.value_bytes(key));
             Ok(())
         })
-        .await?;
-        self.drop_from_memory(node, plan);
-        Ok(())
+        .await
     }
 
     fn drop_from_memory(&self, node: &Arc<Node>, plan: &[Superseded]) {
@@ -243,10 +257,13 @@ impl Core {
         if !view.is_served_by(node) {
             return;
         }
-        for Superseded { key, record } in plan {
-            view.index.drop_versions(key, &[record.attempt]);
-            if let Some(write) = record.write_of(key) {
-                view.data.remove(record.attempt, write.write);
+        for of_key in plan.chunk_by(|one, next| one.key == next.key) {
+            let key = &of_key[0].key;
+            view.index.drop_versions(key, &of_key.iter().map(|gone| gone.record.attempt).collect());
+            for Superseded { record, .. } in of_key {
+                if let Some(write) = record.write_of(key) {
+                    view.data.remove(record.attempt, write.write);
+                }
             }
         }
     }

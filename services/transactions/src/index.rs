@@ -18,7 +18,10 @@ mod in_use;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use foldhash::fast::FixedState;
 use ports::DurabilityPoint;
@@ -70,7 +73,7 @@ impl Entry {
         self.versions.iter().any(|record| record.attempt == attempt)
     }
 
-    fn drop_versions(&mut self, attempts: &[Attempt]) {
+    fn drop_versions(&mut self, attempts: &BTreeSet<Attempt>) {
         let bytes = &mut self.bytes;
         self.versions.retain(|record| {
             let stays = !attempts.contains(&record.attempt);
@@ -102,7 +105,7 @@ pub type Loaded = Option<Result<Arc<Entry>, Error>>;
 struct Load {
     heard: Vec<Arc<CommitRecord>>,
     /// What was collected meanwhile: the load may have seen it.
-    dropped: Vec<Attempt>,
+    dropped: BTreeSet<Attempt>,
     done: watch::Sender<Loaded>,
 }
 
@@ -153,7 +156,7 @@ impl Index {
             return Loading::UnderWay(load.done.subscribe());
         }
         let (done, waiter) = watch::channel(None);
-        self.loads.insert(key.clone(), Load { heard: Vec::new(), dropped: Vec::new(), done });
+        self.loads.insert(key.clone(), Load { heard: Vec::new(), dropped: BTreeSet::new(), done });
         Loading::ByCaller(waiter)
     }
 
@@ -213,9 +216,9 @@ impl Index {
     }
 
     /// Versions of `key` are collected.
-    pub fn drop_versions(&mut self, key: &Key, attempts: &[Attempt]) {
+    pub fn drop_versions(&mut self, key: &Key, attempts: &BTreeSet<Attempt>) {
         if let Some(load) = self.loads.get_mut(key) {
-            load.dropped.extend_from_slice(attempts);
+            load.dropped.extend(attempts);
         }
         if let Some(mut entry) = self.entries.get_mut(key) {
             Arc::make_mut(&mut entry).drop_versions(attempts);
@@ -232,7 +235,7 @@ impl Index {
         // What an own version supersedes goes when its slot is collected, and it with it.
         let last_own = entry.versions[..=floor].iter().rposition(|record| is_mine(record));
         let others = last_own.map_or(0, |own| own + 1)..floor.max(last_own.map_or(0, |own| own + 1));
-        let gone: Vec<Attempt> = entry.versions[others].iter().map(|record| record.attempt).collect();
+        let gone: BTreeSet<Attempt> = entry.versions[others].iter().map(|record| record.attempt).collect();
         if !gone.is_empty()
             && let Some(mut entry) = self.entries.get_mut(key)
         {

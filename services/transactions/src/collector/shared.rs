@@ -80,8 +80,10 @@ impl Core {
             Ok::<_, crate::Error>((key, entry))
         });
         let entries: BTreeMap<_, _> = looks.buffered(LOOKS_AT_ONCE).try_collect().await?;
-        self.collect_entries(node, &entries, &horizon.heard, may_be_released).await?;
+        let plan = self.plan(&entries, &horizon.heard);
         let first_left = commits.iter().find(|commit| waits(&commit.record, &entries, &horizon.heard));
+        drop(entries);
+        self.collect_planned(node, plan, may_be_released).await?;
         let collected = match first_left {
             Some(commit) => Cursor { next: SlotIndex(commit.slot), ..until },
             None => until,

@@ -140,7 +140,7 @@ fn what_is_collected_during_a_load_does_not_come_back_with_it() {
     let mut index = Index::new(1 << 20);
     let Loading::ByCaller(_) = index.load(&key(1)) else { panic!("nobody loads yet") };
     let (old, new) = (record(3, &[1, 2]), record(7, &[1]));
-    index.drop_versions(&key(1), &[old.attempt]);
+    index.drop_versions(&key(1), &[old.attempt].into());
     index.finish_load(&key(1), &[old, new], DurabilityPoint::DURABLE);
     assert_eq!(versions(&index, &key(1)), Some(vec![7]));
 }
