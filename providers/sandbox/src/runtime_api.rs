@@ -85,9 +85,14 @@ pub(crate) async fn serve(listener: TcpListener, peers: Peers, served: Served) {
             connections.join_next().await;
         }
         match listener.accept().await {
-            // Whose it is costs a look by the kernel, and no place among the connections.
-            Ok((stream, _)) if !peers.admit(&stream) => drop(stream),
             Ok((stream, _)) => {
+                // Whose it is costs a look by the kernel, and no place among the connections.
+                if !peers.admit(&stream).await {
+                    // A stranger may come as often as it likes: everybody else has a turn before the next one.
+                    drop(stream);
+                    tokio::task::yield_now().await;
+                    continue;
+                }
                 // An answer is one packet, and somebody waits for it.
                 let _ = stream.set_nodelay(true);
                 connections.spawn(converse(stream, Arc::clone(&served)));
