@@ -273,7 +273,8 @@ impl Pool {
             Ok(Answer::TooLong(bytes)) => (Err((Failed::TooLong, failure::too_long(bytes))), true),
             Err(_) => match instance.has_ended() {
                 Some(reason) => (Err((Failed::ended(reason), failure::ended(id, reason))), false),
-                None => (Err((Failed::NotAnswered, failure::not_answered(id))), true),
+                // What it thinks that it has to do is not known: another one's invocation would pay for that.
+                None => (Err((Failed::NotAnswered, failure::not_answered(id))), false),
             },
         };
         Done { result, is_fit }
