@@ -161,7 +161,7 @@ impl Service {
     async fn replace(&self, changing: &mut Changing, application: &str, content: Bytes) -> Result<()> {
         let archive = digest(&content);
         let (text, manifest) = self.unpack(&archive, content.clone()).await?;
-        self.check_far_stores(&manifest)?;
+        self.check_what_is_new(&manifest)?;
         self.inner.catalogue.check(application, &manifest)?;
         check_queues(changing, application, &manifest).map_err(Error::Conflict)?;
         let before = changing.get(application);
@@ -350,7 +350,8 @@ impl Service {
     }
 
     /// When it is deployed alone: what is deployed is read at a start, whatever an earlier build took.
-    fn check_far_stores(&self, manifest: &Manifest) -> Result<()> {
+    fn check_what_is_new(&self, manifest: &Manifest) -> Result<()> {
+        manifest.check_variables().map_err(Error::Invalid)?;
         for (name, workflow) in &manifest.workflows {
             let Some(far) = &workflow.far else { continue };
             let wrong = |why| Error::Invalid(format!("workflows.{name}: far: {why}"));

@@ -272,12 +272,12 @@ fn a_far_store_that_nobody_can_open_is_refused_at_its_deployment() {
 }
 
 /// An earlier build took what this one refuses: a server starts with it all the same.
-#[test]
-fn a_far_store_that_nobody_can_open_stops_no_start() {
+fn starts_with_what_is_refused_today(text: &Bytes) {
     run(async {
         let world = World::new(7);
         let (service, _) = service(&world);
-        let text = String::from_utf8(with_far("f", "ther").into()).expect("text");
+        service.deploy("a", text.clone()).await.expect_err("it is refused");
+        let text = String::from_utf8(text.to_vec()).expect("text");
         let manifest = Manifest::parse(&text).expect("a manifest");
         let archive = digest(text.as_bytes());
         let deployments = &service.inner.deployments;
@@ -288,6 +288,16 @@ fn a_far_store_that_nobody_can_open_stops_no_start() {
         service.start().await.expect("it starts");
         assert_eq!(names(&service), ["f"]);
     });
+}
+
+#[test]
+fn a_far_store_that_nobody_can_open_stops_no_start() {
+    starts_with_what_is_refused_today(&with_far("f", "ther"));
+}
+
+#[test]
+fn a_variable_that_is_the_servers_stops_no_start() {
+    starts_with_what_is_refused_today(&with_variable("LANDFAST_URL"));
 }
 
 /// A1. It ended with its function, however long it was given.
@@ -307,5 +317,26 @@ fn a_step_that_may_take_longer_than_its_function_is_refused_at_its_deployment() 
             "workflows.w: a step has timeout_s = 31, and functions.f ends after 30 s: raise timeout_s there";
         assert!(refused.contains(said), "{refused}");
         service.deploy("a", manifest(30)).await.expect("as long as its function");
+    });
+}
+
+/// An archive whose only function has `variable` in its environment.
+fn with_variable(variable: &str) -> Bytes {
+    let table = "runtime = \"executable\"\ncode = \"code\"\nhandler = \"run\"";
+    format!("[functions.f]\n{table}\nenvironment = {{ {variable} = \"own\" }}").into()
+}
+
+#[test]
+fn a_variable_that_the_server_sets_is_refused_by_name_and_others_are_the_functions_own() {
+    run(async {
+        let (service, _) = service(&World::new(1));
+        for variable in ["AWS_LAMBDA_RUNTIME_API", "LANDFAST_URL", "_HANDLER", "LAMBDA_TASK_ROOT"] {
+            let refused = service.deploy("a", with_variable(variable)).await.expect_err(variable);
+            let said = format!("functions.f: environment: {variable} is reserved");
+            assert!(refused.to_string().contains(&said), "{refused}");
+        }
+        for variable in ["PATH", "TZ", "PYTHONPATH", "LD_LIBRARY_PATH", "AWS_REGION", "LANDFAST_SPARE"] {
+            service.deploy("a", with_variable(variable)).await.expect(variable);
+        }
     });
 }
