@@ -340,7 +340,14 @@ impl Service {
 
     async fn unpack(&self, archive: &str, content: Bytes) -> Result<(String, Manifest)> {
         let runtime = &self.inner.parts.runtime;
-        runtime.install(archive, content).await?;
+        // To who has made the archive its digest says nothing; what is in it does.
+        let refused = |error: ports::Error| match std::error::Error::source(&error) {
+            Some(why) if error.kind() == ports::ErrorKind::Invalid => {
+                Error::Invalid(format!("the archive is refused: {why}"))
+            }
+            _ => error.into(),
+        };
+        runtime.install(archive, content).await.map_err(refused)?;
         let missing = || Error::Invalid(format!("the archive has no {FILE_NAME}"));
         let text = runtime.file(archive, FILE_NAME, MANIFEST_BYTES_MAX).await?.ok_or_else(missing)?;
         let text =

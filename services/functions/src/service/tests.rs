@@ -17,6 +17,9 @@ use super::*;
 /// How long a call of the simulated cloud travels, each way.
 const TRAVEL: Duration = Duration::from_millis(1);
 
+/// An archive that cannot be unpacked.
+const UNFIT: &str = "unfit";
+
 /// Has the manifest alone for an archive, and runs nothing.
 #[derive(Debug, Default)]
 struct Idle {
@@ -35,6 +38,10 @@ impl Idle {
 #[async_trait]
 impl Runtime for Idle {
     async fn install(&self, name: &str, content: Bytes) -> ports::Result<()> {
+        if content == UNFIT {
+            let why = io::Error::new(io::ErrorKind::InvalidData, "\"code/l\" is a device");
+            return Err(ports::Error::invalid(format!("unpack the archive {name}")).caused_by(why));
+        }
         self.installed.lock().insert(name.to_owned(), content);
         Ok(())
     }
@@ -338,5 +345,15 @@ fn a_variable_that_the_server_sets_is_refused_by_name_and_others_are_the_functio
         for variable in ["PATH", "TZ", "PYTHONPATH", "LD_LIBRARY_PATH", "AWS_REGION", "LANDFAST_SPARE"] {
             service.deploy("a", with_variable(variable)).await.expect(variable);
         }
+    });
+}
+
+#[test]
+fn who_deploys_an_archive_that_is_refused_hears_why_and_not_what_it_is_called_here() {
+    run(async {
+        let (service, _) = service(&World::new(1));
+        let refused = service.deploy("a", UNFIT.into()).await.expect_err("it is refused");
+        assert!(matches!(refused, Error::Invalid(_)), "{refused:?}");
+        assert_eq!(refused.to_string(), "the archive is refused: \"code/l\" is a device");
     });
 }
