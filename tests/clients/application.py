@@ -127,6 +127,7 @@ class Failed:
     def __init__(self, result):
         self.type = result["errorType"]
         self.message = result["errorMessage"]
+        self.trace = result.get("trace")
 
     def __repr__(self):
         return f"{self.type}: {self.message}"

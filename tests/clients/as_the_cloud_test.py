@@ -167,6 +167,37 @@ def a_node_handler_ends_as_it_does_in_lambda(apps):
     assert said == expected
 
 
+def what_a_node_handler_throws_is_its_failure_whatever_that_is(apps):
+    if shutil.which("node") is None:
+        pytest.skip("node is not installed")
+    ways = {
+        "throws": "() => { throw thrown(); }",
+        "rejects": "() => Promise.reject(thrown())",
+        "awaits": "async () => { throw thrown(); }",
+    }
+    thrown = {
+        "null": ("null", "null", "null"),
+        "undefined": ("undefined", "undefined", "undefined"),
+        "text": ("'on purpose'", "string", "on purpose"),
+        "object": ("Object.create(null)", "object", "what was thrown has no text"),
+    }
+    for what, (expression, _, _) in thrown.items():
+        exports = [f"exports.{way} = {code};" for way, code in ways.items()]
+        apps.file(f"{what}.js", f"const thrown = () => ({expression});\n" + "\n".join(exports))
+        for way in ways:
+            apps.function(f"{what}-{way}", runtime="node", handler=f"{what}.{way}", memory_mb=256)
+    apps.file("fail.js", "exports.handler = (event, context) => context.fail();\n")
+    apps.function("fail", runtime="node", handler="fail.handler", memory_mb=256)
+    apps.deploy()
+    for what, (_, type, message) in thrown.items():
+        for way in ways:
+            failed = apps.call(f"{what}-{way}")
+            assert (failed.type, failed.message) == (type, message), (what, way)
+            assert failed.trace == [], "nothing of it lies in the client's own file"
+    failed = apps.call("fail")
+    assert (failed.type, failed.message, failed.trace) == ("string", "fail was called", [])
+
+
 def node_failures_have_the_names_that_lambda_gives_them(apps):
     if shutil.which("node") is None:
         pytest.skip("node is not installed")

@@ -77,9 +77,10 @@ async fn answered(backend: &Backend, request: Request) -> Result<Response, Box<R
     let ran = ran.map_err(|error| refuse(error.into()))?;
     let of = |why: &str| format!("{why}: the function {:?}, in the request {id}", routed.function);
     match ran.result {
-        Ok(result) => {
-            answer::decode(result).map_err(|why| refuse(Problem::new(Kind::FunctionFailed, of(&why))))
-        }
+        Ok(result) => answer::decode(result).map_err(|answer::Unfit { why, detail }| {
+            tracing::debug!(function = routed.function, request = id, detail, "http: {why}");
+            refuse(Problem::new(Kind::FunctionFailed, of(why)))
+        }),
         Err(error) => Err(refuse(failed(&error, of))),
     }
 }

@@ -7,6 +7,9 @@
 //!
 //! Invariants
 //! - Who cannot be told is not let in.
+//! - What strangers do costs the server a look at one socket. The kernel's list of all of them is long, and whoever has many sockets
+//!   makes it longer: it is read only where the kernel answers nothing about one (its `tcp_diag` is absent, or kept from us), away from
+//!   the workers that serve everybody, and by one look at a time.
 //! - What is asked for is a socket that is connected to us at that moment. One that was closed is nobody's to the kernel, which calls
 //!   that root's; and one that is still to be connected may be anybody's who has its port by chance.
 //!
@@ -15,12 +18,13 @@
 use std::{
     fs,
     io::{self, BufRead as _, BufReader},
-    net::{SocketAddr, SocketAddrV4},
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4},
     os::fd::AsRawFd as _,
+    sync::OnceLock,
 };
 
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
-use tokio::net::TcpStream;
+use tokio::{net::TcpStream, sync::Mutex, task::spawn_blocking};
 
 use crate::process::Network;
 
@@ -50,13 +54,13 @@ impl Peers {
     }
 
     /// Whether the other end of `stream` is one of them.
-    pub(crate) fn admit(self, stream: &TcpStream) -> bool {
+    pub(crate) async fn admit(self, stream: &TcpStream) -> bool {
         let Self::Of(user) = self else { return true };
         let (Ok(SocketAddr::V4(peer)), Ok(SocketAddr::V4(ours))) = (stream.peer_addr(), stream.local_addr())
         else {
             return false;
         };
-        let found = user_of(peer, ours);
+        let found = Look::of_this_machine().user_of(peer, ours).await;
         if !matches!(found, Ok(Some(found)) if found == user) {
             tracing::debug!(?found, user, %peer, "somebody else's connection to a function's listener is closed");
             return false;
@@ -65,12 +69,53 @@ impl Peers {
     }
 }
 
-/// The user of the socket at `peer` that is connected to `ours`; none: there is none.
-fn user_of(peer: SocketAddrV4, ours: SocketAddrV4) -> io::Result<Option<u32>> {
-    match asked(peer, ours) {
-        Ok(Some(user)) => Ok(Some(user)),
-        // There may be no such socket, or a kernel that does not answer this: then its list does, which is long.
-        Ok(None) | Err(_) => listed(peer, ours),
+/// How it is found whose a socket is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Look {
+    /// By asking about that one.
+    AtOne,
+    /// By reading the list of all.
+    AtAll,
+}
+
+impl Look {
+    /// The one that this machine's kernel has: it does not say "no such socket" otherwise than "I cannot say", so it is asked, once,
+    /// about a socket that there is.
+    fn of_this_machine() -> Self {
+        static LOOK: OnceLock<Look> = OnceLock::new();
+        *LOOK.get_or_init(|| match asked_about_ours() {
+            Ok(Some(_)) => Self::AtOne,
+            other => {
+                tracing::warn!(
+                    ?other,
+                    "the kernel does not say whose one socket is (sock_diag): all are read for each connection to a function, \
+                     which is slow where there are many; load its module tcp_diag, or let the server use netlink"
+                );
+                Self::AtAll
+            }
+        })
+    }
+
+    /// The user of the socket at `peer` that is connected to `ours`; none: there is none.
+    async fn user_of(self, peer: SocketAddrV4, ours: SocketAddrV4) -> io::Result<Option<u32>> {
+        static LIST: Mutex<()> = Mutex::const_new(());
+        match self {
+            Self::AtOne => asked(peer, ours),
+            Self::AtAll => {
+                let _alone = LIST.lock().await;
+                spawn_blocking(move || listed(peer, ours)).await.map_err(io::Error::other)?
+            }
+        }
+    }
+}
+
+/// What the kernel answers about a socket that we have connected to one of ours.
+fn asked_about_ours() -> io::Result<Option<u32>> {
+    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let theirs = std::net::TcpStream::connect(listener.local_addr()?)?;
+    match (theirs.local_addr()?, theirs.peer_addr()?) {
+        (SocketAddr::V4(peer), SocketAddr::V4(ours)) => asked(peer, ours),
+        _ => Ok(None),
     }
 }
 
@@ -124,6 +169,8 @@ fn answered(answer: &[u8]) -> Option<u32> {
 
 /// What the kernel's lists of all sockets say; one of IPv6 may be connected to an address of IPv4.
 fn listed(peer: SocketAddrV4, ours: SocketAddrV4) -> io::Result<Option<u32>> {
+    #[cfg(test)]
+    tests::LISTS_READ.with(|read| read.set(read.get() + 1));
     for (path, before) in [("/proc/net/tcp", ""), ("/proc/net/tcp6", "0000000000000000FFFF0000")] {
         let end = |end: SocketAddrV4| {
             format!("{before}{:08X}:{:04X}", u32::from_ne_bytes(end.ip().octets()), end.port())
@@ -148,9 +195,17 @@ fn listed(peer: SocketAddrV4, ours: SocketAddrV4) -> io::Result<Option<u32>> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{TcpListener, TcpStream};
+    use std::{
+        cell::Cell,
+        net::{TcpListener, TcpStream},
+    };
 
     use super::*;
+
+    thread_local! {
+        /// How often this thread read the kernel's lists.
+        pub(super) static LISTS_READ: Cell<u32> = const { Cell::new(0) };
+    }
 
     fn v4(address: SocketAddr) -> SocketAddrV4 {
         match address {
@@ -181,5 +236,26 @@ mod tests {
             drop(theirs);
             assert_eq!(both(peer, ours), [None, None], "to {to}, and closed");
         }
+    }
+
+    /// A function that connects and closes in a loop would otherwise have the worker read the list of all sockets each time.
+    #[tokio::test]
+    async fn the_worker_reads_no_list_for_who_is_gone_already() {
+        assert_eq!(Look::of_this_machine(), Look::AtOne, "the kernel under test answers about one socket");
+        let us = Peers::Of(nix::unistd::Uid::effective().as_raw());
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bound");
+        let ours = listener.local_addr().expect("bound");
+        for _ in 0..100 {
+            drop(TcpStream::connect(ours).expect("connected"));
+            let (gone, _) = listener.accept().await.expect("accepted");
+            assert!(!us.admit(&gone).await);
+        }
+        let theirs = TcpStream::connect(ours).expect("connected");
+        let (stream, _) = listener.accept().await.expect("accepted");
+        assert!(us.admit(&stream).await);
+        let peer = v4(theirs.local_addr().expect("connected"));
+        let listed = Look::AtAll.user_of(peer, v4(ours)).await.expect("it is listed");
+        assert_eq!(listed, Some(nix::unistd::Uid::effective().as_raw()));
+        assert_eq!(LISTS_READ.get(), 0, "none by this worker, even where there is no other way");
     }
 }

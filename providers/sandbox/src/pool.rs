@@ -207,7 +207,7 @@ impl Pool {
         let asked_before = *instance.exchange.asked().borrow();
         let mut done = match started {
             Ok(()) => self.work(&instance, invocation, timeout, deadline).await,
-            Err(payload) => Done { result: Err((Failed::NotStarted, payload)), is_fit: false },
+            Err(failed) => Done { result: Err(failed), is_fit: false },
         };
         // A child's want of memory is the function's own, whatever it has made of that (U2).
         if instance.out_of_memory_kills() > kills_before {
@@ -233,16 +233,19 @@ impl Pool {
     }
 
     /// Waits until a new instance asks for its first invocation. Errors: why it does not.
-    async fn started(&self, instance: &Instance, id: &str) -> Result<(), Bytes> {
+    async fn started(&self, instance: &Instance, id: &str) -> Result<(), (Failed, Bytes)> {
         let mut asked = instance.exchange.asked();
         let start_bound = START_BOUND_MIN.max(self.function.timeout);
         tokio::select! {
             biased;
             Ok(()) = async { asked.wait_for(|asked| *asked > 0).await.map(drop) } => Ok(()),
-            reason = instance.ended() => {
-                Err(instance.exchange.failed_start().unwrap_or_else(|| failure::ended(id, reason)))
+            reason = instance.ended() => Err(match instance.exchange.failed_start() {
+                Some(said) => (Failed::NotStarted, said),
+                None => (Failed::ExitedAtStart, failure::ended(id, reason)),
+            }),
+            () = tokio::time::sleep(start_bound) => {
+                Err((Failed::NotStarted, failure::start_timed_out(id, start_bound)))
             }
-            () = tokio::time::sleep(start_bound) => Err(failure::start_timed_out(id, start_bound)),
         }
     }
 
@@ -273,7 +276,8 @@ impl Pool {
             Ok(Answer::TooLong(bytes)) => (Err((Failed::TooLong, failure::too_long(bytes))), true),
             Err(_) => match instance.has_ended() {
                 Some(reason) => (Err((Failed::ended(reason), failure::ended(id, reason))), false),
-                None => (Err((Failed::NotAnswered, failure::not_answered(id))), true),
+                // What it thinks that it has to do is not known: another one's invocation would pay for that.
+                None => (Err((Failed::NotAnswered, failure::not_answered(id))), false),
             },
         };
         Done { result, is_fit }
@@ -383,7 +387,6 @@ impl Pool {
         took: Duration,
         start: Option<Duration>,
     ) -> String {
-        const OUT_OF_MEMORY: &str = "\tStatus: error\tError Type: Runtime.OutOfMemory";
         let ms = |duration: Duration| duration.as_secs_f64() * 1000.0;
         let memory = self.function.memory_bytes >> 20;
         let billed = ms(took).ceil();
@@ -391,10 +394,16 @@ impl Pool {
         let peak =
             instance.memory_peak().map(|peak| format!("\tMax Memory Used: {} MB", peak.div_ceil(1 << 20)));
         let start = start.map(|start| format!("\tInit Duration: {:.2} ms", ms(start)));
+        let ran_out = matches!(instance.has_ended(), Some(ExitReason::OutOfMemory));
         let status = match done.result {
             Err((Failed::TimedOut, _)) => "\tStatus: timeout",
-            Err((Failed::OutOfMemory, _)) => OUT_OF_MEMORY,
-            _ if matches!(instance.has_ended(), Some(ExitReason::OutOfMemory)) => OUT_OF_MEMORY,
+            Err((Failed::OutOfMemory, _)) => "\tStatus: error\tError Type: Runtime.OutOfMemory",
+            _ if ran_out => "\tStatus: error\tError Type: Runtime.OutOfMemory",
+            Err((Failed::Exited | Failed::ExitedAtStart, _)) => {
+                "\tStatus: error\tError Type: Runtime.ExitError"
+            }
+            Err((Failed::NotAnswered, _)) => "\tStatus: error\tError Type: Runtime.NoAnswer",
+            // Of what a function itself says of its failure, its answer has all.
             _ => "",
         };
         [

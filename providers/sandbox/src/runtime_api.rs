@@ -9,6 +9,7 @@
 use std::{convert::Infallible, error::Error, fmt::Debug, sync::Arc};
 
 use async_trait::async_trait;
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt as _, Full, combinators::UnsyncBoxBody};
 use hyper::{
@@ -41,6 +42,12 @@ const CONNECTIONS_MAX: usize = 64;
 /// What is read ahead on each; the head of a request is shorter.
 const BUFFER_BYTES_MAX: usize = 64 * 1024;
 const PREFIX: &str = "/2018-06-01/runtime/";
+/// Of what type a failure is: among the headers of an error, or the trailers of a response that failed midway.
+const ERROR_TYPE: &str = "lambda-runtime-function-error-type";
+/// What is said of it there, in base64.
+const ERROR_BODY: &str = "lambda-runtime-function-error-body";
+/// The type of what names none.
+const UNKNOWN: &str = "Runtime.Unknown";
 
 /// What is answered, here or by whoever serves what functions ask for beside the Runtime API.
 pub type Reply = Response<UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>>;
@@ -85,9 +92,14 @@ pub(crate) async fn serve(listener: TcpListener, peers: Peers, served: Served) {
             connections.join_next().await;
         }
         match listener.accept().await {
-            // Whose it is costs a look by the kernel, and no place among the connections.
-            Ok((stream, _)) if !peers.admit(&stream) => drop(stream),
             Ok((stream, _)) => {
+                // Whose it is costs a look by the kernel, and no place among the connections.
+                if !peers.admit(&stream).await {
+                    // A stranger may come as often as it likes: everybody else has a turn before the next one.
+                    drop(stream);
+                    tokio::task::yield_now().await;
+                    continue;
+                }
                 // An answer is one packet, and somebody waits for it.
                 let _ = stream.set_nodelay(true);
                 connections.spawn(converse(stream, Arc::clone(&served)));
@@ -144,6 +156,7 @@ async fn route(request: Request<Incoming>, served: &Served) -> Reply {
                     let _ = exchange.answer(id, Answer::TooLong(bytes));
                     refusal(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge")
                 }
+                Err(Unfit::Failed(error)) => taken(exchange.answer(id, Answer::Error(error))),
                 Err(Unfit::BrokenOff) => refusal(StatusCode::BAD_REQUEST, "BrokenOff"),
             }
         }
@@ -213,6 +226,8 @@ enum Unfit {
     TooLong(usize),
     /// It has no end: what there is of it is not what was meant (U3).
     BrokenOff,
+    /// It was sent while it was made, and that failed, as its trailers say: nor is this what was meant.
+    Failed(Bytes),
 }
 
 impl Served {
@@ -226,7 +241,13 @@ impl Served {
                 // What is too long already does not get shorter.
                 return Err(if length > bytes_max { Unfit::TooLong(length) } else { Unfit::BrokenOff });
             };
-            let Ok(data) = frame.into_data() else { continue };
+            let data = match frame.into_data() {
+                Ok(data) => data,
+                Err(other) => match other.into_trailers().ok().as_ref().and_then(failed_midway) {
+                    Some(error) => return Err(Unfit::Failed(error)),
+                    None => continue,
+                },
+            };
             length += data.len();
             if length <= bytes_max {
                 bytes.extend_from_slice(&data);
@@ -237,13 +258,13 @@ impl Served {
         if length > bytes_max { Err(Unfit::TooLong(length)) } else { Ok(bytes.freeze()) }
     }
 
-    /// What a function says of its failure: its object in JSON, or one around what it says, of the type that its header names.
+    /// What a function says of its failure, of the type that its header names unless it says another.
     async fn error_of(&self, request: Request<Incoming>) -> Bytes {
-        let kind = request.headers().get("lambda-runtime-function-error-type").cloned();
-        let kind = kind.as_ref().and_then(|kind| kind.to_str().ok()).unwrap_or("Runtime.Unknown");
+        let kind = request.headers().get(ERROR_TYPE).cloned();
+        let kind = kind.as_ref().and_then(|kind| kind.to_str().ok()).unwrap_or(UNKNOWN);
         match self.whole(request.into_body(), ERROR_BYTES_MAX).await {
-            Ok(said) if is_object(&said) => said,
-            Ok(said) => failure::payload(kind, &String::from_utf8_lossy(&said)),
+            Ok(said) => in_an_object(kind, said),
+            Err(Unfit::Failed(error)) => error,
             Err(Unfit::TooLong(bytes)) => failure::payload(
                 kind,
                 &format!("it said why in {bytes} bytes, and {ERROR_BYTES_MAX} are kept"),
@@ -251,6 +272,21 @@ impl Served {
             Err(Unfit::BrokenOff) => failure::payload(kind, "what it said of why broke off"),
         }
     }
+}
+
+/// What the trailers of a response say of its failure, if they do: the runtime had begun to send it before it knew.
+fn failed_midway(trailers: &HeaderMap) -> Option<Bytes> {
+    let kind = trailers.get(ERROR_TYPE)?.to_str().unwrap_or(UNKNOWN);
+    let said = trailers.get(ERROR_BODY).and_then(|said| BASE64_STANDARD.decode(said).ok());
+    Some(match said {
+        Some(said) => in_an_object(kind, said.into()),
+        None => failure::payload(kind, "it failed while its response was sent, and did not say why"),
+    })
+}
+
+/// What is said of a failure, as an object in JSON: itself, or one around it.
+fn in_an_object(kind: &str, said: Bytes) -> Bytes {
+    if is_object(&said) { said } else { failure::payload(kind, &String::from_utf8_lossy(&said)) }
 }
 
 fn is_object(said: &[u8]) -> bool {

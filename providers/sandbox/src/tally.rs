@@ -14,6 +14,8 @@ pub(crate) enum Failed {
     OutOfMemory,
     Exited,
     NotStarted,
+    /// That too, and it said nothing of why.
+    ExitedAtStart,
     NotAnswered,
     TooLong,
 }
@@ -37,7 +39,7 @@ pub(crate) struct Tally {
     adopted: AtomicU64,
     throttled: AtomicU64,
     unavailable: AtomicU64,
-    failed: [AtomicU64; 7],
+    failed: [AtomicU64; 8],
 }
 
 /// An instance is busy for as long as this is held.
@@ -110,7 +112,7 @@ impl Tally {
                 timed_out: failed(Failed::TimedOut),
                 out_of_memory: failed(Failed::OutOfMemory),
                 exited: failed(Failed::Exited),
-                not_started: failed(Failed::NotStarted),
+                not_started: failed(Failed::NotStarted) + failed(Failed::ExitedAtStart),
                 not_answered: failed(Failed::NotAnswered),
                 too_long: failed(Failed::TooLong),
             },

@@ -45,6 +45,21 @@ const CONCURRENCY: std::ops::RangeInclusive<usize> = 1..=1000;
 const RETRIES_MAX: u32 = 100;
 const BATCH: std::ops::RangeInclusive<usize> = 1..=10;
 const PERIOD_S_MAX: u64 = 366 * 24 * 3600;
+/// Variables that tell an instance what it is and where it is served: with others in their place it could not be invoked, or not reach its
+/// state. Lambda reserves the same, and the region and credentials, which here are a function's own to say.
+const RESERVED_VARIABLES: [&str; 11] = [
+    "AWS_LAMBDA_FUNCTION_MEMORY_SIZE",
+    "AWS_LAMBDA_FUNCTION_NAME",
+    "AWS_LAMBDA_FUNCTION_VERSION",
+    "AWS_LAMBDA_INITIALIZATION_TYPE",
+    "AWS_LAMBDA_LOG_GROUP_NAME",
+    "AWS_LAMBDA_LOG_STREAM_NAME",
+    "AWS_LAMBDA_RUNTIME_API",
+    "LAMBDA_RUNTIME_DIR",
+    "LAMBDA_TASK_ROOT",
+    "LANDFAST_URL",
+    "_HANDLER",
+];
 
 /// An application as its file says it.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -229,6 +244,19 @@ impl Manifest {
             }
         }
         Ok(manifest)
+    }
+
+    /// Whether no function has a variable that is the server's to set. Errors: which one has which.
+    pub(crate) fn check_variables(&self) -> Result<(), String> {
+        for (name, table) in &self.functions {
+            let mut own = table.environment.keys();
+            if let Some(variable) = own.find(|own| RESERVED_VARIABLES.contains(&own.as_str())) {
+                return Err(format!(
+                    "functions.{name}: environment: {variable} is reserved: the server sets it; call it otherwise"
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// The routes of its functions. Errors: one that cannot be, or that is there twice.

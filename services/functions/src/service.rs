@@ -159,7 +159,7 @@ impl Service {
     async fn replace(&self, changing: &mut Changing, application: &str, content: Bytes) -> Result<()> {
         let archive = digest(&content);
         let (text, manifest) = self.unpack(&archive, content.clone()).await?;
-        self.check_far_stores(&manifest)?;
+        self.check_what_is_new(&manifest)?;
         if self.inner.parts.among_others {
             self.catch_up(changing).await?;
         }
@@ -344,7 +344,14 @@ impl Service {
 
     async fn unpack(&self, archive: &str, content: Bytes) -> Result<(String, Manifest)> {
         let runtime = &self.inner.parts.runtime;
-        runtime.install(archive, content).await?;
+        // To who has made the archive its digest says nothing; what is in it does.
+        let refused = |error: ports::Error| match std::error::Error::source(&error) {
+            Some(why) if error.kind() == ports::ErrorKind::Invalid => {
+                Error::Invalid(format!("the archive is refused: {why}"))
+            }
+            _ => error.into(),
+        };
+        runtime.install(archive, content).await.map_err(refused)?;
         let missing = || Error::Invalid(format!("the archive has no {FILE_NAME}"));
         let text = runtime.file(archive, FILE_NAME, MANIFEST_BYTES_MAX).await?.ok_or_else(missing)?;
         let text =
@@ -354,7 +361,8 @@ impl Service {
     }
 
     /// When it is deployed alone: what is deployed is read at a start, whatever an earlier build took.
-    fn check_far_stores(&self, manifest: &Manifest) -> Result<()> {
+    fn check_what_is_new(&self, manifest: &Manifest) -> Result<()> {
+        manifest.check_variables().map_err(Error::Invalid)?;
         for (name, workflow) in &manifest.workflows {
             let Some(far) = &workflow.far else { continue };
             let wrong = |why| Error::Invalid(format!("workflows.{name}: far: {why}"));

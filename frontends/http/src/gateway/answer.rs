@@ -16,10 +16,25 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// What a body is that nobody says anything of: API Gateway's.
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
-/// The answer that `result` stands for. Errors: what of it cannot be one, for who wrote the function.
-pub(super) fn decode(result: Bytes) -> Result<Response, String> {
-    let value =
-        serde_json::from_slice(&result).map_err(|error| format!("what it answered is no JSON ({error})"))?;
+/// Why what a function answered cannot be sent.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Unfit {
+    /// What is said of it to whoever called, for who wrote the function; nothing of what that answered.
+    pub(super) why: &'static str,
+    /// What of it, for the server's log.
+    pub(super) detail: String,
+}
+
+impl From<&'static str> for Unfit {
+    fn from(why: &'static str) -> Self {
+        Self { why, detail: String::new() }
+    }
+}
+
+/// The answer that `result` stands for. Errors: what of it cannot be one.
+pub(super) fn decode(result: Bytes) -> Result<Response, Unfit> {
+    let value = serde_json::from_slice(&result)
+        .map_err(|error| Unfit { why: "what it answered is no JSON", detail: error.to_string() })?;
     match value {
         Value::Object(mut said) if said.contains_key("statusCode") => said_by(&mut said),
         _ => {
@@ -30,30 +45,32 @@ pub(super) fn decode(result: Bytes) -> Result<Response, String> {
     }
 }
 
-fn said_by(said: &mut Map<String, Value>) -> Result<Response, String> {
+fn said_by(said: &mut Map<String, Value>) -> Result<Response, Unfit> {
     let is_base64 = match said.get("isBase64Encoded") {
         None | Some(Value::Null) => false,
         Some(Value::Bool(is_base64)) => *is_base64,
-        Some(_) => return Err("the isBase64Encoded that it answered is no boolean".to_owned()),
+        Some(_) => return Err("the isBase64Encoded that it answered is no boolean".into()),
     };
     let body = match said.remove("body") {
         None | Some(Value::Null) => Vec::new(),
-        Some(Value::String(text)) if is_base64 => {
-            let decoded = BASE64_STANDARD.decode(text);
-            decoded.map_err(|error| format!("the body that it answered is no base64 ({error})"))?
-        }
+        Some(Value::String(text)) if is_base64 => BASE64_STANDARD.decode(text).map_err(|error| Unfit {
+            why: "the body that it answered is no base64",
+            detail: error.to_string(),
+        })?,
         Some(Value::String(text)) => text.into_bytes(),
-        Some(_) => return Err("the body that it answered is no string".to_owned()),
+        Some(_) => return Err("the body that it answered is no string".into()),
     };
     let mut response = Response::new(Body::from(body));
     *response.status_mut() =
         said.get("statusCode").and_then(status).ok_or("the statusCode that it answered is not 200 to 599")?;
     let headers = response.headers_mut();
-    for (name, value) in fields(said, "headers")?.into_iter().flatten() {
+    for (name, value) in header_fields(said)?.into_iter().flatten() {
         let Some(text) = text(value) else { continue };
         let sendable = HeaderName::try_from(name).ok().zip(HeaderValue::from_str(&text).ok());
-        let (name, value) =
-            sendable.ok_or_else(|| format!("the header {name:?} that it answered cannot be sent"))?;
+        let (name, value) = sendable.ok_or_else(|| Unfit {
+            why: "a header that it answered cannot be sent: its name has other letters than it may, or its value a line break",
+            detail: name.clone(),
+        })?;
         // How long it is and how it is sent we know better.
         if name != header::CONTENT_LENGTH && !is_of_the_connection(&name) {
             headers.insert(name, value);
@@ -76,11 +93,11 @@ fn status(value: &Value) -> Option<StatusCode> {
     code.filter(|code| (200..600).contains(code)).and_then(|code| StatusCode::from_u16(code).ok())
 }
 
-fn fields<'a>(said: &'a Map<String, Value>, name: &str) -> Result<Option<&'a Map<String, Value>>, String> {
-    match said.get(name) {
+fn header_fields(said: &Map<String, Value>) -> Result<Option<&Map<String, Value>>, Unfit> {
+    match said.get("headers") {
         None | Some(Value::Null) => Ok(None),
         Some(Value::Object(fields)) => Ok(Some(fields)),
-        Some(_) => Err(format!("the {name} that it answered are no object")),
+        Some(_) => Err("the headers that it answered are no object".into()),
     }
 }
 
@@ -97,7 +114,7 @@ fn text(value: &Value) -> Option<String> {
 mod tests {
     use super::*;
 
-    async fn read(result: &'static str) -> Result<(u16, Vec<String>, Bytes), String> {
+    async fn read(result: &'static str) -> Result<(u16, Vec<String>, Bytes), Unfit> {
         let response = decode(Bytes::from_static(result.as_bytes()))?;
         let (parts, body) = response.into_parts();
         let headers =
@@ -154,13 +171,15 @@ mod tests {
             (r#"{"statusCode":200,"body":"?","isBase64Encoded":true}"#, "no base64"),
             (r#"{"statusCode":200,"isBase64Encoded":"yes"}"#, "no boolean"),
             (r#"{"statusCode":200,"headers":["a"]}"#, "no object"),
-            (r#"{"statusCode":200,"headers":{"a b":"c"}}"#, "\"a b\""),
-            (r#"{"statusCode":200,"headers":{"a":"c\r\nd: e"}}"#, "\"a\""),
+            (r#"{"statusCode":200,"headers":{"a b":"c"}}"#, "a header"),
+            (r#"{"statusCode":200,"headers":{"a":"c\r\nd: e"}}"#, "a header"),
             (r#"{"statusCode":200,"cookies":["a\nb"]}"#, "a cookie"),
             (r#"{"statusCode":200,"cookies":[7]}"#, "a cookie"),
         ] {
             let refused = read(result).await.expect_err(result);
-            assert!(refused.contains(said), "{result}: {refused}");
+            assert!(refused.why.contains(said), "{result}: {refused:?}");
         }
+        let refused = read(r#"{"statusCode":200,"headers":{"a b":"c"}}"#).await.expect_err("no name");
+        assert_eq!(refused.detail, "a b", "which one, for the log");
     }
 }

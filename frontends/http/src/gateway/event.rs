@@ -11,7 +11,7 @@ use std::{
 
 use axum::{
     extract::Query,
-    http::{HeaderMap, header, request::Parts},
+    http::{HeaderMap, header, request::Parts, uri::Authority},
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
@@ -89,7 +89,7 @@ pub(super) fn encode(
         raw_path: raw_path(uri),
         raw_query_string: uri.query().unwrap_or_default(),
         cookies: cookies(headers),
-        headers: joined(headers),
+        headers: forwarded(joined(headers), caller),
         query_string_parameters: query(parts)?,
         request_context: Context {
             account_id: "000000000000",
@@ -133,6 +133,29 @@ fn joined(headers: &HeaderMap) -> BTreeMap<&str, String> {
             .or_insert_with(|| value.into_owned());
     }
     joined
+}
+
+/// The headers with what API Gateway adds about the connection. A proxy in front of us knows its client better, so what it says stays; the
+/// one at the other end of the connection is appended, as each does.
+fn forwarded(mut headers: BTreeMap<&str, String>, caller: Peer) -> BTreeMap<&str, String> {
+    if let Some(caller) = caller {
+        let address = caller.ip().to_string();
+        headers
+            .entry("x-forwarded-for")
+            .and_modify(|before| {
+                before.push_str(", ");
+                before.push_str(&address);
+            })
+            .or_insert(address);
+    }
+    let is_https =
+        headers.entry("x-forwarded-proto").or_insert_with(|| "http".to_owned()).eq_ignore_ascii_case("https");
+    let host = headers.get("host").and_then(|host| host.parse::<Authority>().ok());
+    if let Some(host) = host {
+        let port = host.port_u16().unwrap_or(if is_https { 443 } else { 80 });
+        headers.entry("x-forwarded-port").or_insert_with(|| port.to_string());
+    }
+    headers
 }
 
 fn cookies(headers: &HeaderMap) -> Vec<String> {
@@ -242,6 +265,9 @@ mod tests {
                     "user-agent": "curl/8",
                     "x-several": "1,2",
                     "content-type": "application/json; charset=utf-8",
+                    "x-forwarded-for": "127.0.0.1",
+                    "x-forwarded-port": "7600",
+                    "x-forwarded-proto": "http",
                 },
                 "queryStringParameters": { "x": "1,2", "y": "ä b", "z": "" },
                 "pathParameters": { "id": "a/b" },
@@ -263,11 +289,31 @@ mod tests {
     }
 
     #[test]
+    fn what_a_proxy_says_of_its_client_stays_and_it_is_appended_itself() {
+        let proxied = Request::get("/http/")
+            .header("Host", "[::1]")
+            .header("X-Forwarded-For", "203.0.113.7")
+            .header("X-Forwarded-Proto", "https")
+            .body(&b""[..]);
+        let headers = event(proxied.expect("a request"))["headers"].take();
+        assert_eq!(
+            headers,
+            json!({
+                "host": "[::1]",
+                "x-forwarded-for": "203.0.113.7, 127.0.0.1",
+                "x-forwarded-port": "443",
+                "x-forwarded-proto": "https",
+            })
+        );
+    }
+
+    #[test]
     fn what_is_not_there_is_left_out() {
         let event = event(Request::get("/http/").body(&b""[..]).expect("a request"));
         for absent in ["cookies", "queryStringParameters", "body"] {
             assert!(event.get(absent).is_none(), "{absent}: {event}");
         }
+        assert!(event["headers"].get("x-forwarded-port").is_none(), "nobody named a port: {event}");
         assert_eq!((&event["rawPath"], &event["rawQueryString"]), (&json!("/"), &json!("")));
     }
 

@@ -136,9 +136,18 @@ async fn what_goes_wrong_is_a_problem_with_a_status_of_a_gateway() {
         assert_eq!(answer.contains("allow: POST, PUT\r\n"), status == 405, "{answer}");
         assert!(!answer.contains("a secret"), "{answer}");
     }
-    for wrong in ["no JSON", r#"{"statusCode":7}"#] {
+    for wrong in [
+        "no JSON",
+        r#"{"statusCode":7}"#,
+        r#"{"statusCode":200,"headers":{"a secret":"b"}}"#,
+        r#"{"statusCode":200,"body":"a secret","isBase64Encoded":true}"#,
+    ] {
         let answer = server.send("POST", "/http/says/x", "", wrong).await;
         assert_eq!(problem(&answer), (502, "function-failed".into()), "{wrong}");
+        assert!(
+            !answer.contains("secret") && !answer.contains("offset"),
+            "nothing of what it said: {answer}"
+        );
         assert!(
             document(&answer)["detail"].as_str().expect("text").contains("\"says\", in the request "),
             "{answer}"

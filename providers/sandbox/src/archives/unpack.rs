@@ -62,7 +62,7 @@ fn unpack_within(content: &[u8], directory: &Path, bounds: Bounds) -> io::Result
         let mut entry = entry.map_err(|error| refused(format!("it is no tar.gz: {error}")))?;
         unpacking.charge(entry.size())?;
         if !said.takes(&mut entry)? {
-            unpacking.put(&mut entry, mem::take(&mut said)).map_err(about_the_archive)?;
+            unpacking.put(&mut entry, mem::take(&mut said))?;
         }
     }
     // Its checksum stands behind all of it.
@@ -74,12 +74,14 @@ fn refused(why: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
-/// Of what a file system refuses, that which another archive would not have asked for.
-fn about_the_archive(error: io::Error) -> io::Error {
+/// Of what a file system refuses of the entry that is `shown`, that which another archive would not have asked for.
+fn about_the_archive(error: io::Error, shown: &str) -> io::Error {
     match error.kind() {
-        io::ErrorKind::AlreadyExists => refused("it has two entries of one name".to_owned()),
+        io::ErrorKind::AlreadyExists => {
+            refused(format!("it has two entries of one name, at {shown:?} or on the way there"))
+        }
         io::ErrorKind::InvalidFilename | io::ErrorKind::IsADirectory | io::ErrorKind::NotADirectory => {
-            refused(format!("it has a name that no file can have: {error}"))
+            refused(format!("{shown:?} is a name that no file can have: {error}"))
         }
         _ => error,
     }
@@ -181,11 +183,25 @@ impl Unpacking<'_> {
     fn put<R: Read>(&mut self, entry: &mut Entry<'_, R>, said: Said) -> io::Result<()> {
         let (path, link) = said.names(entry)?;
         let shown = String::from_utf8_lossy(&path[..path.len().min(PATH_BYTES_MAX)]).into_owned();
-        let path = inside(&path).ok_or_else(|| refused(format!("{shown:?} lies outside of it")))?;
+        let path = inside(&path).ok_or_else(|| {
+            refused(format!(
+                "{shown:?} lies outside of it, or is longer than {PATH_BYTES_MAX} bytes: name it from the top of the archive"
+            ))
+        })?;
+        self.put_at(entry, &path, &shown, link).map_err(|error| about_the_archive(error, &shown))
+    }
+
+    fn put_at<R: Read>(
+        &mut self,
+        entry: &mut Entry<'_, R>,
+        path: &Path,
+        shown: &str,
+        link: Option<Vec<u8>>,
+    ) -> io::Result<()> {
         match entry.header().entry_type() {
-            EntryType::Directory => self.folder(&path),
+            EntryType::Directory => self.folder(path),
             EntryType::Regular | EntryType::Continuous => {
-                let target = self.place(&path)?;
+                let target = self.place(path)?;
                 // New, so nothing is followed and nothing replaced.
                 let mut file = fs::OpenOptions::new().write(true).create_new(true).open(&target)?;
                 let size = entry.size();
@@ -198,10 +214,14 @@ impl Unpacking<'_> {
             EntryType::Symlink => {
                 let to = link.unwrap_or_default();
                 let to = Path::new(OsStr::from_bytes(&to));
-                if !stays_inside(&path, to) {
-                    return Err(refused(format!("{shown:?} points outside of it, or may")));
+                if !stays_inside(path, to) {
+                    let to = to.to_string_lossy();
+                    return Err(refused(format!(
+                        "the symbolic link {shown:?} to {to:?} leads outside of it, or may: have it lead to something in the archive \
+                         by a relative path with all its .. first, or put a copy in its place"
+                    )));
                 }
-                symlink(to, self.place(&path)?)
+                symlink(to, self.place(path)?)
             }
             other => Err(refused(format!("{shown:?} is neither file, folder nor symbolic link ({other:?})"))),
         }

@@ -41,11 +41,20 @@ function exchange(method, name, body, headers = {}, agent = keptAlive) {
 function failure(error) {
   const isError = error instanceof Error;
   return {
-    errorType: isError ? String(error.name) : typeof error,
-    errorMessage: isError ? String(error.message) : String(error),
+    errorType: isError ? String(error.name) : error === null ? "null" : typeof error,
+    errorMessage: text(isError ? error.message : error),
     requestId,
     trace: isError && error.stack ? String(error.stack).split("\n") : [],
   };
+}
+
+// Anything can be thrown, also what has no text.
+function text(thrown) {
+  try {
+    return String(thrown);
+  } catch {
+    return "what was thrown has no text";
+  }
 }
 
 function postFailure(path, said, agent) {
@@ -91,7 +100,7 @@ function contextOf(headers, done) {
     getRemainingTimeInMillis: () => Math.max(0, deadline - Date.now()),
     done,
     succeed: (result) => done(null, result),
-    fail: (error) => done(error ?? new Error("fail was called")),
+    fail: (error) => done(error ?? "fail was called"),
   };
 }
 
@@ -101,14 +110,14 @@ function run(handler, event, headers) {
   return new Promise((resolve, reject) => {
     const own = { whenIdle: () => resolve(null) };
     let isSaid = false;
-    const first = (take) => (error, result) => {
+    const once = (take) => (said) => {
       if (isSaid) return;
       isSaid = true;
-      if (error === undefined || error === null) take(result);
-      else reject(error);
+      take(said);
     };
+    const first = (take) => (error, result) => (error ?? null) === null ? once(take)(result) : once(reject)(error);
     const context = contextOf(headers, first(resolve));
-    const { succeed, fail } = context;
+    const { succeed } = context;
     const callback = first((result) => {
       if (context.callbackWaitsForEmptyEventLoop) own.whenIdle = () => resolve(result);
       else resolve(result);
@@ -117,7 +126,8 @@ function run(handler, event, headers) {
     const returned = handler(event, context, callback);
     if (typeof returned?.then === "function") {
       if (!isSaid) own.whenIdle = () => reject(neverSettled("handler"));
-      returned.then(succeed, fail);
+      // Not as a callback's error, where null is none: what is thrown fails it whatever it is.
+      returned.then(succeed, once(reject));
     } else if (handler.length < 3 && returned !== undefined) succeed(returned);
   });
 }
@@ -165,7 +175,7 @@ async function main(name) {
   });
   process.on("unhandledRejection", (reason) => {
     console.error("ERROR\tUnhandled Promise Rejection", reason);
-    const said = { ...failure(reason), errorType: "Runtime.UnhandledPromiseRejection", errorMessage: String(reason) };
+    const said = { ...failure(reason), errorType: "Runtime.UnhandledPromiseRejection", errorMessage: text(reason) };
     end(said, 128);
   });
   let handler;

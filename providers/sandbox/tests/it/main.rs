@@ -6,6 +6,7 @@
 mod allocations;
 mod archives;
 mod contract;
+mod failed;
 mod kept;
 mod peers;
 mod processes;

@@ -103,6 +103,45 @@ fn what_is_no_object_is_said_in_one() {
     }
 }
 
+/// U3: a runtime that streams has sent the beginning of its response by the time that it fails.
+#[test]
+fn a_response_whose_trailers_say_that_it_failed_is_a_failure() {
+    // {"errorType":"Mine","errorMessage":"midway"}, and what is no object.
+    let object = "eyJlcnJvclR5cGUiOiJNaW5lIiwiZXJyb3JNZXNzYWdlIjoibWlkd2F5In0=";
+    for (trailers, expected) in [
+        (
+            format!(
+                "Lambda-Runtime-Function-Error-Type: T\r\nLambda-Runtime-Function-Error-Body: {object}\r\n"
+            ),
+            Err(r#"{"errorType":"Mine","errorMessage":"midway"}"#),
+        ),
+        (
+            "Lambda-Runtime-Function-Error-Type: T\r\nLambda-Runtime-Function-Error-Body: bWlkd2F5\r\n"
+                .to_owned(),
+            Err(r#"{"errorType":"T","errorMessage":"midway"}"#),
+        ),
+        (
+            "lambda-runtime-function-error-type: T\r\n".to_owned(),
+            Err(
+                r#"{"errorType":"T","errorMessage":"it failed while its response was sent, and did not say why"}"#,
+            ),
+        ),
+        ("Of-Something-Else: 1\r\n".to_owned(), Ok("\"half")),
+        (String::new(), Ok("\"half")),
+    ] {
+        let head = format!(
+            "POST /2018-06-01/runtime/invocation/{INVOCATION}/response HTTP/1.1\r\n\
+             Lambda-Runtime-Function-Response-Mode: streaming\r\nTransfer-Encoding: chunked\r\n\
+             Trailer: Lambda-Runtime-Function-Error-Type, Lambda-Runtime-Function-Error-Body\r\n\r\n"
+        );
+        let said = play(&[format!("{head}5\r\n\"half\r\n0\r\n{trailers}\r\n").into_bytes()], 11);
+        assert_eq!(status(&said.answered[0]), [202], "{trailers}");
+        let result = said.result.expect("answered");
+        let result = result.as_ref().map(|bytes| &bytes[..]).map_err(|bytes| &bytes[..]);
+        assert_eq!(result, expected.map(str::as_bytes).map_err(str::as_bytes), "{trailers}");
+    }
+}
+
 #[test]
 fn many_connections_keep_one_body_between_them() {
     let most = vec![b'x'; ANSWER_BYTES_MAX];

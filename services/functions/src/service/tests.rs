@@ -17,6 +17,9 @@ use super::*;
 /// How long a call of the simulated cloud travels, each way.
 const TRAVEL: Duration = Duration::from_millis(1);
 
+/// An archive that cannot be unpacked.
+const UNFIT: &str = "unfit";
+
 /// Has the manifest alone for an archive, and runs nothing.
 #[derive(Debug, Default)]
 struct Idle {
@@ -35,6 +38,10 @@ impl Idle {
 #[async_trait]
 impl Runtime for Idle {
     async fn install(&self, name: &str, content: Bytes) -> ports::Result<()> {
+        if content == UNFIT {
+            let why = io::Error::new(io::ErrorKind::InvalidData, "\"code/l\" is a device");
+            return Err(ports::Error::invalid(format!("unpack the archive {name}")).caused_by(why));
+        }
         self.installed.lock().insert(name.to_owned(), content);
         Ok(())
     }
@@ -328,12 +335,12 @@ fn a_far_store_that_nobody_can_open_is_refused_at_its_deployment() {
 }
 
 /// An earlier build took what this one refuses: a server starts with it all the same.
-#[test]
-fn a_far_store_that_nobody_can_open_stops_no_start() {
+fn starts_with_what_is_refused_today(text: &Bytes) {
     run(async {
         let world = World::new(7);
         let (service, _) = service(&world);
-        let text = String::from_utf8(with_far("f", "ther").into()).expect("text");
+        service.deploy("a", text.clone()).await.expect_err("it is refused");
+        let text = String::from_utf8(text.to_vec()).expect("text");
         let manifest = Manifest::parse(&text).expect("a manifest");
         let archive = digest(text.as_bytes());
         let deployments = &service.inner.deployments;
@@ -344,6 +351,16 @@ fn a_far_store_that_nobody_can_open_stops_no_start() {
         service.start().await.expect("it starts");
         assert_eq!(names(&service), ["f"]);
     });
+}
+
+#[test]
+fn a_far_store_that_nobody_can_open_stops_no_start() {
+    starts_with_what_is_refused_today(&with_far("f", "ther"));
+}
+
+#[test]
+fn a_variable_that_is_the_servers_stops_no_start() {
+    starts_with_what_is_refused_today(&with_variable("LANDFAST_URL"));
 }
 
 /// A1. It ended with its function, however long it was given.
@@ -363,5 +380,36 @@ fn a_step_that_may_take_longer_than_its_function_is_refused_at_its_deployment() 
             "workflows.w: a step has timeout_s = 31, and functions.f ends after 30 s: raise timeout_s there";
         assert!(refused.contains(said), "{refused}");
         service.deploy("a", manifest(30)).await.expect("as long as its function");
+    });
+}
+
+/// An archive whose only function has `variable` in its environment.
+fn with_variable(variable: &str) -> Bytes {
+    let table = "runtime = \"executable\"\ncode = \"code\"\nhandler = \"run\"";
+    format!("[functions.f]\n{table}\nenvironment = {{ {variable} = \"own\" }}").into()
+}
+
+#[test]
+fn a_variable_that_the_server_sets_is_refused_by_name_and_others_are_the_functions_own() {
+    run(async {
+        let (service, _) = service(&World::new(1));
+        for variable in ["AWS_LAMBDA_RUNTIME_API", "LANDFAST_URL", "_HANDLER", "LAMBDA_TASK_ROOT"] {
+            let refused = service.deploy("a", with_variable(variable)).await.expect_err(variable);
+            let said = format!("functions.f: environment: {variable} is reserved");
+            assert!(refused.to_string().contains(&said), "{refused}");
+        }
+        for variable in ["PATH", "TZ", "PYTHONPATH", "LD_LIBRARY_PATH", "AWS_REGION", "LANDFAST_SPARE"] {
+            service.deploy("a", with_variable(variable)).await.expect(variable);
+        }
+    });
+}
+
+#[test]
+fn who_deploys_an_archive_that_is_refused_hears_why_and_not_what_it_is_called_here() {
+    run(async {
+        let (service, _) = service(&World::new(1));
+        let refused = service.deploy("a", UNFIT.into()).await.expect_err("it is refused");
+        assert!(matches!(refused, Error::Invalid(_)), "{refused:?}");
+        assert_eq!(refused.to_string(), "the archive is refused: \"code/l\" is a device");
     });
 }

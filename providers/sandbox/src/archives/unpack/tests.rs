@@ -169,6 +169,18 @@ fn what_lies_or_leads_outside_is_refused() {
 }
 
 #[test]
+fn a_refusal_names_the_entry_and_what_to_do() {
+    let said = refusal(&[Piece::link("code/l", "/etc/passwd")]);
+    for part in ["\"code/l\" to \"/etc/passwd\"", "relative path", "a copy in its place"] {
+        assert!(said.contains(part), "{said}");
+    }
+    let twice = refusal(&[Piece::file("code/a"), Piece::file("code/a")]);
+    assert!(twice.contains("\"code/a\""), "{twice}");
+    let outside = refusal(&[Piece::file("../a")]);
+    assert!(outside.contains("\"../a\"") && outside.contains("from the top of the archive"), "{outside}");
+}
+
+#[test]
 fn what_is_neither_file_folder_nor_link_is_refused() {
     for kind in [
         EntryType::Link,
