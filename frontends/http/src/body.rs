@@ -13,6 +13,7 @@ use std::{
     error::Error,
     future::poll_fn,
     io,
+    iter::successors,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, ready},
@@ -97,7 +98,9 @@ pub(crate) async fn read_by_kind(
 
 /// The refusal of a body that breaks off, or which whoever brings it here has no room for.
 fn broken_off(error: &axum::Error) -> Problem {
-    let error = error.source().and_then(<dyn Error>::downcast_ref::<io::Error>);
+    // It is passed on by each who lends the body.
+    let error =
+        successors(error.source(), |&error| error.source()).find_map(<dyn Error>::downcast_ref::<io::Error>);
     if let Some(error) = error.filter(|error| error.kind() == io::ErrorKind::QuotaExceeded) {
         return Problem::new(Kind::TooMuchBuffered, error.to_string());
     }
