@@ -13,7 +13,6 @@ use std::{
     error::Error,
     future::poll_fn,
     io,
-    iter::successors,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, ready},
@@ -98,10 +97,10 @@ pub(crate) async fn read_by_kind(
 
 /// The refusal of a body that breaks off, or which whoever brings it here has no room for.
 fn broken_off(error: &axum::Error) -> Problem {
-    // It is passed on by each who lends the body.
-    let error =
-        successors(error.source(), |&error| error.source()).find_map(<dyn Error>::downcast_ref::<io::Error>);
-    if let Some(error) = error.filter(|error| error.kind() == io::ErrorKind::QuotaExceeded) {
+    // A body that is lent is one around another, and so are their errors.
+    let causes = std::iter::successors(Some(error as &(dyn Error + 'static)), |&error| error.source());
+    let mut causes = causes.filter_map(<dyn Error>::downcast_ref::<io::Error>);
+    if let Some(error) = causes.find(|error| error.kind() == io::ErrorKind::QuotaExceeded) {
         return Problem::new(Kind::TooMuchBuffered, error.to_string());
     }
     Problem::new(Kind::InvalidRequest, "the body breaks off")
@@ -212,5 +211,21 @@ mod tests {
         assert_eq!(refused.kind(), Kind::TooMuchBuffered);
         drop(held);
         assert_eq!(budget.bytes.available_permits(), 8);
+    }
+
+    /// U2: what a function may not send more of is refused as such, and not as a body that broke off.
+    #[tokio::test]
+    async fn who_has_no_room_for_a_body_is_heard_however_that_was_passed_on() {
+        let broken = |kind| Body::from_stream(stream::iter([Err::<Bytes, _>(io::Error::new(kind, "why"))]));
+        for (kind, expected) in [
+            (io::ErrorKind::QuotaExceeded, Kind::TooMuchBuffered),
+            (io::ErrorKind::TimedOut, Kind::InvalidRequest),
+        ] {
+            let (lent, _rest) = lend(broken(kind));
+            for body in [broken(kind), lent] {
+                let refused = read(body, 8, &Budget::new(8)).await.expect_err("it breaks off");
+                assert_eq!(refused.kind(), expected, "{kind}");
+            }
+        }
     }
 }

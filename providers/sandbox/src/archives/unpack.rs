@@ -182,7 +182,7 @@ impl Unpacking<'_> {
 
     fn put<R: Read>(&mut self, entry: &mut Entry<'_, R>, said: Said) -> io::Result<()> {
         let (path, link) = said.names(entry)?;
-        let shown = String::from_utf8_lossy(&path[..path.len().min(PATH_BYTES_MAX)]).into_owned();
+        let shown = shown(&path);
         let path = inside(&path).ok_or_else(|| {
             refused(format!(
                 "{shown:?} lies outside of it, or is longer than {PATH_BYTES_MAX} bytes: name it from the top of the archive"
@@ -212,12 +212,12 @@ impl Unpacking<'_> {
                 set_mode(&file, mode)
             }
             EntryType::Symlink => {
-                let to = link.unwrap_or_default();
-                let to = Path::new(OsStr::from_bytes(&to));
+                let link = link.unwrap_or_default();
+                let to = Path::new(OsStr::from_bytes(&link));
                 if !stays_inside(path, to) {
-                    let to = to.to_string_lossy();
+                    let target = self::shown(&link);
                     return Err(refused(format!(
-                        "the symbolic link {shown:?} to {to:?} leads outside of it, or may: have it lead to something in the archive \
+                        "the symbolic link {shown:?} to {target:?} leads outside of it, or may: have it lead to something in the archive \
                          by a relative path with all its .. first, or put a copy in its place"
                     )));
                 }
@@ -253,6 +253,11 @@ impl Unpacking<'_> {
         }
         Ok(())
     }
+}
+
+/// A name as a refusal repeats it, however long it is.
+fn shown(name: &[u8]) -> String {
+    String::from_utf8_lossy(&name[..name.len().min(PATH_BYTES_MAX)]).into_owned()
 }
 
 /// Readable by whoever the function runs as; executable if it was.

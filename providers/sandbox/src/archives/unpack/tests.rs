@@ -174,6 +174,8 @@ fn a_refusal_names_the_entry_and_what_to_do() {
     for part in ["\"code/l\" to \"/etc/passwd\"", "relative path", "a copy in its place"] {
         assert!(said.contains(part), "{said}");
     }
+    let long = refusal(&[Piece::link("code/l", &"../".repeat(10_000))]);
+    assert!(long.len() < 2 * PATH_BYTES_MAX, "{} bytes", long.len());
     let twice = refusal(&[Piece::file("code/a"), Piece::file("code/a")]);
     assert!(twice.contains("\"code/a\""), "{twice}");
     let outside = refusal(&[Piece::file("../a")]);
