@@ -234,8 +234,19 @@ impl Homes {
             };
             let Some(range) = range else { continue };
             range.outbox.stop();
-            if let Err(error) = range.synchrony.release().await {
-                tracing::warn!(far = %place, %error, "what is not far yet is sent by the next start");
+            let drained = range.synchrony.drain().await;
+            let waits = range.synchrony.health().pending_records > 0;
+            let released = match drained {
+                Ok(()) => range.synchrony.release().await,
+                failed => failed,
+            };
+            match released {
+                Err(error) if waits => {
+                    tracing::warn!(far = %place, %error, "what is not far yet is sent by the next start");
+                }
+                // Its lease runs out by itself.
+                Err(error) => tracing::info!(far = %place, %error, "a far store was not given back"),
+                Ok(()) => {}
             }
         }
     }
