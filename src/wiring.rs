@@ -169,7 +169,9 @@ impl House {
         self.front_ends.stop.send_replace(true);
         while self.front_ends.running.join_next().await.is_some() {}
         if tokio::time::timeout(WORKFLOWS_STOP_MAX, self.workflows.stop()).await.is_err() {
-            tracing::warn!("a far store does not answer: what is not there yet is sent by the next start");
+            tracing::warn!(
+                "a far store does not answer: what waits for it, if anything, is sent by the next start"
+            );
         }
         self.serving.abort();
         // Coordination runs on until the others know.

@@ -149,6 +149,22 @@ def figures_of_runs_and_far_stores_are_in_the_status_and_the_metrics(apps, far):
     assert "secret" not in metrics + apps.command("status").stdout + json.dumps(figures())
 
 
+def how_a_far_store_was_seen_is_shown_with_its_age(apps, far):
+    apps.workflow("chain", f'steps = ["first", "second"]\nfar = "{far.url}"')
+    apps.deploy()
+    assert apps.run("chain", {"n": 1})[1]["status"] == "succeeded"
+    far.stop()
+
+    def answered():
+        store, = apps.ask("GET", "/v1/status").document["workflows"]["far_stores"]
+        return store["answered_ms_ago"]
+
+    before = answered()
+    waiting.until(lambda: answered() > before, "what was seen to grow older")
+    line, = [line for line in apps.command("status").stdout.splitlines() if line.startswith("far store ")]
+    assert re.search(r"it answered \d+ s ago", line), line
+
+
 def a_kill_of_the_server_leaves_nothing_unsent(apps, far):
     """W4, W5."""
     apps.function("adds", """
