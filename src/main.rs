@@ -10,6 +10,7 @@ mod carried;
 mod commands;
 mod complaint;
 mod config;
+mod function_directory;
 mod log;
 mod open_files;
 mod overview;

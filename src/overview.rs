@@ -171,6 +171,7 @@ fn workflows(service: &workflows::Service) -> Workflows {
         address,
         reachable: store.trouble.is_none(),
         trouble: store.trouble,
+        answered_ms_ago: store.answered.map(|answered| answered.as_millis() as u64),
         waiting_bytes: store.waiting_bytes,
         waiting_ms: store.waiting_for.as_millis() as u64,
         stopped_runs: store.stopped_runs,

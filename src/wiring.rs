@@ -6,7 +6,7 @@ use std::{
     future::Future,
     io,
     net::SocketAddr,
-    path::PathBuf,
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -39,6 +39,7 @@ use transactions::membership::{Address, Coordinated};
 use crate::{
     carried::PYTHON_CLIENT,
     config::{Listen, Settings, UserStore},
+    function_directory::FunctionDirectory,
     open_files::Connections,
     overview::{Overview, Sources},
     provider::{self, Provider},
@@ -82,6 +83,7 @@ pub(crate) struct House {
     /// Serves transactions; ends where the process has to.
     serving: JoinHandle<anyhow::Error>,
     front_ends: FrontEnds,
+    function_directory: FunctionDirectory,
 }
 
 /// The front ends that run, and how to stop them.
@@ -112,7 +114,8 @@ impl House {
         background.spawn(async move { coordination.run().await });
         let member = member(&provider, &gateway, front_ends.address_for_others(settings))?;
         let inside = Inside::new(Arc::clone(&services), http_limits(front_ends.connections));
-        let deployed = deployed(&provider, &functions, inside, settings)?;
+        let function_directory = function_directory(&provider, settings)?;
+        let deployed = deployed(&provider, &functions, inside, function_directory.path())?;
         let transactions =
             Arc::new(transactions(&provider, &meter, settings, member.clone(), &deployed).await?);
         let engine = transactions.engine();
@@ -146,7 +149,17 @@ impl House {
             workflows: workflows.clone(),
             meter,
         });
-        Ok(Self { provider, functions, deployed, workflows, background, transactions, serving, front_ends })
+        Ok(Self {
+            provider,
+            functions,
+            deployed,
+            workflows,
+            background,
+            transactions,
+            serving,
+            front_ends,
+            function_directory,
+        })
     }
 
     /// The line that says where to connect, with its line end.
@@ -172,7 +185,9 @@ impl House {
         self.front_ends.stop.send_replace(true);
         while self.front_ends.running.join_next().await.is_some() {}
         if tokio::time::timeout(WORKFLOWS_STOP_MAX, self.workflows.stop()).await.is_err() {
-            tracing::warn!("a far store does not answer: what is not there yet is sent by the next start");
+            tracing::warn!(
+                "a far store does not answer: what waits for it, if anything, is sent by the next start"
+            );
         }
         self.serving.abort();
         // Coordination runs on until the others know.
@@ -180,6 +195,8 @@ impl House {
         self.background.abort_all();
         self.functions.stop();
         self.deployed.stop().await;
+        // Nobody writes there any more.
+        drop(self.function_directory);
         self.provider.close().await;
     }
 }
@@ -288,14 +305,13 @@ fn deployed(
     provider: &Provider,
     functions: &Arc<Functions>,
     inside: Inside,
-    settings: &Settings,
+    directory: &Path,
 ) -> anyhow::Result<functions::Service> {
-    let directory = function_directory(provider, settings);
     let program = env::current_exe().context("the path of this program, which starts functions")?;
     let enforcement = Enforcement::probe(&program);
     let launcher = Launcher::new(program, enforcement).context("the thread that launches functions")?;
     let config = sandbox::Config {
-        directory: directory.clone(),
+        directory: directory.to_owned(),
         launcher,
         api: Arc::new(FromFunctions(inside)),
         carried: &PYTHON_CLIENT,
@@ -365,13 +381,12 @@ impl sandbox::Api for FromFunctions {
     }
 }
 
-/// Where functions have their unpacked code and their logs: in the data directory, or where the store is elsewhere, in a
-/// folder of this process, since all that lasts is there.
-fn function_directory(provider: &Provider, settings: &Settings) -> PathBuf {
+/// Where the store is elsewhere, all that lasts is there.
+fn function_directory(provider: &Provider, settings: &Settings) -> anyhow::Result<FunctionDirectory> {
     if provider.is_shared() {
-        return env::temp_dir().join(format!("landfast-functions-{}", std::process::id()));
+        return FunctionDirectory::temporary();
     }
-    settings.data_dir.join(FUNCTIONS_DIRECTORY)
+    Ok(FunctionDirectory::lasting(settings.data_dir.join(FUNCTIONS_DIRECTORY)))
 }
 
 /// What this process is to others on its store, and how it reaches them.

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use clap::Args;
 use http_frontend::{
     Status,
-    status::{Coordination, Functions, Journal, Store, Usage, Workflows},
+    status::{Coordination, FarStore, Functions, Journal, Store, Usage, Workflows},
 };
 use transactions::Figures;
 
@@ -127,7 +127,7 @@ fn workflows(text: &mut String, numbers: &Workflows) -> std::fmt::Result {
         )?;
     }
     for store in far_stores {
-        let how = store.trouble.as_ref().map_or("reachable".to_owned(), |why| format!("UNREACHABLE: {why}"));
+        let how = far_store(store);
         let (bytes, waited) = (store.waiting_bytes, duration(store.waiting_ms));
         writeln!(text, "far store     {} {how}; {bytes} bytes wait, for {waited}", store.address)?;
         if store.stopped_runs > 0 {
@@ -138,6 +138,16 @@ fn workflows(text: &mut String, numbers: &Workflows) -> std::fmt::Result {
         writeln!(text, "far stores    {far_stores_more} more")?;
     }
     Ok(())
+}
+
+/// A far store is asked for nothing to show this: how it was is as old as is said.
+fn far_store(store: &FarStore) -> String {
+    let answered = store.answered_ms_ago.map(|ago| format!("it answered {} ago", duration(ago)));
+    match (&store.trouble, answered) {
+        (None, answered) => answered.unwrap_or_else(|| "it was reachable".to_owned()),
+        (Some(why), None) => format!("UNREACHABLE: {why}"),
+        (Some(why), Some(answered)) => format!("UNREACHABLE, {answered}: {why}"),
+    }
 }
 
 fn journal(text: &mut String, numbers: &Journal) -> std::fmt::Result {

@@ -18,7 +18,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::request::{Request, Target};
-use timeline::{Step, Timeline};
+use timeline::{Failure, Step, Timeline};
 
 /// How long a run is waited for at the most, in seconds.
 const WAIT_S_MAX: u64 = 900;
@@ -141,6 +141,14 @@ struct Listed {
     far: Option<String>,
 }
 
+impl Shown {
+    /// Why it failed, where it says so as runs do.
+    fn failure(&self) -> Option<Failure> {
+        let error = self.error.as_ref()?;
+        serde_json::from_str(error.get()).ok()
+    }
+}
+
 /// Runs the command.
 pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
     match command {
@@ -167,7 +175,14 @@ fn timeline(target: &Target, name: &str, shown: &Shown, durable_ms: Option<u64>)
     let body = target.get(&format!("{}/steps", path_of(name, &shown.run)))?;
     let Steps { steps } = serde_json::from_str(&body).context("the answer is not a list of steps")?;
     let Shown { began_ms, ended_ms, .. } = *shown;
-    Ok(Timeline { name: format!("{name} {}", shown.run), began_ms, ended_ms, durable_ms, steps })
+    Ok(Timeline {
+        name: format!("{name} {}", shown.run),
+        began_ms,
+        ended_ms,
+        durable_ms,
+        steps,
+        failure: shown.failure(),
+    })
 }
 
 impl Run {

@@ -1,15 +1,18 @@
 """Landfast over a Redis that is stopped, killed, frozen or lost, and clients who hold it to what it acknowledged."""
 
 import os
+import pathlib
 import re
 import signal
 import subprocess
+import tempfile
 import threading
 
 import pytest
 from kazoo.client import KazooState
 from kazoo.exceptions import ConnectionLoss, OperationTimeoutError, SessionExpiredError
 
+import application
 import http_api
 import redis_server
 import server as servers
@@ -165,6 +168,26 @@ def a_store_that_has_lost_everything_ends_the_server_and_the_next_start_goes_on(
     house.start()
     assert http_api.Api(house).state("gone") is None
     clients(house).create("/new", b"")
+
+
+def what_functions_have_on_this_machine_goes_with_their_server(tmp_path, house):
+    apps = application.Application(tmp_path / "app", house)
+    apps.function("echo", "def handler(event, context):\n    print('heard')\n    return event\n")
+    apps.deploy()
+
+    def folder():
+        return pathlib.Path(tempfile.gettempdir(), f"landfast-functions-{house.process.pid}")
+
+    assert apps.call("echo", {"n": 1}) == {"n": 1}
+    waiting.until(lambda: "heard" in apps.lines("echo"), "what it has printed")
+    killed = folder()
+    assert killed.exists()
+    house.kill()
+    house.start()
+    assert folder() == killed or not killed.exists(), "the next start removes what a killed one has left"
+    assert apps.call("echo", {"n": 2}) == {"n": 2} and apps.lines("echo").count("heard") <= 1
+    stopped = folder()
+    assert house.stop() == 0 and not stopped.exists()
 
 
 def a_namespace_is_a_store_of_its_own(tmp_path, house, api):

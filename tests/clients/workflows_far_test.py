@@ -1,6 +1,7 @@
 """Workflows with a far store as real processes: outages, deaths, and who takes over."""
 
 import json
+import re
 import shutil
 import signal
 
@@ -59,6 +60,26 @@ def nobody_waits_for_a_far_store_that_is_away_until_the_connection_is_cut(apps, 
     ]
     listed = apps.command("workflows", "list", "chain")
     assert listed.returncode != 0 and "is not durable yet" in listed.stderr, listed
+
+
+def a_far_store_that_is_gone_for_good_is_complained_of_ever_more_seldom(apps, far):
+    """W4: only it knows whether a run waits there, so nothing says that one does; and nothing does at a stop."""
+    server = apps.server
+    apps.workflow("chain", f'steps = ["first", "second"]\nfar = "{far.url}"')
+    apps.deploy()
+    assert apps.run("chain", {"n": 1})[1]["status"] == "succeeded"
+    assert apps.command("functions", "remove", apps.name).returncode == 0
+    far.stop()
+    assert server.stop() == 0
+    assert server.log_lines("a far store was not given back") and not server.log_lines("sent by the next start")
+    server.start()
+    words = "a far store is not reached"
+    waiting.until(lambda: len(server.log_lines(words)) >= 2, "the second complaint")
+    lasts = re.search(r"lasts=([\d.]+)s", server.log_lines(words)[1])
+    assert lasts and float(lasts.group(1)) >= 2, server.log_lines(words)
+    assert not server.log_lines("runs wait to be taken up")
+    far.start()
+    waiting.until(lambda: server.log_lines(f"over: {words}"), "the end of the complaints")
 
 
 def what_the_far_store_would_refuse_is_refused_when_it_is_put(apps, far):
@@ -131,6 +152,22 @@ def figures_of_runs_and_far_stores_are_in_the_status_and_the_metrics(apps, far):
     assert f'landfast_far_store_reachable{{store="redis://{address}"}} 0.0' in metrics.splitlines()
     assert "UNREACHABLE" in apps.command("status").stdout
     assert "secret" not in metrics + apps.command("status").stdout + json.dumps(figures())
+
+
+def how_a_far_store_was_seen_is_shown_with_its_age(apps, far):
+    apps.workflow("chain", f'steps = ["first", "second"]\nfar = "{far.url}"')
+    apps.deploy()
+    assert apps.run("chain", {"n": 1})[1]["status"] == "succeeded"
+    far.stop()
+
+    def answered():
+        store, = apps.ask("GET", "/v1/status").document["workflows"]["far_stores"]
+        return store["answered_ms_ago"]
+
+    before = answered()
+    waiting.until(lambda: answered() > before, "what was seen to grow older")
+    line, = [line for line in apps.command("status").stdout.splitlines() if line.startswith("far store ")]
+    assert re.search(r"it answered \d+ s ago", line), line
 
 
 def a_kill_of_the_server_leaves_nothing_unsent(apps, far):

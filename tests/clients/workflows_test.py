@@ -31,6 +31,17 @@ def apps(tmp_path, own_server):
     return app
 
 
+def the_command_names_the_step_that_a_run_failed_of(apps):
+    apps.function("ships", "def handler(event, context):\n    raise KeyError('item')\n", retries=0)
+    apps.workflow("order", 'steps = ["first", "ships"]')
+    apps.deploy()
+    ran = apps.command("workflows", "run", "order", "--id", "o", "--input", '{"n": 1}', "--timeline")
+    shown = apps.command("workflows", "show", "order", "o")
+    assert ran.returncode == 1 and shown.returncode == 0
+    for text in (ran.stderr, shown.stdout):
+        assert "ships failed: KeyError: 'item'" in text.splitlines(), text
+
+
 def a_chain_passes_what_each_step_answers_and_writes(apps):
     """W1, W2."""
     apps.workflow("chain", 'steps = ["first", "second"]')

@@ -47,6 +47,8 @@ pub struct Health {
     pub pending_for: Duration,
     /// Lanes that a permanent error has stopped.
     pub poisoned_lanes: usize,
+    /// How long ago the last write or renewal was sent that the far store has answered; who has nothing to do there sends none.
+    pub answered: Option<Duration>,
     /// The far store does not answer as it should.
     pub failing: Option<Failing>,
     /// Why this instance serves nobody any more, if so.
@@ -276,6 +278,7 @@ impl Synchrony {
             pending_bytes: load.bytes,
             pending_for: load.oldest.map_or(Duration::ZERO, |oldest| now.since(oldest)),
             poisoned_lanes: load.poisoned,
+            answered: state.lease.proven.map(|proven| now.since(proven)),
             failing: state.failing.clone(),
             ended: state.ended.map(Ended::kind),
         }

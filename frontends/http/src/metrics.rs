@@ -193,9 +193,11 @@ fn workflows(encoder: &mut DescriptorEncoder<'_>, numbers: &Workflows) -> fmt::R
         family.encode_family(&[("status", status)])?.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
     }
     let columns: [Column; 4] = [
-        ("far_store_reachable", "1 if the far store answers as it should", |store| {
-            f64::from(u8::from(store.reachable))
-        }),
+        (
+            "far_store_reachable",
+            "1 if the far store answered as it should when it was last needed",
+            |store| f64::from(u8::from(store.reachable)),
+        ),
         ("far_store_waiting_bytes", "Bytes ordered here that are not durable there", |store| {
             store.waiting_bytes as f64
         }),

@@ -166,10 +166,12 @@ pub const FAR_STORES_MAX: usize = 16;
 pub struct FarStore {
     /// Its address, without what opens it.
     pub address: String,
-    /// Whether it answers as it should.
+    /// Whether it answered as it should when it was last needed.
     pub reachable: bool,
     /// Why not, if not.
     pub trouble: Option<String>,
+    /// How long ago a write or a sign of life was sent that it has answered, in milliseconds; none: none since it was opened.
+    pub answered_ms_ago: Option<u64>,
     /// Bytes ordered here that are not durable there.
     pub waiting_bytes: u64,
     /// How long the oldest of them has waited.

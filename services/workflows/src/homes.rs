@@ -60,11 +60,13 @@ impl fmt::Display for Home {
     }
 }
 
-/// How a far store is.
+/// How a far store was when it was last asked for something.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FarStore {
     /// Why it does not answer as it should; none: it does.
     pub trouble: Option<String>,
+    /// How long ago it has answered last, to a write or a sign of life; none: it has not.
+    pub answered: Option<Duration>,
     /// What is ordered near and not durable far, in bytes.
     pub waiting_bytes: u64,
     /// How long the oldest of that has waited.
@@ -78,6 +80,7 @@ impl FarStore {
         let ended = || health.ended.map(|kind| format!("this server uses it no more: {kind}"));
         Self {
             trouble: health.failing.as_ref().map(|failing| failing.reason.clone()).or_else(ended),
+            answered: health.answered,
             waiting_bytes: health.pending_bytes as u64,
             waiting_for: health.pending_for,
             stopped_runs: health.poisoned_lanes as u64,
@@ -86,7 +89,8 @@ impl FarStore {
 
     /// One that could not be opened.
     fn unopened(trouble: String) -> Self {
-        Self { trouble: Some(trouble), waiting_bytes: 0, waiting_for: Duration::ZERO, stopped_runs: 0 }
+        let (trouble, waiting_for) = (Some(trouble), Duration::ZERO);
+        Self { trouble, answered: None, waiting_bytes: 0, waiting_for, stopped_runs: 0 }
     }
 }
 
@@ -234,8 +238,19 @@ impl Homes {
             };
             let Some(range) = range else { continue };
             range.outbox.stop();
-            if let Err(error) = range.synchrony.release().await {
-                tracing::warn!(far = %place, %error, "what is not far yet is sent by the next start");
+            let drained = range.synchrony.drain().await;
+            let waits = range.synchrony.health().pending_records > 0;
+            let released = match drained {
+                Ok(()) => range.synchrony.release().await,
+                failed => failed,
+            };
+            match released {
+                Err(error) if waits => {
+                    tracing::warn!(far = %place, %error, "what is not far yet is sent by the next start");
+                }
+                // Its lease runs out by itself.
+                Err(error) => tracing::info!(far = %place, %error, "a far store was not given back"),
+                Ok(()) => {}
             }
         }
     }

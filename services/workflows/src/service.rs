@@ -12,7 +12,7 @@ use bytes::Bytes;
 use functions::manifest::workflow::Workflow;
 use parking_lot::Mutex;
 use ports::{
-    Clock, Entropy, ErrorKind, Monotonic,
+    Clock, Entropy, ErrorKind, Monotonic, Outage,
     key_value::SharedKeyValue,
     runtime::{Invocation, Ran},
 };
@@ -40,6 +40,10 @@ use crate::{
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// The longest wait before it is tried again to take up what could not be.
 const AGAIN_AFTER_MAX: Duration = Duration::from_mins(1);
+/// What the log says of a home with runs that cannot be gone on with,
+const WAITS: &str = "runs wait to be taken up";
+/// and of a far store that cannot be asked whether it has any.
+const UNREACHED: &str = "a far store is not reached; runs that lie there, if any, go on once it is";
 
 /// Runs functions, and knows workflows.
 #[async_trait]
@@ -190,38 +194,53 @@ impl Service {
         far.extend(inner.parts.runner.workflows().values().map(|workflow| inner.homes.of(workflow)));
         far.remove(&Home::Near);
         if self.take_up(&Home::Near).await.is_err() {
-            self.keep_at(Home::Near, |service, home| async move { service.take_up(&home).await });
+            self.keep_at(Home::Near, WAITS, |service, home| async move { service.take_up(&home).await });
         }
         if let Some(mut opened) = inner.opened.lock().take() {
             let service = self.clone_without_tasks();
             self.spawn(async move {
                 while let (Some(home), Some(service)) = (opened.recv().await, service.upgrade()) {
-                    service.keep_at(home, |service, home| async move { service.take_up(&home).await });
+                    service.keep_at(home, WAITS, |service, home| async move { service.take_up(&home).await });
                 }
             });
         }
         for home in far {
-            self.keep_at(
-                home,
-                |service, home| async move { service.inner.homes.store(&home).await.map(drop) },
-            );
+            self.keep_at(home, UNREACHED, |service, home| async move {
+                service.inner.homes.store(&home).await.map(drop)
+            });
         }
         Ok(())
     }
 
-    /// Tries something of a home until it succeeds, less and less often.
+    /// Tries something of a home until it succeeds, less and less often. `trouble` is what the log says meanwhile, ever more seldom.
+    ///
+    /// A far store is kept at also where no deployed workflow names it any more: only it knows whether a run of an earlier
+    /// definition waits there (W4), and what its runs came to is kept there (W8).
     fn keep_at<F: Future<Output = Result<()>> + Send>(
         &self,
         home: Home,
+        trouble: &'static str,
         what: impl Fn(Self, Home) -> F + Send + 'static,
     ) {
         let service = self.clone_without_tasks();
         self.spawn(async move {
-            let mut wait = AGAIN_AFTER;
+            let (mut wait, mut outage) = (AGAIN_AFTER, Outage::default());
             while let Some(service) = service.upgrade() {
-                let Err(error) = what(service.clone(), home.clone()).await else { return };
-                tracing::warn!(%home, %error, "runs wait to be taken up");
-                service.inner.parts.clock.sleep(wait).await;
+                let clock = &service.inner.parts.clock;
+                match what(service.clone(), home.clone()).await {
+                    Ok(()) => {
+                        if let Some(lasted) = outage.ended(clock.monotonic()) {
+                            tracing::info!(%home, ?lasted, "over: {trouble}");
+                        }
+                        return;
+                    }
+                    Err(error) => {
+                        if let Some(lasts) = outage.failed(clock.monotonic(), &error.to_string()) {
+                            tracing::warn!(%home, %error, ?lasts, "{trouble}");
+                        }
+                    }
+                }
+                clock.sleep(wait).await;
                 wait = (2 * wait).min(AGAIN_AFTER_MAX);
             }
         });

@@ -22,6 +22,27 @@ pub(crate) struct Step {
     pub(crate) ended_ms: u64,
 }
 
+/// Why a run failed. The step that it failed of is not among those that count.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Failure {
+    /// Empty where it is none's fault, such as that the run took too long.
+    #[serde(default)]
+    step: String,
+    #[serde(default)]
+    error_type: String,
+    #[serde(default)]
+    error_message: String,
+}
+
+impl Failure {
+    fn line(&self) -> String {
+        let Self { step, error_type, error_message } = self;
+        let what = if step.is_empty() { "the run" } else { step };
+        format!("{what} failed: {error_type}: {}", error_message.lines().next().unwrap_or_default())
+    }
+}
+
 /// A run.
 #[derive(Debug)]
 pub(crate) struct Timeline {
@@ -31,6 +52,7 @@ pub(crate) struct Timeline {
     /// When its output was here: then all of it is durable.
     pub(crate) durable_ms: Option<u64>,
     pub(crate) steps: Vec<Step>,
+    pub(crate) failure: Option<Failure>,
 }
 
 /// A bar: what it is called, where it begins and ends, and whether it is the wait for what is durable.
@@ -64,7 +86,7 @@ impl Timeline {
         bars.iter().map(|bar| bar.until_ms).max().unwrap_or(0).max(1)
     }
 
-    /// A line for each step.
+    /// A line for each step, and one for what the run failed of.
     pub(crate) fn text(&self) -> Result<String, fmt::Error> {
         let bars = self.bars();
         let longest = Self::longest(&bars);
@@ -74,6 +96,9 @@ impl Timeline {
             let drawn = if bar.is_barrier { "░" } else { "█" }.repeat((until - from).max(1) as usize);
             let before = " ".repeat(from.min(COLUMNS - 1) as usize);
             writeln!(text, "{:<26.26} {before}{drawn}  {} ms", bar.name, bar.until_ms - bar.from_ms)?;
+        }
+        if let Some(failure) = &self.failure {
+            writeln!(text, "{}", failure.line())?;
         }
         Ok(text)
     }
@@ -132,6 +157,7 @@ mod tests {
             ended_ms: Some(1_050),
             durable_ms: Some(1_100),
             steps: vec![step("0", 1_000, 1_020), step("1", 1_020, 1_050)],
+            failure: None,
         }
     }
 
@@ -141,6 +167,19 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].starts_with("0 f<g> (try 2)") && lines[0].ends_with("20 ms"), "{text}");
         assert_eq!(lines[2].chars().filter(|letter| *letter == '░').count(), 24, "{text}");
+    }
+
+    #[test]
+    fn the_step_that_a_run_failed_of_is_named_behind_those_that_count() {
+        let failed = |error: &str| {
+            let failure = Some(serde_json::from_str(error).expect("a failure"));
+            let text = Timeline { failure, ..timeline() }.text().expect("text");
+            text.lines().last().expect("a line").to_owned()
+        };
+        let said = r#"{"step":"ship","errorType":"KeyError","errorMessage":"'item'\n","stackTrace":[]}"#;
+        assert_eq!(failed(said), "ship failed: KeyError: 'item'");
+        let said = r#"{"step":"","errorType":"Workflow.TimedOut","errorMessage":"too long"}"#;
+        assert_eq!(failed(said), "the run failed: Workflow.TimedOut: too long");
     }
 
     #[test]

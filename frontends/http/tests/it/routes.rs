@@ -89,6 +89,7 @@ fn workflows() -> Workflows {
             address: "redis://far:6379".into(),
             reachable: false,
             trouble: Some("refused".into()),
+            answered_ms_ago: Some(2500),
             waiting_bytes: 512,
             waiting_ms: 1500,
             stopped_runs: 1,
