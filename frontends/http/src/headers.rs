@@ -3,7 +3,7 @@
 use std::{fmt::Display, str::FromStr};
 
 use axum::{
-    http::{HeaderMap, HeaderName, HeaderValue},
+    http::{HeaderMap, HeaderName, HeaderValue, header},
     response::Response,
 };
 use transactions::model::{After, Attempt};
@@ -35,6 +35,30 @@ pub(crate) fn effect(headers: &HeaderMap) -> Result<Option<u32>, Problem> {
         &EFFECT,
         "send Landfast-Effect once: the number of the transaction's effects before this one",
     )
+}
+
+/// A write that was to happen on a condition, in part, or in another form than it was sent in, would happen all the same.
+///
+/// Errors: `InvalidRequest`, which names the header.
+pub(crate) fn refuse_conditions(headers: &HeaderMap) -> Result<(), Problem> {
+    const NOT_TAKEN: [HeaderName; 6] = [
+        header::IF_MATCH,
+        header::IF_NONE_MATCH,
+        header::IF_MODIFIED_SINCE,
+        header::IF_UNMODIFIED_SINCE,
+        header::CONTENT_RANGE,
+        header::CONTENT_ENCODING,
+    ];
+    let is_said = |name: &&HeaderName| headers.get(*name).is_some_and(|value| value != "identity");
+    match NOT_TAKEN.iter().find(is_said) {
+        Some(name) => Err(Problem::new(
+            Kind::InvalidRequest,
+            format!(
+                "a write takes no {name}: leave it out; what depends on a value reads it in a transaction"
+            ),
+        )),
+        None => Ok(()),
+    }
 }
 
 /// `response` with the commit that the client may carry on.

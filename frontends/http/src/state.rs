@@ -83,6 +83,7 @@ async fn set(
     key: Key,
     value: Option<Bytes>,
 ) -> Answer {
+    headers::refuse_conditions(headers)?;
     if let Some(Extension(scope)) = of {
         backend.workflows()?.put(&scope.of(backend, headers)?, key.name().clone(), value).await?;
         return Ok(StatusCode::NO_CONTENT.into_response());

@@ -131,6 +131,7 @@ async fn write(
     body: Body,
 ) -> Answer {
     let engine = backend.transactions()?;
+    headers::refuse_conditions(&headers)?;
     let (call, key) = (call(&uri, &headers)?, key(&uri, KEY)?);
     let whole = body::read(body, backend.value_bytes_max, &backend.budget).await?;
     let put = engine.put(&call, key, whole.bytes.clone());
@@ -140,6 +141,7 @@ async fn write(
 
 async fn delete(State(backend): State<Arc<Backend>>, uri: Uri, headers: HeaderMap) -> Answer {
     let engine = backend.transactions()?;
+    headers::refuse_conditions(&headers)?;
     let (call, key) = (call(&uri, &headers)?, key(&uri, KEY)?);
     backend.in_time(Kind::Unavailable, engine.delete(&call, key)).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
@@ -178,8 +180,12 @@ pub(crate) fn call(uri: &Uri, headers: &HeaderMap) -> Result<Call, Problem> {
     Ok(Call { id, attempt: headers::attempt(headers)? })
 }
 
-/// The key at a place of the path.
+/// The key at a place of the path. One whose `?` was not encoded would be another key: no query is taken.
 pub(crate) fn key(uri: &Uri, place: usize) -> Result<Key, Problem> {
+    if uri.query().is_some_and(|query| !query.is_empty()) {
+        let why = "what reads or writes a key takes no query: a `?` that is part of a key is sent as %3F";
+        return Err(Problem::new(Kind::InvalidRequest, why));
+    }
     Ok(Key::new(segment::bytes(uri, place)?)?)
 }
 

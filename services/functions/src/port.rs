@@ -29,8 +29,9 @@ impl Functions for Service {
     }
 
     async fn send(&self, function: &str, id: Option<Bytes>, payload: Bytes) -> Result<Receipt> {
+        // It was there when it was promised, and may be there again: as while this starts, or once it is deployed anew (A8).
         if self.function(function).is_none() {
-            return Err(Error::invalid(format!("run {function:?}, which is not deployed")));
+            return Err(Error::unavailable(format!("run {function:?}, which is not deployed")));
         }
         self.events().send(&[PREFIX, function].concat(), id, payload).await
     }

@@ -31,6 +31,34 @@ async fn state_and_transactions_share_their_keys() {
     assert_eq!(body(&server.get(&format!("/v1/transactions/{id}/keys/")).await), "plain");
 }
 
+/// T1. What would be another key, or another write, than was meant is refused.
+#[tokio::test]
+async fn a_key_with_a_query_and_a_write_on_a_condition_are_refused() {
+    let engine = Engine::open().await;
+    let server = engine.serve().await;
+    assert_eq!(code(&server.send("PUT", "/v1/state/k", "", "kept").await), 204);
+    let begun = document(&server.send("POST", "/v1/transactions", "", "").await);
+    let id = begun["id"].as_str().expect("an id");
+    for path in ["/v1/state/k".to_owned(), format!("/v1/transactions/{id}/keys/k")] {
+        for method in ["GET", "PUT", "DELETE"] {
+            let refused = server.send(method, &format!("{path}?1"), "", "").await;
+            assert_eq!(problem(&refused), (400, "invalid-request".into()), "{method}");
+            assert!(refused.contains("%3F"), "{refused}");
+        }
+        for condition in
+            ["If-None-Match: *", "If-Match: \"1\"", "Content-Range: bytes 0-0/5", "Content-Encoding: gzip"]
+        {
+            for method in ["PUT", "DELETE"] {
+                let refused = server.send(method, &path, &format!("{condition}\r\n"), "").await;
+                assert_eq!(problem(&refused), (400, "invalid-request".into()), "{method} {condition}");
+            }
+        }
+        assert_eq!(body(&server.get(&path).await), "kept");
+    }
+    let encoded = server.send("PUT", "/v1/state/k%3F", "Content-Encoding: identity\r\n", "").await;
+    assert_eq!(code(&encoded), 204);
+}
+
 /// T1. Bytes of a value are never taken for what the server itself would say to a broken request.
 #[tokio::test]
 async fn a_value_that_looks_like_a_refusal_is_a_value() {
