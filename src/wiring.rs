@@ -131,14 +131,7 @@ impl House {
         if let Listen::At(address) = settings.zookeeper {
             front_ends.start_zookeeper(address, settings, gateway.clone(), overview).await?;
         }
-        let blocked_groups = Arc::<AtomicU64>::default();
-        if provider.blocked_groups().is_none() {
-            background.spawn(count_blocked_groups(provider.queue(), Arc::clone(&blocked_groups)));
-        }
-        background.spawn(count_waiting(deployed.clone()));
-        if provider.is_shared() {
-            background.spawn(deployed.clone().follow_others());
-        }
+        let blocked_groups = keep_up(&mut background, &provider, &deployed);
         let (provider_shown, gateway_shown) = (Arc::clone(&provider), gateway.clone());
         overview.knows(Sources {
             provider: provider_shown,
@@ -199,6 +192,23 @@ impl House {
         drop(self.function_directory);
         self.provider.close().await;
     }
+}
+
+/// Has looked at what nobody tells of: how much waits in queues, and what other processes deploy. Returns the count of blocked groups.
+fn keep_up(
+    background: &mut JoinSet<()>,
+    provider: &Provider,
+    deployed: &functions::Service,
+) -> Arc<AtomicU64> {
+    let blocked_groups = Arc::<AtomicU64>::default();
+    if provider.blocked_groups().is_none() {
+        background.spawn(count_blocked_groups(provider.queue(), Arc::clone(&blocked_groups)));
+    }
+    background.spawn(count_waiting(deployed.clone()));
+    if provider.is_shared() {
+        background.spawn(deployed.clone().follow_others());
+    }
+    blocked_groups
 }
 
 /// Looks now and then how many groups of coordination's queues are blocked (rule P1), where only the store knows.
