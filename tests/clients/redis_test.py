@@ -132,6 +132,7 @@ def a_redis_that_is_started_again_is_used_again(clients, house, api, end):
     put = lambda: api.ask("PUT", "/v1/state/after", b"up").status == 204  # noqa: E731
     waiting.until(put, "writes to go on", PATIENCE_SECONDS)
     assert api.state("kept") == b"kept"
+    assert not house.log_lines("ERROR"), "it has gone on by itself"
 
     def goes_on():
         try:

@@ -8,7 +8,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use ports::Monotonic;
+use ports::{Monotonic, Outage};
 use primitives::{Cursor, FencedLog};
 
 use crate::{
@@ -220,18 +220,25 @@ impl Core {
 
 impl Housekeeping {
     async fn run(mut self) {
-        let mut delays = Store::delays();
+        let (mut delays, mut outage) = (Store::delays(), Outage::default());
         loop {
-            let wait = match self.pass().await {
+            let passed = self.pass().await;
+            let now = self.core.clock.monotonic();
+            let wait = match passed {
                 Ok(wait) => {
                     delays = Store::delays();
+                    if let Some(lasted) = outage.ended(now) {
+                        tracing::info!(?lasted, "the store is tidied again");
+                    }
                     wait
                 }
                 Err(error) => {
                     if self.node.store.standing().is_err() || self.node.is_leaving() {
                         return;
                     }
-                    tracing::warn!(%error, "the store is not tidied at the moment");
+                    if let Some(lasts) = outage.failed(now, &error.to_string()) {
+                        tracing::warn!(%error, ?lasts, "the store is not tidied at the moment");
+                    }
                     self.core.pause(&mut delays).await;
                     continue;
                 }

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use ports::{Clock, Entropy, KeyValue};
+use ports::{Clock, Entropy, KeyValue, Monotonic};
 use primitives::{Backoff, Delays};
 
 use crate::{
@@ -42,21 +42,20 @@ const START_AGAIN: Backoff =
 #[derive(Debug)]
 struct Outage {
     delays: Delays,
-    /// Why the last start failed, which is said once.
-    why: Option<Error>,
+    /// What was said of it.
+    said: ports::Outage,
 }
 
 impl Default for Outage {
     fn default() -> Self {
-        Self { delays: START_AGAIN.delays(), why: None }
+        Self { delays: START_AGAIN.delays(), said: ports::Outage::default() }
     }
 }
 
 impl Outage {
-    fn say(&mut self, error: &Error) {
-        if self.why.as_ref() != Some(error) {
-            tracing::error!(%error, "transactions do not start; they are tried again until they do");
-            self.why = Some(error.clone());
+    fn say(&mut self, now: Monotonic, error: &Error) {
+        if let Some(lasts) = self.said.failed(now, &error.to_string()) {
+            tracing::warn!(%error, ?lasts, "transactions do not start; they are tried again until they do");
         }
     }
 }
@@ -144,7 +143,7 @@ impl Service {
             }
             let outage = outage.get_or_insert_with(Outage::default);
             if let Err(error) = core.start_over().await {
-                outage.say(&error);
+                outage.say(core.clock.monotonic(), &error);
             }
         }
     }
