@@ -49,7 +49,9 @@ pub(crate) fn refuse_conditions(headers: &HeaderMap) -> Result<(), Problem> {
         header::CONTENT_RANGE,
         header::CONTENT_ENCODING,
     ];
-    let is_said = |name: &&HeaderName| headers.get(*name).is_some_and(|value| value != "identity");
+    let is_as_it_is =
+        |name: &HeaderName, value: &HeaderValue| *name == header::CONTENT_ENCODING && value == "identity";
+    let is_said = |name: &&HeaderName| headers.get_all(*name).iter().any(|value| !is_as_it_is(name, value));
     match NOT_TAKEN.iter().find(is_said) {
         Some(name) => Err(Problem::new(
             Kind::InvalidRequest,

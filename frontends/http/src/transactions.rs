@@ -111,6 +111,7 @@ fn committed_before(id: &TransactionId, after: Option<After>) -> Response {
 
 async fn status(State(backend): State<Arc<Backend>>, uri: Uri, headers: HeaderMap) -> Answer {
     let engine = backend.transactions()?;
+    refuse_query(&uri)?;
     let call = call(&uri, &headers)?;
     let outcome = backend.durable(engine, engine.status_of(&call)).await?;
     Ok(json(written(&StatusBody { status: outcome.to_string(), after: None })))
@@ -149,6 +150,7 @@ async fn delete(State(backend): State<Arc<Backend>>, uri: Uri, headers: HeaderMa
 
 async fn commit(State(backend): State<Arc<Backend>>, of: OfRun, uri: Uri, headers: HeaderMap) -> Answer {
     let engine = backend.transactions()?;
+    refuse_query(&uri)?;
     let call = call(&uri, &headers)?;
     // What counts here at once may say what the step has read in a far store.
     steps::settle(&backend, of.as_deref(), &headers).await?;
@@ -159,6 +161,7 @@ async fn commit(State(backend): State<Arc<Backend>>, of: OfRun, uri: Uri, header
 
 async fn abort(State(backend): State<Arc<Backend>>, uri: Uri, headers: HeaderMap) -> Answer {
     let engine = backend.transactions()?;
+    refuse_query(&uri)?;
     let call = call(&uri, &headers)?;
     backend.in_time(Kind::OutcomeUnknown, engine.abort(&call)).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
@@ -182,11 +185,13 @@ pub(crate) fn call(uri: &Uri, headers: &HeaderMap) -> Result<Call, Problem> {
 
 /// The key at a place of the path. One whose `?` was not encoded would be another key: no query is taken.
 pub(crate) fn key(uri: &Uri, place: usize) -> Result<Key, Problem> {
-    if uri.query().is_some_and(|query| !query.is_empty()) {
-        let why = "what reads or writes a key takes no query: a `?` that is part of a key is sent as %3F";
-        return Err(Problem::new(Kind::InvalidRequest, why));
-    }
+    refuse_query(uri)?;
     Ok(Key::new(segment::bytes(uri, place)?)?)
+}
+
+fn refuse_query(uri: &Uri) -> Result<(), Problem> {
+    let why = "no query is taken here: a `?` that is part of a key or an id is sent as %3F";
+    if uri.query().is_some() { Err(Problem::new(Kind::InvalidRequest, why)) } else { Ok(()) }
 }
 
 /// The value as it is, or that there is none.

@@ -41,13 +41,21 @@ async fn a_key_with_a_query_and_a_write_on_a_condition_are_refused() {
     let id = begun["id"].as_str().expect("an id");
     for path in ["/v1/state/k".to_owned(), format!("/v1/transactions/{id}/keys/k")] {
         for method in ["GET", "PUT", "DELETE"] {
-            let refused = server.send(method, &format!("{path}?1"), "", "").await;
-            assert_eq!(problem(&refused), (400, "invalid-request".into()), "{method}");
-            assert!(refused.contains("%3F"), "{refused}");
+            for query in ["?", "?1"] {
+                let refused = server.send(method, &format!("{path}{query}"), "", "").await;
+                assert_eq!(problem(&refused), (400, "invalid-request".into()), "{method}");
+                assert!(refused.contains("%3F"), "{refused}");
+            }
         }
-        for condition in
-            ["If-None-Match: *", "If-Match: \"1\"", "Content-Range: bytes 0-0/5", "Content-Encoding: gzip"]
-        {
+        for condition in [
+            "If-None-Match: *",
+            "If-Match: \"1\"",
+            "If-Match: identity",
+            "If-Modified-Since: Thu, 26 Nov 2026 00:00:00 GMT",
+            "If-Unmodified-Since: Thu, 26 Nov 2026 00:00:00 GMT",
+            "Content-Range: bytes 0-0/5",
+            "Content-Encoding: identity\r\nContent-Encoding: gzip",
+        ] {
             for method in ["PUT", "DELETE"] {
                 let refused = server.send(method, &path, &format!("{condition}\r\n"), "").await;
                 assert_eq!(problem(&refused), (400, "invalid-request".into()), "{method} {condition}");
@@ -55,6 +63,11 @@ async fn a_key_with_a_query_and_a_write_on_a_condition_are_refused() {
         }
         assert_eq!(body(&server.get(&path).await), "kept");
     }
+    for (method, path) in [("GET", ""), ("DELETE", ""), ("POST", "/commit")] {
+        let refused = server.send(method, &format!("/v1/transactions/{id}{path}?x"), "", "").await;
+        assert_eq!(problem(&refused), (400, "invalid-request".into()), "{method}");
+    }
+    assert_eq!(document(&server.get(&format!("/v1/transactions/{id}")).await)["status"], "open");
     let encoded = server.send("PUT", "/v1/state/k%3F", "Content-Encoding: identity\r\n", "").await;
     assert_eq!(code(&encoded), 204);
 }
