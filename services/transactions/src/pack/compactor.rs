@@ -24,7 +24,7 @@
 //!
 //! From Rosenblum and Ousterhout's log-structured file system: cleaning by how much of a segment is live.
 
-use std::{ops::Range, sync::Arc, time::Duration};
+use std::{ops::Range, pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::{
@@ -44,7 +44,7 @@ use crate::{Error, Result, broken::Broken, engine::Core, node::Node};
 
 /// Items looked at, or moved, at a time.
 pub(super) const ITEMS_AT_ONCE: usize = 16;
-/// Packs compacted, or their objects deleted, at a time.
+/// Packs read, or their objects deleted, at a time.
 const PACKS_AT_ONCE: usize = 8;
 /// While an object store fails, packs are tended so often.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -139,8 +139,9 @@ impl Core {
             let left = read.or_else(|error| give_up_damaged(node, id, error).map(|()| None));
             left.map(|live| live.map(|live| (id, live)))
         });
+        let mut reads = pin!(stream::iter(reads).buffered(PACKS_AT_ONCE));
         let (mut packs, mut moving, mut read_all) = (Vec::new(), Vec::new(), Ok(()));
-        for read in join_all(reads).await {
+        while let Some(read) = reads.next().await {
             match read {
                 Ok(Some((id, live))) => {
                     packs.push(id);
