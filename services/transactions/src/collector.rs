@@ -13,6 +13,8 @@
 //! - Nothing is collected above the horizon, and horizons only grow: design note 0003, section 6.4, lemma 2.
 //! - Memory forgets a version before the store does, so that no reader finds a choice whose value is gone.
 //! - Chunks before the version that names them, versions before their row.
+//! - A store in memory answers at once, and a process may have one worker: whoever walks through many versions lets others go first
+//!   every hundred or so ([`consume_budget`]), or commits wait behind all of them.
 //!
 //! From AFT, section 5, Algorithm 2.
 
@@ -25,6 +27,7 @@ use std::{
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use primitives::{Cursor, Slot};
+use tokio::task::coop::consume_budget;
 
 use crate::{
     Result,
@@ -188,6 +191,7 @@ impl Core {
         may_be_released: &(dyn Fn(&CommitRecord) -> bool + Sync),
     ) -> Result<()> {
         let looks = stream::iter(keys).map(|key| async move {
+            consume_budget().await;
             let entry = self.entry(node, &key).await?;
             Ok::<_, crate::Error>((key, entry))
         });
@@ -219,6 +223,7 @@ impl Core {
             released.map(|superseded| (superseded.record.attempt, superseded)).collect();
         let rows = stream::iter(rows.into_values().map(Ok));
         rows.try_for_each_concurrent(LOOKS_AT_ONCE, |Superseded { key, record }| async move {
+            consume_budget().await;
             retention::drop_released(self, node, &record, &key).await
         })
         .await
@@ -240,6 +245,7 @@ impl Core {
     async fn delete_from_store(&self, node: &Node, plan: &[Superseded]) -> Result<()> {
         let all = stream::iter(plan.iter().map(Ok::<_, crate::Error>));
         all.try_for_each_concurrent(DELETIONS_AT_ONCE, |Superseded { key, record }| async move {
+            consume_budget().await;
             let write = record.write_of(key).expect("a version is collected of a key that its record names");
             if self.config.is_broken(Broken::ForgetsChunks) {
                 node.store.delete_version(key, record.attempt).await?;

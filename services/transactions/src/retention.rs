@@ -23,6 +23,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use primitives::{Cursor, Slot};
+use tokio::task::coop::consume_budget;
 
 use crate::{
     Result,
@@ -167,6 +168,7 @@ impl Core {
     }
 
     async fn retain_entry(self: &Arc<Self>, node: &Arc<Node>, entry: Entry, is_own: bool) -> Result<Rest> {
+        consume_budget().await;
         match entry {
             Entry::Began { id, attempt } => self.retain_begun(node, id, attempt).await,
             Entry::Spilled { id, attempt, writes } => {

@@ -14,6 +14,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use primitives::{Cursor, SlotIndex};
+use tokio::task::coop::consume_budget;
 
 use super::{Committing, KEYS_AT_ONCE, LOOKS_AT_ONCE, SLOTS_AT_ONCE};
 use crate::{
@@ -71,6 +72,7 @@ impl Core {
             }
         }
         let looks = stream::iter(keys).map(|(key, is_unknown)| async move {
+            consume_budget().await;
             let entry = if is_unknown {
                 self.view().index.forget(&key);
                 wait_for_load(self.load(node, &key)).await?
