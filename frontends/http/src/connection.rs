@@ -35,6 +35,7 @@ use axum::{
     serve::{IncomingStream, Listener},
 };
 use hyper::body::{Frame, SizeHint};
+use socket2::SockRef;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
@@ -49,8 +50,11 @@ use crate::{
 
 /// How long a connection may go without getting on.
 pub(crate) const QUIET_MAX: Duration = Duration::from_secs(10);
-/// What counts as getting on while a request is received.
+/// What counts as getting on while a request is received; of an answer it is about this as well.
 pub(crate) const PROGRESS_BYTES: usize = 64 * 1024;
+/// So much of an answer waits in the system for its peer at the most. Without a bound those are megabytes, and the next write is possible
+/// only once a third of them has gone: a peer that reads steadily, and not fast, would seem to do nothing meanwhile.
+const UNSENT_BYTES_MAX: u32 = 2 * PROGRESS_BYTES as u32;
 /// How long to wait when the system has no more sockets to give.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// How whoever speaks HTTP/2 without being asked begins.
@@ -144,6 +148,8 @@ impl Listener for Bounded {
             let (stream, peer) = self.accept_any().await;
             // Answers are single small writes; failing to say so costs only delay.
             let _ = stream.set_nodelay(true);
+            // Without it a slow peer has less time.
+            let _ = SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES_MAX);
             let place = match room {
                 Room::Place(place) => Ok(place),
                 // One may have been given back since.
@@ -473,6 +479,7 @@ impl AsyncWrite for Connection {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
@@ -506,6 +513,17 @@ mod tests {
         peer.write_all(&vec![0; PROGRESS_BYTES - 1]).await.expect("sent");
         let ended = hears(&mut connection, PROGRESS_BYTES).await.expect_err("one byte is missing");
         assert_eq!(ended.kind(), io::ErrorKind::TimedOut);
+    }
+
+    /// Else a peer that reads slowly and steadily would seem to do nothing for as long as it takes to read a third of it.
+    #[tokio::test]
+    async fn little_of_an_answer_waits_in_the_system_for_a_peer_that_does_not_read() {
+        let (mut connection, _peer) = pair(PLENTY).await;
+        let (answer, mut taken) = (vec![0; PROGRESS_BYTES], 0);
+        while let Some(written) = connection.write(&answer).now_or_never() {
+            taken += written.expect("it goes on");
+        }
+        assert!(taken < PLENTY, "{taken}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -20,7 +20,7 @@ use crate::{
     backend::Backend,
     body::{self, Whole},
     guard::EFFECT_BYTES_MAX,
-    headers,
+    headers, lambda,
     problem::{Kind, Problem},
     segment,
     transactions::{Answer, call},
@@ -36,6 +36,7 @@ pub(crate) fn routes() -> Router<Arc<Backend>> {
 }
 
 async fn send(State(backend): State<Arc<Backend>>, uri: Uri, headers: HeaderMap, body: Body) -> Answer {
+    headers::refuse_conditions(&headers)?;
     let (queue, group) = (name(&uri)?, group(&uri)?);
     let whole = body::read(body, EFFECT_BYTES_MAX, &backend.budget).await?;
     let effect = Effect::Message { queue, group, body: whole.bytes.clone() };
@@ -43,10 +44,19 @@ async fn send(State(backend): State<Arc<Backend>>, uri: Uri, headers: HeaderMap,
 }
 
 async fn invoke(State(backend): State<Arc<Backend>>, uri: Uri, headers: HeaderMap, body: Body) -> Answer {
+    headers::refuse_conditions(&headers)?;
     let function = name(&uri)?;
     let whole = body::read(body, EFFECT_BYTES_MAX, &backend.budget).await?;
-    let effect = Effect::Invocation { function, payload: whole.bytes.clone() };
+    let payload = payload(&whole)?;
+    let effect = Effect::Invocation { function, payload };
     take(&backend, &uri, &headers, effect, &whole).await
+}
+
+/// What a function is given, as [`lambda`] takes it: JSON, and `{}` where there is none. Another can never be run, however often.
+fn payload(body: &Whole) -> Result<Bytes, Problem> {
+    lambda::json_or_empty(&body.bytes).map_err(|error| {
+        Problem::new(Kind::InvalidRequest, format!("the payload of an invocation is JSON: {error}"))
+    })
 }
 
 /// The body counts against the budget until the engine has it.

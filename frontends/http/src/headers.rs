@@ -37,26 +37,36 @@ pub(crate) fn effect(headers: &HeaderMap) -> Result<Option<u32>, Problem> {
     )
 }
 
-/// A write that was to happen on a condition, in part, or in another form than it was sent in, would happen all the same.
+/// What was to happen on a condition, in part, or with a body in another form than it was sent in, would happen all the same.
 ///
 /// Errors: `InvalidRequest`, which names the header.
 pub(crate) fn refuse_conditions(headers: &HeaderMap) -> Result<(), Problem> {
-    const NOT_TAKEN: [HeaderName; 6] = [
+    const NOT_TAKEN: [HeaderName; 9] = [
         header::IF_MATCH,
         header::IF_NONE_MATCH,
         header::IF_MODIFIED_SINCE,
         header::IF_UNMODIFIED_SINCE,
+        header::IF_RANGE,
+        header::RANGE,
         header::CONTENT_RANGE,
         header::CONTENT_ENCODING,
+        header::TRANSFER_ENCODING,
     ];
-    let is_as_it_is =
-        |name: &HeaderName, value: &HeaderValue| *name == header::CONTENT_ENCODING && value == "identity";
+    // How a body is cut into pieces is not its form.
+    let is_as_it_is = |name: &HeaderName, value: &HeaderValue| {
+        let plain: &[u8] = match *name {
+            header::CONTENT_ENCODING => b"identity",
+            header::TRANSFER_ENCODING => b"chunked",
+            _ => return false,
+        };
+        value.as_bytes().eq_ignore_ascii_case(plain)
+    };
     let is_said = |name: &&HeaderName| headers.get_all(*name).iter().any(|value| !is_as_it_is(name, value));
     match NOT_TAKEN.iter().find(is_said) {
         Some(name) => Err(Problem::new(
             Kind::InvalidRequest,
             format!(
-                "a write takes no {name}: leave it out; what depends on a value reads it in a transaction"
+                "{name} is not taken here as it is sent: leave it out; what depends on a value reads it in a transaction"
             ),
         )),
         None => Ok(()),

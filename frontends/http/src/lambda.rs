@@ -267,16 +267,18 @@ async fn payload(backend: &Backend, body: Body) -> Result<Bytes, Refusal> {
             ),
             _ => Refusal::invalid("the body breaks off"),
         })?;
-    if whole.bytes.is_empty() {
+    json_or_empty(&whole.bytes).map_err(|error| {
+        let message = format!("Could not parse request body into json: {error}");
+        Refusal::new(StatusCode::BAD_REQUEST, "InvalidRequestContentException", message)
+    })
+}
+
+/// `bytes`, which are JSON; `{}` where there are none.
+pub(crate) fn json_or_empty(bytes: &Bytes) -> serde_json::Result<Bytes> {
+    if bytes.is_empty() {
         return Ok(Bytes::from_static(b"{}"));
     }
-    match serde_json::from_slice::<serde::de::IgnoredAny>(&whole.bytes) {
-        Ok(_) => Ok(whole.bytes.clone()),
-        Err(error) => {
-            let message = format!("Could not parse request body into json: {error}");
-            Err(Refusal::new(StatusCode::BAD_REQUEST, "InvalidRequestContentException", message))
-        }
-    }
+    serde_json::from_slice::<serde::de::IgnoredAny>(bytes).map(|_| bytes.clone())
 }
 
 /// What a mobile client says of itself, decoded.

@@ -73,8 +73,13 @@ struct StatusBody {
     after: Option<String>,
 }
 
-async fn begin(State(backend): State<Arc<Backend>>, headers: HeaderMap, body: Body) -> Answer {
+async fn begin(State(backend): State<Arc<Backend>>, uri: Uri, headers: HeaderMap, body: Body) -> Answer {
     let engine = backend.transactions()?;
+    headers::refuse_conditions(&headers)?;
+    if uri.query().is_some() {
+        let why = "a begin takes no query: what it asks for is its body, {\"id\": ..., \"isolation\": ...}";
+        return Err(Problem::new(Kind::InvalidRequest, why));
+    }
     let whole = body::read(body, BODY_BYTES_MAX, &backend.budget).await?;
     let begin = Begin { after: headers::after(&headers)?, ..asked_for(&whole.bytes)? };
     match backend.durable(engine, engine.begin(begin)).await? {
@@ -150,6 +155,7 @@ async fn delete(State(backend): State<Arc<Backend>>, uri: Uri, headers: HeaderMa
 
 async fn commit(State(backend): State<Arc<Backend>>, of: OfRun, uri: Uri, headers: HeaderMap) -> Answer {
     let engine = backend.transactions()?;
+    headers::refuse_conditions(&headers)?;
     refuse_query(&uri)?;
     let call = call(&uri, &headers)?;
     // What counts here at once may say what the step has read in a far store.
@@ -161,6 +167,7 @@ async fn commit(State(backend): State<Arc<Backend>>, of: OfRun, uri: Uri, header
 
 async fn abort(State(backend): State<Arc<Backend>>, uri: Uri, headers: HeaderMap) -> Answer {
     let engine = backend.transactions()?;
+    headers::refuse_conditions(&headers)?;
     refuse_query(&uri)?;
     let call = call(&uri, &headers)?;
     backend.in_time(Kind::OutcomeUnknown, engine.abort(&call)).await?;

@@ -54,7 +54,9 @@ async fn effects_that_cannot_leave_are_refused_by_name() {
     let large = "x".repeat(256 << 10);
     for (path, content, status, name) in [
         ("messages/nowhere", "x", 404, "no-such-queue"),
-        ("invocations/anything", "x", 404, "no-such-function"),
+        ("invocations/anything", "{}", 404, "no-such-function"),
+        ("invocations/anything", "", 404, "no-such-function"),
+        ("invocations/anything", "{", 400, "invalid-request"),
         ("messages/%ff", "x", 400, "invalid-request"),
         ("messages/orders?group=%", "x", 400, "invalid-request"),
         ("messages/orders?grp=a", "x", 400, "invalid-request"),

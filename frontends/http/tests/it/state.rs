@@ -53,6 +53,8 @@ async fn a_key_with_a_query_and_a_write_on_a_condition_are_refused() {
             "If-Match: identity",
             "If-Modified-Since: Thu, 26 Nov 2026 00:00:00 GMT",
             "If-Unmodified-Since: Thu, 26 Nov 2026 00:00:00 GMT",
+            "If-Range: \"1\"",
+            "Range: bytes=0-0",
             "Content-Range: bytes 0-0/5",
             "Content-Encoding: identity\r\nContent-Encoding: gzip",
         ] {
@@ -70,6 +72,33 @@ async fn a_key_with_a_query_and_a_write_on_a_condition_are_refused() {
     assert_eq!(document(&server.get(&format!("/v1/transactions/{id}")).await)["status"], "open");
     let encoded = server.send("PUT", "/v1/state/k%3F", "Content-Encoding: identity\r\n", "").await;
     assert_eq!(code(&encoded), 204);
+    for (coding, status) in [("gzip, chunked", 400), ("Chunked", 204)] {
+        let head = "PUT /v1/state/sent HTTP/1.1\r\nHost: localhost\r\nConnection: close";
+        let request = format!("{head}\r\nTransfer-Encoding: {coding}\r\n\r\n1\r\nv\r\n0\r\n\r\n");
+        let answer = server.exchange(&request).await;
+        assert_eq!(code(&answer), status, "{coding}: {answer}");
+    }
+    assert_eq!(body(&server.get("/v1/state/sent").await), "v");
+}
+
+/// What is asked for in a query would be dropped; what depends on a condition would happen all the same.
+#[tokio::test]
+async fn whatever_is_said_of_a_transaction_beside_its_body_is_refused() {
+    let engine = Engine::open().await;
+    engine.create_queue("orders").await;
+    let server = engine.serve().await;
+    let refused = server.send("POST", "/v1/transactions?isolation=serializable", "", "").await;
+    assert_eq!(problem(&refused), (400, "invalid-request".into()));
+    let begun = document(&server.send("POST", "/v1/transactions", "", "").await);
+    let id = begun["id"].as_str().expect("an id");
+    for (method, below) in [("POST", "/messages/orders"), ("POST", "/commit"), ("DELETE", "")] {
+        let path = format!("/v1/transactions/{id}{below}");
+        let refused = server.send(method, &path, "If-Match: \"x\"\r\n", "").await;
+        assert_eq!(problem(&refused), (400, "invalid-request".into()), "{method} {below}");
+    }
+    let refused = server.send("POST", "/v1/transactions", "If-None-Match: *\r\n", "").await;
+    assert_eq!(problem(&refused), (400, "invalid-request".into()));
+    assert_eq!(document(&server.get(&format!("/v1/transactions/{id}")).await)["status"], "open");
 }
 
 /// T1. Bytes of a value are never taken for what the server itself would say to a broken request.
