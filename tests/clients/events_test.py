@@ -53,6 +53,32 @@ def an_event_is_tried_again_and_then_told_to_who_handles_failures(apps):
     assert told["requestContext"]["requestId"] in attempts[0]
 
 
+def what_is_told_of_a_failure_undoes_what_the_function_has_committed(apps):
+    """A3: neither names its transactions, and no two of them are one."""
+    apps.function("reserve", """
+        import landfast
+        def handler(event, context):
+            landfast.transact(lambda t: t.put("room", b"reserved"))
+            raise RuntimeError("it cannot be paid")
+    """, retries=1, on_failure="release")
+    apps.function("release", """
+        import landfast
+        def handler(event, context):
+            def release(t):
+                t.put("releases", str(int(t.get("releases") or b"0") + 1).encode())
+                t.put("room", b"free")
+            landfast.transact(release)
+            if landfast.state().get("tried") is None:
+                landfast.state().put("tried", b"once")
+                raise RuntimeError("it fails after its commit")
+            print("released", context.aws_request_id != event["requestContext"]["requestId"], flush=True)
+    """, retries=1)
+    apps.deploy()
+    apps.client().invoke(FunctionName="reserve", InvocationType="Event", Payload=b"{}")
+    waiting.until(lambda: "released True" in apps.lines("release"), "the second attempt of who is told")
+    assert (apps.value("room"), apps.value("releases")) == ("free", "1")
+
+
 def an_event_survives_a_kill_of_the_server(apps):
     """A1, A3."""
     apps.function("counts", """

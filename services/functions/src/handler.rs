@@ -13,7 +13,7 @@ use ports::{
 
 use crate::{
     event,
-    service::{Inner, own_name, request_id},
+    service::{Inner, own_name, request_id, told_id},
 };
 
 /// The longest that is kept of why a function failed.
@@ -66,11 +66,12 @@ impl Handler for Deployed {
             Event::Failed { function, id, payload, reason } => {
                 let id = id.map_or_else(|| service.new_id(), |id| request_id(&id));
                 let failed = own_name(&function);
+                let own_id = told_id(&self.name, failed, &id);
                 let attempts = service.retries(failed).map(|retries| 1 + retries);
                 let failed =
                     event::Failed { function: failed, id: &id, payload: &payload, reason: &reason, attempts };
                 let payload = event::failed(&failed, service.parts.clock.now());
-                self.run(&service, room, id, payload).await
+                self.run(&service, room, own_id, payload).await
             }
         }
     }

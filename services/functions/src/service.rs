@@ -543,13 +543,22 @@ pub(crate) fn own_name(name: &str) -> &str {
 pub(crate) fn request_id(id: &[u8]) -> String {
     match std::str::from_utf8(id) {
         Ok(text) if text.len() <= 64 && !text.is_empty() && text.bytes().all(is_plain) => text.to_owned(),
-        _ => {
-            let digest = Sha256::digest(id);
-            let mut bits = [0; 16];
-            bits.copy_from_slice(&digest[..16]);
-            uuid(bits).to_string()
-        }
+        _ => digest_id(&[id]),
     }
+}
+
+/// The request id under which `told` is told that `failed` gave up on the event `id`: the same at every attempt (A3), and nobody
+/// else's. Under the event's own what it does in transactions without ids would be taken for what `failed` has done.
+pub(crate) fn told_id(told: &str, failed: &str, id: &str) -> String {
+    digest_id(&[told.as_bytes(), failed.as_bytes(), id.as_bytes()])
+}
+
+/// The first 16 bytes of the digest of `parts`, of which the last alone may have a zero byte in it.
+fn digest_id(parts: &[&[u8]]) -> String {
+    let digest = Sha256::digest(parts.join(&0));
+    let mut bits = [0; 16];
+    bits.copy_from_slice(&digest[..16]);
+    uuid(bits).to_string()
 }
 
 fn is_plain(byte: u8) -> bool {

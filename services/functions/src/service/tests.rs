@@ -1,11 +1,7 @@
-//! A1: deployments whose caller goes, whose store answers too late, and beside which others deploy. A8: what is removed while events
-//! wait for it.
+//! A1: deployments whose caller goes, whose store answers too late, and beside which others deploy. A3: under which ids events run.
+//! A8: what is removed while events wait for it.
 
-use std::{
-    collections::BTreeSet,
-    io,
-    sync::atomic::{AtomicUsize, Ordering},
-};
+use std::{collections::BTreeSet, io};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -25,13 +21,26 @@ const UNFIT: &str = "unfit";
 struct Idle {
     installed: Mutex<BTreeMap<String, Bytes>>,
     retired: Mutex<BTreeSet<String>>,
-    /// How often it was asked to run something.
-    asked: AtomicUsize,
+    /// What it was asked to run.
+    asked: Mutex<Vec<Asked>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Asked {
+    function: String,
+    id: String,
+    payload: Bytes,
 }
 
 impl Idle {
     fn asked(&self) -> usize {
-        self.asked.load(Ordering::Relaxed)
+        self.asked.lock().len()
+    }
+
+    /// What `function` was to be run for.
+    fn asked_of(&self, function: &str) -> Vec<Asked> {
+        let asked = self.asked.lock();
+        asked.iter().filter(|asked| asked.function == function).cloned().collect()
     }
 }
 
@@ -55,8 +64,9 @@ impl Runtime for Idle {
         Ok(())
     }
 
-    async fn run(&self, _: &Arc<Function>, _: Invocation) -> Result<Ran, Refused> {
-        self.asked.fetch_add(1, Ordering::Relaxed);
+    async fn run(&self, function: &Arc<Function>, invocation: Invocation) -> Result<Ran, Refused> {
+        let Invocation { id, payload, .. } = invocation;
+        self.asked.lock().push(Asked { function: function.name.clone(), id, payload });
         Err(Refused::Throttled)
     }
 
@@ -317,6 +327,35 @@ fn events_of_a_function_that_was_removed_wait_until_it_is_deployed_again() {
         assert!(runtime.asked() > asked, "it is tried again");
         let backlog = world.queue().backlog(&queue).await.expect("backlog answers");
         assert_eq!(backlog, Backlog { messages: 0, dead_letters: 1 }, "as often as any");
+    });
+}
+
+/// A3: what each of them writes in transactions without ids is named by its own.
+#[test]
+fn who_is_told_of_a_failure_has_a_request_id_of_its_own_at_every_attempt() {
+    run(async {
+        let world = World::new(1);
+        let (service, runtime) = service(&world);
+        let table = "runtime = \"executable\"\ncode = \"code\"\nhandler = \"run\"\nretries = 1\n";
+        let manifest = [("a", "on_failure = \"b\"\n"), ("b", "on_failure = \"c\"\n"), ("c", "")]
+            .map(|(function, told)| format!("[functions.{function}]\n{table}{told}"));
+        service.deploy("shop", manifest.concat().into()).await.expect("deployed");
+        let id = service.send("a", "{}".into()).await.expect("sent");
+        world.clock().sleep(Duration::from_hours(1)).await;
+        let mut ids = BTreeSet::new();
+        for function in ["a", "b", "c"] {
+            let asked = runtime.asked_of(function);
+            assert_eq!(asked.len(), 2, "{function}");
+            assert_eq!(asked[0].id, asked[1].id, "{function}");
+            ids.insert(asked[0].id.clone());
+        }
+        assert_eq!(ids.len(), 3, "{ids:?}");
+        assert_eq!(runtime.asked_of("a")[0].id, id);
+        for told in ["b", "c"] {
+            let payload: serde_json::Value =
+                serde_json::from_slice(&runtime.asked_of(told)[0].payload).expect("JSON");
+            assert_eq!(payload["requestContext"]["requestId"], id.as_str(), "the event's, for {told}");
+        }
     });
 }
 
