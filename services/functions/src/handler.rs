@@ -108,7 +108,8 @@ impl Deployed {
         let answer = self.run(service, room, service.new_id(), payload).await?;
         let completed = event::completed(&answer, deliveries);
         if completed < deliveries.len() {
-            return Err(Failure::after(completed, "it reported a message of its batch as failed"));
+            let reason = "its batchItemFailures has messages that failed, or what names none of its batch";
+            return Err(Failure::after(completed, reason));
         }
         Ok(answer)
     }
