@@ -14,6 +14,7 @@ use ports::{
 use crate::{
     event,
     service::{Inner, own_name, request_id, told_id},
+    timer::Ticks,
 };
 
 /// The longest that is kept of why a function failed.
@@ -24,6 +25,7 @@ const REASON_BYTES_MAX: usize = 8 * 1024;
 pub(crate) struct Deployed {
     pub(crate) name: String,
     pub(crate) service: Weak<Inner>,
+    pub(crate) ticks: Ticks,
 }
 
 #[async_trait]
@@ -59,9 +61,8 @@ impl Handler for Deployed {
             }
             Event::Messages(deliveries) => self.run_batch(&service, room, &deliveries).await,
             Event::Timer => {
-                let id = service.new_id();
-                let payload = event::scheduled(&self.name, &id, service.parts.clock.now());
-                self.run(&service, room, id, payload).await
+                self.ticks.tick(&service, &self.name).await;
+                Ok(Bytes::new())
             }
             Event::Failed { function, id, payload, reason } => {
                 let id = id.map_or_else(|| service.new_id(), |id| request_id(&id));

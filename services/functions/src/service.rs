@@ -33,6 +33,7 @@ use crate::{
     handler::Deployed,
     manifest::{FILE_NAME, MANIFEST_BYTES_MAX, Manifest, Table, workflow::Workflow},
     routes::Found,
+    timer::Ticks,
 };
 
 /// The longest payload of an invocation whose result is waited for: Lambda's.
@@ -41,8 +42,8 @@ pub const PAYLOAD_BYTES_MAX: usize = 6 * 1024 * 1024;
 pub(crate) const EVENT_BYTES_MAX: usize = 1024 * 1024;
 /// What begins the names of deployed functions among all that run here.
 pub(crate) const PREFIX: &str = "functions/";
-/// How long an instance may take to start, and a timer's event may wait for a free one, before that counts as a failed attempt.
-/// Other events are taken only once an instance is free (A8).
+/// How long an instance may take to start before that counts as a failed attempt, and so what had the place of a deployment that was
+/// replaced may wait for one of the next. An event is taken only once an instance is free (A8).
 const WAIT_MAX: Duration = Duration::from_secs(70);
 /// How often a message is given to its function before it becomes a dead letter.
 const MESSAGE_ATTEMPTS_MAX: u32 = 16;
@@ -421,7 +422,7 @@ impl Service {
                 attempts_max: 1 + table.retries,
                 exception_handler: table.on_failure.as_ref().map(|told| [PREFIX, told].concat()),
             },
-            handler: Arc::new(Deployed { name: name.to_owned(), service }),
+            handler: Arc::new(Deployed { name: name.to_owned(), service, ticks: Ticks::default() }),
         });
     }
 
