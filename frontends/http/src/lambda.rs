@@ -20,7 +20,7 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use functions::{Error, Invoked};
 use ports::runtime::Refused;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::IgnoredAny};
 
 use crate::{
     backend::Backend,
@@ -270,13 +270,21 @@ async fn payload(backend: &Backend, body: Body) -> Result<Bytes, Refusal> {
     if whole.bytes.is_empty() {
         return Ok(Bytes::from_static(b"{}"));
     }
-    match serde_json::from_slice::<serde::de::IgnoredAny>(&whole.bytes) {
-        Ok(_) => Ok(whole.bytes.clone()),
-        Err(error) => {
-            let message = format!("Could not parse request body into json: {error}");
-            Err(Refusal::new(StatusCode::BAD_REQUEST, "InvalidRequestContentException", message))
-        }
-    }
+    check_json(&whole.bytes)?;
+    Ok(whole.bytes.clone())
+}
+
+/// A text of JSON is UTF-8, which who skips its strings does not look at.
+fn check_json(body: &[u8]) -> Result<(), Refusal> {
+    let text = std::str::from_utf8(body).map_err(|error| error.to_string());
+    let json = text.and_then(|text| {
+        let skipped = serde_json::from_str::<IgnoredAny>(text);
+        skipped.map_err(|error| error.to_string())
+    });
+    json.map(|_| ()).map_err(|why| {
+        let message = format!("Could not parse request body into json: {why}");
+        Refusal::new(StatusCode::BAD_REQUEST, "InvalidRequestContentException", message)
+    })
 }
 
 /// What a mobile client says of itself, decoded.
@@ -284,7 +292,7 @@ fn client_context(encoded: &str) -> Result<String, Refusal> {
     let decoded = BASE64_STANDARD.decode(encoded).ok().and_then(|bytes| String::from_utf8(bytes).ok());
     let is_good = |text: &String| {
         text.len() <= CLIENT_CONTEXT_BYTES_MAX
-            && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
+            && serde_json::from_str::<IgnoredAny>(text).is_ok()
             && text.bytes().all(|byte| (0x20..0x7f).contains(&byte))
     };
     decoded.filter(is_good).ok_or_else(|| {
@@ -350,6 +358,17 @@ mod tests {
         for path in ["/", "/v1/functions", "/2015-03-3/x", "/2015-03-311/x", "/20150-3-31/x", "/2015_03_31/x"]
         {
             assert!(!is_of_the_api(path), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_payload_is_json_in_utf8() {
+        for payload in ["null", r#"{"a": [1e999, "\ud800"]}"#, "\"\u{e4}\""] {
+            assert!(check_json(payload.as_bytes()).is_ok(), "{payload}");
+        }
+        for payload in [&b"\"\xff\""[..], b"{\"\xe4\":1}", b"{no json", b"1 2", b"[", b"NaN"] {
+            let refused = check_json(payload).expect_err("it is none");
+            assert_eq!((refused.status.as_u16(), refused.code), (400, "InvalidRequestContentException"));
         }
     }
 

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use md5::{Digest as _, Md5};
 use ports::{Timestamp, queue::Delivery};
+use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
@@ -104,23 +105,35 @@ pub(crate) struct Failed<'a> {
 }
 
 /// What another function is told of it.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Told<'a> {
+    version: &'static str,
+    timestamp: String,
+    request_context: Value,
+    /// As it was sent: read and written again its large numbers would be others. What is no JSON is null.
+    request_payload: Option<&'a RawValue>,
+    response_context: Value,
+    response_payload: Value,
+}
+
+/// What another function is told of it, encoded.
 pub(crate) fn failed(event: &Failed<'_>, now: Timestamp) -> Bytes {
     let Failed { function, id, payload, reason, attempts } = *event;
-    let said = serde_json::from_str(reason).unwrap_or_else(|_| json!({ "errorMessage": reason }));
-    let given = serde_json::from_slice(payload).unwrap_or(Value::Null);
-    encode(&json!({
-        "version": "1.0",
-        "timestamp": instant(now),
-        "requestContext": {
+    let told = Told {
+        version: "1.0",
+        timestamp: instant(now),
+        request_context: json!({
             "requestId": id,
             "functionArn": format!("arn:aws:lambda:{PLACE}:function:{function}:$LATEST"),
             "condition": "RetriesExhausted",
             "approximateInvokeCount": attempts.unwrap_or(1),
-        },
-        "requestPayload": given,
-        "responseContext": { "statusCode": 200, "executedVersion": "$LATEST", "functionError": "Unhandled" },
-        "responsePayload": said,
-    }))
+        }),
+        request_payload: serde_json::from_slice(payload).ok(),
+        response_context: json!({ "statusCode": 200, "executedVersion": "$LATEST", "functionError": "Unhandled" }),
+        response_payload: serde_json::from_str(reason).unwrap_or_else(|_| json!({ "errorMessage": reason })),
+    };
+    serde_json::to_vec(&told).expect("names are strings").into()
 }
 
 fn instant(now: Timestamp) -> String {
@@ -241,5 +254,28 @@ mod tests {
         (event.payload, event.reason) = (b"\xff", "died");
         let told: Value = serde_json::from_slice(&failed(&event, Timestamp(0))).expect("JSON");
         assert_eq!(told["responsePayload"]["errorMessage"], "died");
+    }
+    #[test]
+    fn what_was_sent_is_told_as_it_was_and_what_is_no_json_as_null() {
+        let deep = "[".repeat(1000) + &"]".repeat(1000);
+        let told = |payload: &[u8]| {
+            let event = Failed { function: "f", id: "id", payload, reason: "", attempts: None };
+            String::from_utf8(failed(&event, Timestamp(0)).into()).expect("UTF-8")
+        };
+        for payload in [
+            "123456789012345678901234567890",
+            "0.1000000000000000000001",
+            "1e999",
+            r#""\ud800""#,
+            r#"{"b": 1, "a":2, "a":3}"#,
+            "null",
+            &deep,
+        ] {
+            let said = format!("\"requestPayload\":{payload},\"responseContext\"");
+            assert!(told(payload.as_bytes()).contains(&said), "{payload}");
+        }
+        for payload in [&b""[..], b"no JSON", b"[", b"1 2", b"\"\xff\"", b"1,\"requestContext\":{}"] {
+            assert!(told(payload).contains("\"requestPayload\":null,"), "{payload:?}");
+        }
     }
 }
