@@ -31,7 +31,7 @@ use crate::{
     figures::Seen,
     following::Unnamed,
     handler::Deployed,
-    manifest::{FILE_NAME, MANIFEST_BYTES_MAX, Manifest, Table, workflow::Workflow},
+    manifest::{FILE_NAME, MANIFEST_BYTES_MAX, Manifest, Table, check_period, workflow::Workflow},
     routes::Found,
     timer::Ticks,
 };
@@ -310,8 +310,13 @@ impl Service {
         self.inner.parts.runtime.more_lines().await;
     }
 
-    /// Has a function's timer fire every `period`, or no more (A5).
+    /// Has a function's timer fire every `period`, of whole seconds, or no more (A5).
+    ///
+    /// Errors: `Invalid` for a period that a manifest may not have; `NoSuchFunction`, `Conflict`, `Port`.
     pub async fn arm(&self, name: &str, period: Option<Duration>) -> Result<()> {
+        if let Some(period) = period {
+            check_period(period.as_secs()).map_err(Error::Invalid)?;
+        }
         let mut changing = Arc::clone(&self.inner.changing).lock_owned().await;
         let (service, name) = (self.clone(), name.to_owned());
         to_its_end(async move { service.set_timer(&mut changing, &name, period).await }).await

@@ -402,6 +402,24 @@ fn what_a_timer_gives_is_tried_again_and_told_as_any_event_is() {
     });
 }
 
+/// A5.
+#[test]
+fn a_period_that_a_manifest_may_not_have_is_refused_at_run_time_too() {
+    run(async {
+        let (service, _) = service(&World::new(1));
+        service.deploy("shop", with_timer()).await.expect("deployed");
+        for seconds in [0, 366 * 86_400 + 1, u64::MAX] {
+            let refused =
+                service.arm("ticks", Some(Duration::from_secs(seconds))).await.expect_err("no period");
+            let said = format!("every_s = {seconds} is to be 1 to 31622400");
+            assert!(matches!(&refused, Error::Invalid(why) if *why == said), "{refused}");
+        }
+        for seconds in [1, 366 * 86_400] {
+            service.arm("ticks", Some(Duration::from_secs(seconds))).await.expect("a period");
+        }
+    });
+}
+
 /// A3, A8: a tick waits for an instance as any event does, and nothing grows without bound.
 #[test]
 fn ticks_wait_for_an_instance_and_are_left_out_while_too_many_do() {
