@@ -431,6 +431,13 @@ def what_cannot_be_deployed_is_refused_and_changes_nothing(apps):
         assert (answer.status, json.loads(answer.read())["type"]) == (400, "invalid-request")
     assert apps.call("says") == 1
     connection.close()
+    del apps.tables["says"]["timeout_s"]
+    apps.file("serve", "#!/bin/sh\n")
+    for handler, why in (("serve", "is not executable: chmod +x it"), ("server", "there is no file")):
+        apps.function("says", runtime="executable", handler=handler)
+        refused = apps.command("functions", "deploy", str(apps.write()))
+        assert refused.returncode == 1 and "functions.says" in refused.stderr and why in refused.stderr, refused.stderr
+    assert apps.call("says") == 1
 
 
 def requirements_are_installed_at_the_deployment(apps):

@@ -161,6 +161,10 @@ impl Service {
         let archive = digest(&content);
         let (text, manifest) = self.unpack(&archive, content.clone()).await?;
         self.check_what_is_new(&manifest)?;
+        for (name, table) in &manifest.functions {
+            let checked = self.inner.parts.runtime.check(&table.function(name, &archive, "")).await;
+            checked.map_err(|why| Error::Invalid(format!("functions.{name}: {why}")))?;
+        }
         if self.inner.parts.among_others {
             self.catch_up(changing).await?;
         }
