@@ -198,6 +198,12 @@ pub trait Runtime: Debug + Send + Sync {
     /// Errors: `Invalid` if it is longer than `bytes_max`.
     async fn file(&self, archive: &str, path: &str, bytes_max: usize) -> crate::Result<Option<Bytes>>;
 
+    /// Errors: why no instance of `function` can ever be started, as far as its archive, which is installed, shows. Whoever cannot tell
+    /// has nothing against it.
+    async fn check(&self, _function: &Function) -> Result<(), String> {
+        Ok(())
+    }
+
     /// Removes all archives but `kept`; those of instances that are there once these have ended.
     async fn keep_archives(&self, kept: &[String]) -> crate::Result<()>;
 

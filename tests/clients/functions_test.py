@@ -13,7 +13,6 @@ import botocore.exceptions
 import pytest
 
 import application
-import http_api
 import server as servers
 import waiting
 
@@ -42,27 +41,6 @@ def boto3_invokes_a_python_function_and_reads_its_log(apps):
     again = apps.call("arn:aws:lambda:us-east-1:000000000000:function:echo:$LATEST", {"b": 1})
     assert again["event"] == {"b": 1}
     assert len([line for line in apps.lines("echo") if line.startswith("printed")]) == 2
-
-
-def an_event_that_is_tried_again_on_a_warm_instance_finds_what_it_has_committed(apps):
-    """A3, T4: an id of a transaction is that of its place in its attempt."""
-    apps.function("pay", """
-        import os
-        import landfast
-        tries = []
-        def handler(event, context):
-            tries.append(os.getpid())
-            def add(t):
-                t.put("paid", str(int(t.get("paid") or b"0") + 1).encode())
-            landfast.transact(add)
-            landfast.transact(lambda t: t.put("tries", str(len(tries)).encode()), id=f"tries-{len(tries)}")
-            if len(tries) < 3:
-                raise RuntimeError("it fails after its commit")
-    """, retries=2)
-    apps.deploy()
-    apps.client().invoke(FunctionName="pay", InvocationType="Event", Payload=b"{}")
-    waiting.until(lambda: apps.value("tries") == "3", "the third attempt, on the same instance")
-    assert apps.value("paid") == "1"
 
 
 def figures_of_functions_are_in_the_status_the_metrics_and_the_table(apps):
@@ -359,138 +337,6 @@ def with_the_network_of_the_machine_nobody_else_reaches_an_instance(apps):
         assert stranger.recv(1) == b"", "it is closed unanswered"
 
 
-def an_event_is_tried_again_and_then_told_to_who_handles_failures(apps):
-    """A3, R2."""
-    apps.function("fails", """
-        def handler(event, context):
-            print("attempt", context.aws_request_id, flush=True)
-            raise ValueError("never")
-    """, retries=2, on_failure="told")
-    apps.function("told", """
-        import json
-        def handler(event, context):
-            print("told", json.dumps(event), flush=True)
-    """)
-    apps.deploy()
-    answer = apps.client().invoke(FunctionName="fails", InvocationType="Event", Payload=b'{"order": 7}')
-    assert answer["StatusCode"] == 202
-    (line,) = waiting.until(lambda: [line for line in apps.lines("told") if line.startswith("told ")],
-                            "the failure to be told")
-    told = json.loads(line.removeprefix("told "))
-    assert told["requestPayload"] == {"order": 7}
-    assert told["responsePayload"]["errorType"] == "ValueError"
-    attempts = [line for line in apps.lines("fails") if line.startswith("attempt ")]
-    assert len(attempts) == 3 and len(set(attempts)) == 1, "one request id"
-    assert told["requestContext"]["requestId"] in attempts[0]
-
-
-def an_event_survives_a_kill_of_the_server(apps):
-    """A1, A3."""
-    apps.function("counts", """
-        def handler(event, context):
-            print("event", event["n"], flush=True)
-    """, concurrency=1)
-    apps.deploy()
-    for n in range(5):
-        apps.client().invoke(FunctionName="counts", InvocationType="Event", Payload=json.dumps({"n": n}))
-    apps.server.kill()
-    waiting.until(lambda: not application.processes("counts.handler"), "its functions to die with the server")
-    apps.server.start()
-    waiting.until(lambda: {f"event {n}" for n in range(5)} <= set(apps.lines("counts")), "every event to be run")
-
-
-def messages_that_a_transaction_sends_start_a_function_in_order(apps):
-    """A4, T13: what is reported as failed, and what is behind it, comes again. Of two transactions no order is promised."""
-    apps.function("takes", """
-        import json, pathlib
-        def handler(event, context):
-            failed = []
-            for record in event["Records"]:
-                n = json.loads(record["body"])["n"]
-                first = record["attributes"]["ApproximateReceiveCount"] == "1"
-                if failed or n % 3 == 1 and first:
-                    failed.append({"itemIdentifier": record["messageId"]})
-                else:
-                    print("took", n, flush=True)
-            return {"batchItemFailures": failed}
-    """, triggers=[{"queue": "orders", "batch": 5}])
-    apps.deploy()
-    api = http_api.Api(apps.server)
-    transaction = api.begin()
-    for n in range(7):
-        answer = transaction.ask("POST", "/messages/orders?group=g", json.dumps({"n": n}))
-        assert answer.status == 204, answer
-    transaction.commit()
-    taken = waiting.until(
-        lambda: (lines := [line for line in apps.lines("takes") if line.startswith("took")]) and len(lines) >= 7 and lines,
-        "every message to be taken",
-    )
-    assert taken == [f"took {n}" for n in range(7)]
-    api.close()
-
-
-def a_transaction_that_commits_has_a_function_run_and_one_that_does_not_has_not(apps):
-    """The outbox: what is asked for leaves with the commit."""
-    apps.function("takes", """
-        def handler(event, context):
-            print("took", event["n"], context.aws_request_id, flush=True)
-    """)
-    apps.deploy()
-    api = http_api.Api(apps.server)
-    for n, end in ((1, "abort"), (2, "commit")):
-        transaction = api.begin()
-        assert transaction.ask("POST", "/invocations/takes", json.dumps({"n": n})).status == 204
-        getattr(transaction, end)()
-    refused = api.begin().ask("POST", "/invocations/nobody", "{}")
-    assert refused.problem == (404, "no-such-function")
-    (line,) = waiting.until(lambda: [line for line in apps.lines("takes") if line.startswith("took")], "it to run")
-    assert line.startswith("took 2 ")
-    api.close()
-
-
-def a_function_keeps_state_with_nothing_installed_and_its_retries_count_once(apps):
-    """A3: the ids of its transactions come from its request id, which is the same for every attempt."""
-    apps.function("counts", """
-        import os, landfast
-        def handler(event, context):
-            def add(t):
-                t.put("count", str(int(t.get("count") or b"0") + 1).encode())
-            landfast.transact(add, isolation="serializable")
-            if event.get("die") and landfast.state().get("died") is None:
-                landfast.state().put("died", b"once")
-                os._exit(1)
-            print("counted", landfast.state().get("count").decode(), flush=True)
-            return int(landfast.state().get("count"))
-    """)
-    apps.deploy()
-    assert apps.call("counts") == 1 and apps.call("counts") == 2
-    apps.client().invoke(FunctionName="counts", InvocationType="Event", Payload=b'{"die": true}')
-    waiting.until(lambda: apps.lines("counts").count("counted 3"), "its second attempt")
-    assert apps.call("counts") == 4, "the attempt that died counts once with its retry"
-
-
-def a_timer_is_armed_and_disarmed_at_run_time(apps):
-    """A5."""
-    apps.function("ticks", """
-        def handler(event, context):
-            print("tick", event["source"], flush=True)
-    """, triggers=[{"every_s": 1}])
-    apps.deploy()
-    ticks = lambda: apps.lines("ticks").count("tick aws.events")
-    waiting.until(lambda: ticks() >= 2, "it to tick")
-    api = http_api.Api(apps.server)
-    assert api.ask("DELETE", "/v1/functions/ticks/timer").status == 204
-    apps.server.kill()
-    apps.server.start()
-    before = ticks()
-    api = http_api.Api(apps.server)
-    assert apps.call("ticks", {"source": "by hand"}) is None
-    assert ticks() == before, "it stays disarmed over a restart"
-    assert api.ask("PUT", "/v1/functions/ticks/timer", json.dumps({"every_s": 1})).status == 204
-    waiting.until(lambda: ticks() > before, "it to tick again")
-    api.close()
-
-
 def a_request_over_http_reaches_a_function_as_behind_api_gateway(apps):
     """A6, A7."""
     apps.function("orders", """
@@ -585,6 +431,13 @@ def what_cannot_be_deployed_is_refused_and_changes_nothing(apps):
         assert (answer.status, json.loads(answer.read())["type"]) == (400, "invalid-request")
     assert apps.call("says") == 1
     connection.close()
+    del apps.tables["says"]["timeout_s"]
+    apps.file("serve", "#!/bin/sh\n")
+    for handler, why in (("serve", "is not executable: chmod +x it"), ("server", "there is no file")):
+        apps.function("says", runtime="executable", handler=handler)
+        refused = apps.command("functions", "deploy", str(apps.write()))
+        assert refused.returncode == 1 and "functions.says" in refused.stderr and why in refused.stderr, refused.stderr
+    assert apps.call("says") == 1
 
 
 def requirements_are_installed_at_the_deployment(apps):

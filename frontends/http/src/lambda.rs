@@ -20,7 +20,7 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use functions::{Error, Invoked};
 use ports::runtime::Refused;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::IgnoredAny};
 
 use crate::{
     backend::Backend,
@@ -273,12 +273,15 @@ async fn payload(backend: &Backend, body: Body) -> Result<Bytes, Refusal> {
     })
 }
 
-/// `bytes`, which are JSON; `{}` where there are none.
-pub(crate) fn json_or_empty(bytes: &Bytes) -> serde_json::Result<Bytes> {
+/// `bytes`, which are JSON; `{}` where there are none. Errors: why they are none.
+pub(crate) fn json_or_empty(bytes: &Bytes) -> Result<Bytes, String> {
     if bytes.is_empty() {
         return Ok(Bytes::from_static(b"{}"));
     }
-    serde_json::from_slice::<serde::de::IgnoredAny>(bytes).map(|_| bytes.clone())
+    // A text of JSON is UTF-8, which who skips its strings does not look at.
+    let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
+    serde_json::from_str::<IgnoredAny>(text).map_err(|error| error.to_string())?;
+    Ok(bytes.clone())
 }
 
 /// What a mobile client says of itself, decoded.
@@ -286,7 +289,7 @@ fn client_context(encoded: &str) -> Result<String, Refusal> {
     let decoded = BASE64_STANDARD.decode(encoded).ok().and_then(|bytes| String::from_utf8(bytes).ok());
     let is_good = |text: &String| {
         text.len() <= CLIENT_CONTEXT_BYTES_MAX
-            && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
+            && serde_json::from_str::<IgnoredAny>(text).is_ok()
             && text.bytes().all(|byte| (0x20..0x7f).contains(&byte))
     };
     decoded.filter(is_good).ok_or_else(|| {
@@ -352,6 +355,16 @@ mod tests {
         for path in ["/", "/v1/functions", "/2015-03-3/x", "/2015-03-311/x", "/20150-3-31/x", "/2015_03_31/x"]
         {
             assert!(!is_of_the_api(path), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_payload_is_json_in_utf8() {
+        for payload in ["null", r#"{"a": [1e999, "\ud800"]}"#, "\"\u{e4}\""] {
+            assert_eq!(json_or_empty(&payload.into()).as_deref(), Ok(payload.as_bytes()));
+        }
+        for payload in [&b"\"\xff\""[..], b"{\"\xe4\":1}", b"{no json", b"1 2", b"[", b"NaN"] {
+            json_or_empty(&Bytes::from_static(payload)).expect_err("it is none");
         }
     }
 

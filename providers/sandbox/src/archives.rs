@@ -10,6 +10,7 @@ use std::{
     fs, io,
     io::Read as _,
     mem,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     sync::Arc,
     thread,
@@ -140,6 +141,22 @@ impl Archives {
         Ok(read)
     }
 
+    /// Errors: why the file at `path` in the archive `name` cannot be executed.
+    pub(crate) async fn check_executable(&self, name: &str, path: &str) -> Result<(), String> {
+        let file = self.path(name).join(path);
+        match blocking(move || fs::metadata(file)).await {
+            Ok(found) if !found.is_file() => Err(format!("{path:?} is no file")),
+            Ok(found) if found.permissions().mode() & 0o111 == 0 => {
+                Err(format!("{path:?} is not executable: chmod +x it, and deploy again"))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Err(format!("there is no file {path:?} to execute"))
+            }
+            // A disk that does not answer says nothing of it.
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+
     /// Has the archive `name` stay as long as what is returned does, whoever removes it.
     pub(crate) fn hold(&self, name: &str) -> Hold {
         *self.uses.lock().held.entry(name.to_owned()).or_default() += 1;
@@ -203,10 +220,14 @@ mod tests {
 
     /// An archive of one entry whose path and link are as given, whatever they are.
     fn archive(kind: EntryType, path: &str, link: Option<&str>, content: &[u8]) -> Bytes {
+        archive_of(0o755, kind, path, link, content)
+    }
+
+    fn archive_of(mode: u32, kind: EntryType, path: &str, link: Option<&str>, content: &[u8]) -> Bytes {
         let mut header = Header::new_gnu();
         header.set_entry_type(kind);
         header.set_size(content.len() as u64);
-        header.set_mode(0o755);
+        header.set_mode(mode);
         header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());
         if let Some(link) = link {
             header.as_old_mut().linkname[..link.len()].copy_from_slice(link.as_bytes());
@@ -271,5 +292,26 @@ mod tests {
         }
         assert_eq!(fs::read_dir(archives.directory).expect("listed").count(), 0);
         assert!(!directory.path().join("outside").exists());
+    }
+    #[tokio::test]
+    async fn what_cannot_be_executed_is_named_with_what_to_do() {
+        let home = tempfile::tempdir().expect("a directory");
+        let archives = Archives::open(home.path().to_owned()).expect("opened");
+        for (name, mode) in [("good", 0o755), ("plain", 0o644)] {
+            let content = archive_of(mode, EntryType::Regular, "code/run", None, b"#!/bin/sh");
+            archives.install(name, content).await.expect("installed");
+        }
+        for (name, path, said) in [
+            ("good", "code/run", None),
+            ("plain", "code/run", Some("\"code/run\" is not executable: chmod +x it")),
+            ("good", "code/rum", Some("there is no file \"code/rum\"")),
+            ("good", "code", Some("\"code\" is no file")),
+        ] {
+            let checked = archives.check_executable(name, path).await;
+            match said {
+                None => assert_eq!(checked, Ok(()), "{name} {path}"),
+                Some(said) => assert!(checked.expect_err(path).contains(said), "{name} {path}"),
+            }
+        }
     }
 }

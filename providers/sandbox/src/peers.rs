@@ -220,6 +220,7 @@ mod tests {
     /// connected for as long.
     fn close(stream: TcpStream) {
         stream.shutdown(Shutdown::Both).expect("it was connected");
+        drop(stream);
     }
 
     /// What both ways of finding out say of a socket.

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use ports::{
     functions::Room,
-    runtime::{Figures, Function, Invocation, Line, Page, Ran, Refused, Runtime},
+    runtime::{Figures, Function, Invocation, Language, Line, Page, Ran, Refused, Runtime},
 };
 use tokio::time::timeout;
 
@@ -127,6 +127,17 @@ impl Runtime for Sandbox {
 
     async fn file(&self, archive: &str, path: &str, bytes_max: usize) -> ports::Result<Option<Bytes>> {
         self.shared.archives.file(archive, path, bytes_max).await
+    }
+
+    async fn check(&self, function: &Function) -> Result<(), String> {
+        match function.language {
+            Language::Executable => {
+                let Function { archive, folder, handler, .. } = function;
+                self.shared.archives.check_executable(archive, &format!("{folder}/{handler}")).await
+            }
+            // Where a module is, its interpreter says.
+            Language::Python(_) | Language::Node(_) => Ok(()),
+        }
     }
 
     async fn keep_archives(&self, kept: &[String]) -> ports::Result<()> {

@@ -5,11 +5,13 @@
 //! for them runs as it is, and libraries that check them take them: none of their members is left out. A queue keeps neither who
 //! sent a message nor when, so that the account and the time of this delivery stand there.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use md5::{Digest as _, Md5};
 use ports::{Timestamp, queue::Delivery};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::{Value, json, value::RawValue};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 /// Region and account of everything that has a name here.
@@ -56,27 +58,21 @@ fn message_id(delivery: &Delivery) -> String {
     format!("{}-{}", text(&delivery.handle.group), delivery.handle.sequence.0)
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Report {
-    #[serde(default)]
-    batch_item_failures: Option<Vec<ItemFailure>>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ItemFailure {
-    item_identifier: Option<String>,
-}
-
 /// How many of the batch, from its first on, are done by what the function answered. What it names as failed is not, nor
-/// what is behind that: order is kept. A name that is none of the batch's means that nothing is.
+/// what is behind that: order is kept. Names that are none of the batch's, and failures in another shape, mean that nothing is: what
+/// was to be reported would be lost. Whoever answers no object reports nothing.
 pub(crate) fn completed(answer: &[u8], deliveries: &[Delivery]) -> usize {
-    let Ok(Report { batch_item_failures: Some(failures) }) = serde_json::from_slice(answer) else {
+    let said: Option<BTreeMap<String, &RawValue>> = serde_json::from_slice(answer).ok();
+    let Some(reported) = said.and_then(|said| said.get("batchItemFailures").copied()) else {
         return deliveries.len();
     };
-    let place = |failure: &ItemFailure| {
-        let id = failure.item_identifier.as_deref()?;
+    let failures = match serde_json::from_str(reported.get()) {
+        Ok(Value::Null) => return deliveries.len(),
+        Ok(Value::Array(failures)) => failures,
+        _ => return 0,
+    };
+    let place = |failure: &Value| {
+        let id = failure.get("itemIdentifier")?.as_str()?;
         deliveries.iter().position(|delivery| message_id(delivery) == id)
     };
     failures.iter().map(|failure| place(failure).unwrap_or(0)).min().unwrap_or(deliveries.len())
@@ -109,23 +105,35 @@ pub(crate) struct Failed<'a> {
 }
 
 /// What another function is told of it.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Told<'a> {
+    version: &'static str,
+    timestamp: String,
+    request_context: Value,
+    /// As it was sent: read and written again its large numbers would be others. What is no JSON is null.
+    request_payload: Option<&'a RawValue>,
+    response_context: Value,
+    response_payload: Value,
+}
+
+/// What another function is told of it, encoded.
 pub(crate) fn failed(event: &Failed<'_>, now: Timestamp) -> Bytes {
     let Failed { function, id, payload, reason, attempts } = *event;
-    let said = serde_json::from_str(reason).unwrap_or_else(|_| json!({ "errorMessage": reason }));
-    let given = serde_json::from_slice(payload).unwrap_or(Value::Null);
-    encode(&json!({
-        "version": "1.0",
-        "timestamp": instant(now),
-        "requestContext": {
+    let told = Told {
+        version: "1.0",
+        timestamp: instant(now),
+        request_context: json!({
             "requestId": id,
             "functionArn": format!("arn:aws:lambda:{PLACE}:function:{function}:$LATEST"),
             "condition": "RetriesExhausted",
             "approximateInvokeCount": attempts.unwrap_or(1),
-        },
-        "requestPayload": given,
-        "responseContext": { "statusCode": 200, "executedVersion": "$LATEST", "functionError": "Unhandled" },
-        "responsePayload": said,
-    }))
+        }),
+        request_payload: serde_json::from_slice(payload).ok(),
+        response_context: json!({ "statusCode": 200, "executedVersion": "$LATEST", "functionError": "Unhandled" }),
+        response_payload: serde_json::from_str(reason).unwrap_or_else(|_| json!({ "errorMessage": reason })),
+    };
+    serde_json::to_vec(&told).expect("names are strings").into()
 }
 
 fn instant(now: Timestamp) -> String {
@@ -192,14 +200,33 @@ mod tests {
     fn what_is_behind_the_first_failure_is_not_done() {
         let batch = [delivery(1, b""), delivery(2, b""), delivery(3, b"")];
         for (answer, done) in [
-            ("null", 3),
             ("{}", 3),
             (r#"{"batchItemFailures":null}"#, 3),
             (r#"{"batchItemFailures":[]}"#, 3),
-            ("no JSON", 3),
             (r#"{"batchItemFailures":[{"itemIdentifier":"g-3"},{"itemIdentifier":"g-2"}]}"#, 1),
+            (r#"{"batchItemFailures":[{"itemIdentifier":"g-2","more":1}],"and":1e999}"#, 1),
+            // Whoever answers no object reports nothing.
+            ("", 3),
+            ("no JSON", 3),
+            ("null", 3),
+            ("3", 3),
+            (r#""x""#, 3),
+            ("[]", 3),
+            (r#"["batchItemFailures"]"#, 3),
+            // What was to be reported is not known.
             (r#"{"batchItemFailures":[{"itemIdentifier":"unknown"}]}"#, 0),
+            (r#"{"batchItemFailures":[{"itemIdentifier":"g-3"},{"itemIdentifier":"unknown"}]}"#, 0),
             (r#"{"batchItemFailures":[{"itemIdentifier":null}]}"#, 0),
+            (r#"{"batchItemFailures":[{"itemIdentifier":""}]}"#, 0),
+            (r#"{"batchItemFailures":[{"itemIdentifier":5}]}"#, 0),
+            (r#"{"batchItemFailures":[{"identifier":"g-3"}]}"#, 0),
+            (r#"{"batchItemFailures":[{}]}"#, 0),
+            (r#"{"batchItemFailures":["g-3"]}"#, 0),
+            (r#"{"batchItemFailures":[["g-3"]]}"#, 0),
+            (r#"{"batchItemFailures":[null]}"#, 0),
+            (r#"{"batchItemFailures":{"itemIdentifier":"g-3"}}"#, 0),
+            (r#"{"batchItemFailures":"x"}"#, 0),
+            (r#"{"batchItemFailures":false}"#, 0),
         ] {
             assert_eq!(completed(answer.as_bytes(), &batch), done, "{answer}");
         }
@@ -227,5 +254,28 @@ mod tests {
         (event.payload, event.reason) = (b"\xff", "died");
         let told: Value = serde_json::from_slice(&failed(&event, Timestamp(0))).expect("JSON");
         assert_eq!(told["responsePayload"]["errorMessage"], "died");
+    }
+    #[test]
+    fn what_was_sent_is_told_as_it_was_and_what_is_no_json_as_null() {
+        let deep = "[".repeat(1000) + &"]".repeat(1000);
+        let told = |payload: &[u8]| {
+            let event = Failed { function: "f", id: "id", payload, reason: "", attempts: None };
+            String::from_utf8(failed(&event, Timestamp(0)).into()).expect("UTF-8")
+        };
+        for payload in [
+            "123456789012345678901234567890",
+            "0.1000000000000000000001",
+            "1e999",
+            r#""\ud800""#,
+            r#"{"b": 1, "a":2, "a":3}"#,
+            "null",
+            &deep,
+        ] {
+            let said = format!("\"requestPayload\":{payload},\"responseContext\"");
+            assert!(told(payload.as_bytes()).contains(&said), "{payload}");
+        }
+        for payload in [&b""[..], b"no JSON", b"[", b"1 2", b"\"\xff\"", b"1,\"requestContext\":{}"] {
+            assert!(told(payload).contains("\"requestPayload\":null,"), "{payload:?}");
+        }
     }
 }

@@ -13,7 +13,8 @@ use ports::{
 
 use crate::{
     event,
-    service::{Inner, own_name, request_id},
+    service::{Inner, own_name, request_id, told_id},
+    timer::Ticks,
 };
 
 /// The longest that is kept of why a function failed.
@@ -24,6 +25,7 @@ const REASON_BYTES_MAX: usize = 8 * 1024;
 pub(crate) struct Deployed {
     pub(crate) name: String,
     pub(crate) service: Weak<Inner>,
+    pub(crate) ticks: Ticks,
 }
 
 #[async_trait]
@@ -59,18 +61,18 @@ impl Handler for Deployed {
             }
             Event::Messages(deliveries) => self.run_batch(&service, room, &deliveries).await,
             Event::Timer => {
-                let id = service.new_id();
-                let payload = event::scheduled(&self.name, &id, service.parts.clock.now());
-                self.run(&service, room, id, payload).await
+                self.ticks.tick(&service, &self.name).await;
+                Ok(Bytes::new())
             }
             Event::Failed { function, id, payload, reason } => {
                 let id = id.map_or_else(|| service.new_id(), |id| request_id(&id));
                 let failed = own_name(&function);
+                let own_id = told_id(&self.name, failed, &id);
                 let attempts = service.retries(failed).map(|retries| 1 + retries);
                 let failed =
                     event::Failed { function: failed, id: &id, payload: &payload, reason: &reason, attempts };
                 let payload = event::failed(&failed, service.parts.clock.now());
-                self.run(&service, room, id, payload).await
+                self.run(&service, room, own_id, payload).await
             }
         }
     }
@@ -107,7 +109,8 @@ impl Deployed {
         let answer = self.run(service, room, service.new_id(), payload).await?;
         let completed = event::completed(&answer, deliveries);
         if completed < deliveries.len() {
-            return Err(Failure::after(completed, "it reported a message of its batch as failed"));
+            let reason = "its batchItemFailures has messages that failed, or what names none of its batch";
+            return Err(Failure::after(completed, reason));
         }
         Ok(answer)
     }

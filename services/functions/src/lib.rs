@@ -14,7 +14,8 @@
 //!   not at all. The row decides: the archive is put before it, and what it replaced is removed after.
 //! - **A2** An invocation that waits for its result is run once at most, never repeated by us.
 //! - **A3** An event is run until it succeeds, under one request id, `retries` times more at most; then the function named
-//!   by `on_failure` is told, however long that takes, or the event stays as a dead letter. It never vanishes.
+//!   by `on_failure` is told, however long that takes, or the event stays as a dead letter. It never vanishes. What a timer gives
+//!   is one.
 //! - **A4** A queue's messages reach its function in the order of their groups; what a batch reports as failed, and all
 //!   behind it in its group, is delivered again.
 //! - **A5** A timer that was disarmed stays so over restarts and deployments that do not name it anew.
@@ -35,6 +36,7 @@ pub mod manifest;
 mod port;
 mod routes;
 mod service;
+mod timer;
 
 pub use catalogue::Summary;
 pub use figures::Figures;

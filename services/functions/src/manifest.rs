@@ -387,7 +387,7 @@ impl Trigger {
                 check_name("a queue", &trigger.queue)?;
                 within("batch", &trigger.batch, &BATCH)
             }
-            Self::Timer(trigger) => within("every_s", &trigger.every_s, &(1..=PERIOD_S_MAX)),
+            Self::Timer(trigger) => check_period(trigger.every_s),
             // With all routes of the application, which are compared.
             Self::Http(_) => Ok(()),
         }
@@ -403,6 +403,11 @@ fn within<T: PartialOrd + std::fmt::Display>(
         return Ok(());
     }
     Err(format!("{what} = {value} is to be {} to {}", range.start(), range.end()))
+}
+
+/// A timer's period, whoever says it.
+pub fn check_period(every_s: u64) -> Result<(), String> {
+    within("every_s", &every_s, &(1..=PERIOD_S_MAX))
 }
 
 /// Names are those of files, of queues and of paths of URLs at once.

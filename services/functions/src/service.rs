@@ -31,8 +31,9 @@ use crate::{
     figures::Seen,
     following::Unnamed,
     handler::Deployed,
-    manifest::{FILE_NAME, MANIFEST_BYTES_MAX, Manifest, Table, workflow::Workflow},
+    manifest::{FILE_NAME, MANIFEST_BYTES_MAX, Manifest, Table, check_period, workflow::Workflow},
     routes::Found,
+    timer::Ticks,
 };
 
 /// The longest payload of an invocation whose result is waited for: Lambda's.
@@ -41,8 +42,8 @@ pub const PAYLOAD_BYTES_MAX: usize = 6 * 1024 * 1024;
 pub(crate) const EVENT_BYTES_MAX: usize = 1024 * 1024;
 /// What begins the names of deployed functions among all that run here.
 pub(crate) const PREFIX: &str = "functions/";
-/// How long an instance may take to start, and a timer's event may wait for a free one, before that counts as a failed attempt.
-/// Other events are taken only once an instance is free (A8).
+/// How long an instance may take to start before that counts as a failed attempt, and so what had the place of a deployment that was
+/// replaced may wait for one of the next. An event is taken only once an instance is free (A8).
 const WAIT_MAX: Duration = Duration::from_secs(70);
 /// How often a message is given to its function before it becomes a dead letter.
 const MESSAGE_ATTEMPTS_MAX: u32 = 16;
@@ -160,6 +161,10 @@ impl Service {
         let archive = digest(&content);
         let (text, manifest) = self.unpack(&archive, content.clone()).await?;
         self.check_what_is_new(&manifest)?;
+        for (name, table) in &manifest.functions {
+            let checked = self.inner.parts.runtime.check(&table.function(name, &archive, "")).await;
+            checked.map_err(|why| Error::Invalid(format!("functions.{name}: {why}")))?;
+        }
         if self.inner.parts.among_others {
             self.catch_up(changing).await?;
         }
@@ -309,8 +314,13 @@ impl Service {
         self.inner.parts.runtime.more_lines().await;
     }
 
-    /// Has a function's timer fire every `period`, or no more (A5).
+    /// Has a function's timer fire every `period`, of whole seconds, or no more (A5).
+    ///
+    /// Errors: `Invalid` for a period that a manifest may not have; `NoSuchFunction`, `Conflict`, `Port`.
     pub async fn arm(&self, name: &str, period: Option<Duration>) -> Result<()> {
+        if let Some(period) = period {
+            check_period(period.as_secs()).map_err(Error::Invalid)?;
+        }
         let mut changing = Arc::clone(&self.inner.changing).lock_owned().await;
         let (service, name) = (self.clone(), name.to_owned());
         to_its_end(async move { service.set_timer(&mut changing, &name, period).await }).await
@@ -421,7 +431,7 @@ impl Service {
                 attempts_max: 1 + table.retries,
                 exception_handler: table.on_failure.as_ref().map(|told| [PREFIX, told].concat()),
             },
-            handler: Arc::new(Deployed { name: name.to_owned(), service }),
+            handler: Arc::new(Deployed { name: name.to_owned(), service, ticks: Ticks::default() }),
         });
     }
 
@@ -543,13 +553,22 @@ pub(crate) fn own_name(name: &str) -> &str {
 pub(crate) fn request_id(id: &[u8]) -> String {
     match std::str::from_utf8(id) {
         Ok(text) if text.len() <= 64 && !text.is_empty() && text.bytes().all(is_plain) => text.to_owned(),
-        _ => {
-            let digest = Sha256::digest(id);
-            let mut bits = [0; 16];
-            bits.copy_from_slice(&digest[..16]);
-            uuid(bits).to_string()
-        }
+        _ => digest_id(&[id]),
     }
+}
+
+/// The request id under which `told` is told that `failed` gave up on the event `id`: the same at every attempt (A3), and nobody
+/// else's. Under the event's own what it does in transactions without ids would be taken for what `failed` has done.
+pub(crate) fn told_id(told: &str, failed: &str, id: &str) -> String {
+    digest_id(&[told.as_bytes(), failed.as_bytes(), id.as_bytes()])
+}
+
+/// The first 16 bytes of the digest of `parts`, of which the last alone may have a zero byte in it.
+fn digest_id(parts: &[&[u8]]) -> String {
+    let digest = Sha256::digest(parts.join(&0));
+    let mut bits = [0; 16];
+    bits.copy_from_slice(&digest[..16]);
+    uuid(bits).to_string()
 }
 
 fn is_plain(byte: u8) -> bool {

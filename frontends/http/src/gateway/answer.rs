@@ -60,9 +60,11 @@ fn said_by(said: &mut Map<String, Value>) -> Result<Response, Unfit> {
         Some(Value::String(text)) => text.into_bytes(),
         Some(_) => return Err("the body that it answered is no string".into()),
     };
-    let mut response = Response::new(Body::from(body));
-    *response.status_mut() =
+    let status =
         said.get("statusCode").and_then(status).ok_or("the statusCode that it answered is not 200 to 599")?;
+    let has_body = !matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    let mut response = Response::new(if has_body { Body::from(body) } else { Body::empty() });
+    *response.status_mut() = status;
     let headers = response.headers_mut();
     for (name, value) in header_fields(said)?.into_iter().flatten() {
         let Some(text) = text(value) else { continue };
@@ -76,7 +78,9 @@ fn said_by(said: &mut Map<String, Value>) -> Result<Response, Unfit> {
             headers.insert(name, value);
         }
     }
-    headers.entry(header::CONTENT_TYPE).or_insert(TEXT);
+    if has_body {
+        headers.entry(header::CONTENT_TYPE).or_insert(TEXT);
+    }
     for cookie in said.get("cookies").and_then(Value::as_array).into_iter().flatten() {
         let value = cookie.as_str().and_then(|cookie| HeaderValue::from_str(cookie).ok());
         headers.append(header::SET_COOKIE, value.ok_or("a cookie that it answered cannot be sent")?);

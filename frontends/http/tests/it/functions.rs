@@ -8,11 +8,11 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures_util::future::BoxFuture;
+use futures_util::{FutureExt as _, future::BoxFuture};
 use in_process::{Functions, SystemClock, SystemEntropy};
 use ports::runtime::{Function, FunctionError, Invocation, Line, Page, Ran, Refused, Runtime};
 
-use crate::engine::Engine;
+use crate::{code, engine::Engine, problem};
 
 /// What came of a call: a result, or how the function failed; or why it was not run.
 pub(crate) type Came = Result<Result<Bytes, Bytes>, Refused>;
@@ -99,4 +99,29 @@ pub(crate) fn manifest(functions: &[(&str, &str, &str)]) -> Bytes {
         format!("[functions.{name}]\nruntime = \"executable\"\ncode = \"code\"\nhandler = \"{handler}\"\ntriggers = [{triggers}]\n")
     });
     Bytes::from(tables.collect::<Vec<_>>().concat())
+}
+
+/// A5.
+#[tokio::test]
+async fn a_timer_takes_the_periods_that_a_manifest_takes() {
+    let engine = Engine::open().await;
+    let service = service(&engine, Box::new(|_, event| std::future::ready(Ok(Ok(event))).boxed())).await;
+    service.deploy("one", manifest(&[("f", "echo", "")])).await.expect("it is deployed");
+    let server = engine.serve_functions("127.0.0.1:0", None, service).await;
+    for (period, status) in [
+        ("0", 400),
+        ("1", 204),
+        ("31622400", 204),
+        ("31622401", 400),
+        ("99999999999", 400),
+        ("-1", 400),
+        ("1e3", 400),
+    ] {
+        let body = format!("{{\"every_s\": {period}}}");
+        let answer = server.send("PUT", "/v1/functions/f/timer", "", &body).await;
+        assert_eq!(code(&answer), status, "{period}: {answer}");
+        if status == 400 {
+            assert_eq!(problem(&answer), (400, "invalid-request".to_owned()), "{answer}");
+        }
+    }
 }

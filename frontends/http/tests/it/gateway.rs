@@ -72,6 +72,27 @@ async fn a_request_reaches_the_function_of_its_route_as_an_event() {
     }
 }
 
+/// A6; RFC 9110, sections 8.6 and 15: these statuses have no body, and a length would be that of one.
+#[tokio::test]
+async fn an_answer_whose_status_has_no_body_has_none_and_no_length() {
+    let (server, _engine) = serving(&[("says", "says", r#"{ http = "/{any+}" }"#)]).await;
+    for said in [
+        r#"{"statusCode":204,"body":"a body not to send"}"#,
+        r#"{"statusCode":304,"headers":{"ETag":"\"1\""},"body":"a body not to send"}"#,
+        r#"{"statusCode":204}"#,
+        r#"{"statusCode":304}"#,
+    ] {
+        let answer = server.send("POST", "/http/x", "", said).await;
+        assert!([204, 304].contains(&code(&answer)), "{answer}");
+        assert!(!answer.contains("content-length"), "{answer}");
+        assert!(!answer.contains("transfer-encoding"), "{answer}");
+        assert!(!answer.contains("\r\ncontent-type"), "{answer}");
+        assert_eq!(body(&answer), "", "{answer}");
+    }
+    let answer = server.send("POST", "/http/x", "", r#"{"statusCode":205,"body":""}"#).await;
+    assert!(answer.contains("content-length: 0\r\n"), "{answer}");
+}
+
 /// A6.
 #[tokio::test]
 async fn what_a_function_answers_is_the_answer() {

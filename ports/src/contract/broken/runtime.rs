@@ -65,6 +65,9 @@ impl<T: Twist> Runtime for Twisted<T> {
     async fn file(&self, archive: &str, path: &str, bytes_max: usize) -> crate::Result<Option<Bytes>> {
         self.0.honest().file(archive, path, bytes_max).await
     }
+    async fn check(&self, function: &Function) -> Result<(), String> {
+        self.0.honest().check(function).await
+    }
     async fn keep_archives(&self, kept: &[String]) -> crate::Result<()> {
         self.0.honest().keep_archives(kept).await
     }
