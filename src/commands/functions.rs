@@ -3,11 +3,12 @@
 //! What is deployed is packed here: the manifest and the folders that it names, with what their `requirements.txt` ask for
 //! installed beside them. The server never reads a path of whoever deploys.
 
+mod logs;
 mod package;
 
 use std::{
     fmt::Write as _,
-    io::{self, IsTerminal as _, Read as _, Write as _},
+    io::{self, Read as _, Write as _},
     path::PathBuf,
     process::ExitCode,
     time::Duration,
@@ -16,7 +17,6 @@ use std::{
 use anyhow::{Context as _, bail};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use clap::{Args, Subcommand};
-use ports::runtime::Line;
 use serde::Deserialize;
 
 use super::request::{Request, Target};
@@ -25,8 +25,6 @@ use super::request::{Request, Target};
 const DEPLOY_MAX: Duration = Duration::from_mins(2);
 /// How long an invocation may take: as long as a function may, and its start.
 const INVOKE_MAX: Duration = Duration::from_secs(930);
-/// How long one request waits for lines, as the server has it, in seconds.
-const WAIT_S: u64 = 5;
 
 /// What to do with functions.
 #[derive(Debug, Subcommand)]
@@ -36,7 +34,7 @@ pub(crate) enum Command {
     /// Run a function and print its result; exits 1 if it fails
     Invoke(Invoke),
     /// Print what a function has printed
-    Logs(Logs),
+    Logs(logs::Logs),
     /// List the deployed functions
     List(List),
     /// Remove an application with its functions
@@ -77,21 +75,6 @@ pub(crate) struct Invoke {
     log: bool,
 }
 
-/// What to print.
-#[derive(Debug, Args)]
-pub(crate) struct Logs {
-    #[command(flatten)]
-    target: Target,
-    /// The function
-    name: String,
-    /// Go on with what it prints from now on, until Ctrl-C
-    #[arg(long, short)]
-    follow: bool,
-    /// Print one JSON object per line
-    #[arg(long)]
-    json: bool,
-}
-
 /// How to show the list.
 #[derive(Debug, Args)]
 pub(crate) struct List {
@@ -120,12 +103,6 @@ struct Listed {
     memory_mb: u64,
     timeout_s: u64,
     concurrency: usize,
-}
-
-#[derive(Debug, Deserialize)]
-struct Lines {
-    lines: Vec<Line>,
-    next: u64,
 }
 
 /// Runs the command.
@@ -213,45 +190,6 @@ impl Invoke {
         super::print(&format!("{}\n", String::from_utf8_lossy(&answer.body)))?;
         Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
-}
-
-impl Logs {
-    fn run(&self) -> anyhow::Result<ExitCode> {
-        let mut next = 0;
-        loop {
-            let wait = if self.follow { WAIT_S } else { 0 };
-            let path = format!("/v1/functions/{}/logs?from={next}&wait={wait}", self.name);
-            let request = Request { wait_max: Duration::from_secs(2 * WAIT_S), ..Request::get(&path) };
-            let answer = self.target.ask(&request)?.accepted(&self.target, &path)?;
-            let Lines { lines, next: behind } =
-                serde_json::from_slice(&answer.body).context("the answer is not a list of lines")?;
-            if lines.is_empty() && !self.follow {
-                return Ok(ExitCode::SUCCESS);
-            }
-            for line in &lines {
-                super::print(&self.shown(line)?)?;
-            }
-            next = behind;
-        }
-    }
-
-    fn shown(&self, line: &Line) -> anyhow::Result<String> {
-        if self.json {
-            return Ok(format!("{}\n", serde_json::to_string(line)?));
-        }
-        let seconds = line.at_ms / 1000 % 86_400;
-        let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-        let time = format!("{hours:02}:{minutes:02}:{seconds:02}.{:03}", line.at_ms % 1000);
-        let text = if io::stdout().is_terminal() { printable(&line.text) } else { line.text.clone() };
-        Ok(format!("{time} {:.8} {text}\n", if line.id.is_empty() { "-" } else { &line.id }))
-    }
-}
-
-/// Without what would drive a terminal: a function prints what it was sent.
-fn printable(text: &str) -> String {
-    text.chars()
-        .map(|letter| if letter.is_control() && letter != '\t' { '\u{fffd}' } else { letter })
-        .collect()
 }
 
 impl List {
