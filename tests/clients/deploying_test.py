@@ -72,7 +72,7 @@ def a_watched_application_is_deployed_again_when_something_of_it_changes(apps, s
 
 
 def what_a_function_prints_is_followed(apps, stays):
-    """U5: each line once, in order, also those of a new instance."""
+    """U5: each line once, in order, also those of a new instance and of a server that was started again, be it with a log that begins anew."""
     apps.function("counts", """
         def handler(event, context):
             print("printed", event["n"])
@@ -89,6 +89,19 @@ def what_a_function_prints_is_followed(apps, stays):
     apps.deploy()
     apps.call("counts", {"n": 4})
     waiting.until(lambda: printed() == ["0", "1", "2", "3", "4"], "what the next deployment prints")
+
+    for restart in range(3):
+        apps.server.kill()
+        if restart == 2:
+            (log,) = apps.server.directory.rglob("counts.log")
+            log.unlink()
+        waiting.until(lambda: sum("goes on once it does" in line for line in seen) == restart + 1, "the outage to be said")
+        apps.server.start()
+        apps.call("counts", {"n": 5 + restart})
+        waiting.until(lambda: printed() == [str(m) for m in range(6 + restart)], "what is printed after a restart")
+    ended = [line.split()[-1] for line in seen if " END RequestId: " in line]
+    assert len(ended) == len(set(ended)) == 8, seen
+    assert sum(line.startswith("landfast: ") for line in seen) == 3, "each outage is said once"
 
 
 def what_a_function_has_printed_is_read_in_pages_whatever_it_is(apps, stays):

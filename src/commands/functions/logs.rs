@@ -1,8 +1,15 @@
 //! What a function has printed, and prints.
+//!
+//! Who follows it follows it over restarts of the server: what breaks off or is refused for now is asked for again, from the last line
+//! that was shown. That line tells whether its numbers go on, which they do where the log was kept.
+//!
+//! Invariants
+//! - No line is shown twice.
 
 use std::{
-    io::{self, IsTerminal as _},
+    io::{self, IsTerminal as _, Write as _},
     process::ExitCode,
+    thread,
     time::Duration,
 };
 
@@ -13,11 +20,13 @@ use serde::Deserialize;
 
 use crate::commands::{
     print,
-    request::{Request, Target},
+    request::{Request, Target, Unavailable},
 };
 
 /// How long one request waits for lines, as the server has it, in seconds.
 const WAIT_S: u64 = 5;
+/// How long a server that is away is left alone before it is asked again.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 /// What to print.
 #[derive(Debug, Args)]
@@ -26,7 +35,7 @@ pub(crate) struct Logs {
     target: Target,
     /// The function
     name: String,
-    /// Go on with what it prints from now on, until Ctrl-C
+    /// Go on with what it prints from now on, also once a server that was away answers again, until Ctrl-C
     #[arg(long, short)]
     follow: bool,
     /// Print one JSON object per line
@@ -40,27 +49,91 @@ struct Lines {
     next: u64,
 }
 
+/// How far a log was shown.
+#[derive(Debug, Default)]
+struct Shown {
+    /// What to ask for next.
+    next: u64,
+    /// Whether anything was answered yet.
+    has_begun: bool,
+    last: Option<Line>,
+    /// Lines as old as this have been shown, whatever their numbers say.
+    until_ms: u64,
+}
+
+impl Shown {
+    /// Whether `lines`, which are asked for from the last that was shown on, are of the log that this is of. A server whose logs were
+    /// lost begins a new one, in which other lines have these numbers.
+    fn is_of(&self, lines: &[Line]) -> bool {
+        let Some(last) = &self.last else { return true };
+        lines.first().is_some_and(|first| first.number > last.number || first == last)
+    }
+
+    /// What was shown is all that there was before another log began.
+    fn begin_anew(&mut self) {
+        let until_ms = self.last.take().map_or(0, |last| last.at_ms);
+        *self = Self { next: 0, last: None, until_ms, ..*self };
+    }
+}
+
 impl Logs {
     pub(super) fn run(&self) -> anyhow::Result<ExitCode> {
-        let mut next = 0;
+        let mut shown = Shown::default();
         loop {
-            let wait = if self.follow { WAIT_S } else { 0 };
-            let path = format!("/v1/functions/{}/logs?from={next}&wait={wait}", self.name);
-            let request = Request { wait_max: Duration::from_secs(2 * WAIT_S), ..Request::get(&path) };
-            let answer = self.target.ask(&request)?.accepted(&self.target, &path)?;
-            let Lines { lines, next: behind } =
-                serde_json::from_slice(&answer.body).context("the answer is not a list of lines")?;
+            let page = self.page(shown.next, if self.follow { WAIT_S } else { 0 });
+            let Lines { lines, next } = match page {
+                Ok(page) => page,
+                // It was there: it may be back.
+                Err(error) if self.follow && shown.has_begun && error.is::<Unavailable>() => {
+                    self.wait_for_the_server(&error, &mut shown)?;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             if lines.is_empty() && !self.follow {
                 return Ok(ExitCode::SUCCESS);
             }
-            for line in &lines {
-                print(&self.shown(line)?)?;
+            for line in lines {
+                if line.at_ms > shown.until_ms {
+                    print(&self.line(&line)?)?;
+                }
+                shown.last = Some(line);
             }
-            next = behind;
+            shown.next = next;
+            shown.has_begun = true;
         }
     }
 
-    fn shown(&self, line: &Line) -> anyhow::Result<String> {
+    /// Returns once the server answers again, with what is to be shown then. Errors: it refuses.
+    fn wait_for_the_server(&self, why: &anyhow::Error, shown: &mut Shown) -> anyhow::Result<()> {
+        // Where nobody can be told, the lines are still shown.
+        let url = self.target.url();
+        let _ =
+            writeln!(io::stderr(), "landfast: {url} does not answer, and this goes on once it does: {why:#}");
+        loop {
+            thread::sleep(ASK_AGAIN);
+            let last = shown.last.as_ref().map_or(shown.next, |last| last.number);
+            match self.page(last, 0) {
+                Ok(page) if shown.is_of(&page.lines) => return Ok(()),
+                Ok(_) => {
+                    shown.begin_anew();
+                    return Ok(());
+                }
+                Err(error) if error.is::<Unavailable>() => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Lines from this number on; if there are none yet, those that come within `wait_s` seconds.
+    fn page(&self, from: u64, wait_s: u64) -> anyhow::Result<Lines> {
+        let path = format!("/v1/functions/{}/logs?from={from}&wait={wait_s}", self.name);
+        let request = Request { wait_max: Duration::from_secs(2 * WAIT_S), ..Request::get(&path) };
+        let answer = self.target.ask(&request)?.accepted(&self.target, &path)?;
+        serde_json::from_slice(&answer.body).context("the answer is not a list of lines")
+    }
+
+    fn line(&self, line: &Line) -> anyhow::Result<String> {
         if self.json {
             return Ok(format!("{}\n", serde_json::to_string(line)?));
         }
@@ -77,4 +150,25 @@ fn printable(text: &str) -> String {
     text.chars()
         .map(|letter| if letter.is_control() && letter != '\t' { '\u{fffd}' } else { letter })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(number: u64, at_ms: u64) -> Line {
+        Line { number, at_ms, id: String::new(), text: format!("{number} of {at_ms}") }
+    }
+
+    #[test]
+    fn a_log_that_goes_on_is_told_from_another_with_the_same_numbers() {
+        let mut shown = Shown { next: 8, last: Some(line(7, 100)), ..Shown::default() };
+        assert!(shown.is_of(&[line(7, 100), line(8, 120)]));
+        assert!(shown.is_of(&[line(9, 130)]), "its older half has gone");
+        assert!(!shown.is_of(&[line(7, 130)]), "another line has its number");
+        assert!(!shown.is_of(&[]), "the last line is not there");
+        assert!(Shown::default().is_of(&[]), "nothing was shown");
+        shown.begin_anew();
+        assert_eq!((shown.next, shown.until_ms), (0, 100));
+    }
 }
