@@ -19,12 +19,15 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use clap::{Args, Subcommand};
 use serde::Deserialize;
 
-use super::request::{Request, Target};
+use super::request::{Request, Target, Unavailable};
 
 /// How long a deployment may take: it is sent, unpacked and made durable.
 const DEPLOY_MAX: Duration = Duration::from_mins(2);
 /// How long an invocation may take: as long as a function may, and its start.
 const INVOKE_MAX: Duration = Duration::from_secs(930);
+
+/// How long a server that is away is left alone before what was changed is deployed again.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
 
 /// What to do with functions.
 #[derive(Debug, Subcommand)]
@@ -118,12 +121,21 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
 
 impl Deploy {
     fn run(&self) -> anyhow::Result<ExitCode> {
-        let mut seen = package::Seen::Whole(self.deploy()?);
-        if !self.watch {
-            return Ok(ExitCode::SUCCESS);
-        }
+        let deployed = self.deploy()?;
+        if self.watch { self.watch(package::Seen::Whole(deployed)) } else { Ok(ExitCode::SUCCESS) }
+    }
+
+    /// Deploys whatever comes after `seen`, which is deployed.
+    fn watch(&self, mut seen: package::Seen) -> anyhow::Result<ExitCode> {
+        // Why what was seen is not deployed yet, if it is to be tried again.
+        let mut owed: Option<String> = None;
         loop {
-            seen = package::wait_for_change(&self.manifest, &seen);
+            match package::wait_for_change(&self.manifest, &seen, TRY_AGAIN) {
+                Some(now) => seen = now,
+                None if owed.is_none() => continue,
+                None => {}
+            }
+            let before = owed.take();
             // It is being edited: what is deployed stays, and the next change is tried.
             let refused = match &seen {
                 package::Seen::Broken(_, why) => Some(why.clone()),
@@ -131,6 +143,11 @@ impl Deploy {
                     Ok(now) => {
                         seen = package::Seen::Whole(now);
                         None
+                    }
+                    Err(error) if error.is::<Unavailable>() => {
+                        let why = format!("{error:#}; tried again until it is");
+                        owed = Some(why.clone());
+                        Some(why).filter(|why| before.as_ref() != Some(why))
                     }
                     Err(error) => Some(format!("{error:#}")),
                 },

@@ -1,6 +1,8 @@
 """What stays at work beside a server: deploying whatever changes, following what is printed; and what Lambda's API says of functions."""
 
+import contextlib
 import os
+import socket
 import subprocess
 import threading
 
@@ -69,6 +71,37 @@ def a_watched_application_is_deployed_again_when_something_of_it_changes(apps, s
     apps.write()
     waiting.until(lambda: said[-1].endswith(": more, says"), "the manifest to be deployed again")
     assert apps.call("more") == 4 and apps.call("says") == 3
+
+    told = len(said)
+    apps.server.kill()
+    apps.file("says.py", says(5))
+    waiting.until(lambda: "does not answer" in said[-1], "that the server is away to be said")
+    with _connections_that_end(apps.server.http_port) as tried:
+        waiting.until(lambda: len(tried) >= 2, "it to be tried again")
+    apps.server.start()
+    waiting.until(lambda: apps.call("says") == 5, "what was changed meanwhile to be deployed")
+    waiting.until(lambda: said[-1].startswith("deployed shop "), "that it is deployed")
+    assert all(line.startswith("not deployed: ") and "tried again" in line for line in said[told:-1]), said
+    assert sum("closed the connection" in line for line in said) == 1, "a line for each way of being away, not for each try"
+
+
+@contextlib.contextmanager
+def _connections_that_end(port):
+    """Somebody who listens there and answers nobody; who has come so far."""
+    came = []
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        def turn_away():
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, address = listener.accept()
+                    connection.close()
+                    came.append(address)
+
+        thread = threading.Thread(target=turn_away, daemon=True)
+        thread.start()
+        yield came
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(waiting.WAIT_SECONDS)
 
 
 def what_a_function_prints_is_followed(apps, stays):
