@@ -8,7 +8,7 @@ mod package;
 
 use std::{
     fmt::Write as _,
-    io::{self, Read as _, Write as _},
+    io::{self, IsTerminal as _, Read as _, Write as _},
     path::PathBuf,
     process::ExitCode,
     time::Duration,
@@ -197,7 +197,12 @@ impl Invoke {
         if let Some(log) = answer.header("x-amz-log-result") {
             let log = BASE64_STANDARD.decode(log).context("the log is no base64")?;
             // Where nobody can be shown the log, the result is still printed.
-            let _ = io::stderr().write_all(&log);
+            let _ = if io::stderr().is_terminal() {
+                let lines = String::from_utf8_lossy(&log);
+                lines.lines().try_for_each(|line| writeln!(io::stderr(), "{}", logs::printable(line)))
+            } else {
+                io::stderr().write_all(&log)
+            };
         }
         if self.event {
             let id = answer.header("x-amzn-requestid").unwrap_or_default();

@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import threading
+import tty
 
 import botocore.exceptions
 import pytest
@@ -135,6 +136,32 @@ def what_a_function_prints_is_followed(apps, stays):
     ended = [line.split()[-1] for line in seen if " END RequestId: " in line]
     assert len(ended) == len(set(ended)) == 8, seen
     assert sum(line.startswith("landfast: ") for line in seen) == 3, "each outage is said once"
+
+
+def what_a_function_prints_does_not_drive_the_terminal_that_shows_it(apps):
+    """To a pipe and as JSON it is as it was printed."""
+    apps.function("drives", """
+        def handler(event, context):
+            print("\\x1b[31mred\\rover\\tit", flush=True)
+    """)
+    apps.deploy()
+    apps.call("drives")
+    printed = "\x1b[31mred\rover\tit"
+    environment = {**os.environ, "LANDFAST_URL": f"http://{apps.address}"}
+    for command in (["logs", "drives"], ["invoke", "drives", "--log"]):
+        ours, theirs = os.openpty()
+        tty.setraw(theirs)
+        arguments = [apps.server.program, "functions", *command]
+        subprocess.run(arguments, env=environment, stdout=theirs, stderr=theirs, check=True, timeout=waiting.WAIT_SECONDS)
+        os.close(theirs)
+        shown = os.read(ours, 65536).decode()
+        os.close(ours)
+        assert r"\x1b[31mred\x0dover" + "\tit" in shown and "\x1b" not in shown and "\r" not in shown, shown
+    piped = subprocess.run(
+        [apps.server.program, "functions", "logs", "drives"], env=environment, capture_output=True, timeout=waiting.WAIT_SECONDS
+    )
+    assert printed in piped.stdout.decode()
+    assert printed in apps.lines("drives")
 
 
 def what_a_function_has_printed_is_read_in_pages_whatever_it_is(apps, stays):
