@@ -3,6 +3,7 @@
 //! What is deployed is packed here: the manifest and the folders that it names, with what their `requirements.txt` ask for
 //! installed beside them. The server never reads a path of whoever deploys.
 
+mod logs;
 mod package;
 
 use std::{
@@ -16,17 +17,17 @@ use std::{
 use anyhow::{Context as _, bail};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use clap::{Args, Subcommand};
-use ports::runtime::Line;
 use serde::Deserialize;
 
-use super::request::{Request, Target};
+use super::request::{Request, Target, Unavailable};
 
 /// How long a deployment may take: it is sent, unpacked and made durable.
 const DEPLOY_MAX: Duration = Duration::from_mins(2);
 /// How long an invocation may take: as long as a function may, and its start.
 const INVOKE_MAX: Duration = Duration::from_secs(930);
-/// How long one request waits for lines, as the server has it, in seconds.
-const WAIT_S: u64 = 5;
+
+/// How long a server that is away is left alone before what was changed is deployed again.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
 
 /// What to do with functions.
 #[derive(Debug, Subcommand)]
@@ -36,7 +37,7 @@ pub(crate) enum Command {
     /// Run a function and print its result; exits 1 if it fails
     Invoke(Invoke),
     /// Print what a function has printed
-    Logs(Logs),
+    Logs(logs::Logs),
     /// List the deployed functions
     List(List),
     /// Remove an application with its functions
@@ -77,21 +78,6 @@ pub(crate) struct Invoke {
     log: bool,
 }
 
-/// What to print.
-#[derive(Debug, Args)]
-pub(crate) struct Logs {
-    #[command(flatten)]
-    target: Target,
-    /// The function
-    name: String,
-    /// Go on with what it prints from now on, until Ctrl-C
-    #[arg(long, short)]
-    follow: bool,
-    /// Print one JSON object per line
-    #[arg(long)]
-    json: bool,
-}
-
 /// How to show the list.
 #[derive(Debug, Args)]
 pub(crate) struct List {
@@ -122,12 +108,6 @@ struct Listed {
     concurrency: usize,
 }
 
-#[derive(Debug, Deserialize)]
-struct Lines {
-    lines: Vec<Line>,
-    next: u64,
-}
-
 /// Runs the command.
 pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
     match command {
@@ -141,12 +121,21 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
 
 impl Deploy {
     fn run(&self) -> anyhow::Result<ExitCode> {
-        let mut seen = package::Seen::Whole(self.deploy()?);
-        if !self.watch {
-            return Ok(ExitCode::SUCCESS);
-        }
+        let deployed = self.deploy()?;
+        if self.watch { self.watch(package::Seen::Whole(deployed)) } else { Ok(ExitCode::SUCCESS) }
+    }
+
+    /// Deploys whatever comes after `seen`, which is deployed.
+    fn watch(&self, mut seen: package::Seen) -> anyhow::Result<ExitCode> {
+        // Why what was seen is not deployed yet, if it is to be tried again.
+        let mut owed: Option<String> = None;
         loop {
-            seen = package::wait_for_change(&self.manifest, &seen);
+            match package::wait_for_change(&self.manifest, &seen, TRY_AGAIN) {
+                Some(now) => seen = now,
+                None if owed.is_none() => continue,
+                None => {}
+            }
+            let before = owed.take();
             // It is being edited: what is deployed stays, and the next change is tried.
             let refused = match &seen {
                 package::Seen::Broken(_, why) => Some(why.clone()),
@@ -154,6 +143,11 @@ impl Deploy {
                     Ok(now) => {
                         seen = package::Seen::Whole(now);
                         None
+                    }
+                    Err(error) if error.is::<Unavailable>() => {
+                        let why = format!("{error:#}; tried again until it is");
+                        owed = Some(why.clone());
+                        Some(why).filter(|why| before.as_ref() != Some(why))
                     }
                     Err(error) => Some(format!("{error:#}")),
                 },
@@ -203,7 +197,12 @@ impl Invoke {
         if let Some(log) = answer.header("x-amz-log-result") {
             let log = BASE64_STANDARD.decode(log).context("the log is no base64")?;
             // Where nobody can be shown the log, the result is still printed.
-            let _ = io::stderr().write_all(&log);
+            let _ = if io::stderr().is_terminal() {
+                let lines = String::from_utf8_lossy(&log);
+                lines.lines().try_for_each(|line| writeln!(io::stderr(), "{}", logs::printable(line)))
+            } else {
+                io::stderr().write_all(&log)
+            };
         }
         if self.event {
             let id = answer.header("x-amzn-requestid").unwrap_or_default();
@@ -213,45 +212,6 @@ impl Invoke {
         super::print(&format!("{}\n", String::from_utf8_lossy(&answer.body)))?;
         Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
-}
-
-impl Logs {
-    fn run(&self) -> anyhow::Result<ExitCode> {
-        let mut next = 0;
-        loop {
-            let wait = if self.follow { WAIT_S } else { 0 };
-            let path = format!("/v1/functions/{}/logs?from={next}&wait={wait}", self.name);
-            let request = Request { wait_max: Duration::from_secs(2 * WAIT_S), ..Request::get(&path) };
-            let answer = self.target.ask(&request)?.accepted(&self.target, &path)?;
-            let Lines { lines, next: behind } =
-                serde_json::from_slice(&answer.body).context("the answer is not a list of lines")?;
-            if lines.is_empty() && !self.follow {
-                return Ok(ExitCode::SUCCESS);
-            }
-            for line in &lines {
-                super::print(&self.shown(line)?)?;
-            }
-            next = behind;
-        }
-    }
-
-    fn shown(&self, line: &Line) -> anyhow::Result<String> {
-        if self.json {
-            return Ok(format!("{}\n", serde_json::to_string(line)?));
-        }
-        let seconds = line.at_ms / 1000 % 86_400;
-        let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-        let time = format!("{hours:02}:{minutes:02}:{seconds:02}.{:03}", line.at_ms % 1000);
-        let text = if io::stdout().is_terminal() { printable(&line.text) } else { line.text.clone() };
-        Ok(format!("{time} {:.8} {text}\n", if line.id.is_empty() { "-" } else { &line.id }))
-    }
-}
-
-/// Without what would drive a terminal: a function prints what it was sent.
-fn printable(text: &str) -> String {
-    text.chars()
-        .map(|letter| if letter.is_control() && letter != '\t' { '\u{fffd}' } else { letter })
-        .collect()
 }
 
 impl List {

@@ -5,7 +5,7 @@
 
 use std::{
     fmt,
-    io::{Read as _, Write as _},
+    io::{self, Read as _, Write as _},
     net::{SocketAddr, TcpStream, ToSocketAddrs as _},
     time::Duration,
 };
@@ -48,18 +48,25 @@ impl Target {
         String::from_utf8(answer.body).with_context(|| format!("{}{path} answered no UTF-8", self.url))
     }
 
-    /// What the server answers, whatever that is.
+    /// What the server answers, whatever that is. Errors: [`Unavailable`], if it may answer later.
     pub(crate) fn ask(&self, request: &Request<'_>) -> anyhow::Result<Answer> {
         let host = self.host()?;
-        let answer = self
-            .exchange(host, request)
-            .with_context(|| format!("{} does not answer (is `landfast serve` running there?)", self.url))?;
+        let answer = self.exchange(host, request).with_context(|| {
+            Unavailable(format!("{} does not answer (is `landfast serve` running there?)", self.url))
+        })?;
         ensure!(
             answer.len() as u64 <= ANSWER_BYTES_MAX,
             "{}{} answers with more than {ANSWER_BYTES_MAX} bytes",
             self.url,
             request.path
         );
+        if is_cut_short(&answer) {
+            return Err(Unavailable(format!(
+                "{}: the server closed the connection before it answered; whether it has done what it was asked to is not known",
+                self.url
+            ))
+            .into());
+        }
         Answer::parse(&answer).with_context(|| {
             format!(
                 "{}: what answers there does not speak HTTP; give the address behind `http=` in the line `ready`",
@@ -87,11 +94,11 @@ impl Target {
         let sent = stream.write_all(body);
         let mut answer = Vec::new();
         let read = stream.take(ANSWER_BYTES_MAX + 1).read_to_end(&mut answer);
-        if answer.is_empty() {
-            sent?;
-            read?;
+        // Where the connection has ended, what came says that.
+        match sent.and(read.map(drop)) {
+            Err(error) if answer.is_empty() && !is_an_end(&error) => Err(error.into()),
+            _ => Ok(answer),
         }
-        Ok(answer)
     }
 
     /// The host as it is named in the URL, with its port if it has one.
@@ -102,6 +109,18 @@ impl Target {
         })
     }
 }
+
+/// The server did not do what it was asked to, and may in a while: it is starting, stopping, or not there.
+#[derive(Debug)]
+pub(crate) struct Unavailable(String);
+
+impl fmt::Display for Unavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unavailable {}
 
 /// What to ask.
 #[derive(Debug, Clone, Copy)]
@@ -150,8 +169,27 @@ impl Answer {
         if (200..300).contains(&self.status) {
             return Ok(self);
         }
-        bail!("{}{path} answered {}: {}", target.url, self.status, refusal(&self.body));
+        let said = format!("{}{path} answered {}: {}", target.url, self.status, refusal(&self.body));
+        // Of a gateway before the server too: it says so of one that is away.
+        if matches!(self.status, 502..=504) { Err(Unavailable(said).into()) } else { bail!(said) }
     }
+}
+
+/// Whether an error says that whoever is connected has closed the connection.
+fn is_an_end(error: &io::Error) -> bool {
+    use io::ErrorKind as K;
+    matches!(error.kind(), K::ConnectionReset | K::ConnectionAborted | K::BrokenPipe)
+}
+
+/// Whether `answer` is one of HTTP of which something is missing, which may be all of it.
+fn is_cut_short(answer: &[u8]) -> bool {
+    const BEGINNING: &[u8] = b"HTTP/1.";
+    let Some(whole) = Answer::parse(answer) else {
+        let is_one = answer.iter().zip(BEGINNING).all(|(came, expected)| came == expected);
+        return is_one && !answer.windows(4).any(|four| four == b"\r\n\r\n");
+    };
+    let announced = whole.header("content-length").and_then(|bytes| bytes.parse::<usize>().ok());
+    announced.is_some_and(|bytes| whole.body.len() < bytes)
 }
 
 /// What a refusal says: the name and the detail of a problem document; all of what is none.
@@ -174,4 +212,65 @@ fn address(host: &str) -> anyhow::Result<SocketAddr> {
     let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
     let target = if has_port { host.to_owned() } else { format!("{host}:80") };
     target.to_socket_addrs()?.next().context("the host has no address")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{net::TcpListener, thread};
+
+    use super::*;
+
+    /// What is said of a server that answers this and goes.
+    fn said_of(answer: &'static [u8]) -> anyhow::Result<Answer> {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
+        let target = Target { url: format!("http://{}", listener.local_addr().expect("bound")), token: None };
+        let server = thread::spawn(move || {
+            let (mut peer, _) = listener.accept().expect("connected");
+            let mut asked = Vec::new();
+            while !asked.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                peer.read_exact(&mut byte).expect("asked");
+                asked.push(byte[0]);
+            }
+            peer.write_all(answer).expect("sent");
+        });
+        let said = target.ask(&Request::get("/v1/status")).and_then(|answer| answer.accepted(&target, "/"));
+        server.join().expect("it has answered");
+        said
+    }
+
+    #[test]
+    fn a_connection_that_broke_is_told_from_what_speaks_no_http() {
+        let broken: [&[u8]; 4] = [
+            b"",
+            b"HTT",
+            b"HTTP/1.1 200 OK\r\nContent-Le",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nab",
+        ];
+        for answer in broken {
+            let error = said_of(answer).expect_err("it breaks off");
+            assert!(error.to_string().contains("closed the connection before it answered"), "{error:#}");
+            assert!(error.is::<Unavailable>());
+        }
+        for answer in [&b"SSH-2.0-x\r\n"[..], b"HTTP/1.1 two hundred\r\n\r\n"] {
+            let error = said_of(answer).expect_err("no HTTP");
+            assert!(error.to_string().contains("does not speak HTTP"), "{error:#}");
+            assert!(!error.is::<Unavailable>());
+        }
+        let whole = said_of(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nab").expect("it answers");
+        assert_eq!(whole.body, b"ab");
+    }
+
+    #[test]
+    fn who_may_answer_later_is_told_from_who_refuses() {
+        let starting = said_of(b"HTTP/1.1 503 Service Unavailable\r\n\r\n{}").expect_err("not now");
+        assert!(starting.is::<Unavailable>(), "{starting:#}");
+        let refused = said_of(b"HTTP/1.1 409 Conflict\r\n\r\n{}").expect_err("never");
+        assert!(!refused.is::<Unavailable>(), "{refused:#}");
+        let unused =
+            TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("bound");
+        let target = Target { url: format!("http://{unused}"), token: None };
+        let nobody = target.ask(&Request::get("/")).expect_err("nobody listens");
+        assert!(nobody.is::<Unavailable>() && nobody.to_string().contains("does not answer"), "{nobody:#}");
+    }
 }

@@ -1,8 +1,11 @@
 """What stays at work beside a server: deploying whatever changes, following what is printed; and what Lambda's API says of functions."""
 
+import contextlib
 import os
+import socket
 import subprocess
 import threading
+import tty
 
 import botocore.exceptions
 import pytest
@@ -70,9 +73,40 @@ def a_watched_application_is_deployed_again_when_something_of_it_changes(apps, s
     waiting.until(lambda: said[-1].endswith(": more, says"), "the manifest to be deployed again")
     assert apps.call("more") == 4 and apps.call("says") == 3
 
+    told = len(said)
+    apps.server.kill()
+    apps.file("says.py", says(5))
+    waiting.until(lambda: "does not answer" in said[-1], "that the server is away to be said")
+    with _connections_that_end(apps.server.http_port) as tried:
+        waiting.until(lambda: len(tried) >= 2, "it to be tried again")
+    apps.server.start()
+    waiting.until(lambda: apps.call("says") == 5, "what was changed meanwhile to be deployed")
+    waiting.until(lambda: said[-1].startswith("deployed shop "), "that it is deployed")
+    assert all(line.startswith("not deployed: ") and "tried again" in line for line in said[told:-1]), said
+    assert sum("closed the connection" in line for line in said) == 1, "a line for each way of being away, not for each try"
+
+
+@contextlib.contextmanager
+def _connections_that_end(port):
+    """Somebody who listens there and answers nobody; who has come so far."""
+    came = []
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        def turn_away():
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, address = listener.accept()
+                    connection.close()
+                    came.append(address)
+
+        thread = threading.Thread(target=turn_away, daemon=True)
+        thread.start()
+        yield came
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(waiting.WAIT_SECONDS)
+
 
 def what_a_function_prints_is_followed(apps, stays):
-    """U5: each line once, in order, also those of a new instance."""
+    """U5: each line once, in order, also those of a new instance and of a server that was started again, be it with a log that begins anew."""
     apps.function("counts", """
         def handler(event, context):
             print("printed", event["n"])
@@ -89,6 +123,45 @@ def what_a_function_prints_is_followed(apps, stays):
     apps.deploy()
     apps.call("counts", {"n": 4})
     waiting.until(lambda: printed() == ["0", "1", "2", "3", "4"], "what the next deployment prints")
+
+    for restart in range(3):
+        apps.server.kill()
+        if restart == 2:
+            (log,) = apps.server.directory.rglob("counts.log")
+            log.unlink()
+        waiting.until(lambda: sum("goes on once it does" in line for line in seen) == restart + 1, "the outage to be said")
+        apps.server.start()
+        apps.call("counts", {"n": 5 + restart})
+        waiting.until(lambda: printed() == [str(m) for m in range(6 + restart)], "what is printed after a restart")
+    ended = [line.split()[-1] for line in seen if " END RequestId: " in line]
+    assert len(ended) == len(set(ended)) == 8, seen
+    assert sum(line.startswith("landfast: ") for line in seen) == 3, "each outage is said once"
+
+
+def what_a_function_prints_does_not_drive_the_terminal_that_shows_it(apps):
+    """To a pipe and as JSON it is as it was printed."""
+    apps.function("drives", """
+        def handler(event, context):
+            print("\\x1b[31mred\\rover\\tit", flush=True)
+    """)
+    apps.deploy()
+    apps.call("drives")
+    printed = "\x1b[31mred\rover\tit"
+    environment = {**os.environ, "LANDFAST_URL": f"http://{apps.address}"}
+    for command in (["logs", "drives"], ["invoke", "drives", "--log"]):
+        ours, theirs = os.openpty()
+        tty.setraw(theirs)
+        arguments = [apps.server.program, "functions", *command]
+        subprocess.run(arguments, env=environment, stdout=theirs, stderr=theirs, check=True, timeout=waiting.WAIT_SECONDS)
+        os.close(theirs)
+        shown = os.read(ours, 65536).decode()
+        os.close(ours)
+        assert r"\x1b[31mred\x0dover" + "\tit" in shown and "\x1b" not in shown and "\r" not in shown, shown
+    piped = subprocess.run(
+        [apps.server.program, "functions", "logs", "drives"], env=environment, capture_output=True, timeout=waiting.WAIT_SECONDS
+    )
+    assert printed in piped.stdout.decode()
+    assert printed in apps.lines("drives")
 
 
 def what_a_function_has_printed_is_read_in_pages_whatever_it_is(apps, stays):

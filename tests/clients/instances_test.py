@@ -3,6 +3,7 @@
 import json
 import pathlib
 import re
+import socket
 
 import pytest
 
@@ -140,3 +141,40 @@ def a_cold_start_is_that_of_a_spare_where_one_is_ready(apps):
     waiting.until(lambda: figures()["spares"] == 1, "the next spare")
     assert "landfast_functions_adopted_total 1" in apps.ask("GET", "/metrics").body.decode().splitlines()
     assert "2 started instances (1 of them spares)" in apps.command("status").stdout
+
+
+def a_caller_that_hangs_up_ends_nothing(apps):
+    """A2, A6: what was begun for it is done to its end, and its instance is there for the next one."""
+    apps.function("slow", """
+        import landfast, os
+        def handler(event, context):
+            name = event.get("rawPath", "/invoked")[1:]
+            print("began", name, os.getpid(), flush=True)
+            while landfast.state().get("go-" + name) is None:
+                pass
+            landfast.state().put("done-" + name, b"yes")
+            print("ended", name, flush=True)
+    """, concurrency=1, timeout_s=60, triggers=[{"http": "/routed"}])
+    apps.deploy()
+    for path, name in [("/2015-03-31/functions/slow/invocations", "invoked"), ("/http/routed", "routed")]:
+        host, port = apps.address.split(":")
+        with socket.create_connection((host, int(port))) as connection:
+            own = connection.getsockname()[1]
+            head = f"POST {path} HTTP/1.1\r\nHost: {apps.address}\r\nContent-Length: 2\r\n\r\n"
+            connection.sendall(head.encode() + b"{}")
+            waiting.until(lambda: [line for line in apps.lines("slow") if f"began {name}" in line], "it to be begun")
+        waiting.until(lambda: not _is_connected(int(port), own), "the server to have noticed")
+        assert apps.ask("PUT", f"/v1/state/go-{name}", b"yes").status < 300
+        waiting.until(lambda: apps.value(f"done-{name}"), "it to come to its end")
+        waiting.until(lambda: "END" in apps.lines("slow")[-2] and "REPORT" in apps.lines("slow")[-1], "its last lines")
+    began = [line.split() for line in apps.lines("slow") if line.startswith("began")]
+    assert [words[1] for words in began] == ["invoked", "routed"], began
+    assert began[0][2] == began[1][2], "one instance has done both"
+    functions = apps.ask("GET", "/v1/status").document["functions"]
+    assert functions["invocations"] == 2 and functions["instances_busy"] == 0, functions
+
+
+def _is_connected(port, peer):
+    """Whether the socket at `port` of a connection from the port `peer` is there, both of loopback."""
+    addresses = [line.split()[1:3] for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return [f"0100007F:{port:04X}", f"0100007F:{peer:04X}"] in addresses

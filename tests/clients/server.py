@@ -35,7 +35,7 @@ def new(directory):
 
 
 class Server:
-    """A server process with a data directory of its own; it keeps its port over restarts."""
+    """A server process with a data directory of its own; it keeps its ports over restarts."""
 
     can_restart = True
 
@@ -43,6 +43,7 @@ class Server:
         self.directory = pathlib.Path(directory)
         self.process = None
         self.port = 0
+        self.http_port = 0
 
     @property
     def hosts(self):
@@ -101,10 +102,11 @@ class Landfast(Server):
         return ["--data-dir", str(self.directory / "data")]
 
     def start(self):
-        listeners = ["--zookeeper", f"127.0.0.1:{self.port}", "--http", "127.0.0.1:0"]
+        listeners = ["--zookeeper", f"127.0.0.1:{self.port}", "--http", f"127.0.0.1:{self.http_port}"]
         self.run([self.program, "serve", *self.options(), *listeners])
         line = waiting.until(self.ready_line, "the ready line", START_SECONDS)
         self.port = int(re.search(r"zookeeper=127\.0\.0\.1:(\d+)", line).group(1))
+        self.http_port = int(re.search(r"http=127\.0\.0\.1:(\d+)", line).group(1))
         return self
 
     def ready_line(self):

@@ -73,7 +73,7 @@ async fn answered(backend: &Backend, request: Request) -> Result<Response, Box<R
     let event = event::encode(&parts, &routed, &whole.bytes, &id, caller).map_err(refuse)?;
     // It may take longer than a connection may be quiet.
     let _waits = patience.as_ref().map(Patience::wait);
-    let ran = functions.run(&routed.function, Invocation::new(id.clone(), event, false)).await;
+    let ran = functions.invoke(&routed.function, Invocation::new(id.clone(), event, false)).await;
     let ran = ran.map_err(|error| refuse(error.into()))?;
     let of = |why: &str| format!("{why}: the function {:?}, in the request {id}", routed.function);
     match ran.result {

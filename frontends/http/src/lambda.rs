@@ -18,8 +18,8 @@ use axum::{
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
-use functions::{Error, Invoked};
-use ports::runtime::Refused;
+use functions::Error;
+use ports::runtime::{Invocation, Ran, Refused};
 use serde::{Deserialize, Serialize, de::IgnoredAny};
 
 use crate::{
@@ -208,8 +208,11 @@ async fn answer(
         "RequestResponse" => {
             // It may take longer than a connection may be quiet.
             let _waits = patience.as_ref().map(Patience::wait);
-            let invoked = functions.invoke(&name, payload, context).await?;
-            answered(invoked, with_log)
+            let id = functions.new_request_id();
+            let invocation =
+                Invocation { client_context: context, ..Invocation::new(id.clone(), payload, false) };
+            let ran = functions.invoke(&name, invocation).await?;
+            answered(&id, ran, with_log)
         }
         "Event" => {
             let id = functions.send(&name, payload).await?;
@@ -232,8 +235,7 @@ fn services(backend: &Backend) -> Result<&functions::Service, Refusal> {
     backend.functions().map_err(starting)
 }
 
-fn answered(invoked: Invoked, with_log: bool) -> Result<Response, Refusal> {
-    let Invoked { id, ran } = invoked;
+fn answered(id: &str, ran: Ran, with_log: bool) -> Result<Response, Refusal> {
     let (body, is_error) = match ran.result {
         Ok(body) => (body, false),
         Err(error) => (error.payload, true),
@@ -244,7 +246,7 @@ fn answered(invoked: Invoked, with_log: bool) -> Result<Response, Refusal> {
     let internal = |_| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "ServiceException", "no header");
     set(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     set(EXECUTED_VERSION, HeaderValue::from_static("$LATEST"));
-    set(REQUEST_ID, HeaderValue::from_str(&id).map_err(internal)?);
+    set(REQUEST_ID, HeaderValue::from_str(id).map_err(internal)?);
     if is_error {
         set(FUNCTION_ERROR, HeaderValue::from_static("Unhandled"));
     }

@@ -238,7 +238,10 @@ impl Pool {
         let start_bound = START_BOUND_MIN.max(self.function.timeout);
         tokio::select! {
             biased;
-            Ok(()) = async { asked.wait_for(|asked| *asked > 0).await.map(drop) } => Ok(()),
+            // Who says that it cannot start and asks all the same is taken at its word, as by Lambda.
+            Ok(()) = async { asked.wait_for(|asked| *asked > 0).await.map(drop) } => {
+                instance.exchange.failed_start().map_or(Ok(()), |said| Err((Failed::NotStarted, said)))
+            }
             reason = instance.ended() => Err(match instance.exchange.failed_start() {
                 Some(said) => (Failed::NotStarted, said),
                 None => (Failed::ExitedAtStart, failure::ended(id, reason)),

@@ -41,4 +41,4 @@ mod timer;
 pub use catalogue::Summary;
 pub use figures::Figures;
 pub use routes::{Found, METHODS, Routed};
-pub use service::{Error, Invoked, PAYLOAD_BYTES_MAX, Parts, Result, Service, uuid};
+pub use service::{Error, PAYLOAD_BYTES_MAX, Parts, Result, Service, uuid};

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use ports::{
     Error, Functions, Receipt, Result,
     functions::{FunctionLimits, QueueTrigger},
+    runtime::Invocation,
 };
 
 use crate::service::{EVENT_BYTES_MAX, PREFIX, Service};
@@ -20,8 +21,9 @@ const LIMITS: FunctionLimits =
 impl Functions for Service {
     async fn invoke(&self, function: &str, payload: Bytes) -> Result<Bytes> {
         let attempted = || format!("invoke the function {function:?}");
-        match Self::invoke(self, function, payload, None).await {
-            Ok(invoked) => invoked.ran.result.map_err(|error| {
+        let invocation = Invocation::new(self.new_request_id(), payload, false);
+        match self.run(function, invocation).await {
+            Ok(ran) => ran.result.map_err(|error| {
                 Error::invalid(format!("{}: {}", attempted(), String::from_utf8_lossy(&error.payload)))
             }),
             Err(error) => Err(Error::invalid(attempted()).caused_by(error)),

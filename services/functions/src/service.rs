@@ -7,6 +7,10 @@
 //!
 //! Invariants
 //! - A change that has begun goes on to its end, also where nobody waits for it any more.
+//! - So does an invocation that [a client waits for](Service::invoke), as Lambda's do: whoever hangs up has not said that the
+//!   half that was done is to stand. What it holds is bounded as ever, by its timeout and by the places of its function. It is done
+//!   here and not by the runtime since what is run [for somebody of ours](Service::run), a step or an event, ends with them: they
+//!   drop what another attempt is to take the place of.
 //! - What is known is what the row says, as far as it was heard of, also where what follows it failed: the next change does that.
 
 use std::{collections::BTreeMap, fmt, panic::resume_unwind, sync::Arc};
@@ -47,6 +51,8 @@ pub(crate) const PREFIX: &str = "functions/";
 const WAIT_MAX: Duration = Duration::from_secs(70);
 /// How often a message is given to its function before it becomes a dead letter.
 const MESSAGE_ATTEMPTS_MAX: u32 = 16;
+/// What a change of what is deployed is called where it fails.
+const DEPLOY: &str = "change what is deployed";
 
 /// Why a call was refused.
 #[derive(Debug, thiserror::Error)]
@@ -121,15 +127,6 @@ pub(crate) struct Inner {
     pub(crate) seen: parking_lot::Mutex<Seen>,
 }
 
-/// What came of an invocation.
-#[derive(Debug)]
-pub struct Invoked {
-    /// Its request id.
-    pub id: String,
-    /// What it answered.
-    pub ran: Ran,
-}
-
 impl Service {
     /// A service that has yet to [start](Self::start).
     pub fn new(parts: Parts) -> Self {
@@ -153,7 +150,7 @@ impl Service {
         crate::manifest::check_name("the application", application).map_err(Error::Invalid)?;
         let mut changing = Arc::clone(&self.inner.changing).lock_owned().await;
         let (service, name) = (self.clone(), application.to_owned());
-        to_its_end(async move { service.replace(&mut changing, &name, content).await }).await?;
+        to_its_end(DEPLOY, async move { service.replace(&mut changing, &name, content).await }).await?;
         Ok(self.functions().into_iter().filter(|function| function.application == application).collect())
     }
 
@@ -185,7 +182,7 @@ impl Service {
     pub async fn remove(&self, application: &str) -> Result<()> {
         let mut changing = Arc::clone(&self.inner.changing).lock_owned().await;
         let (service, name) = (self.clone(), application.to_owned());
-        to_its_end(async move { service.remove_all(&mut changing, &name).await }).await
+        to_its_end(DEPLOY, async move { service.remove_all(&mut changing, &name).await }).await
     }
 
     async fn remove_all(&self, changing: &mut Changing, application: &str) -> Result<()> {
@@ -256,27 +253,18 @@ impl Service {
         self.inner.catalogue.route(method, path)
     }
 
-    /// Runs a function and waits for its result (A2).
-    pub async fn invoke(
-        &self,
-        name: &str,
-        payload: Bytes,
-        client_context: Option<String>,
-    ) -> Result<Invoked> {
-        let function = self.inner.known_function(name)?;
-        check_payload(&payload, PAYLOAD_BYTES_MAX)?;
-        let id = self.inner.new_id();
-        let invocation = Invocation { client_context, ..Invocation::new(id.clone(), payload, false) };
-        let ran = self.inner.parts.runtime.run(&function, invocation).await?;
-        Ok(Invoked { id, ran })
+    /// Runs `invocation` of a function and waits for its result (A2); it goes on to its end if this is dropped.
+    pub async fn invoke(&self, name: &str, invocation: Invocation) -> Result<Ran> {
+        let (service, name) = (self.clone(), name.to_owned());
+        to_its_end("run a function", async move { service.run(&name, invocation).await }).await
     }
 
-    /// A request id that nobody has, for an [invocation](Self::run).
+    /// A request id that nobody has, for an [invocation](Self::invoke).
     pub fn new_request_id(&self) -> String {
         self.inner.new_id()
     }
 
-    /// Runs `invocation` of a function, as whoever made it says.
+    /// As [`Self::invoke`], but it is ended if this is dropped.
     pub async fn run(&self, name: &str, invocation: Invocation) -> Result<Ran> {
         let function = self.inner.known_function(name)?;
         check_payload(&invocation.payload, PAYLOAD_BYTES_MAX)?;
@@ -323,7 +311,7 @@ impl Service {
         }
         let mut changing = Arc::clone(&self.inner.changing).lock_owned().await;
         let (service, name) = (self.clone(), name.to_owned());
-        to_its_end(async move { service.set_timer(&mut changing, &name, period).await }).await
+        to_its_end(DEPLOY, async move { service.set_timer(&mut changing, &name, period).await }).await
     }
 
     async fn set_timer(&self, changing: &mut Changing, name: &str, period: Option<Duration>) -> Result<()> {
@@ -484,15 +472,16 @@ impl Service {
     }
 }
 
-/// Ends with `change`, which goes on to its end also if this does not: nobody has asked for half of it.
+/// Ends with `work`, which goes on to its end also if this does not: nobody has asked for half of it.
 async fn to_its_end<T: Send + 'static>(
-    change: impl Future<Output = Result<T>> + Send + 'static,
+    what: &'static str,
+    work: impl Future<Output = Result<T>> + Send + 'static,
 ) -> Result<T> {
-    match tokio::spawn(change).await {
+    match tokio::spawn(work).await {
         Ok(result) => result,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => resume_unwind(panic),
-            Err(_) => Err(ports::Error::unavailable("change what is deployed while the server stops").into()),
+            Err(_) => Err(ports::Error::unavailable(format!("{what} while the server stops")).into()),
         },
     }
 }

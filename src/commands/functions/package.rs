@@ -7,7 +7,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use anyhow::{Context as _, ensure};
@@ -111,16 +111,20 @@ impl Seen {
     }
 }
 
-/// Returns once the application is no longer as it was, with what it is then. What cannot be read counts if it stays so for a moment:
-/// an editor may just be writing it.
-pub(super) fn wait_for_change(path: &Path, was: &Seen) -> Seen {
+/// Returns once the application is no longer as it was, with what it is then; none: it is after `most`. What cannot be read counts if it
+/// stays so for a moment: an editor may just be writing it.
+pub(super) fn wait_for_change(path: &Path, was: &Seen, most: Duration) -> Option<Seen> {
+    let until = Instant::now() + most;
     let mut before = None;
     loop {
         std::thread::sleep(LOOK_EVERY);
         let now = Seen::now(path);
-        let is_for_good = matches!(now, Seen::Whole(_)) || before.as_ref() == Some(&now);
-        if now != *was && is_for_good {
-            return now;
+        let is_new = now != *was;
+        if is_new && (matches!(now, Seen::Whole(_)) || before.as_ref() == Some(&now)) {
+            return Some(now);
+        }
+        if !is_new && Instant::now() > until {
+            return None;
         }
         before = Some(now);
     }

@@ -72,11 +72,11 @@ impl Enforcement {
         let (memory_groups, process_groups) = (of("memory"), of("pids"));
         let measure = |what, lacks: Option<&str>| Measure { what, lacks: lacks.map(str::to_owned) };
         let if_none = |group: &Option<Hierarchy>, why| if group.is_none() { Some(why) } else { None };
+        let namespaces =
+            Measure { what: "own processes, files and network", lacks: lacks_namespaces(program) };
+        let unbounded = lacks_process_groups(process_groups.as_ref(), &namespaces);
         Self {
-            namespaces: Measure {
-                what: "own processes, files and network",
-                lacks: lacks_namespaces(program),
-            },
+            namespaces,
             system_calls: measure("system calls that reach around the sandbox", None),
             memory: measure(
                 "memory_mb",
@@ -86,13 +86,7 @@ impl Enforcement {
                      times memory_mb and 256 MB; nothing bounds their sum, nor memory that is shared (memfd_create, shared mappings)",
                 ),
             ),
-            processes: measure(
-                "processes",
-                if_none(
-                    &process_groups,
-                    "no pids control group may be made here: RLIMIT_NPROC bounds them instead",
-                ),
-            ),
+            processes: measure("processes", unbounded),
             freezing: measure(
                 "freezing of idle instances",
                 if_none(
@@ -153,6 +147,21 @@ fn lacks_namespaces(program: &Path) -> Option<String> {
          kernel.unprivileged_userns_clone or kernel.apparmor_restrict_unprivileged_userns): functions see this machine's files, \
          processes and network"
     ))
+}
+
+/// Why no control group bounds processes, and what does. `RLIMIT_NPROC` counts all processes of a user, so it is set where a function's
+/// processes have a user or a user namespace of their own: else it would count the server's.
+fn lacks_process_groups(group: Option<&Hierarchy>, namespaces: &Measure) -> Option<&'static str> {
+    match group {
+        Some(_) => None,
+        None if namespaces.is_enforced() => {
+            Some("no pids control group may be made here: RLIMIT_NPROC bounds them instead")
+        }
+        None => Some(
+            "no pids control group may be made here, and there are no namespaces: nothing bounds them; let this user make either, or bound \
+             all that it may start, the server's threads among it (TasksMax of its systemd unit, --pids-limit of its container)",
+        ),
+    }
 }
 
 /// Builds a sandbox that nothing runs in. Errors: what kept it from that.
@@ -265,6 +274,20 @@ fn is_removed(folder: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// U2: who is told that something bounds processes relies on that.
+    #[test]
+    fn what_is_said_to_bound_processes_does() {
+        let group = Hierarchy { folder: "/sys/fs/cgroup/pids".into(), is_v2: false };
+        let Enforcement { namespaces: lacking, .. } = Enforcement::nothing();
+        let enforced = Measure { lacks: None, ..lacking.clone() };
+        assert_eq!(lacks_process_groups(Some(&group), &lacking), None);
+        assert_eq!(lacks_process_groups(Some(&group), &enforced), None);
+        let isolated = lacks_process_groups(None, &enforced).expect("no group");
+        assert!(isolated.contains("RLIMIT_NPROC bounds them"), "{isolated}");
+        let neither = lacks_process_groups(None, &lacking).expect("no group");
+        assert!(neither.contains("nothing bounds them") && !neither.contains("NPROC"), "{neither}");
+    }
 
     /// Who was killed is there until its parent takes note, which may be never.
     #[test]

@@ -33,6 +33,34 @@ fn an_instance_that_gave_no_answer_is_given_nothing_more() {
     });
 }
 
+/// Says that it cannot start, and asks for its first invocation all the same.
+const GIVES_UP: &str = "
+import http.client
+import os
+
+connection = http.client.HTTPConnection(os.environ['AWS_LAMBDA_RUNTIME_API'])
+connection.request('POST', '/2018-06-01/runtime/init/error', '{\"errorType\": \"Own.NoStart\", \"errorMessage\": \"no\"}')
+connection.getresponse()
+
+def handler(event, context):
+    return 'served'
+";
+
+#[test]
+fn an_instance_that_says_that_it_cannot_start_is_taken_at_its_word() {
+    block_on(async {
+        let world = world(|_| Enforcement::nothing());
+        let function = world.function("gives-up", GIVES_UP, |_| {}).await;
+        for started in 1..=2 {
+            let said = world.said(&function, "{}").await;
+            assert!(said.contains("Own.NoStart"), "{said}");
+            let figures = world.sandbox.figures();
+            assert_eq!((figures.cold_starts, figures.failed.not_started), (started, started));
+        }
+        world.close().await;
+    });
+}
+
 #[test]
 fn the_report_says_how_an_invocation_failed_that_was_not_answered() {
     const ENDS: &str = "import os\ndef handler(event, context): os._exit(3)";

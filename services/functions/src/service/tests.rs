@@ -1,8 +1,11 @@
-//! A1: deployments whose caller goes, whose store answers too late, and beside which others deploy. A3: under which ids events run,
-//! and those of timers.
-//! A8: what is removed while events wait for it.
+//! A1: deployments whose caller goes, whose store answers too late, and beside which others deploy. A2: invocations whose caller
+//! goes. A3: under which ids events run, and those of timers. A8: what is removed while events wait for it.
 
-use std::{collections::BTreeSet, io};
+use std::{
+    collections::BTreeSet,
+    io,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -19,13 +22,16 @@ const TRAVEL: Duration = Duration::from_millis(1);
 /// An archive that cannot be unpacked.
 const UNFIT: &str = "unfit";
 
-/// Has the manifest alone for an archive, and runs nothing.
-#[derive(Debug, Default)]
+/// Has the manifest alone for an archive, and refuses what it is asked to run after a while.
+#[derive(Debug)]
 struct Idle {
+    clock: Arc<dyn Clock>,
     installed: Mutex<BTreeMap<String, Bytes>>,
     retired: Mutex<BTreeSet<String>>,
     /// What it was asked to run.
     asked: Mutex<Vec<Asked>>,
+    /// How often it came to an end with that.
+    ended: AtomicUsize,
     /// Whether there is no room for more.
     is_full: watch::Sender<bool>,
 }
@@ -78,6 +84,8 @@ impl Runtime for Idle {
     async fn run(&self, function: &Arc<Function>, invocation: Invocation) -> Result<Ran, Refused> {
         let Invocation { id, payload, .. } = invocation;
         self.asked.lock().push(Asked { function: function.name.clone(), id, payload });
+        self.clock.sleep(TRAVEL).await;
+        self.ended.fetch_add(1, Ordering::Relaxed);
         Err(Refused::Throttled)
     }
 
@@ -103,7 +111,14 @@ fn service(world: &World) -> (Service, Arc<Idle>) {
 }
 
 fn service_among(world: &World, among_others: bool) -> (Service, Arc<Idle>) {
-    let runtime = Arc::new(Idle::default());
+    let runtime = Arc::new(Idle {
+        clock: world.clock(),
+        installed: Mutex::default(),
+        retired: Mutex::default(),
+        asked: Mutex::default(),
+        ended: AtomicUsize::new(0),
+        is_full: watch::Sender::new(false),
+    });
     let parts = Parts {
         key_value: world.key_value(),
         objects: world.objects(),
@@ -483,6 +498,36 @@ fn a_far_store_that_nobody_can_open_stops_no_start() {
 #[test]
 fn a_variable_that_is_the_servers_stops_no_start() {
     starts_with_what_is_refused_today(&with_variable("LANDFAST_URL"));
+}
+
+/// A2. What one of ours drops ends with that: another attempt takes its place.
+#[test]
+fn an_invocation_goes_on_to_its_end_though_its_caller_hangs_up_unless_it_is_one_of_ours() {
+    run(async {
+        let world = World::new(8);
+        let (service, runtime) = service(&world);
+        service.deploy("a", archive("f")).await.expect("deployed");
+        let begun = async |times: usize| {
+            while runtime.asked() < times {
+                tokio::task::yield_now().await;
+            }
+        };
+        let invocation = |id: &str| Invocation::new(id.to_owned(), Bytes::new(), false);
+        tokio::select! {
+            biased;
+            ran = service.invoke("f", invocation("a-clients")) => panic!("it takes a while: {ran:?}"),
+            () = begun(1) => {}
+        }
+        world.clock().sleep(2 * TRAVEL).await;
+        assert_eq!(runtime.ended.load(Ordering::Relaxed), 1);
+        tokio::select! {
+            biased;
+            ran = service.run("f", invocation("a-steps")) => panic!("it takes a while: {ran:?}"),
+            () = begun(2) => {}
+        }
+        world.clock().sleep(2 * TRAVEL).await;
+        assert_eq!(runtime.ended.load(Ordering::Relaxed), 1);
+    });
 }
 
 /// A1. It ended with its function, however long it was given.

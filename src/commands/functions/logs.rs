@@ -1,0 +1,187 @@
+//! What a function has printed, and prints.
+//!
+//! Who follows it follows it over restarts of the server: what breaks off or is refused for now is asked for again, from the last line
+//! that was shown. That line tells whether its numbers go on, which they do where the log was kept.
+//!
+//! Invariants
+//! - No line is shown twice.
+
+use std::{
+    fmt::Write as _,
+    io::{self, IsTerminal as _, Write as _},
+    process::ExitCode,
+    thread,
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use clap::Args;
+use ports::runtime::Line;
+use serde::Deserialize;
+
+use crate::commands::{
+    print,
+    request::{Request, Target, Unavailable},
+};
+
+/// How long one request waits for lines, as the server has it, in seconds.
+const WAIT_S: u64 = 5;
+/// How long a server that is away is left alone before it is asked again.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
+
+/// What to print.
+#[derive(Debug, Args)]
+pub(crate) struct Logs {
+    #[command(flatten)]
+    target: Target,
+    /// The function
+    name: String,
+    /// Go on with what it prints from now on, also once a server that was away answers again, until Ctrl-C
+    #[arg(long, short)]
+    follow: bool,
+    /// Print one JSON object per line
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Deserialize)]
+struct Lines {
+    lines: Vec<Line>,
+    next: u64,
+}
+
+/// How far a log was shown.
+#[derive(Debug, Default)]
+struct Shown {
+    /// What to ask for next.
+    next: u64,
+    /// Whether anything was answered yet.
+    has_begun: bool,
+    last: Option<Line>,
+    /// Lines as old as this have been shown, whatever their numbers say.
+    until_ms: u64,
+}
+
+impl Shown {
+    /// Whether `lines`, which are asked for from the last that was shown on, are of the log that this is of. A server whose logs were
+    /// lost begins a new one, in which other lines have these numbers.
+    fn is_of(&self, lines: &[Line]) -> bool {
+        let Some(last) = &self.last else { return true };
+        lines.first().is_some_and(|first| first.number > last.number || first == last)
+    }
+
+    /// What was shown is all that there was before another log began.
+    fn begin_anew(&mut self) {
+        let until_ms = self.last.take().map_or(0, |last| last.at_ms);
+        *self = Self { next: 0, last: None, until_ms, ..*self };
+    }
+}
+
+impl Logs {
+    pub(super) fn run(&self) -> anyhow::Result<ExitCode> {
+        let mut shown = Shown::default();
+        loop {
+            let page = self.page(shown.next, if self.follow { WAIT_S } else { 0 });
+            let Lines { lines, next } = match page {
+                Ok(page) => page,
+                // It was there: it may be back.
+                Err(error) if self.follow && shown.has_begun && error.is::<Unavailable>() => {
+                    self.wait_for_the_server(&error, &mut shown)?;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            if lines.is_empty() && !self.follow {
+                return Ok(ExitCode::SUCCESS);
+            }
+            for line in lines {
+                if line.at_ms > shown.until_ms {
+                    print(&self.line(&line)?)?;
+                }
+                shown.last = Some(line);
+            }
+            shown.next = next;
+            shown.has_begun = true;
+        }
+    }
+
+    /// Returns once the server answers again, with what is to be shown then. Errors: it refuses.
+    fn wait_for_the_server(&self, why: &anyhow::Error, shown: &mut Shown) -> anyhow::Result<()> {
+        // Where nobody can be told, the lines are still shown.
+        let url = self.target.url();
+        let _ =
+            writeln!(io::stderr(), "landfast: {url} does not answer, and this goes on once it does: {why:#}");
+        loop {
+            thread::sleep(ASK_AGAIN);
+            let last = shown.last.as_ref().map_or(shown.next, |last| last.number);
+            match self.page(last, 0) {
+                Ok(page) if shown.is_of(&page.lines) => return Ok(()),
+                Ok(_) => {
+                    shown.begin_anew();
+                    return Ok(());
+                }
+                Err(error) if error.is::<Unavailable>() => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Lines from this number on; if there are none yet, those that come within `wait_s` seconds.
+    fn page(&self, from: u64, wait_s: u64) -> anyhow::Result<Lines> {
+        let path = format!("/v1/functions/{}/logs?from={from}&wait={wait_s}", self.name);
+        let request = Request { wait_max: Duration::from_secs(2 * WAIT_S), ..Request::get(&path) };
+        let answer = self.target.ask(&request)?.accepted(&self.target, &path)?;
+        serde_json::from_slice(&answer.body).context("the answer is not a list of lines")
+    }
+
+    fn line(&self, line: &Line) -> anyhow::Result<String> {
+        if self.json {
+            return Ok(format!("{}\n", serde_json::to_string(line)?));
+        }
+        let seconds = line.at_ms / 1000 % 86_400;
+        let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+        let time = format!("{hours:02}:{minutes:02}:{seconds:02}.{:03}", line.at_ms % 1000);
+        let text = if io::stdout().is_terminal() { printable(&line.text) } else { line.text.clone() };
+        Ok(format!("{time} {:.8} {text}\n", if line.id.is_empty() { "-" } else { &line.id }))
+    }
+}
+
+/// With what would drive a terminal as escapes: a function prints what it was sent.
+pub(super) fn printable(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for letter in text.chars() {
+        if letter.is_control() && letter != '\t' {
+            write!(shown, "\\x{:02x}", u32::from(letter)).expect("a string takes all");
+        } else {
+            shown.push(letter);
+        }
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(number: u64, at_ms: u64) -> Line {
+        Line { number, at_ms, id: String::new(), text: format!("{number} of {at_ms}") }
+    }
+
+    #[test]
+    fn what_would_drive_a_terminal_is_shown_as_escapes() {
+        assert_eq!(printable("a\tb \u{e4}\\"), "a\tb \u{e4}\\");
+        assert_eq!(printable("\u{1b}[2J\rroot\u{7}\u{7f}\u{9b}1m"), "\\x1b[2J\\x0droot\\x07\\x7f\\x9b1m");
+    }
+
+    #[test]
+    fn a_log_that_goes_on_is_told_from_another_with_the_same_numbers() {
+        let mut shown = Shown { next: 8, last: Some(line(7, 100)), ..Shown::default() };
+        assert!(shown.is_of(&[line(7, 100), line(8, 120)]));
+        assert!(shown.is_of(&[line(9, 130)]), "its older half has gone");
+        assert!(!shown.is_of(&[line(7, 130)]), "another line has its number");
+        assert!(!shown.is_of(&[]), "the last line is not there");
+        assert!(Shown::default().is_of(&[]), "nothing was shown");
+        shown.begin_anew();
+        assert_eq!((shown.next, shown.until_ms), (0, 100));
+    }
+}
