@@ -3,6 +3,10 @@
 HTTP/1.1 as far as a client of Landfast needs it, over asyncio streams: no redirects, no compression, nothing
 sent in pieces. A connection serves one request at a time and goes back to the pool only once its answer has been
 read to the end; a task that is cancelled in between closes it.
+
+Whoever waits too long is told by what it waits for: the connection is broken off, the place is not had. No task is
+cancelled for it and `asyncio.wait_for` is not used, since a task's own time limit and a cancellation from outside
+cannot be told apart before Python 3.11, and `wait_for` loses one that comes together with its result before 3.12.
 """
 
 from __future__ import annotations
@@ -17,11 +21,13 @@ from .._connection import IDLE_SECONDS_MAX
 from .._nodes import Node
 from .._repeat import Pause, Send, Steps, T
 from .._requests import ANSWER_BYTES_MAX, Lost, Request, Response
+from ._places import Places
 
 CONNECTIONS_MAX = 64
 """Per node; further requests wait for one. A server takes 256 connections in all."""
 _HEAD_BYTES_MAX = 64 * 1024
 _PIECE_BYTES = 1024 * 1024
+_TOO_LATE = "no answer in time"
 
 
 class _Malformed(Exception):
@@ -37,7 +43,7 @@ class _Connection:
 
 @dataclass
 class _Pool:
-    places: asyncio.Semaphore
+    places: Places
     idle: List[_Connection] = field(default_factory=list)
 
 
@@ -68,14 +74,12 @@ class Connections:
     async def send(self, send: Send) -> Union[Response, Lost]:
         """Sends one request once."""
         pool = self._pool(send.node)
-        try:
-            await asyncio.wait_for(pool.places.acquire(), send.reply_s)
-        except asyncio.TimeoutError:
+        if not await pool.places.take(send.reply_s):
             return Lost(f"all {CONNECTIONS_MAX} connections were busy", was_sent=False)
         try:
             return await self._send(pool, send)
         finally:
-            pool.places.release()
+            pool.places.give_back()
 
     async def close(self) -> None:
         """Closes the idle connections; the next call opens new ones."""
@@ -93,24 +97,32 @@ class Connections:
             self._loop = loop
             self._pools = {}
         if node not in self._pools:
-            self._pools[node] = _Pool(asyncio.Semaphore(CONNECTIONS_MAX))
+            self._pools[node] = _Pool(Places(CONNECTIONS_MAX))
         return self._pools[node]
 
     async def _send(self, pool: _Pool, send: Send) -> Union[Response, Lost]:
         try:
-            idle = _idle(pool)
-            connection = idle if idle is not None else await asyncio.wait_for(_opened(send.node), send.connect_s)
-        except (OSError, asyncio.TimeoutError) as error:
+            connection = _idle(pool) or await _opened_within(send.connect_s, send.node)
+        except OSError as error:
             return Lost(_reason(error), was_sent=False)
+        transport = connection.writer.transport
+        is_late = False
+
+        def break_off() -> None:
+            nonlocal is_late
+            is_late = True
+            transport.abort()
+
+        timer = asyncio.get_running_loop().call_later(send.reply_s, break_off)
         is_clean = False
         try:
-            exchange = _exchange(connection, send.node, send.request, self._headers)
-            response, is_clean = await asyncio.wait_for(exchange, send.reply_s)
+            response, is_clean = await _exchange(connection, send.node, send.request, self._headers)
             return response
-        except (OSError, EOFError, asyncio.TimeoutError, asyncio.LimitOverrunError, _Malformed) as error:
-            return Lost(_reason(error), was_sent=True)
+        except (OSError, EOFError, asyncio.LimitOverrunError, _Malformed) as error:
+            return Lost(_TOO_LATE if is_late else _reason(error), was_sent=True)
         finally:
-            if is_clean:
+            timer.cancel()
+            if is_clean and not transport.is_closing():
                 pool.idle.append(_Connection(connection.reader, connection.writer, time.monotonic()))
             else:
                 connection.writer.close()
@@ -123,6 +135,27 @@ def _idle(pool: _Pool) -> Optional[_Connection]:
             return connection
         connection.writer.close()
     return None
+
+
+async def _opened_within(seconds: float, node: Node) -> _Connection:
+    opening = asyncio.ensure_future(_opened(node))
+    is_ours = False
+    try:
+        await asyncio.wait({opening}, timeout=seconds)
+        is_ours = opening.done()
+    finally:
+        if not is_ours:
+            # Cancelled, or too late: what it may come to all the same is nobody's.
+            opening.add_done_callback(_close_unused)
+            opening.cancel()
+    if not is_ours:
+        raise TimeoutError(_TOO_LATE)
+    return opening.result()
+
+
+def _close_unused(opening: asyncio.Future[_Connection]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().writer.close()
 
 
 async def _opened(node: Node) -> _Connection:
@@ -221,8 +254,6 @@ def _bounded(text: str, base: int) -> int:
 
 
 def _reason(error: BaseException) -> str:
-    if isinstance(error, asyncio.TimeoutError):
-        return "no answer in time"
     if isinstance(error, asyncio.IncompleteReadError):
         return "the connection was closed before the answer was whole"
     return str(error) or type(error).__name__
