@@ -12,19 +12,23 @@ cannot be told apart before Python 3.11, and `wait_for` loses one that comes tog
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 import time
 from dataclasses import dataclass, field
-from typing import Dict, List, Mapping, Optional, Tuple, Union
+from typing import Dict, List, Mapping, Optional, Set, Tuple, Union
 
 from .._connection import IDLE_SECONDS_MAX
 from .._nodes import Node
+from .._problems import Error
 from .._repeat import Pause, Send, Steps, T
 from .._requests import ANSWER_BYTES_MAX, Lost, Request, Response
 from ._places import Places
 
 CONNECTIONS_MAX = 64
 """Per node; further requests wait for one. A server takes 256 connections in all."""
+ASIDE_MAX = 1_000
+"""What one client does at a time without anybody waiting for it. A server has room for 10,000 open transactions."""
 _HEAD_BYTES_MAX = 64 * 1024
 _PIECE_BYTES = 1024 * 1024
 _TOO_LATE = "no answer in time"
@@ -54,6 +58,7 @@ class Connections:
         self._headers = headers
         self._loop: Optional[asyncio.AbstractEventLoop] = None
         self._pools: Dict[Node, _Pool] = {}
+        self._aside: Set[asyncio.Task[None]] = set()
 
     async def drive(self, steps: Steps[T]) -> T:
         """Does what `steps` asks for until they are through, or tells them that nobody will."""
@@ -71,6 +76,23 @@ class Connections:
         finally:
             steps.close()
 
+    def drive_aside(self, steps: Steps[None]) -> None:
+        """Does what `steps` asks for while nobody waits for it, until this is closed; an `Error` is nobody's.
+
+        Beyond `ASIDE_MAX` at a time `steps` is dropped.
+        """
+        if len(self._aside) >= ASIDE_MAX:
+            steps.close()
+            return
+        # Kept here: an event loop does not keep its tasks alive.
+        task = asyncio.ensure_future(self._drive_unheard(steps))
+        self._aside.add(task)
+        task.add_done_callback(self._aside.discard)
+
+    async def _drive_unheard(self, steps: Steps[None]) -> None:
+        with contextlib.suppress(Error):
+            await self.drive(steps)
+
     async def send(self, send: Send) -> Union[Response, Lost]:
         """Sends one request once."""
         pool = self._pool(send.node)
@@ -82,7 +104,11 @@ class Connections:
             pool.places.give_back()
 
     async def close(self) -> None:
-        """Closes the idle connections; the next call opens new ones."""
+        """Closes the idle connections once nothing is done aside; the next call opens new ones."""
+        loop = asyncio.get_running_loop()
+        aside = [task for task in self._aside if task.get_loop() is loop]
+        if aside:
+            await asyncio.wait(aside)
         pools, self._pools = self._pools, {}
         for connection in [connection for pool in pools.values() for connection in pool.idle]:
             connection.writer.close()
