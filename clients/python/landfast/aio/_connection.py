@@ -20,6 +20,7 @@ from typing import Dict, List, Mapping, Optional, Set, Tuple, Union
 
 from .._connection import IDLE_SECONDS_MAX
 from .._nodes import Node
+from .._pace import Pace
 from .._problems import Error
 from .._repeat import Pause, Send, Steps, T
 from .._requests import ANSWER_BYTES_MAX, Lost, Request, Response
@@ -43,6 +44,27 @@ class _Connection:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     used_at: float
+
+
+class _Watch:
+    """Breaks a connection off once its answer is no longer coming."""
+
+    def __init__(self, pace: Pace, transport: asyncio.WriteTransport, loop: asyncio.AbstractEventLoop) -> None:
+        self.is_late = False
+        self._pace = pace
+        self._transport = transport
+        self._loop = loop
+        self._timer = loop.call_at(pace.ends_at, self._look)
+
+    def stop(self) -> None:
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        if self._pace.is_over(self._loop.time()):
+            self.is_late = True
+            self._transport.abort()
+        else:
+            self._timer = self._loop.call_at(self._pace.ends_at, self._look)
 
 
 @dataclass
@@ -131,23 +153,19 @@ class Connections:
             connection = _idle(pool) or await _opened_within(send.connect_s, send.node)
         except OSError as error:
             return Lost(_reason(error), was_sent=False)
+        loop = asyncio.get_running_loop()
+        pace = Pace(send.reply_s, loop.time())
         transport = connection.writer.transport
-        is_late = False
-
-        def break_off() -> None:
-            nonlocal is_late
-            is_late = True
-            transport.abort()
-
-        timer = asyncio.get_running_loop().call_later(send.reply_s, break_off)
+        watch = _Watch(pace, transport, loop)
         is_clean = False
         try:
-            response, is_clean = await _exchange(connection, send.node, send.request, self._headers)
-            return response
+            response, is_clean = await _exchange(connection, send.node, send.request, self._headers, pace)
+            # What is broken off looks to its reader like an answer that goes to the connection's end.
+            return Lost(_TOO_LATE, was_sent=True) if watch.is_late else response
         except (OSError, EOFError, asyncio.LimitOverrunError, _Malformed) as error:
-            return Lost(_TOO_LATE if is_late else _reason(error), was_sent=True)
+            return Lost(_TOO_LATE if watch.is_late else _reason(error), was_sent=True)
         finally:
-            timer.cancel()
+            watch.stop()
             if is_clean and not transport.is_closing():
                 pool.idle.append(_Connection(connection.reader, connection.writer, time.monotonic()))
             else:
@@ -191,7 +209,7 @@ async def _opened(node: Node) -> _Connection:
 
 
 async def _exchange(
-    connection: _Connection, node: Node, request: Request, headers: Mapping[str, str]
+    connection: _Connection, node: Node, request: Request, headers: Mapping[str, str], pace: Pace
 ) -> Tuple[Response, bool]:
     """The answer to a request, and whether the connection can take another one."""
     lines = [f"{request.method} {request.path} HTTP/1.1", f"Host: {node}"]
@@ -204,28 +222,29 @@ async def _exchange(
         await connection.writer.drain()
     except (BrokenPipeError, ConnectionResetError):
         # A server that refuses a body closes before it has read it all; its refusal may be there to read.
-        response, _ = await _response(connection.reader)
+        response, _ = await _response(connection.reader, pace)
         return response, False
-    return await _response(connection.reader)
+    return await _response(connection.reader, pace)
 
 
-async def _response(reader: asyncio.StreamReader) -> Tuple[Response, bool]:
-    status, headers, is_persistent = await _head(reader)
+async def _response(reader: asyncio.StreamReader, pace: Pace) -> Tuple[Response, bool]:
+    status, headers, is_persistent = await _head(reader, pace)
     while 100 <= status < 200:
-        status, headers, is_persistent = await _head(reader)
+        status, headers, is_persistent = await _head(reader, pace)
     is_persistent = is_persistent and "close" not in headers.get("connection", "").lower()
     if status in (204, 304):
         return Response(status, headers, b""), is_persistent
     if "chunked" in headers.get("transfer-encoding", "").lower():
-        return Response(status, headers, await _chunks(reader)), is_persistent
+        return Response(status, headers, await _chunks(reader, pace)), is_persistent
     length = headers.get("content-length")
     if length is None:
-        return Response(status, headers, await _rest(reader)), False
-    return Response(status, headers, await reader.readexactly(_bounded(length, 10))), is_persistent
+        return Response(status, headers, await _rest(reader, pace)), False
+    return Response(status, headers, await _exactly(reader, _bounded(length, 10), pace)), is_persistent
 
 
-async def _head(reader: asyncio.StreamReader) -> Tuple[int, Dict[str, str], bool]:
+async def _head(reader: asyncio.StreamReader, pace: Pace) -> Tuple[int, Dict[str, str], bool]:
     text = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    pace.heard(len(text))
     first, *lines = text[:-4].split("\r\n")
     version, _, rest = first.partition(" ")
     if version not in ("HTTP/1.1", "HTTP/1.0") or not rest[:3].isdecimal():
@@ -239,7 +258,7 @@ async def _head(reader: asyncio.StreamReader) -> Tuple[int, Dict[str, str], bool
     return int(rest[:3]), headers, version == "HTTP/1.1"
 
 
-async def _chunks(reader: asyncio.StreamReader) -> bytes:
+async def _chunks(reader: asyncio.StreamReader, pace: Pace) -> bytes:
     pieces: List[bytes] = []
     total = 0
     while True:
@@ -250,19 +269,33 @@ async def _chunks(reader: asyncio.StreamReader) -> bytes:
             raise _Malformed(f"the answer is longer than {ANSWER_BYTES_MAX:,} bytes")
         if length == 0:
             break
-        pieces.append((await reader.readexactly(length + 2))[:-2])
+        pieces.append((await _exactly(reader, length + 2, pace))[:-2])
     while await reader.readuntil(b"\r\n") != b"\r\n":
         pass
     return b"".join(pieces)
 
 
-async def _rest(reader: asyncio.StreamReader) -> bytes:
+async def _exactly(reader: asyncio.StreamReader, count: int, pace: Pace) -> bytes:
+    pieces: List[bytes] = []
+    left = count
+    while left:
+        piece = await reader.read(min(left, _PIECE_BYTES))
+        if not piece:
+            raise asyncio.IncompleteReadError(b"".join(pieces), count)
+        pace.heard(len(piece))
+        left -= len(piece)
+        pieces.append(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+async def _rest(reader: asyncio.StreamReader, pace: Pace) -> bytes:
     pieces: List[bytes] = []
     total = 0
     while True:
         piece = await reader.read(_PIECE_BYTES)
         if not piece:
             return b"".join(pieces)
+        pace.heard(len(piece))
         total += len(piece)
         if total > ANSWER_BYTES_MAX:
             raise _Malformed(f"the answer is longer than {ANSWER_BYTES_MAX:,} bytes")
