@@ -14,6 +14,7 @@ Invariants
 from __future__ import annotations
 
 import enum
+import os
 import time
 from typing import NoReturn, Optional, Set
 
@@ -78,6 +79,12 @@ class Attempt:
         self._ended: Optional[Error] = None
         self._is_begin_doubled = False
         self._effects = 0
+        self._process = os.getpid()
+
+    @property
+    def is_of_parent(self) -> bool:
+        """Whether this process is forked from the one that began: the attempt is the parent's, and still at work there."""
+        return self._process != os.getpid()
 
     def begin(self) -> Steps[None]:
         if self.phase is Phase.OPEN:
@@ -87,6 +94,7 @@ class Attempt:
         self._is_torn = False
         self._ended = None
         self._effects = 0
+        self._process = os.getpid()
         self.committed_token = None
         call = _requests.begin(self.id, self._isolation, self._after_token or self._after.token)
         before, self.phase = self.phase, Phase.BEGINNING

@@ -81,6 +81,8 @@ class Transaction:
     ) -> None:
         _ids.leave_block(self._scope)
         self._scope = None
+        if self._attempt.is_of_parent:
+            return
         if self._attempt.phase is not Phase.OPEN:
             if kind is None:
                 self._attempt.left()
