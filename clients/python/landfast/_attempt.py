@@ -144,7 +144,9 @@ class Attempt:
 
     def _abort_until(self, deadline: float, attempt: Optional[str]) -> Steps[None]:
         left = max(deadline - time.monotonic(), 0.001)
-        yield from exchange(_requests.abort(self.id, attempt), self._route, Limits(left, left, left))
+        # Connecting and waiting for the answer may both take all that they are given.
+        limits = Limits(call_s=left, connect_s=left / 2, reply_s=left / 2)
+        yield from exchange(_requests.abort(self.id, attempt), self._route, limits)
 
     def get(self, key: Key) -> Steps[Optional[bytes]]:
         answer = yield from self._call(_requests.get(self.id, self._token, key))

@@ -97,7 +97,7 @@ def a_program_that_was_interrupted_waits_a_second_at_most_for_a_server_that_is_s
         servers.fail("DELETE", *[cluster.silent(end)] * 10)
         with pytest.raises(Interrupted), client.transaction():
             raise AssertionError("it has begun")
-        assert not end.is_set() and len(servers.requests("DELETE")) == 1
+        assert not end.is_set() and servers.requests("DELETE")
         end.set()
 
 
