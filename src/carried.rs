@@ -1,7 +1,7 @@
 //! What every function finds with nothing installed: the Python client.
 
 /// Its files, by their paths among what functions import.
-pub(crate) const PYTHON_CLIENT: [(&str, &str); 21] = [
+pub(crate) const PYTHON_CLIENT: [(&str, &str); 23] = [
     ("landfast/__init__.py", include_str!("../clients/python/landfast/__init__.py")),
     ("landfast/_after.py", include_str!("../clients/python/landfast/_after.py")),
     ("landfast/_attempt.py", include_str!("../clients/python/landfast/_attempt.py")),
@@ -9,6 +9,7 @@ pub(crate) const PYTHON_CLIENT: [(&str, &str); 21] = [
     ("landfast/_connection.py", include_str!("../clients/python/landfast/_connection.py")),
     ("landfast/_ids.py", include_str!("../clients/python/landfast/_ids.py")),
     ("landfast/_nodes.py", include_str!("../clients/python/landfast/_nodes.py")),
+    ("landfast/_pace.py", include_str!("../clients/python/landfast/_pace.py")),
     ("landfast/_problems.py", include_str!("../clients/python/landfast/_problems.py")),
     ("landfast/_repeat.py", include_str!("../clients/python/landfast/_repeat.py")),
     ("landfast/_requests.py", include_str!("../clients/python/landfast/_requests.py")),
@@ -19,6 +20,7 @@ pub(crate) const PYTHON_CLIENT: [(&str, &str); 21] = [
     ("landfast/aio/__init__.py", include_str!("../clients/python/landfast/aio/__init__.py")),
     ("landfast/aio/_client.py", include_str!("../clients/python/landfast/aio/_client.py")),
     ("landfast/aio/_connection.py", include_str!("../clients/python/landfast/aio/_connection.py")),
+    ("landfast/aio/_places.py", include_str!("../clients/python/landfast/aio/_places.py")),
     ("landfast/aio/_state.py", include_str!("../clients/python/landfast/aio/_state.py")),
     ("landfast/aio/_transaction.py", include_str!("../clients/python/landfast/aio/_transaction.py")),
     ("landfast/aio/_workflow.py", include_str!("../clients/python/landfast/aio/_workflow.py")),

@@ -8,11 +8,14 @@ Invariants
 - A write that may still be on its way is never followed by another write of the same key in this attempt: the
   late copy would undo it. The attempt is given up instead, and its body may run again.
 - An attempt one of whose writes may or may not have arrived never commits, whatever its body does with the error.
+- A begin that is interrupted ends nobody else's attempt: one of an id that others may know is left to its time-out.
 """
 
 from __future__ import annotations
 
 import enum
+import os
+import time
 from typing import NoReturn, Optional, Set
 
 from . import _requests
@@ -28,12 +31,19 @@ from ._problems import (
     UnexpectedAnswer,
     document,
 )
-from ._repeat import Answer, Limits, Steps, exchange
+from ._repeat import Answer, Limits, Pause, Steps, exchange
 from ._requests import AFTER_HEADER, Call, Key, Response, Value
+
+
+_UNHEARD_S = 1.0
+"""How long an interrupted program is held up, at the most, to end what its begin may have opened."""
+_UNHEARD_PAUSES_S = (0.02, 0.1)
+"""Before that is tried again: the begin may still be on its way."""
 
 
 class Phase(enum.Enum):
     NEW = "not begun"
+    BEGINNING = "beginning"
     OPEN = "open"
     COMMITTING = "committing"
     COMMITTED = "committed"
@@ -44,9 +54,17 @@ class Attempt:
     """The state of one attempt; beginning again starts the next attempt under the same id."""
 
     def __init__(
-        self, id: str, isolation: Optional[str], route: Route, limits: Limits, after: After, after_token: Optional[str]
+        self,
+        id: str,
+        is_id_random: bool,
+        isolation: Optional[str],
+        route: Route,
+        limits: Limits,
+        after: After,
+        after_token: Optional[str],
     ) -> None:
         self.id = id
+        self._is_id_random = is_id_random
         self.phase = Phase.NEW
         self.committed_token: Optional[str] = None
         self._isolation = isolation
@@ -61,6 +79,12 @@ class Attempt:
         self._ended: Optional[Error] = None
         self._is_begin_doubled = False
         self._effects = 0
+        self._process = os.getpid()
+
+    @property
+    def is_of_parent(self) -> bool:
+        """Whether this process is forked from the one that began: the attempt is the parent's, and still at work there."""
+        return self._process != os.getpid()
 
     def begin(self) -> Steps[None]:
         if self.phase is Phase.OPEN:
@@ -70,11 +94,14 @@ class Attempt:
         self._is_torn = False
         self._ended = None
         self._effects = 0
+        self._process = os.getpid()
         self.committed_token = None
         call = _requests.begin(self.id, self._isolation, self._after_token or self._after.token)
+        before, self.phase = self.phase, Phase.BEGINNING
         try:
             answer = yield from exchange(call, self._route, self._limits)
         except Error as error:
+            self.phase = before
             # Nothing of the body has run, and what a begin cannot do now it has tried for long enough.
             error.body_may_run_again = False
             raise
@@ -85,10 +112,41 @@ class Attempt:
             raise AlreadyCommitted(call.what, "its id has committed before", transaction=self.id)
         token = found.get("attempt")
         if isinstance(token, bool) or not isinstance(token, (str, int)):
+            self.phase = before
             raise UnexpectedAnswer(call.what, "no attempt in the answer", transaction=self.id)
         self._token = str(token)
         self._is_begin_doubled = answer.is_doubled
         self.phase = Phase.OPEN
+
+    def end_interrupted_begin(self) -> Steps[None]:
+        """Ends what a begin that was broken off has opened: it would stay open until it has been idle for too long.
+
+        The answer may have been lost, and with it the attempt. An abort that names none ends the latest attempt of its
+        id, whoever has begun that, so it is sent for an id that is known here alone.
+        """
+        deadline = time.monotonic() + _UNHEARD_S
+        if self.phase is Phase.OPEN:
+            self.phase = Phase.ABORTED
+            yield from self._abort_until(deadline, self._token)
+        elif self.phase is Phase.BEGINNING:
+            self.phase = Phase.ABORTED
+            if self._is_id_random:
+                yield from self._abort_unheard(deadline)
+
+    def _abort_unheard(self, deadline: float) -> Steps[None]:
+        for pause in _UNHEARD_PAUSES_S:
+            try:
+                yield from self._abort_until(deadline, None)
+                return
+            except NoSuchTransaction:
+                yield Pause(pause)
+        yield from self._abort_until(deadline, None)
+
+    def _abort_until(self, deadline: float, attempt: Optional[str]) -> Steps[None]:
+        left = max(deadline - time.monotonic(), 0.001)
+        # Connecting and waiting for the answer may both take all that they are given.
+        limits = Limits(call_s=left, connect_s=left / 2, reply_s=left / 2)
+        yield from exchange(_requests.abort(self.id, attempt), self._route, limits)
 
     def get(self, key: Key) -> Steps[Optional[bytes]]:
         answer = yield from self._call(_requests.get(self.id, self._token, key))
@@ -112,7 +170,7 @@ class Attempt:
         call = _requests.commit(self.id, self._token)
         if self.phase is Phase.COMMITTED:
             return
-        if self.phase in (Phase.NEW, Phase.ABORTED):
+        if self.phase in (Phase.NEW, Phase.BEGINNING, Phase.ABORTED):
             self._refuse(call)
         if self._is_torn:
             raise self._torn(call)
@@ -131,7 +189,7 @@ class Attempt:
     def abort(self) -> Steps[None]:
         """Ends the attempt without effect; nothing happens if it is over already and did not commit."""
         call = _requests.abort(self.id, self._token)
-        if self.phase in (Phase.NEW, Phase.ABORTED):
+        if self.phase in (Phase.NEW, Phase.BEGINNING, Phase.ABORTED):
             return
         if self.phase is Phase.COMMITTED:
             self._refuse(call)

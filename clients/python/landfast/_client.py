@@ -60,7 +60,9 @@ class Settings:
         return cls(Route(nodes_from(urls)), Limits(call_s=timeout), After(), headers)
 
     def attempt(self, id: Optional[str], isolation: Optional[str], after: Optional[str]) -> Attempt:
-        return Attempt(_ids.id_for(id), isolation, self.route, self.limits, self.after, after)
+        chosen = _ids.chosen_id(id)
+        name = chosen or _ids.random_id()
+        return Attempt(name, chosen is None, isolation, self.route, self.limits, self.after, after)
 
     def state_calls(self) -> StateCalls:
         return StateCalls(self.route, self.limits, self.after)
@@ -221,7 +223,8 @@ def transactional_with(
 def connect(urls: Urls = None, *, token: Optional[str] = None, timeout: float = Limits.call_s) -> Client:
     """A client of its own: of `urls`, else of LANDFAST_URL; several are separated by commas.
 
-    `timeout` bounds one call in seconds, repeats included. Nothing is sent before the first call.
+    `timeout` bounds one call in seconds, repeats included; an answer that has begun by then is waited for as long as it
+    goes on coming, 64 KiB in 10 s at least. Nothing is sent before the first call.
     """
     return Client(Settings.of(urls, token, timeout))
 

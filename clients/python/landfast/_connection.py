@@ -7,21 +7,27 @@ must not touch them: two processes reading one connection would take each other'
 from __future__ import annotations
 
 import contextlib
+import functools
 import http.client
+import io
 import os
+import socket
 import ssl
 import threading
 import time
 import weakref
-from typing import Dict, Mapping, Optional, Union
+from typing import Any, Dict, Mapping, Optional, Union, cast
 
 from ._nodes import Node
+from ._pace import Pace
 from ._repeat import Pause, Send, Steps, T
 from ._requests import ANSWER_BYTES_MAX, Lost, Response
 
 IDLE_SECONDS_MAX = 5.0
 """Servers end idle connections after 10 s; a younger one that breaks is a sign that its node is gone."""
 _PIECE_BYTES = 1024 * 1024
+_TIMEOUT_S_MIN = 0.001
+"""A socket takes a timeout of zero for none at all."""
 
 
 class _Connection:
@@ -36,6 +42,43 @@ class _Connection:
         self.used_at = time.monotonic()
         # A thread that ends lets go of its connections, and nobody else knows them. So does the program at its end.
         weakref.finalize(self, self.http.close)
+
+
+class _Arriving(io.RawIOBase):
+    """The bytes of an answer from its socket, for as long as `pace` allows."""
+
+    def __init__(self, pace: Pace, sock: socket.socket) -> None:
+        self._pace = pace
+        self._sock = sock
+        # A connection that ends with its answer is closed before that is read; its files keep the socket open.
+        self._file = sock.makefile("rb", buffering=0)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while True:
+            now = time.monotonic()
+            if self._pace.is_over(now):
+                raise TimeoutError
+            self._sock.settimeout(max(self._pace.ends_at - now, _TIMEOUT_S_MIN))
+            try:
+                count = self._sock.recv_into(buffer)
+            except socket.timeout:
+                continue
+            self._pace.heard(count)
+            return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+class _Answer(http.client.HTTPResponse):
+    def __init__(self, pace: Pace, sock: socket.socket, *arguments: Any, **options: Any) -> None:
+        super().__init__(sock, *arguments, **options)
+        self.fp.close()
+        self.fp = io.BufferedReader(_Arriving(pace, sock))
 
 
 class _Thread(threading.local):
@@ -109,7 +152,9 @@ class Connections:
         client = connection.http
         assert client.sock is not None, "it was opened a moment ago"
         client.sock.settimeout(send.reply_s)
-        deadline = time.monotonic() + send.reply_s
+        pace = Pace(send.reply_s, time.monotonic())
+        # Each answer has a pace of its own, and `http.client` makes it of the class that stands there.
+        client.response_class = cast(Any, functools.partial(_Answer, pace))
         request = send.request
         headers = {**self._headers, **request.headers, "Content-Length": str(len(request.body))}
         is_whole = False
@@ -118,7 +163,7 @@ class Connections:
             client.request(request.method, request.path, request.body or None, headers)
             is_whole = True
         answer = client.getresponse()
-        body = _read(answer, deadline)
+        body = _read(answer)
         connection.used_at = time.monotonic()
         if answer.will_close or not is_whole:
             self._drop(send.node)
@@ -130,7 +175,7 @@ class Connections:
             connection.http.close()
 
 
-def _read(answer: http.client.HTTPResponse, deadline: float) -> bytes:
+def _read(answer: http.client.HTTPResponse) -> bytes:
     pieces = []
     length = 0
     while True:
@@ -140,8 +185,6 @@ def _read(answer: http.client.HTTPResponse, deadline: float) -> bytes:
         length += len(piece)
         if length > ANSWER_BYTES_MAX:
             raise http.client.HTTPException(f"the answer is longer than {ANSWER_BYTES_MAX:,} bytes")
-        if time.monotonic() > deadline:
-            raise TimeoutError("the answer took too long")
         pieces.append(piece)
     if answer.length:
         raise http.client.IncompleteRead(b"", answer.length)

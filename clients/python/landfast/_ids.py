@@ -78,10 +78,20 @@ def request(id: str) -> Iterator[None]:
 
 def id_for(explicit: Optional[str]) -> str:
     """The id of a block that begins here."""
+    return chosen_id(explicit) or random_id()
+
+
+def chosen_id(explicit: Optional[str]) -> Optional[str]:
+    """The id of a block that begins here, if others may know it: a retry begins under the same one."""
     if explicit is not None:
         return valid_id(explicit)
     scope = _scope()
-    return scope.next_id() if scope is not None else secrets.token_hex(_RANDOM_BYTES)
+    return scope.next_id() if scope is not None else None
+
+
+def random_id() -> str:
+    """An id that nobody else begins under."""
+    return secrets.token_hex(_RANDOM_BYTES)
 
 
 def run_id_for(explicit: Optional[str]) -> Optional[str]:

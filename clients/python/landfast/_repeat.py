@@ -31,15 +31,15 @@ class Limits:
     """How long things may take, in seconds."""
 
     call_s: float = 30.0
-    """One call in all, repeats and pauses included."""
+    """One call in all, repeats and pauses included; an answer that has begun by then is read to its end (`_pace.py`)."""
     connect_s: float = 2.0
     reply_s: float = 10.0
-    """One reply. A server answers a commit within 5 s, if only to say that it does not know yet."""
+    """Until a reply begins. A server answers a commit within 5 s, if only to say that it does not know yet."""
     abort_s: float = 2.0
     """Telling the server to forget an attempt: a courtesy, since it would time out by itself."""
 
     def for_body(self, body_bytes: int) -> Limits:
-        """The same with the time that a large body needs on a slow line."""
+        """The same with the time that a large body of a request needs on a slow line."""
         extra = body_bytes / _BYTES_PER_SECOND_MIN
         return replace(self, call_s=self.call_s + extra, reply_s=self.reply_s + extra)
 

@@ -148,8 +148,10 @@ def commit(id: str, attempt: str) -> Call:
     return Call(f"commit transaction {id!r}", request, id, is_change=True)
 
 
-def abort(id: str, attempt: str) -> Call:
-    return Call(f"abort transaction {id!r}", Request("DELETE", _transaction(id), _of(attempt)), id)
+def abort(id: str, attempt: Optional[str]) -> Call:
+    """`attempt` is None for whichever is the latest."""
+    headers = {} if attempt is None else _of(attempt)
+    return Call(f"abort transaction {id!r}", Request("DELETE", _transaction(id), headers), id)
 
 
 def get_state(key: Key) -> Call:

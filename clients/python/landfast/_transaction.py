@@ -69,8 +69,16 @@ class Transaction:
         return self._connections.drive(self._attempt.status())
 
     def __enter__(self) -> Transaction:
-        self._connections.drive(self._attempt.begin())
-        self._scope = _ids.enter_block(self.id)
+        try:
+            self._connections.drive(self._attempt.begin())
+            self._scope = _ids.enter_block(self.id)
+        except Error:
+            raise
+        except BaseException:
+            # Interrupted, by a signal's handler for one; what that raised says more than a failed abort.
+            with contextlib.suppress(Error):
+                self._connections.drive(self._attempt.end_interrupted_begin())
+            raise
         return self
 
     def __exit__(
@@ -78,6 +86,8 @@ class Transaction:
     ) -> None:
         _ids.leave_block(self._scope)
         self._scope = None
+        if self._attempt.is_of_parent:
+            return
         if self._attempt.phase is not Phase.OPEN:
             if kind is None:
                 self._attempt.left()

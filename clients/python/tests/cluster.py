@@ -79,6 +79,18 @@ def silent(until: threading.Event) -> Fault:
     return fault
 
 
+def interrupting(interrupt: Callable[[], object], until: threading.Event) -> Fault:
+    """The request takes effect, and its client is interrupted while it waits for the answer, which never comes."""
+
+    def fault(handler: "Handler", answer: Callable[[], Reply]) -> Optional[Reply]:
+        answer()
+        interrupt()
+        until.wait(30)
+        return None
+
+    return fault
+
+
 def slow(until: threading.Event) -> Fault:
     """The request is answered as usual, only later."""
 
@@ -163,7 +175,7 @@ class Store:
             return problem(404, "no-such-transaction")
         if len(parts) == 2 and method == "GET":
             return Reply(200, json.dumps({"status": transaction.state}).encode())
-        if headers["landfast-attempt"] != str(transaction.attempt):
+        if headers.get("landfast-attempt", str(transaction.attempt)) != str(transaction.attempt):
             return problem(409, "transaction-finished", outcome="begun-anew")
         if parts[-1] == b"commit":
             return self._commit(parts[1].decode(), transaction)
@@ -313,6 +325,10 @@ class Cluster:
         """The requests so far whose `METHOD PATH` contains the expression."""
         with self._lock:
             return [seen for seen in self.seen if re.search(pattern, str(seen))]
+
+    def states(self) -> List[str]:
+        """What has become of each transaction so far."""
+        return [transaction.state for transaction in self.store.transactions.values()]
 
     def forgive(self) -> None:
         """Nothing fails any more."""

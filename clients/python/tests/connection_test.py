@@ -92,6 +92,27 @@ def a_forked_process_leaves_the_connection_of_its_parent_alone() -> None:
         assert parent == again and forked != parent
 
 
+@pytest.mark.parametrize("leaves", ["at its end", "by an exception"])
+def a_forked_process_leaves_the_transaction_of_its_parent_alone(leaves: str) -> None:
+    """T4."""
+    with cluster.Cluster() as servers, landfast.connect(servers.url) as client:
+        child = 0
+        try:
+            with client.transaction(id="x") as t:
+                t.put("a", b"1")
+                child = os.fork()
+                if child == 0 and leaves == "by an exception":
+                    raise ZeroDivisionError
+                if child != 0:
+                    _, status = os.waitpid(child, 0)
+                    assert os.waitstatus_to_exitcode(status) == 7
+                    assert [str(seen) for seen in servers.seen[2:]] == [], "the child has said something"
+        finally:
+            if child == 0:
+                os._exit(7)
+        assert servers.store.commits == ["x"]
+
+
 def each_thread_has_its_own_connection() -> None:
     with cluster.Cluster() as servers, landfast.connect(servers.url) as client:
         together = threading.Barrier(4)

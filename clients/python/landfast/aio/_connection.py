@@ -3,25 +3,36 @@
 HTTP/1.1 as far as a client of Landfast needs it, over asyncio streams: no redirects, no compression, nothing
 sent in pieces. A connection serves one request at a time and goes back to the pool only once its answer has been
 read to the end; a task that is cancelled in between closes it.
+
+Whoever waits too long is told by what it waits for: the connection is broken off, the place is not had. No task is
+cancelled for it and `asyncio.wait_for` is not used, since a task's own time limit and a cancellation from outside
+cannot be told apart before Python 3.11, and `wait_for` loses one that comes together with its result before 3.12.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 import time
 from dataclasses import dataclass, field
-from typing import Dict, List, Mapping, Optional, Tuple, Union
+from typing import Dict, List, Mapping, Optional, Set, Tuple, Union
 
 from .._connection import IDLE_SECONDS_MAX
 from .._nodes import Node
+from .._pace import Pace
+from .._problems import Error
 from .._repeat import Pause, Send, Steps, T
 from .._requests import ANSWER_BYTES_MAX, Lost, Request, Response
+from ._places import Places
 
 CONNECTIONS_MAX = 64
 """Per node; further requests wait for one. A server takes 256 connections in all."""
+ASIDE_MAX = 1_000
+"""What one client does at a time without anybody waiting for it. A server has room for 10,000 open transactions."""
 _HEAD_BYTES_MAX = 64 * 1024
 _PIECE_BYTES = 1024 * 1024
+_TOO_LATE = "no answer in time"
 
 
 class _Malformed(Exception):
@@ -35,9 +46,30 @@ class _Connection:
     used_at: float
 
 
+class _Watch:
+    """Breaks a connection off once its answer is no longer coming."""
+
+    def __init__(self, pace: Pace, transport: asyncio.WriteTransport, loop: asyncio.AbstractEventLoop) -> None:
+        self.is_late = False
+        self._pace = pace
+        self._transport = transport
+        self._loop = loop
+        self._timer = loop.call_at(pace.ends_at, self._look)
+
+    def stop(self) -> None:
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        if self._pace.is_over(self._loop.time()):
+            self.is_late = True
+            self._transport.abort()
+        else:
+            self._timer = self._loop.call_at(self._pace.ends_at, self._look)
+
+
 @dataclass
 class _Pool:
-    places: asyncio.Semaphore
+    places: Places
     idle: List[_Connection] = field(default_factory=list)
 
 
@@ -48,6 +80,7 @@ class Connections:
         self._headers = headers
         self._loop: Optional[asyncio.AbstractEventLoop] = None
         self._pools: Dict[Node, _Pool] = {}
+        self._aside: Set[asyncio.Task[None]] = set()
 
     async def drive(self, steps: Steps[T]) -> T:
         """Does what `steps` asks for until they are through, or tells them that nobody will."""
@@ -65,20 +98,39 @@ class Connections:
         finally:
             steps.close()
 
+    def drive_aside(self, steps: Steps[None]) -> None:
+        """Does what `steps` asks for while nobody waits for it, until this is closed; an `Error` is nobody's.
+
+        Beyond `ASIDE_MAX` at a time `steps` is dropped.
+        """
+        if len(self._aside) >= ASIDE_MAX:
+            steps.close()
+            return
+        # Kept here: an event loop does not keep its tasks alive.
+        task = asyncio.ensure_future(self._drive_unheard(steps))
+        self._aside.add(task)
+        task.add_done_callback(self._aside.discard)
+
+    async def _drive_unheard(self, steps: Steps[None]) -> None:
+        with contextlib.suppress(Error):
+            await self.drive(steps)
+
     async def send(self, send: Send) -> Union[Response, Lost]:
         """Sends one request once."""
         pool = self._pool(send.node)
-        try:
-            await asyncio.wait_for(pool.places.acquire(), send.reply_s)
-        except asyncio.TimeoutError:
+        if not await pool.places.take(send.reply_s):
             return Lost(f"all {CONNECTIONS_MAX} connections were busy", was_sent=False)
         try:
             return await self._send(pool, send)
         finally:
-            pool.places.release()
+            pool.places.give_back()
 
     async def close(self) -> None:
-        """Closes the idle connections; the next call opens new ones."""
+        """Closes the idle connections once nothing is done aside; the next call opens new ones."""
+        loop = asyncio.get_running_loop()
+        aside = [task for task in self._aside if task.get_loop() is loop]
+        if aside:
+            await asyncio.wait(aside)
         pools, self._pools = self._pools, {}
         for connection in [connection for pool in pools.values() for connection in pool.idle]:
             connection.writer.close()
@@ -93,24 +145,28 @@ class Connections:
             self._loop = loop
             self._pools = {}
         if node not in self._pools:
-            self._pools[node] = _Pool(asyncio.Semaphore(CONNECTIONS_MAX))
+            self._pools[node] = _Pool(Places(CONNECTIONS_MAX))
         return self._pools[node]
 
     async def _send(self, pool: _Pool, send: Send) -> Union[Response, Lost]:
         try:
-            idle = _idle(pool)
-            connection = idle if idle is not None else await asyncio.wait_for(_opened(send.node), send.connect_s)
-        except (OSError, asyncio.TimeoutError) as error:
+            connection = _idle(pool) or await _opened_within(send.connect_s, send.node)
+        except OSError as error:
             return Lost(_reason(error), was_sent=False)
+        loop = asyncio.get_running_loop()
+        pace = Pace(send.reply_s, loop.time())
+        transport = connection.writer.transport
+        watch = _Watch(pace, transport, loop)
         is_clean = False
         try:
-            exchange = _exchange(connection, send.node, send.request, self._headers)
-            response, is_clean = await asyncio.wait_for(exchange, send.reply_s)
-            return response
-        except (OSError, EOFError, asyncio.TimeoutError, asyncio.LimitOverrunError, _Malformed) as error:
-            return Lost(_reason(error), was_sent=True)
+            response, is_clean = await _exchange(connection, send.node, send.request, self._headers, pace)
+            # What is broken off looks to its reader like an answer that goes to the connection's end.
+            return Lost(_TOO_LATE, was_sent=True) if watch.is_late else response
+        except (OSError, EOFError, asyncio.LimitOverrunError, _Malformed) as error:
+            return Lost(_TOO_LATE if watch.is_late else _reason(error), was_sent=True)
         finally:
-            if is_clean:
+            watch.stop()
+            if is_clean and not transport.is_closing():
                 pool.idle.append(_Connection(connection.reader, connection.writer, time.monotonic()))
             else:
                 connection.writer.close()
@@ -125,6 +181,27 @@ def _idle(pool: _Pool) -> Optional[_Connection]:
     return None
 
 
+async def _opened_within(seconds: float, node: Node) -> _Connection:
+    opening = asyncio.ensure_future(_opened(node))
+    is_ours = False
+    try:
+        await asyncio.wait({opening}, timeout=seconds)
+        is_ours = opening.done()
+    finally:
+        if not is_ours:
+            # Cancelled, or too late: what it may come to all the same is nobody's.
+            opening.add_done_callback(_close_unused)
+            opening.cancel()
+    if not is_ours:
+        raise TimeoutError(_TOO_LATE)
+    return opening.result()
+
+
+def _close_unused(opening: asyncio.Future[_Connection]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().writer.close()
+
+
 async def _opened(node: Node) -> _Connection:
     context = ssl.create_default_context() if node.is_tls else None
     reader, writer = await asyncio.open_connection(node.host, node.port, ssl=context, limit=_HEAD_BYTES_MAX)
@@ -132,7 +209,7 @@ async def _opened(node: Node) -> _Connection:
 
 
 async def _exchange(
-    connection: _Connection, node: Node, request: Request, headers: Mapping[str, str]
+    connection: _Connection, node: Node, request: Request, headers: Mapping[str, str], pace: Pace
 ) -> Tuple[Response, bool]:
     """The answer to a request, and whether the connection can take another one."""
     lines = [f"{request.method} {request.path} HTTP/1.1", f"Host: {node}"]
@@ -145,28 +222,29 @@ async def _exchange(
         await connection.writer.drain()
     except (BrokenPipeError, ConnectionResetError):
         # A server that refuses a body closes before it has read it all; its refusal may be there to read.
-        response, _ = await _response(connection.reader)
+        response, _ = await _response(connection.reader, pace)
         return response, False
-    return await _response(connection.reader)
+    return await _response(connection.reader, pace)
 
 
-async def _response(reader: asyncio.StreamReader) -> Tuple[Response, bool]:
-    status, headers, is_persistent = await _head(reader)
+async def _response(reader: asyncio.StreamReader, pace: Pace) -> Tuple[Response, bool]:
+    status, headers, is_persistent = await _head(reader, pace)
     while 100 <= status < 200:
-        status, headers, is_persistent = await _head(reader)
+        status, headers, is_persistent = await _head(reader, pace)
     is_persistent = is_persistent and "close" not in headers.get("connection", "").lower()
     if status in (204, 304):
         return Response(status, headers, b""), is_persistent
     if "chunked" in headers.get("transfer-encoding", "").lower():
-        return Response(status, headers, await _chunks(reader)), is_persistent
+        return Response(status, headers, await _chunks(reader, pace)), is_persistent
     length = headers.get("content-length")
     if length is None:
-        return Response(status, headers, await _rest(reader)), False
-    return Response(status, headers, await reader.readexactly(_bounded(length, 10))), is_persistent
+        return Response(status, headers, await _rest(reader, pace)), False
+    return Response(status, headers, await _exactly(reader, _bounded(length, 10), pace)), is_persistent
 
 
-async def _head(reader: asyncio.StreamReader) -> Tuple[int, Dict[str, str], bool]:
+async def _head(reader: asyncio.StreamReader, pace: Pace) -> Tuple[int, Dict[str, str], bool]:
     text = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    pace.heard(len(text))
     first, *lines = text[:-4].split("\r\n")
     version, _, rest = first.partition(" ")
     if version not in ("HTTP/1.1", "HTTP/1.0") or not rest[:3].isdecimal():
@@ -180,7 +258,7 @@ async def _head(reader: asyncio.StreamReader) -> Tuple[int, Dict[str, str], bool
     return int(rest[:3]), headers, version == "HTTP/1.1"
 
 
-async def _chunks(reader: asyncio.StreamReader) -> bytes:
+async def _chunks(reader: asyncio.StreamReader, pace: Pace) -> bytes:
     pieces: List[bytes] = []
     total = 0
     while True:
@@ -191,19 +269,33 @@ async def _chunks(reader: asyncio.StreamReader) -> bytes:
             raise _Malformed(f"the answer is longer than {ANSWER_BYTES_MAX:,} bytes")
         if length == 0:
             break
-        pieces.append((await reader.readexactly(length + 2))[:-2])
+        pieces.append((await _exactly(reader, length + 2, pace))[:-2])
     while await reader.readuntil(b"\r\n") != b"\r\n":
         pass
     return b"".join(pieces)
 
 
-async def _rest(reader: asyncio.StreamReader) -> bytes:
+async def _exactly(reader: asyncio.StreamReader, count: int, pace: Pace) -> bytes:
+    pieces: List[bytes] = []
+    left = count
+    while left:
+        piece = await reader.read(min(left, _PIECE_BYTES))
+        if not piece:
+            raise asyncio.IncompleteReadError(b"".join(pieces), count)
+        pace.heard(len(piece))
+        left -= len(piece)
+        pieces.append(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+async def _rest(reader: asyncio.StreamReader, pace: Pace) -> bytes:
     pieces: List[bytes] = []
     total = 0
     while True:
         piece = await reader.read(_PIECE_BYTES)
         if not piece:
             return b"".join(pieces)
+        pace.heard(len(piece))
         total += len(piece)
         if total > ANSWER_BYTES_MAX:
             raise _Malformed(f"the answer is longer than {ANSWER_BYTES_MAX:,} bytes")
@@ -221,8 +313,6 @@ def _bounded(text: str, base: int) -> int:
 
 
 def _reason(error: BaseException) -> str:
-    if isinstance(error, asyncio.TimeoutError):
-        return "no answer in time"
     if isinstance(error, asyncio.IncompleteReadError):
         return "the connection was closed before the answer was whole"
     return str(error) or type(error).__name__

@@ -65,8 +65,15 @@ class Transaction:
         return await self._connections.drive(self._attempt.status())
 
     async def __aenter__(self) -> Transaction:
-        await self._connections.drive(self._attempt.begin())
-        self._scope = _ids.enter_block(self.id)
+        try:
+            await self._connections.drive(self._attempt.begin())
+            self._scope = _ids.enter_block(self.id)
+        except (Error, GeneratorExit):
+            raise
+        except BaseException:
+            # Most likely cancelled, and a task that is cancelled does not wait.
+            self._connections.drive_aside(self._attempt.end_interrupted_begin())
+            raise
         return self
 
     async def __aexit__(
@@ -74,6 +81,8 @@ class Transaction:
     ) -> None:
         _ids.leave_block(self._scope)
         self._scope = None
+        if self._attempt.is_of_parent:
+            return
         if self._attempt.phase is not Phase.OPEN:
             if kind is None:
                 self._attempt.left()
