@@ -75,6 +75,9 @@ impl From<Error> for Problem {
     fn from(error: Error) -> Self {
         let kind = match error {
             Error::State(error) => return error.into(),
+            Error::Unseen { ref run, .. } => {
+                return Self::new(Kind::OutcomeUnknown, error.to_string()).about(run.clone());
+            }
             Error::NoSuchWorkflow(_) => Kind::NoSuchWorkflow,
             Error::NoSuchRun(_) => Kind::NoSuchRun,
             Error::Invalid(_) => Kind::InvalidRequest,
@@ -129,7 +132,7 @@ async fn begin(State(backend): State<Arc<Backend>>, request: Request) -> Answer 
         // It may take longer than a connection may be quiet.
         let _waits = patience.as_ref().map(Patience::wait);
         let run = workflows.begin(&name, id.as_deref(), input).await?;
-        workflows.wait(&name, &run, wait).await?
+        workflows.wait_for_begun(&name, &run, wait).await?
     };
     let status = if view.status == Status::Running { StatusCode::ACCEPTED } else { StatusCode::OK };
     Ok((status, shown(&view)).into_response())
