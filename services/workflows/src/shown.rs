@@ -129,7 +129,7 @@ impl Service {
         self.wait(name, id, most).await.map_err(|error| error.unseen(id, said()))
     }
 
-    /// Some runs of a workflow behind `after`, in the order of their ids, without what they came to, and where to go on.
+    /// Some runs of a workflow behind `after`, in the order of their ids, as lists have them, and where to go on.
     /// Errors: `Unavailable` if that takes too long.
     pub async fn runs(
         &self,
@@ -162,7 +162,7 @@ impl Service {
         rows.retain(|(id, _)| until.as_ref().is_none_or(|until| id <= until));
         rows.sort_by(|(one, _), (other, _)| one.cmp(other));
         let wanted = rows.into_iter().filter(|(_, row)| status.is_none_or(|status| row.status == status));
-        let views = wanted.map(|(id, row)| RunView { output: None, ..RunView::of(id, &row) });
+        let views = wanted.map(|(id, row)| RunView::listed(id, &row));
         Ok((views.collect(), until))
     }
 
