@@ -10,6 +10,7 @@ mod carried;
 mod commands;
 mod complaint;
 mod config;
+mod far_stores;
 mod function_directory;
 mod log;
 mod open_files;

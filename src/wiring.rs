@@ -22,7 +22,6 @@ use http_frontend::{HttpPeers, Inside, Limits, Services};
 use in_process::{Functions, SystemClock, SystemEntropy};
 use ports::{
     Queue,
-    key_value::SharedKeyValue,
     metering::{Meter, MeteredFunctions, MeteredKeyValue, MeteredObjects, MeteredQueue},
 };
 use sandbox::{
@@ -39,6 +38,7 @@ use transactions::membership::{Address, Coordinated};
 use crate::{
     carried::PYTHON_CLIENT,
     config::{Listen, Settings, UserStore},
+    far_stores,
     function_directory::FunctionDirectory,
     open_files::Connections,
     overview::{Overview, Sources},
@@ -333,9 +333,7 @@ fn deployed(
         objects: provider.objects(),
         queue: provider.queue(),
         queue_name: transactions::queue_name,
-        check_far: |address| {
-            redis_provider::Config::from_url(address).map(drop).map_err(|error| error.to_string())
-        },
+        check_far: far_stores::check,
         among_others: provider.is_shared(),
         functions: Arc::clone(functions) as Arc<_>,
         runtime: Arc::new(sandbox),
@@ -355,25 +353,11 @@ fn workflows(
         runner: Arc::new(deployed.clone()),
         key_value: Arc::new(MeteredKeyValue::new(provider.key_value(), Arc::clone(meter))),
         transactions: engine,
-        far_stores: Arc::new(RedisStores),
+        far_stores: Arc::new(far_stores::RedisStores),
         clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy::default()),
     };
     workflows::Service::new(parts, workflows::Options::default())
-}
-
-/// Far stores by their addresses: Redis and Valkey.
-#[derive(Debug)]
-struct RedisStores;
-
-#[async_trait]
-impl workflows::FarStores for RedisStores {
-    async fn open(&self, address: &str) -> ports::Result<SharedKeyValue> {
-        let wrong = |error| ports::Error::invalid("read the address of a far store").caused_by(error);
-        let config = redis_provider::Config::from_url(address).map_err(wrong)?;
-        let unavailable = |error| ports::Error::unavailable("open a far store").caused_by(error);
-        Ok(redis_provider::Redis::open(&config).await.map_err(unavailable)?.key_value())
-    }
 }
 
 /// What functions ask for, passed on to the routes.

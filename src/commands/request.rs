@@ -164,6 +164,12 @@ impl Answer {
         fields.filter(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim()).next()
     }
 
+    /// Where what was asked for took effect on a run, or may have, and cannot be seen yet: what the server says of that.
+    pub(crate) fn unseen(&self) -> Option<String> {
+        let Problem { name, detail, id } = serde_json::from_slice(&self.body).ok()?;
+        (self.status == 503 && name == "outcome-unknown" && id.is_some()).then_some(detail)
+    }
+
     /// Itself, if the server did what it was asked to.
     pub(crate) fn accepted(self, target: &Target, path: &str) -> anyhow::Result<Self> {
         if (200..300).contains(&self.status) {
@@ -192,17 +198,20 @@ fn is_cut_short(answer: &[u8]) -> bool {
     announced.is_some_and(|bytes| whole.body.len() < bytes)
 }
 
+/// A problem document.
+#[derive(Deserialize)]
+struct Problem {
+    #[serde(rename = "type")]
+    name: String,
+    detail: String,
+    /// Which run it is about.
+    id: Option<String>,
+}
+
 /// What a refusal says: the name and the detail of a problem document; all of what is none.
 fn refusal(body: &[u8]) -> String {
-    #[derive(Deserialize)]
-    struct Problem {
-        #[serde(rename = "type")]
-        name: String,
-        detail: String,
-    }
-
     match serde_json::from_slice(body) {
-        Ok(Problem { name, detail }) => format!("{name}: {detail}"),
+        Ok(Problem { name, detail, .. }) => format!("{name}: {detail}"),
         Err(_) => String::from_utf8_lossy(body).trim().to_owned(),
     }
 }

@@ -22,7 +22,7 @@ use timeline::{Failure, Step, Timeline};
 
 /// How long a run is waited for at the most, in seconds.
 const WAIT_S_MAX: u64 = 900;
-/// What `run` exits with where the run has not ended in time.
+/// What `run` exits with where the run has not ended in time, or what became of it cannot be seen yet.
 const NOT_ENDED: u8 = 3;
 /// How long the answer may take beyond that.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
@@ -30,7 +30,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// What to do with workflows.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run a workflow and print what it comes to; exits 1 if it fails, 3 if it has not ended in time
+    /// Run a workflow and print what it comes to; exits 1 if it fails, 3 if it has not ended in time or cannot be seen
     Run(Run),
     /// List the runs of a workflow, or the workflows
     List(List),
@@ -199,7 +199,12 @@ impl Run {
         }
         let wait_max = Duration::from_secs(wait) + ANSWER_MAX;
         let request = Request { method: "POST", path: &path, headers: &[], body: &input, wait_max };
-        let answer = self.target.ask(&request)?.accepted(&self.target, &path)?;
+        let answer = self.target.ask(&request)?;
+        if let Some(unseen) = answer.unseen() {
+            eprintln!("landfast: {unseen}");
+            return Ok(ExitCode::from(NOT_ENDED));
+        }
+        let answer = answer.accepted(&self.target, &path)?;
         let durable_ms = now_ms();
         let shown: Shown = serde_json::from_slice(&answer.body).context("the answer is not a run")?;
         if self.timeline || self.svg.is_some() {

@@ -62,6 +62,55 @@ def nobody_waits_for_a_far_store_that_is_away_until_the_connection_is_cut(apps, 
     assert listed.returncode != 0 and "is not durable yet" in listed.stderr, listed
 
 
+def a_begin_that_cannot_be_seen_says_which_run_it_was(apps, far):
+    """W1: who is told so asks for that run, and does not begin another; so is who ends one."""
+    apps.workflow("chain", f'steps = ["first", "second"]\nfar = "{far.url}"')
+    apps.function("waits", "import time\n\ndef handler(event, context):\n    time.sleep(600)\n", timeout_s=900)
+    apps.workflow("waits", f'steps = ["waits"]\nfar = "{far.url}"')
+    apps.deploy()
+    assert apps.run("chain", {"n": 1})[1]["status"] == "succeeded"
+    assert apps.run("waits", 1, "?id=w")[0] == 202
+    far.stop()
+    begun, named, ended, command = application.at_once(
+        lambda: apps.ask("POST", "/v1/workflows/chain/runs", b'{"n": 2}'),
+        lambda: apps.ask("POST", "/v1/workflows/chain/runs?id=named", b'{"n": 2}'),
+        lambda: apps.ask("DELETE", "/v1/workflows/waits/runs/w"),
+        lambda: apps.command("workflows", "run", "chain", "--input", '{"n": 2}', "--id", "said", "--wait", "1"),
+    )
+    for answer in (begun, named, ended):
+        assert (answer.status, answer.document["type"]) == (503, "outcome-unknown"), answer
+        assert f'the run "{answer.document["id"]}"' in answer.document["detail"], answer
+    assert (named.document["id"], ended.document["id"]) == ("named", "w")
+    assert command.returncode == 3 and '"said" has begun' in command.stderr and not command.stdout, command
+    far.start()
+    for run in (begun.document["id"], "named", "said"):
+        assert apps.ask("GET", f"/v1/workflows/chain/runs/{run}?wait=30").document["status"] == "succeeded"
+    assert apps.ask("GET", "/v1/workflows/waits/runs/w?wait=30").document["status"] == "cancelled"
+
+
+def what_the_far_store_refuses_for_good_is_not_the_callers_fault(apps, far):
+    """W3: nothing of it is shown, and whoever asks is told which store refuses, and with which words."""
+    apps.workflow("chain", f'steps = ["first", "second"]\nfar = "{far.url}"')
+    apps.deploy()
+    assert apps.run("chain", {"n": 1})[1]["status"] == "succeeded"
+    assert far.ask("ACL SETUSER default -set").startswith(b"+OK")
+    begun = apps.ask("POST", "/v1/workflows/chain/runs?wait=30&id=refused", b'{"n": 2}')
+    assert (begun.status, begun.document["type"], begun.document["id"]) == (503, "outcome-unknown", "refused"), begun
+    again = apps.ask("POST", "/v1/workflows/chain/runs?wait=30&id=refused", b'{"n": 2}')
+    assert (again.status, again.document["type"], again.document["id"]) == (503, "outcome-unknown", "refused"), again
+    for path in ("runs", "runs/refused", "runs/refused?wait=3", "runs/refused/steps", "state", "state/first"):
+        answer = apps.ask("GET", f"/v1/workflows/chain/{path}")
+        assert (answer.status, answer.document["type"]) == (503, "unavailable"), (path, answer)
+        said = answer.document["detail"]
+        assert "the far store refuses what was written to it" in said and "can't run this command" in said, said
+    # Of what is longer than any that it has there is no need to ask it.
+    for path, status in (("runs?after=" + "r" * 200, 400), ("state/" + "k" * 1024, 413)):
+        assert apps.ask("GET", f"/v1/workflows/chain/{path}").status == status
+    store, = apps.ask("GET", "/v1/status").document["workflows"]["far_stores"]
+    assert store["stopped_runs"] >= 1, store
+    assert apps.server.log_lines("a far store refuses for good what runs have written")
+
+
 def a_far_store_that_is_gone_for_good_is_complained_of_ever_more_seldom(apps, far):
     """W4: only it knows whether a run waits there, so nothing says that one does; and nothing does at a stop."""
     server = apps.server

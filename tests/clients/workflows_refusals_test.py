@@ -92,6 +92,16 @@ def what_is_for_steps_is_refused_by_name_outside_of_a_run(apps):
     assert apps.call("asks") == [4, "outside", "outside"]
 
 
+def a_list_says_of_what_runs_failed_and_not_in_which_words(apps):
+    apps.function("fails", 'def handler(event, context):\n    raise KeyError("s" * 40_000)\n', retries=0)
+    apps.workflow("chain", 'steps = ["fails"]')
+    apps.deploy()
+    error = apps.run("chain", 1, "?id=r&wait=30")[1]["error"]
+    assert error["errorType"] == "KeyError" and "the beginning of" in error["errorMessage"], error
+    listed, = apps.ask("GET", "/v1/workflows/chain/runs").document["runs"]
+    assert listed["error"] == {"step": "fails", "errorType": "KeyError"}, listed
+
+
 def what_makes_no_sense_is_refused_by_name(apps):
     apps.workflow("chain", 'steps = ["first"]')
     apps.deploy()
@@ -105,14 +115,25 @@ def what_makes_no_sense_is_refused_by_name(apps):
     assert refused("POST", "/v1/workflows/chain/runs", b"{") == "invalid-request"
     assert refused("POST", "/v1/workflows/chain/runs?id=" + "x" * 129) == "invalid-request"
     assert refused("POST", "/v1/workflows/chain/runs?retries=2") == "invalid-request"
+    assert refused("POST", "/v1/workflows/chain/runs?wait=NaN") == "invalid-request"
+    assert refused("GET", "/v1/workflows/chain/runs/nobody?wait=nan") == "invalid-request"
     assert refused("GET", "/v1/workflows/chain/runs?status=done") == "invalid-request"
     apps.workflow("wrong", 'steps = ["nobody"]')
     answer = apps.command("functions", "deploy", str(apps.write()))
     assert answer.returncode != 0 and "is no function of the application" in answer.stderr
-    for far in ("http://127.0.0.1:1", "redis://", "redis://127.0.0.1:1/abc", "redis://127.0.0.1:1?x=y"):
+    for far, said in (
+        ("http://127.0.0.1:1", ""),
+        ("redis://", ""),
+        ("redis://127.0.0.1:1/abc", ""),
+        ("redis://127.0.0.1:1?namespace=Foo", "a far store's address has no options"),
+        ("redis+cluster://127.0.0.1:1", "a far store is one Redis or Valkey server"),
+    ):
         apps.workflow("wrong", f'steps = ["first"]\nfar = "{far}"')
         answer = apps.command("functions", "deploy", str(apps.write()))
-        assert answer.returncode != 0 and "workflows.wrong: far: " in answer.stderr, (far, answer.stderr)
+        assert answer.returncode != 0 and f"workflows.wrong: far: {said}" in answer.stderr, (far, answer.stderr)
+    apps.workflow("wrong", 'steps = [{ map = [] }]')
+    answer = apps.command("functions", "deploy", str(apps.write()))
+    assert answer.returncode != 0 and "workflows.wrong: map has no steps" in answer.stderr, answer.stderr
 
 
 def who_is_tried_again_after_a_commit_of_its_own_hears_so_or_skips_it(apps):

@@ -242,7 +242,7 @@ class Meaning:
 class NoSuchWorkflow(Error):
     """No workflow of this name is deployed."""
 
-    advice = "`landfast functions list` shows what is deployed."
+    advice = "`landfast workflows list` shows what is deployed."
 
 
 class NoSuchRun(Error):

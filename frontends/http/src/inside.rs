@@ -44,7 +44,7 @@ impl Inside {
             .merge(steps::routes())
             .merge(workflows::routes())
             .with_state(Arc::new(backend))
-            .fallback(routes::no_such_path)
+            .fallback(routes::not_for_functions)
             .method_not_allowed_fallback(routes::method_not_allowed)
             .layer(middleware::from_fn(async |request, next: Next| {
                 lend_body(request, async |request| next.run(request).await).await

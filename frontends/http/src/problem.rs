@@ -153,12 +153,18 @@ pub struct Problem {
     kind: Kind,
     detail: String,
     outcome: Option<Outcome>,
+    id: Option<String>,
 }
 
 impl Problem {
     /// A refusal of `kind`; `detail` says what was wrong with this request and what would be right.
     pub fn new(kind: Kind, detail: impl Into<String>) -> Self {
-        Self { kind, detail: detail.into(), outcome: None }
+        Self { kind, detail: detail.into(), outcome: None, id: None }
+    }
+
+    /// The same about the run of this id.
+    pub(crate) fn about(self, id: String) -> Self {
+        Self { id: Some(id), ..self }
     }
 
     /// What was wrong.
@@ -212,6 +218,8 @@ struct Document<'a> {
     detail: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     outcome: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<&'a str>,
 }
 
 impl Problem {
@@ -219,8 +227,14 @@ impl Problem {
     pub(crate) fn document(&self) -> (StatusCode, Vec<u8>) {
         let (status, name, title) = self.kind.parts();
         let outcome = self.outcome.as_ref().map(ToString::to_string);
-        let document =
-            Document { r#type: name, title, status: status.as_u16(), detail: &self.detail, outcome };
+        let document = Document {
+            r#type: name,
+            title,
+            status: status.as_u16(),
+            detail: &self.detail,
+            outcome,
+            id: self.id.as_deref(),
+        };
         (status, serde_json::to_vec(&document).expect("strings and a number always serialise"))
     }
 }

@@ -99,6 +99,13 @@ pub(crate) async fn no_such_path(uri: Uri) -> Response {
         .into_response()
 }
 
+pub(crate) async fn not_for_functions(uri: Uri) -> Response {
+    if lambda::is_of_the_api(uri.path()) {
+        return lambda::not_offered();
+    }
+    Problem::new(Kind::NoSuchPath, format!("{} is not served to functions", uri.path())).into_response()
+}
+
 pub(crate) async fn method_not_allowed(uri: Uri) -> Response {
     if lambda::is_of_the_api(uri.path()) {
         return lambda::not_offered();

@@ -75,6 +75,9 @@ impl From<Error> for Problem {
     fn from(error: Error) -> Self {
         let kind = match error {
             Error::State(error) => return error.into(),
+            Error::Unseen { ref run, .. } => {
+                return Self::new(Kind::OutcomeUnknown, error.to_string()).about(run.clone());
+            }
             Error::NoSuchWorkflow(_) => Kind::NoSuchWorkflow,
             Error::NoSuchRun(_) => Kind::NoSuchRun,
             Error::Invalid(_) => Kind::InvalidRequest,
@@ -106,6 +109,14 @@ fn query<T: DeserializeOwned>(uri: &Uri, shape: &str) -> Result<T, Problem> {
     Ok(asked.0)
 }
 
+/// How long to wait.
+fn seconds(wait: f64) -> Result<Duration, Problem> {
+    if wait.is_nan() {
+        return Err(Problem::new(Kind::InvalidRequest, "?wait=SECONDS: NaN is no number of seconds"));
+    }
+    Ok(Duration::try_from_secs_f64(wait.max(0.0)).unwrap_or(WAIT_MAX).min(WAIT_MAX))
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Begin {
@@ -124,12 +135,12 @@ async fn begin(State(backend): State<Arc<Backend>>, request: Request) -> Answer 
     let input = input(&backend, body).await?;
     // A run that a step begins is outside of its own.
     steps::settle(&backend, parts.extensions.get(), &parts.headers).await?;
-    let wait = Duration::try_from_secs_f64(wait.max(0.0)).unwrap_or(WAIT_MAX).min(WAIT_MAX);
+    let wait = seconds(wait)?;
     let view = {
         // It may take longer than a connection may be quiet.
         let _waits = patience.as_ref().map(Patience::wait);
         let run = workflows.begin(&name, id.as_deref(), input).await?;
-        workflows.wait(&name, &run, wait).await?
+        workflows.wait_for_begun(&name, &run, wait).await?
     };
     let status = if view.status == Status::Running { StatusCode::ACCEPTED } else { StatusCode::OK };
     Ok((status, shown(&view)).into_response())
@@ -162,7 +173,7 @@ async fn show(State(backend): State<Arc<Backend>>, request: Request) -> Answer {
     let patience = Patience::of(&request);
     let uri = request.uri();
     let Wait { wait } = query(uri, "?wait=SECONDS")?;
-    let wait = Duration::try_from_secs_f64(wait.max(0.0)).unwrap_or(WAIT_MAX).min(WAIT_MAX);
+    let wait = seconds(wait)?;
     let _waits = patience.as_ref().map(Patience::wait);
     Ok(shown(&backend.workflows()?.wait(&text(uri, NAME)?, &text(uri, RUN)?, wait).await?))
 }

@@ -150,7 +150,7 @@ impl Catalogue {
         let state = self.state.read();
         for (name, workflow) in &manifest.workflows {
             let said = |why| Error::Invalid(format!("workflows.{name}: {why}"));
-            workflow.check_timeouts(&manifest.functions).map_err(said)?;
+            workflow.check_anew(&manifest.functions).map_err(said)?;
             let other = state.workflows.get(name).filter(|known| known.application != application);
             if let Some(KnownWorkflow { application: owner, .. }) = other {
                 return Err(Error::Conflict(format!(

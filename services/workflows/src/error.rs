@@ -27,6 +27,22 @@ pub enum Error {
     /// The run has ended already.
     #[error("the run has ended")]
     RunEnded,
+    /// The far store refuses for good what the answer rests on, which is no fault of whoever asks.
+    #[error(
+        "the far store refuses what was written to it, so nothing that rests on that is shown: {0}. \
+         Once it takes writes again, ask again; what it had refused until then is sent again by the next start"
+    )]
+    Refused(ports::Error),
+    /// What was asked for took effect, or may have, and what became of the run cannot be said.
+    #[error("{said}: {why}")]
+    Unseen {
+        /// The run that it is about.
+        run: String,
+        /// What has happened to it, and what to do next.
+        said: String,
+        /// Why no more is known.
+        why: String,
+    },
     /// A store cannot serve this.
     #[error(transparent)]
     Port(#[from] ports::Error),
@@ -39,6 +55,12 @@ pub enum Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
+    /// What a far store would refuse.
+    pub(crate) fn too_long(what: &str, bytes: usize, most: usize) -> Self {
+        let taken = "as the far store takes them";
+        Self::TooLarge(format!("a {what} has {most} bytes at most, {taken}, and this one {bytes}"))
+    }
+
     /// Whether the run is to be taken up again from what is at rest.
     pub(crate) fn means_anew(&self) -> bool {
         match self {
@@ -47,6 +69,34 @@ impl Error {
             Self::State(error) => matches!(error, transactions::Error::TransactionFinished(_)),
             _ => false,
         }
+    }
+
+    /// The same as a caller is told it. A call is looked through before any store is asked: what a store refuses then, it refuses
+    /// to this server.
+    pub(crate) fn told(self) -> Self {
+        match self {
+            Self::Port(error) if error.kind() == ErrorKind::Invalid => Self::Refused(error),
+            error => error,
+        }
+    }
+
+    /// Whether a change that ended with this may have been made.
+    pub(crate) fn leaves_in_doubt(&self) -> bool {
+        match self {
+            Self::Refused(_) => true,
+            Self::Port(error) => error.kind() == ErrorKind::OutcomeUnknown,
+            _ => false,
+        }
+    }
+
+    /// The same of a call that took effect on `run`, or may have: `said` is what has happened, and what to do next.
+    pub(crate) fn unseen(self, run: &str, said: String) -> Self {
+        let is_unseen = match &self {
+            Self::Refused(_) => true,
+            Self::Port(error) => error.is_retryable() || error.kind() == ErrorKind::Lost,
+            _ => false,
+        };
+        if is_unseen { Self::Unseen { run: run.to_owned(), said, why: self.to_string() } } else { self }
     }
 
     /// The same, for somebody else who waited for what has failed with it.

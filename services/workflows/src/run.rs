@@ -1,6 +1,7 @@
 //! One run under way: its steps, tried until they count, and its end.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     convert::Infallible,
     sync::{Arc, Weak},
@@ -33,10 +34,15 @@ use crate::{
 /// How often the steps of a long run are confirmed that have come to count.
 const CONFIRM_EVERY: Duration = Duration::from_mins(1);
 
-/// The longest that is kept of how a step or a run failed; of what is longer, its beginning as its message.
+/// The longest that is kept of how a step or a run failed; of what is longer, its type and the beginning of its message.
 pub(crate) const FAILURE_BYTES_MAX: usize = 32 << 10;
+/// The longest type that is kept then.
+const TYPE_BYTES_MAX: usize = 256;
 /// What of that is left for the message: in JSON a byte may become six.
 const MESSAGE_BYTES_MAX: usize = FAILURE_BYTES_MAX / 8;
+
+/// What a function failed with that does not say so itself.
+const FUNCTION_FAILED: &str = "Function.Failed";
 
 /// A run under way.
 #[derive(Debug)]
@@ -82,7 +88,7 @@ pub(crate) enum Failure {
 impl Failure {
     /// What `step` failed with.
     pub(crate) fn new(step: &str, kind: &str, message: &str) -> Self {
-        let message = &message[..message.floor_char_boundary(MESSAGE_BYTES_MAX)];
+        let message = cut(message);
         let error = serde_json::json!({ "step": step, "errorType": kind, "errorMessage": message });
         Self::Failed(Bytes::from(error.to_string()))
     }
@@ -90,14 +96,20 @@ impl Failure {
     /// The same in the function's own words.
     pub(crate) fn said(step: &str, payload: &[u8]) -> Self {
         let Ok(serde_json::Value::Object(mut said)) = serde_json::from_slice(payload) else {
-            return Self::new(step, "Function.Failed", &beginning(payload));
+            return Self::new(step, FUNCTION_FAILED, &String::from_utf8_lossy(payload));
         };
         said.insert("step".to_owned(), step.into());
-        let whole = serde_json::Value::Object(said).to_string();
-        if whole.len() > FAILURE_BYTES_MAX {
-            return Self::new(step, "Function.Failed", &beginning(payload));
+        let said = serde_json::Value::Object(said);
+        let whole = said.to_string();
+        if whole.len() <= FAILURE_BYTES_MAX {
+            return Self::Failed(Bytes::from(whole));
         }
-        Self::Failed(Bytes::from(whole))
+        let kind = said["errorType"].as_str().unwrap_or(FUNCTION_FAILED);
+        let kind = &kind[..kind.floor_char_boundary(TYPE_BYTES_MAX)];
+        match said["errorMessage"].as_str() {
+            Some(message) => Self::new(step, kind, message),
+            None => Self::new(step, kind, &String::from_utf8_lossy(payload)),
+        }
     }
 }
 
@@ -121,9 +133,13 @@ fn as_json(step: &str, answered: Bytes) -> Result<Bytes, Failure> {
     }
 }
 
-/// What is shown of a failure that is too long, or no object in JSON.
-fn beginning(payload: &[u8]) -> String {
-    String::from_utf8_lossy(&payload[..payload.len().min(MESSAGE_BYTES_MAX)]).into_owned()
+/// As much of a message as is kept; of one that is longer its end says so.
+fn cut(message: &str) -> Cow<'_, str> {
+    if message.len() <= MESSAGE_BYTES_MAX {
+        return Cow::Borrowed(message);
+    }
+    let beginning = &message[..message.floor_char_boundary(MESSAGE_BYTES_MAX)];
+    Cow::Owned(format!("{beginning}... (the beginning of {} bytes)", message.len()))
 }
 
 impl Run {
@@ -529,5 +545,43 @@ impl Run {
     pub(crate) fn saw(&self, point: DurabilityPoint) {
         let mut seen = self.point.lock();
         *seen = point.max(*seen);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn said(payload: &str) -> Value {
+        let Failure::Failed(failure) = Failure::said("f", payload.as_bytes()) else {
+            panic!("it has failed");
+        };
+        assert!(failure.len() <= FAILURE_BYTES_MAX, "{}", failure.len());
+        serde_json::from_slice(&failure).expect("it is JSON")
+    }
+
+    #[test]
+    fn a_failure_that_is_too_long_keeps_its_type_and_the_beginning_of_its_message() {
+        let short = json!({ "errorType": "E", "errorMessage": "m", "stackTrace": ["t"] });
+        let kept = said(&short.to_string());
+        assert_eq!((&kept["step"], &kept["stackTrace"]), (&json!("f"), &json!(["t"])));
+        // A control character becomes six bytes.
+        for message in ["\u{2603}".repeat(20_000), "\u{1}".repeat(40_000), "m".repeat(300_000)] {
+            let kept = said(&json!({ "errorType": "E", "errorMessage": message }).to_string());
+            let text = kept["errorMessage"].as_str().expect("a message");
+            let (beginning, end) = text.split_once("... (").expect("it says that it was cut");
+            assert!(message.starts_with(beginning) && beginning.len() > MESSAGE_BYTES_MAX - 4, "{text}");
+            assert_eq!(end, format!("the beginning of {} bytes)", message.len()));
+            assert_eq!(kept["errorType"], "E");
+        }
+        // What is long may as well be its type or its trace, or there may be none.
+        let traced = json!({ "errorType": "E", "errorMessage": "m", "stackTrace": vec!["t"; 40_000] });
+        let kept = said(&traced.to_string());
+        assert_eq!((&kept["errorType"], &kept["errorMessage"]), (&json!("E"), &json!("m")));
+        let kept = said(&json!({ "errorType": "\u{1}".repeat(40_000), "errorMessage": "m" }).to_string());
+        assert_eq!(kept["errorMessage"], "m");
+        assert_eq!(said(&"x".repeat(40_000))["errorType"], FUNCTION_FAILED);
     }
 }

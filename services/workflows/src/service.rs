@@ -120,6 +120,8 @@ pub(crate) struct Inner {
     pub(crate) swept: Mutex<BTreeMap<String, Monotonic>>,
     /// Held while old runs are looked for: what another sweep found may be begun anew.
     pub(crate) sweeping: tokio::sync::Mutex<()>,
+    /// What far stores refuse for good, as far as the log has said so.
+    refusals: Mutex<Outage>,
 }
 
 impl Inner {
@@ -137,6 +139,18 @@ impl Inner {
         let delays = delays.get_or_insert_with(|| backoff.delays());
         let delay = delays.next_delay(&*self.parts.entropy).unwrap_or(backoff.longest);
         self.parts.clock.sleep(delay).await;
+    }
+
+    /// An error as a caller is told it; the log says what a far store refuses, each reason once and then ever more seldom.
+    pub(crate) fn told(&self, error: Error) -> Error {
+        let error = error.told();
+        if let Error::Refused(refused) = &error {
+            let said = self.refusals.lock().failed(self.parts.clock.monotonic(), &refused.to_string());
+            if let Some(lasts) = said {
+                tracing::warn!(error = %refused, ?lasts, "a far store refuses for good what runs have written");
+            }
+        }
+        error
     }
 
     /// Where the runs of a workflow lie: where those lie that begin now, and then where earlier definitions of it had theirs.
@@ -173,6 +187,7 @@ impl Service {
             opened: Mutex::new(Some(opened)),
             swept: Mutex::default(),
             sweeping: tokio::sync::Mutex::default(),
+            refusals: Mutex::default(),
         };
         Self { inner: Arc::new(inner), tasks: Arc::default() }
     }
@@ -265,7 +280,7 @@ impl Service {
 
     /// Begins a run (W1); returns its id once it is ordered. None given: one is made up.
     ///
-    /// Errors: `NoSuchWorkflow`, `Invalid`, `TooLarge`, `TooManyRuns`, `Port`, `State`; `OutcomeUnknown` if its store does not take it
+    /// Errors: `NoSuchWorkflow`, `Invalid`, `TooLarge`, `TooManyRuns`, `Port`, `State`; `Unseen` if its store does not take it
     /// in time, and then it may begin later.
     pub async fn begin(&self, name: &str, id: Option<&str>, input: Bytes) -> Result<String> {
         let draw = || self.inner.parts.entropy.next_u64();
@@ -277,9 +292,15 @@ impl Service {
         let (service, key) = (self.clone(), (name.to_owned(), id.clone()));
         // Whoever asks may give up, and then somebody is at what was begun all the same.
         let begun = self.apart(Box::pin(async move { service.begin_here(key, is_named, input).await }));
-        let late = "begin a run: its store does not take it in time";
-        self.within(ANSWER_MAX, ports::Error::new(ErrorKind::OutcomeUnknown, late), begun).await?;
-        Ok(id)
+        let late =
+            ports::Error::new(ErrorKind::OutcomeUnknown, "begin a run: its store does not take it in time");
+        match self.within(ANSWER_MAX, late, begun).await {
+            Err(error) if error.leaves_in_doubt() => {
+                let said = format!("the run {id:?} may have begun: begin it again under this id only");
+                Err(error.unseen(&id, said))
+            }
+            begun => begun.map(|()| id),
+        }
     }
 
     async fn begin_here(&self, key: Key, is_named: bool, input: Bytes) -> Result<()> {
@@ -492,7 +513,7 @@ impl Handle {
     }
 }
 
-fn check_id(id: &str) -> Result<&str> {
+pub(crate) fn check_id(id: &str) -> Result<&str> {
     let is_good = |byte: u8| byte.is_ascii_graphic();
     if id.is_empty() || id.len() > RUN_ID_BYTES_MAX || !id.bytes().all(is_good) {
         let say = format!("a run's id has 1 to {RUN_ID_BYTES_MAX} visible ASCII characters");

@@ -10,6 +10,7 @@ use crate::{
     active::Key,
     homes::Home,
     records::{RunRow, Status},
+    service::check_id,
     store::Store,
     view::{RunView, StepView},
 };
@@ -39,7 +40,7 @@ impl Service {
         async move {
             tokio::select! {
                 biased;
-                answer = answer => answer,
+                answer = answer => answer.map_err(|error| self.inner.told(error)),
                 () = self.inner.parts.clock.sleep(most) => Err(late.into()),
             }
         }
@@ -117,7 +118,18 @@ impl Service {
         }
     }
 
-    /// Some runs of a workflow behind `after`, in the order of their ids, without what they came to, and where to go on.
+    /// The same of a run that whoever asks has just begun. Errors: `Unseen` if nothing of it can be shown.
+    pub async fn wait_for_begun(&self, name: &str, id: &str, most: Duration) -> Result<RunView> {
+        let said = || {
+            format!(
+                "the run {id:?} has begun, and what it comes to cannot be shown yet: ask for it by this id, \
+                 and begin it again under this id only"
+            )
+        };
+        self.wait(name, id, most).await.map_err(|error| error.unseen(id, said()))
+    }
+
+    /// Some runs of a workflow behind `after`, in the order of their ids, as lists have them, and where to go on.
     /// Errors: `Unavailable` if that takes too long.
     pub async fn runs(
         &self,
@@ -125,6 +137,7 @@ impl Service {
         status: Option<Status>,
         after: Option<&str>,
     ) -> Result<(Vec<RunView>, Option<String>)> {
+        after.map(check_id).transpose()?;
         self.within(ANSWER_MAX, late(), Box::pin(self.page(name, status, after))).await
     }
 
@@ -149,7 +162,7 @@ impl Service {
         rows.retain(|(id, _)| until.as_ref().is_none_or(|until| id <= until));
         rows.sort_by(|(one, _), (other, _)| one.cmp(other));
         let wanted = rows.into_iter().filter(|(_, row)| status.is_none_or(|status| row.status == status));
-        let views = wanted.map(|(id, row)| RunView { output: None, ..RunView::of(id, &row) });
+        let views = wanted.map(|(id, row)| RunView::listed(id, &row));
         Ok((views.collect(), until))
     }
 
@@ -167,16 +180,25 @@ impl Service {
         Ok(steps)
     }
 
-    /// Ends a run (W6). A run that has ended stays as it is. Errors: `Unavailable` if that takes too long, and then it is still under way
+    /// Ends a run (W6). A run that has ended stays as it is. Errors: `Unseen` if that takes too long, and then it is still under way
     /// or ends a moment later.
     pub async fn cancel(&self, name: &str, id: &str) -> Result<RunView> {
-        let (home, _, (row, _)) = self.find(name, id).await?;
-        if row.status == Status::Running {
-            let (service, key) = (self.clone(), (name.to_owned(), id.to_owned()));
-            let ended = self.apart(async move { service.end(key, home).await });
-            self.within(ANSWER_MAX, late(), ended).await?;
+        let (home, _, (row, _)) = self.within(ANSWER_MAX, late(), self.find(name, id)).await?;
+        if row.status != Status::Running {
+            return self.run(name, id).await;
         }
-        self.run(name, id).await
+        let (service, key) = (self.clone(), (name.to_owned(), id.to_owned()));
+        let ended = self.apart(async move { service.end(key, home).await });
+        let shown = async {
+            self.within(ANSWER_MAX, late(), ended).await?;
+            self.run(name, id).await
+        };
+        let said = || {
+            format!(
+                "the run {id:?} is being ended, and that cannot be shown yet: ask for it, or end it again"
+            )
+        };
+        shown.await.map_err(|error| error.unseen(id, said()))
     }
 
     /// Stops a run, and ends it; goes on with it where it cannot be ended.
@@ -230,6 +252,7 @@ impl Service {
     pub async fn state(&self, name: &str, key: &Bytes) -> Result<Option<Bytes>> {
         let durable = async {
             let store = self.now_at(name).await?;
+            store.check_key(key.len())?;
             let (value, point) = store.get(key).await?;
             store.externalize(point).await?;
             Ok(value)

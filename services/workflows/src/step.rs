@@ -117,14 +117,9 @@ impl Attempt {
         }
         let limits = store.rows.limits();
         let value_max = limits.item_bytes_max.saturating_sub(VALUE.len());
-        for (what, bytes, most) in
-            [("key", key_bytes, limits.key_bytes_max), ("value", value_bytes, value_max)]
-        {
-            if bytes > most {
-                return Err(Error::TooLarge(format!(
-                    "a {what} has {most} bytes at most, as the far store takes them, and this one {bytes}"
-                )));
-            }
+        store.check_key(key_bytes)?;
+        if value_bytes > value_max {
+            return Err(Error::too_long("value", value_bytes, value_max));
         }
         Ok(())
     }

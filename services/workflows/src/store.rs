@@ -133,6 +133,12 @@ impl Store {
         self.rows.limits().item_bytes_max.saturating_sub(ROW_RESERVE_BYTES)
     }
 
+    /// Errors: `TooLarge` for a key that no item here can have.
+    pub(crate) fn check_key(&self, bytes: usize) -> Result<()> {
+        let most = self.rows.limits().key_bytes_max;
+        if self.is_apart() && bytes > most { Err(Error::too_long("key", bytes, most)) } else { Ok(()) }
+    }
+
     /// The last value of `key` that counts.
     pub(crate) async fn get(&self, key: &Bytes) -> Result<(Option<Bytes>, DurabilityPoint)> {
         match &self.state {

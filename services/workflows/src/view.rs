@@ -1,7 +1,7 @@
 //! Runs and steps, as callers see them.
 
 use bytes::Bytes;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::records::{RunRow, Status, StepRow};
@@ -55,6 +55,28 @@ impl RunView {
             began_ms: row.began_ms,
             ended_ms: row.ended_ms,
         }
+    }
+}
+
+/// What a list says of a failure.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Listed {
+    #[serde(default)]
+    step: String,
+    #[serde(default)]
+    error_type: String,
+}
+
+impl RunView {
+    /// The same in a list, which says of what a run failed, and neither its output nor any words of a failure: each may be long.
+    pub(crate) fn listed(run: String, row: &RunRow) -> Self {
+        let whole = Self::of(run, row);
+        let error = whole.error.as_ref().and_then(|error| {
+            let listed: Listed = serde_json::from_str(error.get()).ok()?;
+            serde_json::value::to_raw_value(&listed).ok()
+        });
+        Self { output: None, error, ..whole }
     }
 }
 

@@ -207,3 +207,15 @@ async fn a_function_that_is_refused_has_its_body_read() {
         assert_eq!((refused.status().as_u16(), read.load(Ordering::Relaxed)), (expected, 2), "{path}");
     }
 }
+
+/// The document that names every route is not served to functions either.
+#[tokio::test]
+async fn a_function_is_told_what_is_not_served_to_functions() {
+    let inside = Inside::new(Arc::default(), Limits::default());
+    let request = Request::get("/v1/status").body(Body::empty()).expect("a request");
+    let refused = inside.call(None, request).await;
+    assert_eq!(refused.status().as_u16(), 404);
+    let body = axum::body::to_bytes(refused.into_body(), 4096).await.expect("a document");
+    let said = String::from_utf8_lossy(&body);
+    assert!(said.contains("/v1/status is not served to functions"), "{said}");
+}

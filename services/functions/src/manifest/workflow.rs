@@ -269,9 +269,18 @@ impl Workflow {
         named
     }
 
-    /// Errors: a step may take longer than its function, which would end it. Only for what is deployed anew: what an earlier build took
-    /// goes on as it did.
-    pub(crate) fn check_timeouts(&self, functions: &BTreeMap<String, Table>) -> Result<(), String> {
+    /// Errors: what cannot be meant. Only for what is deployed anew: what an earlier build took goes on as it did.
+    pub(crate) fn check_anew(&self, functions: &BTreeMap<String, Table>) -> Result<(), String> {
+        if self.synchrony != Synchrony::default() && self.far.is_none() {
+            return Err("synchrony is for a workflow with a far store: say which with far, or leave it out"
+                .to_owned());
+        }
+        check_meaning(&self.steps)?;
+        self.check_timeouts(functions)
+    }
+
+    /// Errors: a step may take longer than its function, which would end it.
+    fn check_timeouts(&self, functions: &BTreeMap<String, Table>) -> Result<(), String> {
         let mut checked = Ok(());
         visit(&self.steps, &mut |node| {
             let Node::Step(Step { function, timeout_s: Some(asked), .. }) = node else { return };
@@ -367,6 +376,43 @@ fn check_nodes(nodes: &[Node], depth: usize) -> Result<(), String> {
     Ok(())
 }
 
+/// Errors: an entry that does nothing, or a condition of nothing.
+fn check_meaning(nodes: &[Node]) -> Result<(), String> {
+    for node in nodes {
+        match node {
+            Node::Function(_) | Node::Step(_) => {}
+            Node::Parallel(Parallel { parallel }) => {
+                if parallel.iter().all(Vec::is_empty) {
+                    return Err("parallel: no branch has a step".to_owned());
+                }
+                parallel.iter().try_for_each(|branch| check_meaning(branch))?;
+            }
+            Node::Map(Map { map, .. }) => {
+                if map.is_empty() {
+                    return Err("map has no steps".to_owned());
+                }
+                check_meaning(map)?;
+            }
+            Node::Choice(Choice { choice, otherwise }) => {
+                if choice.is_empty() {
+                    return Err("choice has no branches".to_owned());
+                }
+                for Branch { when, steps } in choice {
+                    let When { path, equals, below, above, exists } = when;
+                    if equals.is_none() && below.is_none() && above.is_none() && exists.is_none() {
+                        return Err(format!(
+                            "choice: when {{ path = {path:?} }} asks for nothing there: add equals, below, above or exists"
+                        ));
+                    }
+                    check_meaning(steps)?;
+                }
+                check_meaning(otherwise)?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// A run keeps its workflow in JSON, and reads it back: what JSON has no word for would be something else then.
 fn check_equals(equals: &serde_json::Value, depth: usize) -> Result<(), String> {
     use serde_json::Value;
@@ -388,11 +434,15 @@ fn check_equals(equals: &serde_json::Value, depth: usize) -> Result<(), String> 
 mod tests {
     use super::super::Manifest;
 
-    fn refusal(workflow: &str) -> String {
+    fn parsed(workflow: &str) -> Result<Manifest, String> {
         let text = format!(
             "[functions.f]\nruntime = \"executable\"\ncode = \"c\"\nhandler = \"f\"\n[workflows.w]\n{workflow}"
         );
-        Manifest::parse(&text).map(drop).err().unwrap_or_default()
+        Manifest::parse(&text)
+    }
+
+    fn refusal(workflow: &str) -> String {
+        parsed(workflow).map(drop).err().unwrap_or_default()
     }
 
     #[test]
@@ -444,6 +494,30 @@ mod tests {
             ("steps = [1]", "integer `1`, expected \"FUNCTION\""),
         ] {
             assert!(refusal(workflow).contains(said), "{workflow}: {}", refusal(workflow));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_to_who_deploys_it() {
+        for (workflow, said) in [
+            ("steps = [{ choice = [] }]", "choice has no branches"),
+            ("steps = [{ choice = [], otherwise = [\"f\"] }]", "choice has no branches"),
+            (
+                "steps = [{ choice = [{ when = { path = \"a\" }, steps = [\"f\"] }] }]",
+                "asks for nothing there",
+            ),
+            ("steps = [{ choice = [{ when = {}, steps = [] }] }]", "asks for nothing there"),
+            ("steps = [{ parallel = [[], []] }]", "no branch has a step"),
+            ("steps = [{ parallel = [[{ map = [] }]] }]", "map has no steps"),
+            ("steps = [\"f\"]\nsynchrony = \"sync\"", "synchrony is for a workflow with a far store"),
+            ("steps = [{ parallel = [[\"f\"], []] }]", ""),
+            ("steps = [{ choice = [{ when = { exists = true }, steps = [] }] }]", ""),
+            ("steps = [\"f\"]\nfar = \"redis://h\"\nsynchrony = \"sync\"", ""),
+        ] {
+            // What an earlier build took is read as before.
+            let manifest = parsed(workflow).expect(workflow);
+            let refusal = manifest.workflows["w"].check_anew(&manifest.functions).err().unwrap_or_default();
+            assert!(refusal.contains(said) && refusal.is_empty() == said.is_empty(), "{workflow}: {refusal}");
         }
     }
 }
