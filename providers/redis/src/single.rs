@@ -5,8 +5,8 @@
 //! position says exactly how much of them survived (D2).
 //!
 //! An incarnation begins whenever the server turns out to have begun anew, at the first open after that or under a
-//! store that is open; others join it. It is numbered by the
-//! server's time, so that a number is not used twice even where its beginning was lost, and it records where the
+//! store that is open; others join it, at whatever time they notice: to begin another would end what the processes that
+//! noticed before have open since, and keep nothing that is not kept. It is numbered by the server's time, so that a number is not used twice even where its beginning was lost, and it records where the
 //! one before it ended: a point of an older incarnation is there exactly if it lies at or before that end (D3).
 //! Nobody changes anything between a restart and a beginning, because the restart took everybody's scripts away
 //! (see [`crate::scripts`]): that is what keeps new positions from passing lost ones unseen (rule P3).
@@ -196,7 +196,13 @@ impl Single {
         if self.scripts.read().started != forgotten {
             return Ok(());
         }
-        let (scripts, began) = begin(&self.node, &self.clock, &self.ends, self.waits, self.timeout).await?;
+        let (node, clock, ends) = (&self.node, &self.clock, &self.ends);
+        let joined = join(node, clock, ends, self.waits, self.timeout).await?;
+        // A store that was put back may say an earlier one.
+        let (scripts, began) = match joined.filter(|(scripts, _)| scripts.started > forgotten) {
+            Some(joined) => joined,
+            None => begin(node, clock, ends, self.waits, self.timeout).await?,
+        };
         tracing::warn!(
             server = self.node.address(),
             incarnation = began.incarnation.0,
@@ -280,7 +286,7 @@ fn point(incarnation: u64, position: u64) -> DurabilityPoint {
 }
 
 /// The present incarnation and what is durable of it, if the server is still in the life that began it: who opens the
-/// store beside others disturbs nobody.
+/// store beside others, or notices late that the server has begun anew, disturbs nobody.
 async fn join(
     node: &Node,
     clock: &Bytes,

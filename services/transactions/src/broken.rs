@@ -125,6 +125,8 @@ pub enum Broken {
     ReadsAtWhatItHeard,
     /// Whoever asks about a row that was handed over closes it, whatever the sequencer's log says.
     ClosesPreparedRows,
+    /// T4: a commit whose client was answered that it is unknown goes on being asked for.
+    CommitsAfterUnknown,
     /// T11: nobody asks whether what was read was written since.
     SkipsValidation,
     /// Who may call a node is believed to be one.

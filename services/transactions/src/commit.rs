@@ -22,7 +22,7 @@ mod sequenced;
 use std::sync::Arc;
 
 use futures_util::{TryStreamExt, stream};
-use ports::{DurabilityPoint, key_value::Room};
+use ports::{DurabilityPoint, Monotonic, key_value::Room};
 
 use crate::{
     Error, Result,
@@ -60,6 +60,8 @@ pub(crate) enum Committing {
 struct Commit<'a> {
     core: &'a Arc<Core>,
     transaction: &'a Arc<Transaction>,
+    /// When its client asked.
+    began: Monotonic,
     buffer: WriteBuffer,
     /// What has left it before.
     spills: Spills,
@@ -129,6 +131,7 @@ impl Core {
         let read = state.reads.newest_timed();
         let observed = snapshot::observed(transaction, &state.reads);
         drop(state);
+        let began = self.clock.monotonic();
         let (core, transaction) = (Arc::clone(self), Arc::clone(transaction));
         self.spawn(async move {
             let _at_work = at_work;
@@ -139,8 +142,8 @@ impl Core {
             let answer = if is_reader && !core.config.is_broken(Broken::ValidatesReaders) {
                 commit_nothing(&transaction).await
             } else {
-                let mut commit =
-                    Commit::new(&core, &transaction, (buffer, spills), effects.into_effects(), read);
+                let written = (buffer, spills, effects.into_effects());
+                let mut commit = Commit::new((&core, &transaction), began, written, read);
                 match core.order_of(&transaction, &commit.writes) {
                     Ok(Order::Sequenced) => commit.run_sequenced(observed).await,
                     Ok(Order::Timed { _under_way }) => commit.run().await,
@@ -203,10 +206,9 @@ async fn answer_durable(node: &Node, point: DurabilityPoint, record: Option<&Com
 
 impl<'a> Commit<'a> {
     fn new(
-        core: &'a Arc<Core>,
-        transaction: &'a Arc<Transaction>,
-        (buffer, spills): (WriteBuffer, Spills),
-        effects: Vec<Effect>,
+        (core, transaction): (&'a Arc<Core>, &'a Arc<Transaction>),
+        began: Monotonic,
+        (buffer, spills, effects): (WriteBuffer, Spills, Vec<Effect>),
         read: Timestamp,
     ) -> Self {
         let is_leaving = buffer.iter().any(|(_, buffered)| matches!(buffered.held, Held::Leaving(_)));
@@ -219,7 +221,7 @@ impl<'a> Commit<'a> {
             newest.map(|record| record.version.timed()).max().unwrap_or_default()
         };
         let floor = read.max(known).max(transaction.terms.after);
-        Self { core, transaction, buffer, spills, effects, writes, set, floor }
+        Self { core, transaction, began, buffer, spills, effects, writes, set, floor }
     }
 
     /// Errors: something could not be written ahead, or the store is full.

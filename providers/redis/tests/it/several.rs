@@ -183,3 +183,36 @@ fn who_opens_beside_others_joins_their_incarnation() {
         third.externalize(receipt.point).await.expect("it survived");
     });
 }
+
+/// P3: who notices a restart after another has begun an incarnation joins that one: whoever noticed before is not disturbed.
+#[test]
+fn who_notices_a_restart_late_joins_who_noticed_before() {
+    let server = Server::start(Keeps::Always);
+    block_on(async {
+        let config = Config::single(server.url());
+        let (one, late) = (open(&config).await.key_value(), open(&config).await.key_value());
+        let write = async |store: &Arc<dyn KeyValue>, name| {
+            let updated = store.update(Update::put(key(name), vec![])).await.expect("update answers");
+            updated.receipt.point
+        };
+        let before = write(&late, "before").await;
+        for store in [&one, &late] {
+            store.externalize(before).await.expect("the server keeps it");
+        }
+        server.kill();
+        server.restart();
+        // A connection that the restart broke is noticed by the next call; a read costs nothing.
+        for store in [&one, &late] {
+            store.get(&key("nothing")).await.expect("a read connects again");
+        }
+        let first = write(&one, "first").await;
+        assert!(first.incarnation > before.incarnation, "{before:?} {first:?}");
+        let second = write(&late, "second").await;
+        assert_eq!(second.incarnation, first.incarnation, "{first:?} {second:?}");
+        let third = write(&one, "third").await;
+        assert_eq!(third.incarnation, first.incarnation, "{first:?} {third:?}");
+        for (store, point) in [(&one, second), (&late, first), (&late, before), (&one, third)] {
+            store.externalize(point).await.expect("nothing was lost");
+        }
+    });
+}

@@ -14,11 +14,13 @@
 
 use std::{sync::Arc, time::Duration};
 
+use ports::Monotonic;
 use primitives::Backoff;
 
 use super::{Commit, answer_durable};
 use crate::{
     Error, Result,
+    broken::Broken,
     model::{Committed, Outcome},
     node_log::Placed,
     outcome::refused,
@@ -50,7 +52,8 @@ impl Commit<'_> {
         };
         let request = Request { observed, set: self.set.clone(), effects: self.effects.len() as u32 };
         let wish = Wish::to_commit(&self.transaction.id, self.transaction.attempt, request);
-        let record = match self.core.sequence(&node, &wish, &self.writes, seen).await {
+        let wanted_until = self.wanted_until();
+        let record = match self.core.sequence(&node, &wish, &self.writes, seen, wanted_until).await {
             Ok(record) => record,
             Err(Error::Unavailable(_)) => return Err(Error::OutcomeUnknown),
             Err(Error::TransactionFinished(Outcome::Aborted)) if self.transaction.is_named() => {
@@ -64,6 +67,14 @@ impl Commit<'_> {
         self.settle_later(placed, &record, wish);
         self.transaction.decide(Committed { after: record.after() }, record.point);
         answer_durable(&node, record.point, Some(&record)).await
+    }
+
+    /// Until when it may still be decided that it commits; none: for good. Of a generated id nobody asks any more who was answered
+    /// that it is unknown, or whoever asks takes *aborted* for an answer.
+    fn wanted_until(&self) -> Option<Monotonic> {
+        let is_for_good =
+            self.transaction.is_named() || self.core.config.is_broken(Broken::CommitsAfterUnknown);
+        (!is_for_good).then(|| self.began + self.core.config.commit_answer_timeout)
     }
 
     /// Hands the decision over. Errors: `TransactionFinished` if somebody has decided before.

@@ -6,10 +6,15 @@
 //!
 //! `Conflict` and `SnapshotTooOld` are final: whatever was written since stays written since. So whoever hears them may close
 //! the row alone. After any other error it is for the log to say that an attempt never commits.
+//!
+//! A commit of a generated id is wanted only until its client was answered that its outcome is unknown. Whoever writes the same
+//! again, by whichever node, and then something newer, must not find the old write on top of it once this node reaches the
+//! sequencer: so from then on the attempt is closed instead. Of a chosen id that is for its next begin, and until then whoever
+//! repeats its commit wants it.
 
 use std::sync::Arc;
 
-use ports::DurabilityPoint;
+use ports::{DurabilityPoint, Monotonic};
 use serde::{Deserialize, Serialize};
 
 use super::{Request, Sequencer};
@@ -49,6 +54,11 @@ impl Wish {
         Self { id: id.clone(), attempt, request: None }
     }
 
+    /// The same attempt, which is not to commit any more.
+    fn closing(&self) -> Self {
+        Self::to_close(&self.id, self.attempt)
+    }
+
     pub(super) fn attempt(&self) -> Attempt {
         self.attempt
     }
@@ -81,9 +91,9 @@ impl Wish {
 }
 
 impl Core {
-    /// Has the sequencer decide, whoever that is, for as long as it takes. `seen`: the generation of this node's
-    /// sequencer before the row was handed over, which nobody had decided then.
-    /// Errors: `Conflict`, `SnapshotTooOld`, `TransactionFinished`, and of this node's own sequencer `NoRoom` and `Corrupt`: it
+    /// Has the sequencer decide, whoever that is, for as long as it takes: to commit if it is asked before `wanted_until`, and
+    /// from then on to close. `seen`: the generation of this node's sequencer before the row was handed over, which nobody
+    /// had decided then. Errors: `Conflict`, `SnapshotTooOld`, `TransactionFinished`, and of this node's own sequencer `NoRoom` and `Corrupt`: it
     /// has not committed, and will not; `Unavailable` once the node cannot go on, and it may have.
     pub(crate) async fn sequence(
         self: &Arc<Self>,
@@ -91,11 +101,15 @@ impl Core {
         wish: &Wish,
         writes: &[Write],
         seen: Option<u64>,
+        wanted_until: Option<Monotonic>,
     ) -> Result<Arc<CommitRecord>> {
         let mut delays = Store::delays();
         let asked = self.clock.monotonic();
         let mut is_said = false;
         loop {
+            if wanted_until.is_some_and(|until| self.clock.monotonic() >= until) {
+                return self.close_unwanted(node, wish).await;
+            }
             let answered = match node.sequencer() {
                 Some(sequencer) => self.decide_here(node, sequencer, wish, writes, seen).await,
                 None => self.ask_sequencer(node, wish, writes).await,
@@ -113,11 +127,35 @@ impl Core {
                 Err(error) => {
                     let is_long = self.clock.monotonic().since(asked) >= self.config.commit_answer_timeout;
                     if is_long && !std::mem::replace(&mut is_said, true) {
-                        let sequencer = node.followed.writer().unwrap_or_default().0;
-                        tracing::warn!(%error, sequencer, "no commit goes on here: the node that orders them does not answer; is its address right?");
+                        warn_of_sequencer(node, &error);
                     }
                     tracing::debug!(%error, "the sequencer is asked again");
                 }
+            }
+            node.store.standing()?;
+            if let Some(known) = self.look_for(node, wish).await? {
+                return known;
+            }
+            node.store.pause(&mut delays).await;
+        }
+    }
+
+    /// Has an attempt closed that its client was told to be unknown, for as long as it takes: it has committed by now, or never
+    /// will. Errors: `TransactionFinished`; `Unavailable` once the node cannot go on.
+    async fn close_unwanted(self: &Arc<Self>, node: &Arc<Node>, wish: &Wish) -> Result<Arc<CommitRecord>> {
+        let mut delays = Store::delays();
+        let mut is_said = false;
+        let closing = wish.closing();
+        loop {
+            let closed = match node.sequencer() {
+                Some(sequencer) => self.close_here(node, sequencer, &closing).await,
+                None => self.ask_to_close(node, &closing).await,
+            };
+            if let Err(error) = closed {
+                if !std::mem::replace(&mut is_said, true) {
+                    warn_of_sequencer(node, &error);
+                }
+                tracing::debug!(%error, "the sequencer is asked again to close what its client was not told");
             }
             node.store.standing()?;
             if let Some(known) = self.look_for(node, wish).await? {
@@ -318,4 +356,9 @@ impl Core {
         assert!(is_sequenced, "whatever was handed over is decided by the sequencer's log");
         Ok(record.version)
     }
+}
+
+fn warn_of_sequencer(node: &Node, error: &Error) {
+    let sequencer = node.followed.writer().unwrap_or_default().0;
+    tracing::warn!(%error, sequencer, "no commit goes on here: the node that orders them does not answer; is its address right?");
 }

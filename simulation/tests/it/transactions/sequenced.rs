@@ -12,7 +12,7 @@ use simulation::{
     transactions::{
         client::Habits,
         ensemble::Ensemble,
-        house::{Among, Connection, House},
+        house::{Among, Connection, Failure, House},
         mortal::Life,
         network::{Network, Trouble},
         scenario::{Disaster, Scenario, seeds},
@@ -20,8 +20,9 @@ use simulation::{
     },
 };
 use transactions::{
+    Error,
     broken::Broken,
-    model::{Begin, Begun, Call, Isolation, Key},
+    model::{Begin, Begun, Call, Isolation, Key, Outcome, TransactionId},
 };
 
 use super::SEEDS_UNTIL_CAUGHT;
@@ -369,4 +370,80 @@ fn two_successors_later_a_conflict_is_one() {
 #[test]
 fn trimming_below_a_seal_is_caught() {
     assert!(simulated::run(commit_after_two_sequencers(Some(Broken::TrimsBelowOwnSeal))));
+}
+
+/// Two nodes on one sequenced keyspace, of which the second does not reach the sequencer, nor that the second.
+async fn cut_off_from_the_sequencer(broken: Option<Broken>) -> (House, [Connection; 2]) {
+    let house = house(2, broken).await;
+    let nodes = [0, 1].map(|place| house.serving_at(place).expect("nobody dies"));
+    write_in_order(&nodes[0], key(0)).await;
+    write_in_order(&nodes[1], key(0)).await;
+    let among = house.surroundings().expect("several places");
+    among.network.cut(&Among::address(0), &Among::address(1));
+    (house, nodes)
+}
+
+fn unknown<T>() -> Result<T, Failure> {
+    Err(Failure::Refused(Error::OutcomeUnknown))
+}
+
+/// What stands in a key that was written at a node cut off from the sequencer, which is answered *unknown*; then twice where the
+/// sequencer is, acknowledged; and then the way is open again, `later`.
+async fn written_over_an_unknown(later: Duration, broken: Option<Broken>) -> [Option<Bytes>; 2] {
+    let (house, [sequencer, cut_off]) = cut_off_from_the_sequencer(broken).await;
+    let write = async |node: &Connection, value: &'static [u8]| {
+        node.call(node.engine.put_now(key(0), Some(Bytes::from_static(value)))).await.map(drop)
+    };
+    let asked = tokio::time::Instant::now();
+    assert_eq!(write(&cut_off, b"one").await, unknown());
+    assert!(asked.elapsed() <= Duration::from_millis(5_500), "{:?}", asked.elapsed());
+    write(&sequencer, b"one").await.expect("it orders commits itself");
+    write(&sequencer, b"two").await.expect("it orders commits itself");
+    tokio::time::sleep(later).await;
+    house.surroundings().expect("several places").network.mend();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let mut shown = [None, None];
+    for (shown, node) in shown.iter_mut().zip([&sequencer, &cut_off]) {
+        *shown = node.shown(node.engine.get_now(&key(0))).await.expect("a calm world");
+    }
+    shown
+}
+
+/// T4, T5: a write whose client was told that its outcome is unknown does not come back over what was acknowledged since.
+#[test]
+fn a_write_that_was_answered_unknown_comes_over_nothing_newer() {
+    for later in [3, 20, 65].map(Duration::from_secs) {
+        let shown = simulated::run(written_over_an_unknown(later, None));
+        assert_eq!(shown, [(); 2].map(|()| Some(Bytes::from_static(b"two"))), "{later:?} later");
+    }
+}
+
+/// T4, T5, broken.
+#[test]
+fn committing_after_unknown_is_caught() {
+    let broken = Some(Broken::CommitsAfterUnknown);
+    let shown = simulated::run(written_over_an_unknown(Duration::from_secs(20), broken));
+    assert_eq!(shown, [(); 2].map(|()| Some(Bytes::from_static(b"one"))), "the unknown write took effect");
+}
+
+/// T4: of a generated id a commit that was answered unknown is aborted once the sequencer is reached; that of a chosen id goes on.
+#[test]
+fn a_commit_that_was_answered_unknown_ends() {
+    for (name, expected) in [(None, Err(Outcome::Aborted)), (Some("order"), Ok(()))] {
+        simulated::run(async {
+            let (house, [_, cut_off]) = cut_off_from_the_sequencer(None).await;
+            let id = name.map(|name| TransactionId::new(name).expect("a name"));
+            let begun = cut_off.shown(cut_off.engine.begin(Begin { id, ..Begin::default() })).await;
+            let Ok(Begun::Open { id, attempt }) = begun else { panic!("it reaches the store: {begun:?}") };
+            let call = Call { id, attempt: Some(attempt) };
+            let put = cut_off.engine.put(&call, key(0), Bytes::from_static(b"v"));
+            cut_off.call(put).await.expect("it is open");
+            let commit = async || cut_off.call(cut_off.engine.commit(&call)).await.map(drop);
+            assert_eq!(commit().await, unknown());
+            house.surroundings().expect("several places").network.mend();
+            let ended = commit().await;
+            let refused = |outcome| Failure::Refused(Error::TransactionFinished(outcome));
+            assert_eq!(ended, expected.map_err(refused), "{name:?}");
+        });
+    }
 }
