@@ -123,6 +123,11 @@ fn collection(encoder: &mut DescriptorEncoder<'_>, numbers: &Figures) -> fmt::Re
             "Milliseconds that this machine's clock is ahead of the other nodes'; beyond 10,000 it takes no writes",
             numbers.clock_ahead_ms,
         ),
+        (
+            "transactions_members_unheard",
+            "Members not heard for ten seconds: until they are, what was overwritten is kept",
+            numbers.members_unheard,
+        ),
     ];
     for (name, help, value) in gauges {
         gauge(encoder, name, help, value)?;

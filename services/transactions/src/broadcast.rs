@@ -30,7 +30,7 @@ use std::{
     time::Duration,
 };
 
-use ports::{DurabilityPoint, Monotonic};
+use ports::{DurabilityPoint, Monotonic, Outage};
 
 use crate::{
     Error, Result,
@@ -50,6 +50,8 @@ use crate::{
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(1);
 /// After so long without an announcement of a member its log is read in the store.
 const SILENCE_MAX: Duration = Duration::from_secs(3);
+/// A member that has not said for so long how it stands is complained of: a dead one is none any more by then.
+const UNHEARD_MAX: Duration = Duration::from_secs(10);
 /// About how much memory the commits of one message take.
 const ANNOUNCED_BYTES_MAX: usize = 1 << 20;
 /// A commit that takes more than this is left to the receiver, who reads it in the store.
@@ -58,7 +60,7 @@ const RECORD_BYTES_MAX: usize = 16 << 20;
 const AHEAD_MAX: Duration = Duration::from_secs(10);
 
 /// What is known of another node.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct Peer {
     /// What it has heard; none: it has not said so yet.
     heard: Option<Heard>,
@@ -68,6 +70,9 @@ struct Peer {
     told_dropped: Heard,
     /// When its own announcements last brought this node up to what they tell.
     announced: Monotonic,
+    /// When it last said how it stands, and what was complained of since.
+    stood: Monotonic,
+    unheard: Outage,
     /// By how much its wall clock is ahead of this node's, in milliseconds.
     ahead_ms: i64,
     /// What it has not decided, and since when: it is decided up to here, and there is more.
@@ -103,6 +108,8 @@ impl Neighbours {
             horizon: None,
             told_dropped: Heard::default(),
             announced: now,
+            stood: now,
+            unheard: Outage::default(),
             ahead_ms: 0,
             undecided: None,
             noted: 0,
@@ -114,6 +121,11 @@ impl Neighbours {
     /// Whether `node`, of which nobody has resolved the log, has been a member: if it is none now, it is gone.
     pub(crate) fn was_member(&self, node: NodeId) -> bool {
         self.peers.get(&node).is_some_and(|peer| peer.was_member)
+    }
+
+    /// Of how many it has not been heard for too long how they stand: until it is, nothing is collected that they may need.
+    pub(crate) fn unheard(&self) -> u64 {
+        self.peers.values().filter(|peer| peer.unheard.reason().is_some()).count() as u64
     }
 
     /// What all who must be counted have heard, whoever runs there: each that lives, but for `own`; none: of some
@@ -298,7 +310,7 @@ impl Core {
     fn announce_to_all(self: &Arc<Self>, node: &Arc<Node>) {
         let others = self.others(node);
         let now = self.clock.monotonic();
-        let mut free = Vec::new();
+        let (mut free, mut unheard) = (Vec::new(), Vec::new());
         {
             let mut view = self.view();
             let neighbours = &mut view.neighbours;
@@ -307,6 +319,11 @@ impl Core {
                 let peer = neighbours.peer(id, now);
                 peer.was_member = true;
                 let is_silent = now.since(peer.announced) >= SILENCE_MAX;
+                if now.since(peer.stood) >= UNHEARD_MAX
+                    && let Some(lasts) = peer.unheard.failed(now, "it does not say how it stands")
+                {
+                    unheard.push((id, address.clone(), lasts));
+                }
                 if !std::mem::replace(&mut peer.is_being_told, true) {
                     free.push((id, address));
                 }
@@ -316,6 +333,16 @@ impl Core {
             }
         }
         node.following.notify_one();
+        for (id, address, lasts) in unheard {
+            let lasts = UNHEARD_MAX + lasts;
+            tracing::warn!(
+                node = id.0,
+                ?address,
+                ?lasts,
+                "a member is not heard: until it is, or is gone, all is kept that was overwritten, and the store grows; is its address right, \
+                 and do these two reach each other?"
+            );
+        }
         for (id, address) in free {
             let (core, node) = (Arc::clone(self), Arc::clone(node));
             self.spawn(async move {
@@ -440,8 +467,14 @@ impl Core {
             peer.noted = standing.noted;
             node.packs.more_is_noted();
         }
+        peer.stood = now;
+        let heard_again = peer.unheard.ended(now);
         let is_behind = !neighbours.behind.is_empty();
         drop(view);
+        if let Some(lasted) = heard_again {
+            let lasted = UNHEARD_MAX + lasted;
+            tracing::info!(node = from.0, ?lasted, "a member is heard again");
+        }
         node.work.notify_one();
         if is_behind {
             node.following.notify_one();

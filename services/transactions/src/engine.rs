@@ -357,6 +357,7 @@ impl Engine {
             superseded_bytes: view.superseded_bytes - view.collected_bytes,
             kept_names: view.names.values().sum(),
             clock_ahead_ms: view.neighbours.ahead().as_millis() as u64,
+            members_unheard: view.neighbours.unheard(),
             ..figures
         }
     }

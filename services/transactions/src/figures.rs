@@ -70,6 +70,8 @@ pub struct Figures {
     pub packs_bytes: u64,
     /// By how much this machine's clock is ahead of the median of all nodes': beyond 10,000 nothing begins or commits here.
     pub clock_ahead_ms: u64,
+    /// Members that have not been heard for ten seconds: until they are, what was overwritten is kept.
+    pub members_unheard: u64,
 }
 
 /// What is counted as it happens.

@@ -383,6 +383,22 @@ async fn cut_off_from_the_sequencer(broken: Option<Broken>) -> (House, [Connecti
     (house, nodes)
 }
 
+/// T9: while one member's horizon is not heard nothing is collected; how many are not is said.
+#[test]
+fn members_that_do_not_reach_each_other_are_counted() {
+    simulated::run(async {
+        let (house, nodes) = cut_off_from_the_sequencer(None).await;
+        let unheard = || nodes.each_ref().map(|node| node.engine.figures().members_unheard);
+        tokio::time::sleep(Duration::from_secs(8)).await;
+        assert_eq!(unheard(), [0, 0], "that may be nothing");
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_eq!(unheard(), [1, 1]);
+        house.surroundings().expect("several places").network.mend();
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        assert_eq!(unheard(), [0, 0]);
+    });
+}
+
 fn unknown<T>() -> Result<T, Failure> {
     Err(Failure::Refused(Error::OutcomeUnknown))
 }
