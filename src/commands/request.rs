@@ -62,7 +62,8 @@ impl Target {
         );
         if is_cut_short(&answer) {
             return Err(Unavailable(format!(
-                "{}: the server closed the connection before it answered; whether it has done what it was asked to is not known",
+                "{}: the server closed the connection before it answered; whether it has done what it was asked to is not known. If it \
+                 always does, it does not speak HTTP: give the address behind `http=` in the line `ready`",
                 self.url
             ))
             .into());
