@@ -66,15 +66,20 @@ async fn answered(backend: &Backend, request: Request) -> Result<Response, Box<R
     // Who asks for what is not there need not send a body.
     route(functions, parts.method.as_str(), &path)?;
     let whole = body::read(body, BODY_BYTES_MAX, &backend.budget).await.map_err(refuse)?;
-    // What is deployed now: the body may have taken its time.
-    let routed = route(functions, parts.method.as_str(), &path)?;
-    let id = functions.new_request_id();
-    let caller = patience.as_ref().and_then(Patience::peer);
-    let event = event::encode(&parts, &routed, &whole.bytes, &id, caller).map_err(refuse)?;
     // It may take longer than a connection may be quiet.
     let _waits = patience.as_ref().map(Patience::wait);
-    let ran = functions.invoke(&routed.function, Invocation::new(id.clone(), event, false)).await;
-    let ran = ran.map_err(|error| refuse(error.into()))?;
+    let id = functions.new_request_id();
+    let caller = patience.as_ref().and_then(Patience::peer);
+    let (routed, ran) = loop {
+        // What is deployed now: the body may have taken its time.
+        let routed = route(functions, parts.method.as_str(), &path)?;
+        let event = event::encode(&parts, &routed, &whole.bytes, &id, caller).map_err(refuse)?;
+        match functions.invoke(&routed.function, Invocation::new(id.clone(), event, false)).await {
+            // It was removed just now, before it ran: the route may be another function's.
+            Err(functions::Error::NoSuchFunction(_)) => {}
+            ran => break (routed, ran.map_err(|error| refuse(error.into()))?),
+        }
+    };
     let of = |why: &str| format!("{why}: the function {:?}, in the request {id}", routed.function);
     match ran.result {
         Ok(result) => answer::decode(result).map_err(|answer::Unfit { why, detail }| {
