@@ -37,6 +37,10 @@ use redis_provider::Redis;
 use simulation::transactions::workload::Mix;
 use transactions::{Config, Engine};
 
+/// The program's own, so that the engine in process is measured as the program runs it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Runs the same transactions on plain Redis and on Landfast over the same Redis, and on the embedded store.
 #[derive(Debug, Parser)]
 #[command(version)]
