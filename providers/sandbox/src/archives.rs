@@ -17,6 +17,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use nix::errno::Errno;
 use parking_lot::Mutex;
 use ports::{Error, ErrorKind, Result};
 
@@ -153,6 +154,9 @@ impl Archives {
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 Err(format!("there is no file {path:?} to execute"))
+            }
+            Err(error) if error.raw_os_error() == Some(Errno::ELOOP as i32) => {
+                Err(format!("{path:?} is a symbolic link that leads to no file: it comes back to itself"))
             }
             // A disk that does not answer says nothing of it.
             Ok(_) | Err(_) => Ok(()),
@@ -343,11 +347,14 @@ mod tests {
             let content = archive_of(mode, EntryType::Regular, "code/run", None, b"#!/bin/sh");
             archives.install(name, content).await.expect("installed");
         }
+        let circle = archive(EntryType::Symlink, "code/run", Some("run"), b"");
+        archives.install("circle", circle).await.expect("installed");
         for (name, path, said) in [
             ("good", "code/run", None),
             ("plain", "code/run", Some("\"code/run\" is not executable: chmod +x it")),
             ("good", "code/rum", Some("there is no file \"code/rum\"")),
             ("good", "code", Some("\"code\" is no file")),
+            ("circle", "code/run", Some("\"code/run\" is a symbolic link that leads to no file")),
         ] {
             let checked = archives.check_executable(name, path).await;
             match said {
