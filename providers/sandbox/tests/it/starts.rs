@@ -1,4 +1,4 @@
-//! How long an instance may take to start.
+//! How long an instance may take to start, and what it finds then.
 
 use std::{pin::pin, time::Duration};
 
@@ -66,4 +66,25 @@ fn a_start_may_take_as_long_as_an_invocation_may() {
 fn a_start_may_take_ten_seconds_however_short_an_invocation_is() {
     let said = block_on(start(|function| function.timeout = Duration::from_secs(1), Duration::from_secs(8)));
     assert!(said.contains("Sandbox.Timedout") && said.contains("within 10.00 seconds"), "{said}");
+}
+
+#[test]
+fn a_functions_own_variables_are_as_it_says_and_the_servers_say_where_it_is() {
+    const TELLS: &str = "
+import os
+
+def handler(event, context):
+    return [os.environ[name] for name in ('OWN', 'AWS_LAMBDA_RUNTIME_API', 'LANDFAST_URL')]
+";
+    block_on(async {
+        let world = world(|_| Enforcement::nothing());
+        let own = "https://host/{api}/v1";
+        let environment = [("OWN".to_owned(), own.to_owned())].into();
+        let function = world.function("tells", TELLS, |function| function.environment = environment).await;
+        let said = world.said(&function, "{}").await;
+        let [found, api, url] = serde_json::from_str::<[String; 3]>(&said).expect(&said);
+        assert_eq!((found.as_str(), url), (own, format!("http://{api}")));
+        assert!(api.starts_with("127.0.0.1:"), "{api}");
+        world.close().await;
+    });
 }
