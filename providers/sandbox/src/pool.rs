@@ -256,7 +256,8 @@ impl Pool {
                 None => (Failed::ExitedAtStart, failure::ended(id, reason)),
             }),
             () = tokio::time::sleep(start_bound) => {
-                Err((Failed::NotStarted, failure::start_timed_out(id, start_bound)))
+                let said = instance.exchange.failed_start();
+                Err((Failed::NotStarted, said.unwrap_or_else(|| failure::start_timed_out(id, start_bound))))
             }
         }
     }

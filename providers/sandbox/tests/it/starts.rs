@@ -18,10 +18,14 @@ print('it begins', flush=True)
 time.sleep(1000)
 ";
 
-/// How it fails, and that it has not before `waited`.
 async fn start(function_is: impl FnOnce(&mut Function), waited: Duration) -> String {
+    start_of(HANGS, function_is, waited).await
+}
+
+/// How `code` fails, and that it has not before `waited`.
+async fn start_of(code: &str, function_is: impl FnOnce(&mut Function), waited: Duration) -> String {
     let world = world(|_| Enforcement::nothing());
-    let function = world.function("hangs", HANGS, function_is).await;
+    let function = world.function("hangs", code, function_is).await;
     let page = Page { from: 0, lines_max: 100, bytes_max: 10_000 };
     let said = {
         let mut said = pin!(world.said(&function, "{}"));
@@ -66,6 +70,25 @@ fn a_start_may_take_as_long_as_an_invocation_may() {
 fn a_start_may_take_ten_seconds_however_short_an_invocation_is() {
     let said = block_on(start(|function| function.timeout = Duration::from_secs(1), Duration::from_secs(8)));
     assert!(said.contains("Sandbox.Timedout") && said.contains("within 10.00 seconds"), "{said}");
+}
+
+/// Says that it cannot start, then never ends.
+const SAYS_AND_HANGS: &str = "
+import http.client
+import os
+import time
+connection = http.client.HTTPConnection(os.environ['AWS_LAMBDA_RUNTIME_API'])
+connection.request('POST', '/2018-06-01/runtime/init/error', '{\"errorType\": \"Own.NoStart\", \"errorMessage\": \"no\"}')
+connection.getresponse()
+print('it begins', flush=True)
+time.sleep(1000)
+";
+
+#[test]
+fn what_said_that_it_cannot_start_and_hangs_fails_by_what_it_said() {
+    let short = |function: &mut Function| function.timeout = Duration::from_secs(1);
+    let said = block_on(start_of(SAYS_AND_HANGS, short, Duration::from_secs(8)));
+    assert!(said.contains("Own.NoStart"), "{said}");
 }
 
 #[test]
