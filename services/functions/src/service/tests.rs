@@ -541,7 +541,7 @@ fn an_event_has_the_time_of_two_starts_and_runs() {
         let world = World::new(1);
         let (service, runtime) = service(&world);
         service.deploy("a", archive("f")).await.expect("deployed");
-        *runtime.takes.lock() = Duration::from_secs(4 * 30);
+        *runtime.takes.lock() = Duration::from_mins(2);
         service.send("f", "{}".into()).await.expect("sent");
         world.clock().sleep(Duration::from_hours(1)).await;
         assert_eq!((runtime.asked(), runtime.ended.load(Ordering::Relaxed)), (3, 3));
