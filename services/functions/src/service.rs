@@ -46,9 +46,10 @@ pub const PAYLOAD_BYTES_MAX: usize = 6 * 1024 * 1024;
 pub(crate) const EVENT_BYTES_MAX: usize = 1024 * 1024;
 /// What begins the names of deployed functions among all that run here.
 pub(crate) const PREFIX: &str = "functions/";
-/// How long an instance may take to start before that counts as a failed attempt, and so what had the place of a deployment that was
-/// replaced may wait for one of the next. An event is taken only once an instance is free (A8).
-const WAIT_MAX: Duration = Duration::from_secs(70);
+/// A start may take as long as an invocation may, or this if that is longer.
+const START_MIN: Duration = Duration::from_secs(10);
+/// What all else of an attempt takes at the most: handing it over, and ending an instance.
+const MARGIN: Duration = Duration::from_mins(1);
 /// How often a message is given to its function before it becomes a dead letter.
 const MESSAGE_ATTEMPTS_MAX: u32 = 16;
 /// What a change of what is deployed is called where it fails.
@@ -415,7 +416,7 @@ impl Service {
         self.inner.parts.functions.register(Definition {
             name: [PREFIX, name].concat().into(),
             options: FunctionOptions {
-                timeout: Duration::from_secs(table.timeout_s) + WAIT_MAX,
+                timeout: attempt_max(Duration::from_secs(table.timeout_s)),
                 attempts_max: 1 + table.retries,
                 exception_handler: table.on_failure.as_ref().map(|told| [PREFIX, told].concat()),
             },
@@ -558,6 +559,13 @@ fn digest_id(parts: &[&[u8]]) -> String {
     let mut bits = [0; 16];
     bits.copy_from_slice(&digest[..16]);
     uuid(bits).to_string()
+}
+
+/// How long an attempt of an event may take in all: the runtime bounds a start and a run by themselves, and says which of them was too
+/// long, so this is never to come before that. An event is taken only once it has a place (A8), but where a deployment has retired that
+/// it waits for one of the next, until whoever has that has started and run.
+fn attempt_max(timeout: Duration) -> Duration {
+    2 * (timeout.max(START_MIN) + timeout) + MARGIN
 }
 
 fn is_plain(byte: u8) -> bool {

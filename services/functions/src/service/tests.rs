@@ -30,6 +30,8 @@ struct Idle {
     retired: Mutex<BTreeSet<String>>,
     /// What it was asked to run.
     asked: Mutex<Vec<Asked>>,
+    /// How long that takes.
+    takes: Mutex<Duration>,
     /// How often it came to an end with that.
     ended: AtomicUsize,
     /// Whether there is no room for more.
@@ -84,7 +86,8 @@ impl Runtime for Idle {
     async fn run(&self, function: &Arc<Function>, invocation: Invocation) -> Result<Ran, Refused> {
         let Invocation { id, payload, .. } = invocation;
         self.asked.lock().push(Asked { function: function.name.clone(), id, payload });
-        self.clock.sleep(TRAVEL).await;
+        let takes = *self.takes.lock();
+        self.clock.sleep(takes).await;
         self.ended.fetch_add(1, Ordering::Relaxed);
         Err(Refused::Throttled)
     }
@@ -116,6 +119,7 @@ fn service_among(world: &World, among_others: bool) -> (Service, Arc<Idle>) {
         installed: Mutex::default(),
         retired: Mutex::default(),
         asked: Mutex::default(),
+        takes: Mutex::new(TRAVEL),
         ended: AtomicUsize::new(0),
         is_full: watch::Sender::new(false),
     });
@@ -527,6 +531,20 @@ fn an_invocation_goes_on_to_its_end_though_its_caller_hangs_up_unless_it_is_one_
         }
         world.clock().sleep(2 * TRAVEL).await;
         assert_eq!(runtime.ended.load(Ordering::Relaxed), 1);
+    });
+}
+
+/// A3. An attempt that began behind another's was cut off while it ran: nothing said by what.
+#[test]
+fn an_event_has_the_time_of_two_starts_and_runs() {
+    run(async {
+        let world = World::new(1);
+        let (service, runtime) = service(&world);
+        service.deploy("a", archive("f")).await.expect("deployed");
+        *runtime.takes.lock() = Duration::from_mins(2);
+        service.send("f", "{}".into()).await.expect("sent");
+        world.clock().sleep(Duration::from_hours(1)).await;
+        assert_eq!((runtime.asked(), runtime.ended.load(Ordering::Relaxed)), (3, 3));
     });
 }
 
