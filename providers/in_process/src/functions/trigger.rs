@@ -236,7 +236,7 @@ impl<'task> Task<'task> {
     /// One invocation with one event.
     async fn run_event(self, mut room: Room, definition: Arc<Definition>, deliveries: Vec<Delivery>) {
         for delivery in deliveries {
-            let Delivery { handle, deduplication: id, body } = delivery;
+            let Delivery { handle, deduplication: id, body, .. } = delivery;
             let attempts_max = attempts_max(&definition);
             let outcome = match Envelope::decode(&body) {
                 // Its last attempt came to no end, or its exception handler could not be given it.
