@@ -228,8 +228,12 @@ impl<'task> Task<'task> {
         {
             tracing::warn!(%error, queue, "handled messages will be delivered again");
         }
-        if let (Some(failure), Some(handle)) = (failure, handles.get(completed)) {
-            self.give_back(handle, &failure).await;
+        match (failure, handles.get(completed)) {
+            (Some(Failure { is_hopeless: true, reason, .. }), Some(handle)) => {
+                self.give_up(handle, &reason).await
+            }
+            (Some(failure), Some(handle)) => self.give_back(handle, &failure).await,
+            (None, _) | (_, None) => {}
         }
     }
 
@@ -350,9 +354,9 @@ impl<'task> Task<'task> {
     /// What failed for good, and nobody is told of, is kept as a dead letter.
     async fn give_up(self, handle: &Handle, reason: &str) {
         let (queue, attempt) = (&self.trigger.queue, handle.attempt);
-        tracing::debug!(queue, reason, attempt, "an event has failed for good");
+        tracing::debug!(queue, reason, attempt, "an event or a message has failed for good");
         if let Err(error) = self.functions.queue.give_up(queue, handle, reason).await {
-            tracing::warn!(%error, queue, "an event stays hidden until its timeout");
+            tracing::warn!(%error, queue, "what failed for good stays hidden until its timeout");
         }
     }
 }
