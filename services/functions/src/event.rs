@@ -54,7 +54,7 @@ fn record(queue: &str, delivery: &Delivery, now: Timestamp) -> Value {
 }
 
 /// The same at every delivery.
-fn message_id(delivery: &Delivery) -> String {
+pub(crate) fn message_id(delivery: &Delivery) -> String {
     format!("{}-{}", text(&delivery.handle.group), delivery.handle.sequence.0)
 }
 
