@@ -230,7 +230,7 @@ impl<'task> Task<'task> {
         }
         match (failure, handles.get(completed)) {
             (Some(Failure { is_hopeless: true, reason, .. }), Some(handle)) => {
-                self.give_up(handle, &reason).await
+                self.give_up(handle, &reason).await;
             }
             (Some(failure), Some(handle)) => self.give_back(handle, &failure).await,
             (None, _) | (_, None) => {}
