@@ -123,7 +123,7 @@ fn what_is_too_long_to_be_told_is_a_dead_letter() {
         let (service, runtime) = service(&world);
         *runtime.is_fit.lock() = |asked| asked.payload.len() < 1024;
         service.deploy("shop", telling()).await.expect("deployed");
-        send(&world, &[&[b'\xff'; 200 * 1024], b"behind"]).await;
+        send(&world, &[&vec![b'\xff'; 200 * 1024], b"behind"]).await;
         world.clock().sleep(Duration::from_hours(1)).await;
         assert_eq!((backlog(&world).await, runtime.asked_of("told").len()), ((0, 1), 0));
         let reason = dead_letters(&world).await[0].reason.clone();
