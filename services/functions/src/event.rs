@@ -26,7 +26,7 @@ pub(crate) fn messages(queue: &str, deliveries: &[Delivery], now: Timestamp) -> 
 }
 
 fn record(queue: &str, delivery: &Delivery, now: Timestamp) -> Value {
-    let Delivery { handle, deduplication, body } = delivery;
+    let Delivery { handle, deduplication, body, .. } = delivery;
     // What is no text travels in letters, and says so.
     let (body, attributes) = match std::str::from_utf8(body) {
         Ok(text) => (text.to_owned(), json!({})),
@@ -54,7 +54,7 @@ fn record(queue: &str, delivery: &Delivery, now: Timestamp) -> Value {
 }
 
 /// The same at every delivery.
-fn message_id(delivery: &Delivery) -> String {
+pub(crate) fn message_id(delivery: &Delivery) -> String {
     format!("{}-{}", text(&delivery.handle.group), delivery.handle.sequence.0)
 }
 
@@ -168,7 +168,7 @@ mod tests {
             attempt: 2,
             incarnation: ports::Incarnation::default(),
         };
-        Delivery { handle, deduplication: None, body: Bytes::from_static(body) }
+        Delivery { handle, deduplication: None, failures: 1, body: Bytes::from_static(body) }
     }
 
     #[test]

@@ -7,7 +7,6 @@ use bytes::Bytes;
 use ports::{
     Event, Handler,
     functions::{Failure, Room},
-    queue::Delivery,
     runtime::{FunctionError, Invocation},
 };
 
@@ -79,7 +78,7 @@ impl Handler for Deployed {
 }
 
 impl Deployed {
-    async fn run(
+    pub(crate) async fn run(
         &self,
         service: &Arc<Inner>,
         room: Room,
@@ -96,22 +95,5 @@ impl Deployed {
             let said = &payload[..payload.len().min(REASON_BYTES_MAX)];
             Failure::new(String::from_utf8_lossy(said))
         })
-    }
-
-    async fn run_batch(
-        &self,
-        service: &Arc<Inner>,
-        room: Room,
-        deliveries: &[Delivery],
-    ) -> Result<Bytes, Failure> {
-        let queue = service.queue_of(&self.name);
-        let payload = event::messages(&queue, deliveries, service.parts.clock.now());
-        let answer = self.run(service, room, service.new_id(), payload).await?;
-        let completed = event::completed(&answer, deliveries);
-        if completed < deliveries.len() {
-            let reason = "its batchItemFailures has messages that failed, or what names none of its batch";
-            return Err(Failure::after(completed, reason));
-        }
-        Ok(answer)
     }
 }

@@ -6,7 +6,7 @@
 //!  catalogue     what is deployed, as calls find it; a request over HTTP by its route ([routes])
 //!  service       deploying, removing, invoking; puts everything back in place at a start
 //!  port          what other services may have run: effects of transactions
-//!  handler       a deployed function as the Functions port runs it: events and queue batches in Lambda's words ([event])
+//!  handler       a deployed function as the Functions port runs it: events and queue batches ([batch]) in Lambda's words ([event])
 //! ```
 //!
 //! Promises
@@ -17,7 +17,8 @@
 //!   by `on_failure` is told, however long that takes, or the event stays as a dead letter. It never vanishes. What a timer gives
 //!   is one.
 //! - **A4** A queue's messages reach its function in the order of their groups; what a batch reports as failed, and all
-//!   behind it in its group, is delivered again.
+//!   behind it in its group, is delivered again, 16 times in all at most; then the function named by `on_failure` is told, however long
+//!   that takes, or the message stays as a dead letter. It never vanishes.
 //! - **A5** A timer that was disarmed stays so over restarts and deployments that do not name it anew.
 //! - **A6** A request over HTTP is for one function, whose route it is of, and runs as an invocation that waits does (A2).
 //! - **A7** A route is of one application, and changes with it as a whole: nobody finds the route of one deployment and the
@@ -26,6 +27,7 @@
 //!
 //! From `faaskeeper.txt`, sections 2.2 and 3 (classes of functions; requirements R2 to R4).
 
+mod batch;
 mod catalogue;
 mod deployment;
 mod event;

@@ -113,7 +113,7 @@ pub struct Table {
     /// What its environment has beside what all have.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
-    /// The function that is told of events that failed for good.
+    /// The function that is told of events and messages that failed for good.
     pub on_failure: Option<String>,
     /// What starts it.
     #[serde(default)]

@@ -21,7 +21,7 @@ use ports::{
     functions::{Definition, FunctionOptions, QueueTrigger, Register},
     key_value::SharedKeyValue,
     objects::ObjectStore,
-    queue::{OnFailure, QueueOptions, SharedQueue},
+    queue::{QueueOptions, SharedQueue},
     runtime::{Function, Invocation, Line, Page, Ran, Refused, Runtime},
 };
 use sha2::{Digest as _, Sha256};
@@ -29,13 +29,14 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 
 use crate::{
+    batch,
     catalogue::{Catalogue, Known, Summary},
     deployment::{Changed, Changing, Deployment, Deployments, check_queues, digest},
     event::hexadecimal,
     figures::Seen,
     following::Unnamed,
     handler::Deployed,
-    manifest::{FILE_NAME, MANIFEST_BYTES_MAX, Manifest, Table, check_period, workflow::Workflow},
+    manifest::{self, FILE_NAME, MANIFEST_BYTES_MAX, Manifest, Table, check_period, workflow::Workflow},
     routes::Found,
     timer::Ticks,
 };
@@ -50,8 +51,6 @@ pub(crate) const PREFIX: &str = "functions/";
 const START_MIN: Duration = Duration::from_secs(10);
 /// What all else of an attempt takes at the most: handing it over, and ending an instance.
 const MARGIN: Duration = Duration::from_mins(1);
-/// How often a message is given to its function before it becomes a dead letter.
-const MESSAGE_ATTEMPTS_MAX: u32 = 16;
 /// What a change of what is deployed is called where it fails.
 const DEPLOY: &str = "change what is deployed";
 
@@ -148,7 +147,7 @@ impl Service {
     ///
     /// Errors: `Invalid` for what is wrong with it, `Conflict`, `Port`.
     pub async fn deploy(&self, application: &str, content: Bytes) -> Result<Vec<Summary>> {
-        crate::manifest::check_name("the application", application).map_err(Error::Invalid)?;
+        manifest::check_name("the application", application).map_err(Error::Invalid)?;
         let mut changing = Arc::clone(&self.inner.changing).lock_owned().await;
         let (service, name) = (self.clone(), application.to_owned());
         to_its_end(DEPLOY, async move { service.replace(&mut changing, &name, content).await }).await?;
@@ -390,7 +389,7 @@ impl Service {
         for (name, table) in &now.manifest.functions {
             self.register(name, table);
             for trigger in table.queues() {
-                self.arm_queue(name, trigger).await?;
+                self.arm_queue(name, table, trigger).await?;
             }
             self.follow_timer(name, now.period(name)).await?;
         }
@@ -424,12 +423,12 @@ impl Service {
         });
     }
 
-    async fn arm_queue(&self, name: &str, trigger: &crate::manifest::QueueTrigger) -> Result<()> {
+    async fn arm_queue(&self, name: &str, table: &Table, trigger: &manifest::QueueTrigger) -> Result<()> {
         let Parts { queue, queue_name, functions, .. } = &self.inner.parts;
         let queue_at_provider = queue_name(&trigger.queue);
         let options = QueueOptions {
-            attempts_max: MESSAGE_ATTEMPTS_MAX,
-            on_failure: OnFailure::DeadLetter,
+            attempts_max: batch::ATTEMPTS_MAX,
+            on_failure: batch::on_failure(table.on_failure.as_deref()),
             ..QueueOptions::default()
         };
         queue.create(&queue_at_provider, options).await?;
@@ -521,6 +520,11 @@ impl Inner {
         queue.map(|queue| queue.queue.clone()).unwrap_or_default()
     }
 
+    /// Who is told of what this function fails for good.
+    pub(crate) fn told_of(&self, name: &str) -> Option<String> {
+        self.catalogue.function(name).and_then(|known| known.table.on_failure.clone())
+    }
+
     /// How often an event of this function is tried again.
     pub(crate) fn retries(&self, name: &str) -> Option<u32> {
         self.catalogue.function(name).map(|known| known.table.retries)
@@ -554,7 +558,7 @@ pub(crate) fn told_id(told: &str, failed: &str, id: &str) -> String {
 }
 
 /// The first 16 bytes of the digest of `parts`, of which the last alone may have a zero byte in it.
-fn digest_id(parts: &[&[u8]]) -> String {
+pub(crate) fn digest_id(parts: &[&[u8]]) -> String {
     let digest = Sha256::digest(parts.join(&0));
     let mut bits = [0; 16];
     bits.copy_from_slice(&digest[..16]);
