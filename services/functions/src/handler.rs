@@ -11,13 +11,10 @@ use ports::{
 };
 
 use crate::{
-    event,
+    event, failure,
     service::{Inner, own_name, request_id, told_id},
     timer::Ticks,
 };
-
-/// The longest that is kept of why a function failed.
-const REASON_BYTES_MAX: usize = 8 * 1024;
 
 /// Runs whatever is deployed under `name` at the time.
 #[derive(Debug)]
@@ -91,9 +88,6 @@ impl Deployed {
         let invocation = Invocation { room, ..Invocation::new(id, payload, true) };
         let ran = service.parts.runtime.run(&function, invocation).await;
         let ran = ran.map_err(|refused| Failure::new(refused.to_string()))?;
-        ran.result.map_err(|FunctionError { payload }| {
-            let said = &payload[..payload.len().min(REASON_BYTES_MAX)];
-            Failure::new(String::from_utf8_lossy(said))
-        })
+        ran.result.map_err(|FunctionError { payload }| Failure::new(failure::kept(&payload)))
     }
 }

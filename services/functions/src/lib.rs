@@ -6,7 +6,8 @@
 //!  catalogue     what is deployed, as calls find it; a request over HTTP by its route ([routes])
 //!  service       deploying, removing, invoking; puts everything back in place at a start
 //!  port          what other services may have run: effects of transactions
-//!  handler       a deployed function as the Functions port runs it: events and queue batches ([batch]) in Lambda's words ([event])
+//!  handler       a deployed function as the Functions port runs it: events and queue batches ([batch]) in Lambda's words ([event]);
+//!                what is kept of why it failed ([failure])
 //! ```
 //!
 //! Promises
@@ -31,6 +32,7 @@ mod batch;
 mod catalogue;
 mod deployment;
 mod event;
+pub mod failure;
 mod figures;
 mod following;
 mod handler;
