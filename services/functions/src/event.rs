@@ -135,9 +135,10 @@ pub(crate) fn failed(event: &Failed<'_>, now: Timestamp) -> Bytes {
         }),
         request_payload: serde_json::from_slice(payload).ok(),
         response_context: json!({ "statusCode": 200, "executedVersion": "$LATEST", "functionError": "Unhandled" }),
-        response_payload: serde_json::from_str(reason).map(Cow::Borrowed).unwrap_or_else(|_| {
-            Cow::Owned(to_raw_value(&json!({ "errorMessage": reason })).expect("a string is JSON"))
-        }),
+        response_payload: serde_json::from_str(reason).map_or_else(
+            |_| Cow::Owned(to_raw_value(&json!({ "errorMessage": reason })).expect("a string is JSON")),
+            Cow::Borrowed,
+        ),
     };
     serde_json::to_vec(&told).expect("names are strings").into()
 }

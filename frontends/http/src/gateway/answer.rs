@@ -187,7 +187,7 @@ mod tests {
             for result in [odd.to_owned(), format!("{{\"a\":{odd}}}"), format!("{{\"\\ud800\":{odd}}}")] {
                 let result: &'static str = result.leak();
                 let (status, _, body) = read(result).await.expect("an answer");
-                assert!((status, &*body) == (200, result.as_bytes()), "{:.50}", result);
+                assert!((status, &*body) == (200, result.as_bytes()), "{result:.50}");
             }
             let result = format!(r#"{{"statusCode":201,"body":"made","more":{odd}}}"#);
             let (status, _, body) = read(result.leak()).await.expect("an answer");
