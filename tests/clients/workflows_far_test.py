@@ -109,6 +109,15 @@ def what_the_far_store_refuses_for_good_is_not_the_callers_fault(apps, far):
     store, = apps.ask("GET", "/v1/status").document["workflows"]["far_stores"]
     assert store["stopped_runs"] >= 1, store
     assert apps.server.log_lines("a far store refuses for good what runs have written")
+    # It takes writes again, and then what it had refused: nothing else is told of the run from then on.
+    assert far.ask("ACL SETUSER default +@all").startswith(b"+OK")
+    assert "start the server again" in apps.ask("GET", "/v1/workflows/chain/runs/refused").document["detail"]
+    for _ in range(2):
+        apps.server.kill()
+        apps.server.start()
+        shown = apps.ask("GET", "/v1/workflows/chain/runs/refused?wait=30").document
+        listed = {run["run"]: run["status"] for run in apps.ask("GET", "/v1/workflows/chain/runs").document["runs"]}
+        assert (shown["status"], listed["refused"], apps.stored("chain", "first")) == ("succeeded", "succeeded", "2"), shown
 
 
 def a_far_store_that_is_gone_for_good_is_complained_of_ever_more_seldom(apps, far):

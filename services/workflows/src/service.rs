@@ -394,7 +394,7 @@ impl Service {
     /// A run as it is at rest, to go on with; none: it has ended. Only for who has claimed it.
     async fn resume(&self, key: Key, row: RunRow, (home, store): (&Home, Store)) -> Result<Option<Arc<Run>>> {
         let (name, id) = &key;
-        if let Some((refused, _)) = store.refused(name, id).await? {
+        if let Some((refused, _)) = store.refused(name, id, row.began_ms).await? {
             // What was refused may be gone with its near store, or be taken now: what was said of the run stays.
             return match store.end_run(name, id, &refused).await {
                 Err(error) if error.passes() || error.means_anew() => Err(error),
