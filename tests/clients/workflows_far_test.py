@@ -120,6 +120,19 @@ def what_the_far_store_refuses_for_good_is_not_the_callers_fault(apps, far):
         assert (shown["status"], listed["refused"], apps.stored("chain", "first")) == ("succeeded", "succeeded", "2"), shown
 
 
+def what_the_far_store_does_not_take_for_now_is_told_in_its_words(apps, far):
+    """It was said not to answer in time."""
+    apps.workflow("chain", f'steps = ["first", "second"]\nfar = "{far.url}"')
+    apps.deploy()
+    assert apps.run("chain", {"n": 1})[1]["status"] == "succeeded"
+    assert far.ask("CONFIG SET min-replicas-to-write 1").startswith(b"+OK")
+    begun = apps.ask("POST", "/v1/workflows/chain/runs?wait=1&id=r", b'{"n": 2}')
+    assert (begun.status, begun.document["type"]) == (503, "outcome-unknown"), begun
+    assert "does not take it: " in begun.document["detail"] and "replicas" in begun.document["detail"], begun
+    assert far.ask("CONFIG SET min-replicas-to-write 0").startswith(b"+OK")
+    assert apps.ask("GET", "/v1/workflows/chain/runs/r?wait=30").document["status"] == "succeeded"
+
+
 def a_far_store_that_is_gone_for_good_is_complained_of_ever_more_seldom(apps, far):
     """W4: only it knows whether a run waits there, so nothing says that one does; and nothing does at a stop."""
     server = apps.server

@@ -1,6 +1,6 @@
 //! What callers are shown of runs, once it is durable; and how they end one.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use transactions::model::Isolation;
@@ -25,16 +25,25 @@ const SOUND_LANES_MAX: usize = 100;
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 impl Service {
+    /// What is said of a workflow in place of what is not durable in time: as its far store says, or does not answer.
+    pub(crate) fn late(&self, name: &str) -> impl FnOnce() -> ports::Error + Send + 'static {
+        let (inner, name) = (Arc::clone(&self.inner), name.to_owned());
+        move || {
+            let why = inner.trouble(&name).unwrap_or_else(|| "its store does not answer in time".to_owned());
+            ports::Error::unavailable(format!("show what is not durable yet: {why}"))
+        }
+    }
+
     /// A run, once what is said of it is durable (W3). Errors: `Unavailable` if that takes too long.
     pub async fn run(&self, name: &str, id: &str) -> Result<RunView> {
-        self.within(ANSWER_MAX, late(), Box::pin(self.show(name, id))).await
+        self.within(ANSWER_MAX, self.late(name), Box::pin(self.show(name, id))).await
     }
 
     /// The answer, or `late` in its place.
     pub(crate) fn within<T>(
         &self,
         most: Duration,
-        late: ports::Error,
+        late: impl FnOnce() -> ports::Error + Send,
         answer: impl Future<Output = Result<T>>,
     ) -> impl Future<Output = Result<T>> {
         // On the heap, or whoever asks for several would be as large as all of them.
@@ -43,7 +52,7 @@ impl Service {
             tokio::select! {
                 biased;
                 answer = answer => answer.map_err(|error| self.inner.told(error)),
-                () = self.inner.parts.clock.sleep(most) => Err(late.into()),
+                () = self.inner.parts.clock.sleep(most) => Err(late().into()),
             }
         }
     }
@@ -106,7 +115,7 @@ impl Service {
                 externalized => return externalized.map(|()| store),
             }
         }
-        Err(refused.unwrap_or_else(|| late().into()))
+        Err(refused.unwrap_or_else(|| ports::Error::unavailable("find what the far store takes").into()))
     }
 
     /// A run, and where it lies: first of all where its workflow is at home now.
@@ -144,7 +153,8 @@ impl Service {
                 }
             }
             let left = until.since(self.inner.parts.clock.monotonic());
-            let view = self.within(left.max(ANSWER_MAX), late(), Box::pin(self.show(name, id))).await?;
+            let view =
+                self.within(left.max(ANSWER_MAX), self.late(name), Box::pin(self.show(name, id))).await?;
             if view.status != Status::Running || left.is_zero() {
                 return Ok(view);
             }
@@ -175,7 +185,7 @@ impl Service {
         after: Option<&str>,
     ) -> Result<(Vec<RunView>, Option<String>)> {
         after.map(check_id).transpose()?;
-        self.within(ANSWER_MAX, late(), Box::pin(self.page(name, status, after))).await
+        self.within(ANSWER_MAX, self.late(name), Box::pin(self.page(name, status, after))).await
     }
 
     async fn page(
@@ -205,7 +215,7 @@ impl Service {
 
     /// The steps of a run that count, in the order in which they ended. Errors: `Unavailable` if that takes too long.
     pub async fn steps(&self, name: &str, id: &str) -> Result<Vec<StepView>> {
-        self.within(ANSWER_MAX, late(), Box::pin(self.counted(name, id))).await
+        self.within(ANSWER_MAX, self.late(name), Box::pin(self.counted(name, id))).await
     }
 
     async fn counted(&self, name: &str, id: &str) -> Result<Vec<StepView>> {
@@ -220,14 +230,14 @@ impl Service {
     /// Ends a run (W6). A run that has ended stays as it is. Errors: `Unseen` if that takes too long, and then it is still under way
     /// or ends a moment later.
     pub async fn cancel(&self, name: &str, id: &str) -> Result<RunView> {
-        let (home, _, (row, _)) = self.within(ANSWER_MAX, late(), self.find(name, id)).await?;
+        let (home, _, (row, _)) = self.within(ANSWER_MAX, self.late(name), self.find(name, id)).await?;
         if row.status != Status::Running {
             return self.run(name, id).await;
         }
         let (service, key) = (self.clone(), (name.to_owned(), id.to_owned()));
         let ended = self.apart(async move { service.end(key, home).await });
         let shown = async {
-            self.within(ANSWER_MAX, late(), ended).await?;
+            self.within(ANSWER_MAX, self.late(name), ended).await?;
             self.run(name, id).await
         };
         let said = || {
@@ -299,11 +309,6 @@ impl Service {
             store.externalize(point).await?;
             Ok(value)
         };
-        self.within(ANSWER_MAX, late(), durable).await
+        self.within(ANSWER_MAX, self.late(name), durable).await
     }
-}
-
-/// What is said in place of what is not durable in time.
-pub(crate) fn late() -> ports::Error {
-    ports::Error::unavailable("show what is not durable yet: its store does not answer in time")
 }
