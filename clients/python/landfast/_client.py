@@ -60,9 +60,7 @@ class Settings:
         return cls(Route(nodes_from(urls)), Limits(call_s=timeout), After(), headers)
 
     def attempt(self, id: Optional[str], isolation: Optional[str], after: Optional[str]) -> Attempt:
-        chosen = _ids.chosen_id(id)
-        name = chosen or _ids.random_id()
-        return Attempt(name, chosen is None, isolation, self.route, self.limits, self.after, after)
+        return Attempt(_ids.name_for(id), isolation, self.route, self.limits, self.after, after)
 
     def state_calls(self) -> StateCalls:
         return StateCalls(self.route, self.limits, self.after)
