@@ -27,7 +27,7 @@ pub const RUNS_MAX: u32 = 16;
 /// Bytes of a generated id, before they are written as hexadecimal digits.
 const GENERATED_ID_BYTES: usize = 16;
 /// Before a begin that was dropped is aborted once more: it may still be on its way.
-const UNHEARD_PAUSES: [Duration; 3] = [Duration::ZERO, Duration::from_millis(20), Duration::from_millis(100)];
+const UNHEARD_PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(100)];
 
 /// What concurrent transactions may do to each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -224,12 +224,12 @@ impl Drop for Unanswered {
         runtime.spawn(async move {
             let call = Call::abort_latest(&id);
             for pause in UNHEARD_PAUSES {
-                sleep(pause).await;
                 match core.exchange(&call).await {
-                    Err(error) if error.kind() == ErrorKind::NoSuchTransaction => {}
+                    Err(error) if error.kind() == ErrorKind::NoSuchTransaction => sleep(pause).await,
                     _ => return,
                 }
             }
+            let _ = core.exchange(&call).await;
         });
     }
 }

@@ -57,6 +57,8 @@ async fn a_begin_of_a_given_id_that_is_dropped_leaves_others_of_that_id_alone() 
     let (server, client, id) = dropped(|client| client.transaction().id("pay")).await;
     assert_eq!(id, "pay");
     let state = client.state();
+    // An abort would be on its way first.
+    tokio::task::yield_now().await;
     let (next, _) = tokio::join!(answered(&server, GONE), state.get("a"));
     assert!(next.starts_with("GET /v1/state/a "), "{next}");
 }
