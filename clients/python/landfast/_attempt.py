@@ -8,6 +8,7 @@ Invariants
 - A write that may still be on its way is never followed by another write of the same key in this attempt: the
   late copy would undo it. The attempt is given up instead, and its body may run again.
 - An attempt one of whose writes may or may not have arrived never commits, whatever its body does with the error.
+- An attempt belongs to the process that began it: in one that was forked since, nothing is sent for it.
 - A begin that is interrupted ends nobody else's attempt: one of an id that others may know is left to its time-out.
 """
 
@@ -20,6 +21,7 @@ from typing import NoReturn, Optional, Set
 
 from . import _requests
 from ._after import After
+from ._ids import Name
 from ._nodes import Route
 from ._problems import (
     AlreadyCommitted,
@@ -55,16 +57,14 @@ class Attempt:
 
     def __init__(
         self,
-        id: str,
-        is_id_random: bool,
+        name: Name,
         isolation: Optional[str],
         route: Route,
         limits: Limits,
         after: After,
         after_token: Optional[str],
     ) -> None:
-        self.id = id
-        self._is_id_random = is_id_random
+        self._name = name
         self.phase = Phase.NEW
         self.committed_token: Optional[str] = None
         self._isolation = isolation
@@ -77,9 +77,19 @@ class Attempt:
         self._doubled: Set[bytes] = set()
         self._is_torn = False
         self._ended: Optional[Error] = None
+        self.failure: Optional[Error] = None
+        """What this attempt raised last, whatever its body has made of that."""
         self._is_begin_doubled = False
         self._effects = 0
         self._process = os.getpid()
+
+    @property
+    def id(self) -> str:
+        """Under it, it takes effect at most once. What has not begun before a fork is two transactions after it."""
+        if self.phase is Phase.NEW and self.is_of_parent:
+            self._name = self._name.in_child()
+            self._process = os.getpid()
+        return self._name.id
 
     @property
     def is_of_parent(self) -> bool:
@@ -87,14 +97,15 @@ class Attempt:
         return self._process != os.getpid()
 
     def begin(self) -> Steps[None]:
+        self._refuse_in_child(f"begin transaction {self.id!r}")
         if self.phase is Phase.OPEN:
             raise RuntimeError(f"transaction {self.id!r} is open; begin another one, or end it first")
         self._route = self._client_route.branch()
         self._doubled = set()
         self._is_torn = False
         self._ended = None
+        self.failure = None
         self._effects = 0
-        self._process = os.getpid()
         self.committed_token = None
         call = _requests.begin(self.id, self._isolation, self._after_token or self._after.token)
         before, self.phase = self.phase, Phase.BEGINNING
@@ -124,13 +135,15 @@ class Attempt:
         The answer may have been lost, and with it the attempt. An abort that names none ends the latest attempt of its
         id, whoever has begun that, so it is sent for an id that is known here alone.
         """
+        if self.is_of_parent:
+            return
         deadline = time.monotonic() + _UNHEARD_S
         if self.phase is Phase.OPEN:
             self.phase = Phase.ABORTED
             yield from self._abort_until(deadline, self._token)
         elif self.phase is Phase.BEGINNING:
             self.phase = Phase.ABORTED
-            if self._is_id_random:
+            if self._name.is_random:
                 yield from self._abort_unheard(deadline)
 
     def _abort_unheard(self, deadline: float) -> Steps[None]:
@@ -168,6 +181,7 @@ class Attempt:
     def commit(self) -> Steps[None]:
         """May be called again after `OutcomeUnknown`, and after it has succeeded."""
         call = _requests.commit(self.id, self._token)
+        self._refuse_in_child(call.what)
         if self.phase is Phase.COMMITTED:
             return
         if self.phase in (Phase.NEW, Phase.BEGINNING, Phase.ABORTED):
@@ -189,6 +203,7 @@ class Attempt:
     def abort(self) -> Steps[None]:
         """Ends the attempt without effect; nothing happens if it is over already and did not commit."""
         call = _requests.abort(self.id, self._token)
+        self._refuse_in_child(call.what)
         if self.phase in (Phase.NEW, Phase.BEGINNING, Phase.ABORTED):
             return
         if self.phase is Phase.COMMITTED:
@@ -234,6 +249,7 @@ class Attempt:
         yield from self._call(call, is_write=True)
 
     def _call(self, call: Call, is_write: bool = False) -> Steps[Answer]:
+        self._refuse_in_child(call.what)
         if self.phase is not Phase.OPEN:
             self._refuse(call)
         if self._is_torn:
@@ -251,9 +267,11 @@ class Attempt:
 
     def _ended_by(self, call: Call, error: Error) -> None:
         """Notes that `error` ended the attempt, if it did; it had committed if another attempt of the id had."""
+        self.failure = error
         if isinstance(error, TransactionFinished) and error.outcome == "committed":
             self.phase = Phase.COMMITTED
-            raise AlreadyCommitted(call.what, "its id has committed meanwhile", transaction=self.id) from error
+            self.failure = AlreadyCommitted(call.what, "its id has committed meanwhile", transaction=self.id)
+            raise self.failure from error
         if error.outcome == "begun-anew" and self._is_begin_doubled:
             # Perhaps by nobody else: a copy of this attempt's own begin may have come late.
             error.body_may_run_again = True
@@ -263,7 +281,13 @@ class Attempt:
 
     def _torn(self, call: Call) -> Unavailable:
         detail = "an earlier write of this attempt was sent more than once and a copy may still arrive, or not"
-        return Unavailable(call.what, detail, transaction=self.id)
+        torn = Unavailable(call.what, detail, transaction=self.id)
+        self.failure = torn
+        return torn
+
+    def _refuse_in_child(self, what: str) -> None:
+        if self.is_of_parent:
+            raise RuntimeError(f"{what}: it is of the process that this one is forked from; begin one of its own here")
 
     def _refuse(self, call: Call) -> NoReturn:
         if self.phase in (Phase.COMMITTED, Phase.ABORTED):
@@ -271,6 +295,7 @@ class Attempt:
             outcome = (self._ended and self._ended.outcome) or self.phase.value
             refusal = TransactionFinished(call.what, "it has ended", transaction=self.id, outcome=outcome)
             refusal.body_may_run_again = self._ended is not None and self._ended.body_may_run_again
+            self.failure = refusal
             raise refusal from self._ended
         raise RuntimeError(f"{call.what}: it is {self.phase.value}; use `with landfast.transaction() as t:`")
 

@@ -15,7 +15,6 @@ from ._after import After
 from ._attempt import Attempt
 from ._connection import Connections
 from ._nodes import Route, nodes_from
-from ._problems import AlreadyCommitted, Error
 from ._repeat import Limits
 from ._requests import Value
 from ._state import State, StateCalls
@@ -60,9 +59,7 @@ class Settings:
         return cls(Route(nodes_from(urls)), Limits(call_s=timeout), After(), headers)
 
     def attempt(self, id: Optional[str], isolation: Optional[str], after: Optional[str]) -> Attempt:
-        chosen = _ids.chosen_id(id)
-        name = chosen or _ids.random_id()
-        return Attempt(name, chosen is None, isolation, self.route, self.limits, self.after, after)
+        return Attempt(_ids.name_for(id), isolation, self.route, self.limits, self.after, after)
 
     def state_calls(self) -> StateCalls:
         return StateCalls(self.route, self.limits, self.after)
@@ -109,12 +106,12 @@ class Client:
                 with transaction:
                     result = refuse_unfinished(body(transaction), "the body of a transaction")
                 return result
-            except AlreadyCommitted as error:
-                if not runs.is_skipped(error):
-                    raise
-                return None
-            except Error as error:
-                pause = runs.pause_before_next(error)
+            except Exception as error:
+                # A body may have made another error of it, such as a group of those of its tasks.
+                verdict = transaction.failure or error
+                if runs.is_skipped(verdict):
+                    return None
+                pause = runs.pause_before_next(verdict)
                 if pause is None:
                     raise
             time.sleep(pause)

@@ -10,7 +10,9 @@ and a retry would take one block's commit for another's.
 The request comes from `request(id)`, or, in a Lambda function, from the runtime. The trace id
 (`_X_AMZN_TRACE_ID`) is not used: two invocations that one function sends share it, so the second would find its
 ids committed by the first and lose its effects. A thread that the request did not enter has no request: the
-order in which threads begin blocks is not stable, so their ids would not be either.
+order in which threads begin blocks is not stable, so their ids would not be either. Neither has a forked process:
+it would count on from where its parent is, as would the parent and its other children, and all but one would find
+their work done.
 """
 
 from __future__ import annotations
@@ -18,10 +20,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+import os
 import secrets
 import sys
 import threading
 from contextvars import ContextVar, Token
+from dataclasses import dataclass
 from typing import Iterator, Optional
 
 from ._requests import valid_id
@@ -35,8 +39,14 @@ class Scope:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self._process = os.getpid()
         self._blocks = itertools.count(1)
         self._runs = itertools.count(1)
+
+    @property
+    def is_of_parent(self) -> bool:
+        """Whether this process is forked from the one that handles the request."""
+        return self._process != os.getpid()
 
     def next_id(self) -> str:
         return self._derived(f"{next(self._blocks)}")
@@ -56,6 +66,21 @@ _RUNTIMES = (("landfast_runtime", "REQUEST_ID"), ("awslambdaric.bootstrap", "_GL
 
 _entered: ContextVar[Optional[Scope]] = ContextVar("landfast_scope", default=None)
 _lambda_scope: Optional[Scope] = None
+_parents_invocation: Optional[str] = None
+"""The invocation that the parent of this process was in when it forked."""
+
+
+@dataclass(frozen=True)
+class Name:
+    """The id of a transaction, and where it is from."""
+
+    id: str
+    is_given: bool
+    is_random: bool
+
+    def in_child(self) -> Name:
+        """That of the same transaction, if it has not begun, in a process that was forked since: another, unless it was given."""
+        return self if self.is_given else Name(random_id(), is_given=False, is_random=True)
 
 
 @contextlib.contextmanager
@@ -78,15 +103,17 @@ def request(id: str) -> Iterator[None]:
 
 def id_for(explicit: Optional[str]) -> str:
     """The id of a block that begins here."""
-    return chosen_id(explicit) or random_id()
+    return name_for(explicit).id
 
 
-def chosen_id(explicit: Optional[str]) -> Optional[str]:
-    """The id of a block that begins here, if others may know it: a retry begins under the same one."""
+def name_for(explicit: Optional[str]) -> Name:
+    """The id of a block that begins here. Unless it is random others may know it: a retry begins under the same one."""
     if explicit is not None:
-        return valid_id(explicit)
+        return Name(valid_id(explicit), is_given=True, is_random=False)
     scope = _scope()
-    return scope.next_id() if scope is not None else None
+    if scope is not None:
+        return Name(scope.next_id(), is_given=False, is_random=False)
+    return Name(random_id(), is_given=False, is_random=True)
 
 
 def random_id() -> str:
@@ -116,7 +143,10 @@ def leave_block(token: Optional[Token[Optional[Scope]]]) -> None:
 
 
 def _scope() -> Optional[Scope]:
-    return _entered.get() or _scope_of_lambda()
+    entered = _entered.get()
+    if entered is not None and not entered.is_of_parent:
+        return entered
+    return _scope_of_lambda()
 
 
 def _scope_of_lambda() -> Optional[Scope]:
@@ -124,11 +154,27 @@ def _scope_of_lambda() -> Optional[Scope]:
     global _lambda_scope
     if threading.current_thread() is not threading.main_thread():
         return None
-    id = next((getattr(sys.modules.get(module), name, None) for module, name in _RUNTIMES if module in sys.modules), None)
-    if not isinstance(id, str) or not id:
+    id = _invocation()
+    # A new invocation has a string of its own, so that a process which was forked to serve them has a request in each.
+    if id is None or id is _parents_invocation:
         return None
     # An event that is tried again has the same id, maybe on the same instance, and begins to count anew: each invocation has a
     # string of its own, and the scope keeps the last one, so that no other has its identity.
     if _lambda_scope is None or _lambda_scope.name is not id:
         _lambda_scope = Scope(id)
     return _lambda_scope
+
+
+def _invocation() -> Optional[str]:
+    """The id of the invocation that the runtime client is in."""
+    id = next((getattr(sys.modules.get(module), name, None) for module, name in _RUNTIMES if module in sys.modules), None)
+    return id if isinstance(id, str) and id else None
+
+
+def _forked() -> None:
+    global _parents_invocation
+    _parents_invocation = _invocation()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)

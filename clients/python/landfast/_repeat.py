@@ -7,6 +7,7 @@ Invariants
 - A request goes to the next node at the first sign that a node is gone; a pause comes only after every node
   has been tried.
 - A request that is not repeatable is sent again only if its last copy certainly had no effect.
+- A repeat that the end of the time cuts short does not hide what the server said before it.
 - A change whose last answer is missing ends as `OutcomeUnknown`, never as an error that denies it.
 """
 
@@ -92,6 +93,7 @@ def exchange(call: Call, route: Route, limits: Limits) -> Steps[Answer]:
     limits = limits.for_body(len(call.request.body))
     deadline = time.monotonic() + limits.call_s
     may_have_happened = False
+    refusal: Optional[Error] = None
     failures = 0
     while True:
         node = route.node
@@ -102,6 +104,10 @@ def exchange(call: Call, route: Route, limits: Limits) -> Steps[Answer]:
             return Answer(event, node, is_doubled=may_have_happened)
         error, meaning = _failure(call, event, node)
         may_have_happened = may_have_happened or not meaning.is_certain
+        if isinstance(event, Response):
+            refusal = error
+        elif refusal is not None and time.monotonic() >= deadline:
+            raise _given_up(call, refusal, may_have_happened)
         if meaning.repeat is Repeat.NEVER and error.ends_attempt:
             # It speaks of the attempt itself, and so for every copy of the request.
             raise error

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from typing import Callable, Optional, TypeVar
 
-from ._problems import Error
+from ._problems import AlreadyCommitted, Error
 from ._repeat import full_jitter
 from ._requests import valid_id
 
@@ -29,18 +29,20 @@ class Runs:
         self._runs_max = runs_max
         self._runs = 0
 
-    def pause_before_next(self, error: Error) -> Optional[float]:
+    def pause_before_next(self, error: Exception) -> Optional[float]:
         """Seconds to wait before the body runs again after `error`; None if it must not."""
         self._runs += 1
         # The error of another transaction, say one inside the body, tells nothing about this one.
+        if not isinstance(error, Error):
+            return None
         is_ours = error.transaction == self._id
         if not (is_ours and error.body_may_run_again) or self._runs >= self._runs_max:
             return None
         return max(full_jitter(self._runs), error.retry_after or 0)
 
-    def is_skipped(self, error: Error) -> bool:
-        """Whether `error` (an `AlreadyCommitted`) says that this very transaction has committed before."""
-        return error.transaction == self._id
+    def is_skipped(self, error: Exception) -> bool:
+        """Whether `error` says that this very transaction has committed before."""
+        return isinstance(error, AlreadyCommitted) and error.transaction == self._id
 
 
 def refuse_unfinished(result: T, what: str) -> T:

@@ -240,3 +240,16 @@ def a_program_that_ends_leaves_no_socket_open() -> None:
         command = [sys.executable, "-B", "-X", "dev", "-c", program]
         ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def an_asyncio_client_may_be_closed_in_another_event_loop_than_it_was_used_in() -> None:
+    with cluster.Cluster() as servers:
+        client = aio.connect(servers.url)
+
+        async def write() -> None:
+            await client.state().put("a", b"1")
+
+        asyncio.run(write())
+        asyncio.run(client.close())
+        asyncio.run(write())
+        assert len(servers.seen) == 2

@@ -4,12 +4,13 @@ import os
 import sys
 import threading
 from types import ModuleType
-from typing import List, Optional
+from typing import Callable, List, Optional
 
 import pytest
 
 import cluster
 import landfast
+from landfast import _ids
 
 STATE_KEYS = ["a", "b", "c"]
 
@@ -92,6 +93,87 @@ def the_request_id_of_a_lambda_invocation_is_found(monkeypatch: pytest.MonkeyPat
     thread.start()
     thread.join()
     assert len(found[0]) == 32, "threads begin in no stable order"
+
+
+def _said_by_child(said: Callable[[], str]) -> str:
+    """What a process that is forked here says."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(write, said().encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with open(read, encoding="utf-8") as answer:
+        text = answer.read()
+    os.waitpid(child, 0)
+    return text
+
+
+def forked_processes_derive_no_ids_from_the_request_of_their_parent() -> None:
+    """T4. All would count on from the same place, and all but one find their work done."""
+    client = landfast.connect("http://127.0.0.1:1")
+
+    def drawn() -> str:
+        with landfast.request("own"):
+            own = client.transaction().id
+        return f"{client.transaction().id} {own} {_ids.run_id_for(None)}"
+
+    with landfast.request("r"):
+        said = [_said_by_child(drawn).split() for _ in range(2)]
+        assert client.transaction().id == "r/1"
+    assert [(len(id), own, run) for id, own, run in said] == [(32, "own/1", "None")] * 2
+    assert said[0][0] != said[1][0]
+
+
+def forked_processes_derive_no_ids_from_the_invocation_of_their_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """T4. Whether or not the parent has derived one before; one that is forked to serve invocations does from its own."""
+    runtime = ModuleType("landfast_runtime")
+    monkeypatch.setitem(sys.modules, "landfast_runtime", runtime)
+    client = landfast.connect("http://127.0.0.1:1")
+
+    def drawn() -> str:
+        id = client.transaction().id
+        runtime.REQUEST_ID = "its own"  # type: ignore[attr-defined]
+        return f"{id}, {client.transaction().id}"
+
+    for request, has_derived in [("8476a536", False), ("8476a537", True)]:
+        runtime.REQUEST_ID = request  # type: ignore[attr-defined]
+        if has_derived:
+            assert client.transaction().id == f"{request}/1"
+        id, _, own = _said_by_child(drawn).partition(", ")
+        assert len(id) == 32 and own == "its own/1"
+
+
+def a_transaction_that_has_not_begun_before_a_fork_is_another_one_in_the_child() -> None:
+    """T4. Unless its id was given: then it is the same piece of work."""
+    client = landfast.connect("http://127.0.0.1:1")
+    with landfast.request("r"):
+        derived = client.transaction()
+    for transaction in [client.transaction(), derived]:
+        id = _said_by_child(lambda: transaction.id)
+        assert len(id) == 32 and id != transaction.id
+    given = client.transaction(id="mine")
+    assert _said_by_child(lambda: given.id) == "mine"
+
+
+def a_transaction_that_has_begun_before_a_fork_is_refused_in_the_child() -> None:
+    """T4."""
+
+    def refused(use: Callable[[], object]) -> str:
+        with pytest.raises(RuntimeError) as error:
+            use()
+        return str(error.value)
+
+    with cluster.Cluster() as servers, landfast.connect(servers.url) as client:
+        for t in [client.transaction(id="x"), client.transaction()]:
+            with t:
+                uses = [lambda: t.get("a"), lambda: t.put("a", b"1"), t.commit, t.abort, t.__enter__]
+                for use in uses:
+                    assert "forked" in _said_by_child(lambda: refused(use))
+            assert "forked" in _said_by_child(lambda: refused(t.__enter__))
+        assert [seen.method for seen in servers.seen] == ["POST"] * 4
 
 
 def forked_processes_draw_different_ids() -> None:

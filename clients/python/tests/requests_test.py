@@ -317,3 +317,18 @@ async def what_no_server_takes_is_refused_before_it_is_sent(client: kinds.Client
     with pytest.raises(TypeError, match="a value is bytes, not str; encode it"):
         await client.state().put("a", "text")  # type: ignore[arg-type]
     assert servers.seen == []
+
+
+@kinds.over(timeout=0.3)
+async def a_repeat_that_is_cut_short_does_not_hide_what_the_server_said(
+    client: kinds.Client, servers: cluster.Cluster
+) -> None:
+    """Unless it is a change that may have taken effect."""
+    end = threading.Event()
+    busy = cluster.refuse(429, "too-much-buffered")
+    for read, error in [(True, landfast.TooMuchBuffered), (False, landfast.OutcomeUnknown)]:
+        servers.fail("state", busy, *[cluster.silent(end)] * 3)
+        with pytest.raises(error, match="too-much-buffered"):
+            await (client.state().get("a") if read else client.state().put("a", b"1"))
+        servers.forgive()
+    end.set()

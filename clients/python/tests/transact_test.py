@@ -288,3 +288,25 @@ async def a_decorated_coroutine_is_a_transaction_named_by_its_arguments(
     assert await pay(1) == 1
     assert await pay(1) is None
     assert servers.store.commits == ["pay/1"]
+
+
+@kinds.over()
+async def a_body_runs_again_whatever_it_makes_of_the_failure_of_its_transaction(
+    client: kinds.Client, servers: cluster.Cluster
+) -> None:
+    """T4. `asyncio.TaskGroup` makes a group of it."""
+    runs = []
+
+    async def body(t: kinds.Transaction) -> int:
+        runs.append(t.id)
+        try:
+            await t.put("a", b"1")
+        except landfast.Error as error:
+            raise ValueError("of its own") from error
+        return len(runs)
+
+    servers.fail("PUT .*/keys/", *MAY_RUN_AGAIN)
+    assert await client.transact(body) == len(MAY_RUN_AGAIN) + 1
+    servers.fail("PUT .*/keys/", cluster.refuse(413, "too-large"))
+    with pytest.raises(ValueError):
+        await client.transact(body)

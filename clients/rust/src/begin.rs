@@ -2,8 +2,11 @@
 //!
 //! The body runs again only where its attempt is known to have ended without effect, always under the same id. So
 //! even a commit whose answer never came cannot be applied twice: the next begin under that id says so.
+//!
+//! A begin that is dropped before it is answered ends what it may have opened, if its id is generated. Under one that was
+//! given another attempt of the same work may be at work, so that one is left to its time-out.
 
-use std::{fmt::Write as _, pin::Pin, sync::Arc};
+use std::{fmt::Write as _, pin::Pin, sync::Arc, time::Duration};
 
 use serde::Deserialize;
 use tokio::time::sleep;
@@ -15,6 +18,7 @@ use crate::{
     client::Core,
     error::{Error, ErrorKind, Result},
     exchange::full_jitter,
+    limits::Limits,
     transaction::Transaction,
 };
 
@@ -22,6 +26,8 @@ use crate::{
 pub const RUNS_MAX: u32 = 16;
 /// Bytes of a generated id, before they are written as hexadecimal digits.
 const GENERATED_ID_BYTES: usize = 16;
+/// Before a begin that was dropped is aborted once more: it may still be on its way.
+const UNHEARD_PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(100)];
 
 /// What concurrent transactions may do to each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -49,6 +55,7 @@ pub struct Begin {
     core: Core,
     carried: Arc<After>,
     id: Option<String>,
+    is_id_generated: bool,
     isolation: Option<Isolation>,
     after: Option<String>,
     runs_max: u32,
@@ -64,7 +71,15 @@ struct Begun {
 
 impl Begin {
     pub(crate) fn new(core: Core, carried: Arc<After>) -> Self {
-        Self { core, carried, id: None, isolation: None, after: None, runs_max: RUNS_MAX }
+        Self {
+            core,
+            carried,
+            id: None,
+            is_id_generated: false,
+            isolation: None,
+            after: None,
+            runs_max: RUNS_MAX,
+        }
     }
 
     /// Names it after the work it does, in 1 to 128 bytes: under its id it takes effect once, whoever retries it.
@@ -141,7 +156,10 @@ impl Begin {
                 Err(Error::new(ErrorKind::InvalidRequest, "begin a transaction", "its id is empty"))
             }
             Some(id) => Ok(id),
-            None => generated_id(),
+            None => {
+                self.is_id_generated = true;
+                generated_id()
+            }
         }
     }
 
@@ -150,8 +168,11 @@ impl Begin {
         let core = self.core.branch();
         let after = self.after.clone().or_else(|| self.carried.token());
         let call = Call::begin(id, self.isolation, after);
+        let unanswered = Unanswered { core: core.clone(), id: self.is_id_generated.then(|| id.to_owned()) };
+        let answer = core.exchange(&call).await;
+        unanswered.answered();
         // Nothing of a body has run, and what a begin cannot do now it has tried for long enough.
-        let answer = core.exchange(&call).await.map_err(|error| error.with_body_again(false))?;
+        let answer = answer.map_err(|error| error.with_body_again(false))?;
         let begun: Option<Begun> = serde_json::from_slice(&answer.response.body).ok();
         match begun {
             Some(Begun { status: Some(status), after, .. }) if status == "committed" => {
@@ -182,6 +203,37 @@ impl IntoFuture for Begin {
     }
 }
 
+/// A begin that is under way.
+struct Unanswered {
+    core: Core,
+    /// None where others may know it.
+    id: Option<String>,
+}
+
+impl Unanswered {
+    fn answered(mut self) {
+        self.id = None;
+    }
+}
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        // Without a runtime, as when that is what ends, the server's time-out does the same later.
+        let (Some(id), Ok(runtime)) = (self.id.take(), tokio::runtime::Handle::try_current()) else { return };
+        let core = self.core.with_limits(Limits::of_aborts());
+        runtime.spawn(async move {
+            let call = Call::abort_latest(&id);
+            for pause in UNHEARD_PAUSES {
+                match core.exchange(&call).await {
+                    Err(error) if error.kind() == ErrorKind::NoSuchTransaction => sleep(pause).await,
+                    _ => return,
+                }
+            }
+            let _ = core.exchange(&call).await;
+        });
+    }
+}
+
 fn generated_id() -> Result<String> {
     let mut bytes = [0; GENERATED_ID_BYTES];
     getrandom::fill(&mut bytes).map_err(|error| {
@@ -192,3 +244,6 @@ fn generated_id() -> Result<String> {
         id
     }))
 }
+
+#[cfg(test)]
+mod tests;

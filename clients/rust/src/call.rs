@@ -134,6 +134,12 @@ impl Call {
         Self::of_attempt(of, "abort", Method::DELETE, transaction(&of.id))
     }
 
+    /// Ends the latest attempt of an id, whoever has begun that.
+    pub(crate) fn abort_latest(id: &str) -> Self {
+        let what = format!("abort transaction {id:?}");
+        Self { transaction: Some(id.to_owned()), ..Self::new(what, Method::DELETE, transaction(id)) }
+    }
+
     /// Asks what became of an id, whichever attempt.
     pub(crate) fn status(id: &str) -> Self {
         let what = format!("ask for the status of transaction {id:?}");

@@ -92,7 +92,8 @@ impl Client {
         Ok(self)
     }
 
-    /// Bounds one call, its repeats and pauses included, instead of 30 s.
+    /// Bounds one call, its repeats and pauses included, instead of 30 s. An answer that has begun by then is waited for
+    /// as long as it goes on coming, 64 KiB in 10 s at least.
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.core.limits = Limits::of_calls(timeout);
         self

@@ -3,8 +3,9 @@
 use std::{error::Error as _, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Request, header};
-use http_body_util::{BodyExt as _, Full, Limited};
+use http::{HeaderMap, HeaderValue, Request, header, response::Parts};
+use http_body_util::Full;
+use hyper::body::Incoming;
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::{TokioExecutor, TokioTimer},
@@ -14,7 +15,8 @@ use tokio::{sync::Semaphore, time::timeout};
 use crate::{
     call::{Call, Response},
     exchange::Event,
-    limits::{ANSWER_BYTES_MAX, CONNECT_MAX, CONNECTIONS_MAX, IDLE_MAX},
+    limits::{CONNECT_MAX, CONNECTIONS_MAX, IDLE_MAX},
+    pace::{self, TOO_LATE},
 };
 
 const ATTEMPT: &str = "landfast-attempt";
@@ -57,7 +59,7 @@ impl Connections {
         &self.nodes[node].address
     }
 
-    /// Sends one request once.
+    /// Sends one request once. An answer that begins within `most` is read for as long as it goes on coming.
     pub(crate) async fn send(&self, node: usize, call: &Call, most: Duration) -> Event {
         let node = &self.nodes[node];
         let request = match self.request(&node.address, call) {
@@ -68,28 +70,19 @@ impl Connections {
             let reason = format!("all {CONNECTIONS_MAX} connections were busy");
             return Event::Lost { reason, was_sent: false };
         };
-        let event = timeout(most, self.answer(request)).await;
-        drop(place);
-        event.unwrap_or_else(|_| Event::Lost { reason: "no answer in time".to_owned(), was_sent: true })
-    }
-
-    async fn answer(&self, request: Request<Full<Bytes>>) -> Event {
-        let (head, body) = match self.http.request(request).await {
-            Ok(response) => response.into_parts(),
-            Err(error) => {
-                let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
-                return Event::Lost { reason, was_sent: !error.is_connect() };
+        let event = match timeout(most, self.http.request(request)).await {
+            Ok(Ok(response)) => {
+                let (head, body) = response.into_parts();
+                answer(&head, body, most).await
             }
+            Ok(Err(error)) => {
+                let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+                Event::Lost { reason, was_sent: !error.is_connect() }
+            }
+            Err(_) => Event::Lost { reason: TOO_LATE.to_owned(), was_sent: true },
         };
-        match Limited::new(body, ANSWER_BYTES_MAX).collect().await {
-            Ok(whole) => Event::Response(Response {
-                status: head.status.as_u16(),
-                after: text(&head.headers, AFTER),
-                retry_after: text(&head.headers, header::RETRY_AFTER.as_str()),
-                body: whole.to_bytes(),
-            }),
-            Err(error) => Event::Lost { reason: error.to_string(), was_sent: true },
-        }
+        drop(place);
+        event
     }
 
     fn request(&self, address: &str, call: &Call) -> Result<Request<Full<Bytes>>, http::Error> {
@@ -109,6 +102,18 @@ impl Connections {
             request = request.header(header::AUTHORIZATION, authorization);
         }
         request.body(Full::new(call.body.clone()))
+    }
+}
+
+async fn answer(head: &Parts, body: Incoming, most: Duration) -> Event {
+    match pace::whole(body, most).await {
+        Ok(body) => Event::Response(Response {
+            status: head.status.as_u16(),
+            after: text(&head.headers, AFTER),
+            retry_after: text(&head.headers, header::RETRY_AFTER.as_str()),
+            body,
+        }),
+        Err(reason) => Event::Lost { reason, was_sent: true },
     }
 }
 

@@ -6,6 +6,7 @@
 //! Invariants
 //! - A request goes to the next node at the first sign that a node is gone; a pause comes only after every node
 //!   has been tried.
+//! - A repeat that the end of the time cuts short does not hide what the server said before it.
 //! - A change whose last answer is missing ends as `OutcomeUnknown`, never as an error that denies it.
 
 use std::time::Duration;
@@ -63,6 +64,8 @@ struct Course<'a> {
     limits: Limits,
     may_have_happened: bool,
     failures: u32,
+    /// What the server said last.
+    refusal: Option<Error>,
 }
 
 /// Sends `call` until it is answered, refused for good, or out of time.
@@ -103,7 +106,7 @@ pub(crate) fn full_jitter(failures: u32) -> Duration {
 impl<'a> Course<'a> {
     fn new(call: &'a Call, nodes: usize, limits: Limits) -> Self {
         let limits = limits.for_body(call.body.len());
-        Self { call, nodes, limits, may_have_happened: false, failures: 0 }
+        Self { call, nodes, limits, may_have_happened: false, failures: 0, refusal: None }
     }
 
     /// How long to wait for an answer that is asked for now.
@@ -119,6 +122,7 @@ impl<'a> Course<'a> {
         elapsed: Duration,
         jitter: &mut dyn FnMut(u32) -> Duration,
     ) -> Next {
+        let is_lost = matches!(event, Event::Lost { .. });
         let (error, meaning) = match event {
             Event::Response(response) if self.call.accepts(&response) => {
                 return Next::End(Ok(Answer { response, is_doubled: self.may_have_happened }));
@@ -127,6 +131,13 @@ impl<'a> Course<'a> {
             Event::Lost { reason, was_sent } => self.loss(node, reason, was_sent),
         };
         self.may_have_happened |= !meaning.is_certain;
+        if !is_lost {
+            self.refusal = Some(error.clone());
+        } else if elapsed >= self.limits.call
+            && let Some(refusal) = self.refusal.take()
+        {
+            return Next::End(Err(self.given_up(refusal)));
+        }
         if meaning.repeat == Repeat::Never {
             // What speaks of the attempt itself speaks for every copy of the request.
             let is_final = error.kind().ends_attempt();

@@ -37,6 +37,7 @@ mod error;
 mod exchange;
 mod limits;
 mod nodes;
+mod pace;
 mod problem;
 mod state;
 mod transaction;

@@ -26,9 +26,9 @@ const BYTES_PER_MILLISECOND_MIN: u64 = 1024;
 /// How long one call may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// In all, repeats and pauses included.
+    /// In all, repeats and pauses included; an answer that has begun by then is read to its end (`pace.rs`).
     pub(crate) call: Duration,
-    /// One reply. A server answers a commit within 8 s, if only to say that it does not know yet.
+    /// Until a reply begins. A server answers a commit within 8 s, if only to say that it does not know yet.
     pub(crate) reply: Duration,
 }
 

@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Awaitable, Callable, Coroutine, Optional, Protocol, Type, TypeVar, overload
 
 from .._client import Settings, Urls
-from .._problems import AlreadyCommitted, Error
 from .._repeat import Limits
 from .._requests import Value
 from .._transact import RUNS_MAX, Runs, id_of_call
@@ -66,12 +65,12 @@ class Client:
                 async with transaction:
                     result = await body(transaction)
                 return result
-            except AlreadyCommitted as error:
-                if not runs.is_skipped(error):
-                    raise
-                return None
-            except Error as error:
-                pause = runs.pause_before_next(error)
+            except Exception as error:
+                # A body may have made another error of it, such as a group of those of its tasks.
+                verdict = transaction.failure or error
+                if runs.is_skipped(verdict):
+                    return None
+                pause = runs.pause_before_next(verdict)
                 if pause is None:
                     raise
             await asyncio.sleep(pause)

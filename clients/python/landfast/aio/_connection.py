@@ -132,6 +132,9 @@ class Connections:
         if aside:
             await asyncio.wait(aside)
         pools, self._pools = self._pools, {}
+        if self._loop is not loop:
+            # Those of an event loop that has ended cannot be closed in order; nobody has them from here on.
+            return
         for connection in [connection for pool in pools.values() for connection in pool.idle]:
             connection.writer.close()
             try:

@@ -115,6 +115,23 @@ fn a_call_ends_before_its_time_does() {
 }
 
 #[test]
+fn a_repeat_that_is_cut_short_does_not_hide_what_the_server_said() {
+    let read = Call::get_state(b"a");
+    let mut client = Client::sending(&read, 1);
+    again(client.hears(refused(429, "too-much-buffered")));
+    client.elapsed = CALL_MAX;
+    let error = client.hears(lost()).end().expect_err("its time is over");
+    assert_eq!(error.kind(), ErrorKind::TooMuchBuffered);
+    // Whose effect nobody knows is unknown all the same.
+    let change = Call::commit(&attempt());
+    let mut client = Client::sending(&change, 1);
+    again(client.hears(refused(429, "too-much-buffered")));
+    client.elapsed = CALL_MAX;
+    let error = client.hears(lost()).end().expect_err("its time is over");
+    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown);
+}
+
+#[test]
 fn a_large_body_is_given_the_time_that_it_needs() {
     let call = Call::put_state(b"a", vec![0; 8 * 1024 * 1024].into()).expect("within bounds");
     let client = Client::sending(&call, 1);

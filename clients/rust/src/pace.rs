@@ -1,0 +1,120 @@
+//! The body of an answer, waited for as long as it goes on coming.
+//!
+//! A bound on the whole would be one on its length: a value has up to 64 MiB, and lines differ. A client asks of an
+//! answer what a server asks of a request, 64 KiB in 10 s.
+
+use std::{fmt::Display, time::Duration};
+
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt as _;
+use hyper::body::Body;
+use tokio::time::{Instant, timeout_at};
+
+use crate::limits::ANSWER_BYTES_MAX;
+
+const WINDOW: Duration = Duration::from_secs(10);
+const WINDOW_BYTES: u128 = 64 * 1024;
+pub(crate) const TOO_LATE: &str = "no answer in time";
+
+/// All of `body`, or why it is not had. Who has less time than a window, `most`, looks that much sooner, at the same
+/// rate.
+pub(crate) async fn whole<B>(mut body: B, most: Duration) -> Result<Bytes, String>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Display,
+{
+    let window = most.min(WINDOW);
+    let window_bytes = WINDOW_BYTES * window.as_micros() / WINDOW.as_micros();
+    let (mut whole, mut heard, mut ends) = (BytesMut::new(), 0, Instant::now() + window);
+    loop {
+        let frame = match timeout_at(ends, body.frame()).await {
+            Err(_) => return Err(TOO_LATE.to_owned()),
+            Ok(None) => return Ok(whole.freeze()),
+            Ok(Some(frame)) => frame.map_err(|error| error.to_string())?,
+        };
+        let Ok(piece) = frame.into_data() else { continue };
+        if whole.len() + piece.len() > ANSWER_BYTES_MAX {
+            return Err(format!("the answer is longer than {ANSWER_BYTES_MAX} bytes"));
+        }
+        whole.extend_from_slice(&piece);
+        heard += piece.len() as u128;
+        if heard >= window_bytes {
+            (heard, ends) = (0, Instant::now() + window);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        convert::Infallible,
+        pin::Pin,
+        task::{Context, Poll},
+    };
+
+    use hyper::body::Frame;
+    use tokio::time::{Sleep, sleep};
+
+    use super::*;
+
+    const MOST: Duration = Duration::from_secs(10);
+    const KIB: usize = 1024;
+
+    /// So many pieces of `piece_bytes`, one every `every`.
+    struct Dripping {
+        left: usize,
+        piece_bytes: usize,
+        every: Duration,
+        next: Pin<Box<Sleep>>,
+    }
+
+    fn dripping(pieces: usize, piece_bytes: usize, every: Duration) -> Dripping {
+        Dripping { left: pieces, piece_bytes, every, next: Box::pin(sleep(every)) }
+    }
+
+    impl Body for Dripping {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            if self.left == 0 {
+                return Poll::Ready(None);
+            }
+            if self.next.as_mut().poll(context).is_pending() {
+                return Poll::Pending;
+            }
+            self.left -= 1;
+            self.next = Box::pin(sleep(self.every));
+            Poll::Ready(Some(Ok(Frame::data(Bytes::from(vec![7; self.piece_bytes])))))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_is_waited_for_as_long_as_it_goes_on_coming() {
+        let began = Instant::now();
+        let found = whole(dripping(100, 32 * KIB, Duration::from_secs(1)), MOST).await;
+        assert_eq!(found.map(|body| body.len()), Ok(100 * 32 * KIB));
+        assert!(began.elapsed() >= Duration::from_secs(100));
+        let short = whole(dripping(100, 8 * KIB, Duration::from_millis(100)), MOST / 10).await;
+        assert_eq!(short.map(|body| body.len()), Ok(100 * 8 * KIB), "at the same rate");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_stops_or_crawls_is_given_up() {
+        for (pieces, every) in [(1000, Duration::from_secs(1)), (2, Duration::from_hours(1))] {
+            let began = Instant::now();
+            let found = whole(dripping(pieces, 4 * KIB, every), MOST).await;
+            assert_eq!(found, Err(TOO_LATE.to_owned()));
+            assert_eq!(began.elapsed().as_secs(), MOST.as_secs());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_is_too_long_is_not_read_to_its_end() {
+        let found = whole(dripping(70, 1024 * KIB, Duration::ZERO), MOST).await;
+        assert!(found.is_err_and(|reason| reason.contains("longer")));
+    }
+}
