@@ -319,6 +319,11 @@ fn deployed(
 ) -> anyhow::Result<functions::Service> {
     let program = env::current_exe().context("the path of this program, which starts functions")?;
     let enforcement = Enforcement::probe(&program);
+    if let Some(why) = enforcement.lacks_isolation() {
+        tracing::warn!(
+            "functions are not isolated here: {why}; `landfast doctor` says what else is not bounded"
+        );
+    }
     let launcher = Launcher::new(program, enforcement).context("the thread that launches functions")?;
     let config = sandbox::Config {
         directory: directory.to_owned(),

@@ -12,7 +12,8 @@
 //!   takes until it can be given them. One that has given up on the same event before need not be told of it again: then it is
 //!   kept where those are kept that nobody is told of.
 //! - **N3** A queue trigger runs at most one invocation per message group at a time, with messages in
-//!   order; what an invocation completed is acknowledged, the rest is delivered again.
+//!   order; what an invocation completed is acknowledged, the rest is delivered again. A message that it says is
+//!   [hopeless](Failure::hopeless) is given up at once (Q11).
 //! - **N4** An armed timer fires about once per period until disarmed; after [`Functions::disarm_timer`]
 //!   returned no new invocation starts, also of one that was just going off. Arming an armed timer changes nothing but its period.
 //! - **N5** An invocation that runs past its timeout is dropped and counts as failed.
@@ -63,6 +64,8 @@ pub enum Event {
 pub struct Failure {
     /// Of an [`Event::Messages`], how many leading messages are done and may be acknowledged.
     pub completed: usize,
+    /// Whether the first of the others is given up at once: no further attempt can help it.
+    pub is_hopeless: bool,
     /// What went wrong, for logs, dead letters and exception handlers.
     pub reason: String,
 }
@@ -70,12 +73,17 @@ pub struct Failure {
 impl Failure {
     /// Nothing of the event is done.
     pub fn new(reason: impl Into<String>) -> Self {
-        Self { completed: 0, reason: reason.into() }
+        Self::after(0, reason)
     }
 
     /// The first `completed` messages are done.
     pub fn after(completed: usize, reason: impl Into<String>) -> Self {
-        Self { completed, reason: reason.into() }
+        Self { completed, is_hopeless: false, reason: reason.into() }
+    }
+
+    /// The same, and the message behind them is given up.
+    pub fn hopeless(completed: usize, reason: impl Into<String>) -> Self {
+        Self { is_hopeless: true, ..Self::after(completed, reason) }
     }
 }
 

@@ -22,6 +22,8 @@
 //! - **Q10** [`Queue::backlog`] counts what was sent and is neither acknowledged nor given up, and apart from it the dead letters.
 //! - **Q11** What is given up by its consumer ([`Queue::give_up`]) moves to the dead letters with its reason at once, however many
 //!   attempts it has left, and also where the queue would let it block; what is behind it is delivered.
+//! - **Q12** Every delivery says how often its message has failed: a delivery in which it stood behind the one that failed is an
+//!   attempt (Q3) and no failure. So a consumer knows a last attempt that came to no end.
 //!
 //! Not promised: an order between groups, or exactly one delivery.
 
@@ -73,6 +75,8 @@ pub struct Delivery {
     pub handle: Handle,
     /// What its sender called it (Q8).
     pub deduplication: Option<Bytes>,
+    /// How often it failed before this delivery: was released, or kept until its visibility timeout ran out (Q12).
+    pub failures: u32,
     /// The payload.
     pub body: Bytes,
 }

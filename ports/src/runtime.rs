@@ -69,7 +69,8 @@ pub struct Invocation {
     pub payload: Bytes,
     /// What a mobile client says about itself: passed on as it came, in JSON.
     pub client_context: Option<String>,
-    /// Whether it waits for a free instance, or is refused as [`Refused::Throttled`].
+    /// Whether it waits for a free instance however long, as an event does. Otherwise it is a call: it is refused as
+    /// [`Refused::Throttled`], at once where calls have all instances; where events have some it may have its turn first.
     pub waits: bool,
     /// The [room](Runtime::room) that was kept for it, if there was.
     pub room: Room,

@@ -109,6 +109,28 @@ def what_the_far_store_refuses_for_good_is_not_the_callers_fault(apps, far):
     store, = apps.ask("GET", "/v1/status").document["workflows"]["far_stores"]
     assert store["stopped_runs"] >= 1, store
     assert apps.server.log_lines("a far store refuses for good what runs have written")
+    # It takes writes again, and then what it had refused: nothing else is told of the run from then on.
+    assert far.ask("ACL SETUSER default +@all").startswith(b"+OK")
+    assert "start the server again" in apps.ask("GET", "/v1/workflows/chain/runs/refused").document["detail"]
+    for _ in range(2):
+        apps.server.kill()
+        apps.server.start()
+        shown = apps.ask("GET", "/v1/workflows/chain/runs/refused?wait=30").document
+        listed = {run["run"]: run["status"] for run in apps.ask("GET", "/v1/workflows/chain/runs").document["runs"]}
+        assert (shown["status"], listed["refused"], apps.stored("chain", "first")) == ("succeeded", "succeeded", "2"), shown
+
+
+def what_the_far_store_does_not_take_for_now_is_told_in_its_words(apps, far):
+    """It was said not to answer in time."""
+    apps.workflow("chain", f'steps = ["first", "second"]\nfar = "{far.url}"')
+    apps.deploy()
+    assert apps.run("chain", {"n": 1})[1]["status"] == "succeeded"
+    assert far.ask("CONFIG SET min-replicas-to-write 1").startswith(b"+OK")
+    begun = apps.ask("POST", "/v1/workflows/chain/runs?wait=1&id=r", b'{"n": 2}')
+    assert (begun.status, begun.document["type"]) == (503, "outcome-unknown"), begun
+    assert "does not take it: " in begun.document["detail"] and "replicas" in begun.document["detail"], begun
+    assert far.ask("CONFIG SET min-replicas-to-write 0").startswith(b"+OK")
+    assert apps.ask("GET", "/v1/workflows/chain/runs/r?wait=30").document["status"] == "succeeded"
 
 
 def a_far_store_that_is_gone_for_good_is_complained_of_ever_more_seldom(apps, far):

@@ -92,6 +92,48 @@ def what_is_for_steps_is_refused_by_name_outside_of_a_run(apps):
     assert apps.call("asks") == [4, "outside", "outside"]
 
 
+def what_a_step_sends_beyond_the_bound_is_refused_where_it_is_sent(apps):
+    """It was taken, and the step failed in the end: also in what its atomic run sends in all."""
+    apps.function("takes", "def handler(event, context):\n    pass\n", triggers=[{"queue": "takes"}])
+    apps.function("sends", """
+        import landfast
+        def handler(event, context):
+            sent = 0
+            try:
+                for _ in range(event + 1):
+                    landfast.send("takes", b"x")
+                    sent += 1
+            except landfast.TooLarge as error:
+                return [sent, str(error)]
+            return 101 - sent
+    """, retries=0)
+    apps.workflow("apart", 'steps = ["sends"]')
+    apps.workflow("whole", 'steps = ["sends", "sends"]\natomic = true')
+    apps.deploy()
+    sent, said = apps.run("apart", 100)[1]["output"]
+    assert sent == 100 and "sends 100 messages and invocations at most" in said, said
+    sent, said = apps.run("whole", 59)[1]["output"]
+    assert sent == 40 and "an atomic run in all" in said, said
+
+
+def a_step_of_code_that_fails_with_many_words_says_how_many(apps):
+    """It had the first 2,000 characters of them, as if those were all."""
+    apps.function("code", """
+        import landfast
+        @landfast.step
+        def fails(): raise KeyError("s" * 40_000)
+        def handler(event, context):
+            try:
+                fails()
+            except landfast.StepFailed as error:
+                return error.error["errorMessage"]
+    """, retries=0)
+    apps.workflow("code", 'function = "code"')
+    apps.deploy()
+    said = apps.run("code")[1]["output"]
+    assert said.endswith("s... (the beginning of 40002 bytes)") and said.count("s") > 4_000, said
+
+
 def a_list_says_of_what_runs_failed_and_not_in_which_words(apps):
     apps.function("fails", 'def handler(event, context):\n    raise KeyError("s" * 40_000)\n', retries=0)
     apps.workflow("chain", 'steps = ["fails"]')
@@ -126,6 +168,8 @@ def what_makes_no_sense_is_refused_by_name(apps):
         ("redis://", ""),
         ("redis://127.0.0.1:1/abc", ""),
         ("redis://127.0.0.1:1?namespace=Foo", "a far store's address has no options"),
+        ("redis://127.0.0.1:06379", "the port of a far store"),
+        ("redis://127.0.0.1:1/00", "the database of a far store"),
         ("redis+cluster://127.0.0.1:1", "a far store is one Redis or Valkey server"),
     ):
         apps.workflow("wrong", f'steps = ["first"]\nfar = "{far}"')

@@ -24,7 +24,8 @@ class Error(Exception):
     """Whatever Landfast could not do.
 
     `transaction` is the id it happened to, if it was one; `problem` the `type` of the server's problem
-    document; `retry_after` the seconds that the server asked to wait.
+    document; `retry_after` the seconds that the server asked to wait; `run` the id of the run that has begun, or is being ended, if
+    what became of it is not known.
     """
 
     advice: ClassVar[str] = ""
@@ -42,6 +43,7 @@ class Error(Exception):
         retry_after: Optional[float] = None,
         transaction: Optional[str] = None,
         outcome: Optional[str] = None,
+        run: Optional[str] = None,
     ) -> None:
         # Only what stands in `args` is handed to a copy made by pickle; the rest travels as attributes.
         super().__init__(what, detail)
@@ -52,6 +54,7 @@ class Error(Exception):
         self.retry_after = retry_after
         self.transaction = transaction
         self.outcome = outcome
+        self.run = run
         self.may_have_happened = False
         """Whether the call may have had its effect all the same, now or a moment later."""
         self.body_may_run_again = self._lets_the_body_run_again()
@@ -186,9 +189,10 @@ class TooLarge(Error):
 
 
 class InvalidRequest(Error):
-    """The key, the id or another argument is not acceptable. Nothing changed."""
+    """The key, the id or another argument is not acceptable. Nothing changed, but of a step whose far store refuses for good what was
+    written: that is ordered near before the far store is asked, as with `externalize`, `invoke` and a commit."""
 
-    advice = "Nothing was done; correct what was asked for."
+    advice = "The same will be refused again; correct what was asked for, or the far store that refuses it."
 
 
 class NoSuchQueue(Error):
@@ -405,7 +409,7 @@ def error_from(
     found = document(body)
     problem = problem_type(body, code)
     detail = found.get("detail") or found.get("title") or found.get("Message")
-    outcome = found.get("outcome")
+    outcome, run = found.get("outcome"), found.get("id")
     return meaning_of(problem, status).error(
         what,
         detail[:_DETAIL_CHARACTERS_MAX] if isinstance(detail, str) else f"the server answered {status}",
@@ -414,4 +418,5 @@ def error_from(
         retry_after=retry_after,
         transaction=transaction,
         outcome=outcome if isinstance(outcome, str) else None,
+        run=run if isinstance(run, str) else None,
     )

@@ -42,7 +42,8 @@ _PATIENCE_S = 900.0
 _WAIT_MAX_S = 900.0
 """The longest that a server waits for the end of a run before it says how far that is."""
 _REPLY_SLACK_S = 10.0
-_MESSAGE_CHARACTERS_MAX = 2000
+_MESSAGE_CHARACTERS_MAX = 1_000_000
+"""The most that is sent of a message; the server keeps its beginning, and says there how long it was."""
 
 
 @dataclass(frozen=True)
@@ -220,7 +221,8 @@ class WorkflowCalls:
         yield from exchange(call, self._route, self._limits)
 
     def _patient(self, wait: float) -> Limits:
-        reply = max(self._limits.reply_s, wait + _REPLY_SLACK_S)
+        # Beside the wait a call takes no longer than any.
+        reply = max(min(self._limits.reply_s, self._limits.call_s), wait + min(_REPLY_SLACK_S, self._limits.call_s))
         return Limits(call_s=max(self._limits.call_s, reply), connect_s=self._limits.connect_s, reply_s=reply)
 
 

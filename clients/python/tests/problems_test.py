@@ -95,3 +95,11 @@ def an_exception_survives_the_way_to_another_process() -> None:
 
 def exceptions_are_named_as_they_are_imported() -> None:
     assert landfast.Conflict.__module__ == "landfast"
+
+
+def a_run_whose_end_is_not_known_is_named() -> None:
+    """W1: who chose no id could not ask for it, but by reading the words."""
+    body = b'{"type": "outcome-unknown", "title": "t", "status": 503, "detail": "d", "id": "r 1"}'
+    error = _problems.error_from("begin a run", 503, body, None, None)
+    assert isinstance(error, landfast.OutcomeUnknown) and error.run == "r 1"
+    assert _problems.error_from("begin a run", 503, b"{}", None, None).run is None

@@ -10,7 +10,9 @@ import pytest
 import cluster
 import kinds
 import landfast
-from landfast import _ids, aio
+from landfast import _ids, _nodes, aio
+from landfast._repeat import Limits
+from landfast._workflow import OneByOne, WorkflowCalls
 
 
 @pytest.fixture(autouse=True)
@@ -406,3 +408,9 @@ def a_workflow_of_coroutines_is_a_handler_like_others(monkeypatch: pytest.Monkey
             ("POST /v1/run/steps/adds", b""),
             ("PUT /v1/run/steps/adds", b"12"),
         ]
+
+
+@pytest.mark.parametrize(("timeout", "wait", "most"), [(8, 0, 8), (8, 1, 9), (30, 0, 30), (30, 60, 70)])
+def a_call_about_a_run_takes_its_timeout_at_most_beside_its_wait(timeout: float, wait: float, most: float) -> None:
+    calls = WorkflowCalls(_nodes.Route(_nodes.nodes_from("http://127.0.0.1:1")), Limits(call_s=timeout), OneByOne())
+    assert calls._patient(wait).call_s == most

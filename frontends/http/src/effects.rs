@@ -23,7 +23,7 @@ use crate::{
     headers, lambda,
     problem::{Kind, Problem},
     segment,
-    transactions::{Answer, call},
+    transactions::{Answer, call, refuse_query},
 };
 
 /// Where the name of the queue or function stands in a path.
@@ -45,6 +45,7 @@ async fn send(State(backend): State<Arc<Backend>>, uri: Uri, headers: HeaderMap,
 
 async fn invoke(State(backend): State<Arc<Backend>>, uri: Uri, headers: HeaderMap, body: Body) -> Answer {
     headers::refuse_conditions(&headers)?;
+    refuse_query(&uri)?;
     let function = name(&uri)?;
     let whole = body::read(body, EFFECT_BYTES_MAX, &backend.budget).await?;
     let payload = payload(&whole)?;

@@ -67,6 +67,7 @@ async fn write(
     uri: Uri,
     body: Body,
 ) -> Answer {
+    headers::refuse_conditions(&headers)?;
     backend.transactions()?;
     let key = key(&uri, KEY)?;
     let whole = body::read(body, backend.value_bytes_max, &backend.budget).await?;
@@ -74,6 +75,7 @@ async fn write(
 }
 
 async fn delete(State(backend): State<Arc<Backend>>, of: OfStep, headers: HeaderMap, uri: Uri) -> Answer {
+    headers::refuse_conditions(&headers)?;
     set(&backend, (of, None, &headers), key(&uri, KEY)?, None).await
 }
 
@@ -83,7 +85,6 @@ async fn set(
     key: Key,
     value: Option<Bytes>,
 ) -> Answer {
-    headers::refuse_conditions(headers)?;
     if let Some(Extension(scope)) = of {
         backend.workflows()?.put(&scope.of(backend, headers)?, key.name().clone(), value).await?;
         return Ok(StatusCode::NO_CONTENT.into_response());

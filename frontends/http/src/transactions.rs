@@ -196,7 +196,7 @@ pub(crate) fn key(uri: &Uri, place: usize) -> Result<Key, Problem> {
     Ok(Key::new(segment::bytes(uri, place)?)?)
 }
 
-fn refuse_query(uri: &Uri) -> Result<(), Problem> {
+pub(crate) fn refuse_query(uri: &Uri) -> Result<(), Problem> {
     let why = "no query is taken here: a `?` that is part of a key or an id is sent as %3F";
     if uri.query().is_some() { Err(Problem::new(Kind::InvalidRequest, why)) } else { Ok(()) }
 }

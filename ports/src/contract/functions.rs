@@ -180,6 +180,7 @@ macro_rules! functions_contract {
                 "N3" groups_run_beside_each_other,
                 "N3" what_an_invocation_completed_is_acknowledged_and_the_rest_comes_again,
                 "N3" a_message_that_fails_for_good_is_a_dead_letter_with_the_failures_reason,
+                "N3" a_message_that_is_said_to_be_hopeless_is_a_dead_letter_at_once,
                 "N3" an_invocation_past_its_timeout_gives_its_messages_back,
                 "N3" what_an_invocation_has_is_nobody_elses_while_it_may_run,
                 "N3" a_trigger_works_from_arming_to_disarming,

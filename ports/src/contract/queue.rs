@@ -229,6 +229,7 @@ macro_rules! queue_contract {
                 "Q10" a_backlog_counts_what_waits_and_what_was_given_up,
                 "Q11" what_is_given_up_is_a_dead_letter_at_once,
                 "Q11" a_stale_handle_gives_nothing_up,
+                "Q12" a_delivery_says_how_often_its_message_failed_and_not_how_often_it_was_behind_one,
             }
         } }
     };

@@ -64,7 +64,7 @@ fn the_key_value_suite_catches_every_broken_store() {
     suite_catches("key_value", broken::key_value::BROKEN, contract::key_value::CASES, subjects::key_value);
 }
 
-/// Q1 to Q11.
+/// Q1 to Q12.
 #[test]
 fn the_queue_suite_catches_every_broken_queue() {
     suite_catches("queue", broken::queue::BROKEN, contract::queue::CASES, subjects::queue);

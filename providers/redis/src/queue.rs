@@ -228,15 +228,15 @@ fn check_messages(queue: &str, messages: &[Message], limits: &QueueLimits) -> Re
 
 fn deliveries(batch: Value, incarnation: Incarnation) -> Result<Vec<Delivery>, Failure> {
     let delivery = |value| {
-        let [group, sequence, attempt, body, id] = parts(value)?;
-        let attempt = answer::number(&attempt)? as u32;
+        let [group, sequence, attempt, failures, body, id] = parts(value)?;
+        let (attempt, failures) = (answer::number(&attempt)? as u32, answer::number(&failures)? as u32);
         let deduplication = match id {
             Value::Nil => None,
             id => Some(answer::bytes(id)?),
         };
         let (group, sequence) = (answer::bytes(group)?, Sequence(answer::number(&sequence)?));
         let handle = Handle { group, sequence, attempt, incarnation };
-        Ok(Delivery { handle, deduplication, body: answer::bytes(body)? })
+        Ok(Delivery { handle, deduplication, failures, body: answer::bytes(body)? })
     };
     answer::array(batch)?.into_iter().map(delivery).collect()
 }

@@ -28,6 +28,12 @@ impl Config {
             (_, Some(rest)) => (Topology::Cluster, rest),
             (None, None) => return Err(OpenError::Configuration(HELP.to_owned())),
         };
+        // A password may have a `?` in it that is not encoded: what is behind that is not to be said either.
+        if rest.rsplit_once('@').is_some_and(|(who, _)| who.contains('?')) {
+            return Err(OpenError::Configuration(format!(
+                "{HELP}; in a password `?` is %3F, `#` is %23 and `/` is %2F"
+            )));
+        }
         let (address, settings) = rest.split_once('?').unwrap_or((rest, ""));
         let mut config = Self { urls: urls(topology, address)?, topology, ..Self::default() };
         for setting in settings.split('&').filter(|setting| !setting.is_empty()) {
@@ -124,6 +130,9 @@ mod tests {
             ("redis://:hunter2@h?acknowledged=replicas-x", "replicas-N"),
             ("redis://:hunter2@h?namespace=a{b}", "1 to 64 letters"),
             ("redis://:hunter2@h?durable=yes", "acknowledged or namespace"),
+            ("redis://:a?acknowledgedx=hunter2@h", "`?` is %3F"),
+            ("redis://:a@b?c/#hunter2%x@h?acknowledged=memory", "`?` is %3F"),
+            ("redis+cluster://:a?hunter2@h,i", "`?` is %3F"),
         ] {
             let refused = Config::from_url(text).expect_err(text).to_string();
             assert!(refused.contains(complaint) && !refused.contains("hunter2"), "{text}: {refused}");

@@ -17,6 +17,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use nix::errno::Errno;
 use parking_lot::Mutex;
 use ports::{Error, ErrorKind, Result};
 
@@ -42,6 +43,8 @@ struct Uses {
     held: HashMap<String, usize>,
     /// What goes once nobody holds it.
     unwanted: HashSet<String>,
+    /// How many were taken away.
+    taken: u64,
 }
 
 /// Has an archive stay.
@@ -61,13 +64,13 @@ impl Drop for Hold {
                 return;
             }
             uses.held.remove(&self.name);
-            uses.unwanted.remove(&self.name).then(|| self.archives.take_away(&self.name))
+            uses.unwanted.remove(&self.name).then(|| self.archives.take_away(&mut uses, &self.name))
         };
         let Some(removed) = removed else { return };
         let name = mem::take(&mut self.name);
         // It may take long, and who drops this has others to serve.
         thread::spawn(move || {
-            if let Err(error) = removed.and_then(fs::remove_dir_all) {
+            if let Err(error) = removed.and_then(remove) {
                 tracing::warn!(%error, archive = name, "old code could not be removed; the next start does");
             }
         });
@@ -152,6 +155,9 @@ impl Archives {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 Err(format!("there is no file {path:?} to execute"))
             }
+            Err(error) if error.raw_os_error() == Some(Errno::ELOOP as i32) => {
+                Err(format!("{path:?} is a symbolic link that leads to no file: it comes back to itself"))
+            }
             // A disk that does not answer says nothing of it.
             Ok(_) | Err(_) => Ok(()),
         }
@@ -170,30 +176,42 @@ impl Archives {
             for entry in fs::read_dir(&archives.directory)? {
                 let entry = entry?;
                 let Ok(name) = entry.file_name().into_string() else { continue };
-                if kept.contains(&name) || name.starts_with(UNFINISHED) {
-                    continue;
+                if !kept.contains(&name) && !name.starts_with(UNFINISHED) {
+                    archives.remove_unheld(name)?;
                 }
-                let removed = {
-                    let mut uses = archives.uses.lock();
-                    if uses.held.contains_key(&name) {
-                        uses.unwanted.insert(name);
-                        continue;
-                    }
-                    archives.take_away(&name)
-                };
-                fs::remove_dir_all(removed?)?;
             }
             Ok(())
         });
         removed.await.map_err(|error| failed("remove old archives".to_owned(), error))
     }
 
-    /// Gives a folder a name that is nobody's, to be removed.
-    fn take_away(&self, name: &str) -> io::Result<PathBuf> {
-        let removed = self.directory.join(format!("{REMOVED}{name}"));
-        fs::rename(self.path(name), &removed)?;
-        Ok(removed)
+    /// Removes an archive, or has its last holder do so.
+    fn remove_unheld(&self, name: String) -> io::Result<()> {
+        let removed = {
+            let mut uses = self.uses.lock();
+            if uses.held.contains_key(&name) {
+                uses.unwanted.insert(name);
+                return Ok(());
+            }
+            self.take_away(&mut uses, &name)?
+        };
+        remove(removed)
     }
+
+    /// Gives a folder a name that is nobody's, to be removed; none: its last holder did so, since somebody has seen it.
+    fn take_away(&self, uses: &mut Uses, name: &str) -> io::Result<Option<PathBuf>> {
+        // A number of its own: an archive may be there again, and go again, before all of what it was has gone.
+        uses.taken += 1;
+        let removed = self.directory.join(format!("{REMOVED}{}-{name}", uses.taken));
+        match fs::rename(self.path(name), &removed) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            renamed => renamed.map(|()| Some(removed)),
+        }
+    }
+}
+
+fn remove(taken: Option<PathBuf>) -> io::Result<()> {
+    taken.map_or(Ok(()), fs::remove_dir_all)
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
@@ -274,6 +292,33 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_archive_that_its_last_holder_took_away_since_it_was_seen_is_removed() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let archives = Archives::open(directory.path().into()).expect("opened");
+        let content = archive(EntryType::Regular, "code/app.py", None, b"pass");
+        archives.install("one", content).await.expect("installed");
+        let hold = archives.hold("one");
+        archives.remove_unheld("one".to_owned()).expect("its holder does that");
+        drop(hold);
+        archives.remove_unheld("one".to_owned()).expect("it was seen before that");
+    }
+
+    #[tokio::test]
+    async fn an_archive_goes_again_before_all_of_what_it_was_has_gone() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let archives = Archives::open(directory.path().into()).expect("opened");
+        let content = archive(EntryType::Regular, "code/app.py", None, b"pass");
+        let mut taken = Vec::new();
+        for _ in 0..2 {
+            archives.install("one", content.clone()).await.expect("installed");
+            taken.push(archives.take_away(&mut archives.uses.lock(), "one").expect("taken away"));
+        }
+        for folder in taken {
+            assert!(folder.expect("it was there").join("code/app.py").exists(), "each lies by itself");
+        }
+    }
+
+    #[tokio::test]
     async fn what_points_or_lies_outside_is_refused_and_leaves_nothing() {
         let directory = tempfile::tempdir().expect("a directory");
         let archives = Archives::open(directory.path().join("archives")).expect("opened");
@@ -293,6 +338,7 @@ mod tests {
         assert_eq!(fs::read_dir(archives.directory).expect("listed").count(), 0);
         assert!(!directory.path().join("outside").exists());
     }
+
     #[tokio::test]
     async fn what_cannot_be_executed_is_named_with_what_to_do() {
         let home = tempfile::tempdir().expect("a directory");
@@ -301,11 +347,14 @@ mod tests {
             let content = archive_of(mode, EntryType::Regular, "code/run", None, b"#!/bin/sh");
             archives.install(name, content).await.expect("installed");
         }
+        let circle = archive(EntryType::Symlink, "code/run", Some("run"), b"");
+        archives.install("circle", circle).await.expect("installed");
         for (name, path, said) in [
             ("good", "code/run", None),
             ("plain", "code/run", Some("\"code/run\" is not executable: chmod +x it")),
             ("good", "code/rum", Some("there is no file \"code/rum\"")),
             ("good", "code", Some("\"code\" is no file")),
+            ("circle", "code/run", Some("\"code/run\" is a symbolic link that leads to no file")),
         ] {
             let checked = archives.check_executable(name, path).await;
             match said {

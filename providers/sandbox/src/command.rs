@@ -18,8 +18,6 @@ use crate::{asking::Trusted, process::Launcher};
 pub(crate) const TASK_ROOT: &str = "/var/task";
 /// Where the runtime clients are, for a function.
 pub(crate) const RUNTIME_ROOT: &str = "/var/runtime";
-/// Stands for the address of the Runtime API in an environment.
-pub(crate) const API: &str = "{api}";
 /// Where a spare is told which of its descriptors it hears from. A function that has it in its own environment is started the ordinary way.
 pub(crate) const SPARE_VARIABLE: &str = "LANDFAST_SPARE";
 
@@ -219,13 +217,16 @@ pub(crate) fn starts_alike(function: &Function) -> bool {
     })
 }
 
-/// The whole environment of an instance.
+/// Where an instance finds the server, which its launcher alone knows: the variables that say so, for the `address` of its listener.
+pub(crate) fn served_at(address: &str) -> [(&'static str, String); 2] {
+    [("AWS_LAMBDA_RUNTIME_API", address.to_owned()), ("LANDFAST_URL", format!("http://{address}"))]
+}
+
+/// The environment of an instance, but for [where it finds the server](served_at).
 pub(crate) fn environment(function: &Function) -> Vec<(OsString, OsString)> {
     let memory_mb = function.memory_bytes >> 20;
     let stream = format!("{}/[$LATEST]", function.name);
     let mut variables = vec![
-        ("AWS_LAMBDA_RUNTIME_API", API.to_owned()),
-        ("LANDFAST_URL", format!("http://{API}")),
         ("AWS_LAMBDA_FUNCTION_NAME", function.name.clone()),
         ("AWS_LAMBDA_FUNCTION_VERSION", "$LATEST".to_owned()),
         ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", memory_mb.to_string()),

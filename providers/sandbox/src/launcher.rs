@@ -56,7 +56,7 @@ use nix::{
 };
 
 use crate::{
-    command::TASK_ROOT,
+    command::{TASK_ROOT, served_at},
     process::{Network, Order, Role},
     system::{close_on_exec, forked, raise_loopback, take_standard_input, wait_for_any},
 };
@@ -323,9 +323,10 @@ struct Said {
 
 fn said(order: &Order, address: &str) -> io::Result<Said> {
     let arguments = order.command.iter().map(|part| c_string(part)).collect::<io::Result<Vec<_>>>()?;
-    let environment = order.environment.iter().map(|(name, value)| {
-        let value = value.to_string_lossy().replace("{api}", address);
-        let mut variable = name.clone();
+    let own = |name: &str| order.environment.iter().any(|(own, _)| own == name);
+    let served_at = served_at(address).into_iter().filter(|(name, _)| !own(name));
+    let served_at = served_at.map(|(name, value)| (name.into(), value.into()));
+    let environment = order.environment.iter().cloned().chain(served_at).map(|(mut variable, value)| {
         variable.push("=");
         variable.push(value);
         c_string(&variable)

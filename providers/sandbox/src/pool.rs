@@ -5,6 +5,8 @@
 //! - An instance is in the hands of one invocation, on its way back, or idle; never two of these.
 //! - It is idle only once it has asked for its next invocation: then it does nothing, and may be frozen or ended.
 //! - A place among the instances is an invocation's, or kept for an event that is being taken, or free.
+//! - Calls and events share the places: one event at a time stands in line for the next, however many wait, and so a call that stands
+//!   behind it has its turn within about the time that one invocation takes. Where calls have all places a call is refused at once.
 //! - Who finds no idle instance waits for one that is on its way back before it starts another: a caller that invokes again
 //!   at once would otherwise find its own instance still on its way.
 
@@ -13,7 +15,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -48,8 +50,9 @@ use crate::{
 const START_BOUND_MIN: Duration = Duration::from_secs(10);
 /// How long to wait for an instance on its way back before another is started.
 const RETURN_WAIT: Duration = Duration::from_millis(20);
-/// How long a call waits where the last place is kept for an event: that is there, and done, or given back soon.
-const KEPT_WAIT: Duration = Duration::from_millis(200);
+/// How long a call stands in line where events have places. Longer than most invocations take, and shorter than most callers wait for an
+/// answer: who is refused after it knows that nothing was run, who has given up does not.
+const CALL_WAIT_MAX: Duration = Duration::from_secs(3);
 /// How long an instance is idle before it is frozen: freezing costs what a short invocation does.
 const FREEZE_AFTER: Duration = Duration::from_millis(50);
 
@@ -74,8 +77,12 @@ pub(crate) struct Pool {
     pub(crate) function: Arc<Function>,
     shared: Arc<Shared>,
     permits: Arc<Semaphore>,
-    /// Places that are kept for events.
-    kept: AtomicUsize,
+    /// The one event that stands in line for a place; the others wait until they are that.
+    next_event: Semaphore,
+    /// The calls that stand in line, as many as there are places at the most; one more is refused at once.
+    calls_in_line: Semaphore,
+    /// Every place that an event has counts as one more owner of this.
+    of_events: Arc<()>,
     allowance: Allowance,
     printing: Arc<Share>,
     state: Mutex<State>,
@@ -99,16 +106,11 @@ struct Idle {
     turn: u64,
 }
 
-/// A place that is kept for an event.
+/// A place among the instances.
 struct Place {
-    pool: Arc<Pool>,
-    permit: Option<OwnedSemaphorePermit>,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.pool.kept.fetch_sub(1, Ordering::Relaxed);
-    }
+    permit: OwnedSemaphorePermit,
+    /// It is kept for an event, or one is at work there.
+    _of_event: Option<Arc<()>>,
 }
 
 /// Why an invocation was not run.
@@ -137,7 +139,9 @@ impl Pool {
     pub(crate) fn new(function: Arc<Function>, shared: Arc<Shared>) -> Self {
         Self {
             permits: Arc::new(Semaphore::new(function.concurrency)),
-            kept: AtomicUsize::new(0),
+            next_event: Semaphore::new(1),
+            calls_in_line: Semaphore::new(function.concurrency),
+            of_events: Arc::default(),
             allowance: Allowance::default(),
             printing: Arc::new(Share::new(&function.name)),
             function,
@@ -150,32 +154,37 @@ impl Pool {
     }
 
     /// Ends with a place that is kept for one invocation; none: the pool was retired.
-    pub(crate) async fn room(self: &Arc<Self>) -> Option<Room> {
-        let permit = Arc::clone(&self.permits).acquire_owned().await.ok()?;
-        self.kept.fetch_add(1, Ordering::Relaxed);
-        Some(Room::keeping(Place { pool: Arc::clone(self), permit: Some(permit) }))
+    pub(crate) async fn room(&self) -> Option<Room> {
+        self.place_of_event().await.map(Room::keeping)
     }
 
-    /// A place for `invocation`.
-    async fn place(self: &Arc<Self>, invocation: &mut Invocation) -> Result<OwnedSemaphorePermit, Refused> {
+    async fn place_of_event(&self) -> Option<Place> {
+        let _is_next = self.next_event.acquire().await.ok()?;
+        let permit = Arc::clone(&self.permits).acquire_owned().await.ok()?;
+        Some(Place { permit, _of_event: Some(Arc::clone(&self.of_events)) })
+    }
+
+    /// A place for `invocation`; none: it cannot have one now.
+    async fn place(&self, invocation: &mut Invocation) -> Option<Place> {
         let kept = mem::take(&mut invocation.room).into_kept::<Place>();
-        if let Some(permit) = kept.and_then(|mut kept| kept.permit.take_if(|_| Arc::ptr_eq(&kept.pool, self)))
-        {
-            return Ok(permit);
+        match kept.filter(|kept| Arc::ptr_eq(kept.permit.semaphore(), &self.permits)) {
+            Some(kept) => Some(*kept),
+            None if invocation.waits => self.place_of_event().await,
+            None => self.place_of_call().await,
         }
+    }
+
+    async fn place_of_call(&self) -> Option<Place> {
         let permits = Arc::clone(&self.permits);
-        if invocation.waits {
-            return permits.acquire_owned().await.map_err(|_| Refused::Throttled);
-        }
-        match Arc::clone(&permits).try_acquire_owned() {
-            Ok(permit) => Ok(permit),
-            // It may be kept for an event that is not there: that is known in a moment.
-            Err(_) if self.kept.load(Ordering::Relaxed) > 0 => {
-                let free = tokio::time::timeout(KEPT_WAIT, permits.acquire_owned()).await;
-                free.ok().and_then(Result::ok).ok_or(Refused::Throttled)
+        let permit = match Arc::clone(&permits).try_acquire_owned() {
+            Ok(permit) => permit,
+            Err(_) if Arc::strong_count(&self.of_events) > 1 => {
+                let _in_line = self.calls_in_line.try_acquire().ok()?;
+                tokio::time::timeout(CALL_WAIT_MAX, permits.acquire_owned()).await.ok()?.ok()?
             }
-            Err(_) => Err(Refused::Throttled),
-        }
+            Err(_) => return None,
+        };
+        Some(Place { permit, _of_event: None })
     }
 
     /// Runs one invocation (promises U1 to U3, U5); room is made before another instance is started for it.
@@ -185,12 +194,12 @@ impl Pool {
         make_room: &(dyn Fn() + Sync),
     ) -> Result<Ran, NotRun> {
         let tally = &self.shared.tally;
-        let permit = self.place(&mut invocation).await;
+        let place = self.place(&mut invocation).await;
         // Also a place that was kept here, or that became free as the pool was retired, is one of the next pool now.
         if self.retired.load(Ordering::Acquire) {
             return Err(NotRun::Retired(Box::new(invocation)));
         }
-        let permit = permit.inspect_err(|_| tally.throttled())?;
+        let place = place.ok_or(Refused::Throttled).inspect_err(|_| tally.throttled())?;
         let busy = tally.busy();
         let asked = Instant::now();
         let (instance, is_new) = self.take(make_room).await.inspect_err(|_| tally.unavailable())?;
@@ -228,7 +237,7 @@ impl Pool {
         } else {
             instance.kill();
         }
-        drop((permit, busy));
+        drop((place, busy));
         Ok(Ran { result: done.result.map_err(|(_, payload)| FunctionError { payload }), log_tail })
     }
 
@@ -247,7 +256,8 @@ impl Pool {
                 None => (Failed::ExitedAtStart, failure::ended(id, reason)),
             }),
             () = tokio::time::sleep(start_bound) => {
-                Err((Failed::NotStarted, failure::start_timed_out(id, start_bound)))
+                let said = instance.exchange.failed_start();
+                Err((Failed::NotStarted, said.unwrap_or_else(|| failure::start_timed_out(id, start_bound))))
             }
         }
     }
@@ -361,6 +371,7 @@ impl Pool {
     pub(crate) fn retire(&self) {
         self.retired.store(true, Ordering::Release);
         self.permits.close();
+        self.next_event.close();
         self.state.lock().idle.clear();
     }
 

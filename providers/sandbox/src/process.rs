@@ -72,7 +72,7 @@ const GROUP_LOOK: Duration = Duration::from_millis(5);
 pub struct Launch {
     /// Program and arguments as seen inside.
     pub command: Vec<OsString>,
-    /// The whole environment; `{api}` in a value becomes HOST:PORT of the listener.
+    /// The whole environment, but for `AWS_LAMBDA_RUNTIME_API` and `LANDFAST_URL`, which say where its listener is unless they are here.
     pub environment: Vec<(OsString, OsString)>,
     /// Folders that its interpreter needs, seen inside at the same place.
     pub folders: Vec<PathBuf>,

@@ -200,7 +200,7 @@ impl Cloud {
         Ok(receipt)
     }
 
-    fn give_up(&self, queue: &str, handle: &Handle, reason: &str) -> Result<Receipt> {
+    pub(crate) fn give_up(&self, queue: &str, handle: &Handle, reason: &str) -> Result<Receipt> {
         let visible = self.elapsed();
         let receipt = {
             let mut store = self.store();

@@ -220,7 +220,7 @@ impl Stage {
         let incarnation = self.world.queue().point().incarnation;
         let handle =
             Handle { group: names::distributor_group(), sequence: Sequence(1), attempt: 1, incarnation };
-        Delivery { handle, deduplication: None, body }
+        Delivery { handle, deduplication: None, failures: 0, body }
     }
 
     /// Makes everything durable, and has the store go back to that: it is another start of it.

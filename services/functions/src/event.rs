@@ -5,13 +5,16 @@
 //! for them runs as it is, and libraries that check them take them: none of their members is left out. A queue keeps neither who
 //! sent a message nor when, so that the account and the time of this delivery stand there.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use bytes::Bytes;
 use md5::{Digest as _, Md5};
 use ports::{Timestamp, queue::Delivery};
 use serde::Serialize;
-use serde_json::{Value, json, value::RawValue};
+use serde_json::{
+    Value, json,
+    value::{RawValue, to_raw_value},
+};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 /// Region and account of everything that has a name here.
@@ -26,7 +29,7 @@ pub(crate) fn messages(queue: &str, deliveries: &[Delivery], now: Timestamp) -> 
 }
 
 fn record(queue: &str, delivery: &Delivery, now: Timestamp) -> Value {
-    let Delivery { handle, deduplication, body } = delivery;
+    let Delivery { handle, deduplication, body, .. } = delivery;
     // What is no text travels in letters, and says so.
     let (body, attributes) = match std::str::from_utf8(body) {
         Ok(text) => (text.to_owned(), json!({})),
@@ -54,7 +57,7 @@ fn record(queue: &str, delivery: &Delivery, now: Timestamp) -> Value {
 }
 
 /// The same at every delivery.
-fn message_id(delivery: &Delivery) -> String {
+pub(crate) fn message_id(delivery: &Delivery) -> String {
     format!("{}-{}", text(&delivery.handle.group), delivery.handle.sequence.0)
 }
 
@@ -114,7 +117,8 @@ struct Told<'a> {
     /// As it was sent: read and written again its large numbers would be others. What is no JSON is null.
     request_payload: Option<&'a RawValue>,
     response_context: Value,
-    response_payload: Value,
+    /// As the function said it, if that is JSON.
+    response_payload: Cow<'a, RawValue>,
 }
 
 /// What another function is told of it, encoded.
@@ -131,7 +135,10 @@ pub(crate) fn failed(event: &Failed<'_>, now: Timestamp) -> Bytes {
         }),
         request_payload: serde_json::from_slice(payload).ok(),
         response_context: json!({ "statusCode": 200, "executedVersion": "$LATEST", "functionError": "Unhandled" }),
-        response_payload: serde_json::from_str(reason).unwrap_or_else(|_| json!({ "errorMessage": reason })),
+        response_payload: serde_json::from_str(reason).map_or_else(
+            |_| Cow::Owned(to_raw_value(&json!({ "errorMessage": reason })).expect("a string is JSON")),
+            Cow::Borrowed,
+        ),
     };
     serde_json::to_vec(&told).expect("names are strings").into()
 }
@@ -168,7 +175,7 @@ mod tests {
             attempt: 2,
             incarnation: ports::Incarnation::default(),
         };
-        Delivery { handle, deduplication: None, body: Bytes::from_static(body) }
+        Delivery { handle, deduplication: None, failures: 1, body: Bytes::from_static(body) }
     }
 
     #[test]
@@ -254,7 +261,12 @@ mod tests {
         (event.payload, event.reason) = (b"\xff", "died");
         let told: Value = serde_json::from_slice(&failed(&event, Timestamp(0))).expect("JSON");
         assert_eq!(told["responsePayload"]["errorMessage"], "died");
+        event.reason = r#"{"errorType":"E","data":1e999}"#;
+        let told = failed(&event, Timestamp(0));
+        let said = format!("\"responsePayload\":{}}}", event.reason);
+        assert!(String::from_utf8_lossy(&told).ends_with(&said), "in its own words: {told:?}");
     }
+
     #[test]
     fn what_was_sent_is_told_as_it_was_and_what_is_no_json_as_null() {
         let deep = "[".repeat(1000) + &"]".repeat(1000);

@@ -7,18 +7,14 @@ use bytes::Bytes;
 use ports::{
     Event, Handler,
     functions::{Failure, Room},
-    queue::Delivery,
     runtime::{FunctionError, Invocation},
 };
 
 use crate::{
-    event,
+    event, failure,
     service::{Inner, own_name, request_id, told_id},
     timer::Ticks,
 };
-
-/// The longest that is kept of why a function failed.
-const REASON_BYTES_MAX: usize = 8 * 1024;
 
 /// Runs whatever is deployed under `name` at the time.
 #[derive(Debug)]
@@ -79,7 +75,7 @@ impl Handler for Deployed {
 }
 
 impl Deployed {
-    async fn run(
+    pub(crate) async fn run(
         &self,
         service: &Arc<Inner>,
         room: Room,
@@ -92,26 +88,6 @@ impl Deployed {
         let invocation = Invocation { room, ..Invocation::new(id, payload, true) };
         let ran = service.parts.runtime.run(&function, invocation).await;
         let ran = ran.map_err(|refused| Failure::new(refused.to_string()))?;
-        ran.result.map_err(|FunctionError { payload }| {
-            let said = &payload[..payload.len().min(REASON_BYTES_MAX)];
-            Failure::new(String::from_utf8_lossy(said))
-        })
-    }
-
-    async fn run_batch(
-        &self,
-        service: &Arc<Inner>,
-        room: Room,
-        deliveries: &[Delivery],
-    ) -> Result<Bytes, Failure> {
-        let queue = service.queue_of(&self.name);
-        let payload = event::messages(&queue, deliveries, service.parts.clock.now());
-        let answer = self.run(service, room, service.new_id(), payload).await?;
-        let completed = event::completed(&answer, deliveries);
-        if completed < deliveries.len() {
-            let reason = "its batchItemFailures has messages that failed, or what names none of its batch";
-            return Err(Failure::after(completed, reason));
-        }
-        Ok(answer)
+        ran.result.map_err(|FunctionError { payload }| Failure::new(failure::kept(&payload)))
     }
 }

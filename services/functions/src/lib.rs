@@ -6,7 +6,8 @@
 //!  catalogue     what is deployed, as calls find it; a request over HTTP by its route ([routes])
 //!  service       deploying, removing, invoking; puts everything back in place at a start
 //!  port          what other services may have run: effects of transactions
-//!  handler       a deployed function as the Functions port runs it: events and queue batches in Lambda's words ([event])
+//!  handler       a deployed function as the Functions port runs it: events and queue batches ([batch]) in Lambda's words ([event]);
+//!                what is kept of why it failed ([failure])
 //! ```
 //!
 //! Promises
@@ -15,9 +16,10 @@
 //! - **A2** An invocation that waits for its result is run once at most, never repeated by us.
 //! - **A3** An event is run until it succeeds, under one request id, `retries` times more at most; then the function named
 //!   by `on_failure` is told, however long that takes, or the event stays as a dead letter. It never vanishes. What a timer gives
-//!   is one.
+//!   is one. On the embedded store an attempt that ended with the server's death is not counted; on Redis it is.
 //! - **A4** A queue's messages reach its function in the order of their groups; what a batch reports as failed, and all
-//!   behind it in its group, is delivered again.
+//!   behind it in its group, is delivered again, 16 times in all at most; then the function named by `on_failure` is told, however long
+//!   that takes, or the message stays as a dead letter. It never vanishes. Attempts are counted as in A3.
 //! - **A5** A timer that was disarmed stays so over restarts and deployments that do not name it anew.
 //! - **A6** A request over HTTP is for one function, whose route it is of, and runs as an invocation that waits does (A2).
 //! - **A7** A route is of one application, and changes with it as a whole: nobody finds the route of one deployment and the
@@ -26,9 +28,11 @@
 //!
 //! From `faaskeeper.txt`, sections 2.2 and 3 (classes of functions; requirements R2 to R4).
 
+mod batch;
 mod catalogue;
 mod deployment;
 mod event;
+pub mod failure;
 mod figures;
 mod following;
 mod handler;

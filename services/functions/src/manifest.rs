@@ -45,6 +45,8 @@ const CONCURRENCY: std::ops::RangeInclusive<usize> = 1..=1000;
 const RETRIES_MAX: u32 = 100;
 const BATCH: std::ops::RangeInclusive<usize> = 1..=10;
 const PERIOD_S_MAX: u64 = 366 * 24 * 3600;
+/// The longest `NAME=value` with its end that Linux gives a process (`MAX_ARG_STRLEN`). All together are bounded by the manifest.
+const VARIABLE_BYTES_MAX: usize = 128 * 1024;
 /// Variables that tell an instance what it is and where it is served: with others in their place it could not be invoked, or not reach its
 /// state. Lambda reserves the same, and the region and credentials, which here are a function's own to say.
 const RESERVED_VARIABLES: [&str; 11] = [
@@ -113,7 +115,7 @@ pub struct Table {
     /// What its environment has beside what all have.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
-    /// The function that is told of events that failed for good.
+    /// The function that is told of events and messages that failed for good.
     pub on_failure: Option<String>,
     /// What starts it.
     #[serde(default)]
@@ -224,7 +226,7 @@ impl Manifest {
         if text.len() > MANIFEST_BYTES_MAX {
             return Err(format!("a manifest has {MANIFEST_BYTES_MAX} bytes at most"));
         }
-        let manifest: Self = toml::from_str(text).map_err(|error| error.to_string())?;
+        let mut manifest: Self = toml::from_str(text).map_err(|error| error.to_string())?;
         if let Some(name) = &manifest.name {
             check_name("the application", name)?;
         }
@@ -233,6 +235,9 @@ impl Manifest {
         }
         for (name, table) in &manifest.functions {
             table.check(name).map_err(|why| format!("functions.{name}: {why}"))?;
+        }
+        for table in manifest.functions.values_mut() {
+            table.code = one_way_to_write(&table.code);
         }
         manifest.routes()?;
         for (name, workflow) in &manifest.workflows {
@@ -246,15 +251,15 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Whether no function has a variable that is the server's to set. Errors: which one has which.
-    pub(crate) fn check_variables(&self) -> Result<(), String> {
+    /// Whether it may be deployed as `application`, beyond what is asked of one that is. Errors: what is to be otherwise.
+    pub(crate) fn check_as_new(&self, application: &str) -> Result<(), String> {
+        if let Some(name) = self.name.as_ref().filter(|name| *name != application) {
+            return Err(format!(
+                "the manifest is of the application {name:?}, and it is deployed as {application:?}: let both be one"
+            ));
+        }
         for (name, table) in &self.functions {
-            let mut own = table.environment.keys();
-            if let Some(variable) = own.find(|own| RESERVED_VARIABLES.contains(&own.as_str())) {
-                return Err(format!(
-                    "functions.{name}: environment: {variable} is reserved: the server sets it; call it otherwise"
-                ));
-            }
+            table.check_as_new().map_err(|why| format!("functions.{name}: {why}"))?;
         }
         Ok(())
     }
@@ -328,6 +333,28 @@ impl Table {
         self.triggers.iter().try_for_each(Trigger::check)?;
         if self.triggers.iter().filter(|trigger| matches!(trigger, Trigger::Timer(_))).count() > 1 {
             return Err("triggers: one timer at most".to_owned());
+        }
+        Ok(())
+    }
+
+    fn check_as_new(&self) -> Result<(), String> {
+        if self.handler.chars().any(char::is_control) {
+            return Err(format!("handler {:?} is to have no control characters", self.handler));
+        }
+        for (variable, value) in &self.environment {
+            if RESERVED_VARIABLES.contains(&variable.as_str()) {
+                return Err(format!(
+                    "environment: {variable} is reserved: the server sets it; call it otherwise"
+                ));
+            }
+            // Both sides of an equals sign, and a zero byte.
+            let bytes = variable.len() + value.len() + 2;
+            if bytes > VARIABLE_BYTES_MAX {
+                return Err(format!(
+                    "environment: {variable:.64} has {bytes} bytes with its name, and no process can be given more than \
+                     {VARIABLE_BYTES_MAX}: let the function read it from a file in its code"
+                ));
+            }
         }
         Ok(())
     }
@@ -420,11 +447,18 @@ pub fn check_name(what: &str, name: &str) -> Result<(), String> {
 }
 
 fn check_folder(folder: &str) -> Result<(), String> {
-    let is_inside = |part: &str| !part.is_empty() && part != "..";
-    if !folder.split('/').all(is_inside) || folder.contains('\0') {
+    let is_inside =
+        !folder.is_empty() && !folder.starts_with('/') && folder.split('/').all(|part| part != "..");
+    if !is_inside || folder.contains('\0') {
         return Err(format!("code = {folder:?} is to be a folder beside the manifest, without .."));
     }
     Ok(())
+}
+
+/// A folder that [`check_folder`] lets pass, so written that it has one name only; where the manifest lies is `.`.
+fn one_way_to_write(folder: &str) -> String {
+    let parts: Vec<_> = folder.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
+    if parts.is_empty() { ".".to_owned() } else { parts.join("/") }
 }
 
 #[cfg(test)]
@@ -496,6 +530,47 @@ mod tests {
             let refused = Manifest::parse(&WHOLE.replace(of, instead)).expect_err(instead);
             assert!(refused.contains(said), "{instead}: {refused}");
         }
+        assert!(Manifest::parse(&WHOLE.replace("\"functions\"", "\"\"")).is_err(), "no folder");
         assert!(Manifest::parse("").expect_err("empty").contains("1 to 1000 functions"));
+    }
+
+    #[test]
+    fn a_folder_has_one_name_however_it_is_written() {
+        for (written, name) in [
+            ("code/", "code"),
+            ("./code", "code"),
+            ("a//b/./", "a/b"),
+            (".", "."),
+            ("./", "."),
+            ("..a", "..a"),
+        ] {
+            let text = WHOLE.replace("code = \"functions\"", &format!("code = {written:?}"));
+            assert_eq!(Manifest::parse(&text).expect(written).functions["resize"].code, name);
+        }
+    }
+
+    /// One that is deployed is read whatever an earlier build took.
+    #[test]
+    fn what_cannot_be_run_or_shown_is_refused_to_who_deploys_it_alone() {
+        let refusal = |of: &str, instead: &str| {
+            assert!(WHOLE.contains(of), "{of}");
+            Manifest::parse(&WHOLE.replace(of, instead)).expect("it is read").check_as_new("shop")
+        };
+        let sized = |bytes: usize| format!("SIZE = \"{}\"", "x".repeat(bytes));
+        refusal("SIZE = \"64\"", &sized(128 * 1024 - 6)).expect("as long as may be");
+        for (of, instead, said) in [
+            (
+                "SIZE = \"64\"",
+                &*sized(128 * 1024 - 5),
+                "functions.resize: environment: SIZE has 131073 bytes",
+            ),
+            ("\"app.resize\"", r#""app.re\u001b[2Jsize""#, "functions.resize: handler"),
+            ("\"tell\"\n        triggers", "\"te\\u009bll\"\n        triggers", "functions.tell: handler"),
+            ("name = \"shop\"", "name = \"zz\"", "the application \"zz\", and it is deployed as \"shop\""),
+        ] {
+            let why = refusal(of, instead).expect_err(said);
+            assert!(why.contains(said), "{why}");
+        }
+        refusal("name = \"shop\"", "").expect("who deploys it names it");
     }
 }

@@ -21,7 +21,7 @@ use ports::{
     functions::{Definition, FunctionOptions, QueueTrigger, Register},
     key_value::SharedKeyValue,
     objects::ObjectStore,
-    queue::{OnFailure, QueueOptions, SharedQueue},
+    queue::{QueueOptions, SharedQueue},
     runtime::{Function, Invocation, Line, Page, Ran, Refused, Runtime},
 };
 use sha2::{Digest as _, Sha256};
@@ -29,13 +29,14 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 
 use crate::{
+    batch,
     catalogue::{Catalogue, Known, Summary},
     deployment::{Changed, Changing, Deployment, Deployments, check_queues, digest},
     event::hexadecimal,
     figures::Seen,
     following::Unnamed,
     handler::Deployed,
-    manifest::{FILE_NAME, MANIFEST_BYTES_MAX, Manifest, Table, check_period, workflow::Workflow},
+    manifest::{self, FILE_NAME, MANIFEST_BYTES_MAX, Manifest, Table, check_period, workflow::Workflow},
     routes::Found,
     timer::Ticks,
 };
@@ -46,11 +47,10 @@ pub const PAYLOAD_BYTES_MAX: usize = 6 * 1024 * 1024;
 pub(crate) const EVENT_BYTES_MAX: usize = 1024 * 1024;
 /// What begins the names of deployed functions among all that run here.
 pub(crate) const PREFIX: &str = "functions/";
-/// How long an instance may take to start before that counts as a failed attempt, and so what had the place of a deployment that was
-/// replaced may wait for one of the next. An event is taken only once an instance is free (A8).
-const WAIT_MAX: Duration = Duration::from_secs(70);
-/// How often a message is given to its function before it becomes a dead letter.
-const MESSAGE_ATTEMPTS_MAX: u32 = 16;
+/// A start may take as long as an invocation may, or this if that is longer.
+const START_MIN: Duration = Duration::from_secs(10);
+/// What all else of an attempt takes at the most: handing it over, and ending an instance.
+const MARGIN: Duration = Duration::from_mins(1);
 /// What a change of what is deployed is called where it fails.
 const DEPLOY: &str = "change what is deployed";
 
@@ -147,7 +147,7 @@ impl Service {
     ///
     /// Errors: `Invalid` for what is wrong with it, `Conflict`, `Port`.
     pub async fn deploy(&self, application: &str, content: Bytes) -> Result<Vec<Summary>> {
-        crate::manifest::check_name("the application", application).map_err(Error::Invalid)?;
+        manifest::check_name("the application", application).map_err(Error::Invalid)?;
         let mut changing = Arc::clone(&self.inner.changing).lock_owned().await;
         let (service, name) = (self.clone(), application.to_owned());
         to_its_end(DEPLOY, async move { service.replace(&mut changing, &name, content).await }).await?;
@@ -157,7 +157,7 @@ impl Service {
     async fn replace(&self, changing: &mut Changing, application: &str, content: Bytes) -> Result<()> {
         let archive = digest(&content);
         let (text, manifest) = self.unpack(&archive, content.clone()).await?;
-        self.check_what_is_new(&manifest)?;
+        self.check_what_is_new(application, &manifest)?;
         for (name, table) in &manifest.functions {
             let checked = self.inner.parts.runtime.check(&table.function(name, &archive, "")).await;
             checked.map_err(|why| Error::Invalid(format!("functions.{name}: {why}")))?;
@@ -359,8 +359,8 @@ impl Service {
     }
 
     /// When it is deployed alone: what is deployed is read at a start, whatever an earlier build took.
-    fn check_what_is_new(&self, manifest: &Manifest) -> Result<()> {
-        manifest.check_variables().map_err(Error::Invalid)?;
+    fn check_what_is_new(&self, application: &str, manifest: &Manifest) -> Result<()> {
+        manifest.check_as_new(application).map_err(Error::Invalid)?;
         for (name, workflow) in &manifest.workflows {
             let Some(far) = &workflow.far else { continue };
             let wrong = |why| Error::Invalid(format!("workflows.{name}: far: {why}"));
@@ -389,7 +389,7 @@ impl Service {
         for (name, table) in &now.manifest.functions {
             self.register(name, table);
             for trigger in table.queues() {
-                self.arm_queue(name, trigger).await?;
+                self.arm_queue(name, table, trigger).await?;
             }
             self.follow_timer(name, now.period(name)).await?;
         }
@@ -415,7 +415,7 @@ impl Service {
         self.inner.parts.functions.register(Definition {
             name: [PREFIX, name].concat().into(),
             options: FunctionOptions {
-                timeout: Duration::from_secs(table.timeout_s) + WAIT_MAX,
+                timeout: attempt_max(Duration::from_secs(table.timeout_s)),
                 attempts_max: 1 + table.retries,
                 exception_handler: table.on_failure.as_ref().map(|told| [PREFIX, told].concat()),
             },
@@ -423,12 +423,12 @@ impl Service {
         });
     }
 
-    async fn arm_queue(&self, name: &str, trigger: &crate::manifest::QueueTrigger) -> Result<()> {
+    async fn arm_queue(&self, name: &str, table: &Table, trigger: &manifest::QueueTrigger) -> Result<()> {
         let Parts { queue, queue_name, functions, .. } = &self.inner.parts;
         let queue_at_provider = queue_name(&trigger.queue);
         let options = QueueOptions {
-            attempts_max: MESSAGE_ATTEMPTS_MAX,
-            on_failure: OnFailure::DeadLetter,
+            attempts_max: batch::ATTEMPTS_MAX,
+            on_failure: batch::on_failure(table.on_failure.as_deref()),
             ..QueueOptions::default()
         };
         queue.create(&queue_at_provider, options).await?;
@@ -520,6 +520,11 @@ impl Inner {
         queue.map(|queue| queue.queue.clone()).unwrap_or_default()
     }
 
+    /// Who is told of what this function fails for good.
+    pub(crate) fn told_of(&self, name: &str) -> Option<String> {
+        self.catalogue.function(name).and_then(|known| known.table.on_failure.clone())
+    }
+
     /// How often an event of this function is tried again.
     pub(crate) fn retries(&self, name: &str) -> Option<u32> {
         self.catalogue.function(name).map(|known| known.table.retries)
@@ -553,11 +558,18 @@ pub(crate) fn told_id(told: &str, failed: &str, id: &str) -> String {
 }
 
 /// The first 16 bytes of the digest of `parts`, of which the last alone may have a zero byte in it.
-fn digest_id(parts: &[&[u8]]) -> String {
+pub(crate) fn digest_id(parts: &[&[u8]]) -> String {
     let digest = Sha256::digest(parts.join(&0));
     let mut bits = [0; 16];
     bits.copy_from_slice(&digest[..16]);
     uuid(bits).to_string()
+}
+
+/// How long an attempt of an event may take in all: the runtime bounds a start and a run by themselves, and says which of them was too
+/// long, so this is never to come before that. An event is taken only once it has a place (A8), but where a deployment has retired that
+/// it waits for one of the next, until whoever has that has started and run.
+fn attempt_max(timeout: Duration) -> Duration {
+    2 * (timeout.max(START_MIN) + timeout) + MARGIN
 }
 
 fn is_plain(byte: u8) -> bool {

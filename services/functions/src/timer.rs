@@ -4,8 +4,10 @@
 //! instance (A8), and outlives a crash. A timer does not wait for its function, which may never keep up with it: while too many
 //! events of the function wait, ticks are left out, so that there is an end to what they take.
 
+use std::time::Duration;
+
 use parking_lot::Mutex;
-use ports::{ErrorKind, Outage, Result};
+use ports::{ErrorKind, Monotonic, Outage, Result};
 
 use crate::{
     event,
@@ -15,27 +17,51 @@ use crate::{
 /// While so many events of a function wait, or are with it, its timer's ticks are left out.
 pub(crate) const EVENTS_WAITING_MAX: u64 = 100;
 
+/// Ticks are left out until none was for so long. A function that is behind takes one now and then, which ends nothing.
+const IN_TIME_AFTER: Duration = Duration::from_mins(10);
+
 /// Whether ticks of a function become events.
 #[derive(Debug, Default)]
-pub(crate) struct Ticks(Mutex<Outage>);
+pub(crate) struct Ticks(Mutex<LeftOut>);
+
+/// Since when ticks are left out, and what was said of it.
+#[derive(Debug, Default)]
+struct LeftOut {
+    outage: Outage,
+    last: Monotonic,
+}
+
+impl LeftOut {
+    /// A tick is left out. If that is to be said now, for how long some have been.
+    fn another(&mut self, now: Monotonic, reason: &str) -> Option<Duration> {
+        self.last = now;
+        self.outage.failed(now, reason)
+    }
+
+    /// A tick is an event. If some were left out before and none is any more, for how long they were.
+    fn none(&mut self, now: Monotonic) -> Option<Duration> {
+        if now.since(self.last) < IN_TIME_AFTER { None } else { self.outage.ended(now) }
+    }
+}
 
 impl Ticks {
     /// The timer of `function` has gone off.
     pub(crate) async fn tick(&self, service: &Inner, function: &str) {
         let left_out = match send(service, function).await {
             Ok(None) => None,
-            Ok(Some(waiting)) => Some(format!("{waiting} events of it wait")),
+            // How many exactly is no other reason.
+            Ok(Some(_)) => Some(format!("{EVENTS_WAITING_MAX} events of it wait, or more")),
             Err(error) => Some(error.to_string()),
         };
         let now = service.parts.clock.monotonic();
         match left_out {
             None => {
-                if let Some(lasted) = self.0.lock().ended(now) {
+                if let Some(lasted) = self.0.lock().none(now) {
                     tracing::info!(function, ?lasted, "ticks of its timer are events again");
                 }
             }
             Some(reason) => {
-                if let Some(lasts) = self.0.lock().failed(now, &reason) {
+                if let Some(lasts) = self.0.lock().another(now, &reason) {
                     tracing::warn!(function, reason, ?lasts, "ticks of its timer are left out");
                 }
             }
@@ -61,4 +87,29 @@ async fn send(service: &Inner, function: &str) -> Result<Option<u64>> {
     let receipt = parts.functions.send(&name, Some(id.into()), payload).await?;
     parts.queue.externalize(receipt.point).await?;
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_that_takes_a_tick_now_and_then_is_told_of_ever_more_seldom() {
+        let mut ticks = LeftOut::default();
+        let at = |second: u64| Monotonic(Duration::from_secs(second));
+        let said = |second: &u64| match second % 3 {
+            0 => ticks.none(at(*second)).is_some(),
+            _ => ticks.another(at(*second), "it waits").is_some(),
+        };
+        let said: Vec<_> = (1..3_600).filter(said).collect();
+        assert!(said.starts_with(&[1, 4]) && said.len() < 20, "{said:?}");
+        assert!(
+            said.windows(3).all(|three| three[2] - three[1] >= (three[1] - three[0]).min(600)),
+            "{said:?}"
+        );
+        assert_eq!(ticks.none(at(4_000)), None, "one may be left out again");
+        assert_eq!(ticks.none(at(4_199)), Some(Duration::from_secs(4_198)));
+        assert_eq!(ticks.none(at(4_200)), None, "it was said");
+        assert_eq!(ticks.another(at(4_201), "it waits"), Some(Duration::ZERO));
+    }
 }

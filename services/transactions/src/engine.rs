@@ -242,6 +242,11 @@ impl Engine {
         self.core.check_destination(effect).await
     }
 
+    /// How many effects one transaction has at the most.
+    pub fn effects_max(&self) -> usize {
+        self.core.config.effects_max
+    }
+
     /// Sends an effect that somebody else has kept, under an id of theirs; durable where it was sent to when this returns. It may
     /// have been sent also if this fails: it is repeated under the same id.
     ///

@@ -318,6 +318,10 @@ impl Core {
                     stopped.insert(row.node);
                 }
             }
+            // Another node has heard from all of them meanwhile, also from who does not answer here.
+            if is_sequenced(&node.store, keyspace).await? {
+                return Ok(());
+            }
             self.clock.sleep(ASK_EVERY).await;
         }
     }

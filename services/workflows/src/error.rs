@@ -30,7 +30,7 @@ pub enum Error {
     /// The far store refuses for good what the answer rests on, which is no fault of whoever asks.
     #[error(
         "the far store refuses what was written to it, so nothing that rests on that is shown: {0}. \
-         Once it takes writes again, ask again; what it had refused until then is sent again by the next start"
+         Put the far store right, then start the server again, which sends what was refused once more"
     )]
     Refused(ports::Error),
     /// What was asked for took effect, or may have, and what became of the run cannot be said.

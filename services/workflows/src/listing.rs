@@ -22,7 +22,7 @@ use crate::{
     layout::state_keys,
     overlay::Writes,
     run::Run,
-    shown::{ANSWER_MAX, late},
+    shown::ANSWER_MAX,
     step::Attempt,
     store::{State, Store, VALUE},
 };
@@ -44,7 +44,7 @@ impl Service {
             store.externalize(point).await?;
             Ok(page)
         };
-        self.within(ANSWER_MAX, late(), durable).await
+        self.within(ANSWER_MAX, self.late(name), durable).await
     }
 }
 

@@ -89,11 +89,24 @@ impl Overlay {
         Ok(())
     }
 
-    pub(crate) fn send(&self, effect: Effect, options: &Options) -> Result<()> {
+    /// Errors: `AttemptEnded`; `TooLarge`, also if `sends_max` are sent here and below already.
+    pub(crate) fn send(&self, effect: Effect, sends_max: usize, options: &Options) -> Result<()> {
         let mut state = self.open()?;
+        let below = self.below.as_ref().map_or(Ok(0), |below| below.sends())?;
+        if below + state.changes.sends.len() >= sends_max {
+            let say = "messages and invocations at most, and an atomic run in all";
+            return Err(Error::TooLarge(format!("a step without a far store sends {sends_max} {say}")));
+        }
         state.grow(effect.bytes_len(), 0, options)?;
         state.changes.sends.push(effect);
         Ok(())
+    }
+
+    /// How many are sent here and below.
+    fn sends(&self) -> Result<usize> {
+        let state = self.open()?;
+        let below = self.below.as_ref().map_or(Ok(0), |below| below.sends())?;
+        Ok(below + state.changes.sends.len())
     }
 
     /// What was written so far, which stays.
@@ -163,6 +176,24 @@ fn size(key: &Bytes, value: Option<&Bytes>) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_would_be_sent_beyond_the_bound_is_refused_at_once() {
+        let options = Options::default();
+        let send = |overlay: &Overlay| {
+            let effect = Effect::Message { queue: "q".to_owned(), group: Bytes::new(), body: Bytes::new() };
+            overlay.send(effect, 2, &options)
+        };
+        let below = Overlay::over(None);
+        let above = Overlay::over(Some(Arc::clone(&below)));
+        send(&below).expect("room");
+        send(&above).expect("room");
+        assert!(matches!(send(&above), Err(Error::TooLarge(_))), "those of the whole atomic run");
+        send(&below).expect("it does not know of what may never count");
+        // What counts already is in a transaction of its own.
+        below.forget(&below.peek().expect("open"));
+        send(&above).expect("room");
+    }
 
     #[test]
     fn what_is_written_is_seen_above_and_not_below() {

@@ -95,6 +95,12 @@ pub(crate) fn is_running() -> ports::Condition {
     ports::Condition::attribute(STATUS, ports::key_value::Test::is_integer(Status::Running.number()))
 }
 
+/// Whether nothing is there, or a run of the same id that began earlier.
+pub(crate) fn is_of_earlier(began_ms: u64) -> ports::Condition {
+    let earlier = ports::Condition::attribute(BEGAN, ports::key_value::Test::Below(began_ms as i64));
+    ports::Condition::Any(vec![ports::Condition::Absent, earlier])
+}
+
 impl RunRow {
     /// A run that has begun.
     pub(crate) fn begun(began_ms: u64) -> Self {
@@ -103,8 +109,12 @@ impl RunRow {
 
     /// The same, failed, since what it wrote was refused for good.
     pub(crate) fn refused(&self, why: &crate::Error, now_ms: u64) -> Self {
+        let said = format!(
+            "{why}. A far store is sent it again by the next start of the server: \
+             begin another run in its place only after that"
+        );
         let error = serde_json::json!({
-            "step": "", "errorType": "Workflow.NotWritten", "errorMessage": why.to_string(),
+            "step": "", "errorType": "Workflow.NotWritten", "errorMessage": said,
         });
         let error = Some(Bytes::from(error.to_string()));
         Self { status: Status::Failed, output: None, error, ended_ms: Some(now_ms), ..self.clone() }

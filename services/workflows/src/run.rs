@@ -1,7 +1,6 @@
 //! One run under way: its steps, tried until they count, and its end.
 
 use std::{
-    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     convert::Infallible,
     sync::{Arc, Weak},
@@ -9,7 +8,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use functions::manifest::workflow::{Step, Workflow};
+use functions::{
+    failure::beginning,
+    manifest::workflow::{Step, Workflow},
+};
 use parking_lot::Mutex;
 use ports::{DurabilityPoint, runtime::Invocation};
 use primitives::Delays;
@@ -88,7 +90,7 @@ pub(crate) enum Failure {
 impl Failure {
     /// What `step` failed with.
     pub(crate) fn new(step: &str, kind: &str, message: &str) -> Self {
-        let message = cut(message);
+        let message = beginning(message, MESSAGE_BYTES_MAX);
         let error = serde_json::json!({ "step": step, "errorType": kind, "errorMessage": message });
         Self::Failed(Bytes::from(error.to_string()))
     }
@@ -131,15 +133,6 @@ fn as_json(step: &str, answered: Bytes) -> Result<Bytes, Failure> {
             Err(Failure::new(step, "Workflow.ResultNoJson", &said))
         }
     }
-}
-
-/// As much of a message as is kept; of one that is longer its end says so.
-fn cut(message: &str) -> Cow<'_, str> {
-    if message.len() <= MESSAGE_BYTES_MAX {
-        return Cow::Borrowed(message);
-    }
-    let beginning = &message[..message.floor_char_boundary(MESSAGE_BYTES_MAX)];
-    Cow::Owned(format!("{beginning}... (the beginning of {} bytes)", message.len()))
 }
 
 impl Run {

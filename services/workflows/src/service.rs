@@ -153,6 +153,16 @@ impl Inner {
         error
     }
 
+    /// Why a far store of a workflow does not take what is to be durable, as it said last; none: it has not said so.
+    pub(crate) fn trouble(&self, name: &str) -> Option<String> {
+        let health = self.homes.health();
+        self.homes_of(name).ok()?.into_iter().find_map(|home| {
+            let place = home.to_string();
+            let trouble = health.get(&place)?.trouble.as_ref()?;
+            Some(format!("the far store {place} does not take it: {trouble}"))
+        })
+    }
+
     /// Where the runs of a workflow lie: where those lie that begin now, and then where earlier definitions of it had theirs.
     pub(crate) fn homes_of(&self, name: &str) -> Result<Vec<Home>> {
         let now = self.parts.runner.workflow(name).map(|workflow| self.homes.of(&workflow));
@@ -292,8 +302,9 @@ impl Service {
         let (service, key) = (self.clone(), (name.to_owned(), id.clone()));
         // Whoever asks may give up, and then somebody is at what was begun all the same.
         let begun = self.apart(Box::pin(async move { service.begin_here(key, is_named, input).await }));
-        let late =
-            ports::Error::new(ErrorKind::OutcomeUnknown, "begin a run: its store does not take it in time");
+        let late = || {
+            ports::Error::new(ErrorKind::OutcomeUnknown, "begin a run: its store does not take it in time")
+        };
         match self.within(ANSWER_MAX, late, begun).await {
             Err(error) if error.leaves_in_doubt() => {
                 let said = format!("the run {id:?} may have begun: begin it again under this id only");
@@ -394,7 +405,7 @@ impl Service {
     /// A run as it is at rest, to go on with; none: it has ended. Only for who has claimed it.
     async fn resume(&self, key: Key, row: RunRow, (home, store): (&Home, Store)) -> Result<Option<Arc<Run>>> {
         let (name, id) = &key;
-        if let Some((refused, _)) = store.refused(name, id).await? {
+        if let Some((refused, _)) = store.refused(name, id, row.began_ms).await? {
             // What was refused may be gone with its near store, or be taken now: what was said of the run stays.
             return match store.end_run(name, id, &refused).await {
                 Err(error) if error.passes() || error.means_anew() => Err(error),

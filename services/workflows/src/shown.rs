@@ -1,6 +1,6 @@
 //! What callers are shown of runs, once it is durable; and how they end one.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use transactions::model::Isolation;
@@ -19,20 +19,31 @@ use crate::{
 const PAGE_RUNS: usize = 100;
 /// How long a store may take for what an answer rests on: a connection that is quiet for longer is cut, and nobody is told why.
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// Lanes that are opened for one that rests on nothing refused: each that does not has found out what else is.
+const SOUND_LANES_MAX: usize = 100;
 /// The wait before it is looked again whether a run has been taken up.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 impl Service {
+    /// What is said of a workflow in place of what is not durable in time: as its far store says, or does not answer.
+    pub(crate) fn late(&self, name: &str) -> impl FnOnce() -> ports::Error + Send + 'static {
+        let (inner, name) = (Arc::clone(&self.inner), name.to_owned());
+        move || {
+            let why = inner.trouble(&name).unwrap_or_else(|| "its store does not answer in time".to_owned());
+            ports::Error::unavailable(format!("show what is not durable yet: {why}"))
+        }
+    }
+
     /// A run, once what is said of it is durable (W3). Errors: `Unavailable` if that takes too long.
     pub async fn run(&self, name: &str, id: &str) -> Result<RunView> {
-        self.within(ANSWER_MAX, late(), Box::pin(self.show(name, id))).await
+        self.within(ANSWER_MAX, self.late(name), Box::pin(self.show(name, id))).await
     }
 
     /// The answer, or `late` in its place.
     pub(crate) fn within<T>(
         &self,
         most: Duration,
-        late: ports::Error,
+        late: impl FnOnce() -> ports::Error + Send,
         answer: impl Future<Output = Result<T>>,
     ) -> impl Future<Output = Result<T>> {
         // On the heap, or whoever asks for several would be as large as all of them.
@@ -41,35 +52,70 @@ impl Service {
             tokio::select! {
                 biased;
                 answer = answer => answer.map_err(|error| self.inner.told(error)),
-                () = self.inner.parts.clock.sleep(most) => Err(late.into()),
+                () = self.inner.parts.clock.sleep(most) => Err(late().into()),
             }
         }
     }
 
-    /// A run whose rows the far store has refused for good has failed, and that is noted beside them: nothing can be written behind
-    /// them, and they may say that it has succeeded.
+    /// What a run has come to is what its row says, once that is far: also where a later start has sent what was refused before.
+    /// Only of one whose row is not far, or has no end, does a note beside it say that it has failed.
     async fn show(&self, name: &str, id: &str) -> Result<RunView> {
         let (home, store, (row, point)) = self.find(name, id).await?;
-        if store.is_apart() {
-            // In a lane that has read nothing of it.
-            let store = self.inner.homes.store(&home).await?;
-            if let Some((row, point)) = store.refused(name, id).await? {
+        match store.externalize(point).await {
+            Err(error) if store.is_apart() && error.is_refusal() => self.show_refused(&home, name, id).await,
+            externalized => {
+                externalized?;
+                self.show_far(&home, (name, id), row).await
+            }
+        }
+    }
+
+    /// A run whose row is far. One that has not ended, and is noted as refused, will be ended by whoever takes it up.
+    async fn show_far(&self, home: &Home, (name, id): (&str, &str), row: RunRow) -> Result<RunView> {
+        if matches!(home, Home::Far(_)) && row.status == Status::Running {
+            // In a lane that has read nothing else of it.
+            let store = self.inner.homes.store(home).await?;
+            if let Some((row, point)) = store.refused(name, id, row.began_ms).await? {
                 store.externalize(point).await?;
                 return Ok(RunView::of(id.to_owned(), &row));
             }
         }
-        match store.externalize(point).await {
-            Err(error) if store.is_apart() && error.is_refusal() => {
-                // Again in another.
-                let store = self.inner.homes.store(&home).await?;
-                store.note_refused(name, id, &row.refused(&error, self.inner.now_ms())).await?;
-                let noted = store.refused(name, id).await?;
-                let (row, point) = noted.ok_or(error)?;
-                store.externalize(point).await?;
-                Ok(RunView::of(id.to_owned(), &row))
+        Ok(RunView::of(id.to_owned(), &row))
+    }
+
+    /// A run of which it seems that the far store has refused its row for good. If so, nothing can be written behind that row, which
+    /// may say that the run has succeeded; that it has failed is noted beside it.
+    async fn show_refused(&self, home: &Home, name: &str, id: &str) -> Result<RunView> {
+        let store = self.sound_lane(home).await?;
+        let found = store.run(name, id).await?;
+        let (row, point) = found.ok_or_else(|| Error::NoSuchRun(id.to_owned()))?;
+        let refused = match store.externalize(point).await {
+            Err(error) if error.is_refusal() => error,
+            externalized => {
+                externalized?;
+                return self.show_far(home, (name, id), row).await;
             }
-            externalized => externalized.map(|()| RunView::of(id.to_owned(), &row)),
+        };
+        let store = self.inner.homes.store(home).await?;
+        store.note_refused(name, id, &row.refused(&refused, self.inner.now_ms())).await?;
+        let noted = store.refused(name, id, row.began_ms).await?;
+        let (row, point) = noted.ok_or(refused)?;
+        store.externalize(point).await?;
+        Ok(RunView::of(id.to_owned(), &row))
+    }
+
+    /// A lane that rests on nothing that is refused. One that was opened before it was known what the far store refuses of what an
+    /// earlier start has left rests on that too, whoever wrote it: what is refused there says nothing of a run.
+    async fn sound_lane(&self, home: &Home) -> Result<Store> {
+        let mut refused = None;
+        for _ in 0..SOUND_LANES_MAX {
+            let store = self.inner.homes.store(home).await?;
+            match store.externalize(store.rows.point()).await {
+                Err(error) if error.is_refusal() => refused = Some(error),
+                externalized => return externalized.map(|()| store),
+            }
         }
+        Err(refused.unwrap_or_else(|| ports::Error::unavailable("find what the far store takes").into()))
     }
 
     /// A run, and where it lies: first of all where its workflow is at home now.
@@ -107,7 +153,8 @@ impl Service {
                 }
             }
             let left = until.since(self.inner.parts.clock.monotonic());
-            let view = self.within(left.max(ANSWER_MAX), late(), Box::pin(self.show(name, id))).await?;
+            let view =
+                self.within(left.max(ANSWER_MAX), self.late(name), Box::pin(self.show(name, id))).await?;
             if view.status != Status::Running || left.is_zero() {
                 return Ok(view);
             }
@@ -138,7 +185,7 @@ impl Service {
         after: Option<&str>,
     ) -> Result<(Vec<RunView>, Option<String>)> {
         after.map(check_id).transpose()?;
-        self.within(ANSWER_MAX, late(), Box::pin(self.page(name, status, after))).await
+        self.within(ANSWER_MAX, self.late(name), Box::pin(self.page(name, status, after))).await
     }
 
     async fn page(
@@ -168,7 +215,7 @@ impl Service {
 
     /// The steps of a run that count, in the order in which they ended. Errors: `Unavailable` if that takes too long.
     pub async fn steps(&self, name: &str, id: &str) -> Result<Vec<StepView>> {
-        self.within(ANSWER_MAX, late(), Box::pin(self.counted(name, id))).await
+        self.within(ANSWER_MAX, self.late(name), Box::pin(self.counted(name, id))).await
     }
 
     async fn counted(&self, name: &str, id: &str) -> Result<Vec<StepView>> {
@@ -183,14 +230,14 @@ impl Service {
     /// Ends a run (W6). A run that has ended stays as it is. Errors: `Unseen` if that takes too long, and then it is still under way
     /// or ends a moment later.
     pub async fn cancel(&self, name: &str, id: &str) -> Result<RunView> {
-        let (home, _, (row, _)) = self.within(ANSWER_MAX, late(), self.find(name, id)).await?;
+        let (home, _, (row, _)) = self.within(ANSWER_MAX, self.late(name), self.find(name, id)).await?;
         if row.status != Status::Running {
             return self.run(name, id).await;
         }
         let (service, key) = (self.clone(), (name.to_owned(), id.to_owned()));
         let ended = self.apart(async move { service.end(key, home).await });
         let shown = async {
-            self.within(ANSWER_MAX, late(), ended).await?;
+            self.within(ANSWER_MAX, self.late(name), ended).await?;
             self.run(name, id).await
         };
         let said = || {
@@ -229,11 +276,16 @@ impl Service {
         if is_atomic && store.begin_atomic(name, id, row.began_ms, Isolation::default()).await?.is_none() {
             return Ok(false);
         }
-        let ended_ms = Some(self.inner.now_ms());
-        let row = RunRow { status: Status::Cancelled, output: None, ended_ms, ..row };
+        let cancelled = || {
+            let ended_ms = Some(self.inner.now_ms());
+            RunRow { status: Status::Cancelled, output: None, ended_ms, ..row.clone() }
+        };
+        // What was said of it stays.
+        let noted = store.refused(name, id, row.began_ms).await?;
+        let row = noted.map_or_else(cancelled, |(refused, _)| refused);
         match store.end_run(name, id, &row).await {
             Ok(_) => {
-                self.inner.tally.ended(Status::Cancelled);
+                self.inner.tally.ended(row.status);
                 Ok(true)
             }
             Err(Error::RunEnded) => Ok(true),
@@ -257,11 +309,6 @@ impl Service {
             store.externalize(point).await?;
             Ok(value)
         };
-        self.within(ANSWER_MAX, late(), durable).await
+        self.within(ANSWER_MAX, self.late(name), durable).await
     }
-}
-
-/// What is said in place of what is not durable in time.
-pub(crate) fn late() -> ports::Error {
-    ports::Error::unavailable("show what is not durable yet: its store does not answer in time")
 }

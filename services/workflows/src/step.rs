@@ -28,7 +28,7 @@ use crate::{
     records::StepRow,
     run::Run,
     service::Inner,
-    store::VALUE,
+    store::{State, VALUE},
 };
 
 /// The most attempts that are open within one at a time; the next is refused.
@@ -125,7 +125,12 @@ impl Attempt {
     }
 
     pub(crate) fn send(&self, effect: Effect, options: &Options) -> Result<()> {
-        self.overlay.send(effect, options)
+        // Near its transaction is to take it, or that of its atomic run; a range cuts it into rows.
+        let sends_max = match &self.run.store.state {
+            State::Transactions(engine) => engine.effects_max(),
+            State::Range(_) => usize::MAX,
+        };
+        self.overlay.send(effect, sends_max, options)
     }
 
     /// Errors: `Invalid` in an atomic run, of which nothing that leaves before its end could be taken back (W5).

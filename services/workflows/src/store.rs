@@ -34,7 +34,7 @@ use crate::{
     Broken, Error, Options, Result, layout,
     outbox::Outbox,
     overlay::Changes,
-    records::{ATTEMPT, CameTo, Given, RunRow, Status, StepRow, is_before, is_running},
+    records::{ATTEMPT, CameTo, Given, RunRow, Status, StepRow, is_before, is_of_earlier, is_running},
     run::FAILURE_BYTES_MAX,
 };
 
@@ -427,25 +427,27 @@ impl Store {
         Ok(Given::decode(&item)?)
     }
 
-    /// A run whose rows the far store has refused for good, as it is said to have ended.
+    /// The run that began then, as it is said to have ended where the far store has refused its rows for good.
     pub(crate) async fn refused(
         &self,
         workflow: &str,
         run: &str,
+        began_ms: u64,
     ) -> Result<Option<(RunRow, DurabilityPoint)>> {
         if !self.is_apart() {
             return Ok(None);
         }
         let read = self.rows.get(&layout::refused(workflow, run)).await?;
         let row = read.value.as_deref().map(RunRow::decode).transpose()?;
-        Ok(row.map(|row| (row, read.point)))
+        // An earlier run of this id may have been lost with its near store, all but its note.
+        Ok(row.filter(|row| row.began_ms == began_ms).map(|row| (row, read.point)))
     }
 
-    /// Notes beside the rows of a run, behind which nothing can be written any more, how it has ended; what was noted first stays.
-    /// To be asked of a store that has read none of them.
+    /// Notes beside the rows of a run, behind which nothing can be written any more, how it has ended; what was noted of it first
+    /// stays. To be asked of a store that has read none of them.
     pub(crate) async fn note_refused(&self, workflow: &str, run: &str, row: &RunRow) -> Result<()> {
-        let put = Update::put(layout::refused(workflow, run), row.encode()).when(Condition::Absent);
-        self.rows.update(put).await?;
+        let put = Update::put(layout::refused(workflow, run), row.encode());
+        self.rows.update(put.when(is_of_earlier(row.began_ms))).await?;
         Ok(())
     }
 

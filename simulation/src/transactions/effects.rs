@@ -152,7 +152,7 @@ async fn consume(world: World, receipts: Receipts, mut rng: Rng) {
         }
         // An answer that was lost costs its batch the visibility timeout.
         let batch = queue.receive(&name, 5).await.unwrap_or_default();
-        for Delivery { handle, deduplication, body } in batch {
+        for Delivery { handle, deduplication, body, .. } in batch {
             receipts.note(deduplication, &body);
             // Whether the queue hears of it changes nothing here: the message comes again.
             match if receipts.is_calm() { ONE_TROUBLED_IN } else { rng.usize(..=ONE_TROUBLED_IN) } {

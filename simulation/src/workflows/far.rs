@@ -4,7 +4,7 @@ use std::{
     fmt,
     future::Future,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -34,6 +34,18 @@ struct State {
     entropy: Arc<dyn Entropy>,
     is_stormy: AtomicBool,
     is_away: AtomicBool,
+    refused: Mutex<Refused>,
+}
+
+/// What is refused for good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// Keys with [`SPOILT`] in their names.
+    Spoilt,
+    /// Whatever is written together, which is all that runs write.
+    Everything,
+    /// Nothing any more.
+    Nothing,
 }
 
 /// What happens to a call.
@@ -60,7 +72,13 @@ impl Weather {
     /// A calm one over the far store of `world`.
     pub fn over(world: &World) -> Self {
         let (clock, entropy) = (world.clock(), world.entropy());
-        Self(Arc::new(State { clock, entropy, is_stormy: false.into(), is_away: false.into() }))
+        Self(Arc::new(State {
+            clock,
+            entropy,
+            is_stormy: false.into(),
+            is_away: false.into(),
+            refused: Refused::Spoilt.into(),
+        }))
     }
 
     /// Calls go wrong now and then.
@@ -72,6 +90,21 @@ impl Weather {
     pub fn calm(&self) {
         self.0.is_stormy.store(false, Ordering::Relaxed);
         self.0.is_away.store(false, Ordering::Relaxed);
+    }
+
+    /// What is refused for good from now on.
+    pub fn refuse(&self, refused: Refused) {
+        *self.0.refused.lock().unwrap_or_else(PoisonError::into_inner) = refused;
+    }
+
+    fn is_refused(&self, updates: &[Update]) -> bool {
+        let is_spoilt =
+            |update: &Update| update.key.sort().windows(SPOILT.len()).any(|part| part == SPOILT.as_bytes());
+        match *self.0.refused.lock().unwrap_or_else(PoisonError::into_inner) {
+            Refused::Spoilt => updates.iter().any(is_spoilt),
+            Refused::Everything => updates.len() > 1,
+            Refused::Nothing => false,
+        }
     }
 
     /// The store is not reached until it is back, or calm.
@@ -95,12 +128,10 @@ impl Weather {
 
     fn fate(&self, updates: &[Update]) -> Fate {
         let State { entropy, is_stormy, is_away, .. } = &*self.0;
-        let is_spoilt =
-            |update: &Update| update.key.sort().windows(SPOILT.len()).any(|part| part == SPOILT.as_bytes());
         if is_away.load(Ordering::Relaxed) {
             return Fate::Refuse(ErrorKind::Unavailable { retry_after_ms: None });
         }
-        if updates.iter().any(is_spoilt) {
+        if self.is_refused(updates) {
             return Fate::Refuse(ErrorKind::Invalid);
         }
         if !is_stormy.load(Ordering::Relaxed) {

@@ -18,6 +18,7 @@ use simulation::{
             ASKS, BEFORE, COPIES, COUNTS, FAILS, FIRST, HURRIES, MINDS, OVERFLOWS, PEEKS, RESTS_ON_SPOILT,
             SECOND, SENDS, SPOILS, STEPS,
         },
+        far::Refused,
         house::{House, Process},
         outside::{Outside, STUCK},
     },
@@ -314,6 +315,70 @@ fn a_permanent_error_ends_the_run_and_whatever_rests_on_it_and_nothing_else() {
         let far = house.look_far().await;
         assert_eq!(far.steps(SPOILS, "run"), ["0"], "and nothing behind the one that counts");
         assert_eq!(far.state("rests/run"), None);
+        process.end().await;
+    });
+}
+
+/// What is told of a run: by itself, by whoever ends it, and in the list.
+async fn told(process: &Process, workflow: &str, run: &str) -> [Result<Status, String>; 3] {
+    let one = process.service.wait(workflow, run, END_MAX).await.map(|view| view.status);
+    let ended = process.service.cancel(workflow, run).await.map(|view| view.status);
+    let listed = process
+        .service
+        .runs(workflow, None, None)
+        .await
+        .map(|(runs, _)| runs.iter().find(|listed| listed.run == run).expect("it is listed").status);
+    [one, ended, listed].map(|status| status.map_err(|error| error.to_string()))
+}
+
+/// W4: what the far store refused until it was put right is sent by the next start, and then the run is everywhere as it ended.
+#[test]
+fn a_run_that_was_refused_and_is_sent_after_all_is_told_in_one_way() {
+    simulated::run(async {
+        for (refused, workflow) in [(Refused::Everything, COUNTS), (Refused::Spoilt, SPOILS)] {
+            let mut house = House::far(1, Options::default()).await;
+            house.fails_one_in = 0;
+            let mut process = house.boot(&Life::default()).await.expect("nothing ends it");
+            process.begin(COUNTS, "before").await.expect("begun");
+            process.service.wait(COUNTS, "before", END_MAX).await.expect("it ends");
+            house.weather.refuse(refused);
+            process.begin(workflow, "run").await.expect("begun near");
+            let told_then = process.service.wait(workflow, "run", END_MAX).await;
+            match refused {
+                // Not even that it failed can be written.
+                Refused::Everything => assert!(told_then.is_err(), "{told_then:?}"),
+                _ => assert_eq!(told_then.expect("it is noted").status, Status::Failed),
+            }
+            house.weather.refuse(Refused::Nothing);
+            for _ in 0..2 {
+                process.end().await;
+                process = house.boot(&Life::default()).await.expect("nothing ends it");
+                let all = told(&process, workflow, "run").await;
+                assert_eq!(all, [const { Ok(Status::Succeeded) }; 3], "{refused:?}");
+            }
+            process.end().await;
+        }
+    });
+}
+
+/// W2, W4: what is refused for good also by the next start stays failed, and nobody else is told so who comes before that is known.
+#[test]
+fn a_run_that_is_refused_again_stays_failed_and_others_are_as_they_were() {
+    simulated::run(async {
+        let mut house = House::far(1, Options::default()).await;
+        house.fails_one_in = 0;
+        let process = house.boot(&Life::default()).await.expect("nothing ends it");
+        for (workflow, expected) in [(COUNTS, Status::Succeeded), (SPOILS, Status::Failed)] {
+            process.begin(workflow, "run").await.expect("begun");
+            let ended = process.service.wait(workflow, "run", END_MAX).await.expect("it is shown");
+            assert_eq!(ended.status, expected, "{workflow}: {:?}", ended.error);
+        }
+        process.end().await;
+        let process = house.boot(&Life::default()).await.expect("nothing ends it");
+        for (workflow, expected) in [(COUNTS, Status::Succeeded), (SPOILS, Status::Failed)] {
+            let shown = process.service.run(workflow, "run").await.expect("it is shown");
+            assert_eq!(shown.status, expected, "{workflow}: {:?}", shown.error);
+        }
         process.end().await;
     });
 }

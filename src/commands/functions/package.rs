@@ -143,8 +143,9 @@ fn folder_of(path: &Path) -> PathBuf {
 
 /// Without folders that lie in others of them.
 fn outermost<'a>(folders: &BTreeSet<&'a str>) -> Vec<&'a str> {
-    let is_in_another =
-        |folder: &str| folders.iter().any(|other| *other != folder && Path::new(folder).starts_with(other));
+    // A manifest's own folder is `.`, which no path begins with.
+    let is_in = |folder: &str, other: &str| other == "." || Path::new(folder).starts_with(other);
+    let is_in_another = |folder: &str| folders.iter().any(|other| *other != folder && is_in(folder, other));
     folders.iter().copied().filter(|folder| !is_in_another(folder)).collect()
 }
 
@@ -153,6 +154,12 @@ fn append<W: std::io::Write>(builder: &mut Builder<W>, from: &Path, to: &Path) -
     files_in(from, &mut files)?;
     files.sort();
     for file in files {
+        let kind = fs::symlink_metadata(&file).with_context(|| file.display().to_string())?.file_type();
+        ensure!(
+            kind.is_file() || kind.is_symlink(),
+            "{}: it is no file, folder or link, and nothing else can be deployed: remove it, or move it out of the folder",
+            file.display()
+        );
         let inside = file.strip_prefix(from).expect("it was found there");
         let place = to.join(inside);
         let place: PathBuf = place.components().filter(|part| part.as_os_str() != ".").collect();
@@ -211,4 +218,26 @@ fn install_requirements<W: std::io::Write>(
     let appended = append(builder, &installed, Path::new(folder));
     fs::remove_dir_all(&installed)?;
     appended
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_in_another_is_packed_with_that_alone() {
+        let outermost = |folders: &[&'static str]| outermost(&folders.iter().copied().collect());
+        assert_eq!(outermost(&[".", "code", "code/more"]), ["."]);
+        assert_eq!(outermost(&["code", "code/more", "codes"]), ["code", "codes"]);
+        assert_eq!(outermost(&["."]), ["."]);
+    }
+
+    #[test]
+    fn what_is_no_file_is_named_to_who_deploys_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let _socket = std::os::unix::net::UnixListener::bind(folder.path().join("s")).expect("a socket");
+        let refused = append(&mut Builder::new(Vec::new()), folder.path(), Path::new("code"));
+        let said = refused.expect_err("it is a socket").to_string();
+        assert!(said.contains("/s: it is no file, folder or link"), "{said}");
+    }
 }

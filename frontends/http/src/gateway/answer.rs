@@ -1,14 +1,17 @@
 //! What a function answers, as API Gateway's HTTP APIs read it: an object with a `statusCode` says status, headers, cookies and
 //! body; any other JSON is the body of a 200.
 
+use std::collections::BTreeMap;
+
 use axum::{
     body::Body,
-    http::{HeaderName, HeaderValue, StatusCode, header},
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
     response::Response,
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
-use serde_json::{Map, Value};
+use serde::Deserialize;
+use serde_json::{Value, value::RawValue};
 
 use super::is_of_the_connection;
 
@@ -31,65 +34,86 @@ impl From<&'static str> for Unfit {
     }
 }
 
+/// Members of an object, each as it was said: what nobody looks at may be what few can read (`1e999`, deep nesting).
+type Members<'a> = BTreeMap<String, &'a RawValue>;
+
 /// The answer that `result` stands for. Errors: what of it cannot be one.
 pub(super) fn decode(result: Bytes) -> Result<Response, Unfit> {
-    let value = serde_json::from_slice(&result)
+    let value: &RawValue = serde_json::from_slice(&result)
         .map_err(|error| Unfit { why: "what it answered is no JSON", detail: error.to_string() })?;
-    match value {
-        Value::Object(mut said) if said.contains_key("statusCode") => said_by(&mut said),
-        _ => {
-            let mut response = Response::new(Body::from(result));
-            response.headers_mut().insert(header::CONTENT_TYPE, JSON);
-            Ok(response)
-        }
+    // Errors: it is no object, or one with a name that is no Unicode, as none of ours is.
+    let members = serde_json::from_str::<Members<'_>>(value.get());
+    if let Some(said) = members.ok().filter(|members| members.contains_key("statusCode")) {
+        return said_by(&said);
     }
+    let mut response = Response::new(Body::from(result));
+    response.headers_mut().insert(header::CONTENT_TYPE, JSON);
+    Ok(response)
 }
 
-fn said_by(said: &mut Map<String, Value>) -> Result<Response, Unfit> {
-    let is_base64 = match said.get("isBase64Encoded") {
-        None | Some(Value::Null) => false,
-        Some(Value::Bool(is_base64)) => *is_base64,
-        Some(_) => return Err("the isBase64Encoded that it answered is no boolean".into()),
-    };
-    let body = match said.remove("body") {
-        None | Some(Value::Null) => Vec::new(),
-        Some(Value::String(text)) if is_base64 => BASE64_STANDARD.decode(text).map_err(|error| Unfit {
+fn said_by(said: &Members<'_>) -> Result<Response, Unfit> {
+    let status: Option<Value> =
+        member(said, "statusCode", "the statusCode that it answered is not 200 to 599")?;
+    let status =
+        status.as_ref().and_then(status_code).ok_or("the statusCode that it answered is not 200 to 599")?;
+    let is_base64: Option<bool> =
+        member(said, "isBase64Encoded", "the isBase64Encoded that it answered is no boolean")?;
+    let body: Option<String> = member(said, "body", "the body that it answered is no string")?;
+    let body = match body {
+        None => Vec::new(),
+        Some(text) if is_base64 == Some(true) => BASE64_STANDARD.decode(text).map_err(|error| Unfit {
             why: "the body that it answered is no base64",
             detail: error.to_string(),
         })?,
-        Some(Value::String(text)) => text.into_bytes(),
-        Some(_) => return Err("the body that it answered is no string".into()),
+        Some(text) => text.into_bytes(),
     };
-    let status =
-        said.get("statusCode").and_then(status).ok_or("the statusCode that it answered is not 200 to 599")?;
     let has_body = !matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
     let mut response = Response::new(if has_body { Body::from(body) } else { Body::empty() });
     *response.status_mut() = status;
-    let headers = response.headers_mut();
-    for (name, value) in header_fields(said)?.into_iter().flatten() {
+    set_fields(said, response.headers_mut())?;
+    if has_body {
+        response.headers_mut().entry(header::CONTENT_TYPE).or_insert(TEXT);
+    }
+    let cookies: Option<Vec<&RawValue>> =
+        member(said, "cookies", "the cookies that it answered are no list")?;
+    for cookie in cookies.unwrap_or_default() {
+        let cookie = serde_json::from_str::<String>(cookie.get()).ok();
+        let value = cookie.and_then(|cookie| HeaderValue::from_str(&cookie).ok());
+        let value = value.ok_or("a cookie that it answered cannot be sent")?;
+        response.headers_mut().append(header::SET_COOKIE, value);
+    }
+    Ok(response)
+}
+
+/// The member of this name; none: it is not there, or null. Errors: `otherwise`, where it is of another type.
+fn member<'a, T: Deserialize<'a>>(
+    said: &Members<'a>,
+    name: &str,
+    otherwise: &'static str,
+) -> Result<Option<T>, Unfit> {
+    let Some(member) = said.get(name) else { return Ok(None) };
+    serde_json::from_str(member.get()).map_err(|error| Unfit { why: otherwise, detail: error.to_string() })
+}
+
+fn set_fields(said: &Members<'_>, headers: &mut HeaderMap) -> Result<(), Unfit> {
+    let fields: Option<Members<'_>> = member(said, "headers", "the headers that it answered are no object")?;
+    for (name, value) in fields.unwrap_or_default() {
         let Some(text) = text(value) else { continue };
-        let sendable = HeaderName::try_from(name).ok().zip(HeaderValue::from_str(&text).ok());
-        let (name, value) = sendable.ok_or_else(|| Unfit {
+        let sendable = HeaderName::try_from(&name).ok().zip(HeaderValue::from_str(&text).ok());
+        let (name, value) = sendable.ok_or(Unfit {
             why: "a header that it answered cannot be sent: its name has other letters than it may, or its value a line break",
-            detail: name.clone(),
+            detail: name,
         })?;
         // How long it is and how it is sent we know better.
         if name != header::CONTENT_LENGTH && !is_of_the_connection(&name) {
             headers.insert(name, value);
         }
     }
-    if has_body {
-        headers.entry(header::CONTENT_TYPE).or_insert(TEXT);
-    }
-    for cookie in said.get("cookies").and_then(Value::as_array).into_iter().flatten() {
-        let value = cookie.as_str().and_then(|cookie| HeaderValue::from_str(cookie).ok());
-        headers.append(header::SET_COOKIE, value.ok_or("a cookie that it answered cannot be sent")?);
-    }
-    Ok(response)
+    Ok(())
 }
 
 /// 200 to 599, as a number or in digits.
-fn status(value: &Value) -> Option<StatusCode> {
+fn status_code(value: &Value) -> Option<StatusCode> {
     let code = match value {
         Value::String(digits) => digits.parse().ok(),
         _ => value.as_u64().and_then(|code| u16::try_from(code).ok()),
@@ -97,20 +121,13 @@ fn status(value: &Value) -> Option<StatusCode> {
     code.filter(|code| (200..600).contains(code)).and_then(|code| StatusCode::from_u16(code).ok())
 }
 
-fn header_fields(said: &Map<String, Value>) -> Result<Option<&Map<String, Value>>, Unfit> {
-    match said.get("headers") {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::Object(fields)) => Ok(Some(fields)),
-        Some(_) => Err("the headers that it answered are no object".into()),
-    }
-}
-
 /// A header's value; none: it is left out.
-fn text(value: &Value) -> Option<String> {
-    match value {
-        Value::Null => None,
-        Value::String(text) => Some(text.clone()),
-        other => Some(other.to_string()),
+fn text(value: &RawValue) -> Option<String> {
+    match serde_json::from_str(value.get()) {
+        Ok(Value::Null) => None,
+        Ok(Value::String(text)) => Some(text),
+        Ok(other) => Some(other.to_string()),
+        Err(_) => Some(value.get().to_owned()),
     }
 }
 
@@ -162,6 +179,22 @@ mod tests {
         }
     }
 
+    /// Neither depth nor what few can read makes JSON another.
+    #[tokio::test]
+    async fn json_that_few_can_read_is_passed_on() {
+        let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
+        for odd in ["1e999", r#""\ud800""#, &nested(150), &nested(100_000)] {
+            for result in [odd.to_owned(), format!("{{\"a\":{odd}}}"), format!("{{\"\\ud800\":{odd}}}")] {
+                let result: &'static str = result.leak();
+                let (status, _, body) = read(result).await.expect("an answer");
+                assert!((status, &*body) == (200, result.as_bytes()), "{result:.50}");
+            }
+            let result = format!(r#"{{"statusCode":201,"body":"made","more":{odd}}}"#);
+            let (status, _, body) = read(result.leak()).await.expect("an answer");
+            assert_eq!((status, &*body), (201, &b"made"[..]), "{odd:.50}");
+        }
+    }
+
     #[tokio::test]
     async fn what_cannot_be_an_answer_is_named() {
         for (result, said) in [
@@ -179,6 +212,9 @@ mod tests {
             (r#"{"statusCode":200,"headers":{"a":"c\r\nd: e"}}"#, "a header"),
             (r#"{"statusCode":200,"cookies":["a\nb"]}"#, "a cookie"),
             (r#"{"statusCode":200,"cookies":[7]}"#, "a cookie"),
+            (r#"{"statusCode":200,"cookies":"a=b"}"#, "the cookies that it answered are no list"),
+            (r#"{"statusCode":200,"cookies":{"a":"b"}}"#, "the cookies that it answered are no list"),
+            (r#"{"statusCode":200,"body":"\ud800"}"#, "no string"),
         ] {
             let refused = read(result).await.expect_err(result);
             assert!(refused.why.contains(said), "{result}: {refused:?}");

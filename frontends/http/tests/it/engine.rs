@@ -94,7 +94,7 @@ impl Engine {
             if batch.is_empty() {
                 return received;
             }
-            for Delivery { handle, deduplication, body } in batch {
+            for Delivery { handle, deduplication, body, .. } in batch {
                 let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("text");
                 let id = deduplication.expect("every effect has an id");
                 received.push([text(&handle.group), text(&id), text(&body)]);

@@ -98,6 +98,10 @@ async fn whatever_is_said_of_a_transaction_beside_its_body_is_refused() {
     }
     let refused = server.send("POST", "/v1/transactions", "If-None-Match: *\r\n", "").await;
     assert_eq!(problem(&refused), (400, "invalid-request".into()));
+    for query in ["?", "?Qualifier=1", "?group=a"] {
+        let path = format!("/v1/transactions/{id}/invocations/charge{query}");
+        assert_eq!(problem(&server.send("POST", &path, "", "{}").await), (400, "invalid-request".into()));
+    }
     assert_eq!(document(&server.get(&format!("/v1/transactions/{id}")).await)["status"], "open");
 }
 

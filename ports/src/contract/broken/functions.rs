@@ -37,6 +37,9 @@ pub const BROKEN: &[Broken<Subject>] = &[
     Broken::new("N3", "ForgetsWhatWasCompleted", |subject| {
         registering(subject, |definition| handling(definition, |honest| Arc::new(AllOrNothing(honest))))
     }),
+    Broken::new("N3", "TriesTheHopeless", |subject| {
+        registering(subject, |definition| handling(definition, |honest| Arc::new(TriesTheHopeless(honest))))
+    }),
     Broken::new("N3", "GivesAgainWhileItRuns", gives_again_while_it_runs),
     Broken::new("N3", "DropsWhatRuns", drops_what_runs),
     Broken::new("N4", "StartsAgainWhenArmed", |subject| twisted(subject, StartsAgainWhenArmed)),
@@ -409,6 +412,17 @@ struct AllOrNothing(Arc<dyn Handler>);
 impl Handler for AllOrNothing {
     async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
         self.0.handle(event).await.map_err(|failure| Failure::new(failure.reason))
+    }
+}
+
+/// Delivers again what is said to be hopeless (N3).
+#[derive(Debug)]
+struct TriesTheHopeless(Arc<dyn Handler>);
+
+#[async_trait]
+impl Handler for TriesTheHopeless {
+    async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
+        self.0.handle(event).await.map_err(|failure| Failure::after(failure.completed, failure.reason))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Queues that break Q1 to Q11. What their points leave out is in [`super::durability`].
+//! Queues that break Q1 to Q12. What their points leave out is in [`super::durability`].
 
 mod delivering;
 mod sending;
@@ -43,6 +43,8 @@ pub const BROKEN: &[Broken<Subject>] = &[
     Broken::new("Q10", "CountsNoDeadLetters", |subject| twisted(subject, delivering::CountsNoDeadLetters)),
     Broken::new("Q11", "NeverGivesUp", |subject| twisted(subject, delivering::NeverGivesUp)),
     Broken::new("Q11", "TakesGivingUpForDone", |subject| twisted(subject, delivering::TakesGivingUpForDone)),
+    Broken::new("Q12", "BlamesWhatWasBehind", |subject| twisted(subject, delivering::BlamesWhatWasBehind)),
+    Broken::new("Q12", "BlamesNothing", |subject| twisted(subject, delivering::BlamesNothing)),
 ];
 
 /// Queues that differ from honest ones in what they override.

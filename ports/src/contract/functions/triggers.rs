@@ -194,6 +194,29 @@ pub(super) async fn a_message_that_fails_for_good_is_a_dead_letter_with_the_fail
     assert!(letters[0].reason.contains("I will not eat that"), "{:?}", letters[0].reason);
 }
 
+/// N3, Q11: also where its queue would let it block.
+pub(super) async fn a_message_that_is_said_to_be_hopeless_is_a_dead_letter_at_once(subject: Subject) {
+    let notes = Notes::new();
+    let noted = notes.clone();
+    subject.define("certain", FunctionOptions::default(), move |event| {
+        let bodies = bodies(&deliveries(event));
+        let hopeless = bodies.iter().position(|body| body == "hopeless");
+        noted.add(bodies);
+        async move {
+            hopeless.map_or(Ok(Bytes::new()), |place| Err(Failure::hopeless(place, "it cannot be helped")))
+        }
+    });
+    subject.queue("certain", 100, OnFailure::Block).await;
+    subject.send("certain", "group", &["1", "hopeless", "3"]).await;
+    subject.arm("certain", "certain", 3).await;
+    let noted = subject.noted("the last one", &notes, 2).await;
+    assert_eq!(noted, [vec!["1", "hopeless", "3"], vec!["3"]]);
+    let letters = subject.queue.dead_letters("certain", 10).await.expect("dead_letters answers");
+    let given_up: Vec<_> =
+        letters.iter().map(|letter| (&letter.body[..], letter.attempts, letter.reason.as_str())).collect();
+    assert_eq!(given_up, [(&b"hopeless"[..], 1, "it cannot be helped")]);
+}
+
 /// N3, N5.
 pub(super) async fn an_invocation_past_its_timeout_gives_its_messages_back(subject: Subject) {
     let notes = Notes::new();

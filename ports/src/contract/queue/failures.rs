@@ -1,4 +1,4 @@
-//! What becomes of messages that fail: Q5, Q10 and Q11.
+//! What becomes of messages that fail: Q5 and Q10 to Q12.
 
 use bytes::Bytes;
 
@@ -193,4 +193,34 @@ pub(super) async fn a_stale_handle_gives_nothing_up(subject: Subject) {
     line.acknowledge(&[second]).await;
     let backlog = subject.queue.backlog("stale").await.expect("backlog answers");
     assert_eq!(backlog, Backlog { messages: 0, dead_letters: 0 });
+}
+
+/// Q12; whether or not a crash may take the messages.
+pub(super) async fn a_delivery_says_how_often_its_message_failed_and_not_how_often_it_was_behind_one(
+    subject: Subject,
+) {
+    for (name, retention) in [("counted", Retention::Durable), ("counted-in-memory", Retention::Transient)] {
+        let options = QueueOptions { retention, ..failing(SHORT_MS, 1_000, OnFailure::Block) };
+        let line = subject.create(name, options).await;
+        line.send("group", &["head", "behind"]).await;
+        let next = async || {
+            let batch = line.next(2).await;
+            let seen: Vec<_> =
+                batch.iter().map(|delivery| (delivery.handle.attempt, delivery.failures)).collect();
+            (batch, seen)
+        };
+        let (first, seen) = next().await;
+        assert_eq!(seen, [(1, 0), (1, 0)], "{retention:?}");
+        line.release(&first[0], 0, "on purpose").await;
+        // Kept until its visibility timeout runs out.
+        let (_, seen) = next().await;
+        assert_eq!(seen, [(2, 1), (2, 0)], "{retention:?}");
+        let (third, seen) = next().await;
+        assert_eq!(seen, [(3, 2), (3, 0)], "{retention:?}");
+        line.acknowledge(&third[..1]).await;
+        line.release(&third[1], 0, "it was its own fault").await;
+        let (last, seen) = next().await;
+        assert_eq!(seen, [(4, 1)], "{retention:?}");
+        line.acknowledge(&last).await;
+    }
 }

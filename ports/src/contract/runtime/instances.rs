@@ -35,8 +35,9 @@ pub(super) async fn a_call_beyond_the_instances_waits_or_is_refused(subject: Sub
         assert!(matches!(refused, Err(Refused::Throttled)), "{refused:?}");
         subject.answer(&function, &Command::new("count")).await
     };
-    let (first, second) = join(subject.answer(&function, &first), others).await;
-    assert_eq!((first.as_str(), second.as_str()), ("1", "2"), "on one instance, one after the other");
+    let (first, second) = join(subject.at_once(&function, &first), others).await;
+    let first = first.expect("it is run").result.expect("it succeeds");
+    assert_eq!((&first[..], second.as_str()), (&b"1"[..], "2"), "on one instance, one after the other");
     let free = subject.at_once(&function, &Command::new("count")).await;
     assert!(free.is_ok(), "{free:?}");
 }

@@ -271,7 +271,8 @@ impl Queues {
             let (group, incarnation) = (group_name.clone(), self.incarnation);
             let (sequence, attempt) = (Sequence(entry.sequence), entry.deliveries + 1);
             let handle = Handle { group, sequence, attempt, incarnation };
-            deliveries.push(Delivery { handle, deduplication: entry.id.clone(), body });
+            let (deduplication, failures) = (entry.id.clone(), entry.failures);
+            deliveries.push(Delivery { handle, deduplication, failures, body });
         }
         group.entries.iter_mut().take(count).for_each(|entry| entry.deliveries += 1);
         let hidden = Duration::from_millis(take.hidden_ms.unwrap_or(queue.options.visibility_timeout_ms));

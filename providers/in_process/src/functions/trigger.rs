@@ -228,15 +228,19 @@ impl<'task> Task<'task> {
         {
             tracing::warn!(%error, queue, "handled messages will be delivered again");
         }
-        if let (Some(failure), Some(handle)) = (failure, handles.get(completed)) {
-            self.give_back(handle, &failure).await;
+        match (failure, handles.get(completed)) {
+            (Some(Failure { is_hopeless: true, reason, .. }), Some(handle)) => {
+                self.give_up(handle, &reason).await;
+            }
+            (Some(failure), Some(handle)) => self.give_back(handle, &failure).await,
+            (None, _) | (_, None) => {}
         }
     }
 
     /// One invocation with one event.
     async fn run_event(self, mut room: Room, definition: Arc<Definition>, deliveries: Vec<Delivery>) {
         for delivery in deliveries {
-            let Delivery { handle, deduplication: id, body } = delivery;
+            let Delivery { handle, deduplication: id, body, .. } = delivery;
             let attempts_max = attempts_max(&definition);
             let outcome = match Envelope::decode(&body) {
                 // Its last attempt came to no end, or its exception handler could not be given it.
@@ -350,9 +354,9 @@ impl<'task> Task<'task> {
     /// What failed for good, and nobody is told of, is kept as a dead letter.
     async fn give_up(self, handle: &Handle, reason: &str) {
         let (queue, attempt) = (&self.trigger.queue, handle.attempt);
-        tracing::debug!(queue, reason, attempt, "an event has failed for good");
+        tracing::debug!(queue, reason, attempt, "an event or a message has failed for good");
         if let Err(error) = self.functions.queue.give_up(queue, handle, reason).await {
-            tracing::warn!(%error, queue, "an event stays hidden until its timeout");
+            tracing::warn!(%error, queue, "what failed for good stays hidden until its timeout");
         }
     }
 }

@@ -15,14 +15,15 @@ if failures_of(head_of(group)) >= math.max(attempts_max - 1, 1) then
 end
 local batch, bytes, last = {}, 0, nil
 for _, sequence in ipairs(sequences(group, count)) do
-  local message = redis.call('HMGET', MESSAGES, 'b' .. sequence, 'i' .. sequence)
-  local body, id = message[1], message[2]
+  local message = redis.call('HMGET', MESSAGES, 'b' .. sequence, 'i' .. sequence, 'f' .. sequence)
+  local body, id, failures = message[1], message[2], message[3] or '0'
   bytes = bytes + #body
   if last and bytes > tonumber(ARGV[4]) then
     break
   end
   last = sequence
-  batch[#batch + 1] = { group, sequence, redis.call('HINCRBY', MESSAGES, 'a' .. sequence, 1), body, id }
+  local attempt = redis.call('HINCRBY', MESSAGES, 'a' .. sequence, 1)
+  batch[#batch + 1] = { group, sequence, attempt, failures, body, id }
 end
 redis.call('HSET', TAKEN, group, last .. ':0')
 redis.call('ZADD', WITH, now + (tonumber(ARGV[6]) or visibility) + ARGV[5], group)

@@ -9,6 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use nix::unistd::Uid;
+
 use crate::{
     launcher::{LAUNCHER_ARGUMENT, TRIAL_ARGUMENT},
     processes::is_alive,
@@ -52,6 +54,8 @@ pub struct Enforcement {
     pub(crate) system_calls: Measure,
     pub(crate) memory: Measure,
     processes: Measure,
+    scratch: Measure,
+    users: Measure,
     freezing: Measure,
     pub(crate) memory_groups: Option<Hierarchy>,
     pub(crate) process_groups: Option<Hierarchy>,
@@ -75,6 +79,7 @@ impl Enforcement {
         let namespaces =
             Measure { what: "own processes, files and network", lacks: lacks_namespaces(program) };
         let unbounded = lacks_process_groups(process_groups.as_ref(), &namespaces);
+        let (scratch, users) = (lacks_scratch(&namespaces), lacks_users(&namespaces, may_choose_users()));
         Self {
             namespaces,
             system_calls: measure("system calls that reach around the sandbox", None),
@@ -87,6 +92,8 @@ impl Enforcement {
                 ),
             ),
             processes: measure("processes", unbounded),
+            scratch: measure("scratch_mb", scratch),
+            users: measure(USERS, users),
             freezing: measure(
                 "freezing of idle instances",
                 if_none(
@@ -108,6 +115,8 @@ impl Enforcement {
             system_calls: Measure { what: "system calls that reach around the sandbox", lacks: None },
             memory: lacks("memory_mb"),
             processes: lacks("processes"),
+            scratch: lacks("scratch_mb"),
+            users: lacks(USERS),
             freezing: lacks("freezing of idle instances"),
             memory_groups: None,
             process_groups: None,
@@ -132,9 +141,17 @@ impl Enforcement {
         }
     }
 
+    /// What functions reach that is not theirs, and why; none: nothing, wherever there are namespaces.
+    pub fn lacks_isolation(&self) -> Option<String> {
+        let measures = [&self.namespaces, &self.scratch, &self.users].into_iter();
+        let lacks: Vec<_> = measures.filter_map(|measure| measure.lacks.as_deref()).collect();
+        (!lacks.is_empty()).then(|| lacks.join("; "))
+    }
+
     /// Each thing that is enforced or not.
-    pub fn measures(&self) -> [&Measure; 5] {
-        [&self.namespaces, &self.system_calls, &self.memory, &self.processes, &self.freezing]
+    pub fn measures(&self) -> [&Measure; 7] {
+        let Self { namespaces, system_calls, memory, processes, scratch, users, freezing, .. } = self;
+        [namespaces, system_calls, memory, processes, scratch, users, freezing]
     }
 }
 
@@ -162,6 +179,35 @@ fn lacks_process_groups(group: Option<&Hierarchy>, namespaces: &Measure) -> Opti
              all that it may start, the server's threads among it (TasksMax of its systemd unit, --pids-limit of its container)",
         ),
     }
+}
+
+/// Why `/tmp` of a function is not its own.
+fn lacks_scratch(namespaces: &Measure) -> Option<&'static str> {
+    (!namespaces.is_enforced()).then_some(
+        "there are no namespaces: /tmp is this machine's, which functions share with each other and with everybody; nothing bounds what \
+         they write there, and it stays when they have ended",
+    )
+}
+
+const USERS: &str = "code, data and processes of others";
+
+/// Why a function reaches what this server's user does.
+fn lacks_users(namespaces: &Measure, may_choose_users: bool) -> Option<&'static str> {
+    (!namespaces.is_enforced() && !may_choose_users).then_some(
+        "there are no namespaces, and functions run as this server's user: each may change its own code and that of others, which is run until \
+         other code is deployed, over restarts and deployments of the same code; may read and write the data directory; and may end this \
+         server and other functions: deploy what you trust as this server alone, or start it as root that may choose users (CAP_SETUID, CAP_SETGID)",
+    )
+}
+
+/// Whether each function has a user of its own: where we are root, and not in a container that keeps root from it.
+fn may_choose_users() -> bool {
+    /// Of `CAP_SETGID` and `CAP_SETUID`, in the kernel's numbers.
+    const RIGHTS: u64 = 1 << 6 | 1 << 7;
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let rights = effective.and_then(|rights| u64::from_str_radix(rights.trim(), 16).ok());
+    Uid::effective().is_root() && rights.is_some_and(|rights| rights & RIGHTS == RIGHTS)
 }
 
 /// Builds a sandbox that nothing runs in. Errors: what kept it from that.
@@ -287,6 +333,34 @@ mod tests {
         assert!(isolated.contains("RLIMIT_NPROC bounds them"), "{isolated}");
         let neither = lacks_process_groups(None, &lacking).expect("no group");
         assert!(neither.contains("nothing bounds them") && !neither.contains("NPROC"), "{neither}");
+    }
+
+    /// U2: so is who is told what functions cannot reach.
+    #[test]
+    fn what_functions_reach_without_namespaces_is_said() {
+        let Enforcement { namespaces: lacking, .. } = Enforcement::nothing();
+        let enforced = Measure { lacks: None, ..lacking.clone() };
+        assert_eq!((lacks_scratch(&enforced), lacks_users(&enforced, false)), (None, None));
+        assert_eq!(lacks_users(&lacking, true), None, "each has a user of its own");
+        assert!(lacks_scratch(&lacking).is_some_and(|why| why.contains("nothing bounds")));
+        let said = lacks_users(&lacking, false).expect("they are the server's");
+        for reached in ["its own code and that of others", "data directory", "end this server"] {
+            assert!(said.contains(reached), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_machine_without_namespaces_is_warned_of_and_no_other() {
+        let without = Enforcement::nothing();
+        let enforced = |what| Measure { what, lacks: None };
+        let with = Enforcement {
+            namespaces: enforced("own processes, files and network"),
+            scratch: enforced("scratch_mb"),
+            users: enforced(USERS),
+            ..without.clone()
+        };
+        assert_eq!(with.lacks_isolation(), None, "memory, processes and freezing are the doctor's to tell");
+        assert!(without.lacks_isolation().is_some());
     }
 
     /// Who was killed is there until its parent takes note, which may be never.

@@ -1,36 +1,88 @@
-//! A place that is kept for an event that is not there refuses no call; one that is taken does (U1, A8).
+//! How calls and events share the places of a function (U1, A8): an event that has one, or for which one is kept, shuts no call
+//! out; a call that has one does.
+
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use ports::runtime::{Invocation, Refused, Runtime as _};
+use futures_util::{FutureExt as _, StreamExt as _, poll, stream::FuturesUnordered};
+use ports::runtime::{Function, Invocation, Refused, Runtime as _};
 use sandbox::process::Enforcement;
 
 use crate::{
     processes::{block_on, world},
-    world::CODE,
+    world::{CODE, World},
 };
+
+fn invocation(waits: bool) -> Invocation {
+    Invocation::new("an-id".to_owned(), Bytes::from_static(br#"{"value": "done"}"#), waits)
+}
+
+async fn with_one_place(world: &World) -> Arc<Function> {
+    world.function("kept", CODE, |function| function.concurrency = 1).await
+}
 
 #[test]
 fn a_call_waits_a_moment_for_a_place_that_is_kept() {
     block_on(async {
         let world = world(|_| Enforcement::nothing());
-        let function = world.function("kept", CODE, |function| function.concurrency = 1).await;
-        let invocation = || {
-            let payload = Bytes::from_static(br#"{"value": "done"}"#);
-            Invocation::new("an-id".to_owned(), payload, false)
-        };
+        let function = with_one_place(&world).await;
         let room = world.sandbox.room(&function).await.expect("it is not retired");
-        let call = world.sandbox.run(&function, invocation());
+        let call = world.sandbox.run(&function, invocation(false));
         tokio::pin!(call);
-        assert!(futures_util::poll!(&mut call).is_pending(), "the only place is kept");
+        assert!(poll!(&mut call).is_pending(), "the only place is kept");
         drop(room);
         let ran = call.await.expect("it was kept for nothing");
         assert_eq!(ran.result.expect("it succeeds"), r#""done""#);
-        let busy = world.sandbox.run(&function, invocation());
+        let busy = world.sandbox.run(&function, invocation(false));
         tokio::pin!(busy);
-        assert!(futures_util::poll!(&mut busy).is_pending(), "it is at work");
-        let refused = world.sandbox.run(&function, invocation()).await.expect_err("nothing is kept");
-        assert_eq!(refused, Refused::Throttled);
+        assert!(poll!(&mut busy).is_pending(), "it is at work");
+        let refused = world.sandbox.run(&function, invocation(false)).now_or_never().expect("at once");
+        assert_eq!(refused.expect_err("nothing is kept"), Refused::Throttled);
         busy.await.expect("it is run");
+        world.close().await;
+    });
+}
+
+#[test]
+fn a_call_comes_after_one_event_however_many_wait() {
+    block_on(async {
+        let world = world(|_| Enforcement::nothing());
+        let function = with_one_place(&world).await;
+        let mut ended = FuturesUnordered::new();
+        for who in ["at work", "next", "behind", "last", "call"] {
+            let run = world.sandbox.run(&function, invocation(who != "call"));
+            let mut run = Box::pin(async move { run.await.map(|_| who) });
+            assert!(poll!(&mut run).is_pending(), "{who}");
+            ended.push(run);
+        }
+        let mut order = Vec::new();
+        while order.len() < 3 {
+            order.push(ended.next().await.expect("there are more").expect("it is run"));
+        }
+        assert_eq!(order, ["at work", "next", "call"]);
+        drop(ended);
+        world.close().await;
+    });
+}
+
+#[test]
+fn calls_wait_for_as_many_places_as_there_are_and_for_a_while() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let world = world(|_| Enforcement::nothing());
+        let function = with_one_place(&world).await;
+        let room = world.sandbox.room(&function).await.expect("it is not retired");
+        let mut call = Box::pin(world.sandbox.run(&function, invocation(false)));
+        assert!(poll!(&mut call).is_pending(), "it waits for its turn");
+        let refused = world.sandbox.run(&function, invocation(false)).now_or_never().expect("at once");
+        assert_eq!(refused.expect_err("one waits already"), Refused::Throttled);
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert!(poll!(&mut call).is_pending(), "it goes on waiting");
+        assert_eq!(call.await.expect_err("the event does not end"), Refused::Throttled);
+        tokio::time::resume();
+        drop(room);
+        assert!(world.sandbox.run(&function, invocation(false)).await.is_ok(), "nobody waits any more");
         world.close().await;
     });
 }

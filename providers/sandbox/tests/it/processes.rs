@@ -166,6 +166,16 @@ fn isolation_is_tried_and_functions_run_without_it_where_it_cannot_be_had() {
     };
     let said = drops(&["measures"]);
     assert!(said.contains("own processes, files and network: they cannot be had here"), "{said}");
+    assert!(said.contains("scratch_mb: there are no namespaces"), "{said}");
+    assert!(
+        said.contains("code, data and processes of others: enforced"),
+        "each has a user of its own: {said}"
+    );
+    let rights = "-sys_admin,-setuid,-setgid";
+    let mut command = Command::new("setpriv");
+    command.args([format!("--bounding-set={rights}"), format!("--inh-caps={rights}")]);
+    let said = measures(command.args([PROGRAM, "measures"]));
+    assert!(said.contains("functions run as this server's user"), "{said}");
     let home = tempfile::tempdir().expect("a directory");
     fs::set_permissions(home.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("set");
     let said = drops(&["call", home.path().to_str().expect("text")]);

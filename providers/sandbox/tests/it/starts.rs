@@ -1,4 +1,4 @@
-//! How long an instance may take to start.
+//! How long an instance may take to start, and what it finds then.
 
 use std::{pin::pin, time::Duration};
 
@@ -18,10 +18,14 @@ print('it begins', flush=True)
 time.sleep(1000)
 ";
 
-/// How it fails, and that it has not before `waited`.
 async fn start(function_is: impl FnOnce(&mut Function), waited: Duration) -> String {
+    start_of(HANGS, function_is, waited).await
+}
+
+/// How `code` fails, and that it has not before `waited`.
+async fn start_of(code: &str, function_is: impl FnOnce(&mut Function), waited: Duration) -> String {
     let world = world(|_| Enforcement::nothing());
-    let function = world.function("hangs", HANGS, function_is).await;
+    let function = world.function("hangs", code, function_is).await;
     let page = Page { from: 0, lines_max: 100, bytes_max: 10_000 };
     let said = {
         let mut said = pin!(world.said(&function, "{}"));
@@ -66,4 +70,44 @@ fn a_start_may_take_as_long_as_an_invocation_may() {
 fn a_start_may_take_ten_seconds_however_short_an_invocation_is() {
     let said = block_on(start(|function| function.timeout = Duration::from_secs(1), Duration::from_secs(8)));
     assert!(said.contains("Sandbox.Timedout") && said.contains("within 10.00 seconds"), "{said}");
+}
+
+/// Says that it cannot start, then never ends.
+const SAYS_AND_HANGS: &str = "
+import http.client
+import os
+import time
+connection = http.client.HTTPConnection(os.environ['AWS_LAMBDA_RUNTIME_API'])
+connection.request('POST', '/2018-06-01/runtime/init/error', '{\"errorType\": \"Own.NoStart\", \"errorMessage\": \"no\"}')
+connection.getresponse()
+print('it begins', flush=True)
+time.sleep(1000)
+";
+
+#[test]
+fn what_said_that_it_cannot_start_and_hangs_fails_by_what_it_said() {
+    let short = |function: &mut Function| function.timeout = Duration::from_secs(1);
+    let said = block_on(start_of(SAYS_AND_HANGS, short, Duration::from_secs(8)));
+    assert!(said.contains("Own.NoStart"), "{said}");
+}
+
+#[test]
+fn a_functions_own_variables_are_as_it_says_and_the_servers_say_where_it_is() {
+    const TELLS: &str = "
+import os
+
+def handler(event, context):
+    return [os.environ[name] for name in ('OWN', 'AWS_LAMBDA_RUNTIME_API', 'LANDFAST_URL')]
+";
+    block_on(async {
+        let world = world(|_| Enforcement::nothing());
+        let own = "https://host/{api}/v1";
+        let environment = [("OWN".to_owned(), own.to_owned())].into();
+        let function = world.function("tells", TELLS, |function| function.environment = environment).await;
+        let said = world.said(&function, "{}").await;
+        let [found, api, url] = serde_json::from_str::<[String; 3]>(&said).expect(&said);
+        assert_eq!((found.as_str(), url), (own, format!("http://{api}")));
+        assert!(api.starts_with("127.0.0.1:"), "{api}");
+        world.close().await;
+    });
 }

@@ -209,29 +209,39 @@ impl Shared {
         };
         self.cloud.dawdle().await;
         match ended {
-            Ended::Done(_) => self.settle(queue, &handles, handles.len(), "", false),
-            Ended::Failed(failure) => self.settle(queue, &handles, failure.completed, &failure.reason, false),
-            Ended::TimedOut => self.settle(queue, &handles, 0, "it ran past its timeout", false),
+            Ended::Done(_) => self.acknowledge(queue, &handles),
+            Ended::Failed(failure) => self.settle(queue, &handles, &failure, false),
+            Ended::TimedOut => {
+                self.settle(queue, &handles, &Failure::new("it ran past its timeout"), false);
+            }
             Ended::Died => {
                 // The machine may be found dead at once, or only by the messages' visibility timeout.
                 let is_found = self.cloud.random().bool();
                 if is_found {
-                    self.settle(queue, &handles, 0, "it died", true);
+                    self.settle(queue, &handles, &Failure::new("it died"), true);
                 }
             }
         }
     }
 
-    /// Acknowledges the first `completed` and releases the rest.
-    fn settle(&self, queue: &str, handles: &[Handle], completed: usize, reason: &str, at_once: bool) {
-        let (done, rest) = handles.split_at(completed.min(handles.len()));
+    /// Acknowledges what was completed and releases the rest, or gives it up.
+    fn settle(&self, queue: &str, handles: &[Handle], failure: &Failure, at_once: bool) {
+        let (done, rest) = handles.split_at(failure.completed.min(handles.len()));
+        self.acknowledge(queue, done);
+        let Some(failed) = rest.first() else { return };
+        // An error is as below.
+        if failure.is_hopeless {
+            drop(self.cloud.give_up(queue, failed, &failure.reason));
+        } else {
+            let delay_ms = if at_once { 0 } else { retry_ms(failed.attempt) };
+            drop(self.cloud.release(queue, failed, delay_ms, &failure.reason));
+        }
+    }
+
+    fn acknowledge(&self, queue: &str, done: &[Handle]) {
         // An error means that a crash took the queue back: then there is nothing to settle either.
         if !done.is_empty() {
             drop(self.cloud.acknowledge(queue, done));
-        }
-        if let Some(failed) = rest.first() {
-            let delay_ms = if at_once { 0 } else { retry_ms(failed.attempt) };
-            drop(self.cloud.release(queue, failed, delay_ms, reason));
         }
     }
 }

@@ -158,7 +158,7 @@ impl QueueState {
             let (group, sequence, attempt) = (name.clone(), *sequence, waiting.attempts);
             let handle = Handle { group, sequence, attempt, incarnation };
             let (deduplication, body) = (waiting.deduplication.clone(), waiting.body.clone());
-            deliveries.push(Delivery { handle, deduplication, body });
+            deliveries.push(Delivery { handle, deduplication, failures: waiting.failures, body });
             taken = Some(Taken { last: sequence, until, incarnation });
         }
         group.taken = taken;

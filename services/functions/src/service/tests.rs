@@ -1,6 +1,8 @@
 //! A1: deployments whose caller goes, whose store answers too late, and beside which others deploy. A2: invocations whose caller
 //! goes. A3: under which ids events run, and those of timers. A8: what is removed while events wait for it.
 
+mod messages;
+
 use std::{
     collections::BTreeSet,
     io,
@@ -22,7 +24,7 @@ const TRAVEL: Duration = Duration::from_millis(1);
 /// An archive that cannot be unpacked.
 const UNFIT: &str = "unfit";
 
-/// Has the manifest alone for an archive, and refuses what it is asked to run after a while.
+/// Has the manifest alone for an archive, and refuses what it is asked to run after a while, unless that is fit.
 #[derive(Debug)]
 struct Idle {
     clock: Arc<dyn Clock>,
@@ -30,8 +32,12 @@ struct Idle {
     retired: Mutex<BTreeSet<String>>,
     /// What it was asked to run.
     asked: Mutex<Vec<Asked>>,
+    /// How long that takes.
+    takes: Mutex<Duration>,
     /// How often it came to an end with that.
     ended: AtomicUsize,
+    /// What it runs to a good end.
+    is_fit: Mutex<fn(&Asked) -> bool>,
     /// Whether there is no room for more.
     is_full: watch::Sender<bool>,
 }
@@ -83,10 +89,17 @@ impl Runtime for Idle {
 
     async fn run(&self, function: &Arc<Function>, invocation: Invocation) -> Result<Ran, Refused> {
         let Invocation { id, payload, .. } = invocation;
-        self.asked.lock().push(Asked { function: function.name.clone(), id, payload });
-        self.clock.sleep(TRAVEL).await;
+        let asked = Asked { function: function.name.clone(), id, payload };
+        let is_fit = self.is_fit.lock()(&asked);
+        self.asked.lock().push(asked);
+        let takes = *self.takes.lock();
+        self.clock.sleep(takes).await;
         self.ended.fetch_add(1, Ordering::Relaxed);
-        Err(Refused::Throttled)
+        if is_fit {
+            Ok(Ran { result: Ok(Bytes::new()), log_tail: Bytes::new() })
+        } else {
+            Err(Refused::Throttled)
+        }
     }
 
     fn retire(&self, function: &str) {
@@ -116,7 +129,9 @@ fn service_among(world: &World, among_others: bool) -> (Service, Arc<Idle>) {
         installed: Mutex::default(),
         retired: Mutex::default(),
         asked: Mutex::default(),
+        takes: Mutex::new(TRAVEL),
         ended: AtomicUsize::new(0),
+        is_fit: Mutex::new(|_| false),
         is_full: watch::Sender::new(false),
     });
     let parts = Parts {
@@ -527,6 +542,20 @@ fn an_invocation_goes_on_to_its_end_though_its_caller_hangs_up_unless_it_is_one_
         }
         world.clock().sleep(2 * TRAVEL).await;
         assert_eq!(runtime.ended.load(Ordering::Relaxed), 1);
+    });
+}
+
+/// A3. An attempt that began behind another's was cut off while it ran: nothing said by what.
+#[test]
+fn an_event_has_the_time_of_two_starts_and_runs() {
+    run(async {
+        let world = World::new(1);
+        let (service, runtime) = service(&world);
+        service.deploy("a", archive("f")).await.expect("deployed");
+        *runtime.takes.lock() = Duration::from_mins(2);
+        service.send("f", "{}".into()).await.expect("sent");
+        world.clock().sleep(Duration::from_hours(1)).await;
+        assert_eq!((runtime.asked(), runtime.ended.load(Ordering::Relaxed)), (3, 3));
     });
 }
 

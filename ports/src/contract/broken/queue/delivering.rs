@@ -1,4 +1,4 @@
-//! Q3, Q5, Q6, Q8, Q10 and Q11, broken at the consumer's side.
+//! Q3, Q5, Q6, Q8 and Q10 to Q12, broken at the consumer's side.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -117,7 +117,7 @@ impl SendsTheNextAlong {
         group_sent.find(|message| message.body == delivery.body)?;
         let Message { deduplication, body, .. } = group_sent.next()?.clone();
         let handle = Handle { group, sequence: Sequence(sequence.0 + 1), attempt: 1, incarnation };
-        Some(Delivery { handle, deduplication, body })
+        Some(Delivery { handle, deduplication, failures: 0, body })
     }
 }
 
@@ -300,5 +300,48 @@ impl Twist for TakesGivingUpForDone {
     }
     async fn give_up(&self, queue: &str, handle: &Handle, _: &str) -> Result<Receipt> {
         self.0.acknowledge(queue, std::slice::from_ref(handle)).await
+    }
+}
+
+/// Takes every earlier delivery of a message for a failure of it (Q12).
+#[derive(Debug)]
+pub(super) struct BlamesWhatWasBehind(pub(super) SharedQueue);
+
+#[async_trait]
+impl Twist for BlamesWhatWasBehind {
+    fn honest(&self) -> &SharedQueue {
+        &self.0
+    }
+    async fn receive_hidden(
+        &self,
+        queue: &str,
+        messages_max: usize,
+        hidden_ms: Option<u64>,
+    ) -> Result<Vec<Delivery>> {
+        let mut deliveries = self.0.receive_hidden(queue, messages_max, hidden_ms).await?;
+        for delivery in &mut deliveries {
+            delivery.failures = delivery.handle.attempt - 1;
+        }
+        Ok(deliveries)
+    }
+}
+
+/// Says of no message that it has failed (Q12).
+#[derive(Debug)]
+pub(super) struct BlamesNothing(pub(super) SharedQueue);
+
+#[async_trait]
+impl Twist for BlamesNothing {
+    fn honest(&self) -> &SharedQueue {
+        &self.0
+    }
+    async fn receive_hidden(
+        &self,
+        queue: &str,
+        messages_max: usize,
+        hidden_ms: Option<u64>,
+    ) -> Result<Vec<Delivery>> {
+        let deliveries = self.0.receive_hidden(queue, messages_max, hidden_ms).await?;
+        Ok(deliveries.into_iter().map(|delivery| Delivery { failures: 0, ..delivery }).collect())
     }
 }

@@ -1,0 +1,153 @@
+//! A queue's batch: run as one event, and told of where a message of it has failed for good.
+//!
+//! A queue that starts a function with an `on_failure` lets such a message block its group, and gives it alone: so it is ours to
+//! take it out, once its failure is told, and none is taken for another of its batch. Without one the queue keeps it as a dead
+//! letter by itself.
+//!
+//! Invariants
+//! - A message counts as done only once the event that tells of it is durable. A death in between tells of it again, under the same
+//!   request id, which the event queue takes for the same event while it remembers that.
+//! - A message that has no attempt left is not run: its last attempt may be what took the process with it.
+
+use std::{slice, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use ports::{
+    ErrorKind,
+    functions::{Failure, Room},
+    queue::{Delivery, OnFailure},
+};
+use sha2::{Digest as _, Sha256};
+
+use crate::{
+    event,
+    handler::Deployed,
+    service::{Inner, PREFIX, digest_id, told_id},
+};
+
+/// How often a message is given to its function before it has failed for good.
+pub(crate) const ATTEMPTS_MAX: u32 = 16;
+
+/// How often one delivery tries to tell of a failure, and how long it waits in between: what the function said last goes with it.
+const TELL_TRIES: u32 = 10;
+const TELL_PAUSE: Duration = Duration::from_millis(100);
+
+/// What the queues of a function do with a message that has failed for good.
+pub(crate) fn on_failure(told: Option<&str>) -> OnFailure {
+    if told.is_some() { OnFailure::Block } else { OnFailure::DeadLetter }
+}
+
+impl Deployed {
+    pub(crate) async fn run_batch(
+        &self,
+        service: &Arc<Inner>,
+        room: Room,
+        deliveries: &[Delivery],
+    ) -> Result<Bytes, Failure> {
+        let Some(told) = service.told_of(&self.name) else {
+            return self.run_messages(service, room, deliveries).await;
+        };
+        let has_no_attempt_left = deliveries.first().is_some_and(|head| head.failures >= ATTEMPTS_MAX);
+        let ran = if has_no_attempt_left {
+            Err(Failure::new(format!("failed {ATTEMPTS_MAX} times; what it said last is not known")))
+        } else {
+            self.run_messages(service, room, deliveries).await
+        };
+        let Err(failure) = ran else { return ran };
+        match deliveries.get(failure.completed) {
+            Some(failed) if failed.failures + 1 >= ATTEMPTS_MAX => {
+                self.tell(service, &told, failed, &failure).await?;
+                let done = failure.completed + 1;
+                let reason = || format!("delivered behind a message that {told:?} was told of");
+                if done < deliveries.len() { Err(Failure::after(done, reason())) } else { Ok(Bytes::new()) }
+            }
+            _ => Err(failure),
+        }
+    }
+
+    async fn run_messages(
+        &self,
+        service: &Arc<Inner>,
+        room: Room,
+        deliveries: &[Delivery],
+    ) -> Result<Bytes, Failure> {
+        let queue = service.queue_of(&self.name);
+        let payload = event::messages(&queue, deliveries, service.parts.clock.now());
+        let answer = self.run(service, room, service.new_id(), payload).await?;
+        let completed = event::completed(&answer, deliveries);
+        if completed < deliveries.len() {
+            let reason = "its batchItemFailures has messages that failed, or what names none of its batch";
+            return Err(Failure::after(completed, reason));
+        }
+        Ok(answer)
+    }
+
+    /// Sends `told` an event that says how `failed` did, and returns once that is durable.
+    ///
+    /// Errors: what becomes of the message otherwise. It comes again, unless what there is to tell is longer than an event may be.
+    async fn tell(
+        &self,
+        service: &Inner,
+        told: &str,
+        failed: &Delivery,
+        failure: &Failure,
+    ) -> Result<(), Failure> {
+        let (queue, now) = (service.queue_of(&self.name), service.parts.clock.now());
+        let id = message_id(&queue, failed);
+        let record = event::failed(
+            &event::Failed {
+                function: &self.name,
+                id: &id,
+                payload: &event::messages(&queue, slice::from_ref(failed), now),
+                reason: &failure.reason,
+                attempts: Some(ATTEMPTS_MAX),
+            },
+            now,
+        );
+        let bytes_max = service.parts.functions.limits().payload_bytes_max;
+        if record.len() > bytes_max {
+            return Err(Failure::hopeless(
+                failure.completed,
+                format!(
+                    "{told:?} is not told, which takes more than {bytes_max} bytes; it failed last with: {}",
+                    failure.reason
+                ),
+            ));
+        }
+        let own_id = told_id(told, &self.name, &id);
+        let sent = send(service, told, own_id, record).await;
+        sent.map_err(|error| {
+            let function = &self.name;
+            tracing::warn!(%error, function, told, "a function could not be told yet of a message that failed for good");
+            Failure::after(failure.completed, failure.reason.clone())
+        })
+    }
+}
+
+/// Has `told` run with what it is told; returns once that is durable.
+async fn send(service: &Inner, told: &str, id: String, record: Bytes) -> ports::Result<()> {
+    let (function, id) = ([PREFIX, told].concat(), Bytes::from(id));
+    let mut tries_left = TELL_TRIES;
+    loop {
+        tries_left -= 1;
+        let sent = async {
+            let functions = &service.parts.functions;
+            let receipt = functions.send(&function, Some(id.clone()), record.clone()).await?;
+            // Its queue need not share the order of ours, which is acknowledged next.
+            service.parts.queue.externalize(receipt.point).await
+        };
+        match sent.await {
+            // There is no such function now.
+            Err(error) if error.kind() == ErrorKind::Invalid || tries_left == 0 => return Err(error),
+            Err(_) => service.parts.clock.sleep(TELL_PAUSE).await,
+            Ok(()) => return Ok(()),
+        }
+    }
+}
+
+/// What a message is called that failed for good, at each delivery. Its body is in it since places of messages are a queue's own, and
+/// a function may have several queues.
+fn message_id(queue: &str, failed: &Delivery) -> String {
+    let body = event::hexadecimal(&Sha256::digest(&failed.body));
+    digest_id(&[queue.as_bytes(), body.as_bytes(), event::message_id(failed).as_bytes()])
+}
