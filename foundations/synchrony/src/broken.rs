@@ -21,6 +21,8 @@ pub enum Broken {
     SkipsWhatFails,
     /// E9: what was not sent is forgotten by a start.
     ForgetsTheTail,
+    /// E9: a start writes back the near position that it has read, whatever the owner has written since.
+    TakesStalePosition,
     /// E10: far writes do not look at the epoch.
     DeposedWritesOn,
 }

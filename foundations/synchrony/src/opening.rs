@@ -14,8 +14,8 @@ use std::{
 
 use bytes::Bytes;
 use ports::{
-    Clock, DurabilityPoint, Entropy, Error, ErrorKind, Item, Key, Monotonic, Result, Update,
-    key_value::{Outcome, Scan, SharedKeyValue, Updated},
+    Clock, Condition, DurabilityPoint, Entropy, Error, ErrorKind, Item, Key, Monotonic, Result, Update,
+    key_value::{Outcome, Scan, SharedKeyValue, Transacted, Updated},
 };
 use tokio::sync::Notify;
 
@@ -27,7 +27,7 @@ use crate::{
         cursor_sort, decode_body, lane_of, payload_sort, scan_kind,
     },
     options::{Options, limits_of},
-    owner::{End, FarOwner, Lease, NearOwner, far_epoch_is, near_epoch_is},
+    owner::{End, FarOwner, Lease, NearOwner, far_epoch_is, name_of, near_epoch_is},
     sender::cursor_of,
     stream::{Pending, Stream},
 };
@@ -118,7 +118,7 @@ impl Opening {
     async fn open(self) -> Result<Engine> {
         let limits = limits_of(&*self.stores.near, &*self.stores.far)?;
         let (mut near, claimed) = self.claim().await?;
-        let near_point = self.settle_near(&mut near, &claimed).await?;
+        let near_point = self.settle_near(&mut near).await?;
         let far_items_max = self.stores.far.limits().transact_items_max;
         let mut stream = Stream::new(self.options, far_items_max, claimed.epoch);
         stream.near_is_durable(near.position);
@@ -159,35 +159,47 @@ impl Opening {
         })
     }
 
-    /// Steps 1 to 4: says near what it will claim, then claims it far.
+    /// Steps 1 to 4: takes the near row, then claims the range far. Each turn reads both rows anew: the owner and other starts over the
+    /// same near store may have moved them. Near first: while that row stays as it was read, no start over this store can have claimed
+    /// the range that is not seen far, and so what is another's far cannot have become ours.
     async fn claim(&self) -> Result<(NearOwner, Claimed)> {
-        let mut near = self.near_owner().await?;
         loop {
+            let near = self.near_owner().await?;
             let before = self.far_owner().await?;
-            let is_known = before.claim == near.claim || before.claim == near.next_claim;
-            let is_mine = before.epoch > 0 && is_known;
-            if !is_mine && !before.is_released && !self.outlast(&before).await? {
+            if !near.belongs_to(&before) && !before.is_released && !self.outlast(&before).await? {
                 continue;
             }
-            let claim = self.draw_claim();
-            let epoch_before = near.epoch;
-            near.is_void |= !is_mine;
-            if near.is_void {
-                near.ends.clone_from(&before.ends);
-            } else {
-                let position = near.position;
-                near.ends.extend((near.epoch..=before.epoch).map(|epoch| End { epoch, position }));
-            }
-            near.claim = if is_mine { before.claim.clone() } else { Bytes::new() };
-            near.next_claim.clone_from(&claim);
-            // From here on an earlier start over the same near store writes no more.
-            near.epoch = before.epoch + 1;
-            self.put_near_owner(&near, epoch_before).await?;
+            let Some(taken) = self.take_near(&near, &before).await? else { continue };
             let sent = self.clock.monotonic();
-            if self.claim_far(&before, &claim).await? {
-                return Ok((near, Claimed { epoch: before.epoch + 1, claim, sent }));
+            if self.claim_far(&before, &taken).await? {
+                let claimed = Claimed { epoch: taken.epoch, claim: taken.claim.clone(), sent };
+                return Ok((taken, claimed));
             }
         }
+    }
+
+    /// Takes the near row if it is as it was: from here on no earlier start over the same near store writes. None: it has changed.
+    async fn take_near(&self, near: &NearOwner, before: &FarOwner) -> Result<Option<NearOwner>> {
+        let mut taken = near.clone();
+        let name = if near.belongs_to(before) {
+            let position = near.position;
+            taken.ends.extend((near.epoch..=before.epoch).map(|epoch| End { epoch, position }));
+            name_of(&before.claim)
+        } else {
+            taken.is_void = true;
+            self.draw()
+        };
+        if taken.is_void {
+            taken.ends.clone_from(&before.ends);
+        }
+        taken.claim = [name, self.draw()].concat().into();
+        taken.next_claim = Bytes::new();
+        taken.epoch = near.epoch.max(before.epoch) + 1;
+        let condition = match near.epoch {
+            1.. if self.options.breaks(Broken::TakesStalePosition) => near_epoch_is(near.epoch),
+            _ => near.unchanged(),
+        };
+        Ok(self.put_near_owner(&taken, condition).await?.map(|_| taken))
     }
 
     /// Waits until a lease has stood still for all its length; false: it has not.
@@ -207,16 +219,17 @@ impl Opening {
         Ok(true)
     }
 
-    fn draw_claim(&self) -> Bytes {
+    /// Bytes that nobody else draws.
+    fn draw(&self) -> Bytes {
         let halves = [self.entropy.next_u64(), self.entropy.next_u64()];
         halves.iter().flat_map(|half| half.to_be_bytes()).collect()
     }
 
     /// Takes the far row if it is as it was; whether that was done, and durably.
-    async fn claim_far(&self, before: &FarOwner, claim: &Bytes) -> Result<bool> {
+    async fn claim_far(&self, before: &FarOwner, near: &NearOwner) -> Result<bool> {
         let taken = FarOwner {
-            epoch: before.epoch + 1,
-            claim: claim.clone(),
+            epoch: near.epoch,
+            claim: near.claim.clone(),
             renewals: 0,
             lease: self.options.lease,
             is_released: false,
@@ -231,7 +244,7 @@ impl Opening {
             }
             let read = self.again(|| async { self.stores.far.get(&self.owner_key()).await }).await?;
             let now = FarOwner::decode(read.value.as_deref())?;
-            if now.claim == *claim {
+            if now.claim == near.claim {
                 let durable = self.again(|| async { self.stores.far.externalize(read.point).await }).await;
                 return match durable {
                     Err(error) if error.kind() == ErrorKind::Lost => Ok(false),
@@ -244,26 +257,34 @@ impl Opening {
         }
     }
 
-    /// Steps 5 and 6: deletes what is another's past, and makes the near store ours.
-    async fn settle_near(&self, near: &mut NearOwner, claimed: &Claimed) -> Result<DurabilityPoint> {
+    /// Steps 5 and 6: deletes what is another's past, and makes the near store ours. Another start over the same near store may take
+    /// it meanwhile: what lies there is not touched then.
+    async fn settle_near(&self, near: &mut NearOwner) -> Result<DurabilityPoint> {
         if near.is_void {
             for kind in [RECORDS, ITEMS, BATCH_CURSORS, PAYLOADS] {
-                self.delete_near(kind).await?;
+                self.delete_near(kind, near.epoch).await?;
             }
             (near.position, near.is_complete) = (0, self.far_is_empty().await?);
         }
-        (near.is_void, near.claim) = (false, claimed.claim.clone());
-        near.next_claim = Bytes::new();
-        self.put_near_owner(near, near.epoch).await
+        near.is_void = false;
+        let settled = self.put_near_owner(near, near_epoch_is(near.epoch)).await?;
+        settled.ok_or_else(taken_by_another)
     }
 
-    async fn delete_near(&self, kind: u8) -> Result<()> {
-        let scan = scan_kind(&self.stores.range, kind, PAGE_ITEMS);
+    async fn delete_near(&self, kind: u8, epoch: u64) -> Result<()> {
+        let range = &self.stores.range;
+        let scan = scan_kind(range, kind, PAGE_ITEMS);
+        let chunk = self.stores.near.limits().transact_items_max.saturating_sub(1).max(1);
         loop {
             let page = self.again(|| async { self.stores.near.scan(&scan).await }).await?.value;
-            for (sort, _) in page.items {
-                let delete = Update::delete(Key::new(&self.stores.range, &sort));
-                self.again(|| async { self.stores.near.update(delete.clone()).await }).await?;
+            for items in page.items.chunks(chunk) {
+                let mut updates = vec![Update::check(self.owner_key(), near_epoch_is(epoch))];
+                updates.extend(items.iter().map(|(sort, _)| Update::delete(Key::new(range, sort))));
+                let deleted =
+                    self.again(|| async { self.stores.near.transact(updates.clone()).await }).await?;
+                if matches!(deleted, Transacted::Conflict { .. }) {
+                    return Err(taken_by_another());
+                }
             }
             if page.next.is_none() {
                 return Ok(());
@@ -398,18 +419,21 @@ impl Opening {
         FarOwner::decode(read.value.as_deref())
     }
 
-    /// Writes the near owner row over one of `epoch_before`, for good.
-    async fn put_near_owner(&self, near: &NearOwner, epoch_before: u64) -> Result<DurabilityPoint> {
-        let put = Update::of(self.owner_key(), near.change()).when(near_epoch_is(epoch_before));
+    /// Writes the near owner row, for good; none: the condition does not hold.
+    async fn put_near_owner(
+        &self,
+        near: &NearOwner,
+        condition: Condition,
+    ) -> Result<Option<DurabilityPoint>> {
+        let put = Update::of(self.owner_key(), near.change()).when(condition);
         let updated = self.again(|| async { self.stores.near.update(put.clone()).await }).await?;
-        if matches!(updated.outcome, Outcome::Conflict(_)) && self.near_owner().await? != *near {
-            return Err(Error::unavailable(
-                "open a range that another start is opening over the same near store",
-            ));
+        // Its answer may have been lost, and then it is there: no other start has this claim.
+        if matches!(updated.outcome, Outcome::Conflict(_)) && self.near_owner().await?.claim != near.claim {
+            return Ok(None);
         }
         let point = updated.receipt.point;
         self.again(|| async { self.stores.near.externalize(point).await }).await?;
-        Ok(point)
+        Ok(Some(point))
     }
 
     /// Makes a call that may be repeated until it is answered.
@@ -421,4 +445,8 @@ impl Opening {
             }
         }
     }
+}
+
+fn taken_by_another() -> Error {
+    Error::unavailable("open a range that another start is opening over the same near store")
 }

@@ -38,12 +38,22 @@ pub(crate) struct End {
     pub(crate) position: u64,
 }
 
-/// The near owner row.
+/// The first bytes of a claim name a near store since it was emptied last; the rest are those of one start over it.
+pub(crate) const NAME_BYTES: usize = 16;
+
+/// What a claim names.
+pub(crate) fn name_of(claim: &Bytes) -> Bytes {
+    claim.slice(..claim.len().min(NAME_BYTES))
+}
+
+/// The near owner row. Each start that takes it gives it a higher epoch, also one that never gets the range.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct NearOwner {
     pub(crate) epoch: u64,
     pub(crate) position: u64,
+    /// Of the start that has taken it.
     pub(crate) claim: Bytes,
+    /// What earlier versions wrote before they claimed the range.
     pub(crate) next_claim: Bytes,
     /// What lies here is another's past, to be deleted.
     pub(crate) is_void: bool,
@@ -68,6 +78,27 @@ impl NearOwner {
         })
     }
 
+    /// Whether what lies here is of the range as `far` has it. One that came back older than that start is not.
+    pub(crate) fn belongs_to(&self, far: &FarOwner) -> bool {
+        let name = name_of(&far.claim);
+        let is_named = [&self.claim, &self.next_claim].into_iter().any(|claim| name_of(claim) == name);
+        far.epoch > 0 && self.epoch >= far.epoch && is_named
+    }
+
+    /// That the row is still like this: no start has taken it, and no owner has written.
+    pub(crate) fn unchanged(&self) -> Condition {
+        if self.epoch == 0 {
+            return Condition::Absent;
+        }
+        let is = |name, value| Condition::attribute(name, Test::is_integer(value));
+        Condition::All(vec![
+            is(EPOCH, self.epoch as i64),
+            is(POSITION, self.position as i64),
+            is(VOID, self.is_void.into()),
+            is(COMPLETE, self.is_complete.into()),
+        ])
+    }
+
     pub(crate) fn change(&self) -> Change {
         let mut ends = self.ends.clone();
         ends.drain(..ends.len().saturating_sub(ENDS_MAX));
@@ -87,12 +118,9 @@ fn ends_of(item: &Item) -> Result<Vec<End>> {
     item.bytes(ENDS).map_or(Ok(Vec::new()), |bytes| decode(bytes, "read where epochs ended"))
 }
 
-/// That the near row is of this epoch; zero: that there is none.
+/// That no start has taken the near row since it was given this epoch.
 pub(crate) fn near_epoch_is(epoch: u64) -> Condition {
-    match epoch {
-        0 => Condition::Absent,
-        _ => Condition::attribute(EPOCH, Test::is_integer(epoch as i64)),
-    }
+    Condition::attribute(EPOCH, Test::is_integer(epoch as i64))
 }
 
 /// The part of each near transaction that makes it ours and the next one: the epoch is as it was, and the position. With a change it

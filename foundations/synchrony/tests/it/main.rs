@@ -7,6 +7,7 @@ mod near;
 mod owners;
 mod pressure;
 mod sending;
+mod starts;
 mod steps;
 mod storm;
 mod way;
