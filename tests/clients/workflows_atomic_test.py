@@ -1,5 +1,9 @@
 """Workflows whose runs are one transaction each, as real processes."""
 
+import contextlib
+import socket
+import threading
+
 import application
 
 
@@ -51,20 +55,37 @@ def an_atomic_run_lets_nothing_out_before_its_end(apps):
 
 
 def an_atomic_run_whose_commit_is_refused_for_good_fails_once_and_says_why(apps):
-    """W5: its steps are not made anew for nothing."""
-    apps.function("sends", """
-        import landfast
-        def handler(event, context):
-            print("sent")
-            for _ in range(101):
-                landfast.send("takes", b"x")
-    """, retries=0)
-    apps.function("takes", "def handler(event, context):\n    raise ValueError('nothing leaves')\n", triggers=[{"queue": "takes"}])
-    apps.workflow("whole", 'steps = ["sends"]\natomic = true')
-    apps.deploy()
-    failed = apps.run("whole")[1]
+    """W5: its steps are not made anew for nothing. Side by side they send more than a commit takes, of which neither step knows."""
+    with socket.create_server(("127.0.0.1", 0)) as meeting:
+        threading.Thread(target=_let_two_go, args=(meeting,), daemon=True).start()
+        for name in ("sends", "more"):
+            apps.function(name, f"""
+                import landfast, socket
+                def meet():
+                    with socket.create_connection(("127.0.0.1", {meeting.getsockname()[1]})) as met:
+                        met.recv(1)
+                def handler(event, context):
+                    print("sent")
+                    meet()
+                    for _ in range(51):
+                        landfast.send("takes", b"x")
+                    meet()
+            """, retries=0, network=True)
+        apps.function("takes", "def handler(event, context):\n    raise ValueError('nothing leaves')\n", triggers=[{"queue": "takes"}])
+        apps.workflow("whole", 'steps = [{ parallel = [["sends"], ["more"]] }]\natomic = true')
+        apps.deploy()
+        failed = apps.run("whole")[1]
     assert (failed["status"], failed["error"]["errorType"]) == ("failed", "Workflow.NotWritten"), failed
-    assert apps.lines("sends").count("sent") == 1
+    assert [apps.lines(name).count("sent") for name in ("sends", "more")] == [1, 1]
+
+
+def _let_two_go(meeting):
+    """Lets whoever connects wait for a second one, as long as the socket is there."""
+    with contextlib.suppress(OSError):
+        while True:
+            with meeting.accept()[0] as one, meeting.accept()[0] as another:
+                one.sendall(b".")
+                another.sendall(b".")
 
 
 def atomic_runs_that_are_serializable_count_one_after_the_other(apps):
