@@ -6,6 +6,7 @@
 pub mod application;
 pub mod chart;
 pub mod distant;
+pub mod exchange;
 pub mod report;
 pub mod restate;
 pub mod runs;

@@ -19,7 +19,8 @@ use benches::{
         application::{Deployer, Language},
         chart,
         distant::{Distance, distant},
-        report::{self, Far, Grading, Idle, Invocations, Near, Report},
+        exchange::{self, Awake},
+        report::{self, Cold, Far, Grading, Idle, Near, Report, Warm},
         restate::Restate,
         runs::{self, Pressure, Request},
         runtime,
@@ -116,7 +117,8 @@ async fn measure(arguments: &Arguments) -> Result<()> {
         far: Vec::new(),
         grading: Vec::new(),
         near: Vec::new(),
-        invocations: Vec::new(),
+        warm: Vec::new(),
+        cold: Vec::new(),
         import_ms: Vec::new(),
         machines_import_ms: Vec::new(),
         idle: None,
@@ -135,7 +137,7 @@ async fn measure(arguments: &Arguments) -> Result<()> {
         report.near = bench.near().await?;
     }
     if bench.measures(Part::Invocations) {
-        report.invocations = bench.invocations().await?;
+        (report.cold, report.warm) = bench.invocations().await?;
         report.import_ms = import_ms(&arguments.python, None)?;
         let (machines, packages) = machines_python(&arguments.python)?;
         report.machines_import_ms = import_ms(&machines, Some(&packages))?;
@@ -298,42 +300,59 @@ impl Bench<'_> {
         Ok(cells)
     }
 
-    async fn invocations(&self) -> Result<Vec<Invocations>> {
+    async fn invocations(&self) -> Result<(Vec<Cold>, Vec<Warm>)> {
         let (landfast, address) = self.landfast().await?;
-        let mut cells = Vec::new();
+        let mut cold = Vec::new();
         for language in Language::ALL {
-            let name = format!("empty-{}", language.name());
-            self.deployer(address).many_without_spares(&name, language, COLD_STARTS)?;
-            let mut cold_ms = Vec::new();
-            let mut connection = Connection::open(address).await?;
-            for number in 0..COLD_STARTS {
-                let request = Request::invocation(&format!("{name}-{number}"));
-                cold_ms.push(runs::once(&mut connection, &request).await?.1.as_secs_f64() * 1e3);
-            }
-            cold_ms.sort_by(f64::total_cmp);
-            let spare_ms = if language == Language::Python {
-                let name = format!("{name}-spared");
-                self.deployer(address).many(&name, language, COLD_STARTS + 1)?;
-                by_spares(&mut connection, &name).await?
-            } else {
-                Vec::new()
-            };
-            let request = Request::invocation(&format!("{name}-0"));
-            let warm = runs::measure(address, &request, self.pressure(1), &landfast).await?;
-            landfast.pause()?;
-            let runtime = runtime::warm(
-                &self.arguments.landfast,
-                &self.arguments.function,
-                &self.arguments.directory,
-                language,
-                self.pressure(1),
-            )
-            .await?;
-            landfast.resume()?;
-            cells.push(Invocations { language, warm, runtime, cold_ms, spare_ms });
+            cold.push(self.cold(address, language).await?);
+        }
+        let mut warm = Vec::new();
+        for language in Language::ALL {
+            warm.push(self.warm(&landfast, address, language, None).await?);
+            warm.push(self.warm(&landfast, address, language, Some(Awake::keep()?)).await?);
         }
         landfast.stop().await?;
-        Ok(cells)
+        Ok((cold, warm))
+    }
+
+    async fn cold(&self, address: SocketAddr, language: Language) -> Result<Cold> {
+        let name = empty(language);
+        self.deployer(address).many_without_spares(&name, language, COLD_STARTS)?;
+        let mut cold_ms = Vec::new();
+        let mut connection = Connection::open(address).await?;
+        for number in 0..COLD_STARTS {
+            let request = Request::invocation(&format!("{name}-{number}"));
+            cold_ms.push(runs::once(&mut connection, &request).await?.1.as_secs_f64() * 1e3);
+        }
+        cold_ms.sort_by(f64::total_cmp);
+        let spare_ms = if language == Language::Python {
+            let name = format!("{name}-spared");
+            self.deployer(address).many(&name, language, COLD_STARTS + 1)?;
+            by_spares(&mut connection, &name).await?
+        } else {
+            Vec::new()
+        };
+        Ok(Cold { language, cold_ms, spare_ms })
+    }
+
+    /// The first of the functions that were started cold, with the cores as `awake` keeps them.
+    async fn warm(
+        &self,
+        landfast: &Process,
+        address: SocketAddr,
+        language: Language,
+        awake: Option<Awake>,
+    ) -> Result<Warm> {
+        let request = Request::invocation(&format!("{}-0", empty(language)));
+        let over_http = runs::measure(address, &request, self.pressure(1), landfast).await?;
+        landfast.pause()?;
+        let Arguments { landfast: program, function, directory, .. } = self.arguments;
+        let took = runtime::warm(program, function, directory, language, self.pressure(1)).await?;
+        let pressure = self.pressure(1);
+        let bare = tokio::task::spawn_blocking(move || exchange::bare(pressure)).await??;
+        landfast.resume()?;
+        let runtime::Took { back_to_back, at_rest } = took;
+        Ok(Warm { language, awake: awake.is_some(), over_http, back_to_back, at_rest, bare })
     }
 
     async fn idle(&self) -> Result<Idle> {
@@ -352,6 +371,11 @@ impl Bench<'_> {
         let cpu_ms_per_second = cpu.as_secs_f64() * 1e3 / seconds as f64;
         Ok(Idle { functions, resident_bytes, resident_before_bytes, cpu_ms_per_second })
     }
+}
+
+/// What empty functions are called, before their number.
+fn empty(language: Language) -> String {
+    format!("empty-{}", language.name())
 }
 
 #[derive(serde::Deserialize)]

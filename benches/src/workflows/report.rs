@@ -6,8 +6,7 @@ use serde::Serialize;
 
 use super::{
     application::Language,
-    runs::Answered,
-    runtime::Quantiles,
+    runs::{Answered, Quantiles},
     single_function::{Function, Protocol, Took},
 };
 use crate::{
@@ -46,15 +45,28 @@ pub struct Near {
     pub answered: Answered,
 }
 
-/// An empty function.
+/// Warm invocations of an empty function.
 #[derive(Debug, Clone, Serialize)]
-pub struct Invocations {
+pub struct Warm {
     /// What runs it.
     pub language: Language,
+    /// Whether the machine's cores were kept from halting.
+    pub awake: bool,
     /// One client over HTTP.
-    pub warm: Answered,
-    /// One caller through the runtime's port.
-    pub runtime: Quantiles,
+    pub over_http: Answered,
+    /// One caller through the runtime's port, each call with the answer to the one before.
+    pub back_to_back: Quantiles,
+    /// The same once the instance has asked for its next invocation.
+    pub at_rest: Quantiles,
+    /// Two threads that pass as many bytes to and fro.
+    pub bare: Quantiles,
+}
+
+/// First invocations of empty functions.
+#[derive(Debug, Clone, Serialize)]
+pub struct Cold {
+    /// What runs them.
+    pub language: Language,
     /// First invocations of functions that had no instance, started the ordinary way, in milliseconds, ordered.
     pub cold_ms: Vec<f64>,
     /// The same where a spare interpreter was ready; empty: there are none for this language.
@@ -92,7 +104,9 @@ pub struct Report {
     /// Four steps near.
     pub near: Vec<Near>,
     /// Empty functions.
-    pub invocations: Vec<Invocations>,
+    pub warm: Vec<Warm>,
+    /// First invocations.
+    pub cold: Vec<Cold>,
     /// `python3 -c "import awslambdaric"`, in milliseconds, ordered.
     pub import_ms: Vec<f64>,
     /// The same by the interpreter that runs functions here, with its own site packages.
@@ -147,9 +161,13 @@ pub fn markdown(report: &Report) -> String {
         text.push_str("\nFour durable steps that write 1 KiB each, near alone:\n\n");
         grid(&mut text, &near(&report.near));
     }
-    if !report.invocations.is_empty() {
-        text.push_str("\nAn empty function, invoked over HTTP by one client; `runtime`: through the port of the runtime, without that HTTP:\n\n");
-        grid(&mut text, &invocations(&report.invocations));
+    if !report.warm.is_empty() {
+        text.push_str("\nA warm empty function with one caller, p50 and p99 in microseconds; *kept awake*: by loops of idle priority that every other thread goes before, so that no core halts; *bare*: two threads that pass 200 bytes to and fro over loopback:\n\n");
+        grid(&mut text, &warm(&report.warm));
+    }
+    if !report.cold.is_empty() {
+        text.push_str("\nThe first invocation of an empty function, over HTTP:\n\n");
+        grid(&mut text, &cold(&report.cold));
         if !report.import_ms.is_empty() {
             let _ = writeln!(
                 text,
@@ -236,31 +254,32 @@ fn near(cells: &[Near]) -> Vec<Vec<String>> {
     std::iter::once(strings(head)).chain(cells.iter().map(row)).collect()
 }
 
-fn invocations(cells: &[Invocations]) -> Vec<Vec<String>> {
-    let head = [
-        "functions",
-        "warm p50 us",
-        "warm p99 us",
-        "runtime p50 us",
-        "runtime p99 us",
-        "cold p50 ms",
-        "cold worst ms",
-        "by a spare p50 ms",
-        "by a spare worst ms",
-        "server CPU us",
-    ];
-    let row = |cell: &Invocations| {
+fn warm(cells: &[Warm]) -> Vec<Vec<String>> {
+    let head = ["functions", "cores", "over HTTP", "back to back", "at rest", "bare", "server CPU"];
+    let both = |quantiles: Quantiles| format!("{} / {}", quantiles.p50_us, quantiles.p99_us);
+    let row = |cell: &Warm| {
         vec![
             cell.language.name().to_owned(),
-            format!("{:.0}", cell.warm.p50_ms * 1e3),
-            format!("{:.0}", cell.warm.p99_ms * 1e3),
-            cell.runtime.p50_us.to_string(),
-            cell.runtime.p99_us.to_string(),
+            if cell.awake { "kept awake" } else { "as they are" }.to_owned(),
+            format!("{:.0} / {:.0}", cell.over_http.p50_ms * 1e3, cell.over_http.p99_ms * 1e3),
+            both(cell.back_to_back),
+            both(cell.at_rest),
+            both(cell.bare),
+            format!("{:.0}", cell.over_http.cpu_ms * 1e3),
+        ]
+    };
+    std::iter::once(strings(head)).chain(cells.iter().map(row)).collect()
+}
+
+fn cold(cells: &[Cold]) -> Vec<Vec<String>> {
+    let head = ["functions", "p50 ms", "worst ms", "by a spare p50 ms", "by a spare worst ms"];
+    let row = |cell: &Cold| {
+        vec![
+            cell.language.name().to_owned(),
             format!("{:.1}", median(&cell.cold_ms)),
             format!("{:.1}", cell.cold_ms.last().copied().unwrap_or(f64::NAN)),
             cell.spare_ms.last().map_or_else(String::new, |_| format!("{:.1}", median(&cell.spare_ms))),
             cell.spare_ms.last().map_or_else(String::new, |worst| format!("{worst:.1}")),
-            format!("{:.0}", cell.warm.cpu_ms * 1e3),
         ]
     };
     std::iter::once(strings(head)).chain(cells.iter().map(row)).collect()

@@ -54,6 +54,22 @@ pub struct Answered {
     pub cpu_ms: f64,
 }
 
+/// How long something took, in microseconds.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Quantiles {
+    /// Half took no longer.
+    pub p50_us: u64,
+    /// All but one in a hundred took no longer.
+    pub p99_us: u64,
+}
+
+impl Quantiles {
+    /// Of `times` in microseconds.
+    pub fn of(times: &Histogram<u64>) -> Self {
+        Self { p50_us: times.value_at_quantile(0.5), p99_us: times.value_at_quantile(0.99) }
+    }
+}
+
 /// How many clients ask for how long.
 #[derive(Debug, Clone, Copy)]
 pub struct Pressure {

@@ -21,21 +21,27 @@ use sandbox::{
     edges::Nothing,
     process::{Enforcement, Launcher},
 };
-use serde::Serialize;
 use tar::{Builder, Header};
 
-use super::{application, application::Language, runs::Pressure};
+use super::{
+    application,
+    application::Language,
+    runs::{Pressure, Quantiles},
+};
 
-/// How long invocations took, in microseconds.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub struct Quantiles {
-    /// Half took no longer.
-    pub p50_us: u64,
-    /// All but one in a hundred took no longer.
-    pub p99_us: u64,
+/// How long an instance rests in [`Took::at_rest`]: it has asked for its next invocation by then, and is not frozen yet.
+const REST: Duration = Duration::from_millis(2);
+
+/// What invocations took.
+#[derive(Debug, Clone, Copy)]
+pub struct Took {
+    /// Each begins with the answer to the one before: its instance has to hear of that answer, and to ask for more, first.
+    pub back_to_back: Quantiles,
+    /// Each finds its instance at rest.
+    pub at_rest: Quantiles,
 }
 
-/// One caller after the other's answer, for as long as `pressure` says, with one thread for all, as the program has on two cores.
+/// One caller, for as long as `pressure` says each way, with one thread for all, as the program has on two cores.
 ///
 /// `landfast` is what the sandbox is built by, and `function` what the Rust function is.
 pub async fn warm(
@@ -44,7 +50,7 @@ pub async fn warm(
     directory: &Path,
     language: Language,
     pressure: Pressure,
-) -> Result<Quantiles> {
+) -> Result<Took> {
     let (landfast, function) = (landfast.canonicalize()?, function.to_owned());
     let directory = directory.join(format!("runtime-{}", language.name()));
     tokio::task::spawn_blocking(move || {
@@ -61,28 +67,42 @@ async fn invoked(
     directory: PathBuf,
     language: Language,
     pressure: Pressure,
-) -> Result<Quantiles> {
+) -> Result<Took> {
     let launcher = Launcher::new(landfast.clone(), Enforcement::probe(&landfast))?;
     let api = Arc::new(Nothing);
     let idle_max = Duration::from_mins(10);
     let sandbox = Sandbox::open(Config { directory, launcher, api, carried: &[], idle_max })?;
     sandbox.install("empty", archive(&function)?).await?;
     let function = Arc::new(empty(language));
+    let back_to_back = measured(&sandbox, &function, pressure, None).await?;
+    let at_rest = measured(&sandbox, &function, pressure, Some(REST)).await?;
+    sandbox.close().await;
+    Ok(Took { back_to_back, at_rest })
+}
+
+async fn measured(
+    sandbox: &Sandbox,
+    function: &Arc<Function>,
+    pressure: Pressure,
+    rest: Option<Duration>,
+) -> Result<Quantiles> {
     let counts_from = Instant::now() + pressure.warm_up;
     let until = counts_from + pressure.measure;
     let mut times = Histogram::<u64>::new(3)?;
     while Instant::now() < until {
+        if let Some(rest) = rest {
+            tokio::time::sleep(rest).await;
+        }
         let began = Instant::now();
         let invocation = Invocation::new("bench".to_owned(), Bytes::from_static(b"{}"), true);
-        let ran = sandbox.run(&function, invocation).await.map_err(|refused| anyhow!("{refused}"))?;
+        let ran = sandbox.run(function, invocation).await.map_err(|refused| anyhow!("{refused}"))?;
         let took = began.elapsed();
         ensure!(ran.result.is_ok(), "an empty function failed: {:?}", ran.result);
         if began >= counts_from {
             times.record(took.as_micros() as u64)?;
         }
     }
-    sandbox.close().await;
-    Ok(Quantiles { p50_us: times.value_at_quantile(0.5), p99_us: times.value_at_quantile(0.99) })
+    Ok(Quantiles::of(&times))
 }
 
 fn empty(language: Language) -> Function {

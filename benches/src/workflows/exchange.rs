@@ -1,0 +1,77 @@
+//! What any call on this machine takes at the least: two threads pass a few bytes to and fro over loopback, and do nothing else.
+//!
+//! Most of that is not spent on the bytes but on waking a core that has halted, which on a virtual machine the hypervisor has to do.
+//! [`Awake`] keeps the cores from halting, so that both can be told apart.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+    process::{Child, Command, Stdio},
+    thread,
+    time::Instant,
+};
+
+use anyhow::{Context as _, Result};
+use hdrhistogram::Histogram;
+
+use super::runs::{Pressure, Quantiles};
+
+/// About what the Runtime API's messages of an empty function are.
+const BYTES: usize = 200;
+
+/// Exchanges between two threads, for as long as `pressure` says.
+pub fn bare(pressure: Pressure) -> Result<Quantiles> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let mut near = TcpStream::connect(listener.local_addr()?)?;
+    let (mut far, _) = listener.accept()?;
+    near.set_nodelay(true)?;
+    far.set_nodelay(true)?;
+    let echo = thread::spawn(move || {
+        let mut bytes = [0; BYTES];
+        while far.read_exact(&mut bytes).is_ok() && far.write_all(&bytes).is_ok() {}
+    });
+    let counts_from = Instant::now() + pressure.warm_up;
+    let until = counts_from + pressure.measure;
+    let mut times = Histogram::<u64>::new(3)?;
+    let mut bytes = [0; BYTES];
+    while Instant::now() < until {
+        let began = Instant::now();
+        near.write_all(&bytes)?;
+        near.read_exact(&mut bytes)?;
+        if began >= counts_from {
+            times.record(began.elapsed().as_micros() as u64)?;
+        }
+    }
+    drop(near);
+    echo.join().ok().context("the other end of a bare exchange failed")?;
+    Ok(Quantiles::of(&times))
+}
+
+/// No core halts while this is held: each has a process that does nothing, which whoever has something to do goes before.
+#[derive(Debug)]
+pub struct Awake {
+    loops: Vec<Child>,
+}
+
+impl Awake {
+    /// Errors: `chrt` and `taskset` (util-linux) are not there.
+    pub fn keep() -> Result<Self> {
+        let mut awake = Self { loops: Vec::new() };
+        for core in 0..thread::available_parallelism()?.get() {
+            let mut command = Command::new("chrt");
+            command.args(["--idle", "0", "taskset", "--cpu-list", &core.to_string()]);
+            command.args(["sh", "-c", "while :; do :; done"]).stdin(Stdio::null());
+            awake.loops.push(command.spawn().context("start chrt (util-linux)")?);
+        }
+        Ok(awake)
+    }
+}
+
+impl Drop for Awake {
+    fn drop(&mut self) {
+        for child in &mut self.loops {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
