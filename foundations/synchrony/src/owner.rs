@@ -226,6 +226,18 @@ impl Engine {
         state.ended.is_none() && (holds || state.lease.proven.is_some_and(|proven| proven >= began))
     }
 
+    /// Renews the lease, unless more than half of it is left.
+    pub(crate) async fn renew_early(&self) -> Result<()> {
+        self.check_open()?;
+        let now = self.clock.monotonic();
+        let until = self.state().lease.until;
+        if until.is_some_and(|until| until.since(now) > self.options.lease / 2) {
+            return Ok(());
+        }
+        let _one_at_a_time = self.renewing.lock().await;
+        self.renew().await
+    }
+
     /// One renewal; a failure that waiting may help is waited for.
     async fn renew(&self) -> Result<()> {
         let sent = self.clock.monotonic();
