@@ -7,7 +7,7 @@ use std::{
     collections::{BTreeMap, VecDeque},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -38,6 +38,8 @@ struct Opening {
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     options: Options,
+    /// It is somebody else's lease that is waited for.
+    waits: Arc<AtomicBool>,
 }
 
 /// A claim that the far store has taken.
@@ -63,7 +65,17 @@ impl Synchrony {
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
     ) -> Result<Self> {
-        let opening = Opening { stores, clock, entropy, options };
+        Self::open_telling(stores, options, (clock, entropy), Arc::default()).await
+    }
+
+    /// The same; `waits` is set while it waits for somebody else to release the range, or to give no sign of life for a lease.
+    pub async fn open_telling(
+        stores: Stores,
+        options: Options,
+        (clock, entropy): (Arc<dyn Clock>, Arc<dyn Entropy>),
+        waits: Arc<AtomicBool>,
+    ) -> Result<Self> {
+        let opening = Opening { stores, clock, entropy, options, waits };
         let engine = Arc::new(opening.open().await?);
         tokio::spawn(Arc::clone(&engine).send_apart());
         tokio::spawn(Arc::clone(&engine).chores_apart());
@@ -166,9 +178,12 @@ impl Opening {
         loop {
             let near = self.near_owner().await?;
             let before = self.far_owner().await?;
-            if self.may_be_alive(&near, &before) && !self.outlast(&near, &before).await? {
+            let may_be_alive = self.may_be_alive(&near, &before);
+            self.waits.store(may_be_alive, Ordering::Relaxed);
+            if may_be_alive && !self.outlast(&near, &before).await? {
                 continue;
             }
+            self.waits.store(false, Ordering::Relaxed);
             let Some(taken) = self.take_near(&near, &before).await? else { continue };
             let sent = self.clock.monotonic();
             if self.claim_far(&before, &taken).await? {
