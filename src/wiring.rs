@@ -362,7 +362,8 @@ fn workflows(
         clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy::default()),
     };
-    workflows::Service::new(parts, workflows::Options::default())
+    let options = workflows::Options { among_others: provider.is_shared(), ..Default::default() };
+    workflows::Service::new(parts, options)
 }
 
 /// What functions ask for, passed on to the routes.

@@ -144,7 +144,7 @@ def a_far_store_that_is_gone_for_good_is_complained_of_ever_more_seldom(apps, fa
     assert server.stop() == 0
     assert server.log_lines("a far store was not given back") and not server.log_lines("sent by the next start")
     server.start()
-    words = "a far store is not reached"
+    words = "a far store is not open here"
     waiting.until(lambda: len(server.log_lines(words)) >= 2, "the second complaint")
     lasts = re.search(r"lasts=([\d.]+)s", server.log_lines(words)[1])
     assert lasts and float(lasts.group(1)) >= 2, server.log_lines(words)

@@ -1,5 +1,7 @@
 //! The barrier: who lets something out waits here until it may be known.
 
+use std::sync::Arc;
+
 use ports::{DurabilityPoint, Error, ErrorKind, Incarnation, Result};
 
 use crate::{
@@ -9,7 +11,7 @@ use crate::{
 
 impl Engine {
     /// Waits until everything that a point stands for is far-durable, and the range was ours until then (E3, E10).
-    pub(crate) async fn barrier(&self, point: DurabilityPoint) -> Result<()> {
+    pub(crate) async fn barrier(self: &Arc<Self>, point: DurabilityPoint) -> Result<()> {
         let began = self.clock.monotonic();
         self.check_open()?;
         let places = self.places_of(point)?;
@@ -17,7 +19,9 @@ impl Engine {
             return Ok(());
         }
         self.wait_until_far(&places).await?;
-        self.prove_ownership(began).await
+        self.prove_ownership(began).await?;
+        self.renew_apart_if_over();
+        Ok(())
     }
 
     /// Waits until all of these are far-durable; they are sent at once.

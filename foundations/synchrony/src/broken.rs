@@ -23,6 +23,8 @@ pub enum Broken {
     ForgetsTheTail,
     /// E9: a start writes back the near position that it has read, whatever the owner has written since.
     TakesStalePosition,
+    /// E10: a start over a shared near store takes whoever has the range for its own past.
+    TakesFromTheLiving,
     /// E10: far writes do not look at the epoch.
     DeposedWritesOn,
 }

@@ -284,6 +284,11 @@ impl Synchrony {
         }
     }
 
+    /// How many lanes somebody holds.
+    pub fn lanes_held(&self) -> usize {
+        self.0.state().stream.lanes_held()
+    }
+
     /// What near rows and payloads take, about.
     pub async fn near_bytes(&self) -> usize {
         self.0.order.lock().await.resident_bytes

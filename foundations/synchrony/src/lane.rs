@@ -40,6 +40,15 @@ impl Lane {
         Ok(())
     }
 
+    /// A sign of life for half a lease at least: for who has something under way that neither writes nor waits, and whom a start
+    /// elsewhere would take for dead. Makes a far call once in half a lease; one that fails in a way that waiting may help is not
+    /// repeated.
+    ///
+    /// Errors: `Lost` if the range has another owner now.
+    pub async fn renew_lease(&self) -> Result<()> {
+        self.engine.renew_early().await
+    }
+
     fn receipt(&self, cost: ports::Cost, high: u64) -> Receipt {
         Receipt { point: self.engine.point(self.id, high), cost }
     }

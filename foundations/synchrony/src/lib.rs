@@ -20,6 +20,7 @@
 //! - **E8** What the far store would refuse for its size is refused at the near write.
 //! - **E9** After a start the unsent tail is in place before the first call is served, and later writes come behind it.
 //! - **E10** A range has one owner. After a successor's claim, no write of the predecessor becomes far, and no barrier of it returns `Ok`.
+//!   Who gives signs of life (barriers; over a shared near store writes, too) keeps the range until it gives it up.
 //! - **E11** A barrier with nothing pending makes no far call while the lease holds; with nobody waiting, nothing is called at all.
 //! - **E12** The near store holds no more than its bound of clean items, besides what is pending.
 //!

@@ -7,7 +7,7 @@ use std::{
     collections::{BTreeMap, VecDeque},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -38,6 +38,8 @@ struct Opening {
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     options: Options,
+    /// It is somebody else's lease that is waited for.
+    waits: Arc<AtomicBool>,
 }
 
 /// A claim that the far store has taken.
@@ -53,8 +55,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(200);
 const PAUSE: Duration = Duration::from_millis(100);
 
 impl Synchrony {
-    /// Takes the range, and everything that an earlier start has left unsent. If another near store has it, this waits until it is
-    /// released or its lease has run out.
+    /// Takes the range, and everything that an earlier start has left unsent. If another near store has it, or another process over
+    /// a shared one may have it, this waits until it is released or its lease has run out.
     ///
     /// Errors: `Invalid` if the stores cannot be paired; what the stores answer otherwise, unless waiting helps.
     pub async fn open(
@@ -63,7 +65,17 @@ impl Synchrony {
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
     ) -> Result<Self> {
-        let opening = Opening { stores, clock, entropy, options };
+        Self::open_telling(stores, options, (clock, entropy), Arc::default()).await
+    }
+
+    /// The same; `waits` is set while it waits for somebody else to release the range, or to give no sign of life for a lease.
+    pub async fn open_telling(
+        stores: Stores,
+        options: Options,
+        (clock, entropy): (Arc<dyn Clock>, Arc<dyn Entropy>),
+        waits: Arc<AtomicBool>,
+    ) -> Result<Self> {
+        let opening = Opening { stores, clock, entropy, options, waits };
         let engine = Arc::new(opening.open().await?);
         tokio::spawn(Arc::clone(&engine).send_apart());
         tokio::spawn(Arc::clone(&engine).chores_apart());
@@ -166,9 +178,12 @@ impl Opening {
         loop {
             let near = self.near_owner().await?;
             let before = self.far_owner().await?;
-            if !near.belongs_to(&before) && !before.is_released && !self.outlast(&before).await? {
+            let may_be_alive = self.may_be_alive(&near, &before);
+            self.waits.store(may_be_alive, Ordering::Relaxed);
+            if may_be_alive && !self.outlast(&near, &before).await? {
                 continue;
             }
+            self.waits.store(false, Ordering::Relaxed);
             let Some(taken) = self.take_near(&near, &before).await? else { continue };
             let sent = self.clock.monotonic();
             if self.claim_far(&before, &taken).await? {
@@ -202,17 +217,31 @@ impl Opening {
         Ok(self.put_near_owner(&taken, condition).await?.map(|_| taken))
     }
 
-    /// Waits until a lease has stood still for all its length; false: it has not.
-    async fn outlast(&self, before: &FarOwner) -> Result<bool> {
+    /// Whether somebody who has the range may be alive. What a near store that nobody else has was the owner of is this one's past.
+    fn may_be_alive(&self, near: &NearOwner, before: &FarOwner) -> bool {
+        let is_shared = self.options.near_is_shared && !self.options.breaks(Broken::TakesFromTheLiving);
+        let is_owned = !before.is_released && self.options.ended_epoch != Some(before.epoch);
+        // Who has taken the near row alone is about to claim the range: taking that row, too, would make both fail.
+        let is_being_taken = is_shared && near.epoch > before.epoch;
+        is_being_taken || is_owned && (is_shared || !near.belongs_to(before))
+    }
+
+    /// Waits until an owner has given no sign of life for all the length of its lease; false: it has, or the range is released.
+    async fn outlast(&self, near: &NearOwner, before: &FarOwner) -> Result<bool> {
         let began = self.clock.monotonic();
+        let lease = if before.lease.is_zero() { self.options.lease } else { before.lease };
         // Clocks that differ in pace by a tenth do no harm.
-        let length = before.lease + before.lease / 10;
+        let length = lease + lease / 10;
         while self.clock.monotonic().since(began) < length {
             self.clock.sleep(LOOK_AGAIN).await;
             let now = self.far_owner().await?;
             if (now.epoch, now.renewals, now.is_released)
                 != (before.epoch, before.renewals, before.is_released)
             {
+                return Ok(false);
+            }
+            // Whose writes wait for nobody, or have barriers that need no renewal, moves this row alone.
+            if self.options.near_is_shared && self.near_owner().await? != *near {
                 return Ok(false);
             }
         }

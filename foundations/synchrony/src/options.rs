@@ -45,6 +45,10 @@ pub struct Options {
     pub near_bytes_max: usize,
     /// How long a renewal holds, and how long a successor waits without seeing one.
     pub lease: Duration,
+    /// Other processes have the near store, too: one of them may own the range, and be alive.
+    pub near_is_shared: bool,
+    /// The epoch of an earlier instance in this process, which has ended: its lease is not waited for.
+    pub ended_epoch: Option<u64>,
     /// The longest pause between two attempts to reach the far store.
     pub backoff_max: Duration,
     /// A rule that is not kept, in tests.
@@ -67,6 +71,8 @@ impl Default for Options {
             lanes_max: 4_096,
             near_bytes_max: 1_024 * 1_024 * 1_024,
             lease: Duration::from_secs(10),
+            near_is_shared: false,
+            ended_epoch: None,
             backoff_max: Duration::from_secs(5),
             broken: None,
         }

@@ -3,7 +3,7 @@
 //! The far row's epoch is what every far write is checked against; the near row's epoch and position are what every near write
 //! is. A lease only saves asking: it lets a barrier return without a far call while no successor can have begun.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use ports::{
@@ -224,6 +224,30 @@ impl Engine {
         let state = self.state();
         let holds = state.lease.until.is_some_and(|until| now < until);
         state.ended.is_none() && (holds || state.lease.proven.is_some_and(|proven| proven >= began))
+    }
+
+    /// Renews the lease, unless more than half of it is left.
+    pub(crate) async fn renew_early(&self) -> Result<()> {
+        let _one_at_a_time = self.renewing.lock().await;
+        self.check_open()?;
+        let now = self.clock.monotonic();
+        let until = self.state().lease.until;
+        if until.is_some_and(|until| until.since(now) > self.options.lease / 2) {
+            return Ok(());
+        }
+        self.renew().await
+    }
+
+    /// Has a lease that is over renewed, while nobody waits for that: a barrier that a batch of its own has proven needs none, and who
+    /// has nothing but such barriers would seem dead to a start elsewhere.
+    pub(crate) fn renew_apart_if_over(self: &Arc<Self>) {
+        let now = self.clock.monotonic();
+        let is_over = self.state().lease.until.is_none_or(|until| until <= now);
+        if is_over && self.renewing.try_lock().is_ok() {
+            let engine = Arc::clone(self);
+            // Who uses the range hears what is wrong from what it asks for itself.
+            tokio::spawn(async move { engine.renew_early().await });
+        }
     }
 
     /// One renewal; a failure that waiting may help is waited for.

@@ -6,7 +6,10 @@
 use std::{
     collections::BTreeMap,
     fmt::{self, Debug},
-    sync::Arc,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -14,15 +17,20 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use functions::manifest::workflow::{Synchrony as Said, Workflow, place_of};
 use parking_lot::Mutex;
-use ports::{Clock, Entropy, key_value::SharedKeyValue};
-use synchrony::{Health, Mode, Stores, Synchrony};
+use ports::{Clock, Entropy, Monotonic, key_value::SharedKeyValue};
+use synchrony::{Health, Stores};
 use tokio::{
     sync::{mpsc, watch},
     task::AbortHandle,
 };
 use transactions::Engine;
 
-use crate::{Error, Options, Result, outbox::Outbox, service::Runner, store::Store};
+use crate::{
+    Error, Options, Result,
+    range::{LOOK_AFTER, Opening, Range},
+    service::Runner,
+    store::Store,
+};
 
 /// What the name of a range begins with in both of its stores; the rest is the place of the far store, as workflows say it.
 const RANGE: &str = "landfast/";
@@ -34,14 +42,11 @@ pub trait FarStores: Debug + Send + Sync {
     async fn open(&self, address: &str) -> ports::Result<SharedKeyValue>;
 }
 
-/// How long a write waits for others to travel with it: about what a short run takes, whose end then sends all of it at once.
-const LINGER: Duration = Duration::from_millis(10);
-/// Lanes of a range beside those of runs: what callers ask takes one each.
-const LOOKS_MAX: usize = 2_000;
 /// Ranges that were opened and are not yet looked through; more wait.
 const OPENED_MAX: usize = 16;
-/// How long a caller waits for a range: one that another near store had is opened once its lease has run out.
-const OPEN_MAX: Duration = Duration::from_secs(5);
+/// How long a caller waits for a range: one that somebody else had is opened once that one's lease has run out. Less than callers wait
+/// for an answer, so that they hear why there is none.
+const OPEN_MAX: Duration = Duration::from_millis(4_500);
 
 /// Where runs lie. A far store is known by its place, without what is for that store alone: whoever knows the password today, and
 /// another tomorrow, means the same range.
@@ -87,6 +92,11 @@ impl FarStore {
         }
     }
 
+    /// The same, when it has not been asked for anything meanwhile.
+    fn later(self, meanwhile: Duration) -> Self {
+        Self { answered: self.answered.map(|answered| answered + meanwhile), ..self }
+    }
+
     /// One that could not be opened.
     fn unopened(trouble: String) -> Self {
         let (trouble, waiting_for) = (Some(trouble), Duration::ZERO);
@@ -120,11 +130,13 @@ struct Ranges {
 struct Slot {
     place: Arc<str>,
     state: Mutex<Slotted>,
+    /// Opening it waits until another server has given no sign of life for a while.
+    waits: Arc<AtomicBool>,
     /// How often it was tried to open it.
     tried: watch::Sender<u64>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Slotted {
     /// As it was said last.
     address: String,
@@ -132,13 +144,21 @@ struct Slotted {
     opening: Option<AbortHandle>,
     /// Why it was not opened the last time.
     failed: Option<Arc<Error>>,
+    /// The epoch of the last range that was open here, and has ended.
+    ended_epoch: Option<u64>,
+    /// When the range was given back, and how the store was then.
+    given_back: Option<(Monotonic, FarStore)>,
 }
 
-#[derive(Debug)]
-struct Range {
-    synchrony: Synchrony,
-    outbox: Arc<Outbox>,
-    said: Said,
+impl Slot {
+    /// What the trouble is with one that is not open yet.
+    fn trouble(&self) -> &'static str {
+        if self.waits.load(Ordering::Relaxed) {
+            "another server is at work there, or was so seconds ago: ask that one, or this one again later"
+        } else {
+            "it does not answer"
+        }
+    }
 }
 
 impl Homes {
@@ -176,9 +196,8 @@ impl Homes {
         let mut slots = self.ranges.slots.lock();
         let place: Arc<str> = place_of(address).into();
         let slot = slots.entry(Arc::clone(&place)).or_insert_with(|| {
-            let state = Slotted { address: String::new(), range: None, opening: None, failed: None };
             let (place, tried) = (Arc::clone(&place), watch::Sender::new(0));
-            Arc::new(Slot { place, state: Mutex::new(state), tried })
+            Arc::new(Slot { place, state: Mutex::default(), waits: Arc::default(), tried })
         });
         address.clone_into(&mut slot.state.lock().address);
         Home::Far(place)
@@ -200,16 +219,16 @@ impl Homes {
 
     /// How the far stores are, by place, as far as they were wanted; returns at once.
     pub(crate) fn health(&self) -> BTreeMap<String, FarStore> {
-        let slots = self.ranges.slots.lock();
+        let (slots, now) = (self.ranges.slots.lock(), self.ranges.clock.monotonic());
         let health = |slot: &Slot| {
             let state = slot.state.lock();
             match (&state.range, &state.failed) {
-                (Some(range), _) => Some(FarStore::of(&range.synchrony.health())),
+                (Some(range), _) => Some(FarStore::of(&range.health())),
                 (None, Some(failed)) => Some(FarStore::unopened(failed.to_string())),
-                (None, None) => {
-                    let opening = || FarStore::unopened("it has not answered yet".to_owned());
-                    state.opening.as_ref().map(|_| opening())
+                (None, None) if state.opening.is_some() => {
+                    Some(FarStore::unopened(slot.trouble().to_owned()))
                 }
+                (None, None) => state.given_back.clone().map(|(at, store)| store.later(now.since(at))),
             }
         };
         slots.iter().filter_map(|(place, slot)| Some((place.to_string(), health(slot)?))).collect()
@@ -221,7 +240,7 @@ impl Homes {
         let slot = self.ranges.slots.lock().get(place).cloned();
         slot.is_some_and(|slot| {
             let state = slot.state.lock();
-            state.range.as_ref().is_some_and(|range| range.synchrony.health().failing.is_some())
+            state.range.as_ref().is_some_and(|range| range.health().failing.is_some())
         })
     }
 
@@ -236,21 +255,8 @@ impl Homes {
                 }
                 state.range.take()
             };
-            let Some(range) = range else { continue };
-            range.outbox.stop();
-            let drained = range.synchrony.drain().await;
-            let waits = range.synchrony.health().pending_records > 0;
-            let released = match drained {
-                Ok(()) => range.synchrony.release().await,
-                failed => failed,
-            };
-            match released {
-                Err(error) if waits => {
-                    tracing::warn!(far = %place, %error, "what is not far yet is sent by the next start");
-                }
-                // Its lease runs out by itself.
-                Err(error) => tracing::info!(far = %place, %error, "a far store was not given back"),
-                Ok(()) => {}
+            if let Some(range) = range {
+                range.give_back(&place).await;
             }
         }
     }
@@ -263,7 +269,8 @@ impl Ranges {
             return Ok(store);
         }
         self.have_opened(slot);
-        let unavailable = || ports::Error::unavailable(format!("open the far store {}", slot.place));
+        let unavailable =
+            || ports::Error::unavailable(format!("open the far store {}: {}", slot.place, slot.trouble()));
         tokio::select! {
             biased;
             _ = tried.changed() => {}
@@ -279,11 +286,11 @@ impl Ranges {
     /// A lane of a range that is open; none: it is not. One that has ended, since its near store fell back, is not.
     fn lane_of(&self, slot: &Slot) -> Result<Option<Store>> {
         let mut state = slot.state.lock();
-        if let Some(ended) = state.range.take_if(|range| range.synchrony.health().ended.is_some()) {
-            ended.outbox.stop();
+        if let Some(ended) = state.range.take_if(|range| range.health().ended.is_some()) {
+            ended.stop();
+            state.ended_epoch = Some(ended.epoch());
         }
-        let Some(range) = &state.range else { return Ok(None) };
-        Ok(Some(Store::of_range(Arc::new(range.synchrony.lane()?), Arc::clone(&range.outbox), &self.options)))
+        state.range.as_mut().map(|range| range.store(&self.options)).transpose()
     }
 
     /// One of the workflows of a far store asks for `wanted`: another deployment may have changed what holds.
@@ -291,9 +298,8 @@ impl Ranges {
         let slot = self.slots.lock().get(place).cloned();
         let Some(slot) = slot else { return };
         let mut state = slot.state.lock();
-        let Some(range) = state.range.as_mut().filter(|range| range.said != wanted) else { return };
-        range.said = self.said(place);
-        range.synchrony.set_mode(mode(range.said));
+        let Some(range) = state.range.as_mut().filter(|range| range.says() != wanted) else { return };
+        range.say(self.said(place));
     }
 
     /// The strictest that a deployed workflow of this far store asks for.
@@ -311,15 +317,20 @@ impl Ranges {
         if state.opening.is_some() || state.range.is_some() {
             return;
         }
-        let (ranges, task_slot, address) = (Arc::clone(self), Arc::clone(slot), state.address.clone());
+        let (ranges, task_slot) = (Arc::clone(self), Arc::clone(slot));
+        let (address, ended_epoch) = (state.address.clone(), state.ended_epoch);
         let task = tokio::spawn(async move {
-            let opened = ranges.open(&address, &task_slot.place).await;
+            let opened = ranges.open(&task_slot, &address, ended_epoch).await;
             let is_open = opened.is_ok();
             {
                 let mut state = task_slot.state.lock();
                 state.opening = None;
                 match opened {
                     Ok(range) => {
+                        if ranges.options.among_others {
+                            let (slot, clock) = (Arc::downgrade(&task_slot), Arc::clone(&ranges.clock));
+                            tokio::spawn(look_after(slot, range.epoch(), clock));
+                        }
                         state.range = Some(range);
                         state.failed = None;
                     }
@@ -335,29 +346,43 @@ impl Ranges {
         state.opening = Some(task.abort_handle());
     }
 
-    async fn open(&self, address: &str, place: &str) -> Result<Range> {
+    async fn open(&self, slot: &Slot, address: &str, ended_epoch: Option<u64>) -> Result<Range> {
         let far = self.far_stores.open(address).await?;
-        let range = Bytes::from([RANGE, place].concat());
-        let stores = Stores { near: Arc::clone(&self.near_rows), far, range };
-        let said = self.said(place);
-        let options = synchrony::Options {
-            mode: mode(said),
-            linger: LINGER,
-            lanes_max: self.options.runs_max + LOOKS_MAX,
-            ..synchrony::Options::default()
+        let name = Bytes::from([RANGE, &slot.place].concat());
+        let opening = Opening {
+            stores: Stores { near: Arc::clone(&self.near_rows), far, range: name },
+            said: self.said(&slot.place),
+            ended_epoch,
+            waits: Arc::clone(&slot.waits),
+            engine: self.engine.clone(),
+            clock: Arc::clone(&self.clock),
+            entropy: Arc::clone(&self.entropy),
+            options: &self.options,
         };
-        let (clock, entropy) = (Arc::clone(&self.clock), Arc::clone(&self.entropy));
-        let synchrony = Synchrony::open(stores, options, Arc::clone(&clock), Arc::clone(&entropy)).await?;
-        let lane = Arc::new(synchrony.lane()?);
-        let outbox = Outbox::open(lane, self.engine.clone(), (clock, entropy), &self.options).await?;
-        Ok(Range { synchrony, outbox, said })
+        Range::open(opening).await
     }
 }
 
-fn mode(said: Said) -> Mode {
-    match said {
-        Said::External => Mode::External,
-        Said::Serial => Mode::Serial,
-        Said::Sync => Mode::Sync,
+/// Looks after a range that other processes may want, as long as it is open here: see [`range`](crate::range).
+async fn look_after(slot: Weak<Slot>, epoch: u64, clock: Arc<dyn Clock>) {
+    loop {
+        clock.sleep(LOOK_AFTER).await;
+        let Some(slot) = slot.upgrade() else { return };
+        let (idle, lane) = {
+            let mut state = slot.state.lock();
+            let is_awaited = slot.tried.receiver_count() > 0;
+            let Some(range) = state.range.as_mut().filter(|range| range.epoch() == epoch) else { return };
+            let (lane, health) = (range.lane(), range.health());
+            let idle = (range.is_idle() && !is_awaited).then(|| state.range.take()).flatten();
+            if idle.is_some() {
+                state.given_back = Some((clock.monotonic(), FarStore::of(&health)));
+            }
+            (idle, lane)
+        };
+        if let Some(range) = idle {
+            return range.give_back(&slot.place).await;
+        }
+        // Whoever uses it is told what is wrong.
+        let _ = lane.renew_lease().await;
     }
 }

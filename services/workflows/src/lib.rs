@@ -26,7 +26,7 @@
 //! serializable transaction, or a serializable atomic run.
 //!
 //! Reading order: `layout` and `records` (what is at rest), `store` (how a step comes to count), `outbox` (what it sends in a range),
-//! `overlay`, `run` (one run), `atomic`, `outage`, `graph`, `active` (who is at which run), `homes`, `service`, `shown` and `inside` (what callers and
+//! `overlay`, `run` (one run), `atomic`, `outage`, `graph`, `active` (who is at which run), `homes`, `range`, `service`, `shown` and `inside` (what callers and
 //! functions are given). `docs/design/0005-workflows.md` says what a death between
 //! two lines leaves.
 //!
@@ -46,6 +46,7 @@ mod options;
 mod outage;
 mod outbox;
 mod overlay;
+mod range;
 mod records;
 mod retention;
 mod run;

@@ -21,6 +21,8 @@ pub struct Options {
     pub backoff: Duration,
     /// The longest wait.
     pub backoff_max: Duration,
+    /// Other processes serve workflows over the same store: what is in a far store may be theirs to work at.
+    pub among_others: bool,
     /// A rule that is not kept, in tests.
     #[doc(hidden)]
     pub broken: Option<Broken>,
@@ -36,6 +38,7 @@ impl Default for Options {
             finished_max: 100_000,
             backoff: Duration::from_millis(200),
             backoff_max: Duration::from_secs(30),
+            among_others: false,
             broken: None,
         }
     }

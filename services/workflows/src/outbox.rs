@@ -196,6 +196,11 @@ impl Outbox {
         self.tasks.lock().abort_all();
     }
 
+    /// Whether everything has left.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.shared.unsent.lock().is_empty()
+    }
+
     fn count(&self) -> usize {
         self.shared.unsent.lock().values().map(VecDeque::len).sum()
     }

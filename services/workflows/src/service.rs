@@ -43,7 +43,8 @@ const AGAIN_AFTER_MAX: Duration = Duration::from_mins(1);
 /// What the log says of a home with runs that cannot be gone on with,
 const WAITS: &str = "runs wait to be taken up";
 /// and of a far store that cannot be asked whether it has any.
-const UNREACHED: &str = "a far store is not reached; runs that lie there, if any, go on once it is";
+const UNREACHED: &str =
+    "a far store is not open here; runs that lie there, if nobody is at them, go on once it is";
 
 /// Runs functions, and knows workflows.
 #[async_trait]

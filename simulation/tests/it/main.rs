@@ -30,3 +30,4 @@ mod workflows;
 mod workflows_failures;
 mod workflows_far;
 mod workflows_rules;
+mod workflows_shared;

@@ -66,6 +66,11 @@ impl Stream {
         None
     }
 
+    /// How many lanes have handles.
+    pub(crate) fn lanes_held(&self) -> usize {
+        self.lanes.values().filter(|lane| lane.holders > 0).count()
+    }
+
     /// Another handle to `lane`.
     pub(crate) fn hold(&mut self, lane: LaneId) {
         self.lane(lane).holders += 1;

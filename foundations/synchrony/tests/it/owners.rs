@@ -75,29 +75,45 @@ fn who_gives_a_range_up_vouches_for_nothing_meanwhile() {
     });
 }
 
+/// How an owner uses its range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// Each barrier asks whether the range is still its own.
+    Reads,
+    /// Each barrier has something to send, which tells as much.
+    Writes,
+}
+
+async fn is_kept_while_it_is_used(used: Use) {
+    let pair = Pair::new(1);
+    let synchrony = pair.open(Options::default()).await;
+    let lane = synchrony.lane().expect("there are lanes");
+    let busy = lane.clone();
+    let clock = pair.near.clock();
+    let barriers = tokio::spawn(async move {
+        for n in 0..30 {
+            clock.sleep(ms(LEASE_MS / 10)).await;
+            if used == Use::Writes {
+                put(&busy, "key", n).await;
+            }
+            busy.externalize(busy.point()).await.expect("it is the owner");
+        }
+    });
+    let far = elsewhere(&pair);
+    let successor = tokio::spawn(async move { far.open(Options::default()).await });
+    barriers.await.expect("nothing disturbed it");
+    assert!(!successor.is_finished(), "the owner was at work for three leases");
+    drop((lane, synchrony));
+    let (took, _) = timed(&pair.near, successor).await;
+    assert!((ms(LEASE_MS / 2)..ms(2 * LEASE_MS)).contains(&took), "{took:?}");
+}
+
 /// E10.
 #[test]
 fn a_successor_waits_for_a_whole_lease_without_renewal() {
-    simulated::run(async {
-        let pair = Pair::new(1);
-        let synchrony = pair.open(Options::default()).await;
-        let lane = synchrony.lane().expect("there are lanes");
-        let busy = lane.clone();
-        let clock = pair.near.clock();
-        let barriers = tokio::spawn(async move {
-            for _ in 0..30 {
-                clock.sleep(ms(LEASE_MS / 10)).await;
-                busy.externalize(busy.point()).await.expect("it is the owner");
-            }
-        });
-        let far = elsewhere(&pair);
-        let successor = tokio::spawn(async move { far.open(Options::default()).await });
-        barriers.await.expect("nothing disturbed it");
-        assert!(!successor.is_finished(), "the owner was at work for three leases");
-        drop((lane, synchrony));
-        let (took, _) = timed(&pair.near, successor).await;
-        assert!((ms(LEASE_MS / 2)..ms(2 * LEASE_MS)).contains(&took), "{took:?}");
-    });
+    for used in [Use::Reads, Use::Writes] {
+        simulated::run(is_kept_while_it_is_used(used));
+    }
 }
 
 /// A paused owner wakes after its successor and goes on: what is far, and what its barrier says.

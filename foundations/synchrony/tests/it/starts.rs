@@ -8,13 +8,13 @@ use std::{
     time::Duration,
 };
 
-use ports::{KeyValue, Monotonic, key_value::SharedKeyValue};
+use ports::{Externalize, KeyValue, Monotonic, key_value::SharedKeyValue};
 use simulated::{World, seeds};
 use synchrony::{Broken, Options, Stores, Synchrony};
 use tokio::task::JoinHandle;
 
 use crate::{
-    Pair, far_numbers, ms, number, put, set,
+    Pair, far_numbers, ms, number, put, set, timed,
     way::{Fate, Way},
 };
 
@@ -154,4 +154,127 @@ fn of_starts_that_race_over_one_near_store_none_loses_what_another_has_written()
             assert!(wrong.is_empty(), "LANDFAST_SEED={seed}: {acknowledged:?} {wrong:#?}");
         });
     }
+}
+
+/// Of processes that have one near store together.
+fn among_others() -> Options {
+    Options { near_is_shared: true, lease: ms(2_000), ..lingering() }
+}
+
+/// How an owner shows that it is alive.
+#[derive(Debug, Clone, Copy)]
+enum Sign {
+    /// It writes, and nothing becomes far.
+    Writes,
+    /// It lets out what it has read.
+    Waits,
+    /// It says so.
+    Renews,
+    /// It writes, and lets that out at once.
+    WritesAndWaits,
+}
+
+/// Signs of life for so many leases; how many writes were acknowledged; none: it was overtaken.
+async fn alive(synchrony: &Synchrony, world: &World, sign: Sign, leases: u32) -> Option<i64> {
+    let lane = synchrony.lane().expect("there are lanes");
+    let mut acknowledged = 0;
+    for _ in 0..8 * leases {
+        world.clock().sleep(among_others().lease / 8).await;
+        if matches!(sign, Sign::Writes | Sign::WritesAndWaits) {
+            lane.update(set(&format!("first {acknowledged}"), acknowledged)).await.ok()?;
+            acknowledged += 1;
+        }
+        match sign {
+            Sign::Writes => {}
+            Sign::Renews => lane.renew_lease().await.ok()?,
+            Sign::Waits | Sign::WritesAndWaits => lane.externalize(lane.point()).await.ok()?,
+        }
+    }
+    Some(acknowledged)
+}
+
+/// E10, E9: whatever it does there; and once it is dead what lies near is gone on from.
+#[test]
+fn over_a_shared_near_store_a_start_waits_until_the_owner_gives_no_sign_of_life() {
+    let lease = among_others().lease;
+    for sign in [Sign::Writes, Sign::Waits, Sign::Renews, Sign::WritesAndWaits] {
+        simulated::run(async {
+            let pair = Pair::new(1);
+            let first = pair.open(among_others()).await;
+            let start = pair.clone();
+            let second = tokio::spawn(async move { start.open(among_others()).await });
+            let acknowledged = alive(&first, &pair.near, sign, 4).await.expect("nobody takes it");
+            assert!(!second.is_finished(), "{sign:?}: the owner is alive");
+            drop(first);
+            let (took, second) = timed(&pair.near, second).await;
+            assert!((lease / 2..lease + lease / 3).contains(&took), "{sign:?}: {took:?}");
+            let second = second.expect("nothing disturbed it");
+            let wrong = check(&pair, &second, &[("first", acknowledged)]).await;
+            assert!(wrong.is_empty(), "{sign:?}: {wrong:#?}");
+        });
+        simulated::run(async {
+            let pair = Pair::new(1);
+            let first = pair.open(among_others()).await;
+            let options = Options { broken: Some(Broken::TakesFromTheLiving), ..among_others() };
+            let (start, world) = (pair.clone(), pair.near.clone());
+            let second = tokio::spawn(async move {
+                world.clock().sleep(ms(1)).await;
+                start.open(options).await
+            });
+            assert_eq!(alive(&first, &pair.near, sign, 4).await, None, "{sign:?}: the broken one is caught");
+            assert!(second.is_finished());
+        });
+    }
+}
+
+/// E10: a range that its last owner has released, or of which there was none.
+#[test]
+fn of_starts_that_race_over_a_shared_near_store_one_has_the_range_at_once_and_none_fails() {
+    for seed in seeds(30) {
+        simulated::run(async {
+            let near = simulated::Options { latency: Some(ms(0)..=ms(3)), ..simulated::Options::default() };
+            let far = simulated::Options { latency: Some(ms(1)..=ms(6)), ..simulated::Options::default() };
+            let pair = Pair::with(seed, near, far);
+            if seed % 2 == 0 {
+                pair.open(among_others()).await.release().await.expect("it is given up");
+            }
+            let began = pair.near.clock().monotonic();
+            let mut starts = tokio::task::JoinSet::new();
+            for _ in 0..3 {
+                let pair = pair.clone();
+                starts.spawn(async move { pair.open(among_others()).await });
+            }
+            // Each gives it up as soon as it has it.
+            for nth in 0..3 {
+                let opened = starts.join_next().await.expect("three were started").expect("none fails");
+                let took = pair.near.clock().monotonic().since(began);
+                assert!(took < among_others().lease, "LANDFAST_SEED={seed}: number {nth} took {took:?}");
+                opened.release().await.expect("nobody else has it");
+            }
+        });
+    }
+}
+
+/// E10, E9: the near store restarts, as it may under all of its processes: the owner goes on at once, and another one does not come between.
+#[test]
+fn who_knows_that_the_owner_was_its_own_and_has_ended_does_not_wait_for_its_lease() {
+    simulated::run(async {
+        let pair = Pair::new(1);
+        let first = pair.open(among_others()).await;
+        let lane = first.lane().expect("there are lanes");
+        let durable = put(&lane, "durable", 1).await;
+        lane.externalize(durable).await.expect("it becomes durable");
+        pair.near.crash();
+        lane.get(&ports::Key::new("test", "durable")).await.expect_err("its near store has restarted");
+        let ended_epoch = Some(first.epoch());
+        drop((lane, first));
+        let start = pair.clone();
+        let other = tokio::spawn(async move { start.open(among_others()).await });
+        let again = Options { ended_epoch, ..among_others() };
+        let (took, again) = timed(&pair.near, pair.open(again)).await;
+        assert!(took < among_others().lease / 2, "{took:?}");
+        assert_eq!(number(&again.lane().expect("a lane"), "durable").await, Some(1));
+        alive(&again, &pair.near, Sign::Renews, 2).await.expect("nobody takes it");
+        assert!(!other.is_finished(), "the owner is alive");
+    });
 }
