@@ -13,6 +13,7 @@ use std::{
 };
 
 use coordination::Gateway;
+use embedded::ObjectDirectory;
 use http_frontend::{
     Snapshot,
     status::{Coordination, FAR_STORES_MAX, FarStore, Functions, Phase, Status, Usage, Workflows},
@@ -44,6 +45,8 @@ struct Progress {
 #[derive(Debug)]
 pub(crate) struct Sources {
     pub(crate) provider: Arc<Provider>,
+    /// Where values of transactions lie, if they lie in a directory of their own.
+    pub(crate) packs: Option<ObjectDirectory>,
     /// Queue groups that are blocked, where somebody looks now and then.
     pub(crate) blocked_groups: Arc<AtomicU64>,
     pub(crate) gateway: Gateway,
@@ -125,6 +128,8 @@ impl Snapshot for Overview {
             transactions: house.map(|sources| sources.engine.figures()),
             functions: house.map(|sources| functions(&sources.functions.figures())),
             workflows: house.map(|sources| workflows(&sources.workflows)),
+            objects_full: house
+                .is_some_and(|sources| sources.packs.as_ref().is_some_and(ObjectDirectory::is_full)),
             blocked_groups: provider.and_then(|provider| provider.blocked_groups()).unwrap_or_else(looked),
             journal: provider.and_then(|provider| provider.journal()),
             store: provider.and_then(|provider| provider.store()),

@@ -1,9 +1,9 @@
 //! The provider that the user chose, as the rest of the program sees it: the ports, and what to tell about it.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;
-use embedded::{Embedded, Health, Room};
+use embedded::{Embedded, Health, ObjectDirectory, Room};
 use http_frontend::status::{Journal, Store};
 use in_process::{Functions, SystemEntropy};
 use item_objects::ItemObjects;
@@ -152,10 +152,11 @@ impl Provider {
     }
 }
 
-/// Objects as files in `directory`, whoever keeps everything else.
-pub(crate) async fn open_objects(directory: &Path) -> anyhow::Result<Arc<dyn ObjectStore>> {
-    let opened = embedded::open_objects(directory.to_owned()).await;
-    opened.with_context(|| format!("--objects file://{}", directory.display()))
+/// The directory for the values of transactions, if the settings name one, whoever keeps everything else.
+pub(crate) async fn open_objects(settings: &Settings) -> anyhow::Result<Option<ObjectDirectory>> {
+    let Some(directory) = &settings.objects else { return Ok(None) };
+    let opened = embedded::open_objects(directory.clone()).await;
+    opened.map(Some).with_context(|| format!("--objects file://{}", directory.display()))
 }
 
 async fn open_embedded(settings: &Settings) -> anyhow::Result<Embedded> {

@@ -17,6 +17,7 @@ use std::{
 use anyhow::{Context as _, anyhow, ensure};
 use async_trait::async_trait;
 use coordination::{Gateway, Parts, Region, Service, user_store::DataPlacement};
+use embedded::ObjectDirectory;
 use http_body_util::BodyExt as _;
 use http_frontend::{HttpPeers, Inside, Limits, Services};
 use in_process::{Functions, SystemClock, SystemEntropy};
@@ -116,8 +117,9 @@ impl House {
         let inside = Inside::new(Arc::clone(&services), http_limits(front_ends.connections));
         let function_directory = function_directory(&provider, settings)?;
         let deployed = deployed(&provider, &functions, inside, function_directory.path())?;
+        let packs = provider::open_objects(settings).await?;
         let transactions =
-            Arc::new(transactions(&provider, &meter, settings, member.clone(), &deployed).await?);
+            Arc::new(transactions(&provider, &meter, packs.as_ref(), member.clone(), &deployed));
         let engine = transactions.engine();
         // Other nodes ask it before it serves.
         services.provide_transactions(engine.clone());
@@ -135,6 +137,7 @@ impl House {
         let (provider_shown, gateway_shown) = (Arc::clone(&provider), gateway.clone());
         overview.knows(Sources {
             provider: provider_shown,
+            packs,
             blocked_groups,
             gateway: gateway_shown,
             engine,
@@ -279,13 +282,13 @@ fn coordination_config(provider: &Provider, settings: &Settings) -> coordination
 }
 
 /// Transactions on metered ports: beside other processes, where they reach the store too.
-async fn transactions(
+fn transactions(
     provider: &Provider,
     meter: &Arc<Meter>,
-    settings: &Settings,
+    packs: Option<&ObjectDirectory>,
     member: Option<Member>,
     deployed: &functions::Service,
-) -> anyhow::Result<transactions::Service> {
+) -> transactions::Service {
     let parts = transactions::Parts {
         // It asks for room too, and a start finishes what earlier ones began, also when the disk is full.
         key_value: Arc::new(MeteredKeyValue::new(provider.key_value(), Arc::clone(meter))),
@@ -299,15 +302,14 @@ async fn transactions(
     let destinations = transactions::Destinations { queue: Some(queue), functions: Some(functions) };
     let mut config = transactions::Config::default();
     let mut service = transactions::Service::builder(parts).destinations(destinations);
-    if let Some(directory) = &settings.objects {
-        let objects = provider::open_objects(directory).await?;
+    if let Some(packs) = packs {
         config.pack_wait = FILES_WAIT;
-        service = service.objects(Arc::new(MeteredObjects::new(objects, Arc::clone(meter))));
+        service = service.objects(Arc::new(MeteredObjects::new(packs.objects(), Arc::clone(meter))));
     }
     if let Some(Member { membership, peers }) = member {
         service = service.among(membership, peers);
     }
-    Ok(service.build(config))
+    service.build(config)
 }
 
 /// The functions that people deploy, as processes of this machine; not yet in place.

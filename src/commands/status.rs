@@ -78,6 +78,9 @@ fn table(status: &Status) -> Result<String, std::fmt::Error> {
             writeln!(text, "trouble       {trouble}")?;
         }
     }
+    if status.objects_full {
+        writeln!(text, "objects       FULL: values over 1 KiB are refused until room is made, reads go on")?;
+    }
     if status.blocked_groups > 0 {
         let groups = status.blocked_groups;
         writeln!(text, "blocked       {groups} queue groups: their first message has failed for good")?;

@@ -16,11 +16,20 @@ LARGER_THAN_A_MESSAGE = b"l" * 500_000
 
 @pytest.fixture
 def running(tmp_path):
-    if type(servers.new(tmp_path)).__name__ != "Landfast":
+    yield from _running(small_disk.OnSmallDisk, tmp_path)
+
+
+@pytest.fixture
+def running_with_objects(tmp_path):
+    yield from _running(small_disk.ObjectsOnSmallDisk, tmp_path)
+
+
+def _running(kind, directory):
+    if type(servers.new(directory)).__name__ != "Landfast":
         pytest.skip("it fills the disk of landfast")
-    if not small_disk.can_be_mounted(tmp_path):
+    if not small_disk.can_be_mounted(directory):
         pytest.skip("this machine does not let the test mount a tmpfs")
-    server = small_disk.OnSmallDisk(tmp_path)
+    server = kind(directory)
     yield server.start()
     server.stop()
     server.unmount()
@@ -111,3 +120,20 @@ def a_server_on_a_full_disk_is_not_ready_until_there_is_room(clients, running):
     of_others.unlink()
     waiting.until(lambda: api.ask("GET", "/health/ready").status == 200, "the server to be ready again")
     client.create("/after", small_disk.FILLER)
+
+
+def a_full_disk_of_objects_alone_is_told(running_with_objects):
+    running = running_with_objects
+    api = http_api.Api(running)
+    of_others = running.fill()
+    assert api.ask("GET", "/health/ready").status == 200, "nothing was refused yet"
+    assert api.ask("PUT", "/v1/state/long", LARGER_THAN_A_MESSAGE).problem == (507, "no-room")
+    answer = api.ask("GET", "/health/ready")
+    assert answer.problem == (503, "not-ready") and "the disk of --objects is full" in answer.document["detail"], answer
+    assert running.says("objects_full 1") and api.ask("GET", "/v1/status").document["objects_full"]
+    assert not running.says_full(), "the journal has room"
+    assert api.ask("PUT", "/v1/state/short", b"taken").status == 204
+    of_others.unlink()
+    waiting.until(lambda: api.ask("GET", "/health/ready").status == 200, "the server to be ready again")
+    assert running.says("objects_full 0")
+    assert api.ask("PUT", "/v1/state/long", LARGER_THAN_A_MESSAGE).status == 204

@@ -143,6 +143,28 @@ def a_cold_start_is_that_of_a_spare_where_one_is_ready(apps):
     assert "2 started instances (1 of them spares)" in apps.command("status").stdout
 
 
+def a_process_that_is_forked_before_the_client_is_imported_derives_no_ids_of_its_parent(apps):
+    """T4: the runtime says in which process an invocation is, and all but one of several would find their work done."""
+    apps.function("forks", """
+        import os, sys
+
+        def handler(event, context):
+            imported = "landfast" in sys.modules
+            read, write = os.pipe()
+            child = os.fork()
+            import landfast
+            if child == 0:
+                os.write(write, landfast.connect().transaction().id.encode())
+                os._exit(0)
+            os.waitpid(child, 0)
+            return [imported, os.read(read, 200).decode(), landfast.transaction().id, context.aws_request_id]
+    """)
+    apps.deploy()
+    imported, forked, own, request = apps.call("forks")
+    assert not imported and own == f"{request}/1"
+    assert len(forked) == 32 and request not in forked
+
+
 def a_caller_that_hangs_up_ends_nothing(apps):
     """A2, A6: what was begun for it is done to its end, and its instance is there for the next one."""
     apps.function("slow", """

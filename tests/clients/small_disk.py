@@ -44,6 +44,14 @@ class OnSmallDisk(servers.Landfast):
     def run(self, command):
         super().run(["nsenter", f"--target={self.keeper.pid}", "--mount", *ENTER_USER, *command])
 
+    def says(self, line):
+        """Whether the line is one of its figures."""
+        with urllib.request.urlopen(f"http://{self.http}/metrics") as answer:
+            return f"landfast_{line}" in answer.read().decode().splitlines()
+
+    def says_full(self):
+        return self.says("journal_full 1")
+
     def unmount(self):
         self.keeper.communicate()
 
@@ -58,10 +66,6 @@ class OnSmallDisk(servers.Landfast):
         """Its file system, as it is reached from here."""
         return pathlib.Path(f"/proc/{self.keeper.pid}/root{self.directory}/data")
 
-    def says_full(self):
-        with urllib.request.urlopen(f"http://{self.http}/metrics") as answer:
-            return b"\nlandfast_journal_full 1\n" in answer.read()
-
     def fill(self):
         """Leaves no byte of the disk to files; the one to remove so that space returns."""
         of_others = self.disk / "of-others"
@@ -71,6 +75,14 @@ class OnSmallDisk(servers.Landfast):
                     file.write(PIECE)
             except OSError:
                 return of_others
+
+
+class ObjectsOnSmallDisk(OnSmallDisk):
+    """The same with the long values of transactions there, and all else elsewhere."""
+
+    def options(self):
+        objects = self.directory / "data" / "packs"
+        return ["--data-dir", str(self.directory / "own"), "--objects", f"file://{objects}"]
 
 
 def is_refused(call, *arguments):

@@ -40,7 +40,7 @@ pub async fn measure(data: &Path, mix: Mix, rate: u32, seconds: Duration, seed: 
         std::fs::remove_dir_all(&objects)?;
     }
     let meter = Arc::new(Meter::default());
-    let objects = MeteredObjects::new(embedded::open_objects(objects).await?, Arc::clone(&meter));
+    let objects = MeteredObjects::new(embedded::open_objects(objects).await?.objects(), Arc::clone(&meter));
     let (engine, background) = start_packing(store.key_value(), Arc::new(objects), Config::default()).await?;
     let targets = (0..mix.clients).map(|_| Target::engine(&engine)).collect();
     let mut clients = Clients::prepare(targets, mix, Watching::Times, seed).await?;

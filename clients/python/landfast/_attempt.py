@@ -10,6 +10,7 @@ Invariants
 - An attempt one of whose writes may or may not have arrived never commits, whatever its body does with the error.
 - An attempt belongs to the process that began it: in one that was forked since, nothing is sent for it.
 - A begin that is interrupted ends nobody else's attempt: one of an id that others may know is left to its time-out.
+- What an interruption has left open is ended, whether a commit that was broken off had been sent or not: an abort undoes no commit.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ from ._repeat import Answer, Limits, Pause, Steps, exchange
 from ._requests import AFTER_HEADER, Call, Key, Response, Value
 
 
-_UNHEARD_S = 1.0
-"""How long an interrupted program is held up, at the most, to end what its begin may have opened."""
+UNHEARD_S = 1.0
+"""How long an interrupted program is held up, at the most, to end what it may have left open."""
 _UNHEARD_PAUSES_S = (0.02, 0.1)
 """Before that is tried again: the begin may still be on its way."""
 
@@ -76,6 +77,7 @@ class Attempt:
         self._token = ""
         self._doubled: Set[bytes] = set()
         self._is_torn = False
+        self._is_end_broken_off = False
         self._ended: Optional[Error] = None
         self.failure: Optional[Error] = None
         """What this attempt raised last, whatever its body has made of that."""
@@ -96,6 +98,11 @@ class Attempt:
         """Whether this process is forked from the one that began: the attempt is the parent's, and still at work there."""
         return self._process != os.getpid()
 
+    @property
+    def may_be_open(self) -> bool:
+        """Whether it is left to its time-out unless it is ended: nobody has, or what was to end it was broken off."""
+        return self.phase is Phase.OPEN or (self._is_end_broken_off and self.phase is not Phase.COMMITTED)
+
     def begin(self) -> Steps[None]:
         self._refuse_in_child(f"begin transaction {self.id!r}")
         if self.phase is Phase.OPEN:
@@ -103,6 +110,7 @@ class Attempt:
         self._route = self._client_route.branch()
         self._doubled = set()
         self._is_torn = False
+        self._is_end_broken_off = False
         self._ended = None
         self.failure = None
         self._effects = 0
@@ -129,34 +137,38 @@ class Attempt:
         self._is_begin_doubled = answer.is_doubled
         self.phase = Phase.OPEN
 
-    def end_interrupted_begin(self) -> Steps[None]:
-        """Ends what a begin that was broken off has opened: it would stay open until it has been idle for too long.
+    def end(self, seconds: float) -> Steps[None]:
+        """Steps that end, within so many seconds, what this attempt may have left open.
 
-        The answer may have been lost, and with it the attempt. An abort that names none ends the latest attempt of its
-        id, whoever has begun that, so it is sent for an id that is known here alone.
+        Which attempt that is stands once this has returned: the same transaction may be begun anew before the steps are done.
         """
-        if self.is_of_parent:
-            return
-        deadline = time.monotonic() + _UNHEARD_S
-        if self.phase is Phase.OPEN:
+        before = self.phase
+        # Of a commit that was broken off the server alone knows what it came to, and says so to who asks again.
+        if before in (Phase.BEGINNING, Phase.OPEN):
             self.phase = Phase.ABORTED
-            yield from self._abort_until(deadline, self._token)
-        elif self.phase is Phase.BEGINNING:
-            self.phase = Phase.ABORTED
-            if self._name.is_random:
-                yield from self._abort_unheard(deadline)
+        self._is_end_broken_off = False
+        if self.is_of_parent or before is Phase.NEW:
+            return _nothing()
+        if before is not Phase.BEGINNING:
+            return self._abort_within(seconds, self._token)
+        # The answer may be lost, and with it the attempt. An abort that names none ends the latest of its id, whoever has begun that.
+        return self._abort_unheard(seconds) if self._name.is_random else _nothing()
 
-    def _abort_unheard(self, deadline: float) -> Steps[None]:
+    def _abort_unheard(self, seconds: float) -> Steps[None]:
+        deadline = time.monotonic() + seconds
         for pause in _UNHEARD_PAUSES_S:
+            if self.phase is not Phase.ABORTED:
+                # It has been begun anew meanwhile, which has ended the earlier attempt.
+                return
             try:
-                yield from self._abort_until(deadline, None)
+                yield from self._abort_within(deadline - time.monotonic(), None)
                 return
             except NoSuchTransaction:
                 yield Pause(pause)
-        yield from self._abort_until(deadline, None)
+        yield from self._abort_within(deadline - time.monotonic(), None)
 
-    def _abort_until(self, deadline: float, attempt: Optional[str]) -> Steps[None]:
-        left = max(deadline - time.monotonic(), 0.001)
+    def _abort_within(self, seconds: float, attempt: Optional[str]) -> Steps[None]:
+        left = max(seconds, 0.001)
         # Connecting and waiting for the answer may both take all that they are given.
         limits = Limits(call_s=left, connect_s=left / 2, reply_s=left / 2)
         yield from exchange(_requests.abort(self.id, attempt), self._route, limits)
@@ -196,6 +208,9 @@ class Attempt:
                 self.phase = Phase.OPEN
             self._ended_by(call, error)
             raise
+        except GeneratorExit:
+            self._is_end_broken_off = True
+            raise
         self.phase = Phase.COMMITTED
         found = document(answer.response.body).get("after") or answer.response.headers.get(AFTER_HEADER.lower())
         self.committed_token = self._after.heard(found)
@@ -217,6 +232,9 @@ class Attempt:
             if error.outcome == "committed":
                 self.phase = Phase.COMMITTED
                 raise
+        except (Unavailable, GeneratorExit):
+            self._is_end_broken_off = True
+            raise
         finally:
             if self.phase is not Phase.COMMITTED:
                 self.phase = Phase.ABORTED
@@ -298,6 +316,10 @@ class Attempt:
             self.failure = refusal
             raise refusal from self._ended
         raise RuntimeError(f"{call.what}: it is {self.phase.value}; use `with landfast.transaction() as t:`")
+
+
+def _nothing() -> Steps[None]:
+    yield from ()
 
 
 def value_in(response: Response) -> Optional[bytes]:

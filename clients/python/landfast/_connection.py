@@ -47,6 +47,9 @@ class _Connection:
 class _Arriving(io.RawIOBase):
     """The bytes of an answer from its socket, for as long as `pace` allows."""
 
+    _file: Optional[socket.SocketIO] = None
+    """None also where an interruption comes before it is set: what is half made is closed when it is collected."""
+
     def __init__(self, pace: Pace, sock: socket.socket) -> None:
         self._pace = pace
         self._sock = sock
@@ -70,15 +73,28 @@ class _Arriving(io.RawIOBase):
             return count
 
     def close(self) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
         super().close()
 
 
+class _Paced:
+    """As much of a socket as `http.client` reads an answer from."""
+
+    def __init__(self, pace: Pace, sock: socket.socket) -> None:
+        self._pace = pace
+        self._sock = sock
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        return io.BufferedReader(_Arriving(self._pace, self._sock))
+
+
 class _Answer(http.client.HTTPResponse):
+    fp: Any = None
+    """None also where an interruption comes before it is set, as that of `_Arriving`."""
+
     def __init__(self, pace: Pace, sock: socket.socket, *arguments: Any, **options: Any) -> None:
-        super().__init__(sock, *arguments, **options)
-        self.fp.close()
-        self.fp = io.BufferedReader(_Arriving(pace, sock))
+        super().__init__(cast(Any, _Paced(pace, sock)), *arguments, **options)
 
 
 class _Thread(threading.local):

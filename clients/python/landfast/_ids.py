@@ -167,8 +167,11 @@ def _scope_of_lambda() -> Optional[Scope]:
 
 def _invocation() -> Optional[str]:
     """The id of the invocation that the runtime client is in."""
-    id = next((getattr(sys.modules.get(module), name, None) for module, name in _RUNTIMES if module in sys.modules), None)
-    return id if isinstance(id, str) and id else None
+    module, name = next(((sys.modules[module], name) for module, name in _RUNTIMES if module in sys.modules), (None, ""))
+    id = getattr(module, name, None)
+    # Landfast's own says which process it is, also to one that was forked from there before this was imported.
+    is_of_parent = getattr(module, "PROCESS", os.getpid()) != os.getpid()
+    return id if isinstance(id, str) and id and not is_of_parent else None
 
 
 def _forked() -> None:

@@ -330,7 +330,7 @@ MEANINGS: Mapping[str, Meaning] = {
     "no-valid-version": Meaning(NoValidVersion),
     "snapshot-too-old": Meaning(SnapshotTooOld),
     "transaction-finished": Meaning(TransactionFinished),
-    "outcome-unknown": Meaning(OutcomeUnknown, Repeat.HERE, is_certain=False),
+    "outcome-unknown": Meaning(OutcomeUnknown, Repeat.ELSEWHERE, is_certain=False),
     "unavailable": Meaning(Unavailable, Repeat.ELSEWHERE, is_certain=False),
     "no-room": Meaning(NoRoom),
     "corrupt": Meaning(Corrupt, is_certain=False),

@@ -6,6 +6,8 @@ it. The blocking client and the asyncio client each drive it with their own sock
 Invariants
 - A request goes to the next node at the first sign that a node is gone; a pause comes only after every node
   has been tried.
+- A commit whose outcome a node does not know is asked at the next one: that node may be cut off from who orders commits. A run is
+  asked for where it was begun.
 - A request that is not repeatable is sent again only if its last copy certainly had no effect.
 - A repeat that the end of the time cuts short does not hide what the server said before it.
 - A change whose last answer is missing ends as `OutcomeUnknown`, never as an error that denies it.
@@ -132,7 +134,9 @@ def _failure(call: Call, event: Union[Response, Lost], node: Node) -> tuple[Erro
     code = event.headers.get("x-amzn-errortype")
     meaning = _problems.meaning_of(_problems.problem_type(event.body, code), event.status)
     seconds = retry_after_seconds(event.headers.get("retry-after"))
-    return _problems.error_from(what, event.status, event.body, seconds, call.transaction, code), meaning
+    error = _problems.error_from(what, event.status, event.body, seconds, call.transaction, code)
+    # Of a run whose outcome is not known the answer has the id, and it goes on where it was begun.
+    return error, meaning if error.run is None else replace(meaning, repeat=Repeat.HERE)
 
 
 def _given_up(call: Call, last: Error, may_have_happened: bool) -> Error:

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Optional, Type
 
 from . import _ids
-from ._attempt import Attempt, Phase
+from ._attempt import UNHEARD_S, Attempt, Phase
 from ._connection import Connections
 from ._problems import Error
 from ._requests import Key, Value
@@ -80,9 +80,7 @@ class Transaction:
         except Error:
             raise
         except BaseException:
-            # Interrupted, by a signal's handler for one; what that raised says more than a failed abort.
-            with contextlib.suppress(Error):
-                self._connections.drive(self._attempt.end_interrupted_begin())
+            self._end_interrupted()
             raise
         return self
 
@@ -93,11 +91,7 @@ class Transaction:
         self._scope = None
         if self._attempt.is_of_parent:
             return
-        if self._attempt.phase is not Phase.OPEN:
-            if kind is None:
-                self._attempt.left()
-            return
-        if kind is None:
+        if kind is None and self._attempt.phase is Phase.OPEN:
             try:
                 self.commit()
                 return
@@ -105,9 +99,22 @@ class Transaction:
                 if self._attempt.phase is Phase.OPEN:
                     self._give_up()
                 raise
-        self._give_up()
+            except BaseException:
+                self._end_interrupted()
+                raise
+        if self._attempt.phase is Phase.OPEN:
+            self._give_up()
+        elif self._attempt.may_be_open:
+            self._end_interrupted()
+        elif kind is None:
+            self._attempt.left()
 
     def _give_up(self) -> None:
         # What left the block says more than a failed abort, and the server ends idle attempts by itself.
         with contextlib.suppress(Error):
             self.abort()
+
+    def _end_interrupted(self) -> None:
+        # By a signal's handler for one; what that raised says more than a failed abort.
+        with contextlib.suppress(Error):
+            self._connections.drive(self._attempt.end(UNHEARD_S))

@@ -186,6 +186,17 @@ def an_interrupted_call_leaves_neither_its_answer_nor_a_broken_connection_to_the
         signal.signal(signal.SIGALRM, before)
 
 
+def an_interrupted_call_leaves_nothing_that_cannot_be_closed() -> None:
+    """What is half made is closed when it is collected, and says what it raises then; Python tells that in its development mode."""
+    program = str(Path(__file__).with_name("interrupting.py"))
+    with cluster.Cluster() as servers:
+        environment = {"LANDFAST_URL": servers.url, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
+        command = [sys.executable, "-B", "-X", "dev", "-W", "ignore::ResourceWarning", program]
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert int(ended.stdout) > 100, "nothing was interrupted"
+
+
 def a_client_serves_one_event_loop_after_another() -> None:
     with cluster.Cluster() as servers:
         client = aio.connect(servers.url)

@@ -146,6 +146,24 @@ def forked_processes_derive_no_ids_from_the_invocation_of_their_parent(monkeypat
         assert len(id) == 32 and own == "its own/1"
 
 
+def a_process_that_is_forked_before_the_client_is_imported_derives_no_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """T4. Nobody has noted at the fork which invocation the parent was in; the runtime says in which process it is."""
+    runtime = ModuleType("landfast_runtime")
+    monkeypatch.setitem(sys.modules, "landfast_runtime", runtime)
+    runtime.REQUEST_ID, runtime.PROCESS = "8476a536", os.getpid()  # type: ignore[attr-defined]
+    client = landfast.connect("http://127.0.0.1:1")
+
+    def drawn() -> str:
+        _ids._parents_invocation = None
+        id = client.transaction().id
+        runtime.REQUEST_ID, runtime.PROCESS = "its own", os.getpid()  # type: ignore[attr-defined]
+        return f"{id}, {client.transaction().id}"
+
+    id, _, own = _said_by_child(drawn).partition(", ")
+    assert len(id) == 32 and own == "its own/1"
+    assert client.transaction().id == "8476a536/1"
+
+
 def a_transaction_that_has_not_begun_before_a_fork_is_another_one_in_the_child() -> None:
     """T4. Unless its id was given: then it is the same piece of work."""
     client = landfast.connect("http://127.0.0.1:1")

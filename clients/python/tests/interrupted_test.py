@@ -1,10 +1,11 @@
-"""Begins that are interrupted: by a signal whose handler raises, or by a cancellation.
+"""Transactions that are interrupted: by a signal whose handler raises, or by a cancellation.
 
-What they may have opened is ended, if nobody else can have begun it; else one that is interrupted often would fill the
+What they may have left open is ended, if nobody else can have begun it; else one that is interrupted often would fill the
 server with open transactions.
 """
 
 import asyncio
+import gc
 import os
 import signal
 import threading
@@ -16,8 +17,11 @@ import pytest
 import cluster
 import landfast
 from landfast import aio
+from landfast._client import Settings
+from landfast._repeat import Limits
 
 BEGIN = "POST /v1/transactions$"
+COMMIT = "POST .*/commit"
 
 
 class Interrupted(BaseException):
@@ -91,7 +95,7 @@ def an_interrupted_begin_of_a_chosen_id_leaves_others_of_that_id_alone(
 def a_program_that_was_interrupted_waits_a_second_at_most_for_a_server_that_is_silent(
     interrupt: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("landfast._attempt._UNHEARD_S", 0.3)
+    monkeypatch.setattr("landfast._transaction.UNHEARD_S", 0.3)
     end = threading.Event()
     with cluster.Cluster() as servers, landfast.connect(servers.url) as client:
         servers.fail(BEGIN, cluster.interrupting(interrupt, end))
@@ -152,3 +156,188 @@ def what_is_done_aside_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     with cluster.Cluster() as servers:
         asyncio.run(scenario(servers))
         assert sorted(servers.states()) == ["aborted", "aborted", "open", "open"]
+
+
+def a_commit_that_is_interrupted_before_it_is_sent_leaves_no_transaction_open(interrupt: Callable[[], None]) -> None:
+    """T7."""
+    end = threading.Event()
+
+    def unheard(handler: cluster.Handler, answer: Callable[[], cluster.Reply]) -> Optional[cluster.Reply]:
+        interrupt()
+        end.wait(30)
+        return None
+
+    with cluster.Cluster() as servers, landfast.connect(servers.url) as client:
+        servers.fail(COMMIT, unheard)
+        with pytest.raises(Interrupted), client.transaction(id="pay") as t:
+            t.put("a", b"1")
+        end.set()
+        assert servers.states() == ["aborted"]
+
+
+def a_commit_that_is_interrupted_once_it_was_sent_stays_committed(interrupt: Callable[[], None]) -> None:
+    """T4. The transaction can be asked what became of it."""
+    end = threading.Event()
+    with cluster.Cluster() as servers, landfast.connect(servers.url) as client:
+        servers.fail(COMMIT, cluster.interrupting(interrupt, end))
+        with pytest.raises(Interrupted), client.transaction(id="pay") as t:
+            t.put("a", b"1")
+        end.set()
+        t.commit()
+        assert servers.store.commits == ["pay"]
+
+
+def what_ends_an_interrupted_begin_leaves_the_next_attempt_alone() -> None:
+    """T8."""
+    attempt = Settings.of("http://127.0.0.1:1", None, 30).attempt(None, None, None)
+    begin = attempt.begin()
+    next(begin)
+    begin.close()
+    ending = attempt.end(30)
+    next(attempt.begin())
+    assert list(ending) == []
+
+
+class OnePlace:
+    """A client of one connection, which a slow request has until `is_free`."""
+
+    def __init__(self, servers: cluster.Cluster, client: aio.Client) -> None:
+        self._client = client
+        self._loop = asyncio.get_running_loop()
+        self._has_arrived = asyncio.Event()
+        self._servers = servers
+        self.is_free = threading.Event()
+
+    def _arrived(self, handler: cluster.Handler, answer: Callable[[], cluster.Reply]) -> Optional[cluster.Reply]:
+        self._loop.call_soon_threadsafe(self._has_arrived.set)
+        return cluster.slow(self.is_free)(handler, answer)
+
+    async def take(self) -> "asyncio.Task[Optional[bytes]]":
+        self._servers.fail("GET /v1/state", self._arrived)
+        slow = asyncio.ensure_future(self._client.state().get("slow"))
+        await self._has_arrived.wait()
+        return slow
+
+
+def a_commit_that_is_cancelled_before_it_is_sent_leaves_no_transaction_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """T7. It waits for a connection, as most do under load."""
+    monkeypatch.setattr("landfast.aio._connection.CONNECTIONS_MAX", 1)
+
+    async def scenario(servers: cluster.Cluster) -> None:
+        async with aio.connect(servers.url) as client:
+            place, is_leaving = OnePlace(servers, client), asyncio.Event()
+
+            async def work() -> None:
+                async with client.transaction(id="pay") as t:
+                    await t.put("a", b"1")
+                    slow.append(await place.take())
+                    is_leaving.set()
+
+            slow: "list[asyncio.Task[Optional[bytes]]]" = []
+            task = asyncio.ensure_future(work())
+            await is_leaving.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert not servers.requests(COMMIT) and servers.states() == ["open"]
+            place.is_free.set()
+            await slow[0]
+
+    with cluster.Cluster() as servers:
+        asyncio.run(scenario(servers))
+        assert servers.states() == ["aborted"]
+
+
+def an_abort_that_finds_no_connection_in_time_is_sent_once_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """T7. Whoever left the block does not wait for that."""
+    monkeypatch.setattr("landfast.aio._connection.CONNECTIONS_MAX", 1)
+    monkeypatch.setattr(Limits, "abort_s", 0.01)
+
+    async def scenario(servers: cluster.Cluster) -> None:
+        async with aio.connect(servers.url) as client:
+            place = OnePlace(servers, client)
+            with pytest.raises(ZeroDivisionError):
+                async with client.transaction(id="pay"):
+                    slow = await place.take()
+                    raise ZeroDivisionError
+            assert not servers.requests("DELETE")
+            place.is_free.set()
+            await slow
+
+    with cluster.Cluster() as servers:
+        asyncio.run(scenario(servers))
+        assert servers.states() == ["aborted"]
+
+
+async def _cancelled_in_its_body(client: aio.Client) -> None:
+    is_open = asyncio.Event()
+
+    async def work() -> None:
+        async with client.transaction(id="pay"):
+            is_open.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.ensure_future(work())
+    await is_open.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+def a_task_that_is_cancelled_in_a_transaction_does_not_wait_for_its_end() -> None:
+    """T7."""
+    end = threading.Event()
+
+    async def scenario(servers: cluster.Cluster) -> None:
+        async with aio.connect(servers.url) as client:
+            servers.fail("DELETE", cluster.slow(end))
+            began = time.monotonic()
+            await _cancelled_in_its_body(client)
+            assert time.monotonic() - began < 1 and servers.states() == ["open"], "the task waited for the abort"
+            end.set()
+
+    with cluster.Cluster() as servers:
+        asyncio.run(scenario(servers))
+        assert servers.states() == ["aborted"]
+
+
+def what_is_done_aside_does_not_hold_a_close_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("landfast.aio._connection._CLOSE_S", 0.05)
+    end = threading.Event()
+
+    async def scenario(servers: cluster.Cluster) -> None:
+        async with aio.connect(servers.url) as client:
+            servers.fail("DELETE", *[cluster.silent(end)] * 10)
+            await _cancelled_in_its_body(client)
+            began = time.monotonic()
+        assert time.monotonic() - began < 3
+        assert len(asyncio.all_tasks()) == 1, "something is still done aside"
+        end.set()
+
+    with cluster.Cluster() as servers:
+        asyncio.run(scenario(servers))
+
+
+def tasks_that_end_with_their_event_loop_leave_no_transaction_open(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """T7. Nobody closes their client, and their aborts wait for each other."""
+    monkeypatch.setattr("landfast.aio._connection.CONNECTIONS_MAX", 1)
+
+    async def scenario(servers: cluster.Cluster) -> None:
+        client, are_open = aio.connect(servers.url), asyncio.Semaphore(0)
+
+        async def work() -> None:
+            async with client.transaction():
+                are_open.release()
+                await asyncio.Event().wait()
+
+        tasks = [asyncio.ensure_future(work()) for _ in range(3)]
+        for _ in tasks:
+            await are_open.acquire()
+
+    with cluster.Cluster() as servers:
+        asyncio.run(scenario(servers))
+        gc.collect()
+        assert servers.states() == ["aborted"] * 3
+        assert [record.getMessage() for record in caplog.records] == []

@@ -24,7 +24,7 @@ TABLE = [
     ("conflict", 409, landfast.Conflict, Repeat.NEVER, True),
     ("no-valid-version", 409, landfast.NoValidVersion, Repeat.NEVER, True),
     ("snapshot-too-old", 409, landfast.SnapshotTooOld, Repeat.NEVER, True),
-    ("outcome-unknown", 503, landfast.OutcomeUnknown, Repeat.HERE, False),
+    ("outcome-unknown", 503, landfast.OutcomeUnknown, Repeat.ELSEWHERE, False),
     ("unavailable", 503, landfast.Unavailable, Repeat.ELSEWHERE, True),
     ("no-such-workflow", 404, landfast.NoSuchWorkflow, Repeat.NEVER, False),
     ("no-such-run", 404, landfast.NoSuchRun, Repeat.NEVER, False),

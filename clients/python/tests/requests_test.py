@@ -121,6 +121,31 @@ async def a_node_that_cannot_serve_is_passed_over_at_once(client: kinds.Client, 
     assert [seen.node for seen in servers.seen] == [0, 1]
 
 
+@kinds.over(nodes=2)
+async def a_commit_that_is_answered_unknown_is_asked_at_the_next_node(
+    client: kinds.Client, servers: cluster.Cluster
+) -> None:
+    """T4, T10. The node may be the one that does not reach who orders commits, so the next transaction begins there, too."""
+    servers.fail(COMMIT, cluster.refuse(503, "outcome-unknown"))
+    async with client.transaction(id="pay") as t:
+        await t.put("a", b"1")
+    async with client.transaction():
+        pass
+    assert [seen.node for seen in servers.seen] == [0, 0, 0, 1, 1, 1]
+    assert [seen.path for seen in servers.requests(COMMIT)][:2] == ["/v1/transactions/pay/commit"] * 2
+
+
+@kinds.over(nodes=2)
+async def a_run_whose_begin_is_answered_unknown_is_asked_for_where_it_was_begun(
+    client: kinds.Client, servers: cluster.Cluster
+) -> None:
+    """W1. Elsewhere it could be begun once more."""
+    run = b'{"run":"r","status":"running"}'
+    servers.fail("POST /v1/workflows", cluster.refuse(503, "outcome-unknown", id="r"), cluster.reply(200, run))
+    assert (await client.runs("order").run(id="r")).status == "running"
+    assert [seen.node for seen in servers.seen] == [0, 0]
+
+
 @kinds.over()
 async def a_server_that_comes_back_in_time_is_waited_for(client: kinds.Client, servers: cluster.Cluster) -> None:
     async with client.transaction(id="x") as t:

@@ -5,7 +5,7 @@
 //!
 //! Invariants
 //! - A request goes to the next node at the first sign that a node is gone; a pause comes only after every node
-//!   has been tried.
+//!   has been tried. So does a commit whose outcome a node does not know, which may be cut off from who orders commits.
 //! - A repeat that the end of the time cuts short does not hide what the server said before it.
 //! - A change whose last answer is missing ends as `OutcomeUnknown`, never as an error that denies it.
 

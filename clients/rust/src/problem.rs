@@ -84,7 +84,7 @@ impl Meaning {
             "no-valid-version" => Self::certain(K::NoValidVersion, Never),
             "snapshot-too-old" => Self::certain(K::SnapshotTooOld, Never),
             "transaction-finished" => Self::certain(K::TransactionFinished(Outcome::named(outcome)), Never),
-            "outcome-unknown" => Self::uncertain(K::OutcomeUnknown, Here),
+            "outcome-unknown" => Self::uncertain(K::OutcomeUnknown, Elsewhere),
             "unavailable" => Self::uncertain(K::Unavailable, Elsewhere),
             "no-room" => Self::certain(K::NoRoom, Never),
             "corrupt" => Self::uncertain(K::Corrupt, Never),

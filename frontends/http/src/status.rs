@@ -53,6 +53,8 @@ pub struct Status {
     pub journal: Option<Journal>,
     /// The shared store, if the provider is one.
     pub store: Option<Store>,
+    /// Whether the disk of `--objects` had no room for what was refused last, and has none now.
+    pub objects_full: bool,
     /// Queue groups whose first message has failed for good and blocks those behind it (rule P1): somebody has
     /// to look.
     pub blocked_groups: u64,
@@ -73,6 +75,9 @@ impl Status {
             }
             Phase::Ready if self.journal.as_ref().is_some_and(|journal| journal.full) => Some(
                 "the disk is full: writes are refused until something is deleted or room is made, reads go on",
+            ),
+            Phase::Ready if self.objects_full => Some(
+                "the disk of --objects is full: values over 1 KiB are refused until something is deleted or room is made",
             ),
             Phase::Ready if self.store.as_ref().is_some_and(|store| !store.serving) => {
                 Some("the store cannot be reached")

@@ -51,15 +51,31 @@ pub use storage::in_the_way;
 
 use crate::{engine::Engine, journal::segment, storage::DiskStorage};
 
-/// Objects as files in a directory of their own, which is made if it is not there.
-pub async fn open_objects(directory: PathBuf) -> Result<Arc<dyn ObjectStore>, OpenError> {
+/// Objects as files in a directory of their own. Clones share it.
+#[derive(Debug, Clone)]
+pub struct ObjectDirectory(Arc<objects::Objects>);
+
+impl ObjectDirectory {
+    /// The port.
+    pub fn objects(&self) -> Arc<dyn ObjectStore> {
+        Arc::clone(&self.0) as Arc<dyn ObjectStore>
+    }
+
+    /// Whether the disk has no room for what was refused last, of which it is asked anew.
+    pub fn is_full(&self) -> bool {
+        self.0.is_refusing()
+    }
+}
+
+/// Opens a directory of objects, which is made if it is not there.
+pub async fn open_objects(directory: PathBuf) -> Result<ObjectDirectory, OpenError> {
     let opened = tokio::task::spawn_blocking(move || {
         let trial = directory.join(objects::TRIAL);
         objects::open(&directory, trial, Arc::new(DiskStorage))
     });
     let opened =
         opened.await.map_err(|error| OpenError::io("open the objects")(std::io::Error::other(error)))?;
-    Ok(Arc::new(opened?))
+    Ok(ObjectDirectory(Arc::new(opened?)))
 }
 
 /// The format of a data directory, as far as its record says: none where nothing is kept yet. Changes nothing.

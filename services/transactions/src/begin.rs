@@ -288,7 +288,7 @@ impl Core {
             let start = Start {
                 place: view.open.next_place(),
                 heard: Arc::clone(&view.heard),
-                superseded_bytes: view.superseded_bytes,
+                superseded_bytes: view.superseded.bytes,
                 at: now,
             };
             let transaction = Transaction::new(id.clone(), attempt, began, Arc::clone(node), start, terms);

@@ -255,6 +255,8 @@ impl Core {
             while core.may_answer(&node).is_ok() {
                 core.announce_to_all(&node);
                 core.tell_of_clock();
+                // Where nobody commits nothing else looks.
+                core.tally_superseded(&node);
                 core.clock.sleep(ANNOUNCE_EVERY).await;
             }
         });
@@ -537,7 +539,7 @@ impl View {
             if self.heard.contains(record.position) {
                 continue;
             }
-            self.superseded_bytes += self.index.superseded_by(record);
+            self.superseded.bytes += self.index.superseded_by(record);
             self.index.hear(record);
             let View { index, neighbours, .. } = &mut *self;
             let is_mine = |other: &CommitRecord| {

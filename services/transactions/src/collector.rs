@@ -94,9 +94,6 @@ impl Core {
         let horizon = self.horizon(node);
         let through = collectable(tended, &horizon);
         if tended.collected.next.0 > through {
-            if tended.last.is_none() {
-                self.view().collected_bytes = horizon.superseded_bytes;
-            }
             return Ok(false);
         }
         if !self.is_alone() {
@@ -120,6 +117,9 @@ impl Core {
     /// Everything before `collected` is collected.
     async fn note_collected(&self, node: &Node, tended: &mut Tended, collected: Cursor) -> Result<()> {
         tended.collected = collected;
+        if tended.node == node.id {
+            self.view().neighbours.collected = collected.next.0 - 1;
+        }
         if tended.collected.next.0 >= tended.noted + SLOTS_UNNOTED_MAX {
             registry::note_collected(&node.store, tended.node, tended.collected).await?;
             tended.noted = tended.collected.next.0;

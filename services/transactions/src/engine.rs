@@ -44,6 +44,7 @@ use crate::{
     peers::{Peers, Secret},
     recent::Recent,
     service::Parts,
+    superseded::Superseded,
 };
 
 /// Transactions on one node. Clones share it; when the last one is dropped, everything under way stops where it is.
@@ -101,10 +102,7 @@ pub(crate) struct View {
     /// Up to where logs are retained no longer.
     pub(crate) dropped: Arc<Heard>,
     pub(crate) open: Open,
-    /// About how many bytes commits of this process have superseded.
-    pub(crate) superseded_bytes: u64,
-    /// How many of those were, when the collector was last done.
-    pub(crate) collected_bytes: u64,
+    pub(crate) superseded: Superseded,
     /// Names kept for days.
     pub(crate) names: Periods,
     /// Whether somebody waits for attempts to run out of time.
@@ -139,8 +137,7 @@ impl Engine {
             heard: Arc::default(),
             dropped: Arc::default(),
             open: Open::default(),
-            superseded_bytes: 0,
-            collected_bytes: 0,
+            superseded: Superseded::default(),
             names: Periods::new(),
             is_timer_armed: false,
             keyspaces: Keyspaces::new(),
@@ -359,7 +356,7 @@ impl Engine {
             data_cache_bytes: view.data.bytes(),
             effects_unsent,
             effects_failing,
-            superseded_bytes: view.superseded_bytes - view.collected_bytes,
+            superseded_bytes: view.superseded.left(),
             kept_names: view.names.values().sum(),
             clock_ahead_ms: view.neighbours.ahead().as_millis() as u64,
             members_unheard: view.neighbours.unheard(),

@@ -134,7 +134,7 @@ impl Core {
         if through > view.heard.through(node.id) {
             Arc::make_mut(&mut view.heard).advance(node.id, through);
         }
-        let now = Horizon { heard: (*view.heard).clone(), superseded_bytes: view.superseded_bytes };
+        let now = Horizon { heard: (*view.heard).clone(), superseded_bytes: view.superseded.bytes };
         if self.config.is_broken(Broken::CollectsAboveHorizon) {
             return now;
         }
@@ -161,7 +161,7 @@ impl Core {
     }
 
     /// What the members could agree on now.
-    fn agreeable_to_members(&self, node: &Node) -> Option<Heard> {
+    pub(crate) fn agreeable_to_members(&self, node: &Node) -> Option<Heard> {
         let own = self.own_horizon(node).heard;
         let others = self.others(node);
         let others = self.view().neighbours.minimum_of(others.keys(), self.config.broken)?;
@@ -207,7 +207,7 @@ impl Core {
     fn overtake(&self) {
         let mut view = self.view();
         while let Some(oldest) = view.open.oldest_reader().cloned() {
-            let kept = view.superseded_bytes - oldest.start.superseded_bytes;
+            let kept = view.superseded.bytes - oldest.start.superseded_bytes;
             if kept <= self.config.superseded_bytes_max {
                 return;
             }
@@ -373,6 +373,7 @@ impl Housekeeping {
     async fn tidy_logs(&mut self) -> Result<bool> {
         let (core, node) = (Arc::clone(&self.core), Arc::clone(&self.node));
         let mut is_busy = false;
+        core.tally_superseded(&node);
         for place in 0..self.logs.len() {
             // Anew for each log: what the one before has released must be looked at by this one.
             let retained: Vec<(NodeId, u64)> =

@@ -95,6 +95,7 @@ mod slot_ages;
 mod snapshot;
 mod spill;
 mod store;
+mod superseded;
 mod sweep;
 mod transaction;
 pub mod transaction_id;

@@ -143,7 +143,8 @@ impl Core {
             view.data.clear();
             view.recent.clear();
             view.names.clear();
-            view.collected_bytes = view.superseded_bytes;
+            view.superseded.start_over();
+            view.neighbours.collected = 0;
             view.open.clear()
         };
         for transaction in open {

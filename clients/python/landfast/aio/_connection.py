@@ -16,7 +16,7 @@ import contextlib
 import ssl
 import time
 from dataclasses import dataclass, field
-from typing import Dict, List, Mapping, Optional, Set, Tuple, Union
+from typing import AsyncGenerator, Dict, List, Mapping, Optional, Set, Tuple, Union
 
 from .._connection import IDLE_SECONDS_MAX
 from .._nodes import Node
@@ -28,8 +28,12 @@ from ._places import Places
 
 CONNECTIONS_MAX = 64
 """Per node; further requests wait for one. A server takes 256 connections in all."""
-ASIDE_MAX = 1_000
-"""What one client does at a time without anybody waiting for it. A server has room for 10,000 open transactions."""
+ASIDE_MAX = 10_000
+"""What one client does at a time without anybody waiting for it: a server has no more open transactions to end."""
+ASIDE_S = 10.0
+"""How long each of them may take, with its wait for a connection. A server ends an idle transaction after 60 s by itself."""
+_CLOSE_S = 2.0
+"""How long what is done aside holds a close up."""
 _HEAD_BYTES_MAX = 64 * 1024
 _PIECE_BYTES = 1024 * 1024
 _TOO_LATE = "no answer in time"
@@ -81,6 +85,7 @@ class Connections:
         self._loop: Optional[asyncio.AbstractEventLoop] = None
         self._pools: Dict[Node, _Pool] = {}
         self._aside: Set[asyncio.Task[None]] = set()
+        self._closing_with_loop: Optional[AsyncGenerator[None, None]] = None
 
     async def drive(self, steps: Steps[T]) -> T:
         """Does what `steps` asks for until they are through, or tells them that nobody will."""
@@ -98,18 +103,25 @@ class Connections:
         finally:
             steps.close()
 
-    def drive_aside(self, steps: Steps[None]) -> None:
-        """Does what `steps` asks for while nobody waits for it, until this is closed; an `Error` is nobody's.
+    def drive_aside(self, steps: Steps[None]) -> Optional[asyncio.Task[None]]:
+        """Does what `steps` asks for while nobody has to wait for it, until this is closed; an `Error` is nobody's.
 
-        Beyond `ASIDE_MAX` at a time `steps` is dropped.
+        Beyond `ASIDE_MAX` at a time `steps` is dropped, and so it is where no event loop runs.
         """
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            # A coroutine is dropped after its event loop has ended.
+            steps.close()
+            return None
         if len(self._aside) >= ASIDE_MAX:
             steps.close()
-            return
+            return None
         # Kept here: an event loop does not keep its tasks alive.
-        task = asyncio.ensure_future(self._drive_unheard(steps))
+        task = loop.create_task(self._drive_unheard(steps))
         self._aside.add(task)
         task.add_done_callback(self._aside.discard)
+        return task
 
     async def _drive_unheard(self, steps: Steps[None]) -> None:
         with contextlib.suppress(Error):
@@ -117,7 +129,7 @@ class Connections:
 
     async def send(self, send: Send) -> Union[Response, Lost]:
         """Sends one request once."""
-        pool = self._pool(send.node)
+        pool = await self._pool(send.node)
         if not await pool.places.take(send.reply_s):
             return Lost(f"all {CONNECTIONS_MAX} connections were busy", was_sent=False)
         try:
@@ -126,27 +138,52 @@ class Connections:
             pool.places.give_back()
 
     async def close(self) -> None:
-        """Closes the idle connections once nothing is done aside; the next call opens new ones."""
-        loop = asyncio.get_running_loop()
-        aside = [task for task in self._aside if task.get_loop() is loop]
-        if aside:
-            await asyncio.wait(aside)
-        pools, self._pools = self._pools, {}
-        if self._loop is not loop:
-            # Those of an event loop that has ended cannot be closed in order; nobody has them from here on.
+        """Closes the idle connections once what is done aside is done, or `_CLOSE_S` are over; the next call opens new ones."""
+        closing, self._closing_with_loop = self._closing_with_loop, None
+        if closing is None:
             return
-        for connection in [connection for pool in pools.values() for connection in pool.idle]:
-            connection.writer.close()
-            try:
-                await connection.writer.wait_closed()
-            except OSError:
-                continue
+        try:
+            # Those of an event loop that has ended cannot be closed in order; nobody has them from here on.
+            if self._loop is asyncio.get_running_loop():
+                await closing.aclose()
+        finally:
+            self._loop, self._pools = None, {}
 
-    def _pool(self, node: Node) -> _Pool:
+    async def _close_with_loop(self) -> AsyncGenerator[None, None]:
+        """Closes the connections of the running event loop when it is itself closed, or when it ends.
+
+        An event loop that ends in order (`asyncio.run`) cancels its tasks and then closes the generators that were begun in it. So
+        what cancelled tasks leave to be done aside is done by a client as well that nobody closes.
+        """
+        pools, loop = self._pools, asyncio.get_running_loop()
+        try:
+            yield
+        finally:
+            await self._end_aside(loop)
+            for connection in [connection for pool in pools.values() for connection in pool.idle]:
+                connection.writer.close()
+                with contextlib.suppress(OSError):
+                    await connection.writer.wait_closed()
+            pools.clear()
+
+    async def _end_aside(self, loop: asyncio.AbstractEventLoop) -> None:
+        tasks = [task for task in self._aside if task.get_loop() is loop]
+        if not tasks:
+            return
+        _, late = await asyncio.wait(tasks, timeout=_CLOSE_S)
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late)
+
+    async def _pool(self, node: Node) -> _Pool:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop = loop
             self._pools = {}
+            self._closing_with_loop = self._close_with_loop()
+            # Nothing is waited for in it, but from here on the event loop knows it.
+            await self._closing_with_loop.__anext__()
         if node not in self._pools:
             self._pools[node] = _Pool(Places(CONNECTIONS_MAX))
         return self._pools[node]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 from contextvars import Token
 from types import TracebackType
 from typing import Optional, Type
@@ -10,8 +10,9 @@ from typing import Optional, Type
 from .. import _ids
 from .._attempt import Attempt, Phase
 from .._problems import Error
+from .._repeat import Limits
 from .._requests import Key, Value
-from ._connection import Connections
+from ._connection import ASIDE_S, Connections
 
 
 class Transaction:
@@ -73,11 +74,10 @@ class Transaction:
         try:
             await self._connections.drive(self._attempt.begin())
             self._scope = _ids.enter_block(self.id)
-        except (Error, GeneratorExit):
+        except Error:
             raise
         except BaseException:
-            # Most likely cancelled, and a task that is cancelled does not wait.
-            self._connections.drive_aside(self._attempt.end_interrupted_begin())
+            self._end_aside()
             raise
         return self
 
@@ -88,11 +88,7 @@ class Transaction:
         self._scope = None
         if self._attempt.is_of_parent:
             return
-        if self._attempt.phase is not Phase.OPEN:
-            if kind is None:
-                self._attempt.left()
-            return
-        if kind is None:
+        if kind is None and self._attempt.phase is Phase.OPEN:
             try:
                 await self.commit()
                 return
@@ -100,9 +96,23 @@ class Transaction:
                 if self._attempt.phase is Phase.OPEN:
                     await self._give_up()
                 raise
-        await self._give_up()
+            except BaseException:
+                self._end_aside()
+                raise
+        if not self._attempt.may_be_open:
+            if kind is None:
+                self._attempt.left()
+        elif kind is not None and issubclass(kind, Exception):
+            await self._give_up()
+        else:
+            self._end_aside()
 
     async def _give_up(self) -> None:
-        # What left the block says more than a failed abort, and the server ends idle attempts by itself.
-        with contextlib.suppress(Error):
-            await self.abort()
+        # Under load it may take longer; whoever cancels this wait, or has waited for long enough, leaves it to end aside.
+        ending = self._end_aside()
+        if ending is not None:
+            await asyncio.wait({ending}, timeout=Limits.abort_s)
+
+    def _end_aside(self) -> Optional[asyncio.Task[None]]:
+        """Most likely it was cancelled, and a task that is cancelled does not wait."""
+        return self._connections.drive_aside(self._attempt.end(ASIDE_S))

@@ -81,6 +81,18 @@ fn a_commit_whose_answer_is_lost_is_never_denied() {
     assert_eq!(error.kind(), ErrorKind::Conflict);
 }
 
+/// T4, T10. The server that says so may be the one that does not reach who orders commits.
+#[test]
+fn a_commit_that_is_answered_unknown_is_asked_at_the_next_node() {
+    let call = Call::commit(&attempt());
+    let mut client = Client::sending(&call, 3);
+    for _ in 0..2 {
+        assert_eq!(again(client.hears(refused(503, "outcome-unknown"))), (Duration::ZERO, true));
+    }
+    let answer = client.hears(answered(200)).end().expect("an answer");
+    assert!(answer.is_doubled);
+}
+
 #[test]
 fn what_certainly_had_no_effect_is_not_unknown() {
     let call = Call::commit(&attempt());

@@ -30,7 +30,7 @@ const TABLE: [Line; 29] = {
         ("conflict", 409, K::Conflict, Never, true, true),
         ("no-valid-version", 409, K::NoValidVersion, Never, true, true),
         ("snapshot-too-old", 409, K::SnapshotTooOld, Never, true, true),
-        ("outcome-unknown", 503, K::OutcomeUnknown, Here, false, false),
+        ("outcome-unknown", 503, K::OutcomeUnknown, Elsewhere, false, false),
         ("unavailable", 503, K::Unavailable, Elsewhere, false, true),
         ("no-room", 507, K::NoRoom, Never, true, false),
         ("corrupt", 500, K::Corrupt, Never, false, false),

@@ -48,6 +48,7 @@ fn busy() -> Status {
             serving: true,
             trouble: None,
         }),
+        objects_full: false,
         blocked_groups: 2,
         log_lines_dropped: 6,
         usage: vec![Usage {
@@ -124,6 +125,13 @@ async fn a_store_that_does_not_serve_is_not_ready() {
         "{answer}"
     );
 
+    let server = Fixture::showing(Status { objects_full: true, ..busy() }).await;
+    let answer = server.get("/health/ready").await;
+    assert!(
+        status_line(&answer).starts_with("HTTP/1.1 503") && answer.contains("the disk of --objects is full"),
+        "{answer}"
+    );
+
     let store = Some(Store { serving: false, ..Store::default() });
     let server = Fixture::showing(Status { store, ..busy() }).await;
     let answer = server.get("/health/ready").await;
@@ -163,6 +171,7 @@ async fn metrics_are_the_status_in_the_text_format() {
         "landfast_coordination_zxid 17",
         "landfast_coordination_requests_total 40",
         "landfast_coordination_malformed_total 5",
+        "landfast_objects_full 0",
         "landfast_blocked_groups 2",
         "landfast_log_lines_dropped_total 6",
         "landfast_transactions_open 3",

@@ -100,7 +100,8 @@ fn objects_apart(case: Case<contract::objects::Subject>) {
     let directory = directory();
     block_on(async {
         let opened = embedded::open_objects(directory.path().join("made/for/them")).await;
-        case.run(contract::objects::Subject::new(opened.expect("they open")).spawning(spawn)).await;
+        let objects = opened.expect("they open").objects();
+        case.run(contract::objects::Subject::new(objects).spawning(spawn)).await;
     });
 }
 

@@ -19,6 +19,8 @@ _PREFIX = "/2018-06-01/runtime/"
 
 REQUEST_ID = ""
 """The request that is being handled, for libraries that derive names from it."""
+PROCESS = 0
+"""The process that handles it: one that is forked from there has it here, too, and handles none."""
 
 
 class Ended(Exception):
@@ -223,9 +225,10 @@ def load(name):
 
 def serve(connection, handler):
     """Runs the handler for one invocation after the other, for ever."""
-    global REQUEST_ID
+    global REQUEST_ID, PROCESS
     while True:
         headers, body = connection.next()
+        PROCESS = os.getpid()
         REQUEST_ID = headers.get("lambda-runtime-aws-request-id", "")
         invocation = "invocation/%s/" % REQUEST_ID
         try:

@@ -97,9 +97,6 @@ impl Core {
             return Ok(false);
         }
         self.note_collected(node, tended, collected).await?;
-        if tended.node == node.id {
-            self.view().neighbours.collected = collected.next.0 - 1;
-        }
         Ok(first_left.is_none())
     }
 

@@ -1,6 +1,6 @@
 //! T6, T9: what nobody needs goes, and nothing else does.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use ports::{KeyValue, key_value::Scan};
@@ -117,6 +117,32 @@ fn a_running_reader_finds_its_versions() {
         let config = Config { data_cache_bytes_max: 0, ..broken(Broken::CollectsAboveHorizon) };
         let read = reads_through_overwrites(&world, config).await;
         assert_eq!(read, Err(Error::NoValidVersion), "the test would notice");
+    });
+}
+
+/// T9: a collector that is never done has done something all the same.
+#[test]
+fn what_is_superseded_is_told_under_load() {
+    in_virtual_time(async |world| {
+        let gate = Gate::new(world.key_value());
+        let node = Node::on(&world, Arc::clone(&gate) as _, Config::default()).await;
+        let value = "v".repeat(1_000);
+        let write_twice = async |name: &str| {
+            node.write(&[(name, &value)]).await;
+            node.write(&[(name, &value)]).await;
+            // Whoever collects it comes no further.
+            gate.close(Held::Updates, &Buckets::default().versions(&key(name), 1).partition);
+            tokio::time::sleep(MOMENT).await;
+        };
+        for name in ["k", "l", "m"] {
+            write_twice(name).await;
+            let figures = node.engine.figures();
+            // The first write of a key that is not known counts as well.
+            assert_eq!(figures.superseded_bytes, 2_000, "only that of {name:?} is left");
+        }
+        gate.open();
+        tokio::time::sleep(MOMENT).await;
+        assert_eq!(node.engine.figures().superseded_bytes, 0);
     });
 }
 

@@ -358,7 +358,7 @@ fn a_start_without_the_objects_of_its_store_is_refused() {
 fn packs_on_a_disk_are_counted_after_a_death() {
     in_virtual_time(async |world| {
         let directory = tempfile::tempdir().expect("a directory");
-        let objects = embedded::open_objects(directory.path().to_owned()).await.expect("they open");
+        let objects = embedded::open_objects(directory.path().to_owned()).await.expect("they open").objects();
         let config = Config { data_cache_bytes_max: 0, ..Config::default() };
         let first = Node::of(service(&world, Arc::clone(&objects), config.clone())).await;
         write(&first, 1, 4).await;

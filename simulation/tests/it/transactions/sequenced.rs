@@ -463,3 +463,35 @@ fn a_commit_that_was_answered_unknown_ends() {
         });
     }
 }
+
+/// T4, T10: where the sequencer is, such a commit is answered for good, and nothing of it comes over what its client writes then.
+#[test]
+fn a_commit_that_was_answered_unknown_is_asked_elsewhere() {
+    simulated::run(async {
+        let (house, [sequencer, cut_off]) = cut_off_from_the_sequencer(None).await;
+        let open = async |node: &Connection, value: &'static [u8]| {
+            let id = Some(TransactionId::new("order").expect("a name"));
+            let begun = node.shown(node.engine.begin(Begin { id, ..Begin::default() })).await;
+            let Ok(Begun::Open { id, attempt }) = begun else { panic!("it reaches the store: {begun:?}") };
+            let call = Call { id, attempt: Some(attempt) };
+            let put = node.engine.put(&call, key(0), Bytes::from_static(value));
+            node.call(put).await.expect("it is open");
+            call
+        };
+        let commit =
+            async |node: &Connection, call: &Call| node.call(node.engine.commit(call)).await.map(drop);
+        let first = open(&cut_off, b"first").await;
+        assert_eq!(commit(&cut_off, &first).await, unknown());
+        let aborted = Error::TransactionFinished(Outcome::Aborted);
+        assert_eq!(commit(&sequencer, &first).await, Err(Failure::Refused(aborted)));
+        let second = open(&sequencer, b"second").await;
+        commit(&sequencer, &second).await.expect("it orders commits itself");
+        house.surroundings().expect("several places").network.mend();
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        for node in [&sequencer, &cut_off] {
+            let shown = node.shown(node.engine.get_now(&key(0))).await.expect("a calm world");
+            assert_eq!(shown, Some(Bytes::from_static(b"second")));
+            commit(node, &second).await.expect("it has committed");
+        }
+    });
+}
