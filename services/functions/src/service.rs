@@ -513,11 +513,13 @@ impl Inner {
         self.function(name).ok_or_else(|| Error::NoSuchFunction(name.to_owned()))
     }
 
-    /// The queue that starts `name`, as its application calls it; of several the first.
-    pub(crate) fn queue_of(&self, name: &str) -> String {
-        let known = self.catalogue.function(name);
-        let queue = known.as_ref().and_then(|known| known.table.queues().next());
-        queue.map(|queue| queue.queue.clone()).unwrap_or_default()
+    /// What the application of `function` calls the queue that is `at_provider` there; none of its queues any more: that.
+    pub(crate) fn own_queue_name(&self, function: &str, at_provider: String) -> String {
+        let known = self.catalogue.function(function);
+        let queues = known.iter().flat_map(|known| known.table.queues());
+        let mut own = queues.map(|trigger| &trigger.queue);
+        let own = own.find(|queue| (self.parts.queue_name)(queue) == at_provider);
+        own.cloned().unwrap_or(at_provider)
     }
 
     /// Who is told of what this function fails for good.

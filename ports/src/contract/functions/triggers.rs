@@ -48,13 +48,42 @@ impl Subject {
 
 fn deliveries(event: Event) -> Vec<Delivery> {
     match event {
-        Event::Messages(deliveries) => deliveries,
+        Event::Messages { deliveries, .. } => deliveries,
         other => panic!("messages are expected, not {other:?}"),
     }
 }
 
 fn bodies(deliveries: &[Delivery]) -> Vec<String> {
     deliveries.iter().map(|delivery| text(&delivery.body)).collect()
+}
+
+/// N3.
+pub(super) async fn a_function_of_two_queues_is_told_which_of_them_messages_are_from(subject: Subject) {
+    let notes = Notes::new();
+    let noted = notes.clone();
+    subject.define("of-two", FunctionOptions::default(), move |event| {
+        let notes = noted.clone();
+        async move {
+            let Event::Messages { queue, deliveries } = event else { panic!("only messages come") };
+            notes.add((queue, bodies(&deliveries)));
+            Ok(Bytes::new())
+        }
+    });
+    let told = async |count: usize| {
+        eventually(&*subject.clock, "what was sent", async || {
+            Some(notes.all()).filter(|noted| noted.len() >= count)
+        })
+        .await
+    };
+    for queue in ["of-two/first", "of-two/second"] {
+        subject.queue(queue, 100, OnFailure::Block).await;
+        subject.arm(queue, "of-two", 10).await;
+    }
+    subject.send("of-two/first", "g", &["to the first"]).await;
+    told(1).await;
+    subject.send("of-two/second", "g", &["to the second"]).await;
+    let of = |queue: &str, body: &str| (queue.to_owned(), vec![body.to_owned()]);
+    assert_eq!(told(2).await, [of("of-two/first", "to the first"), of("of-two/second", "to the second")]);
 }
 
 /// N3.

@@ -71,7 +71,7 @@ fn one_invocation_runs_per_group_and_groups_run_side_by_side() {
         register(&world, "f", FunctionOptions::default(), move |event| {
             let (clock, log) = (Arc::clone(&clock), Arc::clone(&written));
             async move {
-                let Event::Messages(deliveries) = event else { panic!("only messages come") };
+                let Event::Messages { deliveries, .. } = event else { panic!("only messages come") };
                 for delivery in deliveries {
                     let body = String::from_utf8_lossy(&delivery.body).into_owned();
                     note(&log, format!("begin {body}"));
@@ -101,7 +101,7 @@ fn what_an_invocation_completed_is_not_delivered_again_and_poison_is_put_aside_a
         register(&world, "f", FunctionOptions::default(), move |event| {
             let log = Arc::clone(&written);
             async move {
-                let Event::Messages(deliveries) = event else { panic!("only messages come") };
+                let Event::Messages { deliveries, .. } = event else { panic!("only messages come") };
                 for (completed, delivery) in deliveries.iter().enumerate() {
                     if &delivery.body[..] == b"poison" {
                         return Err(Failure::after(completed, "it is poison"));
