@@ -125,10 +125,12 @@ async fn lines(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
     let page = Page { from, lines_max: LINES_MAX, bytes_max: LINES_BYTES_MAX };
     let until = tokio::time::Instant::now() + Duration::from_secs(wait).min(WAIT_MAX);
     loop {
-        let more = functions.more_lines();
         let lines = functions.lines(&name, page).await?;
         let is_over = tokio::time::Instant::now() >= until;
-        if !lines.is_empty() || is_over || tokio::time::timeout_at(until, more).await.is_err() {
+        if !lines.is_empty()
+            || is_over
+            || tokio::time::timeout_at(until, functions.more_lines(&name, from)).await.is_err()
+        {
             let next = lines.last().map_or(from, |line| line.number + 1);
             return Ok(Json(Lines { lines, next }).into_response());
         }

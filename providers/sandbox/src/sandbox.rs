@@ -185,8 +185,8 @@ impl Runtime for Sandbox {
         self.shared.logs.lines(function, page).await
     }
 
-    async fn more_lines(&self) {
-        self.shared.logs.more().await;
+    async fn more_lines(&self, function: &str, from: u64) {
+        self.shared.logs.more(function, from).await;
     }
 
     fn figures(&self) -> Figures {

@@ -297,9 +297,9 @@ impl Service {
         })
     }
 
-    /// Ends once more lines of any function are there.
-    pub async fn more_lines(&self) {
-        self.inner.parts.runtime.more_lines().await;
+    /// Ends once the line of the function that has the number `from`, or a later one, is there, if that is after [`Self::lines`] had none.
+    pub async fn more_lines(&self, name: &str, from: u64) {
+        self.inner.parts.runtime.more_lines(name, from).await;
     }
 
     /// Has a function's timer fire every `period`, of whole seconds, or no more (A5).

@@ -112,7 +112,7 @@ impl Runtime for Idle {
         Ok(Vec::new())
     }
 
-    async fn more_lines(&self) {}
+    async fn more_lines(&self, _: &str, _: u64) {}
 
     fn figures(&self) -> ports::runtime::Figures {
         ports::runtime::Figures::default()
