@@ -15,6 +15,7 @@ use functions::{
 use parking_lot::Mutex;
 use ports::{DurabilityPoint, runtime::Invocation};
 use primitives::Delays;
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::{RwLock, watch};
 use transactions::model::Call;
@@ -115,9 +116,26 @@ impl Failure {
     }
 }
 
-fn too_large(step: &str, bytes: usize, most: usize) -> Failure {
-    let said = format!("a result has {bytes} bytes, and {most} are the most here");
+/// The result of `step` has so many `bytes`, in words.
+fn too_large(step: &str, bytes: &str, most: usize) -> Failure {
+    let said = format!("a result has {bytes}, and {most} are the most here");
     Failure::new(step, "Workflow.ResultTooLarge", &said)
+}
+
+/// What a function said of its failure. Of an answer that is too long for any caller it has said so with that limit, and a result of a
+/// step has another: `most` bytes.
+fn failed(step: &str, payload: &[u8], most: usize) -> Failure {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Said<'a> {
+        error_type: &'a str,
+    }
+    match serde_json::from_slice(payload) {
+        Ok(Said { error_type: "Function.ResponseSizeTooLarge" }) => {
+            too_large(step, "more bytes than a function may answer with", most)
+        }
+        _ => Failure::said(step, payload),
+    }
 }
 
 /// What `step` has answered, as what comes after it is given it: nothing means null. Errors: it is no JSON.
@@ -351,7 +369,8 @@ impl Run {
         };
         let ran = service.parts.runner.run(&step.function, invocation).await;
         let ran = ran.map_err(|said| Failure::new(&step.function, "Workflow.NotRun", &said))?;
-        let output = ran.result.map_err(|error| Failure::said(&step.function, &error.payload))?;
+        let most = self.store.bytes_max();
+        let output = ran.result.map_err(|error| failed(&step.function, &error.payload, most))?;
         if open.attempt.asked.was_interrupted() {
             return Err(Failure::new(
                 &step.function,
@@ -367,7 +386,7 @@ impl Run {
     /// Errors: what `step` comes to has more bytes than a row may hold.
     pub(crate) fn check_length(&self, step: &str, bytes: usize) -> Result<(), Failure> {
         let most = self.store.bytes_max();
-        if bytes > most { Err(too_large(step, bytes, most)) } else { Ok(()) }
+        if bytes > most { Err(too_large(step, &format!("{bytes} bytes"), most)) } else { Ok(()) }
     }
 
     fn open<'s>(self: &Arc<Self>, service: &'s Inner, path: &str, tries: u32) -> Open<'s> {
@@ -553,6 +572,20 @@ mod tests {
         };
         assert!(failure.len() <= FAILURE_BYTES_MAX, "{}", failure.len());
         serde_json::from_slice(&failure).expect("it is JSON")
+    }
+
+    #[test]
+    fn a_result_that_no_function_may_answer_with_is_refused_with_the_limit_of_a_step() {
+        let payload =
+            json!({ "errorType": "Function.ResponseSizeTooLarge", "errorMessage": "(6291456 bytes)." });
+        let Failure::Failed(said) = failed("f", payload.to_string().as_bytes(), 4_153_344) else {
+            panic!("it has failed");
+        };
+        let said: Value = serde_json::from_slice(&said).expect("it is JSON");
+        let why = "a result has more bytes than a function may answer with, and 4153344 are the most here";
+        assert_eq!(said, json!({ "step": "f", "errorType": "Workflow.ResultTooLarge", "errorMessage": why }));
+        let own = failed("f", br#"{"errorType":"E"}"#, 4_153_344);
+        assert_eq!(own, Failure::said("f", br#"{"errorType":"E"}"#), "what else it said stays");
     }
 
     #[test]
