@@ -198,8 +198,7 @@ impl Invoke {
             let log = BASE64_STANDARD.decode(log).context("the log is no base64")?;
             // Where nobody can be shown the log, the result is still printed.
             let _ = if io::stderr().is_terminal() {
-                let lines = String::from_utf8_lossy(&log);
-                lines.lines().try_for_each(|line| writeln!(io::stderr(), "{}", logs::printable(line)))
+                io::stderr().write_all(super::printable(&String::from_utf8_lossy(&log)).as_bytes())
             } else {
                 io::stderr().write_all(&log)
             };
