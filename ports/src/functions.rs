@@ -175,6 +175,11 @@ pub trait Register: Functions {
 
     /// The queue in which events of `function` wait once there are any.
     fn event_queue(&self, function: &str) -> String;
+
+    /// What an event was sent with, of which this is the body of its message in such a queue.
+    ///
+    /// Errors: `Corrupt`.
+    fn payload_of(&self, message: &Bytes) -> Result<Bytes>;
 }
 
 /// Which queue starts which function.

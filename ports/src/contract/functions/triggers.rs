@@ -218,7 +218,7 @@ pub(super) async fn a_message_that_fails_for_good_is_a_dead_letter_with_the_fail
     subject.send("poisoned", "group", &["poison", "next"]).await;
     let eaten = subject.noted("the next message", &notes, 3).await;
     assert_eq!(eaten, ["poison", "poison", "next"]);
-    let letters = subject.queue.dead_letters("poisoned", 10).await.expect("dead_letters answers");
+    let letters = subject.queue.dead_letters("poisoned", None, 10).await.expect("dead_letters answers");
     assert_eq!((letters.len(), letters[0].attempts), (1, 2));
     assert!(letters[0].reason.contains("I will not eat that"), "{:?}", letters[0].reason);
 }
@@ -240,7 +240,7 @@ pub(super) async fn a_message_that_is_said_to_be_hopeless_is_a_dead_letter_at_on
     subject.arm("certain", "certain", 3).await;
     let noted = subject.noted("the last one", &notes, 2).await;
     assert_eq!(noted, [vec!["1", "hopeless", "3"], vec!["3"]]);
-    let letters = subject.queue.dead_letters("certain", 10).await.expect("dead_letters answers");
+    let letters = subject.queue.dead_letters("certain", None, 10).await.expect("dead_letters answers");
     let given_up: Vec<_> =
         letters.iter().map(|letter| (&letter.body[..], letter.attempts, letter.reason.as_str())).collect();
     assert_eq!(given_up, [(&b"hopeless"[..], 1, "it cannot be helped")]);

@@ -117,7 +117,7 @@ fn what_an_invocation_completed_is_not_delivered_again_and_poison_is_put_aside_a
         world.queue().send("q", messages).await.expect("calm");
         world.clock().sleep(Duration::from_mins(10)).await;
         assert_eq!(read(&log), ["1", "2"]);
-        let letters = world.queue().dead_letters("q", 10).await.expect("calm");
+        let letters = world.queue().dead_letters("q", None, 10).await.expect("calm");
         assert_eq!(letters.len(), 1);
         assert_eq!((&letters[0].body[..], letters[0].attempts), (&b"poison"[..], 5));
         assert_eq!(letters[0].reason, "it is poison");

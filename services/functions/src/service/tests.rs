@@ -1,6 +1,7 @@
 //! A1: deployments whose caller goes, whose store answers too late, and beside which others deploy. A2: invocations whose caller
 //! goes. A3: under which ids events run. A8: what is removed while events wait for it.
 
+mod letters;
 mod messages;
 mod timers;
 

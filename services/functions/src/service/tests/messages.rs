@@ -28,7 +28,7 @@ async fn backlog(world: &World) -> (u64, u64) {
 }
 
 async fn dead_letters(world: &World) -> Vec<DeadLetter> {
-    world.queue().dead_letters("orders", 10).await.expect("dead_letters answers")
+    world.queue().dead_letters("orders", None, 10).await.expect("dead_letters answers")
 }
 
 /// The ids under which `told` was run, and what it was told.
