@@ -68,7 +68,7 @@ impl Sandbox {
         let runtime = directory.join("runtime");
         command::put_clients(&runtime, carried)?;
         let logs = Arc::new(Logs::open(directory.join("logs"))?);
-        let archives = Archives::open(directory.join("archives"))?;
+        let archives = Archives::open(directory.join("archives"), launcher.code())?;
         let launcher = Arc::new(launcher);
         let spares = Spares::new(Arc::clone(&launcher), archives.all().to_owned(), runtime.clone(), idle_max);
         let spares = Arc::new(spares);
