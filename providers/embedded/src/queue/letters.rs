@@ -122,7 +122,9 @@ pub(super) fn drop_oldest(queue: &mut QueueState, store: &mut Store) -> Result<(
         Ok(oldest.len() < excess.min(LETTERS_GO_MAX))
     })?;
     queue.dead_letters -= oldest.len() as u64;
-    oldest.into_iter().for_each(|key| store.set(key, None, true));
+    for key in oldest {
+        store.set(key, None, true);
+    }
     Ok(())
 }
 
