@@ -79,8 +79,8 @@ pub(crate) enum QueueUndo {
     Reconfigured(QueueOptions),
     Sent { group: Bytes, sequence: Sequence, deduplication: Option<Bytes> },
     Removed { group: Bytes, sequence: Sequence, waiting: Waiting },
-    DeadLettered { group: Bytes, sequence: Sequence, waiting: Waiting, dropped: Option<DeadLetter> },
-    Settled { place: usize, letter: DeadLetter },
+    DeadLettered { group: Bytes, sequence: Sequence, waiting: Waiting, dropped: Option<Box<DeadLetter>> },
+    Settled { place: usize, letter: Box<DeadLetter> },
 }
 
 /// A message that was given up.
@@ -297,7 +297,8 @@ impl QueueState {
         self.free(&name);
         let Some(Forward { queue, wrap, function }) = &self.forward else {
             self.dead.push_back(waiting.letter(&name, sequence));
-            let dropped = if self.dead.len() > letters_max { self.dead.pop_front() } else { None };
+            let dropped =
+                if self.dead.len() > letters_max { self.dead.pop_front().map(Box::new) } else { None };
             let undo = QueueUndo::DeadLettered { group: name, sequence, waiting, dropped };
             return Some(GivenUp { undo, forwarded: None });
         };
@@ -320,7 +321,7 @@ impl QueueState {
     pub(crate) fn redrive(&mut self, id: LetterId) -> Vec<QueueUndo> {
         let mut undo = self.purge(id);
         let Some(QueueUndo::Settled { letter, .. }) = undo.first() else { return undo };
-        let DeadLetter { group, deduplication, body, .. } = letter.clone();
+        let DeadLetter { group, deduplication, body, .. } = (**letter).clone();
         undo.push(self.append(Message { group, deduplication, body }, None));
         undo
     }
@@ -328,7 +329,7 @@ impl QueueState {
     pub(crate) fn purge(&mut self, id: LetterId) -> Vec<QueueUndo> {
         let Some(place) = self.letter_at(id) else { return Vec::new() };
         let letter = self.dead.remove(place);
-        letter.into_iter().map(|letter| QueueUndo::Settled { place, letter }).collect()
+        letter.into_iter().map(|letter| QueueUndo::Settled { place, letter: Box::new(letter) }).collect()
     }
 
     pub(crate) fn backlog(&self) -> Backlog {
@@ -367,11 +368,11 @@ impl QueueState {
                 }
                 self.free(&group);
             }
-            QueueUndo::Settled { place, letter } => self.dead.insert(place, letter),
+            QueueUndo::Settled { place, letter } => self.dead.insert(place, *letter),
             QueueUndo::DeadLettered { group, sequence, mut waiting, dropped } => {
                 self.dead.pop_back();
                 if let Some(dropped) = dropped {
-                    self.dead.push_front(dropped);
+                    self.dead.push_front(*dropped);
                 }
                 // It is not known any more that anybody gave it up.
                 waiting.is_hopeless = false;
