@@ -506,14 +506,12 @@ fn fail(
         return Ok(Failed::Forgotten);
     }
     store.set(letter_key, Some(letter), false);
-    queue.dead_letters += 1;
-    letters::drop_oldest(queue, store)?;
-    let group = queue.groups.get_mut(name).expect("the caller holds a group of this queue");
     let entry = group.entries.remove(place).expect("it was just there");
     remove_records(store, entry);
     if let Phase::InFlight { count, .. } = &mut group.phase {
         *count -= 1;
     }
+    letters::one_more(queue, store)?;
     Ok(Failed::Left)
 }
 

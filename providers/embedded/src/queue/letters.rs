@@ -110,8 +110,9 @@ impl Queues {
     }
 }
 
-/// Removes the oldest where there are more than are kept; the caller has reserved room, and orders it.
-pub(super) fn drop_oldest(queue: &mut QueueState, store: &mut Store) -> Result<()> {
+/// Counts a letter that has come, and removes the oldest where there are more than are kept; the caller has reserved room, and orders it.
+pub(super) fn one_more(queue: &mut QueueState, store: &mut Store) -> Result<()> {
+    queue.dead_letters += 1;
     let excess = queue.dead_letters.saturating_sub(queue.dead_letters_max) as usize;
     if excess == 0 {
         return Ok(());
