@@ -12,8 +12,8 @@
 //!   takes until it can be given them. One that has given up on the same event before need not be told of it again: then it is
 //!   kept where those are kept that nobody is told of.
 //! - **N3** A queue trigger runs at most one invocation per message group at a time, with messages in
-//!   order; what an invocation completed is acknowledged, the rest is delivered again. A message that it says is
-//!   [hopeless](Failure::hopeless) is given up at once (Q11).
+//!   order, and is told which queue they are from; what it completed is acknowledged, the rest is delivered again. A message that it
+//!   says is [hopeless](Failure::hopeless) is given up at once (Q11).
 //! - **N4** An armed timer fires about once per period until disarmed; after [`Functions::disarm_timer`]
 //!   returned no new invocation starts, also of one that was just going off. Arming an armed timer changes nothing but its period.
 //! - **N5** An invocation that runs past its timeout is dropped and counts as failed.
@@ -41,8 +41,13 @@ pub enum Event {
         /// What the caller passes.
         payload: Bytes,
     },
-    /// Messages of one group, in order.
-    Messages(Vec<Delivery>),
+    /// Messages have come that a queue trigger is for.
+    Messages {
+        /// The queue that they are from: several may start one function.
+        queue: String,
+        /// Messages of one group, in order.
+        deliveries: Vec<Delivery>,
+    },
     /// Its timer fired.
     Timer,
     /// Another function gave up on an event: the exception handler of requirement 2.
@@ -62,7 +67,7 @@ pub enum Event {
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}")]
 pub struct Failure {
-    /// Of an [`Event::Messages`], how many leading messages are done and may be acknowledged.
+    /// Of [`Event::Messages`], how many leading messages are done and may be acknowledged.
     pub completed: usize,
     /// Whether the first of the others is given up at once: no further attempt can help it.
     pub is_hopeless: bool,
@@ -170,6 +175,11 @@ pub trait Register: Functions {
 
     /// The queue in which events of `function` wait once there are any.
     fn event_queue(&self, function: &str) -> String;
+
+    /// What an event was sent with, of which this is the body of its message in such a queue.
+    ///
+    /// Errors: `Corrupt`.
+    fn payload_of(&self, message: &Bytes) -> Result<Bytes>;
 }
 
 /// Which queue starts which function.

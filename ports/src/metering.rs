@@ -53,6 +53,8 @@ pub enum Operation {
     QueueRelease,
     QueueExtend,
     QueueDeadLetters,
+    QueueRedrive,
+    QueuePurge,
     QueueBlocked,
     QueueBacklog,
     FunctionInvoke,
@@ -70,7 +72,7 @@ pub enum Operation {
 
 impl Operation {
     /// All of them, in order.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 28] = [
         Self::KeyValueGet,
         Self::KeyValueScan,
         Self::KeyValueUpdate,
@@ -85,6 +87,8 @@ impl Operation {
         Self::QueueRelease,
         Self::QueueExtend,
         Self::QueueDeadLetters,
+        Self::QueueRedrive,
+        Self::QueuePurge,
         Self::QueueBlocked,
         Self::QueueBacklog,
         Self::FunctionInvoke,
@@ -116,6 +120,8 @@ impl Operation {
             Self::QueueRelease => "queue.release",
             Self::QueueExtend => "queue.extend",
             Self::QueueDeadLetters => "queue.dead_letters",
+            Self::QueueRedrive => "queue.redrive",
+            Self::QueuePurge => "queue.purge",
             Self::QueueBlocked => "queue.blocked",
             Self::QueueBacklog => "queue.backlog",
             Self::FunctionInvoke => "functions.invoke",

@@ -24,6 +24,10 @@
 //!   attempts it has left, and also where the queue would let it block; what is behind it is delivered.
 //! - **Q12** Every delivery says how often its message has failed: a delivery in which it stood behind the one that failed is an
 //!   attempt (Q3) and no failure. So a consumer knows a last attempt that came to no end.
+//! - **Q13** A dead letter is kept until it is [purged](Queue::purge) or [redriven](Queue::redrive), or
+//!   [`QueueLimits::dead_letters_max`] later ones of its queue have come. One that is redriven comes behind all of its group under the
+//!   deduplication id that it had, whatever is remembered of that (Q4), as a message that has not been tried; it is a message or a
+//!   dead letter at any moment, and never both. One that is not there is neither.
 //!
 //! Not promised: an order between groups, or exactly one delivery.
 
@@ -125,13 +129,21 @@ impl Default for QueueOptions {
     }
 }
 
+/// Names a dead letter of its queue, and nothing else there ever.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LetterId(pub u128);
+
 /// A message that was given up, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetter {
+    /// Names it to [`Queue::redrive`] and [`Queue::purge`], once it has left its group.
+    pub id: LetterId,
     /// Its group.
     pub group: Bytes,
     /// Its place among its group's messages.
     pub sequence: Sequence,
+    /// What its sender called it (Q8); none, too, of one that a store of before this was kept has given up.
+    pub deduplication: Option<Bytes>,
     /// Its payload.
     pub body: Bytes,
     /// How often it was delivered.
@@ -158,6 +170,8 @@ pub struct QueueLimits {
     pub batch_messages_max: usize,
     /// How long a deduplication id is remembered.
     pub deduplication_window_ms: u64,
+    /// How many dead letters of one queue are kept, the newest (Q13).
+    pub dead_letters_max: usize,
     /// Whether the queue and the key-value store of this provider share one journal (Q7).
     pub shares_journal: bool,
 }
@@ -208,8 +222,23 @@ pub trait Queue: Externalize {
     /// `timeout_ms` from now.
     async fn extend(&self, queue: &str, handle: &Handle, timeout_ms: u64) -> Result<()>;
 
-    /// Up to `letters_max` dead letters, oldest first.
-    async fn dead_letters(&self, queue: &str, letters_max: usize) -> Result<Vec<DeadLetter>>;
+    /// Up to `letters_max` dead letters, oldest first: those behind `after`, or the oldest, also where that is gone.
+    async fn dead_letters(
+        &self,
+        queue: &str,
+        after: Option<LetterId>,
+        letters_max: usize,
+    ) -> Result<Vec<DeadLetter>>;
+
+    /// Sends dead letters again (Q13); those that are not there are left out. At most [`QueueLimits::batch_messages_max`].
+    ///
+    /// Errors: `Invalid` if the queue does not exist or there are too many; `NoRoom`. Some may have been sent before that.
+    async fn redrive(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt>;
+
+    /// Removes dead letters for good (Q13); those that are not there are removed. At most [`QueueLimits::batch_messages_max`].
+    ///
+    /// Errors: `Invalid` if the queue does not exist or there are too many.
+    async fn purge(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt>;
 
     /// The heads of blocked groups (Q5), as [`DeadLetter`]s that have not left: the alarm.
     async fn blocked(&self, queue: &str) -> Result<Vec<DeadLetter>>;

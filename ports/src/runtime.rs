@@ -227,8 +227,9 @@ pub trait Runtime: Debug + Send + Sync {
     /// Who asks from behind the last one on, again and again, is given each line that is kept meanwhile once.
     async fn lines(&self, function: &str, page: Page) -> std::io::Result<Vec<Line>>;
 
-    /// Ends when more lines of any function are kept than when it was called.
-    async fn more_lines(&self);
+    /// Ends once the line of `function` that has the number `from` is kept, or a later one, if that is printed after
+    /// [`Runtime::lines`] has answered that there is none.
+    async fn more_lines(&self, function: &str, from: u64);
 
     /// What it has done and has now; returns at once.
     fn figures(&self) -> Figures;

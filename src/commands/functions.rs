@@ -3,6 +3,7 @@
 //! What is deployed is packed here: the manifest and the folders that it names, with what their `requirements.txt` ask for
 //! installed beside them. The server never reads a path of whoever deploys.
 
+mod letters;
 mod logs;
 mod package;
 
@@ -38,6 +39,8 @@ pub(crate) enum Command {
     Invoke(Invoke),
     /// Print what a function has printed
     Logs(logs::Logs),
+    /// Show the events and messages that a function has failed for good, send them again, or remove them
+    DeadLetters(letters::DeadLetters),
     /// List the deployed functions
     List(List),
     /// Remove an application with its functions
@@ -114,6 +117,7 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Deploy(deploy) => deploy.run(),
         Command::Invoke(invoke) => invoke.run(),
         Command::Logs(logs) => logs.run(),
+        Command::DeadLetters(letters) => letters.run(),
         Command::List(list) => list.run(),
         Command::Remove(remove) => remove.run(),
     }
@@ -198,8 +202,7 @@ impl Invoke {
             let log = BASE64_STANDARD.decode(log).context("the log is no base64")?;
             // Where nobody can be shown the log, the result is still printed.
             let _ = if io::stderr().is_terminal() {
-                let lines = String::from_utf8_lossy(&log);
-                lines.lines().try_for_each(|line| writeln!(io::stderr(), "{}", logs::printable(line)))
+                io::stderr().write_all(super::printable(&String::from_utf8_lossy(&log)).as_bytes())
             } else {
                 io::stderr().write_all(&log)
             };

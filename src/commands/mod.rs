@@ -9,19 +9,59 @@ pub(crate) mod status;
 pub(crate) mod workflows;
 
 use std::{
-    io::{self, Write as _},
+    borrow::Cow,
+    fmt::Write as _,
+    io::{self, IsTerminal as _, Write as _},
     process::ExitCode,
 };
 
 use anyhow::Context as _;
 
-/// Writes `text` to stdout at once. A reader that has gone away (`landfast status | head`) is no error.
+/// Writes `text` to stdout at once, to a terminal so that it does not drive that. A reader that has gone away
+/// (`landfast status | head`) is no error.
 pub(crate) fn print(text: &str) -> anyhow::Result<ExitCode> {
     let mut stdout = io::stdout().lock();
+    let text = if stdout.is_terminal() { Cow::Owned(printable(text)) } else { Cow::Borrowed(text) };
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(error).context("stdout cannot be written; send it somewhere else")
         }
         _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// Text with what would drive a terminal as escapes: much of what is shown, functions have printed or answered, which may be what
+/// somebody has sent them. What JSON may have in its strings is escaped as JSON does it, so that it stays what it is.
+fn printable(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '\t' | '\n' => shown.push(letter),
+            '\0'..' ' => write!(shown, "\\x{:02x}", u32::from(letter)).expect("a string takes all"),
+            letter if letter.is_control() => {
+                write!(shown, "\\u{:04x}", u32::from(letter)).expect("a string takes all");
+            }
+            letter => shown.push(letter),
+        }
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::printable;
+
+    #[test]
+    fn what_would_drive_a_terminal_is_shown_as_escapes() {
+        assert_eq!(printable("a\tb \u{e4}\\\n"), "a\tb \u{e4}\\\n");
+        assert_eq!(printable("\u{1b}[2J\rroot\u{7}"), "\\x1b[2J\\x0droot\\x07");
+    }
+
+    #[test]
+    fn json_is_the_same_json_on_a_terminal() {
+        let text = "a\u{7f}b\u{9b}1m\u{85}\u{1b}";
+        let json = serde_json::to_string(text).expect("JSON");
+        assert_eq!(printable(&json), r#""a\u007fb\u009b1m\u0085\u001b""#);
+        assert_eq!(serde_json::from_str::<String>(&printable(&json)).expect("JSON"), text);
     }
 }

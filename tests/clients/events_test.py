@@ -95,6 +95,46 @@ def an_event_survives_a_kill_of_the_server(apps):
     waiting.until(lambda: {f"event {n}" for n in range(5)} <= set(apps.lines("counts")), "every event to be run")
 
 
+def what_has_failed_for_good_is_shown_and_sent_again_under_its_request_id(apps):
+    """A3: over a kill of the server, before and after."""
+    code = """
+        def handler(event, context):
+            print("attempt", context.aws_request_id, flush=True)
+            {does}
+    """
+    apps.function("settles", code.format(does='raise ValueError("never \\x9b")'), retries=0)
+    apps.deploy()
+    sent = [
+        apps.client().invoke(FunctionName="settles", InvocationType="Event", Payload=json.dumps({"n": n}))["ResponseMetadata"]["RequestId"]
+        for n in range(3)
+    ]
+
+    def letters(*arguments):
+        shown = apps.command("functions", "dead-letters", "settles", *arguments)
+        assert shown.returncode == 0, shown
+        return shown.stdout
+
+    kept = lambda: [json.loads(line) for line in letters("--json").splitlines()]
+    waiting.until(lambda: len(kept()) == 3, "every event to be given up")
+    apps.server.kill()
+    apps.server.start()
+    waiting.until(lambda: len(kept()) == 3, "them to be there after a kill")
+    by_request = {letter["request_id"]: letter for letter in kept()}
+    assert set(by_request) == set(sent) and all("never" in letter["reason"] for letter in kept())
+    assert [json.loads(by_request[id]["payload"])["n"] for id in sent] == [0, 1, 2]
+    first = by_request[sent[0]]["id"]
+    assert f"event {sent[0]}, given 1 times" in letters("--id", first)
+    assert letters("--purge", "--id", first) == "removed: 1\n" and len(kept()) == 2
+    apps.function("settles", code.format(does="return None"), retries=0)
+    apps.deploy()
+    assert letters("--redrive") == "sent again: 2\n"
+    apps.server.kill()
+    apps.server.start()
+    runs = lambda id: apps.lines("settles").count(f"attempt {id}")
+    waiting.until(lambda: runs(sent[1]) >= 2 and runs(sent[2]) >= 2, "both to be run again")
+    assert runs(sent[0]) == 1 and kept() == [] and letters("--redrive") == "sent again: 0\n"
+
+
 def messages_that_a_transaction_sends_start_a_function_in_order(apps):
     """A4, T13: what is reported as failed, and what is behind it, comes again. Of two transactions no order is promised."""
     apps.function("takes", """

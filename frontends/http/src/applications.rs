@@ -1,5 +1,5 @@
 //! The routes of deployed functions: deploying and removing applications, listing functions, reading what they printed,
-//! arming and disarming their timers.
+//! arming and disarming their timers; what they have failed for good.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,14 +13,14 @@ use axum::{
 };
 use functions::Error;
 use ports::runtime::{Line, Page};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::json;
 
 use crate::{
     backend::Backend,
     body,
     problem::{Kind, Problem},
-    routes::json,
-    segment,
+    routes, segment,
 };
 
 type Answer = Result<Response, Problem>;
@@ -41,6 +41,7 @@ pub(crate) fn routes() -> Router<Arc<Backend>> {
         .route("/v1/applications/{name}", put(deploy).delete(remove))
         .route("/v1/functions", get(list))
         .route("/v1/functions/{name}/logs", get(lines))
+        .route("/v1/functions/{name}/dead-letters", get(letters).post(redrive).delete(purge))
         .route("/v1/functions/{name}/timer", put(arm).delete(disarm))
 }
 
@@ -84,7 +85,7 @@ async fn deploy(State(backend): State<Arc<Backend>>, uri: Uri, body: Body) -> An
     let functions = backend.functions()?;
     let whole = body::read(body, backend.value_bytes_max, &backend.budget).await?;
     let deployed = functions.deploy(&name(&uri)?, whole.bytes.clone()).await?;
-    Ok(json(serde_json::to_vec(&deployed).expect("strings and numbers always serialise")))
+    Ok(routes::json(serde_json::to_vec(&deployed).expect("strings and numbers always serialise")))
 }
 
 async fn remove(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
@@ -94,7 +95,7 @@ async fn remove(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
 
 async fn list(State(backend): State<Arc<Backend>>) -> Answer {
     let all = backend.functions()?.functions();
-    Ok(json(serde_json::to_vec(&all).expect("strings and numbers always serialise")))
+    Ok(routes::json(serde_json::to_vec(&all).expect("strings and numbers always serialise")))
 }
 
 #[derive(Deserialize)]
@@ -118,21 +119,60 @@ struct Lines {
 async fn lines(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
     let functions = backend.functions()?;
     let name = name(&uri)?;
-    let wanted = Query::<Wanted>::try_from_uri(&uri).map_err(|error| {
-        Problem::new(Kind::InvalidRequest, format!("?from=NUMBER&wait=SECONDS: {}", error.body_text()))
-    })?;
-    let Wanted { from, wait } = wanted.0;
+    let Wanted { from, wait } = query(&uri, "?from=NUMBER&wait=SECONDS")?;
     let page = Page { from, lines_max: LINES_MAX, bytes_max: LINES_BYTES_MAX };
     let until = tokio::time::Instant::now() + Duration::from_secs(wait).min(WAIT_MAX);
     loop {
-        let more = functions.more_lines();
         let lines = functions.lines(&name, page).await?;
         let is_over = tokio::time::Instant::now() >= until;
-        if !lines.is_empty() || is_over || tokio::time::timeout_at(until, more).await.is_err() {
+        if !lines.is_empty()
+            || is_over
+            || tokio::time::timeout_at(until, functions.more_lines(&name, from)).await.is_err()
+        {
             let next = lines.last().map_or(from, |line| line.number + 1);
             return Ok(Json(Lines { lines, next }).into_response());
         }
     }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Behind {
+    /// The letter behind which the page begins.
+    after: Option<String>,
+}
+
+async fn letters(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
+    let Behind { after } = query(&uri, "?after=ID")?;
+    let letters = backend.functions()?.dead_letters(&name(&uri)?, after.as_deref()).await?;
+    Ok(Json(letters).into_response())
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Which {
+    /// The letter; none: all of them.
+    id: Option<String>,
+}
+
+async fn redrive(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
+    let Which { id } = query(&uri, "?id=ID")?;
+    let redriven = backend.functions()?.redrive(&name(&uri)?, id.as_deref()).await?;
+    Ok(Json(json!({ "redriven": redriven })).into_response())
+}
+
+async fn purge(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
+    let Which { id } = query(&uri, "?id=ID")?;
+    let purged = backend.functions()?.purge(&name(&uri)?, id.as_deref()).await?;
+    Ok(Json(json!({ "purged": purged })).into_response())
+}
+
+/// The parameters of a path, which are to be in this form.
+fn query<T: DeserializeOwned>(uri: &Uri, form: &str) -> Result<T, Problem> {
+    let parsed = Query::try_from_uri(uri);
+    let parsed = parsed
+        .map_err(|error| Problem::new(Kind::InvalidRequest, format!("{form}: {}", error.body_text())))?;
+    Ok(parsed.0)
 }
 
 #[derive(Deserialize)]

@@ -178,6 +178,7 @@ macro_rules! functions_contract {
             triggers {
                 "N3" a_trigger_runs_one_invocation_per_group_at_a_time_in_order,
                 "N3" groups_run_beside_each_other,
+                "N3" a_function_of_two_queues_is_told_which_of_them_messages_are_from,
                 "N3" what_an_invocation_completed_is_acknowledged_and_the_rest_comes_again,
                 "N3" a_message_that_fails_for_good_is_a_dead_letter_with_the_failures_reason,
                 "N3" a_message_that_is_said_to_be_hopeless_is_a_dead_letter_at_once,

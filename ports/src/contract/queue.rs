@@ -5,6 +5,7 @@
 
 mod failures;
 mod groups;
+mod letters;
 mod redelivery;
 mod sending;
 
@@ -148,7 +149,7 @@ impl Line<'_> {
     /// The dead letters once there are `count` of them.
     async fn dead_letters(&self, count: usize) -> Vec<DeadLetter> {
         eventually(&*self.subject.clock, "a dead letter", async || {
-            let letters = self.subject.queue.dead_letters(self.queue, 100).await;
+            let letters = self.subject.queue.dead_letters(self.queue, None, 100).await;
             let letters = letters.expect("dead_letters answers");
             (letters.len() >= count).then_some(letters)
         })
@@ -230,6 +231,13 @@ macro_rules! queue_contract {
                 "Q11" what_is_given_up_is_a_dead_letter_at_once,
                 "Q11" a_stale_handle_gives_nothing_up,
                 "Q12" a_delivery_says_how_often_its_message_failed_and_not_how_often_it_was_behind_one,
+            }
+            letters {
+                "Q13" dead_letters_are_read_on_behind_any_of_them,
+                "Q13" a_letter_that_is_redriven_is_a_message_again_and_no_letter,
+                "Q13" what_is_purged_is_gone_and_nothing_else,
+                "Q13" the_newest_dead_letters_are_kept,
+                "Q13" letters_of_no_queue_and_too_many_of_them_are_refused,
             }
         } }
     };

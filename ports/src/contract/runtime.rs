@@ -190,6 +190,7 @@ macro_rules! runtime_contract {
                 "U5" what_one_that_fails_has_printed_is_kept_too,
                 "U5" lines_are_read_on_from_any_of_them,
                 "U5" lines_are_read_in_pages_that_have_a_bound,
+                "U5" who_waits_for_a_line_is_woken_by_its_own_function_alone,
             }
         } }
     };

@@ -7,7 +7,9 @@ use async_trait::async_trait;
 use super::{FaultSchedule, Lost, Trouble};
 use crate::{
     Clock, DurabilityPoint, Externalize, Queue, Receipt, Result,
-    queue::{Backlog, DeadLetter, Delivery, Handle, Message, QueueLimits, QueueOptions, SharedQueue},
+    queue::{
+        Backlog, DeadLetter, Delivery, Handle, LetterId, Message, QueueLimits, QueueOptions, SharedQueue,
+    },
 };
 
 /// Fails as its schedule says, and asks the queues it wraps otherwise.
@@ -86,9 +88,22 @@ impl Queue for FaultyQueue {
         self.trouble.with("queue.extend", Lost::TryAgain, call).await
     }
 
-    async fn dead_letters(&self, queue: &str, letters_max: usize) -> Result<Vec<DeadLetter>> {
-        let call = self.inner.dead_letters(queue, letters_max);
+    async fn dead_letters(
+        &self,
+        queue: &str,
+        after: Option<LetterId>,
+        letters_max: usize,
+    ) -> Result<Vec<DeadLetter>> {
+        let call = self.inner.dead_letters(queue, after, letters_max);
         self.trouble.with("queue.dead_letters", Lost::TryAgain, call).await
+    }
+
+    async fn redrive(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
+        self.trouble.with("queue.redrive", Lost::TryAgain, self.inner.redrive(queue, letters)).await
+    }
+
+    async fn purge(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
+        self.trouble.with("queue.purge", Lost::TryAgain, self.inner.purge(queue, letters)).await
     }
 
     async fn blocked(&self, queue: &str) -> Result<Vec<DeadLetter>> {

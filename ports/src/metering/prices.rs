@@ -198,6 +198,8 @@ impl PriceBook {
                 Operation::QueueRelease,
                 Operation::QueueExtend,
                 Operation::QueueDeadLetters,
+                Operation::QueueRedrive,
+                Operation::QueuePurge,
                 Operation::QueueBlocked,
                 Operation::QueueBacklog,
             ])),

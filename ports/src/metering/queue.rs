@@ -7,7 +7,9 @@ use async_trait::async_trait;
 use super::{Carried, Meter, Operation};
 use crate::{
     DurabilityPoint, Externalize, Queue, Receipt, Result,
-    queue::{Backlog, DeadLetter, Delivery, Handle, Message, QueueLimits, QueueOptions, SharedQueue},
+    queue::{
+        Backlog, DeadLetter, Delivery, Handle, LetterId, Message, QueueLimits, QueueOptions, SharedQueue,
+    },
 };
 
 /// Counts calls, messages, bytes and requests of the queues it wraps.
@@ -116,12 +118,31 @@ impl Queue for MeteredQueue {
         result
     }
 
-    async fn dead_letters(&self, queue: &str, letters_max: usize) -> Result<Vec<DeadLetter>> {
+    async fn dead_letters(
+        &self,
+        queue: &str,
+        after: Option<LetterId>,
+        letters_max: usize,
+    ) -> Result<Vec<DeadLetter>> {
         self.meter.call(Operation::QueueDeadLetters);
-        let result = self.inner.dead_letters(queue, letters_max).await;
+        let result = self.inner.dead_letters(queue, after, letters_max).await;
         let letters = result.as_deref().unwrap_or_default();
         let bytes = letters.iter().map(|letter| letter.body.len()).sum();
         self.ended(Operation::QueueDeadLetters, &result, letters.len(), bytes);
+        result
+    }
+
+    async fn redrive(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
+        self.meter.call(Operation::QueueRedrive);
+        let result = self.inner.redrive(queue, letters).await;
+        self.ended(Operation::QueueRedrive, &result, letters.len(), 0);
+        result
+    }
+
+    async fn purge(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
+        self.meter.call(Operation::QueuePurge);
+        let result = self.inner.purge(queue, letters).await;
+        self.ended(Operation::QueuePurge, &result, letters.len(), 0);
         result
     }
 

@@ -329,9 +329,10 @@ impl Parts<'_> {
             "if {} is damaged, restore the whole data directory from a copy",
             self.base.path().display()
         );
-        let queues = Queues::rebuild(&mut store).map_err(|error| {
-            OpenError::io(format!("read the queues ({advice})"))(std::io::Error::other(error))
-        })?;
+        let queues =
+            Queues::rebuild(&mut store, self.config.queue_limits.dead_letters_max).map_err(|error| {
+                OpenError::io(format!("read the queues ({advice})"))(std::io::Error::other(error))
+            })?;
         self.remove_folded(place);
         store.spare_room = self.spare.grow(0);
         store.tail_room = journal.room();

@@ -126,6 +126,7 @@ pub(crate) struct Attempts {
 pub(crate) struct DeadLetterRecord {
     pub(crate) group: Bytes,
     pub(crate) sequence: u64,
+    pub(crate) id: Option<Bytes>,
     pub(crate) body: Bytes,
     pub(crate) attempts: u32,
     pub(crate) reason: String,
@@ -158,7 +159,10 @@ impl Record {
             Self::Queue(_) => 40,
             Self::Message(bytes) | Self::MessageId(bytes) => bytes.len(),
             Self::Attempts(attempts) => 20 + attempts.reason.len(),
-            Self::DeadLetter(letter) => 40 + letter.group.len() + letter.body.len() + letter.reason.len(),
+            Self::DeadLetter(letter) => {
+                let id = letter.id.as_ref().map_or(0, Bytes::len);
+                50 + letter.group.len() + letter.body.len() + letter.reason.len() + id
+            }
         }
     }
 
@@ -196,8 +200,12 @@ impl Record {
             Self::DeadLetter(letter) => {
                 buffer.put_bytes(&letter.group);
                 buffer.put_varint(letter.sequence);
-                buffer.put_varint(u64::from(letter.attempts));
+                let has_id = if letter.id.is_some() { HAS_ID } else { 0 };
+                buffer.put_varint(u64::from(letter.attempts) | has_id);
                 buffer.put_bytes(letter.reason.as_bytes());
+                if let Some(id) = &letter.id {
+                    buffer.put_bytes(id);
+                }
                 buffer.extend_from_slice(&letter.body);
             }
         }
@@ -227,17 +235,23 @@ impl Record {
                 reason: reader.text()?,
             })),
             Table::DeadLetter => {
-                return Some(Self::DeadLetter(Arc::new(DeadLetterRecord {
-                    group: reader.bytes()?,
-                    sequence: reader.varint()?,
-                    attempts: u32::try_from(reader.varint()?).ok()?,
-                    reason: reader.text()?,
-                    body: reader.rest(),
-                })));
+                return decode_letter(reader).map(|letter| Self::DeadLetter(Arc::new(letter)));
             }
         };
         reader.is_empty().then_some(record)
     }
+}
+
+/// Beside the attempts of a dead letter, which are fewer: it has an id. Where there is none the record is as it was before they were
+/// kept.
+const HAS_ID: u64 = 1 << 32;
+
+fn decode_letter(mut reader: Reader) -> Option<DeadLetterRecord> {
+    let (group, sequence, attempts) = (reader.bytes()?, reader.varint()?, reader.varint()?);
+    let reason = reader.text()?;
+    let id = if attempts & HAS_ID == 0 { None } else { Some(reader.bytes()?) };
+    let attempts = u32::try_from(attempts & !HAS_ID).ok()?;
+    Some(DeadLetterRecord { group, sequence, id, attempts, reason, body: reader.rest() })
 }
 
 fn decode_queue(reader: &mut Reader) -> Option<QueueRecord> {

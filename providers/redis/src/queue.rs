@@ -18,8 +18,8 @@ use bytes::Bytes;
 use ports::{
     Cost, Error, Incarnation, Queue, Receipt, Result,
     queue::{
-        Backlog, DEDUPLICATION_BYTES_MAX, DeadLetter, Delivery, GROUP_BYTES_MAX, Handle, Message, OnFailure,
-        QueueLimits, QueueOptions, Sequence,
+        Backlog, DEDUPLICATION_BYTES_MAX, DeadLetter, Delivery, GROUP_BYTES_MAX, Handle, LetterId, Message,
+        OnFailure, QueueLimits, QueueOptions, Sequence,
     },
 };
 use redis::Value;
@@ -35,6 +35,7 @@ use crate::{
 pub(crate) const LIMITS: QueueLimits = QueueLimits {
     message_bytes_max: 4 << 20,
     batch_messages_max: 256,
+    dead_letters_max: 10_000,
     deduplication_window_ms: 5 * 60 * 1000,
     shares_journal: true,
 };
@@ -68,6 +69,7 @@ impl Queue for Store {
             microseconds(options.visibility_timeout_ms),
             decimal(options.attempts_max),
             decimal(u8::from(has_dead_letters)),
+            decimal(self.queue_limits.dead_letters_max),
         ];
         let (receipt, _) = self.about(queue, Script::QueueCreate, &arguments, Effect::Changes).await?;
         Ok(Receipt { cost: Cost::of_messages(1), ..receipt })
@@ -146,10 +148,24 @@ impl Queue for Store {
         Ok(())
     }
 
-    async fn dead_letters(&self, queue: &str, letters_max: usize) -> Result<Vec<DeadLetter>> {
-        let arguments = [decimal(letters_max.min(i32::MAX as usize))];
+    async fn dead_letters(
+        &self,
+        queue: &str,
+        after: Option<LetterId>,
+        letters_max: usize,
+    ) -> Result<Vec<DeadLetter>> {
+        let after = after.map_or_else(Bytes::new, letter_argument);
+        let arguments = [decimal(letters_max.min(i32::MAX as usize)), after];
         let (_, found) = self.about(queue, Script::QueueDead, &arguments, Effect::Reads).await?;
         letters(found).map_err(failed(Effect::Reads, &format!("list the dead letters of {queue:?}")))
+    }
+
+    async fn redrive(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
+        self.settle_letters(queue, Script::QueueRedrive, letters).await
+    }
+
+    async fn purge(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
+        self.settle_letters(queue, Script::QueuePurge, letters).await
     }
 
     async fn blocked(&self, queue: &str) -> Result<Vec<DeadLetter>> {
@@ -173,6 +189,17 @@ impl Queue for Store {
 }
 
 impl Store {
+    /// Runs a script about these dead letters of `queue`.
+    async fn settle_letters(&self, queue: &str, script: Script, letters: &[LetterId]) -> Result<Receipt> {
+        let count = letters.len();
+        if count > self.queue_limits.batch_messages_max {
+            return Err(Error::invalid(format!("settle {count} dead letters of {queue:?} at once")));
+        }
+        let arguments: Vec<_> = letters.iter().copied().map(letter_argument).collect();
+        let (receipt, _) = self.about(queue, script, &arguments, Effect::Changes).await?;
+        Ok(Receipt { cost: Cost::of_messages(count), ..receipt })
+    }
+
     /// Runs a script about `queue`.
     async fn about(
         &self,
@@ -206,6 +233,11 @@ fn microseconds(milliseconds: u64) -> Bytes {
     decimal(milliseconds.min(CENTURY_MS) * 1000)
 }
 
+/// A dead letter is called by its sequence, which is no other message's.
+fn letter_argument(letter: LetterId) -> Bytes {
+    Bytes::from(format!("{:016}", letter.0))
+}
+
 fn handle_arguments(handle: &Handle) -> [Bytes; 3] {
     [handle.group.clone(), Bytes::from(format!("{:016}", handle.sequence.0)), decimal(handle.attempt)]
 }
@@ -230,10 +262,7 @@ fn deliveries(batch: Value, incarnation: Incarnation) -> Result<Vec<Delivery>, F
     let delivery = |value| {
         let [group, sequence, attempt, failures, body, id] = parts(value)?;
         let (attempt, failures) = (answer::number(&attempt)? as u32, answer::number(&failures)? as u32);
-        let deduplication = match id {
-            Value::Nil => None,
-            id => Some(answer::bytes(id)?),
-        };
+        let deduplication = optional(id)?;
         let (group, sequence) = (answer::bytes(group)?, Sequence(answer::number(&sequence)?));
         let handle = Handle { group, sequence, attempt, incarnation };
         Ok(Delivery { handle, deduplication, failures, body: answer::bytes(body)? })
@@ -243,16 +272,26 @@ fn deliveries(batch: Value, incarnation: Incarnation) -> Result<Vec<Delivery>, F
 
 fn letters(found: Value) -> Result<Vec<DeadLetter>, Failure> {
     let letter = |value| {
-        let [group, sequence, body, attempts, reason] = parts(value)?;
+        let [group, sequence, body, attempts, reason, id] = parts(value)?;
+        let sequence = answer::number(&sequence)?;
         Ok(DeadLetter {
+            id: LetterId(u128::from(sequence)),
             group: answer::bytes(group)?,
-            sequence: Sequence(answer::number(&sequence)?),
+            sequence: Sequence(sequence),
+            deduplication: optional(id)?,
             body: answer::bytes(body)?,
             attempts: answer::number(&attempts)? as u32,
             reason: String::from_utf8_lossy(&answer::bytes(reason)?).into_owned(),
         })
     };
     answer::array(found)?.into_iter().map(letter).collect()
+}
+
+fn optional(value: Value) -> Result<Option<Bytes>, Failure> {
+    match value {
+        Value::Nil => Ok(None),
+        value => answer::bytes(value).map(Some),
+    }
 }
 
 fn parts<const COUNT: usize>(value: Value) -> Result<[Value; COUNT], Failure> {

@@ -27,6 +27,8 @@ pub(crate) enum Script {
     QueueExtend,
     QueueOutlook,
     QueueDead,
+    QueueRedrive,
+    QueuePurge,
     QueueBlocked,
     QueueBacklog,
 }
@@ -36,7 +38,7 @@ const QUEUE: &str = include_str!("scripts/queue.lua");
 
 /// What queues do, one text each. They are loaded as one script, because every incarnation leaves its scripts in
 /// the server's memory until it restarts.
-const QUEUE_OPERATIONS: [(Script, &str); 11] = [
+const QUEUE_OPERATIONS: [(Script, &str); 13] = [
     (Script::QueueCreate, include_str!("scripts/queue_create.lua")),
     (Script::QueueSend, include_str!("scripts/queue_send.lua")),
     (Script::QueueReceive, include_str!("scripts/queue_receive.lua")),
@@ -46,6 +48,8 @@ const QUEUE_OPERATIONS: [(Script, &str); 11] = [
     (Script::QueueExtend, include_str!("scripts/queue_extend.lua")),
     (Script::QueueOutlook, include_str!("scripts/queue_outlook.lua")),
     (Script::QueueDead, include_str!("scripts/queue_dead.lua")),
+    (Script::QueueRedrive, include_str!("scripts/queue_redrive.lua")),
+    (Script::QueuePurge, include_str!("scripts/queue_purge.lua")),
     (Script::QueueBlocked, include_str!("scripts/queue_blocked.lua")),
     (Script::QueueBacklog, include_str!("scripts/queue_backlog.lua")),
 ];

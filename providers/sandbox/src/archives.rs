@@ -2,6 +2,10 @@
 //!
 //! An archive is [unpacked](unpack) beside its place and moved there. One that is to go while instances of it are at work
 //! [stays](Archives::hold) until they have ended: code is read as it is needed.
+//!
+//! Where nothing keeps functions from what the server's user may write, one that is there may be other than it was. To compare it with
+//! its content would be to unpack that, so it is unpacked anew, and put in its place, wherever it is installed and nobody holds it: at
+//! a start, before anything runs.
 
 mod unpack;
 
@@ -29,10 +33,20 @@ const UNFINISHED: &str = ".unfinished-";
 /// What begins the name of a folder that is being removed, and is not whole either.
 const REMOVED: &str = ".unfinished-removed-";
 
+/// What becomes of what was unpacked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Code {
+    /// Nobody may write there.
+    StaysAsItIs,
+    /// Functions may.
+    MayChange,
+}
+
 /// Where archives are unpacked.
 #[derive(Debug, Clone)]
 pub(crate) struct Archives {
     directory: PathBuf,
+    code: Code,
     /// Held while a name is given or taken away.
     uses: Arc<Mutex<Uses>>,
 }
@@ -79,7 +93,7 @@ impl Drop for Hold {
 
 impl Archives {
     /// Archives in `directory`. What an earlier start left unfinished goes.
-    pub(crate) fn open(directory: PathBuf) -> io::Result<Self> {
+    pub(crate) fn open(directory: PathBuf, code: Code) -> io::Result<Self> {
         fs::create_dir_all(&directory)?;
         for entry in fs::read_dir(&directory)? {
             let entry = entry?;
@@ -87,7 +101,7 @@ impl Archives {
                 fs::remove_dir_all(entry.path())?;
             }
         }
-        Ok(Self { directory, uses: Arc::default() })
+        Ok(Self { directory, code, uses: Arc::default() })
     }
 
     /// Where all of them lie.
@@ -100,27 +114,41 @@ impl Archives {
         self.directory.join(name)
     }
 
-    /// Unpacks `content` as `name`, if it is not there yet.
+    /// Unpacks `content` as `name`, if it is not there yet as it was.
     pub(crate) async fn install(&self, name: &str, content: Bytes) -> Result<()> {
-        let path = self.path(name);
         {
             let mut uses = self.uses.lock();
             uses.unwanted.remove(name);
-            if path.is_dir() {
+            if self.path(name).is_dir() && (self.code == Code::StaysAsItIs || uses.held.contains_key(name)) {
                 return Ok(());
             }
         }
+        let (archives, archive) = (self.clone(), name.to_owned());
         let unfinished = self.directory.join(format!("{UNFINISHED}{name}"));
         blocking(move || {
             if unfinished.exists() {
                 fs::remove_dir_all(&unfinished)?;
             }
             fs::create_dir(&unfinished)?;
-            let unpacked = unpack(&content, &unfinished).and_then(|()| fs::rename(&unfinished, &path));
+            let unpacked = unpack(&content, &unfinished).and_then(|()| archives.put(&unfinished, &archive));
             unpacked.inspect_err(|_| drop(fs::remove_dir_all(&unfinished)))
         })
         .await
         .map_err(|error| failed(format!("unpack the archive {name}"), error))
+    }
+
+    /// Makes what was unpacked the archive `name`, in place of what is there, unless somebody holds that since.
+    fn put(&self, unpacked: &Path, name: &str) -> io::Result<()> {
+        let before = {
+            let mut uses = self.uses.lock();
+            if uses.held.contains_key(name) && self.path(name).is_dir() {
+                return fs::remove_dir_all(unpacked);
+            }
+            let before = self.take_away(&mut uses, name)?;
+            fs::rename(unpacked, self.path(name))?;
+            before
+        };
+        remove(before)
     }
 
     /// The file at `path` in the archive `name`.
@@ -259,7 +287,7 @@ mod tests {
     #[tokio::test]
     async fn an_archive_is_unpacked_once_and_goes_when_nobody_names_it() {
         let directory = tempfile::tempdir().expect("a directory");
-        let archives = Archives::open(directory.path().into()).expect("opened");
+        let archives = Archives::open(directory.path().into(), Code::StaysAsItIs).expect("opened");
         let content = archive(EntryType::Regular, "code/app.py", None, b"pass");
         archives.install("one", content.clone()).await.expect("installed");
         archives.install("one", Bytes::new()).await.expect("it is there");
@@ -270,10 +298,31 @@ mod tests {
         assert!(!archives.path("one").exists());
     }
 
+    /// It was run until other code was deployed.
+    #[tokio::test]
+    async fn code_that_was_changed_is_as_it_was_once_it_is_installed_and_nobody_holds_it() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let content = archive(EntryType::Regular, "code/app.py", None, b"pass");
+        for (code, found) in [(Code::MayChange, "pass"), (Code::StaysAsItIs, "evil")] {
+            let archives = Archives::open(directory.path().into(), code).expect("opened");
+            let read =
+                async || archives.file("one", "code/app.py", 10).await.expect("read").expect("it is there");
+            archives.install("one", content.clone()).await.expect("installed");
+            fs::write(archives.path("one").join("code/app.py"), "evil").expect("changed");
+            let hold = archives.hold("one");
+            archives.install("one", content.clone()).await.expect("it is there");
+            assert_eq!(read().await, "evil", "an instance reads its code as it needs it");
+            drop(hold);
+            archives.install("one", content.clone()).await.expect("installed");
+            assert_eq!(read().await, found, "{code:?}");
+        }
+        assert_eq!(fs::read_dir(directory.path()).expect("it is there").count(), 1, "nothing else is left");
+    }
+
     #[tokio::test]
     async fn an_archive_stays_while_somebody_holds_it_and_whoever_wants_it_again_has_it() {
         let directory = tempfile::tempdir().expect("a directory");
-        let archives = Archives::open(directory.path().into()).expect("opened");
+        let archives = Archives::open(directory.path().into(), Code::StaysAsItIs).expect("opened");
         let content = archive(EntryType::Regular, "code/app.py", None, b"pass");
         archives.install("one", content.clone()).await.expect("installed");
         let (first, second) = (archives.hold("one"), archives.hold("one"));
@@ -294,7 +343,7 @@ mod tests {
     #[tokio::test]
     async fn an_archive_that_its_last_holder_took_away_since_it_was_seen_is_removed() {
         let directory = tempfile::tempdir().expect("a directory");
-        let archives = Archives::open(directory.path().into()).expect("opened");
+        let archives = Archives::open(directory.path().into(), Code::StaysAsItIs).expect("opened");
         let content = archive(EntryType::Regular, "code/app.py", None, b"pass");
         archives.install("one", content).await.expect("installed");
         let hold = archives.hold("one");
@@ -306,7 +355,7 @@ mod tests {
     #[tokio::test]
     async fn an_archive_goes_again_before_all_of_what_it_was_has_gone() {
         let directory = tempfile::tempdir().expect("a directory");
-        let archives = Archives::open(directory.path().into()).expect("opened");
+        let archives = Archives::open(directory.path().into(), Code::StaysAsItIs).expect("opened");
         let content = archive(EntryType::Regular, "code/app.py", None, b"pass");
         let mut taken = Vec::new();
         for _ in 0..2 {
@@ -321,7 +370,7 @@ mod tests {
     #[tokio::test]
     async fn what_points_or_lies_outside_is_refused_and_leaves_nothing() {
         let directory = tempfile::tempdir().expect("a directory");
-        let archives = Archives::open(directory.path().join("archives")).expect("opened");
+        let archives = Archives::open(directory.path().join("archives"), Code::StaysAsItIs).expect("opened");
         let cases = [
             archive(EntryType::Regular, "../outside", None, b"x"),
             archive(EntryType::Regular, "/tmp/outside", None, b"x"),
@@ -342,7 +391,7 @@ mod tests {
     #[tokio::test]
     async fn what_cannot_be_executed_is_named_with_what_to_do() {
         let home = tempfile::tempdir().expect("a directory");
-        let archives = Archives::open(home.path().to_owned()).expect("opened");
+        let archives = Archives::open(home.path().to_owned(), Code::StaysAsItIs).expect("opened");
         for (name, mode) in [("good", 0o755), ("plain", 0o644)] {
             let content = archive_of(mode, EntryType::Regular, "code/run", None, b"#!/bin/sh");
             archives.install(name, content).await.expect("installed");

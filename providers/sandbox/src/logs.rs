@@ -10,10 +10,12 @@
 //! Invariants
 //! - No line of a function is dropped for what others print, while fewer than [`WAITING_BYTES_MAX`] are on their way.
 
+mod reading;
+
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     fs::{self, File, OpenOptions},
-    io::{self, BufRead as _, BufReader, BufWriter, Write as _},
+    io::{self, BufWriter, Write as _},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -26,7 +28,9 @@ use std::{
 
 use ports::runtime::{Line, Page};
 use serde::Serialize;
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{Notify, oneshot};
+
+use self::reading::Readers;
 
 /// Where a file is put aside, and the one put aside before it goes.
 const FILE_BYTES_MAX: u64 = 8 << 20;
@@ -114,7 +118,7 @@ pub(crate) struct Logs {
     /// What all lines on their way hold.
     held: Arc<AtomicUsize>,
     writer: Thread,
-    written: watch::Receiver<u64>,
+    readers: Arc<Readers>,
 }
 
 impl Logs {
@@ -122,26 +126,25 @@ impl Logs {
     pub(crate) fn open(directory: PathBuf) -> io::Result<Self> {
         fs::create_dir_all(&directory)?;
         let (waiting, messages) = channel();
-        let (tell, written) = watch::channel(0);
-        let held = Arc::<AtomicUsize>::default();
+        let (held, readers) = (Arc::<AtomicUsize>::default(), Arc::<Readers>::default());
         let files = Files {
             directory: directory.clone(),
             open: HashMap::new(),
             held: Arc::clone(&held),
+            readers: Arc::clone(&readers),
             line: Vec::new(),
         };
         let writer = thread::Builder::new().name("function logs".into());
-        let writer = writer.spawn(move || files.write(&messages, &tell))?.thread().clone();
-        Ok(Self { directory, waiting, held, writer, written })
+        let writer = writer.spawn(move || files.write(&messages))?.thread().clone();
+        Ok(Self { directory, waiting, held, writer, readers })
     }
 
     /// One whose messages wait until the test takes them.
     #[cfg(test)]
     pub(crate) fn stalled() -> (Self, Receiver<Message>) {
         let (waiting, messages) = channel();
-        let (_, written) = watch::channel(0);
         let (directory, held, writer) = (PathBuf::new(), Arc::default(), thread::current());
-        (Self { directory, waiting, held, writer, written }, messages)
+        (Self { directory, waiting, held, writer, readers: Arc::default() }, messages)
     }
 
     /// Keeps `text`, one line or more, soon. Whether there is room for it.
@@ -175,16 +178,15 @@ impl Logs {
     /// Some of the lines of `function`.
     pub(crate) async fn lines(&self, function: &str, page: Page) -> io::Result<Vec<Line>> {
         self.flush().await;
-        let path = path_of(&self.directory, function);
-        let read = tokio::task::spawn_blocking(move || read(&path, page));
+        let (readers, function) = (Arc::clone(&self.readers), function.to_owned());
+        let path = path_of(&self.directory, &function);
+        let read = tokio::task::spawn_blocking(move || readers.read(&function, [&path, &aside(&path)], page));
         read.await.map_err(io::Error::other)?
     }
 
-    /// Ends when lines are written after this was called.
-    pub(crate) async fn more(&self) {
-        let mut written = self.written.clone();
-        written.mark_unchanged();
-        let _ = written.changed().await;
+    /// Ends once the line of `function` with the number `from`, or a later one, is in its file.
+    pub(crate) async fn more(&self, function: &str, from: u64) {
+        self.readers.more(function, from).await;
     }
 }
 
@@ -195,46 +197,6 @@ fn path_of(directory: &Path, function: &str) -> PathBuf {
 
 fn aside(path: &Path) -> PathBuf {
     path.with_extension("log.1")
-}
-
-/// The file that is written to is opened before the one that was put aside: one that is put aside in between is read twice, and its
-/// lines taken once, where in the other order none would have them.
-fn read(path: &Path, page: Page) -> io::Result<Vec<Line>> {
-    let (newer, older) = (open_to_read(path)?, open_to_read(&aside(path))?);
-    let (mut lines, mut next, mut bytes) = (Vec::new(), page.from, 0);
-    for file in [older, newer].into_iter().flatten() {
-        for line in BufReader::new(file).split(b'\n') {
-            let line = line?;
-            if number_of(&line).is_some_and(|number| number < next) {
-                continue;
-            }
-            // A line that a crash tore is none.
-            let Ok(line) = serde_json::from_slice::<Line>(&line) else { continue };
-            bytes += line.text.len();
-            let is_full = lines.len() >= page.lines_max || bytes > page.bytes_max && !lines.is_empty();
-            if is_full {
-                return Ok(lines);
-            }
-            next = line.number + 1;
-            lines.push(line);
-        }
-    }
-    Ok(lines)
-}
-
-fn open_to_read(path: &Path) -> io::Result<Option<File>> {
-    match File::open(path) {
-        Ok(file) => Ok(Some(file)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-/// The number of a line as it is written, without reading the rest: pages begin behind many others.
-fn number_of(line: &[u8]) -> Option<u64> {
-    let rest = line.strip_prefix(b"{\"number\":")?;
-    let end = rest.iter().position(|byte| !byte.is_ascii_digit())?;
-    std::str::from_utf8(&rest[..end]).ok()?.parse().ok()
 }
 
 #[derive(Debug)]
@@ -258,24 +220,28 @@ struct Files {
     directory: PathBuf,
     open: HashMap<String, Open>,
     held: Arc<AtomicUsize>,
+    readers: Arc<Readers>,
     /// Where a line is put together.
     line: Vec<u8>,
 }
 
 impl Files {
     /// Writes what comes until nobody sends any more.
-    fn write(mut self, messages: &Receiver<Message>, written: &watch::Sender<u64>) {
+    fn write(mut self, messages: &Receiver<Message>) {
         while let Ok(first) = messages.recv() {
             if matches!(first, Message::Lines(_)) && self.held.load(Ordering::Relaxed) < HURRY_BYTES {
                 thread::park_timeout(LINGER);
             }
-            let (mut flushed, mut bytes) = (Vec::new(), 0);
+            let (mut flushed, mut printing, mut bytes) = (Vec::new(), HashSet::new(), 0);
             let mut next = Some(first);
             while let Some(message) = next {
                 match message {
                     Message::Flush(told) => flushed.push(told),
                     Message::Lines(lines) => {
                         bytes += lines.bytes();
+                        if !printing.contains(&lines.share.function) {
+                            printing.insert(lines.share.function.clone());
+                        }
                         if let Err(error) = self.keep(&lines) {
                             let function = &lines.share.function;
                             tracing::warn!(%error, function, "what a function printed could not be kept");
@@ -286,12 +252,14 @@ impl Files {
                 // There may always be more: as it is written its function prints on.
                 next = if bytes < ROUND_BYTES { messages.try_recv().ok() } else { None };
             }
-            for open in self.open.values_mut() {
+            for (function, open) in &mut self.open {
                 if let Err(error) = open.file.flush() {
-                    tracing::warn!(%error, "what functions printed could not be kept");
+                    tracing::warn!(%error, function, "what a function printed could not be kept");
+                }
+                if printing.contains(function) {
+                    self.readers.tell(function, open.next);
                 }
             }
-            written.send_modify(|written| *written += 1);
             // Who asked may have gone.
             for told in flushed {
                 let _ = told.send(());
@@ -307,7 +275,7 @@ impl Files {
             if self.open.len() >= FILES_MAX {
                 self.open.clear();
             }
-            self.open.insert(function.to_owned(), open(&path)?);
+            self.open.insert(function.to_owned(), open(&self.readers, function, &path)?);
         }
         let open = self.open.get_mut(function).expect("just opened");
         for text in text.split('\n') {
@@ -319,9 +287,11 @@ impl Files {
             open.bytes += self.line.len() as u64;
             if open.bytes >= FILE_BYTES_MAX {
                 open.file.flush()?;
-                fs::rename(&path, aside(&path))?;
+                let file = self.readers.put_aside(function, || {
+                    fs::rename(&path, aside(&path))?;
+                    OpenOptions::new().create(true).append(true).open(&path)
+                })?;
                 let next = open.next;
-                let file = OpenOptions::new().create(true).append(true).open(&path)?;
                 *open = Open { file: BufWriter::new(file), bytes: 0, next };
             }
         }
@@ -330,9 +300,10 @@ impl Files {
 }
 
 /// Opens a file to go on behind its last line.
-fn open(path: &Path) -> io::Result<Open> {
+fn open(readers: &Readers, function: &str, path: &Path) -> io::Result<Open> {
     let all = Page { from: 0, lines_max: usize::MAX, bytes_max: usize::MAX };
-    let next = read(path, all)?.last().map_or(0, |line| line.number + 1);
+    let lines = readers.read(function, [path, &aside(path)], all)?;
+    let next = lines.last().map_or(0, |line| line.number + 1);
     let mut file = OpenOptions::new().create(true).append(true).open(path)?;
     let bytes = file.metadata()?.len();
     // What a crash tore stands on a line of its own.
@@ -353,33 +324,6 @@ mod tests {
     /// Up to so many from there on, whatever they take.
     fn page(from: u64, lines_max: usize) -> Page {
         Page { from, lines_max, bytes_max: usize::MAX }
-    }
-
-    #[test]
-    fn a_line_says_its_number_first() {
-        let line = Line { number: 17, at_ms: 1, id: "i".to_owned(), text: "{\"number\":3}".to_owned() };
-        assert_eq!(number_of(&serde_json::to_vec(&line).expect("JSON")), Some(17));
-        assert_eq!(
-            (number_of(b""), number_of(b"{\"number\":"), number_of(b"{\"number\":5")),
-            (None, None, None)
-        );
-    }
-
-    /// The file is put aside while it is read: first all the same in both, then each line once.
-    #[test]
-    fn a_file_that_is_put_aside_while_it_is_read_is_read_once() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let path = path_of(directory.path(), "one");
-        let line = |number| {
-            serde_json::to_string(&Line { number, at_ms: 0, id: String::new(), text: String::new() })
-        };
-        let line = |number| line(number).expect("JSON") + "\n";
-        fs::write(&path, line(3) + &line(4)).expect("written");
-        fs::write(aside(&path), line(3) + &line(4)).expect("written");
-        let numbers = |from| {
-            read(&path, page(from, 9)).expect("read").iter().map(|line| line.number).collect::<Vec<_>>()
-        };
-        assert_eq!((numbers(0), numbers(4), numbers(5)), (vec![3, 4], vec![4], vec![]));
     }
 
     fn keep(logs: &Logs, share: &Arc<Share>, id: &str, text: &str) {

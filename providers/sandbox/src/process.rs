@@ -51,6 +51,7 @@ pub use enforcement::{Enforcement, Measure};
 
 use self::group::{Group, Limits};
 use crate::{
+    archives::Code,
     launcher::LAUNCHER_ARGUMENT,
     peers::Peers,
     processes::{descendants_of, is_running},
@@ -196,6 +197,11 @@ impl Launcher {
         thread::Builder::new().name("function launcher".into()).spawn(move || start_all(&waiting))?;
         let (launched, alive) = (Mutex::default(), watch::Sender::new(0));
         Ok(Self { program, enforcement, starts, launched, alive })
+    }
+
+    /// Whether functions may change their code.
+    pub(crate) fn code(&self) -> Code {
+        if self.enforcement.separates_users() { Code::StaysAsItIs } else { Code::MayChange }
     }
 
     /// From here on whoever ends all of them waits for one more. Errors: they have been ended.

@@ -68,7 +68,7 @@ impl Sandbox {
         let runtime = directory.join("runtime");
         command::put_clients(&runtime, carried)?;
         let logs = Arc::new(Logs::open(directory.join("logs"))?);
-        let archives = Archives::open(directory.join("archives"))?;
+        let archives = Archives::open(directory.join("archives"), launcher.code())?;
         let launcher = Arc::new(launcher);
         let spares = Spares::new(Arc::clone(&launcher), archives.all().to_owned(), runtime.clone(), idle_max);
         let spares = Arc::new(spares);
@@ -185,8 +185,8 @@ impl Runtime for Sandbox {
         self.shared.logs.lines(function, page).await
     }
 
-    async fn more_lines(&self) {
-        self.shared.logs.more().await;
+    async fn more_lines(&self, function: &str, from: u64) {
+        self.shared.logs.more(function, from).await;
     }
 
     fn figures(&self) -> Figures {

@@ -44,6 +44,7 @@ impl Default for Options {
                 message_bytes_max: 256 * 1_024,
                 batch_messages_max: 10,
                 deduplication_window_ms: 300_000,
+                dead_letters_max: 100,
                 shares_journal: true,
             },
             functions: FunctionLimits {

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use ports::{
     Error, ErrorKind, Event, Receipt, Result,
     functions::{Definition, FunctionLimits, QueueTrigger, Register},
-    queue::{DEDUPLICATION_BYTES_MAX, Delivery, Message, OnFailure, QueueOptions},
+    queue::{DEDUPLICATION_BYTES_MAX, Message, OnFailure, QueueOptions},
 };
 use tokio::{sync::oneshot, task::AbortHandle};
 
@@ -94,6 +94,13 @@ impl Register for Functions {
 
     fn event_queue(&self, function: &str) -> String {
         event_queue(function)
+    }
+
+    fn payload_of(&self, message: &Bytes) -> Result<Bytes> {
+        match decode_event(message) {
+            Event::Call { payload, .. } | Event::Failed { payload, .. } => Ok(payload),
+            event => Err(Error::corrupt(format!("read {event:?} as an event that was sent"))),
+        }
     }
 }
 
@@ -266,8 +273,8 @@ fn take_id(body: &mut Bytes) -> Option<Bytes> {
     has_id.then(|| take(body))
 }
 
-fn decode_event(delivery: &Delivery) -> Event {
-    let mut body = delivery.body.clone();
+fn decode_event(message: &Bytes) -> Event {
+    let mut body = message.clone();
     if body.split_to(1)[0] == CALL {
         let id = take_id(&mut body);
         return Event::Call { id, payload: body };

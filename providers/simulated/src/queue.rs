@@ -9,7 +9,7 @@ use bytes::Bytes;
 use ports::{
     Cost, Error, Queue, Receipt, Result,
     queue::{
-        Backlog, DEDUPLICATION_BYTES_MAX, DeadLetter, Delivery, GROUP_BYTES_MAX, Handle, Message,
+        Backlog, DEDUPLICATION_BYTES_MAX, DeadLetter, Delivery, GROUP_BYTES_MAX, Handle, LetterId, Message,
         QueueLimits, QueueOptions,
     },
 };
@@ -88,12 +88,29 @@ impl Queue for SimulatedStore {
         self.0.call("extend", subject, Kind::Changes, perform, |()| "done".into()).await
     }
 
-    async fn dead_letters(&self, queue: &str, letters_max: usize) -> Result<Vec<DeadLetter>> {
+    async fn dead_letters(
+        &self,
+        queue: &str,
+        after: Option<LetterId>,
+        letters_max: usize,
+    ) -> Result<Vec<DeadLetter>> {
         let perform = |store: &mut Store, now| {
             store.settle_queue(queue, now)?;
-            Ok(store.queue(queue)?.dead_letters(letters_max))
+            Ok(store.queue(queue)?.dead_letters(after, letters_max))
         };
         self.0.call("dead_letters", queue.to_owned(), Kind::Reads, perform, say_letters).await
+    }
+
+    async fn redrive(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
+        let perform = |store: &mut Store, now| store.settle_letters(queue, letters, now, QueueState::redrive);
+        let receipt = self.0.call("redrive", queue.to_owned(), Kind::Changes, perform, say_done).await;
+        self.0.changed.notify_waiters();
+        receipt
+    }
+
+    async fn purge(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
+        let perform = |store: &mut Store, now| store.settle_letters(queue, letters, now, QueueState::purge);
+        self.0.call("purge", queue.to_owned(), Kind::Changes, perform, say_done).await
     }
 
     async fn blocked(&self, queue: &str) -> Result<Vec<DeadLetter>> {
@@ -294,6 +311,28 @@ impl Store {
         Ok(self.receipt(Cost::of_messages(handles.len())))
     }
 
+    /// Does `settle` with each of these dead letters that is there.
+    fn settle_letters(
+        &mut self,
+        queue: &str,
+        letters: &[LetterId],
+        now: Duration,
+        settle: fn(&mut QueueState, LetterId) -> Vec<QueueUndo>,
+    ) -> Result<Receipt> {
+        if letters.len() > self.queue_limits.batch_messages_max {
+            let count = letters.len();
+            return Err(Error::invalid(format!("settle {count} dead letters of {queue:?} at once")));
+        }
+        self.settle_queue(queue, now)?;
+        for letter in letters {
+            let undo = settle(self.queue(queue)?, *letter);
+            if !undo.is_empty() {
+                self.order(undo.into_iter().map(|undo| Undo::Queue(queue.to_owned(), undo)).collect());
+            }
+        }
+        Ok(self.receipt(Cost::of_messages(letters.len())))
+    }
+
     /// Takes back what consumers have kept for too long, and gives up what failed for good.
     fn settle_queue(&mut self, queue: &str, now: Duration) -> Result<()> {
         self.queue(queue)?.take_back_overdue(now);
@@ -303,7 +342,8 @@ impl Store {
 
     /// Moves messages that failed for good to where the queue was told to (Q5); one position each.
     fn give_up(&mut self, queue: &str) {
-        while let Some(given_up) = self.queues.get_mut(queue).and_then(QueueState::give_up) {
+        let letters_max = self.queue_limits.dead_letters_max;
+        while let Some(given_up) = self.queues.get_mut(queue).and_then(|queue| queue.give_up(letters_max)) {
             let mut undo = vec![Undo::Queue(queue.to_owned(), given_up.undo)];
             if let Some((to, message)) = given_up.forwarded
                 && let Some(handler) = self.queues.get_mut(&to)

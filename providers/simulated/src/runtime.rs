@@ -270,8 +270,20 @@ impl Runtime for SimulatedRuntime {
         Ok(fitting.map(|(_, line)| line.clone()).collect())
     }
 
-    async fn more_lines(&self) {
-        self.printed.notified().await;
+    async fn more_lines(&self, function: &str, from: u64) {
+        loop {
+            let printed = self.printed.notified();
+            if self
+                .state()
+                .lines
+                .get(function)
+                .and_then(|lines| lines.last())
+                .is_some_and(|last| last.number >= from)
+            {
+                return;
+            }
+            printed.await;
+        }
     }
 
     fn figures(&self) -> Figures {

@@ -464,7 +464,7 @@ impl Distributor {
 impl Handler for Distributor {
     async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
         match event {
-            Event::Messages(deliveries) => {
+            Event::Messages { deliveries, .. } => {
                 self.handle_messages(&deliveries).await?;
                 Ok(Bytes::new())
             }

@@ -147,7 +147,7 @@ impl Stage {
     pub(crate) async fn decided(&self, session: SessionId, operations: Vec<Operation>) -> Vec<Delivery> {
         let before = self.row(session).await.sequence;
         let asked = self.asked(session, operations).await;
-        self.writer(&self.store()).handle(Event::Messages(asked)).await.expect("calm");
+        self.writer(&self.store()).handle(Stage::messages(asked)).await.expect("calm");
         let row = self.row(session).await;
         self.outbox(session).await.split_off((before - row.applied) as usize)
     }
@@ -214,6 +214,11 @@ impl Stage {
             shared.tail.offer(wake);
         }
         shared.tail.reached(slot.map_or(Zxid(0), |slot| slot.last())).await;
+    }
+
+    /// What a writer or a distributor is given.
+    pub(crate) fn messages(deliveries: Vec<Delivery>) -> Event {
+        Event::Messages { queue: String::new(), deliveries }
     }
 
     fn delivery(&self, body: Bytes) -> Delivery {

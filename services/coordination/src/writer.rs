@@ -147,7 +147,9 @@ impl Writer {
 impl Handler for Writer {
     async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
         match event {
-            Event::Messages(deliveries) => self.handle_messages(&deliveries).await.map(|()| Bytes::new()),
+            Event::Messages { deliveries, .. } => {
+                self.handle_messages(&deliveries).await.map(|()| Bytes::new())
+            }
             _ => Err(Failure::new("the writer takes messages only")),
         }
     }

@@ -37,26 +37,35 @@ pub(crate) fn on_failure(told: Option<&str>) -> OnFailure {
     if told.is_some() { OnFailure::Block } else { OnFailure::DeadLetter }
 }
 
+/// Messages of one group, in order.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    /// The queue that they are from, as its application calls it.
+    pub(crate) queue: String,
+    pub(crate) deliveries: Vec<Delivery>,
+}
+
 impl Deployed {
     pub(crate) async fn run_batch(
         &self,
         service: &Arc<Inner>,
         room: Room,
-        deliveries: &[Delivery],
+        batch: &Batch,
     ) -> Result<Bytes, Failure> {
+        let deliveries = &batch.deliveries;
         let Some(told) = service.told_of(&self.name) else {
-            return self.run_messages(service, room, deliveries).await;
+            return self.run_messages(service, room, batch).await;
         };
         let has_no_attempt_left = deliveries.first().is_some_and(|head| head.failures >= ATTEMPTS_MAX);
         let ran = if has_no_attempt_left {
             Err(Failure::new(format!("failed {ATTEMPTS_MAX} times; what it said last is not known")))
         } else {
-            self.run_messages(service, room, deliveries).await
+            self.run_messages(service, room, batch).await
         };
         let Err(failure) = ran else { return ran };
         match deliveries.get(failure.completed) {
             Some(failed) if failed.failures + 1 >= ATTEMPTS_MAX => {
-                self.tell(service, &told, failed, &failure).await?;
+                self.tell(service, &told, (&batch.queue, failed), &failure).await?;
                 let done = failure.completed + 1;
                 let reason = || format!("delivered behind a message that {told:?} was told of");
                 if done < deliveries.len() { Err(Failure::after(done, reason())) } else { Ok(Bytes::new()) }
@@ -69,10 +78,9 @@ impl Deployed {
         &self,
         service: &Arc<Inner>,
         room: Room,
-        deliveries: &[Delivery],
+        Batch { queue, deliveries }: &Batch,
     ) -> Result<Bytes, Failure> {
-        let queue = service.queue_of(&self.name);
-        let payload = event::messages(&queue, deliveries, service.parts.clock.now());
+        let payload = event::messages(queue, deliveries, service.parts.clock.now());
         let answer = self.run(service, room, service.new_id(), payload).await?;
         let completed = event::completed(&answer, deliveries);
         if completed < deliveries.len() {
@@ -89,16 +97,16 @@ impl Deployed {
         &self,
         service: &Inner,
         told: &str,
-        failed: &Delivery,
+        (queue, failed): (&str, &Delivery),
         failure: &Failure,
     ) -> Result<(), Failure> {
-        let (queue, now) = (service.queue_of(&self.name), service.parts.clock.now());
-        let id = message_id(&queue, failed);
+        let now = service.parts.clock.now();
+        let id = message_id(queue, failed);
         let record = event::failed(
             &event::Failed {
                 function: &self.name,
                 id: &id,
-                payload: &event::messages(&queue, slice::from_ref(failed), now),
+                payload: &event::messages(queue, slice::from_ref(failed), now),
                 reason: &failure.reason,
                 attempts: Some(ATTEMPTS_MAX),
             },

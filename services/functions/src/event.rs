@@ -149,7 +149,8 @@ fn instant(now: Timestamp) -> String {
     time.and_then(|time| time.format(&Rfc3339).ok()).unwrap_or_default()
 }
 
-fn text(bytes: &[u8]) -> String {
+/// What is no text in letters.
+pub(crate) fn text(bytes: &[u8]) -> String {
     std::str::from_utf8(bytes).map_or_else(|_| hexadecimal(bytes), str::to_owned)
 }
 

@@ -11,6 +11,7 @@ use ports::{
 };
 
 use crate::{
+    batch::Batch,
     event, failure,
     service::{Inner, own_name, request_id, told_id},
     timer::Ticks,
@@ -55,7 +56,10 @@ impl Handler for Deployed {
                 let id = id.map_or_else(|| service.new_id(), |id| request_id(&id));
                 self.run(&service, room, id, payload).await
             }
-            Event::Messages(deliveries) => self.run_batch(&service, room, &deliveries).await,
+            Event::Messages { queue, deliveries } => {
+                let batch = Batch { queue: service.own_queue_name(&self.name, queue), deliveries };
+                self.run_batch(&service, room, &batch).await
+            }
             Event::Timer => {
                 self.ticks.tick(&service, &self.name).await;
                 Ok(Bytes::new())

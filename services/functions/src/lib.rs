@@ -8,6 +8,8 @@
 //!  port          what other services may have run: effects of transactions
 //!  handler       a deployed function as the Functions port runs it: events and queue batches ([batch]) in Lambda's words ([event]);
 //!                what is kept of why it failed ([failure])
+//!  timer         what a timer gives; when it goes off next is a row ([schedule])
+//!  letters       what was given up and nobody was told of: looked at, sent again, removed
 //! ```
 //!
 //! Promises
@@ -15,12 +17,14 @@
 //!   not at all. The row decides: the archive is put before it, and what it replaced is removed after.
 //! - **A2** An invocation that waits for its result is run once at most, never repeated by us.
 //! - **A3** An event is run until it succeeds, under one request id, `retries` times more at most; then the function named
-//!   by `on_failure` is told, however long that takes, or the event stays as a dead letter. It never vanishes. What a timer gives
+//!   by `on_failure` is told, however long that takes, or the event stays as a dead letter. It never vanishes,
+//!   but where somebody removes it or 10,000 later ones of its queue are kept. What a timer gives
 //!   is one. On the embedded store an attempt that ended with the server's death is not counted; on Redis it is.
 //! - **A4** A queue's messages reach its function in the order of their groups; what a batch reports as failed, and all
 //!   behind it in its group, is delivered again, 16 times in all at most; then the function named by `on_failure` is told, however long
 //!   that takes, or the message stays as a dead letter. It never vanishes. Attempts are counted as in A3.
-//! - **A5** A timer that was disarmed stays so over restarts and deployments that do not name it anew.
+//! - **A5** A timer that was armed or disarmed stays so over restarts and deployments that say of it what was said before, and goes off
+//!   when it would have; among processes, in one of them.
 //! - **A6** A request over HTTP is for one function, whose route it is of, and runs as an invocation that waits does (A2).
 //! - **A7** A route is of one application, and changes with it as a whole: nobody finds the route of one deployment and the
 //!   functions of another.
@@ -36,13 +40,16 @@ pub mod failure;
 mod figures;
 mod following;
 mod handler;
+mod letters;
 pub mod manifest;
 mod port;
 mod routes;
+mod schedule;
 mod service;
 mod timer;
 
 pub use catalogue::Summary;
 pub use figures::Figures;
+pub use letters::{Letter, Letters};
 pub use routes::{Found, METHODS, Routed};
 pub use service::{Error, PAYLOAD_BYTES_MAX, Parts, Result, Service, uuid};

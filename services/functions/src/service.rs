@@ -38,6 +38,7 @@ use crate::{
     handler::Deployed,
     manifest::{self, FILE_NAME, MANIFEST_BYTES_MAX, Manifest, Table, check_period, workflow::Workflow},
     routes::Found,
+    schedule::Schedule,
     timer::Ticks,
 };
 
@@ -123,6 +124,10 @@ pub(crate) struct Inner {
     /// Held by whoever changes what is deployed; what is, by application.
     pub(crate) changing: Arc<Mutex<Changing>>,
     pub(crate) unnamed: parking_lot::Mutex<Unnamed>,
+    /// When timers go off next.
+    pub(crate) schedule: Schedule,
+    /// The timers that are armed here, with their periods; held while one is armed or disarmed.
+    pub(crate) timers: Mutex<BTreeMap<String, Duration>>,
     /// What waits in queues, as somebody saw it last.
     pub(crate) seen: parking_lot::Mutex<Seen>,
 }
@@ -133,7 +138,9 @@ impl Service {
         let deployments = Deployments::new(Arc::clone(&parts.key_value), Arc::clone(&parts.objects));
         let (catalogue, changing) = (Catalogue::default(), Arc::default());
         let (unnamed, seen) = (parking_lot::Mutex::default(), parking_lot::Mutex::default());
-        Self { inner: Arc::new(Inner { parts, deployments, catalogue, changing, unnamed, seen }) }
+        let (schedule, timers) = (Schedule(Arc::clone(&parts.key_value)), Mutex::default());
+        let inner = Inner { parts, deployments, catalogue, changing, unnamed, schedule, timers, seen };
+        Self { inner: Arc::new(inner) }
     }
 
     /// Puts in place what is deployed, and removes what a death left.
@@ -167,12 +174,13 @@ impl Service {
         }
         self.inner.catalogue.check(application, &manifest)?;
         check_queues(changing, application, &manifest).map_err(Error::Conflict)?;
-        let before = changing.get(application);
-        let known = before.map(|before| before.generation);
-        let timers = before.map(|before| before.kept_timers(&manifest)).unwrap_or_default();
+        let before = changing.get(application).cloned();
+        let known = before.as_ref().map(|before| before.generation);
+        let timers = before.as_ref().map(|before| before.kept_timers(&manifest)).unwrap_or_default();
         let deployment =
             Deployment { manifest, text, archive, generation: known.map_or(1, |known| known + 1), timers };
         self.inner.deployments.put_archive(&deployment.archive, content).await?;
+        self.begin_timers(before.as_ref(), &deployment).await?;
         let changed = self.inner.deployments.put(application, &deployment, known).await?;
         self.follow(changing, application, changed, Some(deployment)).await?;
         self.remove_archives(changing).await
@@ -297,9 +305,9 @@ impl Service {
         })
     }
 
-    /// Ends once more lines of any function are there.
-    pub async fn more_lines(&self) {
-        self.inner.parts.runtime.more_lines().await;
+    /// Ends once the line of the function that has the number `from`, or a later one, is there, if that is after [`Self::lines`] had none.
+    pub async fn more_lines(&self, name: &str, from: u64) {
+        self.inner.parts.runtime.more_lines(name, from).await;
     }
 
     /// Has a function's timer fire every `period`, of whole seconds, or no more (A5).
@@ -321,7 +329,9 @@ impl Service {
         let mut after = changing.get(&application).ok_or_else(no_such)?.clone();
         let known = after.generation;
         after.generation += 1;
+        let before = after.clone();
         after.timers.insert(name.to_owned(), period.map_or(0, |period| period.as_millis() as u64));
+        self.begin_timers(Some(&before), &after).await?;
         let changed = self.inner.deployments.put(&application, &after, Some(known)).await?;
         if changed != Changed::Done {
             return self.follow(changing, &application, changed, None).await;
@@ -438,15 +448,6 @@ impl Service {
         Ok(())
     }
 
-    async fn follow_timer(&self, name: &str, period: Option<Duration>) -> Result<()> {
-        let (functions, function) = (&self.inner.parts.functions, [PREFIX, name].concat());
-        match period {
-            Some(period) => functions.arm_timer(&function, period).await?,
-            None => functions.disarm_timer(&function).await?,
-        }
-        Ok(())
-    }
-
     /// What runs of `application`.
     fn in_place(&self, application: &str) -> Vec<Arc<Known>> {
         let all = self.inner.catalogue.functions().into_iter();
@@ -465,7 +466,7 @@ impl Service {
                 }
             }
             if now.is_none() {
-                functions.disarm_timer(&[PREFIX, &function.name].concat()).await?;
+                self.follow_timer(&function.name, None).await?;
             }
         }
         Ok(())
@@ -513,11 +514,13 @@ impl Inner {
         self.function(name).ok_or_else(|| Error::NoSuchFunction(name.to_owned()))
     }
 
-    /// The queue that starts `name`, as its application calls it; of several the first.
-    pub(crate) fn queue_of(&self, name: &str) -> String {
-        let known = self.catalogue.function(name);
-        let queue = known.as_ref().and_then(|known| known.table.queues().next());
-        queue.map(|queue| queue.queue.clone()).unwrap_or_default()
+    /// What the application of `function` calls the queue that is `at_provider` there; none of its queues any more: that.
+    pub(crate) fn own_queue_name(&self, function: &str, at_provider: String) -> String {
+        let known = self.catalogue.function(function);
+        let queues = known.iter().flat_map(|known| known.table.queues());
+        let mut own = queues.map(|trigger| &trigger.queue);
+        let own = own.find(|queue| (self.parts.queue_name)(queue) == at_provider);
+        own.cloned().unwrap_or(at_provider)
     }
 
     /// Who is told of what this function fails for good.

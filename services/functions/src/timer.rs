@@ -3,6 +3,12 @@
 //! So what holds for events holds for it: it is run again where it fails, and somebody is told or it is kept (A3); it waits for a free
 //! instance (A8), and outlives a crash. A timer does not wait for its function, which may never keep up with it: while too many
 //! events of the function wait, ticks are left out, so that there is an end to what they take.
+//!
+//! When it goes off next is [at rest](crate::schedule). The port's timers know of periods alone, and begin with an arming: so one is
+//! armed for what is left until then, and at each tick anew.
+//!
+//! Invariants
+//! - No tick arms a timer that was disarmed since it began: both are done under one lock.
 
 use std::time::Duration;
 
@@ -10,8 +16,10 @@ use parking_lot::Mutex;
 use ports::{ErrorKind, Monotonic, Outage, Result};
 
 use crate::{
+    deployment::Deployment,
     event,
-    service::{Inner, PREFIX},
+    schedule::Tick,
+    service::{Inner, PREFIX, Parts, Result as Served, Service},
 };
 
 /// While so many events of a function wait, or are with it, its timer's ticks are left out.
@@ -19,6 +27,9 @@ pub(crate) const EVENTS_WAITING_MAX: u64 = 100;
 
 /// Ticks are left out until none was for so long. A function that is behind takes one now and then, which ends nothing.
 const IN_TIME_AFTER: Duration = Duration::from_mins(10);
+
+/// When it is looked again where the store did not say whether a tick is due.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Whether ticks of a function become events.
 #[derive(Debug, Default)]
@@ -45,9 +56,31 @@ impl LeftOut {
 }
 
 impl Ticks {
+    /// What became of a tick, if there is one now; its timer is armed for the next.
+    async fn due(&self, service: &Inner, function: &str) -> Option<Result<Option<u64>>> {
+        let clock = &service.parts.clock;
+        let began = clock.monotonic();
+        let period = service.timers.lock().await.get(function).copied()?;
+        let id = service.new_id();
+        let tick = service.schedule.take(function, period, clock.now(), &id).await;
+        let now = clock.now();
+        let left = match &tick {
+            Ok(Tick::Mine(next) | Tick::NotBefore(next)) => Duration::from_millis(next.ms_since(now)),
+            Err(_) => LOOK_AGAIN,
+        };
+        // It counts from when it has gone off.
+        service.arm_again(function, period, left + clock.monotonic().since(began)).await;
+        match tick {
+            Ok(Tick::Mine(_)) => Some(send(service, function, id).await),
+            Ok(Tick::NotBefore(_)) => None,
+            Err(error) => Some(Err(error)),
+        }
+    }
+
     /// The timer of `function` has gone off.
     pub(crate) async fn tick(&self, service: &Inner, function: &str) {
-        let left_out = match send(service, function).await {
+        let Some(left_out) = self.due(service, function).await else { return };
+        let left_out = match left_out {
             Ok(None) => None,
             // How many exactly is no other reason.
             Ok(Some(_)) => Some(format!("{EVENTS_WAITING_MAX} events of it wait, or more")),
@@ -69,8 +102,52 @@ impl Ticks {
     }
 }
 
+impl Service {
+    /// Begins the periods of timers that were not armed `before`, or with others. That is done before it is said that they are armed, so
+    /// that nobody goes by what an earlier arming has left.
+    pub(crate) async fn begin_timers(&self, before: Option<&Deployment>, now: &Deployment) -> Served<()> {
+        for name in now.manifest.functions.keys() {
+            let Some(period) = now.period(name) else { continue };
+            if before.and_then(|before| before.period(name)) != Some(period) {
+                self.inner.schedule.begin(name, period, self.inner.parts.clock.now()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Arms the timer of `name` for when it goes off next, or disarms it.
+    pub(crate) async fn follow_timer(&self, name: &str, period: Option<Duration>) -> Served<()> {
+        let Parts { functions, clock, .. } = &self.inner.parts;
+        let function = [PREFIX, name].concat();
+        let mut timers = self.inner.timers.lock().await;
+        let Some(period) = period else {
+            timers.remove(name);
+            return Ok(functions.disarm_timer(&function).await?);
+        };
+        let next = self.inner.schedule.next(name, period, clock.now()).await?;
+        timers.insert(name.to_owned(), period);
+        let left = Duration::from_millis(next.ms_since(clock.now()).max(1));
+        Ok(functions.arm_timer(&function, left).await?)
+    }
+}
+
+impl Inner {
+    /// Has the timer of `function` go off `left` after it did last, if it is still armed with this period.
+    async fn arm_again(&self, function: &str, period: Duration, left: Duration) {
+        let timers = self.timers.lock().await;
+        if timers.get(function) != Some(&period) {
+            return;
+        }
+        let name = [PREFIX, function].concat();
+        // It goes off as long after as it did last, then, and finds what is due.
+        if let Err(error) = self.parts.functions.arm_timer(&name, left.max(Duration::from_millis(1))).await {
+            tracing::warn!(%error, function, "its timer may go off late");
+        }
+    }
+}
+
 /// Sends it an event, and returns once that is durable; or how many of them wait, which are too many for another.
-async fn send(service: &Inner, function: &str) -> Result<Option<u64>> {
+async fn send(service: &Inner, function: &str, id: String) -> Result<Option<u64>> {
     let parts = &service.parts;
     let name = [PREFIX, function].concat();
     let waiting = match parts.queue.backlog(&parts.functions.event_queue(&name)).await {
@@ -82,7 +159,6 @@ async fn send(service: &Inner, function: &str) -> Result<Option<u64>> {
     if waiting >= EVENTS_WAITING_MAX {
         return Ok(Some(waiting));
     }
-    let id = service.new_id();
     let payload = event::scheduled(function, &id, parts.clock.now());
     let receipt = parts.functions.send(&name, Some(id.into()), payload).await?;
     parts.queue.externalize(receipt.point).await?;

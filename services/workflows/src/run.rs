@@ -15,6 +15,7 @@ use functions::{
 use parking_lot::Mutex;
 use ports::{DurabilityPoint, runtime::Invocation};
 use primitives::Delays;
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::{RwLock, watch};
 use transactions::model::Call;
@@ -115,9 +116,26 @@ impl Failure {
     }
 }
 
-fn too_large(step: &str, bytes: usize, most: usize) -> Failure {
-    let said = format!("a result has {bytes} bytes, and {most} are the most here");
+/// The result of `step` has so many `bytes`, in words.
+fn too_large(step: &str, bytes: &str, most: usize) -> Failure {
+    let said = format!("a result has {bytes}, and {most} are the most here");
     Failure::new(step, "Workflow.ResultTooLarge", &said)
+}
+
+/// What a function said of its failure. Of an answer that is too long for any caller it has said so with that limit, and a result of a
+/// step has another: `most` bytes.
+fn failed(step: &str, payload: &[u8], most: usize) -> Failure {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Said<'a> {
+        error_type: &'a str,
+    }
+    match serde_json::from_slice(payload) {
+        Ok(Said { error_type: "Function.ResponseSizeTooLarge" }) => {
+            too_large(step, "more bytes than a function may answer with", most)
+        }
+        _ => Failure::said(step, payload),
+    }
 }
 
 /// What `step` has answered, as what comes after it is given it: nothing means null. Errors: it is no JSON.
@@ -351,7 +369,8 @@ impl Run {
         };
         let ran = service.parts.runner.run(&step.function, invocation).await;
         let ran = ran.map_err(|said| Failure::new(&step.function, "Workflow.NotRun", &said))?;
-        let output = ran.result.map_err(|error| Failure::said(&step.function, &error.payload))?;
+        let most = self.store.bytes_max();
+        let output = ran.result.map_err(|error| failed(&step.function, &error.payload, most))?;
         if open.attempt.asked.was_interrupted() {
             return Err(Failure::new(
                 &step.function,
@@ -367,7 +386,7 @@ impl Run {
     /// Errors: what `step` comes to has more bytes than a row may hold.
     pub(crate) fn check_length(&self, step: &str, bytes: usize) -> Result<(), Failure> {
         let most = self.store.bytes_max();
-        if bytes > most { Err(too_large(step, bytes, most)) } else { Ok(()) }
+        if bytes > most { Err(too_large(step, &format!("{bytes} bytes"), most)) } else { Ok(()) }
     }
 
     fn open<'s>(self: &Arc<Self>, service: &'s Inner, path: &str, tries: u32) -> Open<'s> {
@@ -542,39 +561,4 @@ impl Run {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    fn said(payload: &str) -> Value {
-        let Failure::Failed(failure) = Failure::said("f", payload.as_bytes()) else {
-            panic!("it has failed");
-        };
-        assert!(failure.len() <= FAILURE_BYTES_MAX, "{}", failure.len());
-        serde_json::from_slice(&failure).expect("it is JSON")
-    }
-
-    #[test]
-    fn a_failure_that_is_too_long_keeps_its_type_and_the_beginning_of_its_message() {
-        let short = json!({ "errorType": "E", "errorMessage": "m", "stackTrace": ["t"] });
-        let kept = said(&short.to_string());
-        assert_eq!((&kept["step"], &kept["stackTrace"]), (&json!("f"), &json!(["t"])));
-        // A control character becomes six bytes.
-        for message in ["\u{2603}".repeat(20_000), "\u{1}".repeat(40_000), "m".repeat(300_000)] {
-            let kept = said(&json!({ "errorType": "E", "errorMessage": message }).to_string());
-            let text = kept["errorMessage"].as_str().expect("a message");
-            let (beginning, end) = text.split_once("... (").expect("it says that it was cut");
-            assert!(message.starts_with(beginning) && beginning.len() > MESSAGE_BYTES_MAX - 4, "{text}");
-            assert_eq!(end, format!("the beginning of {} bytes)", message.len()));
-            assert_eq!(kept["errorType"], "E");
-        }
-        // What is long may as well be its type or its trace, or there may be none.
-        let traced = json!({ "errorType": "E", "errorMessage": "m", "stackTrace": vec!["t"; 40_000] });
-        let kept = said(&traced.to_string());
-        assert_eq!((&kept["errorType"], &kept["errorMessage"]), (&json!("E"), &json!("m")));
-        let kept = said(&json!({ "errorType": "\u{1}".repeat(40_000), "errorMessage": "m" }).to_string());
-        assert_eq!(kept["errorMessage"], "m");
-        assert_eq!(said(&"x".repeat(40_000))["errorType"], FUNCTION_FAILED);
-    }
-}
+mod tests;

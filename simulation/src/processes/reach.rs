@@ -15,7 +15,7 @@ use ports::{
     Clock, DurabilityPoint, Error, Externalize, Item, Key, KeyValue, Monotonic, Queue, Receipt, Result,
     Timestamp, Update,
     key_value::{Batch, Batched, KeyValueLimits, Page, Read, Room, Scan, Transacted, Updated},
-    queue::{Backlog, DeadLetter, Delivery, Handle, Message, QueueLimits, QueueOptions},
+    queue::{Backlog, DeadLetter, Delivery, Handle, LetterId, Message, QueueLimits, QueueOptions},
 };
 use tokio::sync::Notify;
 
@@ -197,8 +197,19 @@ impl Queue for ReachedQueue {
     async fn extend(&self, queue: &str, handle: &Handle, timeout_ms: u64) -> Result<()> {
         self.reach.call(self.inner.extend(queue, handle, timeout_ms)).await
     }
-    async fn dead_letters(&self, queue: &str, letters_max: usize) -> Result<Vec<DeadLetter>> {
-        self.reach.call(self.inner.dead_letters(queue, letters_max)).await
+    async fn dead_letters(
+        &self,
+        queue: &str,
+        after: Option<LetterId>,
+        letters_max: usize,
+    ) -> Result<Vec<DeadLetter>> {
+        self.reach.call(self.inner.dead_letters(queue, after, letters_max)).await
+    }
+    async fn redrive(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
+        self.reach.call(self.inner.redrive(queue, letters)).await
+    }
+    async fn purge(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
+        self.reach.call(self.inner.purge(queue, letters)).await
     }
     async fn blocked(&self, queue: &str) -> Result<Vec<DeadLetter>> {
         self.reach.call(self.inner.blocked(queue)).await

@@ -9,7 +9,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use ports::{
     DurabilityPoint, Error, ErrorKind, Externalize, Queue, Receipt, Result,
-    queue::{Backlog, DeadLetter, Delivery, Handle, Message, QueueLimits, QueueOptions, SharedQueue},
+    queue::{
+        Backlog, DeadLetter, Delivery, Handle, LetterId, Message, QueueLimits, QueueOptions, SharedQueue,
+    },
 };
 use simulated::World;
 use transactions::{Destinations, queue_name};
@@ -183,8 +185,19 @@ impl Queue for Receiver {
     async fn extend(&self, queue: &str, handle: &Handle, timeout_ms: u64) -> Result<()> {
         self.inner.extend(queue, handle, timeout_ms).await
     }
-    async fn dead_letters(&self, queue: &str, letters_max: usize) -> Result<Vec<DeadLetter>> {
-        self.inner.dead_letters(queue, letters_max).await
+    async fn dead_letters(
+        &self,
+        queue: &str,
+        after: Option<LetterId>,
+        letters_max: usize,
+    ) -> Result<Vec<DeadLetter>> {
+        self.inner.dead_letters(queue, after, letters_max).await
+    }
+    async fn redrive(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
+        self.inner.redrive(queue, letters).await
+    }
+    async fn purge(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
+        self.inner.purge(queue, letters).await
     }
     async fn blocked(&self, queue: &str) -> Result<Vec<DeadLetter>> {
         self.inner.blocked(queue).await

@@ -7,8 +7,7 @@
 //! - No line is shown twice.
 
 use std::{
-    fmt::Write as _,
-    io::{self, IsTerminal as _, Write as _},
+    io::{self, Write as _},
     process::ExitCode,
     thread,
     time::Duration,
@@ -141,22 +140,8 @@ impl Logs {
         let seconds = line.at_ms / 1000 % 86_400;
         let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
         let time = format!("{hours:02}:{minutes:02}:{seconds:02}.{:03}", line.at_ms % 1000);
-        let text = if io::stdout().is_terminal() { printable(&line.text) } else { line.text.clone() };
-        Ok(format!("{time} {:.8} {text}\n", if line.id.is_empty() { "-" } else { &line.id }))
+        Ok(format!("{time} {:.8} {}\n", if line.id.is_empty() { "-" } else { &line.id }, line.text))
     }
-}
-
-/// With what would drive a terminal as escapes: a function prints what it was sent.
-pub(super) fn printable(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for letter in text.chars() {
-        if letter.is_control() && letter != '\t' {
-            write!(shown, "\\x{:02x}", u32::from(letter)).expect("a string takes all");
-        } else {
-            shown.push(letter);
-        }
-    }
-    shown
 }
 
 #[cfg(test)]
@@ -165,12 +150,6 @@ mod tests {
 
     fn line(number: u64, at_ms: u64) -> Line {
         Line { number, at_ms, id: String::new(), text: format!("{number} of {at_ms}") }
-    }
-
-    #[test]
-    fn what_would_drive_a_terminal_is_shown_as_escapes() {
-        assert_eq!(printable("a\tb \u{e4}\\"), "a\tb \u{e4}\\");
-        assert_eq!(printable("\u{1b}[2J\rroot\u{7}\u{7f}\u{9b}1m"), "\\x1b[2J\\x0droot\\x07\\x7f\\x9b1m");
     }
 
     #[test]

@@ -31,7 +31,9 @@ fn key() -> Key {
 #[async_trait]
 impl Handler for Worker {
     async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
-        let Event::Messages(deliveries) = event else { return Err(Failure::new("only messages come")) };
+        let Event::Messages { deliveries, .. } = event else {
+            return Err(Failure::new("only messages come"));
+        };
         for (completed, delivery) in deliveries.iter().enumerate() {
             self.add(&delivery.body).await.map_err(|reason| Failure::after(completed, reason))?;
         }

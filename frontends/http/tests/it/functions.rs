@@ -69,7 +69,7 @@ impl Runtime for InPlace {
         Ok(Vec::new())
     }
 
-    async fn more_lines(&self) {
+    async fn more_lines(&self, _: &str, _: u64) {
         std::future::pending::<()>().await;
     }
 }

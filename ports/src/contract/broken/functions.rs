@@ -4,7 +4,7 @@ use std::{
     collections::BTreeSet,
     fmt::Debug,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
@@ -39,6 +39,11 @@ pub const BROKEN: &[Broken<Subject>] = &[
     }),
     Broken::new("N3", "TriesTheHopeless", |subject| {
         registering(subject, |definition| handling(definition, |honest| Arc::new(TriesTheHopeless(honest))))
+    }),
+    Broken::new("N3", "NamesAnotherQueue", |subject| {
+        registering(subject, |definition| {
+            handling(definition, |honest| Arc::new(NamesAnotherQueue::of(honest)))
+        })
     }),
     Broken::new("N3", "GivesAgainWhileItRuns", gives_again_while_it_runs),
     Broken::new("N3", "DropsWhatRuns", drops_what_runs),
@@ -233,7 +238,7 @@ struct GivesAgain {
 #[async_trait]
 impl Handler for GivesAgain {
     async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
-        let Event::Messages(_) = event else { return self.honest.handle(event).await };
+        let Event::Messages { .. } = event else { return self.honest.handle(event).await };
         let first = self.honest.handle(event.clone());
         match select(first, self.clock.sleep(self.hidden)).await {
             Either::Left((ended, _)) => ended,
@@ -375,7 +380,7 @@ struct Twice(Arc<dyn Handler>);
 #[async_trait]
 impl Handler for Twice {
     async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
-        if let Event::Messages(_) = event {
+        if let Event::Messages { .. } = event {
             return join(self.0.handle(event.clone()), self.0.handle(event)).await.0;
         }
         self.0.handle(event).await
@@ -423,6 +428,32 @@ struct TriesTheHopeless(Arc<dyn Handler>);
 impl Handler for TriesTheHopeless {
     async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
         self.0.handle(event).await.map_err(|failure| Failure::after(failure.completed, failure.reason))
+    }
+}
+
+/// Says of every batch that it is from the queue of the first (N3).
+#[derive(Debug)]
+struct NamesAnotherQueue {
+    honest: Arc<dyn Handler>,
+    first: OnceLock<String>,
+}
+
+impl NamesAnotherQueue {
+    fn of(honest: Arc<dyn Handler>) -> Self {
+        Self { honest, first: OnceLock::new() }
+    }
+}
+
+#[async_trait]
+impl Handler for NamesAnotherQueue {
+    async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
+        let event = match event {
+            Event::Messages { queue, deliveries } => {
+                Event::Messages { queue: self.first.get_or_init(|| queue).clone(), deliveries }
+            }
+            event => event,
+        };
+        self.honest.handle(event).await
     }
 }
 

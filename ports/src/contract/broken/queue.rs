@@ -1,6 +1,7 @@
-//! Queues that break Q1 to Q12. What their points leave out is in [`super::durability`].
+//! Queues that break Q1 to Q13. What their points leave out is in [`super::durability`].
 
 mod delivering;
+mod letters;
 mod sending;
 
 use std::{fmt::Debug, sync::Arc};
@@ -11,7 +12,9 @@ use super::Broken;
 use crate::{
     DurabilityPoint, Externalize, Queue, Receipt, Result,
     contract::queue::Subject,
-    queue::{Backlog, DeadLetter, Delivery, Handle, Message, QueueLimits, QueueOptions, SharedQueue},
+    queue::{
+        Backlog, DeadLetter, Delivery, Handle, LetterId, Message, QueueLimits, QueueOptions, SharedQueue,
+    },
 };
 
 /// Every broken queue, at least one per promise.
@@ -45,6 +48,10 @@ pub const BROKEN: &[Broken<Subject>] = &[
     Broken::new("Q11", "TakesGivingUpForDone", |subject| twisted(subject, delivering::TakesGivingUpForDone)),
     Broken::new("Q12", "BlamesWhatWasBehind", |subject| twisted(subject, delivering::BlamesWhatWasBehind)),
     Broken::new("Q12", "BlamesNothing", |subject| twisted(subject, delivering::BlamesNothing)),
+    Broken::new("Q13", "SendsAgainWhatIsKnown", |subject| twisted(subject, letters::SendsAgainWhatIsKnown)),
+    Broken::new("Q13", "KeepsWhatIsRedriven", |subject| twisted(subject, letters::KeepsWhatIsRedriven)),
+    Broken::new("Q13", "PurgesNothing", |subject| twisted(subject, letters::PurgesNothing)),
+    Broken::new("Q13", "BeginsAtTheOldest", |subject| twisted(subject, letters::BeginsAtTheOldest)),
 ];
 
 /// Queues that differ from honest ones in what they override.
@@ -78,8 +85,19 @@ pub(super) trait Twist: Debug + Send + Sync + 'static {
     async fn give_up(&self, queue: &str, handle: &Handle, reason: &str) -> Result<Receipt> {
         self.honest().give_up(queue, handle, reason).await
     }
-    async fn dead_letters(&self, queue: &str, letters_max: usize) -> Result<Vec<DeadLetter>> {
-        self.honest().dead_letters(queue, letters_max).await
+    async fn dead_letters(
+        &self,
+        queue: &str,
+        after: Option<LetterId>,
+        letters_max: usize,
+    ) -> Result<Vec<DeadLetter>> {
+        self.honest().dead_letters(queue, after, letters_max).await
+    }
+    async fn redrive(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
+        self.honest().redrive(queue, letters).await
+    }
+    async fn purge(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
+        self.honest().purge(queue, letters).await
     }
     async fn blocked(&self, queue: &str) -> Result<Vec<DeadLetter>> {
         self.honest().blocked(queue).await
@@ -137,8 +155,19 @@ impl<T: Twist> Queue for Twisted<T> {
     async fn extend(&self, queue: &str, handle: &Handle, timeout_ms: u64) -> Result<()> {
         self.0.honest().extend(queue, handle, timeout_ms).await
     }
-    async fn dead_letters(&self, queue: &str, letters_max: usize) -> Result<Vec<DeadLetter>> {
-        self.0.dead_letters(queue, letters_max).await
+    async fn dead_letters(
+        &self,
+        queue: &str,
+        after: Option<LetterId>,
+        letters_max: usize,
+    ) -> Result<Vec<DeadLetter>> {
+        self.0.dead_letters(queue, after, letters_max).await
+    }
+    async fn redrive(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
+        self.0.redrive(queue, letters).await
+    }
+    async fn purge(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
+        self.0.purge(queue, letters).await
     }
     async fn blocked(&self, queue: &str) -> Result<Vec<DeadLetter>> {
         self.0.blocked(queue).await

@@ -35,6 +35,7 @@ pub const BROKEN: &[Broken<Subject>] = &[
     Broken::new("U5", "BeginsAtTheFirst", |subject| twisted(subject, BeginsAtTheFirst)),
     Broken::new("U5", "GivesMoreThanIsWanted", |subject| twisted(subject, GivesMoreThanIsWanted)),
     Broken::new("U5", "LeavesOutWhatIsLong", |subject| twisted(subject, LeavesOutWhatIsLong)),
+    Broken::new("U5", "WakesForNothing", |subject| twisted(subject, WakesForNothing)),
 ];
 
 /// Runtimes that differ from honest ones in what they override.
@@ -50,6 +51,9 @@ trait Twist: Debug + Send + Sync + 'static {
     }
     async fn lines(&self, function: &str, page: Page) -> io::Result<Vec<Line>> {
         self.honest().lines(function, page).await
+    }
+    async fn more_lines(&self, function: &str, from: u64) {
+        self.honest().more_lines(function, from).await;
     }
 }
 
@@ -83,8 +87,8 @@ impl<T: Twist> Runtime for Twisted<T> {
     async fn lines(&self, function: &str, page: Page) -> io::Result<Vec<Line>> {
         self.0.lines(function, page).await
     }
-    async fn more_lines(&self) {
-        self.0.honest().more_lines().await;
+    async fn more_lines(&self, function: &str, from: u64) {
+        self.0.more_lines(function, from).await;
     }
     fn figures(&self) -> Figures {
         self.0.honest().figures()
@@ -292,4 +296,16 @@ impl Twist for LeavesOutWhatIsLong {
         lines.retain(|line| line.text.len() <= page.bytes_max);
         Ok(lines)
     }
+}
+
+/// Says of every line that it is there (U5).
+#[derive(Debug)]
+struct WakesForNothing(Arc<dyn Runtime>);
+
+#[async_trait]
+impl Twist for WakesForNothing {
+    fn honest(&self) -> &Arc<dyn Runtime> {
+        &self.0
+    }
+    async fn more_lines(&self, _: &str, _: u64) {}
 }

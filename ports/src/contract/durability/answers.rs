@@ -318,7 +318,7 @@ pub(super) async fn the_point_of_a_release_covers_the_dead_letter_it_made(subjec
         drop(queue);
         subject = subject.crash_and_reopen().await;
         let queue = subject.queue().expect("it had queues before");
-        let letters = queue.dead_letters(&name, 10).await.expect("dead_letters answers");
+        let letters = queue.dead_letters(&name, None, 10).await.expect("dead_letters answers");
         let told: Vec<_> =
             letters.iter().map(|letter| (text(&letter.body), letter.reason.as_str())).collect();
         assert_eq!(told, [("poison".to_owned(), "failed")], "round {round}");

@@ -194,7 +194,7 @@ pub(super) async fn dead_letters_and_queue_options_survive_with_their_reasons(su
     assert_eq!(text(&second.body), "two");
     queue.release("letters", &second.handle, 0, "after").await.expect("release answers");
     let letters = eventually(&*clock, "both dead letters", async || {
-        let letters = queue.dead_letters("letters", 10).await.expect("dead_letters answers");
+        let letters = queue.dead_letters("letters", None, 10).await.expect("dead_letters answers");
         (letters.len() == 2).then_some(letters)
     })
     .await;

@@ -48,13 +48,42 @@ impl Subject {
 
 fn deliveries(event: Event) -> Vec<Delivery> {
     match event {
-        Event::Messages(deliveries) => deliveries,
+        Event::Messages { deliveries, .. } => deliveries,
         other => panic!("messages are expected, not {other:?}"),
     }
 }
 
 fn bodies(deliveries: &[Delivery]) -> Vec<String> {
     deliveries.iter().map(|delivery| text(&delivery.body)).collect()
+}
+
+/// N3.
+pub(super) async fn a_function_of_two_queues_is_told_which_of_them_messages_are_from(subject: Subject) {
+    let notes = Notes::new();
+    let noted = notes.clone();
+    subject.define("of-two", FunctionOptions::default(), move |event| {
+        let notes = noted.clone();
+        async move {
+            let Event::Messages { queue, deliveries } = event else { panic!("only messages come") };
+            notes.add((queue, bodies(&deliveries)));
+            Ok(Bytes::new())
+        }
+    });
+    let told = async |count: usize| {
+        eventually(&*subject.clock, "what was sent", async || {
+            Some(notes.all()).filter(|noted| noted.len() >= count)
+        })
+        .await
+    };
+    for queue in ["of-two/first", "of-two/second"] {
+        subject.queue(queue, 100, OnFailure::Block).await;
+        subject.arm(queue, "of-two", 10).await;
+    }
+    subject.send("of-two/first", "g", &["to the first"]).await;
+    told(1).await;
+    subject.send("of-two/second", "g", &["to the second"]).await;
+    let of = |queue: &str, body: &str| (queue.to_owned(), vec![body.to_owned()]);
+    assert_eq!(told(2).await, [of("of-two/first", "to the first"), of("of-two/second", "to the second")]);
 }
 
 /// N3.
@@ -189,7 +218,7 @@ pub(super) async fn a_message_that_fails_for_good_is_a_dead_letter_with_the_fail
     subject.send("poisoned", "group", &["poison", "next"]).await;
     let eaten = subject.noted("the next message", &notes, 3).await;
     assert_eq!(eaten, ["poison", "poison", "next"]);
-    let letters = subject.queue.dead_letters("poisoned", 10).await.expect("dead_letters answers");
+    let letters = subject.queue.dead_letters("poisoned", None, 10).await.expect("dead_letters answers");
     assert_eq!((letters.len(), letters[0].attempts), (1, 2));
     assert!(letters[0].reason.contains("I will not eat that"), "{:?}", letters[0].reason);
 }
@@ -211,7 +240,7 @@ pub(super) async fn a_message_that_is_said_to_be_hopeless_is_a_dead_letter_at_on
     subject.arm("certain", "certain", 3).await;
     let noted = subject.noted("the last one", &notes, 2).await;
     assert_eq!(noted, [vec!["1", "hopeless", "3"], vec!["3"]]);
-    let letters = subject.queue.dead_letters("certain", 10).await.expect("dead_letters answers");
+    let letters = subject.queue.dead_letters("certain", None, 10).await.expect("dead_letters answers");
     let given_up: Vec<_> =
         letters.iter().map(|letter| (&letter.body[..], letter.attempts, letter.reason.as_str())).collect();
     assert_eq!(given_up, [(&b"hopeless"[..], 1, "it cannot be helped")]);

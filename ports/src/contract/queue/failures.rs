@@ -80,7 +80,7 @@ pub(super) async fn dead_letters_are_listed_oldest_first(subject: Subject) {
     let letters = line.dead_letters(3).await;
     let reasons: Vec<&str> = letters.iter().map(|letter| letter.reason.as_str()).collect();
     assert_eq!(reasons, ["b", "a", "c"]);
-    let two = subject.queue.dead_letters("letters", 2).await.expect("dead_letters answers");
+    let two = subject.queue.dead_letters("letters", None, 2).await.expect("dead_letters answers");
     assert_eq!(two, letters[..2]);
 }
 
@@ -104,7 +104,7 @@ pub(super) async fn a_message_that_blocks_its_group_raises_an_alarm_until_it_suc
     line.acknowledge(&[delivery]).await;
     assert!(line.blocked().await.is_empty(), "it succeeded");
     assert_eq!(text(&line.one().await.body), "next");
-    let letters = subject.queue.dead_letters("blocking", 10).await.expect("dead_letters answers");
+    let letters = subject.queue.dead_letters("blocking", None, 10).await.expect("dead_letters answers");
     assert!(letters.is_empty(), "nothing left the group: {letters:?}");
 }
 

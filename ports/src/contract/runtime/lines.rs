@@ -1,7 +1,14 @@
 //! What functions print: U5.
 
+use std::pin::pin;
+
+use futures_util::FutureExt as _;
+
 use super::{Command, Subject, text};
-use crate::runtime::{Invocation, Line, Page};
+use crate::{
+    contract::within,
+    runtime::{Invocation, Line, Page},
+};
 
 /// More than any case prints.
 const LINES_MAX: usize = 1000;
@@ -89,4 +96,22 @@ pub(super) async fn lines_are_read_in_pages_that_have_a_bound(subject: Subject) 
     assert_eq!(read, lines(&subject, 0).await);
     let printed = read.iter().filter(|line| line.text == short || line.text == long);
     assert_eq!(printed.count(), 5);
+}
+
+/// U5.
+pub(super) async fn who_waits_for_a_line_is_woken_by_its_own_function_alone(subject: Subject) {
+    let own = subject.function(|_| {});
+    let other = subject.function(|function| function.name += "-other");
+    let print = Command::new("count").printing("words");
+    subject.answer(&own, &print).await;
+    let next = lines(&subject, 0).await.last().expect("some").number + 1;
+    let mut more = pin!(subject.runtime.more_lines(&own.name, next));
+    assert!(more.as_mut().now_or_never().is_none(), "nothing more was printed");
+    subject.answer(&other, &print).await;
+    let others = subject.runtime.lines(&other.name, all_from(0)).await.expect("they are read");
+    assert!(others.iter().any(|line| line.text == "words"), "{others:?}");
+    assert!(more.as_mut().now_or_never().is_none(), "another has printed");
+    subject.answer(&own, &print).await;
+    within(&*subject.clock, "to be woken", more).await;
+    assert!(!lines(&subject, next).await.is_empty());
 }

@@ -16,7 +16,10 @@ use ports::{
 };
 use tokio::sync::Notify;
 
-use super::group::{Deadline, Entry, Group, Phase};
+use super::{
+    group::{Deadline, Entry, Group, Phase},
+    letters::{self, dead_letter_key},
+};
 use crate::{
     overlay::{ENTRY_BYTES, entry_bound},
     record::{Attempts, DeadLetterRecord, QueueRecord, Record, RecordKey, Table},
@@ -39,6 +42,8 @@ pub(crate) struct Queues {
     pub(super) next_id: u32,
     pub(super) next_sequence: u64,
     pub(super) next_deadline: u64,
+    /// How many dead letters of one queue are kept.
+    pub(super) dead_letters_max: u64,
     /// The start of the store that gives messages now.
     pub(super) incarnation: Incarnation,
 }
@@ -60,11 +65,13 @@ pub(crate) struct QueueState {
     pub(super) notify: Arc<Notify>,
     /// How many of its messages were given up.
     pub(super) dead_letters: u64,
+    /// How many of those are kept.
+    pub(super) dead_letters_max: u64,
 }
 
 impl QueueState {
     /// An empty queue.
-    pub(super) fn new(id: u32, options: QueueOptions) -> Self {
+    pub(super) fn new(id: u32, options: QueueOptions, dead_letters_max: u64) -> Self {
         Self {
             id,
             has_records: options.retention == Retention::Durable,
@@ -76,6 +83,7 @@ impl QueueState {
             expiring: VecDeque::new(),
             notify: Arc::new(Notify::new()),
             dead_letters: 0,
+            dead_letters_max,
         }
     }
 
@@ -115,7 +123,7 @@ impl QueueState {
     }
 }
 
-fn bump(number: &mut u64) -> u64 {
+pub(super) fn bump(number: &mut u64) -> u64 {
     *number += 1;
     *number
 }
@@ -177,7 +185,7 @@ impl Queues {
             queue.options = options;
         } else {
             self.next_id += 1;
-            self.by_name.insert(Arc::from(name), QueueState::new(id, options));
+            self.by_name.insert(Arc::from(name), QueueState::new(id, options, self.dead_letters_max));
         }
         Ok(())
     }
@@ -484,23 +492,26 @@ fn fail(
     let letter = Record::DeadLetter(Arc::new(DeadLetterRecord {
         group: name.clone(),
         sequence: entry.sequence,
+        id: entry.id.clone(),
         body,
         attempts: entry.deliveries,
         reason: reason.to_owned(),
     }));
     let letter_key = dead_letter_key(queue.id, store.incarnation, store.position);
-    let reserved = entry_bound(&letter_key, Some(&letter)) + 3 * entry_bound(&message, None);
+    // With what the oldest letter takes that goes for it.
+    let gone = 2 * entry_bound(&letter_key, None);
+    let reserved = entry_bound(&letter_key, Some(&letter)) + 3 * entry_bound(&message, None) + gone;
     if store.reserve(reserved as u64, Claim::Ordinary).is_err() {
         // It stays and is tried again; it leaves when there is room.
         return Ok(Failed::Forgotten);
     }
     store.set(letter_key, Some(letter), false);
-    queue.dead_letters += 1;
     let entry = group.entries.remove(place).expect("it was just there");
     remove_records(store, entry);
     if let Phase::InFlight { count, .. } = &mut group.phase {
         *count -= 1;
     }
+    letters::one_more(queue, store)?;
     Ok(Failed::Left)
 }
 
@@ -515,7 +526,7 @@ pub(super) fn body_of(store: &mut Store, entry: &Entry) -> Result<Bytes> {
 }
 
 /// What is kept of a message that is not transient.
-fn set_records(store: &mut Store, entry: &Entry, body: Bytes) {
+pub(super) fn set_records(store: &mut Store, entry: &Entry, body: Bytes) {
     if let Some(id) = &entry.id {
         let key = RecordKey::new(Table::MessageId, entry.key.clone());
         store.set(key, Some(Record::MessageId(id.clone())), false);
@@ -573,12 +584,4 @@ fn id_key(queue: u32, id: &[u8]) -> RecordKey {
     key.put_u32(queue);
     key.put_slice(id);
     RecordKey::new(Table::Deduplication, key.freeze())
-}
-
-fn dead_letter_key(queue: u32, incarnation: u64, position: u64) -> RecordKey {
-    let mut key = BytesMut::with_capacity(20);
-    key.put_u32(queue);
-    key.put_u64(incarnation);
-    key.put_u64(position);
-    RecordKey::new(Table::DeadLetter, key.freeze())
 }

@@ -15,6 +15,7 @@
 
 mod group;
 mod index;
+mod letters;
 mod port;
 mod rebuild;
 

@@ -6,26 +6,23 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use ports::{
     Cost, Error, Queue, Receipt, Result,
     queue::{
-        Backlog, DEDUPLICATION_BYTES_MAX, DeadLetter, Delivery, GROUP_BYTES_MAX, Handle, Message,
+        Backlog, DEDUPLICATION_BYTES_MAX, DeadLetter, Delivery, GROUP_BYTES_MAX, Handle, LetterId, Message,
         QueueLimits, QueueOptions, Sequence,
     },
 };
 use tokio::task::coop::consume_budget;
 
 use super::index::{Chances, Take, body_of};
-use crate::{
-    engine::Engine,
-    record::{Record, RecordKey, Table},
-};
+use crate::engine::Engine;
 
 /// What this provider cannot exceed, unless its configuration says otherwise.
 pub(crate) const LIMITS: QueueLimits = QueueLimits {
     message_bytes_max: 4 << 20,
     batch_messages_max: 256,
+    dead_letters_max: 10_000,
     deduplication_window_ms: 5 * 60 * 1000,
     shares_journal: true,
 };
@@ -43,6 +40,14 @@ impl Engine {
         let mut state = self.serving()?;
         change(&mut state, now)?;
         Ok(Receipt { point: state.store.point(), cost })
+    }
+
+    fn check_letters(&self, queue: &str, letters: &[LetterId]) -> Result<()> {
+        let (count, limit) = (letters.len(), self.config.queue_limits.batch_messages_max);
+        if count <= limit {
+            return Ok(());
+        }
+        Err(Error::invalid(format!("settle {count} dead letters of {queue:?}, where {limit} is the limit")))
     }
 }
 
@@ -135,33 +140,34 @@ impl Queue for Engine {
         self.serving()?.queues.extend(queue, handle, timeout_ms, now)
     }
 
-    async fn dead_letters(&self, queue: &str, letters_max: usize) -> Result<Vec<DeadLetter>> {
+    async fn dead_letters(
+        &self,
+        queue: &str,
+        after: Option<LetterId>,
+        letters_max: usize,
+    ) -> Result<Vec<DeadLetter>> {
         consume_budget().await;
         let now = self.now();
         let mut state = self.serving()?;
         let state = &mut *state;
         state.queues.expire(&mut state.store, queue, now)?;
-        let id = state.queues.get(queue)?.id;
-        let from = RecordKey::new(Table::DeadLetter, Bytes::copy_from_slice(&id.to_be_bytes()));
-        let until = RecordKey::new(Table::DeadLetter, Bytes::copy_from_slice(&(id + 1).to_be_bytes()));
-        let mut letters = Vec::new();
-        if letters_max == 0 {
-            return Ok(letters);
-        }
-        state.store.range(&from, &until, |key, entry| {
-            let Record::DeadLetter(letter) = entry.record(&key)? else {
-                return Err(Error::corrupt(format!("read dead letter {key:?}")));
-            };
-            letters.push(DeadLetter {
-                group: letter.group.clone(),
-                sequence: Sequence(letter.sequence),
-                body: letter.body.clone(),
-                attempts: letter.attempts,
-                reason: letter.reason.clone(),
-            });
-            Ok(letters.len() < letters_max)
-        })?;
-        Ok(letters)
+        state.queues.dead_letters(&mut state.store, queue, after, letters_max)
+    }
+
+    async fn redrive(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
+        consume_budget().await;
+        self.check_letters(queue, letters)?;
+        self.change_queues(Cost::of_messages(letters.len()), |state, _| {
+            state.queues.redrive(&mut state.store, queue, letters)
+        })
+    }
+
+    async fn purge(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
+        consume_budget().await;
+        self.check_letters(queue, letters)?;
+        self.change_queues(Cost::of_messages(letters.len()), |state, _| {
+            state.queues.purge(&mut state.store, queue, letters)
+        })
     }
 
     async fn blocked(&self, queue: &str) -> Result<Vec<DeadLetter>> {
@@ -173,8 +179,10 @@ impl Queue for Engine {
         let mut blocked = Vec::new();
         for (name, head) in state.queues.get(queue)?.blocked() {
             blocked.push(DeadLetter {
+                id: LetterId(u128::from(head.sequence)),
                 group: name.clone(),
                 sequence: Sequence(head.sequence),
+                deduplication: head.id.clone(),
                 body: body_of(&mut state.store, head)?,
                 attempts: head.deliveries,
                 reason: head.reason.as_deref().unwrap_or_default().to_owned(),

@@ -16,10 +16,11 @@ use crate::{
 
 impl Queues {
     /// The index of what `store` holds.
-    pub(crate) fn rebuild(store: &mut Store) -> Result<Self> {
+    pub(crate) fn rebuild(store: &mut Store, dead_letters_max: usize) -> Result<Self> {
         let mut queues = Self {
             next_sequence: Self::first_sequence(store.incarnation),
             incarnation: Incarnation(store.incarnation),
+            dead_letters_max: dead_letters_max as u64,
             ..Self::default()
         };
         let mut names: HashMap<u32, Arc<str>> = HashMap::new();
@@ -28,7 +29,9 @@ impl Queues {
             let name: Arc<str> = Arc::from(std::str::from_utf8(&key.key).ok()?);
             names.insert(queue.id, Arc::clone(&name));
             queues.next_id = queues.next_id.max(queue.id + 1);
-            queues.by_name.insert(name, QueueState::new(queue.id, queue.options.clone()));
+            queues
+                .by_name
+                .insert(name, QueueState::new(queue.id, queue.options.clone(), queues.dead_letters_max));
             Some(())
         })?;
         visit(store, Table::Message, &first(Table::Attempts), |key, _| {

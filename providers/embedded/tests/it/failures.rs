@@ -33,7 +33,7 @@ fn failures_add_up_over_restarts() {
         }
         let store = open(directory.path()).await;
         assert!(store.queue().receive("work", 1).await.expect("receive answers").is_empty());
-        let letters = store.queue().dead_letters("work", 10).await.expect("it answers");
+        let letters = store.queue().dead_letters("work", None, 10).await.expect("it answers");
         let told: Vec<_> = letters.iter().map(|letter| (letter.attempts, letter.reason.as_str())).collect();
         assert_eq!(told, [(4, "failure 4")]);
     });

@@ -53,7 +53,7 @@ fn messages_keep_their_ids_over_restarts_and_take_them_along_when_they_go() {
         // An id without its message would not open.
         let store = open(directory.path()).await;
         assert!(next(&store).await.0.is_empty());
-        assert_eq!(store.queue().dead_letters("work", 10).await.expect("it answers").len(), 1);
+        assert_eq!(store.queue().dead_letters("work", None, 10).await.expect("it answers").len(), 1);
     });
 }
 

@@ -201,7 +201,7 @@ impl Inner {
 
     /// Fails as `Invalid` where there is no such queue.
     async fn check_queue(&self, queue: &str) -> Result<()> {
-        self.queue.dead_letters(queue, 0).await.map(drop)
+        self.queue.dead_letters(queue, None, 0).await.map(drop)
     }
 
     /// Sends an event and makes sure that somebody takes it.
@@ -281,6 +281,10 @@ impl ports::functions::Register for Functions {
 
     fn event_queue(&self, function: &str) -> String {
         event_queue(function)
+    }
+
+    fn payload_of(&self, message: &Bytes) -> Result<Bytes> {
+        Ok(Envelope::decode(message)?.into_payload())
     }
 }
 

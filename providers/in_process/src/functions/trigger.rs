@@ -217,7 +217,8 @@ impl<'task> Task<'task> {
     async fn run_messages(self, room: Room, definition: Arc<Definition>, deliveries: Vec<Delivery>) {
         let handles: Vec<_> = deliveries.iter().map(|delivery| delivery.handle.clone()).collect();
         let Some(handle) = handles.first() else { return };
-        let invocation = Invocation::within(room, definition, Event::Messages(deliveries));
+        let event = Event::Messages { queue: self.trigger.queue.clone(), deliveries };
+        let invocation = Invocation::within(room, definition, event);
         let (completed, failure) = match self.kept(handle, invocation).await {
             Ok(_) => (handles.len(), None),
             Err(failure) => (failure.completed.min(handles.len()), Some(failure)),

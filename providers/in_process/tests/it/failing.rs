@@ -109,7 +109,7 @@ fn define_hasty(functions: &Functions, name: String, handler: &str, code: &Arc<N
 /// What was given up of the events of `function`.
 async fn letters(world: &World, functions: &Functions, function: &str) -> Vec<DeadLetter> {
     let queue = functions.event_queue(function);
-    world.queue().dead_letters(&queue, 100).await.expect("dead_letters answers")
+    world.queue().dead_letters(&queue, None, 100).await.expect("dead_letters answers")
 }
 
 fn define_told(functions: &Functions, code: &Arc<Noting>) {
@@ -170,7 +170,7 @@ fn messages_whose_function_panics_come_again() {
         queue.send("work", vec![message]).await.expect("send answers");
         world.clock().sleep(LONG).await;
         assert_eq!(code.seen().len(), 3);
-        let letters = queue.dead_letters("work", 10).await.expect("dead_letters answers");
+        let letters = queue.dead_letters("work", None, 10).await.expect("dead_letters answers");
         assert_eq!(letters.len(), 1);
         assert!(letters[0].reason.contains("the ice broke"), "{}", letters[0].reason);
     });

@@ -13,15 +13,19 @@ local operations = {}
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2] -- microseconds, exact in a double
-local visibility, attempts_max, has_dead_letters
+-- For each dead letter that comes beyond the bound so many of the oldest go: two, so that a bound that was lowered is reached.
+local LETTERS_GO_MAX = 2
+local visibility, attempts_max, has_dead_letters, letters_max
 local is_changed = false
 
 local function options()
-  local found = redis.call('HMGET', OPTIONS, 'visibility_us', 'attempts_max', 'dead_letters')
+  local found = redis.call('HMGET', OPTIONS, 'visibility_us', 'attempts_max', 'dead_letters', 'letters_max')
   if not found[1] then
     return false
   end
   visibility, attempts_max, has_dead_letters = tonumber(found[1]), tonumber(found[2]), found[3] == '1'
+  -- A queue of an earlier release, which nobody has made again yet, keeps all until then.
+  letters_max = tonumber(found[4]) or math.huge
   return true
 end
 
@@ -60,6 +64,20 @@ local function leave_group(group, sequence)
   is_changed = true
 end
 
+local function forget(sequence)
+  redis.call('HDEL', MESSAGES, 'a' .. sequence, 'b' .. sequence, 'f' .. sequence, 'g' .. sequence, 'i' .. sequence,
+    'r' .. sequence)
+end
+
+-- It is a dead letter from now on.
+local function bury(group, sequence)
+  leave_group(group, sequence)
+  local excess = redis.call('RPUSH', DEAD, sequence) - letters_max
+  for _ = 1, math.min(excess, LETTERS_GO_MAX) do
+    forget(redis.call('LPOP', DEAD))
+  end
+end
+
 local function idle(group, visible)
   redis.call('ZADD', IDLE, visible, group)
   redis.call('PUBLISH', ARGV[1], ARGV[2])
@@ -73,8 +91,7 @@ local function rest(group, visible)
   is_changed = true
   local head = head_of(group)
   while head and has_dead_letters and failures_of(head) >= attempts_max do
-    leave_group(group, head)
-    redis.call('RPUSH', DEAD, head)
+    bury(group, head)
     visible = now
     head = head_of(group)
   end
@@ -83,6 +100,23 @@ local function rest(group, visible)
   else
     redis.call('ZREM', IDLE, group)
   end
+end
+
+-- Puts a message behind its group under the next sequence after `last`, and returns that.
+local function append(group, id, body, last)
+  -- Sequences follow the server's time, so that a number whose message was lost with the server is not given again.
+  local number = math.max(last + 1, now)
+  local sequence = string.format('%016d', number)
+  redis.call('ZADD', ORDER, 0, prefix(group) .. sequence)
+  redis.call('HSET', MESSAGES, 'b' .. sequence, body, 'g' .. sequence, group)
+  if id then
+    redis.call('HSET', MESSAGES, 'i' .. sequence, id)
+  end
+  if redis.call('HEXISTS', TAKEN, group) == 0 and redis.call('ZADD', IDLE, 'NX', now, group) == 1 then
+    redis.call('PUBLISH', ARGV[1], ARGV[2])
+  end
+  is_changed = true
+  return number
 end
 
 -- Takes back what consumers have kept for longer than they may.
@@ -112,8 +146,8 @@ local function held(group, sequence, attempt)
 end
 
 local function letter(sequence)
-  local message = redis.call('HMGET', MESSAGES, 'g' .. sequence, 'b' .. sequence, 'a' .. sequence, 'r' .. sequence)
-  return { message[1], sequence, message[2], message[3] or '0', message[4] or '' }
+  local message = redis.call('HMGET', MESSAGES, 'g' .. sequence, 'b' .. sequence, 'a' .. sequence, 'r' .. sequence, 'i' .. sequence)
+  return { message[1], sequence, message[2], message[3] or '0', message[4] or '', message[5] }
 end
 
 local function answer(value)

@@ -8,8 +8,7 @@ for argument = 3, #ARGV - 1, 3 do
   local last, hidden_until = held(group, sequence, attempt)
   if last then
     leave_group(group, sequence)
-    redis.call('HDEL', MESSAGES, 'a' .. sequence, 'b' .. sequence, 'f' .. sequence, 'g' .. sequence, 'i' .. sequence,
-      'r' .. sequence)
+    forget(sequence)
     removed = removed + 1
     local head = head_of(group)
     if not head or head > last then

@@ -1,5 +1,6 @@
--- ARGV from 3: visibility in microseconds, attempts, '1' for dead letters.
-redis.call('HSET', OPTIONS, 'visibility_us', ARGV[3], 'attempts_max', ARGV[4], 'dead_letters', ARGV[5])
+-- ARGV from 3: visibility in microseconds, attempts, '1' for dead letters, how many of those are kept.
+redis.call('HSET', OPTIONS, 'visibility_us', ARGV[3], 'attempts_max', ARGV[4], 'dead_letters', ARGV[5],
+  'letters_max', ARGV[6])
 is_changed = true
 options()
 if has_dead_letters then

@@ -5,8 +5,7 @@ end
 local group, sequence = ARGV[3], ARGV[4]
 if held(group, sequence, ARGV[5]) and head_of(group) == sequence then
   fail(sequence, ARGV[6])
-  leave_group(group, sequence)
-  redis.call('RPUSH', DEAD, sequence)
+  bury(group, sequence)
   rest(group, now)
 end
 return answer(0)

@@ -26,10 +26,13 @@ const SPAWN: Spawn = |task| {
 /// The one case that waits for the deduplication window has a short one; no other is to meet its end.
 const WAITS_FOR_THE_WINDOW: &str = "a_deduplication_id_is_forgotten_when_its_window_is_over";
 const WINDOW_MS: u64 = 400;
+/// Few enough for a case to go beyond.
+const DEAD_LETTERS_MAX: usize = 20;
 
 /// A store of its own for one case.
 fn config_for(name: &str, config: Config) -> Config {
     let mut config = Config { namespace: namespace(), ..config };
+    config.queue_limits.dead_letters_max = DEAD_LETTERS_MAX;
     if name == WAITS_FOR_THE_WINDOW {
         config.queue_limits.deduplication_window_ms = WINDOW_MS;
     }

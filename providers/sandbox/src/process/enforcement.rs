@@ -148,6 +148,11 @@ impl Enforcement {
         (!lacks.is_empty()).then(|| lacks.join("; "))
     }
 
+    /// Whether a function cannot write what this server's user may.
+    pub(crate) fn separates_users(&self) -> bool {
+        self.users.is_enforced()
+    }
+
     /// Each thing that is enforced or not.
     pub fn measures(&self) -> [&Measure; 7] {
         let Self { namespaces, system_calls, memory, processes, scratch, users, freezing, .. } = self;
@@ -195,7 +200,7 @@ const USERS: &str = "code, data and processes of others";
 fn lacks_users(namespaces: &Measure, may_choose_users: bool) -> Option<&'static str> {
     (!namespaces.is_enforced() && !may_choose_users).then_some(
         "there are no namespaces, and functions run as this server's user: each may change its own code and that of others, which is run until \
-         other code is deployed, over restarts and deployments of the same code; may read and write the data directory; and may end this \
+         this server is restarted or other code is deployed; may read and write the data directory; and may end this \
          server and other functions: deploy what you trust as this server alone, or start it as root that may choose users (CAP_SETUID, CAP_SETGID)",
     )
 }

@@ -200,8 +200,8 @@ impl Shared {
     ) {
         let handles: Vec<Handle> = deliveries.iter().map(|delivery| delivery.handle.clone()).collect();
         let event = match (source, deliveries.first()) {
-            (Source::Events, Some(delivery)) => decode_event(delivery),
-            _ => Event::Messages(deliveries),
+            (Source::Events, Some(delivery)) => decode_event(&delivery.body),
+            _ => Event::Messages { queue: queue.to_owned(), deliveries },
         };
         let ended = match self.definition(function) {
             Some(definition) => self.run_in(room, &definition, event).await,

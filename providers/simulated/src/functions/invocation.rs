@@ -117,7 +117,7 @@ impl Shared {
 fn say_event(event: &Event) -> String {
     match event {
         Event::Call { payload, .. } => format!("call with {} bytes", payload.len()),
-        Event::Messages(deliveries) => crate::queue::say_deliveries(deliveries).into_owned(),
+        Event::Messages { deliveries, .. } => crate::queue::say_deliveries(deliveries).into_owned(),
         Event::Timer => "timer".to_owned(),
         Event::Failed { function, reason, .. } => format!("{function} failed: {reason}"),
     }

@@ -16,7 +16,10 @@ use std::{
 use bytes::Bytes;
 use ports::{
     Incarnation,
-    queue::{Backlog, DeadLetter, Delivery, Handle, Message, OnFailure, QueueOptions, Retention, Sequence},
+    queue::{
+        Backlog, DeadLetter, Delivery, Handle, LetterId, Message, OnFailure, QueueOptions, Retention,
+        Sequence,
+    },
 };
 
 /// Where an event goes that failed for good, if there is an exception handler: another queue, in whose
@@ -76,7 +79,8 @@ pub(crate) enum QueueUndo {
     Reconfigured(QueueOptions),
     Sent { group: Bytes, sequence: Sequence, deduplication: Option<Bytes> },
     Removed { group: Bytes, sequence: Sequence, waiting: Waiting },
-    DeadLettered { group: Bytes, sequence: Sequence, waiting: Waiting },
+    DeadLettered { group: Bytes, sequence: Sequence, waiting: Waiting, dropped: Option<Box<DeadLetter>> },
+    Settled { place: usize, letter: Box<DeadLetter> },
 }
 
 /// A message that was given up.
@@ -121,10 +125,16 @@ impl QueueState {
             }
             self.deduplication.insert(id.clone(), now);
         }
+        let remembered = message.deduplication.clone();
+        Some(self.append(message, remembered))
+    }
+
+    /// Puts `message` behind its group; undoing that forgets the id that is `remembered` since.
+    fn append(&mut self, message: Message, remembered: Option<Bytes>) -> QueueUndo {
         let sequence = Sequence(self.next_sequence);
         self.next_sequence += 1;
         let waiting = Waiting {
-            deduplication: message.deduplication.clone(),
+            deduplication: message.deduplication,
             body: message.body,
             attempts: 0,
             failures: 0,
@@ -133,7 +143,7 @@ impl QueueState {
             was_doubled: false,
         };
         self.groups.entry(message.group.clone()).or_default().messages.insert(sequence, waiting);
-        Some(QueueUndo::Sent { group: message.group, sequence, deduplication: message.deduplication })
+        QueueUndo::Sent { group: message.group, sequence, deduplication: remembered }
     }
 
     /// Gives the first messages of the next group that has some to give.
@@ -272,7 +282,7 @@ impl QueueState {
     }
 
     /// Gives up one message that failed for good, unless they stay where they are.
-    pub(crate) fn give_up(&mut self) -> Option<GivenUp> {
+    pub(crate) fn give_up(&mut self, letters_max: usize) -> Option<GivenUp> {
         let blocks = self.options.on_failure == OnFailure::Block;
         let attempts_max = self.options.attempts_max.max(1);
         let (name, sequence) =
@@ -287,7 +297,9 @@ impl QueueState {
         self.free(&name);
         let Some(Forward { queue, wrap, function }) = &self.forward else {
             self.dead.push_back(waiting.letter(&name, sequence));
-            let undo = QueueUndo::DeadLettered { group: name, sequence, waiting };
+            let dropped =
+                if self.dead.len() > letters_max { self.dead.pop_front().map(Box::new) } else { None };
+            let undo = QueueUndo::DeadLettered { group: name, sequence, waiting, dropped };
             return Some(GivenUp { undo, forwarded: None });
         };
         let body = wrap(function, &waiting.body, &waiting.reason);
@@ -296,8 +308,28 @@ impl QueueState {
         Some(GivenUp { undo: QueueUndo::Removed { group: name, sequence, waiting }, forwarded })
     }
 
-    pub(crate) fn dead_letters(&self, letters_max: usize) -> Vec<DeadLetter> {
-        self.dead.iter().take(letters_max).cloned().collect()
+    pub(crate) fn dead_letters(&self, after: Option<LetterId>, letters_max: usize) -> Vec<DeadLetter> {
+        let from = after.and_then(|after| self.letter_at(after)).map_or(0, |place| place + 1);
+        self.dead.iter().skip(from).take(letters_max).cloned().collect()
+    }
+
+    fn letter_at(&self, id: LetterId) -> Option<usize> {
+        self.dead.iter().position(|letter| letter.id == id)
+    }
+
+    /// Sends a dead letter again, whatever is remembered of its id (Q13).
+    pub(crate) fn redrive(&mut self, id: LetterId) -> Vec<QueueUndo> {
+        let mut undo = self.purge(id);
+        let Some(QueueUndo::Settled { letter, .. }) = undo.first() else { return undo };
+        let DeadLetter { group, deduplication, body, .. } = (**letter).clone();
+        undo.push(self.append(Message { group, deduplication, body }, None));
+        undo
+    }
+
+    pub(crate) fn purge(&mut self, id: LetterId) -> Vec<QueueUndo> {
+        let Some(place) = self.letter_at(id) else { return Vec::new() };
+        let letter = self.dead.remove(place);
+        letter.into_iter().map(|letter| QueueUndo::Settled { place, letter: Box::new(letter) }).collect()
     }
 
     pub(crate) fn backlog(&self) -> Backlog {
@@ -336,8 +368,12 @@ impl QueueState {
                 }
                 self.free(&group);
             }
-            QueueUndo::DeadLettered { group, sequence, mut waiting } => {
+            QueueUndo::Settled { place, letter } => self.dead.insert(place, *letter),
+            QueueUndo::DeadLettered { group, sequence, mut waiting, dropped } => {
                 self.dead.pop_back();
+                if let Some(dropped) = dropped {
+                    self.dead.push_front(*dropped);
+                }
                 // It is not known any more that anybody gave it up.
                 waiting.is_hopeless = false;
                 self.groups.entry(group).or_default().messages.insert(sequence, waiting);
@@ -374,8 +410,10 @@ impl Group {
 impl Waiting {
     fn letter(&self, group: &Bytes, sequence: Sequence) -> DeadLetter {
         DeadLetter {
+            id: LetterId(u128::from(sequence.0)),
             group: group.clone(),
             sequence,
+            deduplication: self.deduplication.clone(),
             body: self.body.clone(),
             attempts: self.attempts,
             reason: self.reason.clone(),

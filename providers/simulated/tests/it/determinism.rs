@@ -54,7 +54,7 @@ fn raise_storm(world: &World) {
 }
 
 async fn work(key_value: Arc<dyn KeyValue>, event: Event) -> Result<Bytes, ports::functions::Failure> {
-    let Event::Messages(deliveries) = event else { return Ok(Bytes::new()) };
+    let Event::Messages { deliveries, .. } = event else { return Ok(Bytes::new()) };
     for _ in deliveries {
         let updated = key_value.update(Update::modify(key("done"), vec![Action::Add("n".into(), 1)])).await?;
         key_value.externalize(updated.receipt.point).await?;

@@ -71,7 +71,7 @@ fn one_invocation_runs_per_group_and_groups_run_side_by_side() {
         register(&world, "f", FunctionOptions::default(), move |event| {
             let (clock, log) = (Arc::clone(&clock), Arc::clone(&written));
             async move {
-                let Event::Messages(deliveries) = event else { panic!("only messages come") };
+                let Event::Messages { deliveries, .. } = event else { panic!("only messages come") };
                 for delivery in deliveries {
                     let body = String::from_utf8_lossy(&delivery.body).into_owned();
                     note(&log, format!("begin {body}"));
@@ -101,7 +101,7 @@ fn what_an_invocation_completed_is_not_delivered_again_and_poison_is_put_aside_a
         register(&world, "f", FunctionOptions::default(), move |event| {
             let log = Arc::clone(&written);
             async move {
-                let Event::Messages(deliveries) = event else { panic!("only messages come") };
+                let Event::Messages { deliveries, .. } = event else { panic!("only messages come") };
                 for (completed, delivery) in deliveries.iter().enumerate() {
                     if &delivery.body[..] == b"poison" {
                         return Err(Failure::after(completed, "it is poison"));
@@ -117,7 +117,7 @@ fn what_an_invocation_completed_is_not_delivered_again_and_poison_is_put_aside_a
         world.queue().send("q", messages).await.expect("calm");
         world.clock().sleep(Duration::from_mins(10)).await;
         assert_eq!(read(&log), ["1", "2"]);
-        let letters = world.queue().dead_letters("q", 10).await.expect("calm");
+        let letters = world.queue().dead_letters("q", None, 10).await.expect("calm");
         assert_eq!(letters.len(), 1);
         assert_eq!((&letters[0].body[..], letters[0].attempts), (&b"poison"[..], 5));
         assert_eq!(letters[0].reason, "it is poison");

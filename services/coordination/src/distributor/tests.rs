@@ -316,7 +316,7 @@ fn a_decision_of_an_earlier_start_is_installed_before_it_is_numbered() {
         // It is locked, and would be unlocked when its new state is installed.
         store.once(Side::Before, is_of_root, async { Ok(()) });
         store.once(Side::Before, is_of_root, async { Err(death()) });
-        stage.writer(&store).handle(Event::Messages(asked)).await.expect_err("it dies");
+        stage.writer(&store).handle(Stage::messages(asked)).await.expect_err("it dies");
         assert!(store.is_through());
         let message = stage.outbox(session).await;
         stage.restart().await;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ports::{Event, Handler as _};
+use ports::Handler as _;
 use simulated::Options;
 
 use super::*;
@@ -22,7 +22,7 @@ async fn applied(stage: &Stage, session: SessionId, operations: Vec<Operation>) 
     let distributor = stage.distributor(&stage.store());
     for operation in operations {
         let decided = stage.decided(session, vec![operation]).await;
-        distributor.handle(Event::Messages(decided)).await.expect("calm");
+        distributor.handle(Stage::messages(decided)).await.expect("calm");
     }
 }
 

@@ -249,6 +249,47 @@ pub struct When {
     pub exists: Option<bool>,
 }
 
+impl When {
+    /// Errors: it asks for nothing, or for what cannot be all at once.
+    fn check_meaning(&self) -> Result<(), String> {
+        let Self { path, equals, below, above, exists } = self;
+        if equals.is_none() && below.is_none() && above.is_none() && exists.is_none() {
+            return Err(format!(
+                "choice: when {{ path = {path:?} }} asks for nothing there: add equals, below, above or exists"
+            ));
+        }
+        let never =
+            |why: String| Err(format!("choice: when {{ path = {path:?} }} never holds, as {why}: mend it"));
+        let asks_for_a_value = equals.is_some() || below.is_some() || above.is_some();
+        if *exists == Some(false) && path.split('.').all(str::is_empty) {
+            return never("the input is always there (exists = false)".to_owned());
+        }
+        if *exists == Some(false) && asks_for_a_value {
+            return never("what is not there has no value (exists = false)".to_owned());
+        }
+        if let (Some(above), Some(below)) = (above, below)
+            && above.as_f64() >= below.as_f64()
+        {
+            return never(format!("no number is above {above} and below {below}"));
+        }
+        let Some(equals) = equals else { return Ok(()) };
+        if !equals.is_number() && (below.is_some() || above.is_some()) {
+            return never(format!("{equals} is no number, which below and above ask for"));
+        }
+        let (number, above, below) = (
+            equals.as_f64(),
+            above.as_ref().and_then(Number::as_f64),
+            below.as_ref().and_then(Number::as_f64),
+        );
+        if above.is_some_and(|above| number <= Some(above))
+            || below.is_some_and(|below| number >= Some(below))
+        {
+            return never(format!("{equals} lies outside of above and below"));
+        }
+        Ok(())
+    }
+}
+
 fn timeout_s() -> u64 {
     24 * 3600
 }
@@ -398,12 +439,7 @@ fn check_meaning(nodes: &[Node]) -> Result<(), String> {
                     return Err("choice has no branches".to_owned());
                 }
                 for Branch { when, steps } in choice {
-                    let When { path, equals, below, above, exists } = when;
-                    if equals.is_none() && below.is_none() && above.is_none() && exists.is_none() {
-                        return Err(format!(
-                            "choice: when {{ path = {path:?} }} asks for nothing there: add equals, below, above or exists"
-                        ));
-                    }
+                    when.check_meaning()?;
                     check_meaning(steps)?;
                 }
                 check_meaning(otherwise)?;
@@ -499,6 +535,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_meant_is_refused_to_who_deploys_it() {
+        let never = |when: &str| format!("steps = [{{ choice = [{{ when = {{ {when} }}, steps = [] }}] }}]");
         for (workflow, said) in [
             ("steps = [{ choice = [] }]", "choice has no branches"),
             ("steps = [{ choice = [], otherwise = [\"f\"] }]", "choice has no branches"),
@@ -507,6 +544,16 @@ mod tests {
                 "asks for nothing there",
             ),
             ("steps = [{ choice = [{ when = {}, steps = [] }] }]", "asks for nothing there"),
+            (&never("above = 5, below = 3"), "never holds, as no number is above 5 and below 3"),
+            (&never("above = 4.5, below = 4.5"), "no number is above 4.5 and below 4.5"),
+            (&never("equals = 5, below = 5"), "5 lies outside of above and below"),
+            (&never("equals = 5, above = 5.5"), "5 lies outside"),
+            (&never("equals = \"video\", above = 1"), "\"video\" is no number"),
+            (&never("path = \"a\", exists = false, equals = 1"), "what is not there has no value"),
+            (&never("path = \"a\", exists = false, below = 1"), "what is not there has no value"),
+            (&never("path = \"\", exists = false"), "the input is always there"),
+            (&never("path = \"a\", exists = false"), ""),
+            (&never("exists = true, equals = 4, above = 3.5, below = 4.5"), ""),
             ("steps = [{ parallel = [[], []] }]", "no branch has a step"),
             ("steps = [{ parallel = [[{ map = [] }]] }]", "map has no steps"),
             ("steps = [\"f\"]\nsynchrony = \"sync\"", "synchrony is for a workflow with a far store"),

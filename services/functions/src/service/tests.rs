@@ -1,6 +1,7 @@
 //! A1: deployments whose caller goes, whose store answers too late, and beside which others deploy. A2: invocations whose caller
 //! goes. A3: under which ids events run. A8: what is removed while events wait for it.
 
+mod letters;
 mod messages;
 mod timers;
 
@@ -112,7 +113,7 @@ impl Runtime for Idle {
         Ok(Vec::new())
     }
 
-    async fn more_lines(&self) {}
+    async fn more_lines(&self, _: &str, _: u64) {}
 
     fn figures(&self) -> ports::runtime::Figures {
         ports::runtime::Figures::default()

@@ -8,7 +8,7 @@ use futures_util::future::pending;
 use super::Twist;
 use crate::{
     Receipt, Result,
-    queue::{Backlog, DeadLetter, Delivery, Handle, Message, Sequence, SharedQueue},
+    queue::{Backlog, DeadLetter, Delivery, Handle, LetterId, Message, Sequence, SharedQueue},
 };
 
 /// Takes a delivery for an acknowledgement (Q3).
@@ -89,7 +89,7 @@ impl Twist for DropsPoison {
     fn honest(&self) -> &SharedQueue {
         &self.0
     }
-    async fn dead_letters(&self, _: &str, _: usize) -> Result<Vec<DeadLetter>> {
+    async fn dead_letters(&self, _: &str, _: Option<LetterId>, _: usize) -> Result<Vec<DeadLetter>> {
         Ok(Vec::new())
     }
 }

@@ -10,12 +10,12 @@ async fn left_by_an_end(stage: &Stage, path: &str, others: Vec<Operation>) -> Op
     let distributor = stage.distributor(&stage.store());
     let made = ["/p", "/p/q"].map(|path| create(path, Lifetime::Persistent));
     let parents = stage.decided(other, made.into()).await;
-    distributor.handle(Event::Messages(parents)).await.expect("calm");
+    distributor.handle(Stage::messages(parents)).await.expect("calm");
     let made = stage.decided(owner, vec![create(path, Lifetime::Ephemeral)]).await;
-    distributor.handle(Event::Messages(made)).await.expect("calm");
+    distributor.handle(Stage::messages(made)).await.expect("calm");
     stage.decided(other, others).await;
     let end = stage.decided(owner, vec![Operation::Close]).await;
-    distributor.handle(Event::Messages(end)).await.expect("calm");
+    distributor.handle(Stage::messages(end)).await.expect("calm");
     stage.region(stage.world.key_value()).get(path).await.expect("calm")
 }
 
@@ -104,7 +104,7 @@ fn an_ephemeral_that_another_has_deleted_leaves_the_index_when_it_is_gone() {
         stage.decided(owner, made.into()).await;
         let gone = stage.decided(other, vec![delete("/a")]).await;
         assert_eq!(indexed().await, ["/a", "/b"]);
-        stage.distributor(&stage.store()).handle(Event::Messages(gone)).await.expect("calm");
+        stage.distributor(&stage.store()).handle(Stage::messages(gone)).await.expect("calm");
         assert_eq!(indexed().await, ["/b"]);
         stage.decided(owner, vec![delete("/b")]).await;
         assert!(indexed().await.is_empty(), "its own leave with it");
@@ -137,7 +137,7 @@ fn a_session_that_is_gone_decides_nothing() {
         let (session, store, on_stage) = (stage.open(1).await, stage.store(), stage.clone());
         store.once(Side::Before, is_decision, async move {
             let end = on_stage.decided(session, vec![Operation::Close]).await;
-            on_stage.distributor(&on_stage.store()).handle(Event::Messages(end)).await.expect("calm");
+            on_stage.distributor(&on_stage.store()).handle(Stage::messages(end)).await.expect("calm");
             Ok(())
         });
         let sets = vec![set("/", "one"), set("/", "two")];
@@ -183,7 +183,7 @@ fn indexed_after_a_loss(broken: Option<Broken>) -> bool {
             on_stage.world.fall_back();
             Ok(())
         });
-        let _ = stage.distributor(&store).handle(Event::Messages(gone)).await;
+        let _ = stage.distributor(&store).handle(Stage::messages(gone)).await;
         assert!(store.is_through());
         let region = stage.region(stage.world.key_value());
         assert_eq!(region.cursor().await.expect("calm").value.0.slot, 0, "nothing of it is applied");

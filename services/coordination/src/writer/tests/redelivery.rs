@@ -161,7 +161,7 @@ fn a_note_that_comes_late_has_no_ephemeral_forgotten() {
         assert!(is_there(&stage, "/e").await, "it was made again");
         stage
             .distributor(&stage.store())
-            .handle(Event::Messages(stage.outbox(owner).await))
+            .handle(Stage::messages(stage.outbox(owner).await))
             .await
             .expect("calm");
         stage.decided(owner, vec![Operation::Close]).await;

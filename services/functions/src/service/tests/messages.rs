@@ -28,7 +28,7 @@ async fn backlog(world: &World) -> (u64, u64) {
 }
 
 async fn dead_letters(world: &World) -> Vec<DeadLetter> {
-    world.queue().dead_letters("orders", 10).await.expect("dead_letters answers")
+    world.queue().dead_letters("orders", None, 10).await.expect("dead_letters answers")
 }
 
 /// The ids under which `told` was run, and what it was told.
@@ -88,6 +88,25 @@ fn a_message_that_fails_for_good_is_a_dead_letter_where_nobody_is_told() {
         world.clock().sleep(Duration::from_hours(1)).await;
         assert_eq!((backlog(&world).await, runtime.asked()), ((0, 1), ATTEMPTS_MAX as usize));
         assert_eq!(dead_letters(&world).await[0].reason, Refused::Throttled.to_string());
+    });
+}
+
+/// A4. It was the first of its queues, whichever they were from.
+#[test]
+fn a_function_of_two_queues_is_told_which_of_them_a_message_is_from() {
+    run(async {
+        let world = World::new(1);
+        let (service, runtime) = service(&world);
+        *runtime.is_fit.lock() = |asked| asked.function == "told";
+        let pay = "on_failure = \"told\"\ntriggers = [{ queue = \"bills\" }, { queue = \"orders\" }]";
+        let archive = format!("[functions.pay]\n{TABLE}\n{pay}\n[functions.told]\n{TABLE}");
+        service.deploy("shop", archive.into()).await.expect("deployed");
+        send(&world, &[b"an order"]).await;
+        world.clock().sleep(Duration::from_hours(1)).await;
+        let said: Value = serde_json::from_slice(&runtime.asked_of("pay")[0].payload).expect("JSON");
+        for batch in [&said, &told(&runtime)[0].1["requestPayload"]] {
+            assert_eq!(batch["Records"][0]["eventSourceARN"], "arn:aws:sqs:us-east-1:000000000000:orders");
+        }
     });
 }
 

@@ -1,7 +1,7 @@
 //! A3, A5: what timers give, as events, and which periods they take.
 
 use super::*;
-use crate::timer::EVENTS_WAITING_MAX;
+use crate::{schedule::Tick, timer::EVENTS_WAITING_MAX};
 
 /// An archive of `ticks`, which a timer starts every minute, and of `told`, which is told of what fails.
 fn with_timer() -> Bytes {
@@ -73,4 +73,131 @@ fn ticks_wait_for_an_instance_and_are_left_out_while_too_many_do() {
         let ids: BTreeSet<_> = runtime.asked_of("ticks").into_iter().map(|asked| asked.id).collect();
         assert!(ids.len() as u64 > EVENTS_WAITING_MAX, "ticks are events again: {}", ids.len());
     });
+}
+
+/// An archive of `ticks` alone, whose code is `code` and which a timer starts every so many seconds, if any.
+fn ticking(code: &str, every_s: Option<u64>) -> Bytes {
+    let triggers =
+        every_s.map(|every_s| format!("triggers = [{{ every_s = {every_s} }}]")).unwrap_or_default();
+    let table = format!("runtime = \"executable\"\ncode = \"{code}\"\nhandler = \"run\"\nretries = 0");
+    format!("[functions.ticks]\n{table}\n{triggers}").into()
+}
+
+const HOUR: u64 = 3600;
+
+async fn minutes(world: &World, minutes: u64) {
+    world.clock().sleep(Duration::from_mins(minutes)).await;
+}
+
+/// The service goes, with what it has armed, and another starts on the same store.
+async fn restarted(world: &World, before: Service) -> (Service, Arc<Idle>) {
+    before.follow_timer("ticks", None).await.expect("its timers go with it");
+    drop(before);
+    let (service, runtime) = service(world);
+    service.start().await.expect("started");
+    (service, runtime)
+}
+
+/// A5. It began anew at each start, so that it never went off.
+#[test]
+fn a_timer_of_an_hour_goes_off_under_a_server_that_is_restarted_every_half_hour() {
+    run(async {
+        let world = World::new(1);
+        let (mut service, mut runtime) = service(&world);
+        service.deploy("shop", ticking("code", Some(HOUR))).await.expect("deployed");
+        let mut ticks = Vec::new();
+        for _ in 0..4 {
+            minutes(&world, 31).await;
+            ticks.push(runtime.asked());
+            (service, runtime) = restarted(&world, service).await;
+        }
+        assert_eq!(ticks, [0, 1, 0, 1], "after 60 and 120 of 31, 62, 93 and 124 minutes");
+        assert_eq!(service.functions().len(), 1);
+    });
+}
+
+/// A5: one that was away for long is told once, and goes on in step.
+#[test]
+fn ticks_that_nobody_was_there_for_are_one() {
+    run(async {
+        let world = World::new(1);
+        let (service, _) = service(&world);
+        service.deploy("shop", ticking("code", Some(HOUR))).await.expect("deployed");
+        service.follow_timer("ticks", None).await.expect("its timers go with it");
+        minutes(&world, 5 * 60 + 30).await;
+        let (_service, runtime) = restarted(&world, service).await;
+        minutes(&world, 1).await;
+        assert_eq!(runtime.asked(), 1);
+        minutes(&world, 28).await;
+        assert_eq!(runtime.asked(), 1);
+        minutes(&world, 2).await;
+        assert_eq!(runtime.asked(), 2, "at the sixth hour");
+    });
+}
+
+/// A5: code that is deployed anew does not put off its timer; another period, and arming it again, begin anew.
+#[test]
+fn a_timer_goes_on_over_deployments_and_begins_anew_with_its_arming() {
+    run(async {
+        let world = World::new(1);
+        let (service, runtime) = service(&world);
+        service.deploy("shop", ticking("code", Some(HOUR))).await.expect("deployed");
+        minutes(&world, 50).await;
+        service.deploy("shop", ticking("other", Some(HOUR))).await.expect("deployed");
+        service.arm("ticks", Some(Duration::from_secs(HOUR))).await.expect("it is armed");
+        minutes(&world, 11).await;
+        assert_eq!(runtime.asked(), 1, "deployed anew");
+        minutes(&world, 49).await;
+        service.deploy("shop", ticking("other", Some(HOUR / 2))).await.expect("deployed");
+        minutes(&world, 25).await;
+        assert_eq!(runtime.asked(), 1, "another period begins anew");
+        minutes(&world, 6).await;
+        assert_eq!(runtime.asked(), 2);
+        service.arm("ticks", None).await.expect("disarmed");
+        minutes(&world, 29).await;
+        service.arm("ticks", Some(Duration::from_secs(HOUR / 2))).await.expect("armed");
+        minutes(&world, 25).await;
+        assert_eq!(runtime.asked(), 2, "armed again it begins anew");
+        minutes(&world, 6).await;
+        assert_eq!(runtime.asked(), 3);
+        service.deploy("shop", ticking("other", None)).await.expect("deployed");
+        minutes(&world, 25).await;
+        service.deploy("shop", ticking("other", Some(HOUR / 2))).await.expect("deployed");
+        minutes(&world, 25).await;
+        assert_eq!(runtime.asked(), 3, "nor is what it was before it was gone");
+    });
+}
+
+/// A5: whoever asks, and whatever is refused or unanswered.
+#[test]
+fn a_tick_is_taken_by_one_of_all_who_have_the_timer() {
+    let mut taken = 0;
+    for seed in 0..50 {
+        taken += run(async {
+            let world = World::new(seed);
+            let schedules = [(); 3].map(|()| Schedule(world.key_value()));
+            let period = Duration::from_secs(60);
+            schedules[0].begin("ticks", period, world.clock().now()).await.expect("calm");
+            world.faults().refuse(percent(20));
+            world.faults().lose_answer(percent(20));
+            let mut taken = 0;
+            for minute in 0..20 {
+                minutes(&world, 1).await;
+                let mut mine = 0;
+                // Whoever was not answered asks again, as a timer does.
+                for round in 0..5 {
+                    let now = world.clock().now();
+                    let ids = ["a", "b", "c"].map(|process| format!("{minute} {round} {process}"));
+                    let take = |process: usize| schedules[process].take("ticks", period, now, &ids[process]);
+                    let came = tokio::join!(take(0), take(1), take(2));
+                    let came = [came.0, came.1, came.2];
+                    mine += came.iter().filter(|came| matches!(came, Ok(Tick::Mine(_)))).count();
+                }
+                assert!(mine <= 1, "seed {seed}, minute {minute}: {mine} have it");
+                taken += mine;
+            }
+            taken
+        });
+    }
+    assert!(taken > 950, "{taken} of 1000: a fault leaves a tick to the others");
 }

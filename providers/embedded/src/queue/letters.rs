@@ -1,0 +1,150 @@
+//! Dead letters: kept, looked at, sent again, removed.
+//!
+//! A letter lies under the incarnation and the position at which it was given up, so that letters lie in that order, and that is its
+//! name (Q13). As there are many and few are ever looked at, the index has their number alone.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use ports::{
+    Error, Result,
+    queue::{DeadLetter, LetterId, Retention, Sequence},
+};
+
+use super::{
+    group::Entry,
+    index::{QueueState, Queues, append, bump, message_key, set_records, unknown},
+};
+use crate::{
+    overlay::entry_bound,
+    record::{Record, RecordKey, Table},
+    store::{Claim, Store},
+};
+
+const POSITION_BITS: u32 = 64;
+
+/// For each letter that comes beyond the bound so many of the oldest go: two, so that a bound that was lowered is reached.
+const LETTERS_GO_MAX: usize = 2;
+
+impl Queues {
+    /// Letters of a queue, oldest first: those behind `after`, whether that is there or not.
+    pub(super) fn dead_letters(
+        &self,
+        store: &mut Store,
+        name: &str,
+        after: Option<LetterId>,
+        letters_max: usize,
+    ) -> Result<Vec<DeadLetter>> {
+        let id = self.get(name)?.id;
+        let mut letters = Vec::new();
+        if letters_max == 0 {
+            return Ok(letters);
+        }
+        let from =
+            after.map_or_else(|| first(id), |after| letter_key(id, LetterId(after.0.saturating_add(1))));
+        store.range(&from, &first(id + 1), |key, entry| {
+            let (Record::DeadLetter(letter), Some(id)) = (entry.record(&key)?, letter_id(&key)) else {
+                return Err(Error::corrupt(format!("read dead letter {key:?}")));
+            };
+            letters.push(DeadLetter {
+                id,
+                group: letter.group.clone(),
+                sequence: Sequence(letter.sequence),
+                deduplication: letter.id.clone(),
+                body: letter.body.clone(),
+                attempts: letter.attempts,
+                reason: letter.reason.clone(),
+            });
+            Ok(letters.len() < letters_max)
+        })?;
+        Ok(letters)
+    }
+
+    /// Sends letters again, whatever is remembered of their ids.
+    pub(super) fn redrive(&mut self, store: &mut Store, name: &str, letters: &[LetterId]) -> Result<()> {
+        let queue = self.by_name.get_mut(name).ok_or_else(|| unknown(name))?;
+        for letter in letters {
+            let key = letter_key(queue.id, *letter);
+            let Some(record) = store.record(&key)?.value else { continue };
+            let Record::DeadLetter(letter) = record else {
+                return Err(Error::corrupt(format!("read dead letter {key:?}")));
+            };
+            let sequence = bump(&mut self.next_sequence);
+            let message = message_key(queue.id, &letter.group, sequence);
+            let mut entry = Entry::new(sequence, message.clone(), letter.id.clone());
+            let body = letter.body.clone();
+            let records = [
+                (Table::Message, Some(Record::Message(body.clone()))),
+                (Table::MessageId, letter.id.clone().map(Record::MessageId)),
+            ];
+            let bytes = records.iter().map(|(table, record)| {
+                entry_bound(&RecordKey::new(*table, message.clone()), record.as_ref())
+            });
+            store.reserve((bytes.sum::<usize>() + entry_bound(&key, None)) as u64, Claim::Ordinary)?;
+            if queue.options.retention == Retention::Transient {
+                entry.body = Some(body);
+            } else {
+                set_records(store, &entry, body);
+            }
+            store.set(key, None, true);
+            queue.dead_letters -= 1;
+            append(queue, letter.group.clone(), entry);
+            // One by one: so much of them as there is room for has been sent again where there is none for the next.
+            store.order();
+        }
+        Ok(())
+    }
+
+    /// Removes letters.
+    pub(super) fn purge(&mut self, store: &mut Store, name: &str, letters: &[LetterId]) -> Result<()> {
+        let queue = self.by_name.get_mut(name).ok_or_else(|| unknown(name))?;
+        for letter in letters {
+            let key = letter_key(queue.id, *letter);
+            if store.record(&key)?.value.is_some() {
+                // Nothing else takes letters out.
+                store.reserve(entry_bound(&key, None) as u64, Claim::Reserve)?;
+                store.set(key, None, true);
+                queue.dead_letters -= 1;
+                store.order();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Counts a letter that has come, and removes the oldest where there are more than are kept; the caller has reserved room, and orders it.
+pub(super) fn one_more(queue: &mut QueueState, store: &mut Store) -> Result<()> {
+    queue.dead_letters += 1;
+    let excess = queue.dead_letters.saturating_sub(queue.dead_letters_max) as usize;
+    if excess == 0 {
+        return Ok(());
+    }
+    let mut oldest = Vec::new();
+    store.range(&first(queue.id), &first(queue.id + 1), |key, _| {
+        oldest.push(key);
+        Ok(oldest.len() < excess.min(LETTERS_GO_MAX))
+    })?;
+    queue.dead_letters -= oldest.len() as u64;
+    for key in oldest {
+        store.set(key, None, true);
+    }
+    Ok(())
+}
+
+/// Where the letters of a queue begin.
+fn first(queue: u32) -> RecordKey {
+    RecordKey::new(Table::DeadLetter, Bytes::copy_from_slice(&queue.to_be_bytes()))
+}
+
+pub(super) fn dead_letter_key(queue: u32, incarnation: u64, position: u64) -> RecordKey {
+    letter_key(queue, LetterId(u128::from(incarnation) << POSITION_BITS | u128::from(position)))
+}
+
+fn letter_key(queue: u32, letter: LetterId) -> RecordKey {
+    let mut key = BytesMut::with_capacity(20);
+    key.put_u32(queue);
+    key.put_u128(letter.0);
+    RecordKey::new(Table::DeadLetter, key.freeze())
+}
+
+fn letter_id(key: &RecordKey) -> Option<LetterId> {
+    Some(LetterId(u128::from_be_bytes(key.key.get(4..)?.try_into().ok()?)))
+}

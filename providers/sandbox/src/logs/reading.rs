@@ -1,0 +1,331 @@
+//! Reading what functions have printed, from any line on.
+//!
+//! Who follows a log asks again and again from where it was: so where pages have ended is remembered, and the next one begins there.
+//! It may be asked for from anywhere else, too, as after a restart: then the log is read from its beginning.
+//!
+//! Invariants
+//! - A place is remembered of a file, not of a name: one that is put aside keeps its places, and the one before it loses them. Files are
+//!   put aside under the lock under which they are opened to be read, so nobody takes one for another.
+//! - What a file ends with and no line end follows is no line yet: no place is behind it.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    fs::File,
+    io::{self, BufRead as _, BufReader, Seek as _, SeekFrom},
+    path::Path,
+};
+
+use parking_lot::Mutex;
+use ports::runtime::{Line, Page};
+use tokio::sync::watch;
+
+/// Where so many pages of one log have ended is remembered: as many followers go on where they were.
+const ENDS_MAX: usize = 16;
+/// Of so many functions more than that is known that somebody waits for their lines.
+const KNOWN_MAX: usize = 1024;
+
+/// Which file of all that were ever opened.
+type FileNumber = u64;
+
+/// What readers of all logs share with who writes them.
+#[derive(Debug, Default)]
+pub(super) struct Readers(Mutex<Index>);
+
+#[derive(Debug, Default)]
+struct Index {
+    last: FileNumber,
+    known: HashMap<String, Known>,
+}
+
+/// A log that somebody has read.
+#[derive(Debug)]
+struct Known {
+    newer: FileNumber,
+    older: FileNumber,
+    /// Where pages ended, each before the line of its number, the last one last.
+    ends: VecDeque<(u64, Place)>,
+    /// The number behind the last line that was written since this is known.
+    next: watch::Sender<u64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place {
+    file: FileNumber,
+    offset: u64,
+}
+
+impl Index {
+    fn number(&mut self) -> FileNumber {
+        self.last += 1;
+        self.last
+    }
+
+    fn known(&mut self, function: &str) -> &mut Known {
+        if !self.known.contains_key(function) {
+            if self.known.len() >= KNOWN_MAX {
+                self.known.retain(|_, known| known.next.receiver_count() > 0);
+            }
+            let (older, newer) = (self.number(), self.number());
+            let known = Known { newer, older, ends: VecDeque::new(), next: watch::Sender::new(0) };
+            self.known.insert(function.to_owned(), known);
+        }
+        self.known.get_mut(function).expect("it was just put there")
+    }
+}
+
+impl Readers {
+    /// Some of the lines of `function`, of its files at `newer` and, put aside, at `older`.
+    pub(super) fn read(
+        &self,
+        function: &str,
+        [newer, older]: [&Path; 2],
+        page: Page,
+    ) -> io::Result<Vec<Line>> {
+        let (mut files, begins) = {
+            let mut index = self.0.lock();
+            let known = index.known(function);
+            let files = [(known.older, open_to_read(older)?), (known.newer, open_to_read(newer)?)];
+            let ends = known.ends.iter().find(|(next, _)| *next == page.from);
+            (files, ends.map(|(_, place)| *place))
+        };
+        let mut reading = Reading::new(page);
+        for (number, file) in &mut files {
+            let Some(file) = file else { continue };
+            let offset = match begins {
+                // What is older than the place ends before it.
+                Some(place) if place.file > *number => continue,
+                Some(place) if place.file == *number => place.offset,
+                _ => 0,
+            };
+            if !reading.take_from(file, *number, offset)? {
+                break;
+            }
+        }
+        if let Some(end) = reading.end {
+            self.remember(function, reading.next, end);
+        }
+        Ok(reading.lines)
+    }
+
+    fn remember(&self, function: &str, next: u64, end: Place) {
+        let mut index = self.0.lock();
+        let Some(known) = index.known.get_mut(function) else { return };
+        if end.file != known.newer && end.file != known.older {
+            return;
+        }
+        known.ends.retain(|(other, _)| *other != next);
+        known.ends.push_back((next, end));
+        if known.ends.len() > ENDS_MAX {
+            known.ends.pop_front();
+        }
+    }
+
+    /// Ends once the line of number `from`, or a later one, is written.
+    pub(super) async fn more(&self, function: &str, from: u64) {
+        let mut next = self.0.lock().known(function).next.subscribe();
+        // An error means that nobody writes any more.
+        let _ = next.wait_for(|next| *next > from).await;
+    }
+
+    /// All before the line of number `next` is in the files.
+    pub(super) fn tell(&self, function: &str, next: u64) {
+        if let Some(known) = self.0.lock().known.get(function) {
+            known.next.send_replace(next);
+        }
+    }
+
+    /// Has `put_aside` rename the newer file, and make a new one.
+    pub(super) fn put_aside<T>(
+        &self,
+        function: &str,
+        put_aside: impl FnOnce() -> io::Result<T>,
+    ) -> io::Result<T> {
+        let mut index = self.0.lock();
+        let put = put_aside();
+        // Whatever became of it: places of a file that is there no more are of nobody.
+        let number = index.number();
+        if let Some(known) = index.known.get_mut(function) {
+            known.older = std::mem::replace(&mut known.newer, number);
+            let older = known.older;
+            known.ends.retain(|(_, place)| place.file == older);
+        }
+        put
+    }
+}
+
+/// A page as it is read.
+struct Reading {
+    page: Page,
+    lines: Vec<Line>,
+    bytes: usize,
+    /// The number behind the last line of it.
+    next: u64,
+    /// Where that line ended.
+    end: Option<Place>,
+}
+
+impl Reading {
+    fn new(page: Page) -> Self {
+        Self { page, lines: Vec::new(), bytes: 0, next: page.from, end: None }
+    }
+
+    /// Takes the lines of `file` from `offset` on; whether there is room for more.
+    fn take_from(&mut self, file: &mut File, number: FileNumber, offset: u64) -> io::Result<bool> {
+        file.seek(SeekFrom::Start(offset))?;
+        let (mut file, mut text) = (BufReader::new(file), Vec::new());
+        let mut place = Place { file: number, offset };
+        loop {
+            self.end = Some(place);
+            text.clear();
+            let read = file.read_until(b'\n', &mut text)?;
+            if text.pop() != Some(b'\n') {
+                return Ok(true);
+            }
+            if !self.take(&text) {
+                return Ok(false);
+            }
+            place.offset += read as u64;
+        }
+    }
+
+    /// Takes a line if it is one of the page. Whether there was room for it.
+    fn take(&mut self, text: &[u8]) -> bool {
+        if number_of(text).is_some_and(|number| number < self.next) {
+            return true;
+        }
+        // A line that a crash tore is none.
+        let Ok(line) = serde_json::from_slice::<Line>(text) else { return true };
+        self.bytes += line.text.len();
+        let is_full = self.lines.len() >= self.page.lines_max
+            || self.bytes > self.page.bytes_max && !self.lines.is_empty();
+        if is_full {
+            return false;
+        }
+        self.next = line.number + 1;
+        self.lines.push(line);
+        true
+    }
+}
+
+fn open_to_read(path: &Path) -> io::Result<Option<File>> {
+    match File::open(path) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The number of a line as it is written, without reading the rest: pages begin behind many others.
+fn number_of(line: &[u8]) -> Option<u64> {
+    let rest = line.strip_prefix(b"{\"number\":")?;
+    let end = rest.iter().position(|byte| !byte.is_ascii_digit())?;
+    std::str::from_utf8(&rest[..end]).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// A log of two files, at which it is looked.
+    struct Log {
+        readers: Readers,
+        directory: tempfile::TempDir,
+    }
+
+    impl Log {
+        fn new() -> Self {
+            Self { readers: Readers::default(), directory: tempfile::tempdir().expect("a directory") }
+        }
+
+        fn path(&self, name: &str) -> std::path::PathBuf {
+            self.directory.path().join(name)
+        }
+
+        fn append(&self, name: &str, text: &str) {
+            let before = fs::read_to_string(self.path(name)).unwrap_or_default();
+            fs::write(self.path(name), before + text).expect("written");
+        }
+
+        /// The numbers from there on, two at the most.
+        fn numbers(&self, from: u64) -> Vec<u64> {
+            let page = Page { from, lines_max: 2, bytes_max: usize::MAX };
+            let read = self.readers.read("f", [&self.path("newer"), &self.path("older")], page);
+            read.expect("read").iter().map(|line| line.number).collect()
+        }
+
+        fn put_aside(&self) {
+            let put = self.readers.put_aside("f", || fs::rename(self.path("newer"), self.path("older")));
+            put.expect("put aside");
+        }
+    }
+
+    fn line(number: u64) -> String {
+        let line = Line { number, at_ms: 1, id: "i".to_owned(), text: "{\"number\":3}".to_owned() };
+        serde_json::to_string(&line).expect("JSON") + "\n"
+    }
+
+    #[test]
+    fn a_line_says_its_number_first() {
+        assert_eq!(number_of(line(17).as_bytes()), Some(17));
+        assert_eq!(
+            (number_of(b""), number_of(b"{\"number\":"), number_of(b"{\"number\":5")),
+            (None, None, None)
+        );
+    }
+
+    /// After a crash between the two steps: what is in both is taken once.
+    #[test]
+    fn what_is_in_both_files_is_read_once() {
+        let log = Log::new();
+        log.append("newer", &(line(3) + &line(4)));
+        log.append("older", &(line(3) + &line(4)));
+        assert_eq!((log.numbers(0), log.numbers(4), log.numbers(5)), (vec![3, 4], vec![4], vec![]));
+    }
+
+    /// What lies before the place where the last page ended is not looked at again: here something else stands there meanwhile.
+    #[test]
+    fn who_follows_a_log_goes_on_where_the_last_page_ended() {
+        let log = Log::new();
+        log.append("newer", &(line(0) + &line(1)));
+        assert_eq!(log.numbers(0), [0, 1]);
+        fs::write(log.path("newer"), line(0).replace("\"number\":0", "\"number\":9") + &line(1))
+            .expect("written");
+        log.append("newer", &line(2));
+        assert_eq!(log.numbers(2), [2], "not what it begins with");
+        assert_eq!(log.numbers(1), [9], "who begins elsewhere reads all of it");
+    }
+
+    #[test]
+    fn who_follows_a_log_goes_on_over_files_that_are_put_aside() {
+        let log = Log::new();
+        log.append("newer", &(line(0) + &line(1)));
+        assert_eq!(log.numbers(0), [0, 1]);
+        log.append("newer", &line(2));
+        log.put_aside();
+        log.append("newer", &(line(3) + &line(4)));
+        assert_eq!((log.numbers(2), log.numbers(4)), (vec![2, 3], vec![4]));
+        log.append("newer", &line(5));
+        assert_eq!(log.numbers(5), [5]);
+        log.put_aside();
+        log.append("newer", &line(6));
+        log.put_aside();
+        log.append("newer", &line(7));
+        assert_eq!(
+            (log.numbers(6), log.numbers(2)),
+            (vec![6, 7], vec![6, 7]),
+            "its place was in a file that is gone"
+        );
+    }
+
+    #[test]
+    fn what_has_no_line_end_yet_is_read_once_it_has() {
+        let log = Log::new();
+        let (begun, rest) = (line(1)[..9].to_owned(), line(1)[9..].to_owned());
+        log.append("newer", &(line(0) + &begun));
+        assert_eq!((log.numbers(0), log.numbers(1)), (vec![0], vec![]));
+        log.append("newer", &rest);
+        assert_eq!(log.numbers(1), [1]);
+    }
+}

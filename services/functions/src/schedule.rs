@@ -1,0 +1,154 @@
+//! When timers of deployed functions go off next, at rest: a row for each.
+//!
+//! So a timer goes on over restarts, and among several processes, each of which has it armed, a tick is one's: whoever moves the row
+//! to the next one. The row is written before the event is sent, so that a death in between leaves a tick out, and none comes twice.
+//!
+//! Invariants
+//! - A row is moved under the condition that it is as it was read, by a name of that tick alone: so whoever is not answered reads who
+//!   did it.
+//! - Ticks keep their distance from the first one. Those that nobody was there for are one, and late.
+//! - What a row says of another period is nobody's, and neither is a time that is further off than a period: a clock was set back.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use ports::{
+    Condition, ErrorKind, Item, Key, Result, Timestamp, Update,
+    key_value::{Outcome, SharedKeyValue, Test, Value},
+};
+
+/// The partition of the rows.
+const PARTITION: &str = "landfast.timers";
+
+const NEXT: &str = "next";
+const PERIOD: &str = "period";
+/// The tick that moved it.
+const TICK: &str = "tick";
+
+/// So much may clocks of several processes differ before one takes the other's time for wrong.
+const SKEW_MS_MAX: u64 = 60_000;
+
+/// How often a row is read by whoever was not told whether a tick is his.
+const READ_TRIES: u32 = 5;
+
+/// When timers go off next.
+#[derive(Debug)]
+pub(crate) struct Schedule(pub(crate) SharedKeyValue);
+
+/// What became of a tick.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tick {
+    /// It is this process's; the next one is then.
+    Mine(Timestamp),
+    /// There is none before then.
+    NotBefore(Timestamp),
+}
+
+impl Schedule {
+    /// The timer of `function` goes off a whole `period` from `now`, whatever was said of it before.
+    pub(crate) async fn begin(&self, function: &str, period: Duration, now: Timestamp) -> Result<()> {
+        let update = row(function, after(now, period), period, "");
+        let updated = self.0.update(update).await?;
+        self.0.externalize(updated.receipt.point).await
+    }
+
+    /// When the timer of `function` goes off next, whose first `period` begins `now` if it has none yet.
+    pub(crate) async fn next(&self, function: &str, period: Duration, now: Timestamp) -> Result<Timestamp> {
+        let read = self.0.get(&key(function)).await?.value;
+        if let Some(next) = read.as_deref().and_then(|item| time_of(item, period, now)) {
+            return Ok(next);
+        }
+        let next = after(now, period);
+        // Whoever was faster knows as well.
+        let update = row(function, next, period, "").when(unchanged(read.as_deref()));
+        let updated = self.0.update(update).await?;
+        self.0.externalize(updated.receipt.point).await?;
+        Ok(next)
+    }
+
+    /// Whether a tick of `function`, to be called `id`, is due `now`: it is so for one of all who ask.
+    pub(crate) async fn take(
+        &self,
+        function: &str,
+        period: Duration,
+        now: Timestamp,
+        id: &str,
+    ) -> Result<Tick> {
+        let read = self.0.get(&key(function)).await?.value;
+        let Some((item, next)) = read.and_then(|item| {
+            let next = time_of(&item, period, now)?;
+            Some((item, next))
+        }) else {
+            return self.next(function, period, now).await.map(Tick::NotBefore);
+        };
+        if next > now {
+            return Ok(Tick::NotBefore(next));
+        }
+        let missed = now.ms_since(next) / milliseconds(period);
+        let following = after(next, period * u32::try_from(missed + 1).unwrap_or(u32::MAX));
+        let update = row(function, following, period, id).when(unchanged(Some(&item)));
+        let there = match self.0.update(update).await {
+            Ok(updated) => match updated.outcome {
+                // Its event comes behind it, and is waited for: to wait here, too, would be one more place to lose the tick.
+                Outcome::Done(_) => return Ok(Tick::Mine(following)),
+                Outcome::Conflict(there) => there,
+            },
+            Err(error) if error.kind() == ErrorKind::OutcomeUnknown => self.read(function).await?,
+            Err(error) => return Err(error),
+        };
+        let is_mine = there.as_deref().and_then(|item| item.bytes(TICK)).is_some_and(|tick| *tick == id);
+        let next = there.and_then(|item| time_of(&item, period, now)).unwrap_or(following);
+        Ok(if is_mine { Tick::Mine(next) } else { Tick::NotBefore(next.max(now)) })
+    }
+
+    /// The row of `function`, which says whose a tick is: if nobody says so, nobody has it.
+    async fn read(&self, function: &str) -> Result<Option<Arc<Item>>> {
+        let mut tries_left = READ_TRIES;
+        loop {
+            tries_left -= 1;
+            match self.0.get(&key(function)).await {
+                Err(error) if error.is_retryable() && tries_left > 0 => {}
+                read => return Ok(read?.value),
+            }
+        }
+    }
+}
+
+fn milliseconds(period: Duration) -> u64 {
+    (period.as_millis() as u64).max(1)
+}
+
+fn after(time: Timestamp, period: Duration) -> Timestamp {
+    Timestamp(time.0.saturating_add(milliseconds(period)))
+}
+
+fn key(function: &str) -> Key {
+    Key::new(PARTITION, function)
+}
+
+fn row(function: &str, next: Timestamp, period: Duration, tick: &str) -> Update {
+    Update::put(
+        key(function),
+        vec![
+            (NEXT.into(), Value::Integer(next.0 as i64)),
+            (PERIOD.into(), Value::Integer(milliseconds(period) as i64)),
+            (TICK.into(), Value::Bytes(Bytes::copy_from_slice(tick.as_bytes()))),
+        ],
+    )
+}
+
+/// When it goes off, if the row is of this period.
+fn time_of(item: &Item, period: Duration, now: Timestamp) -> Option<Timestamp> {
+    let (next, of) = (item.integer(NEXT)?, item.integer(PERIOD)?);
+    let next = Timestamp(u64::try_from(next).ok()?);
+    let is_near = next.0 <= after(now, period).0.saturating_add(SKEW_MS_MAX);
+    (of == milliseconds(period) as i64 && is_near).then_some(next)
+}
+
+fn unchanged(read: Option<&Item>) -> Condition {
+    let next = read.and_then(|item| item.integer(NEXT));
+    match next {
+        Some(next) => Condition::attribute(NEXT, Test::Equals(Value::Integer(next))),
+        None => Condition::Absent,
+    }
+}

@@ -1,0 +1,157 @@
+//! A3, A4: what was given up and nobody was told of is looked at, sent again and removed.
+
+use ports::queue::{Message, QueueLimits};
+
+use super::*;
+use crate::Letter;
+
+/// An archive whose function `pay` is started by the queues `orders` and `bills`, and tells nobody.
+fn silent() -> Bytes {
+    let table = "runtime = \"executable\"\ncode = \"code\"\nhandler = \"run\"\nretries = 0";
+    format!("[functions.pay]\n{table}\ntriggers = [{{ queue = \"orders\" }}, {{ queue = \"bills\" }}]").into()
+}
+
+async fn send(world: &World, queue: &str, body: &str) {
+    let body = Bytes::copy_from_slice(body.as_bytes());
+    let message = Message { group: "g".into(), deduplication: None, body };
+    let sent = world.queue().send(queue, vec![message]).await.expect("sent");
+    world.queue().externalize(sent.point).await.expect("it is durable");
+}
+
+async fn all(service: &Service) -> Vec<Letter> {
+    let (mut all, mut after) = (Vec::new(), None::<String>);
+    loop {
+        let page = service.dead_letters("pay", after.as_deref()).await.expect("listed");
+        all.extend(page.letters);
+        after = Some(match page.next {
+            Some(next) => next,
+            None => return all,
+        });
+    }
+}
+
+fn said(letters: &[Letter]) -> Vec<(Option<&str>, &str)> {
+    letters.iter().map(|letter| (letter.queue.as_deref(), letter.payload.as_str())).collect()
+}
+
+/// What was sent, an event and two messages, has failed for good; returns the request id of the event.
+async fn failed(world: &World, service: &Service) -> String {
+    service.deploy("shop", silent()).await.expect("deployed");
+    send(world, "orders", "an order").await;
+    send(world, "bills", "a bill").await;
+    let id = service.send("pay", "{}".into()).await.expect("sent");
+    world.clock().sleep(Duration::from_hours(1)).await;
+    id
+}
+
+/// A3, A4.
+#[test]
+fn what_a_function_has_failed_for_good_is_shown_whatever_started_it() {
+    run(async {
+        let world = World::new(1);
+        let (service, _) = service(&world);
+        failed(&world, &service).await;
+        let letters = all(&service).await;
+        assert_eq!(said(&letters), [(None, "{}"), (Some("orders"), "an order"), (Some("bills"), "a bill")]);
+        let [event, order, _] = &letters[..] else { unreachable!("there are three") };
+        assert_eq!((event.payload_bytes, event.attempts, order.attempts), (2, 1, crate::batch::ATTEMPTS_MAX));
+        assert_eq!(event.reason, Refused::Throttled.to_string());
+        assert_eq!((order.group.as_deref(), &order.request_id), (Some("g"), &None));
+        let behind = service.dead_letters("pay", Some(&order.id)).await.expect("listed").letters;
+        assert_eq!(said(&behind), [(Some("bills"), "a bill")]);
+        for wrong in ["", "1", "orders", "orders:x", "no queue of it:1"] {
+            let refused = service.dead_letters("pay", Some(wrong)).await.expect_err(wrong);
+            assert!(matches!(refused, Error::Invalid(_)), "{refused}");
+        }
+        assert!(matches!(service.dead_letters("nobody", None).await, Err(Error::NoSuchFunction(_))));
+    });
+}
+
+/// A3, A4: an event under the request id that it had.
+#[test]
+fn what_is_redriven_is_run_again_and_no_letter_any_more() {
+    run(async {
+        let world = World::new(1);
+        let (service, runtime) = service(&world);
+        let id = failed(&world, &service).await;
+        let before = runtime.asked();
+        *runtime.is_fit.lock() = |_| true;
+        let letters = all(&service).await;
+        assert_eq!(service.redrive("pay", Some(&letters[0].id)).await.expect("redriven"), 1);
+        assert_eq!(service.redrive("pay", Some(&letters[0].id)).await.expect("it is none any more"), 1);
+        assert_eq!(service.redrive("pay", None).await.expect("redriven"), 2);
+        world.clock().sleep(Duration::from_hours(1)).await;
+        assert_eq!(all(&service).await, []);
+        let again = runtime.asked_of("pay").split_off(before);
+        assert_eq!(again.len(), 3, "each once: {again:?}");
+        assert!(again.iter().any(|asked| asked.id == id && asked.payload == "{}"), "{again:?}");
+        assert_eq!(service.redrive("pay", None).await.expect("none"), 0);
+    });
+}
+
+/// A3, A4: what fails again is a letter again, and whoever redrives all of them comes to an end.
+#[test]
+fn what_fails_again_is_a_letter_again() {
+    run(async {
+        let world = World::new(1);
+        let (service, _) = service(&world);
+        failed(&world, &service).await;
+        assert_eq!(service.redrive("pay", None).await.expect("redriven"), 3);
+        world.clock().sleep(Duration::from_hours(1)).await;
+        assert_eq!(all(&service).await.len(), 3);
+        let letters = all(&service).await;
+        assert_eq!(service.purge("pay", Some(&letters[1].id)).await.expect("purged"), 1);
+        assert_eq!(said(&all(&service).await), [(None, "{}"), (Some("bills"), "a bill")]);
+        assert_eq!(service.purge("pay", None).await.expect("purged"), 2);
+        assert_eq!(all(&service).await, []);
+    });
+}
+
+/// A3, A4: whatever is refused, unanswered or dies in the midst, each is a letter or is run, and no letter is run twice for that.
+#[test]
+fn redriving_through_any_fault_loses_nothing() {
+    for seed in 0..30 {
+        run(async {
+            let world = World::new(seed);
+            let (service, runtime) = service(&world);
+            failed(&world, &service).await;
+            let before = runtime.asked();
+            *runtime.is_fit.lock() = |_| true;
+            world.faults().refuse(percent(30));
+            world.faults().lose_answer(percent(30));
+            let _ = service.redrive("pay", None).await;
+            world.crash_keeping_some();
+            world.faults().calm();
+            world.clock().sleep(Duration::from_hours(1)).await;
+            service.redrive("pay", None).await.expect("calm");
+            world.clock().sleep(Duration::from_hours(1)).await;
+            assert_eq!(all(&service).await, [], "seed {seed}");
+            let run: BTreeSet<_> = runtime
+                .asked_of("pay")
+                .split_off(before)
+                .into_iter()
+                .map(|asked| asked.function + &asked.id)
+                .collect();
+            assert!(run.len() >= 3, "seed {seed}: {run:?}");
+        });
+    }
+}
+
+/// Few are held at a time, however many there are.
+#[test]
+fn letters_are_settled_in_batches_that_a_queue_takes() {
+    run(async {
+        let world = World::new(1);
+        let (service, _) = service(&world);
+        service.deploy("shop", silent()).await.expect("deployed");
+        let QueueLimits { batch_messages_max, .. } = *world.queue().limits();
+        let count = 2 * batch_messages_max + 1;
+        for number in 0..count {
+            service.send("pay", number.to_string().into()).await.expect("sent");
+        }
+        world.clock().sleep(Duration::from_hours(1)).await;
+        assert_eq!(all(&service).await.len(), count);
+        assert_eq!(service.purge("pay", None).await.expect("purged"), count as u64);
+        assert_eq!(all(&service).await, []);
+    });
+}

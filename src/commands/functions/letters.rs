@@ -1,0 +1,137 @@
+//! What a function has failed for good and nobody was told of: shown, sent again, removed.
+
+use std::{fmt::Write as _, process::ExitCode, time::Duration};
+
+use anyhow::Context as _;
+use clap::Args;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::commands::{
+    print,
+    request::{Request, Target},
+};
+
+/// How long it may take to send all of them again, or to remove them: 10,000 of each queue.
+const SETTLE_MAX: Duration = Duration::from_mins(10);
+/// What is shown of a payload in a list, in letters.
+const PAYLOAD_SHOWN: usize = 200;
+
+/// Which, and what to do with them.
+#[derive(Debug, Args)]
+pub(crate) struct DeadLetters {
+    #[command(flatten)]
+    target: Target,
+    /// The function
+    name: String,
+    /// Send them again, behind what waits
+    #[arg(long, conflicts_with = "purge")]
+    redrive: bool,
+    /// Remove them for good
+    #[arg(long)]
+    purge: bool,
+    /// Of this one alone, as the list calls it
+    #[arg(long)]
+    id: Option<String>,
+    /// Print one JSON object per letter, or the server's JSON as it is
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Deserialize)]
+struct Letters {
+    letters: Vec<Box<RawValue>>,
+    next: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Letter {
+    id: String,
+    queue: Option<String>,
+    request_id: Option<String>,
+    attempts: u32,
+    reason: String,
+    payload: String,
+    payload_bytes: usize,
+}
+
+#[derive(Debug, Deserialize)]
+struct Settled {
+    #[serde(alias = "redriven", alias = "purged")]
+    count: u64,
+}
+
+impl DeadLetters {
+    pub(super) fn run(&self) -> anyhow::Result<ExitCode> {
+        if self.redrive {
+            return self.settle("POST", "sent again");
+        }
+        if self.purge {
+            return self.settle("DELETE", "removed");
+        }
+        let mut after = None;
+        loop {
+            let path = self.path("after", after.as_deref());
+            let Letters { letters, next } = serde_json::from_str(&self.target.get(&path)?)
+                .context("the answer is not a list of dead letters")?;
+            for letter in letters {
+                let shown = self.shown(&letter)?;
+                if !shown.is_empty() {
+                    print(&shown)?;
+                }
+            }
+            match next {
+                Some(next) => after = Some(next),
+                None => return Ok(ExitCode::SUCCESS),
+            }
+        }
+    }
+
+    fn settle(&self, method: &str, done: &str) -> anyhow::Result<ExitCode> {
+        let path = self.path("id", self.id.as_deref());
+        let request = Request { method, wait_max: SETTLE_MAX, ..Request::get(&path) };
+        let answer = self.target.ask(&request)?.accepted(&self.target, &path)?;
+        if self.json {
+            return print(&format!("{}\n", String::from_utf8_lossy(&answer.body)));
+        }
+        let Settled { count } =
+            serde_json::from_slice(&answer.body).context("the answer is not a number of dead letters")?;
+        print(&format!("{done}: {count}\n"))
+    }
+
+    fn path(&self, parameter: &str, value: Option<&str>) -> String {
+        let query =
+            value.map(|value| format!("?{parameter}={}", utf8_percent_encode(value, NON_ALPHANUMERIC)));
+        format!("/v1/functions/{}/dead-letters{}", self.name, query.unwrap_or_default())
+    }
+
+    /// A letter, if it is asked for.
+    fn shown(&self, letter: &RawValue) -> anyhow::Result<String> {
+        let shown: Letter =
+            serde_json::from_str(letter.get()).context("the answer is not a list of dead letters")?;
+        if self.id.as_ref().is_some_and(|id| *id != shown.id) {
+            return Ok(String::new());
+        }
+        if self.json {
+            return Ok(format!("{letter}\n"));
+        }
+        let Letter { id, queue, request_id, attempts, reason, payload, payload_bytes } = shown;
+        let what = match (queue, request_id) {
+            (Some(queue), _) => format!("message of {queue}"),
+            (None, Some(id)) => format!("event {id}"),
+            (None, None) => "event".to_owned(),
+        };
+        let mut text = format!("{id}  {what}, given {attempts} times\n    {}\n", in_one_line(&reason));
+        let beginning = &payload[..payload.floor_char_boundary(PAYLOAD_SHOWN)];
+        write!(text, "    {}", in_one_line(beginning))?;
+        if beginning.len() < payload_bytes {
+            write!(text, "... ({payload_bytes} bytes)")?;
+        }
+        Ok(text + "\n")
+    }
+}
+
+fn in_one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
