@@ -79,8 +79,6 @@ class Attempt:
         self._is_torn = False
         self._is_end_broken_off = False
         self._ended: Optional[Error] = None
-        self.failure: Optional[Error] = None
-        """What this attempt raised last, whatever its body has made of that."""
         self._is_begin_doubled = False
         self._effects = 0
         self._process = os.getpid()
@@ -112,7 +110,6 @@ class Attempt:
         self._is_torn = False
         self._is_end_broken_off = False
         self._ended = None
-        self.failure = None
         self._effects = 0
         self.committed_token = None
         call = _requests.begin(self.id, self._isolation, self._after_token or self._after.token)
@@ -285,11 +282,10 @@ class Attempt:
 
     def _ended_by(self, call: Call, error: Error) -> None:
         """Notes that `error` ended the attempt, if it did; it had committed if another attempt of the id had."""
-        self.failure = error
         if isinstance(error, TransactionFinished) and error.outcome == "committed":
             self.phase = Phase.COMMITTED
-            self.failure = AlreadyCommitted(call.what, "its id has committed meanwhile", transaction=self.id)
-            raise self.failure from error
+            self._ended = self._committed_meanwhile(call)
+            raise self._ended from error
         if error.outcome == "begun-anew" and self._is_begin_doubled:
             # Perhaps by nobody else: a copy of this attempt's own begin may have come late.
             error.body_may_run_again = True
@@ -299,21 +295,23 @@ class Attempt:
 
     def _torn(self, call: Call) -> Unavailable:
         detail = "an earlier write of this attempt was sent more than once and a copy may still arrive, or not"
-        torn = Unavailable(call.what, detail, transaction=self.id)
-        self.failure = torn
-        return torn
+        return Unavailable(call.what, detail, transaction=self.id)
+
+    def _committed_meanwhile(self, call: Call) -> AlreadyCommitted:
+        return AlreadyCommitted(call.what, "its id has committed meanwhile", transaction=self.id)
 
     def _refuse_in_child(self, what: str) -> None:
         if self.is_of_parent:
             raise RuntimeError(f"{what}: it is of the process that this one is forked from; begin one of its own here")
 
     def _refuse(self, call: Call) -> NoReturn:
+        if isinstance(self._ended, AlreadyCommitted):
+            raise self._committed_meanwhile(call) from self._ended
         if self.phase in (Phase.COMMITTED, Phase.ABORTED):
             # As the server said it first, where it did: a body may have taken no notice.
             outcome = (self._ended and self._ended.outcome) or self.phase.value
             refusal = TransactionFinished(call.what, "it has ended", transaction=self.id, outcome=outcome)
             refusal.body_may_run_again = self._ended is not None and self._ended.body_may_run_again
-            self.failure = refusal
             raise refusal from self._ended
         raise RuntimeError(f"{call.what}: it is {self.phase.value}; use `with landfast.transaction() as t:`")
 

@@ -32,11 +32,6 @@ class Transaction:
         return self._attempt.id
 
     @property
-    def failure(self) -> Optional[Error]:
-        """What the last attempt raised last, whatever has become of that."""
-        return self._attempt.failure
-
-    @property
     def after(self) -> Optional[str]:
         """Once committed: what to hand to `transaction(after=...)` elsewhere for it to see this commit."""
         return self._attempt.committed_token
