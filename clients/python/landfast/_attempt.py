@@ -208,7 +208,7 @@ class Attempt:
         except GeneratorExit:
             self._is_end_broken_off = True
             raise
-        self.phase = Phase.COMMITTED
+        self.phase, self._ended = Phase.COMMITTED, None
         found = document(answer.response.body).get("after") or answer.response.headers.get(AFTER_HEADER.lower())
         self.committed_token = self._after.heard(found)
 
@@ -282,6 +282,9 @@ class Attempt:
 
     def _ended_by(self, call: Call, error: Error) -> None:
         """Notes that `error` ended the attempt, if it did; it had committed if another attempt of the id had."""
+        if self.phase is Phase.COMMITTED:
+            # By its own commit: the call was on its way when that was answered.
+            return
         if isinstance(error, TransactionFinished) and error.outcome == "committed":
             self.phase = Phase.COMMITTED
             self._ended = self._committed_meanwhile(call)

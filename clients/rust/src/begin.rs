@@ -112,8 +112,12 @@ impl Begin {
     ///
     /// The body runs again, under the same id, after an attempt that is known to have had no effect: what it does
     /// outside of the transaction may then happen twice, so let it do little. A body whose transaction failed in
-    /// such a way is run again whatever error of its own it made of that; any other error of its own aborts the
-    /// transaction and is returned.
+    /// such a way is run again whatever error of its own it made of that, unless it has gone on with the transaction
+    /// since; any other error of its own aborts the transaction and is returned, and so is any that it returns after
+    /// a commit of its own.
+    ///
+    /// What it returns tells nothing of which failure it was made of: a body that is not to run again, though the last call of
+    /// its transaction failed so that it could, ends the transaction by [`Transaction::abort`] and returns `Ok`.
     // Not `AsyncFnMut`: futures over bodies that borrow would not be `Send`, and so could not be spawned.
     pub async fn transact<T, E, F>(
         mut self,

@@ -106,7 +106,7 @@ impl Transaction {
         self.attempt().may_commit(&call)?;
         match self.0.core.exchange(&call).await {
             Ok(answer) => {
-                self.attempt().phase = Phase::Committed;
+                self.attempt().committed();
                 self.remember(answer);
                 Ok(())
             }
@@ -134,7 +134,7 @@ impl Transaction {
     }
 
     pub(crate) fn verdict(&self) -> Verdict {
-        self.attempt().verdict.clone()
+        self.attempt().verdict()
     }
 
     pub(crate) fn is_given_up(&self) -> bool {
