@@ -69,8 +69,9 @@ class Transaction:
         return self._connections.drive(self._attempt.status())
 
     def __enter__(self) -> Transaction:
+        begin = self._attempt.begin()
         try:
-            self._connections.drive(self._attempt.begin())
+            self._connections.drive(begin)
             self._scope = _ids.enter_block(self.id)
         except Error:
             raise

@@ -1,5 +1,6 @@
 """Bodies: run again only where they may be, always under one id, and skipped once that has committed."""
 
+import asyncio
 import contextlib
 import os
 import threading
@@ -436,6 +437,66 @@ def a_body_that_goes_on_in_a_forked_process_is_not_run_again_there() -> None:
             raise
         _, status = os.wait()
         assert os.waitstatus_to_exitcode(status) == 1
+
+
+@kinds.over()
+async def a_transaction_that_is_open_is_not_entered_again(client: kinds.Client, servers: cluster.Cluster) -> None:
+    async with client.transaction(id="x") as t:
+        with pytest.raises(RuntimeError, match="'x' is open; begin another one"):
+            async with t:
+                raise AssertionError("it is entered")
+        await t.put("a", b"1")
+    assert servers.store.commits == ["x"]
+
+
+@kinds.over(kinds=("asyncio",))
+async def a_call_of_an_earlier_run_changes_nothing_of_the_later_one(
+    client: aio.Client, servers: cluster.Cluster
+) -> None:
+    """T8. It is left behind where `asyncio.gather` raises what another call came to."""
+    is_over = threading.Event()
+    left: List["asyncio.Future[None]"] = []
+
+    async def body(t: aio.Transaction) -> int:
+        if not left:
+            for key in ["ended", "cancelled"]:
+                servers.fail(f"PUT .*/keys/{key}", cluster.slow(is_over))
+                left.append(asyncio.ensure_future(t.put(key, b"1")))
+                while not servers.requests(f"PUT .*/keys/{key}"):
+                    await asyncio.sleep(0)
+            await asyncio.gather(t.put("a", b"1"), *left)
+        left[1].cancel()
+        is_over.set()
+        ended, cancelled = await asyncio.gather(*left, return_exceptions=True)
+        assert isinstance(ended, landfast.TransactionFinished) and ended.outcome == "begun-anew"
+        assert isinstance(cancelled, asyncio.CancelledError)
+        await t.put("a", b"2")
+        return len(servers.requests("POST /v1/transactions$"))
+
+    servers.fail("PUT .*/keys/a", cluster.refuse(409, "conflict"))
+    assert await client.transact(body) == 2
+    assert servers.store.values == {b"a": b"2"}
+
+
+@kinds.over(kinds=("asyncio",))
+async def a_call_that_comes_back_after_the_commit_does_not_hide_what_the_body_raises(
+    client: aio.Client, servers: cluster.Cluster
+) -> None:
+    """T4. It is told that the transaction has committed, which is by this very attempt."""
+    has_committed = threading.Event()
+
+    async def body(t: aio.Transaction) -> None:
+        late = asyncio.ensure_future(t.get("a"))
+        while not servers.requests("GET .*/keys/a"):
+            await asyncio.sleep(0)
+        await t.commit()
+        has_committed.set()
+        await late
+
+    refusal = cluster.refuse(409, "transaction-finished", outcome="committed")
+    servers.fail("GET .*/keys/a", cluster.held(has_committed, refusal))
+    with pytest.raises(landfast.TransactionFinished, match="outcome: committed"):
+        await client.transact(body)
 
 
 async def _raised_by(call: Awaitable[None]) -> landfast.Error:

@@ -66,8 +66,9 @@ class Transaction:
         return await self._connections.drive(self._attempt.status())
 
     async def __aenter__(self) -> Transaction:
+        begin = self._attempt.begin()
         try:
-            await self._connections.drive(self._attempt.begin())
+            await self._connections.drive(begin)
             self._scope = _ids.enter_block(self.id)
         except Error:
             raise
