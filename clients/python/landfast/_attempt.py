@@ -88,7 +88,11 @@ class Attempt:
 
     @property
     def id(self) -> str:
-        """Under it, it takes effect at most once. What has not begun before a fork is two transactions after it."""
+        """Under it, it takes effect at most once."""
+        return self._name.id
+
+    def settle_id(self) -> str:
+        """The id in this process: what has not begun before a fork is another transaction after it, unless its id was given."""
         if self.phase is Phase.NEW and self.is_of_parent:
             self._name = self._name.in_child()
             self._process = os.getpid()
@@ -106,7 +110,7 @@ class Attempt:
 
     def begin(self) -> Steps[None]:
         """Steps that begin it; what forbids that is raised at once, and leaves what is open as it is."""
-        self._refuse_in_child(f"begin transaction {self.id!r}")
+        self._refuse_in_child(f"begin transaction {self.settle_id()!r}")
         if self.phase in (Phase.BEGINNING, Phase.OPEN):
             raise RuntimeError(f"transaction {self.id!r} is {self.phase.value}; begin another one, or end it first")
         return self._begin()

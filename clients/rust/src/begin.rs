@@ -55,10 +55,16 @@ pub struct Begin {
     core: Core,
     carried: Arc<After>,
     id: Option<String>,
-    is_id_generated: bool,
     isolation: Option<Isolation>,
     after: Option<String>,
     runs_max: u32,
+}
+
+/// What a transaction is known by.
+struct Id {
+    text: String,
+    /// Nobody else begins under it.
+    is_generated: bool,
 }
 
 /// The answer to a begin.
@@ -71,15 +77,7 @@ struct Begun {
 
 impl Begin {
     pub(crate) fn new(core: Core, carried: Arc<After>) -> Self {
-        Self {
-            core,
-            carried,
-            id: None,
-            is_id_generated: false,
-            isolation: None,
-            after: None,
-            runs_max: RUNS_MAX,
-        }
+        Self { core, carried, id: None, isolation: None, after: None, runs_max: RUNS_MAX }
     }
 
     /// Names it after the work it does, in 1 to 128 bytes: under its id it takes effect once, whoever retries it.
@@ -120,14 +118,14 @@ impl Begin {
     /// its transaction failed so that it could, ends the transaction by [`Transaction::abort`] and returns `Ok`.
     // Not `AsyncFnMut`: futures over bodies that borrow would not be `Send`, and so could not be spawned.
     pub async fn transact<T, E, F>(
-        mut self,
+        self,
         mut body: impl FnMut(Transaction) -> F,
     ) -> std::result::Result<Option<T>, E>
     where
         F: Future<Output = std::result::Result<T, E>>,
         E: From<Error>,
     {
-        let id = self.take_id()?;
+        let id = Id::given_or_generated(self.id.clone())?;
         let mut runs = 0;
         loop {
             let transaction = match self.begin(&id).await {
@@ -154,25 +152,12 @@ impl Begin {
         }
     }
 
-    fn take_id(&mut self) -> Result<String> {
-        match self.id.take() {
-            Some(id) if id.is_empty() => {
-                Err(Error::new(ErrorKind::InvalidRequest, "begin a transaction", "its id is empty"))
-            }
-            Some(id) => Ok(id),
-            None => {
-                self.is_id_generated = true;
-                generated_id()
-            }
-        }
-    }
-
     /// Begins one attempt under `id`.
-    async fn begin(&self, id: &str) -> Result<Transaction> {
+    async fn begin(&self, id: &Id) -> Result<Transaction> {
         let core = self.core.branch();
         let after = self.after.clone().or_else(|| self.carried.token());
-        let call = Call::begin(id, self.isolation, after);
-        let unanswered = Unanswered { core: core.clone(), id: self.is_id_generated.then(|| id.to_owned()) };
+        let call = Call::begin(&id.text, self.isolation, after);
+        let unanswered = UnansweredBegin { core: core.clone(), id: id.is_generated.then(|| id.text.clone()) };
         let answer = core.exchange(&call).await;
         unanswered.answered();
         // Nothing of a body has run, and what a begin cannot do now it has tried for long enough.
@@ -182,10 +167,10 @@ impl Begin {
             Some(Begun { status: Some(status), after, .. }) if status == "committed" => {
                 self.carried.heard(after);
                 let error = Error::new(ErrorKind::AlreadyCommitted, call.what, "its id has committed before");
-                Err(error.of_transaction(Some(id)))
+                Err(error.of_transaction(Some(&id.text)))
             }
             Some(Begun { attempt: Some(token), .. }) => {
-                let name = AttemptName { id: id.to_owned(), token };
+                let name = AttemptName { id: id.text.clone(), token };
                 Ok(Transaction::begun(name, core, Arc::clone(&self.carried), answer.is_doubled))
             }
             _ => Err(call.unexpected("no attempt in the answer")),
@@ -199,28 +184,40 @@ impl IntoFuture for Begin {
 
     /// One attempt. An id that has committed before is
     /// [`AlreadyCommitted`](crate::ErrorKind::AlreadyCommitted).
-    fn into_future(mut self) -> Self::IntoFuture {
+    fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
-            let id = self.take_id()?;
+            let id = Id::given_or_generated(self.id.clone())?;
             self.begin(&id).await
         })
     }
 }
 
+impl Id {
+    fn given_or_generated(given: Option<String>) -> Result<Self> {
+        match given {
+            Some(id) if id.is_empty() => {
+                Err(Error::new(ErrorKind::InvalidRequest, "begin a transaction", "its id is empty"))
+            }
+            Some(text) => Ok(Self { text, is_generated: false }),
+            None => Ok(Self { text: generated_id()?, is_generated: true }),
+        }
+    }
+}
+
 /// A begin that is under way.
-struct Unanswered {
+struct UnansweredBegin {
     core: Core,
     /// None where others may know it.
     id: Option<String>,
 }
 
-impl Unanswered {
+impl UnansweredBegin {
     fn answered(mut self) {
         self.id = None;
     }
 }
 
-impl Drop for Unanswered {
+impl Drop for UnansweredBegin {
     fn drop(&mut self) {
         // Without a runtime, as when that is what ends, the server's time-out does the same later.
         let (Some(id), Ok(runtime)) = (self.id.take(), tokio::runtime::Handle::try_current()) else { return };

@@ -65,7 +65,7 @@ struct Course<'a> {
     may_have_happened: bool,
     failures: u32,
     /// What the server said last.
-    refusal: Option<Error>,
+    said: Option<Error>,
 }
 
 /// Sends `call` until it is answered, refused for good, or out of time.
@@ -106,7 +106,7 @@ pub(crate) fn full_jitter(failures: u32) -> Duration {
 impl<'a> Course<'a> {
     fn new(call: &'a Call, nodes: usize, limits: Limits) -> Self {
         let limits = limits.for_body(call.body.len());
-        Self { call, nodes, limits, may_have_happened: false, failures: 0, refusal: None }
+        Self { call, nodes, limits, may_have_happened: false, failures: 0, said: None }
     }
 
     /// How long to wait for an answer that is asked for now.
@@ -132,11 +132,11 @@ impl<'a> Course<'a> {
         };
         self.may_have_happened |= !meaning.is_certain;
         if !is_lost {
-            self.refusal = Some(error.clone());
+            self.said = Some(error.clone());
         } else if elapsed >= self.limits.call
-            && let Some(refusal) = self.refusal.take()
+            && let Some(said) = self.said.take()
         {
-            return Next::End(Err(self.given_up(refusal)));
+            return Next::End(Err(self.given_up(said)));
         }
         if meaning.repeat == Repeat::Never {
             // What speaks of the attempt itself speaks for every copy of the request.

@@ -164,7 +164,7 @@ impl Transaction {
 
     /// Whether more than one copy of it was sent.
     async fn exchange_change(&self, call: &Call) -> Result<bool> {
-        let unanswered = Unanswered(Some(&self.0.attempt));
+        let unanswered = UnansweredCall(Some(&self.0.attempt));
         let answer = self.0.core.exchange(call).await;
         unanswered.answered();
         match answer {
@@ -189,15 +189,15 @@ impl Transaction {
 }
 
 /// A write that is under way. Dropped before it is answered, because its future was, it leaves a torn attempt.
-struct Unanswered<'a>(Option<&'a Mutex<Attempt>>);
+struct UnansweredCall<'a>(Option<&'a Mutex<Attempt>>);
 
-impl Unanswered<'_> {
+impl UnansweredCall<'_> {
     fn answered(mut self) {
         self.0 = None;
     }
 }
 
-impl Drop for Unanswered<'_> {
+impl Drop for UnansweredCall<'_> {
     fn drop(&mut self) {
         if let Some(attempt) = self.0 {
             locked(attempt).tear();

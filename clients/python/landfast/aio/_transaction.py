@@ -26,7 +26,7 @@ class Transaction:
     @property
     def id(self) -> str:
         """The name of the transaction: under it, it takes effect at most once."""
-        return self._attempt.id
+        return self._attempt.settle_id()
 
     @property
     def after(self) -> Optional[str]:
