@@ -46,6 +46,8 @@ pub(crate) struct Attempt {
     /// Keys of which a copy of a write may come late.
     doubled: BTreeSet<Vec<u8>>,
     is_torn: bool,
+    /// Nobody waits any more for the answer to a commit, which may not have been sent.
+    is_commit_broken_off: bool,
     /// How many effects were given a place.
     effects: u64,
     /// What the server ended it with.
@@ -61,6 +63,7 @@ impl Attempt {
             is_begin_doubled,
             doubled: BTreeSet::new(),
             is_torn: false,
+            is_commit_broken_off: false,
             effects: 0,
             ended: None,
         }
@@ -95,6 +98,7 @@ impl Attempt {
         }
         self.may_go_on(call)?;
         self.phase = Phase::Committing;
+        self.is_commit_broken_off = false;
         Ok(())
     }
 
@@ -117,6 +121,16 @@ impl Attempt {
     /// Nobody waits any more for the answer to a write.
     pub(crate) fn tear(&mut self) {
         self.is_torn = true;
+    }
+
+    /// Nobody waits any more for the answer to a commit.
+    pub(crate) fn break_commit_off(&mut self) {
+        self.is_commit_broken_off = true;
+    }
+
+    /// Whether it stays open until its time-out unless it is ended.
+    pub(crate) fn may_be_open(&self) -> bool {
+        self.phase == Phase::Open || (self.phase == Phase::Committing && self.is_commit_broken_off)
     }
 
     /// A read failed.

@@ -3,8 +3,9 @@
 //! The body runs again only where its attempt is known to have ended without effect, always under the same id. So
 //! even a commit whose answer never came cannot be applied twice: the next begin under that id says so.
 //!
-//! A begin that is dropped before it is answered ends what it may have opened, if its id is generated. Under one that was
-//! given another attempt of the same work may be at work, so that one is left to its time-out.
+//! A begin that is dropped once it was sent and before it is answered has what it may have opened ended aside, if its id is
+//! generated. Under one that was given another attempt of the same work may be at work, so that one is left to its
+//! time-out.
 
 use std::{fmt::Write as _, pin::Pin, sync::Arc, time::Duration};
 
@@ -157,7 +158,8 @@ impl Begin {
         let core = self.core.branch();
         let after = self.after.clone().or_else(|| self.carried.token());
         let call = Call::begin(&id.text, self.isolation, after);
-        let unanswered = UnansweredBegin { core: core.clone(), id: id.is_generated.then(|| id.text.clone()) };
+        let unanswered =
+            UnansweredBegin { core: &core, call: &call, id: id.is_generated.then_some(&*id.text) };
         let answer = core.exchange(&call).await;
         unanswered.answered();
         // Nothing of a body has run, and what a begin cannot do now it has tried for long enough.
@@ -205,34 +207,41 @@ impl Id {
 }
 
 /// A begin that is under way.
-struct UnansweredBegin {
-    core: Core,
+struct UnansweredBegin<'a> {
+    core: &'a Core,
+    call: &'a Call,
     /// None where others may know it.
-    id: Option<String>,
+    id: Option<&'a str>,
 }
 
-impl UnansweredBegin {
+impl UnansweredBegin<'_> {
     fn answered(mut self) {
         self.id = None;
     }
 }
 
-impl Drop for UnansweredBegin {
+impl Drop for UnansweredBegin<'_> {
     fn drop(&mut self) {
-        // Without a runtime, as when that is what ends, the server's time-out does the same later.
-        let (Some(id), Ok(runtime)) = (self.id.take(), tokio::runtime::Handle::try_current()) else { return };
-        let core = self.core.with_limits(Limits::of_aborts());
-        runtime.spawn(async move {
-            let call = Call::abort_latest(&id);
-            for pause in UNHEARD_PAUSES {
-                match core.exchange(&call).await {
-                    Err(error) if error.kind() == ErrorKind::NoSuchTransaction => sleep(pause).await,
-                    _ => return,
-                }
-            }
-            let _ = core.exchange(&call).await;
-        });
+        // Begins that are given up while they wait for a connection would each add an abort to the load that made them wait.
+        if let Some(id) = self.id.take()
+            && self.call.may_have_arrived()
+        {
+            self.core.spawn_aside(abort_unheard(
+                self.core.with_limits(Limits::of_aside()),
+                Call::abort_latest(id),
+            ));
+        }
     }
+}
+
+async fn abort_unheard(core: Core, abort: Call) {
+    for pause in UNHEARD_PAUSES {
+        match core.exchange(&abort).await {
+            Err(error) if error.kind() == ErrorKind::NoSuchTransaction => sleep(pause).await,
+            _ => return,
+        }
+    }
+    let _ = core.exchange(&abort).await;
 }
 
 fn generated_id() -> Result<String> {

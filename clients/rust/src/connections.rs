@@ -70,6 +70,7 @@ impl Connections {
             let reason = format!("all {CONNECTIONS_MAX} connections were busy");
             return Event::Lost { reason, was_sent: false };
         };
+        call.begin_sending();
         let event = match timeout(most, self.http.request(request)).await {
             Ok(Ok(response)) => {
                 let (head, body) = response.into_parts();
