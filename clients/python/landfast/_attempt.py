@@ -40,7 +40,7 @@ from ._requests import AFTER_HEADER, Call, Key, Response, Value
 
 
 UNHEARD_S = 1.0
-"""How long an interrupted program is held up, at the most, to end what it may have left open."""
+"""How long an interrupted program is held up, at the most, for the answer to begin that ends what it may have left open."""
 _UNHEARD_PAUSES_S = (0.02, 0.1)
 """Before that is tried again: the begin may still be on its way."""
 

@@ -222,7 +222,8 @@ def connect(urls: Urls = None, *, token: Optional[str] = None, timeout: float = 
     """A client of its own: of `urls`, else of LANDFAST_URL; several are separated by commas.
 
     `timeout` bounds one call in seconds, repeats included; an answer that has begun by then is waited for as long as it
-    goes on coming, 64 KiB in 10 s at least. Nothing is sent before the first call.
+    goes on coming, 64 KiB in 10 s at least; a server may cut off who reads less than 32 KiB/s. Nothing is sent before the
+    first call.
     """
     return Client(Settings.of(urls, token, timeout))
 

@@ -109,7 +109,7 @@ impl Client {
     }
 
     /// Bounds one call, its repeats and pauses included, instead of 30 s. An answer that has begun by then is waited for
-    /// as long as it goes on coming, 64 KiB in 10 s at least.
+    /// as long as it goes on coming, 64 KiB in 10 s at least; a server may cut off who reads less than 32 KiB/s.
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.core.limits = Limits::of_calls(timeout);
         self
