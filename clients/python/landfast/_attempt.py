@@ -10,6 +10,7 @@ Invariants
 - An attempt one of whose writes may or may not have arrived never commits, whatever its body does with the error.
 - An attempt belongs to the process that began it: in one that was forked since, nothing is sent for it.
 - A begin that is interrupted ends nobody else's attempt: one of an id that others may know is left to its time-out.
+- A call that was sent for an attempt changes the state of none that was begun since: what comes back too late is raised, and that is all.
 - What an interruption has left open is ended, whether a commit that was broken off had been sent or not: an abort undoes no commit.
 """
 
@@ -39,7 +40,7 @@ from ._requests import AFTER_HEADER, Call, Key, Response, Value
 
 
 UNHEARD_S = 1.0
-"""How long an interrupted program is held up, at the most, to end what it may have left open."""
+"""How long an interrupted program is held up, at the most, for the answer to begin that ends what it may have left open."""
 _UNHEARD_PAUSES_S = (0.02, 0.1)
 """Before that is tried again: the begin may still be on its way."""
 
@@ -75,19 +76,23 @@ class Attempt:
         self._after = after
         self._after_token = after_token
         self._token = ""
+        self._begins = 0
+        """How often it was begun; a call tells by it whether it comes back to the attempt that it was sent for."""
         self._doubled: Set[bytes] = set()
         self._is_torn = False
         self._is_end_broken_off = False
         self._ended: Optional[Error] = None
-        self.failure: Optional[Error] = None
-        """What this attempt raised last, whatever its body has made of that."""
         self._is_begin_doubled = False
         self._effects = 0
         self._process = os.getpid()
 
     @property
     def id(self) -> str:
-        """Under it, it takes effect at most once. What has not begun before a fork is two transactions after it."""
+        """Under it, it takes effect at most once."""
+        return self._name.id
+
+    def settle_id(self) -> str:
+        """The id in this process: what has not begun before a fork is another transaction after it, unless its id was given."""
         if self.phase is Phase.NEW and self.is_of_parent:
             self._name = self._name.in_child()
             self._process = os.getpid()
@@ -104,15 +109,19 @@ class Attempt:
         return self.phase is Phase.OPEN or (self._is_end_broken_off and self.phase is not Phase.COMMITTED)
 
     def begin(self) -> Steps[None]:
-        self._refuse_in_child(f"begin transaction {self.id!r}")
-        if self.phase is Phase.OPEN:
-            raise RuntimeError(f"transaction {self.id!r} is open; begin another one, or end it first")
+        """Steps that begin it; what forbids that is raised at once, and leaves what is open as it is."""
+        self._refuse_in_child(f"begin transaction {self.settle_id()!r}")
+        if self.phase in (Phase.BEGINNING, Phase.OPEN):
+            raise RuntimeError(f"transaction {self.id!r} is {self.phase.value}; begin another one, or end it first")
+        return self._begin()
+
+    def _begin(self) -> Steps[None]:
+        self._begins += 1
         self._route = self._client_route.branch()
         self._doubled = set()
         self._is_torn = False
         self._is_end_broken_off = False
         self._ended = None
-        self.failure = None
         self._effects = 0
         self.committed_token = None
         call = _requests.begin(self.id, self._isolation, self._after_token or self._after.token)
@@ -200,20 +209,22 @@ class Attempt:
             self._refuse(call)
         if self._is_torn:
             raise self._torn(call)
-        self.phase = Phase.COMMITTING
+        self.phase, begins = Phase.COMMITTING, self._begins
         try:
             answer = yield from exchange(call, self._route, self._limits)
         except Error as error:
-            if not error.ends_attempt and not error.may_have_happened:
-                self.phase = Phase.OPEN
-            self._ended_by(call, error)
+            if begins == self._begins:
+                if not error.ends_attempt and not error.may_have_happened:
+                    self.phase = Phase.OPEN
+                self._ended_by(call, error)
             raise
         except GeneratorExit:
-            self._is_end_broken_off = True
+            self._is_end_broken_off |= begins == self._begins
             raise
-        self.phase = Phase.COMMITTED
         found = document(answer.response.body).get("after") or answer.response.headers.get(AFTER_HEADER.lower())
-        self.committed_token = self._after.heard(found)
+        token = self._after.heard(found)
+        if begins == self._begins:
+            self.phase, self._ended, self.committed_token = Phase.COMMITTED, None, token
 
     def abort(self) -> Steps[None]:
         """Ends the attempt without effect; nothing happens if it is over already and did not commit."""
@@ -223,21 +234,26 @@ class Attempt:
             return
         if self.phase is Phase.COMMITTED:
             self._refuse(call)
-        limits = Limits(self._limits.abort_s, self._limits.abort_s, self._limits.abort_s)
+        limits, begins = Limits(self._limits.abort_s, self._limits.abort_s, self._limits.abort_s), self._begins
         try:
             yield from exchange(call, self._route, limits)
         except NoSuchTransaction:
             pass
         except TransactionFinished as error:
             if error.outcome == "committed":
-                self.phase = Phase.COMMITTED
+                if begins == self._begins:
+                    self.phase = Phase.COMMITTED
                 raise
         except (Unavailable, GeneratorExit):
-            self._is_end_broken_off = True
+            self._is_end_broken_off |= begins == self._begins
             raise
         finally:
-            if self.phase is not Phase.COMMITTED:
-                self.phase = Phase.ABORTED
+            if begins == self._begins:
+                self._abort_is_over()
+
+    def _abort_is_over(self) -> None:
+        if self.phase is not Phase.COMMITTED:
+            self.phase = Phase.ABORTED
 
     def left(self) -> None:
         """The block has ended in order: raises what the server ended the attempt with, if it took no notice."""
@@ -255,11 +271,12 @@ class Attempt:
 
     def _write(self, key: Key, call: Call) -> Steps[None]:
         name = key.encode() if isinstance(key, str) else key
-        if name in self._doubled:
+        doubled = self._doubled
+        if name in doubled:
             self._is_torn = True
         answer = yield from self._call(call, is_write=True)
         if answer.is_doubled:
-            self._doubled.add(name)
+            doubled.add(name)
 
     def _effect(self, call: Call) -> Steps[None]:
         # Its place is taken before its answer comes, and not given again if it is refused: others may be under way.
@@ -272,24 +289,28 @@ class Attempt:
             self._refuse(call)
         if self._is_torn:
             raise self._torn(call)
+        begins = self._begins
         try:
             return (yield from exchange(call, self._route, self._limits))
         except Error as error:
-            self._is_torn = self._is_torn or (is_write and error.may_have_happened)
-            self._ended_by(call, error)
+            if begins == self._begins:
+                self._is_torn |= is_write and error.may_have_happened
+                self._ended_by(call, error)
             raise
         except GeneratorExit:
             # Interrupted or cancelled before the answer came.
-            self._is_torn = self._is_torn or is_write
+            self._is_torn |= is_write and begins == self._begins
             raise
 
     def _ended_by(self, call: Call, error: Error) -> None:
         """Notes that `error` ended the attempt, if it did; it had committed if another attempt of the id had."""
-        self.failure = error
+        if self.phase is Phase.COMMITTED:
+            # By its own commit: the call was on its way when that was answered.
+            return
         if isinstance(error, TransactionFinished) and error.outcome == "committed":
             self.phase = Phase.COMMITTED
-            self.failure = AlreadyCommitted(call.what, "its id has committed meanwhile", transaction=self.id)
-            raise self.failure from error
+            self._ended = self._committed_meanwhile(call)
+            raise self._ended from error
         if error.outcome == "begun-anew" and self._is_begin_doubled:
             # Perhaps by nobody else: a copy of this attempt's own begin may have come late.
             error.body_may_run_again = True
@@ -299,21 +320,23 @@ class Attempt:
 
     def _torn(self, call: Call) -> Unavailable:
         detail = "an earlier write of this attempt was sent more than once and a copy may still arrive, or not"
-        torn = Unavailable(call.what, detail, transaction=self.id)
-        self.failure = torn
-        return torn
+        return Unavailable(call.what, detail, transaction=self.id)
+
+    def _committed_meanwhile(self, call: Call) -> AlreadyCommitted:
+        return AlreadyCommitted(call.what, "its id has committed meanwhile", transaction=self.id)
 
     def _refuse_in_child(self, what: str) -> None:
         if self.is_of_parent:
             raise RuntimeError(f"{what}: it is of the process that this one is forked from; begin one of its own here")
 
     def _refuse(self, call: Call) -> NoReturn:
+        if isinstance(self._ended, AlreadyCommitted):
+            raise self._committed_meanwhile(call) from self._ended
         if self.phase in (Phase.COMMITTED, Phase.ABORTED):
             # As the server said it first, where it did: a body may have taken no notice.
             outcome = (self._ended and self._ended.outcome) or self.phase.value
             refusal = TransactionFinished(call.what, "it has ended", transaction=self.id, outcome=outcome)
             refusal.body_may_run_again = self._ended is not None and self._ended.body_may_run_again
-            self.failure = refusal
             raise refusal from self._ended
         raise RuntimeError(f"{call.what}: it is {self.phase.value}; use `with landfast.transaction() as t:`")
 

@@ -97,21 +97,22 @@ class Client:
         """Runs `body` in a transaction, again if it has to be, and returns what it returned.
 
         The body is skipped, and None returned, if the id has committed before. It runs again only after an attempt
-        that had no effect: what it does outside the transaction may then happen twice, so let it do little.
+        that had no effect: what it does outside the transaction may then happen twice, so let it do little. Whether
+        it may, the error of this transaction says that left it, or that was being handled where another one was
+        raised; one that it has dealt with before says nothing. What it raises after a commit of its own is raised.
         """
-        transaction = self.transaction(id=id, isolation=isolation, after=after)
-        runs = Runs(transaction.id, runs_max)
+        attempt = self._settings.attempt(id, isolation, after)
+        transaction = Transaction(attempt, self._connections)
+        runs = Runs(attempt, runs_max)
         while True:
             try:
                 with transaction:
                     result = refuse_unfinished(body(transaction), "the body of a transaction")
                 return result
             except Exception as error:
-                # A body may have made another error of it, such as a group of those of its tasks.
-                verdict = transaction.failure or error
-                if runs.is_skipped(verdict):
+                if runs.is_skipped(error):
                     return None
-                pause = runs.pause_before_next(verdict)
+                pause = runs.pause_before_next(error)
                 if pause is None:
                     raise
             time.sleep(pause)
@@ -221,7 +222,8 @@ def connect(urls: Urls = None, *, token: Optional[str] = None, timeout: float = 
     """A client of its own: of `urls`, else of LANDFAST_URL; several are separated by commas.
 
     `timeout` bounds one call in seconds, repeats included; an answer that has begun by then is waited for as long as it
-    goes on coming, 64 KiB in 10 s at least. Nothing is sent before the first call.
+    goes on coming, 64 KiB in 10 s at least; a server may cut off who reads less than 32 KiB/s. Nothing is sent before the
+    first call.
     """
     return Client(Settings.of(urls, token, timeout))
 

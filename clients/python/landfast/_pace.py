@@ -16,9 +16,7 @@ class Pace:
     def __init__(self, reply_s: float, now: float) -> None:
         self.ends_at = now + reply_s
         """When to ask next."""
-        # Who has less time than a window for all of it looks that much sooner, at the same rate.
-        self._window_s = min(reply_s, WINDOW_S)
-        self._bytes_min = 1.0
+        self._bytes_min = 1
         self._bytes = 0
 
     def heard(self, count: int) -> None:
@@ -31,7 +29,8 @@ class Pace:
             return False
         if self._bytes < self._bytes_min:
             return True
-        self.ends_at = now + self._window_s
-        self._bytes_min = self._window_s * WINDOW_BYTES / WINDOW_S
+        # A window of its own, however little time was left for it to begin: else a repeat at the end of that would be cut short.
+        self.ends_at = now + WINDOW_S
+        self._bytes_min = WINDOW_BYTES
         self._bytes = 0
         return False

@@ -24,8 +24,8 @@ class Error(Exception):
     """Whatever Landfast could not do.
 
     `transaction` is the id it happened to, if it was one; `problem` the `type` of the server's problem
-    document; `retry_after` the seconds that the server asked to wait; `run` the id of the run that has begun, or is being ended, if
-    what became of it is not known.
+    document; `retry_after` the seconds that the server asked to wait; `run` the id of the run that has or may have begun, or is being
+    ended, if what became of it is not known.
     """
 
     advice: ClassVar[str] = ""

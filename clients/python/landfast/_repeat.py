@@ -9,7 +9,8 @@ Invariants
 - A commit whose outcome a node does not know is asked at the next one: that node may be cut off from who orders commits. A run is
   asked for where it was begun.
 - A request that is not repeatable is sent again only if its last copy certainly had no effect.
-- A repeat that the end of the time cuts short does not hide what the server said before it.
+- A repeat that the end of the time cuts short does not hide what the server said before it, unless that repeat alone leaves
+  the outcome of a change unknown.
 - A change whose last answer is missing ends as `OutcomeUnknown`, never as an error that denies it.
 """
 
@@ -19,7 +20,7 @@ import random
 import time
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
-from typing import Generator, Optional, TypeVar, Union
+from typing import Generator, Optional, Tuple, TypeVar, Union
 
 from . import _problems
 from ._nodes import Node, Route
@@ -95,7 +96,7 @@ def exchange(call: Call, route: Route, limits: Limits) -> Steps[Answer]:
     limits = limits.for_body(len(call.request.body))
     deadline = time.monotonic() + limits.call_s
     may_have_happened = False
-    refusal: Optional[Error] = None
+    said: Optional[Tuple[Error, Meaning]] = None
     failures = 0
     while True:
         node = route.node
@@ -107,9 +108,10 @@ def exchange(call: Call, route: Route, limits: Limits) -> Steps[Answer]:
         error, meaning = _failure(call, event, node)
         may_have_happened = may_have_happened or not meaning.is_certain
         if isinstance(event, Response):
-            refusal = error
-        elif refusal is not None and time.monotonic() >= deadline:
-            raise _given_up(call, refusal, may_have_happened)
+            said = error, meaning
+        elif said is not None and time.monotonic() >= deadline:
+            is_denial = call.is_change and may_have_happened and said[1].is_certain
+            raise _given_up(call, error if is_denial else said[0], may_have_happened)
         if meaning.repeat is Repeat.NEVER and error.ends_attempt:
             # It speaks of the attempt itself, and so for every copy of the request.
             raise error
@@ -148,6 +150,7 @@ def _given_up(call: Call, last: Error, may_have_happened: bool) -> Error:
             status=last.status,
             retry_after=last.retry_after,
             transaction=last.transaction,
+            run=last.run or call.run,
         )
         unknown.__cause__ = last
         last = unknown

@@ -83,6 +83,8 @@ class Call:
     what: str
     request: Request
     transaction: Optional[str] = None
+    run: Optional[str] = None
+    """The id of the run that it begins or ends, if that is known here."""
     is_change: bool = False
     """Whether it takes effect by itself, so that a lost answer leaves its outcome unknown."""
     is_repeatable: bool = True
@@ -183,7 +185,8 @@ def begin_run(name: str, input: bytes, id: Optional[str], wait: float) -> Call:
     query = [f"wait={wait:g}"] if wait else []
     query += [f"id={quote(id, safe='')}"] if id is not None else []
     path = f"/v1/workflows/{_segment(name, what)}/runs" + ("?" + "&".join(query) if query else "")
-    return Call(what, Request("POST", path, {**_of_step(), **_JSON}, input), is_change=True, is_repeatable=id is not None)
+    request = Request("POST", path, {**_of_step(), **_JSON}, input)
+    return Call(what, request, run=id, is_change=True, is_repeatable=id is not None)
 
 
 def get_run(name: str, run: str, wait: float) -> Call:
@@ -193,7 +196,7 @@ def get_run(name: str, run: str, wait: float) -> Call:
 
 def cancel_run(name: str, run: str) -> Call:
     what = f"cancel the run {run!r} of the workflow {name!r}"
-    return Call(what, Request("DELETE", _run(name, run, what), _of_step()), is_change=True)
+    return Call(what, Request("DELETE", _run(name, run, what), _of_step()), run=run, is_change=True)
 
 
 def list_runs(name: str, status: Optional[str], after: Optional[str]) -> Call:

@@ -2,13 +2,19 @@
 
 The body runs again only where its attempt is known to have ended without effect, always under the same id. So
 even a commit whose answer never came cannot be applied twice: the next begin under that id says so.
+
+What decides is the error of this very transaction that left the body, or that another one was made of: its cause, what was being
+handled when it was raised, or a member of a group, such as `asyncio.TaskGroup` makes of those of its tasks. An error that the body
+has dealt with is none of these.
 """
 
 from __future__ import annotations
 
 import inspect
-from typing import Callable, Optional, TypeVar
+import sys
+from typing import Callable, Iterator, List, Optional, TypeVar
 
+from ._attempt import Attempt, Phase
 from ._problems import AlreadyCommitted, Error
 from ._repeat import full_jitter
 from ._requests import valid_id
@@ -20,29 +26,46 @@ RUNS_MAX = 16
 
 
 class Runs:
-    """How often the body of the transaction `id` has run, and whether it may again."""
+    """How often the body of a transaction has run, and whether it may again."""
 
-    def __init__(self, id: str, runs_max: int) -> None:
+    def __init__(self, attempt: Attempt, runs_max: int) -> None:
         if runs_max < 1:
             raise ValueError(f"runs_max is {runs_max}; a body runs at least once")
-        self._id = id
+        self._attempt = attempt
         self._runs_max = runs_max
         self._runs = 0
+        # Python makes it the context of all that is raised meanwhile. It may be an error of an earlier transaction of this id.
+        self._handled_before = sys.exc_info()[1]
 
     def pause_before_next(self, error: Exception) -> Optional[float]:
         """Seconds to wait before the body runs again after `error`; None if it must not."""
         self._runs += 1
-        # The error of another transaction, say one inside the body, tells nothing about this one.
-        if not isinstance(error, Error):
+        failures = list(self._failures(error))
+        may_run_again = bool(failures) and all(failure.body_may_run_again for failure in failures)
+        # It may have committed, or be the parent's of a process that was forked in the body.
+        if not may_run_again or self._attempt.phase is not Phase.ABORTED or self._runs >= self._runs_max:
             return None
-        is_ours = error.transaction == self._id
-        if not (is_ours and error.body_may_run_again) or self._runs >= self._runs_max:
-            return None
-        return max(full_jitter(self._runs), error.retry_after or 0)
+        return max(full_jitter(self._runs), *(failure.retry_after or 0 for failure in failures))
 
     def is_skipped(self, error: Exception) -> bool:
         """Whether `error` says that this very transaction has committed before."""
-        return isinstance(error, AlreadyCommitted) and error.transaction == self._id
+        return any(isinstance(failure, AlreadyCommitted) for failure in self._failures(error))
+
+    def _failures(self, error: Exception) -> Iterator[Error]:
+        """The errors of this transaction that `error` is, or was made of."""
+        seen = {id(self._handled_before)}
+        left: List[object] = [error]
+        while left:
+            found = left.pop()
+            if not isinstance(found, BaseException) or id(found) in seen:
+                continue
+            seen.add(id(found))
+            # The error of another transaction, say one inside the body, tells nothing about this one.
+            if isinstance(found, Error) and found.transaction == self._attempt.id:
+                yield found
+                continue
+            members = getattr(found, "exceptions", ())
+            left += [found.__cause__, found.__context__, *(members if isinstance(members, tuple) else ())]
 
 
 def refuse_unfinished(result: T, what: str) -> T:

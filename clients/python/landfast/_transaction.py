@@ -29,12 +29,7 @@ class Transaction:
     @property
     def id(self) -> str:
         """The name of the transaction: under it, it takes effect at most once."""
-        return self._attempt.id
-
-    @property
-    def failure(self) -> Optional[Error]:
-        """What the last attempt raised last, whatever has become of that."""
-        return self._attempt.failure
+        return self._attempt.settle_id()
 
     @property
     def after(self) -> Optional[str]:
@@ -74,8 +69,9 @@ class Transaction:
         return self._connections.drive(self._attempt.status())
 
     def __enter__(self) -> Transaction:
+        begin = self._attempt.begin()
         try:
-            self._connections.drive(self._attempt.begin())
+            self._connections.drive(begin)
             self._scope = _ids.enter_block(self.id)
         except Error:
             raise

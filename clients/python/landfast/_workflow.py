@@ -43,7 +43,8 @@ _WAIT_MAX_S = 900.0
 """The longest that a server waits for the end of a run before it says how far that is."""
 _REPLY_SLACK_S = 10.0
 _MESSAGE_CHARACTERS_MAX = 1_000_000
-"""The most that is sent of a message; the server keeps its beginning, and says there how long it was."""
+"""The most that is sent of a message. The server keeps the beginning of that, and says there how long it was: what is longer still
+is said to be as long as this."""
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,16 @@ def slow(until: threading.Event) -> Fault:
     return fault
 
 
+def held(until: threading.Event, fault: Fault) -> Fault:
+    """The request fails in the given way, only later."""
+
+    def later(handler: "Handler", answer: Callable[[], Reply]) -> Optional[Reply]:
+        until.wait(30)
+        return fault(handler, answer)
+
+    return later
+
+
 def answer_and_close(handler: "Handler", answer: Callable[[], Reply]) -> Optional[Reply]:
     """The request is answered as usual; the next one needs a new connection."""
     reply = answer()

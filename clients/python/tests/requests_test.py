@@ -348,12 +348,16 @@ async def what_no_server_takes_is_refused_before_it_is_sent(client: kinds.Client
 async def a_repeat_that_is_cut_short_does_not_hide_what_the_server_said(
     client: kinds.Client, servers: cluster.Cluster
 ) -> None:
-    """Unless it is a change that may have taken effect."""
+    """Unless it is a change that may have taken effect: no refusal that says that it did not is the reason of that."""
     end = threading.Event()
-    busy = cluster.refuse(429, "too-much-buffered")
-    for read, error in [(True, landfast.TooMuchBuffered), (False, landfast.OutcomeUnknown)]:
-        servers.fail("state", busy, *[cluster.silent(end)] * 3)
-        with pytest.raises(error, match="too-much-buffered"):
+    busy, unknown = cluster.refuse(429, "too-much-buffered"), cluster.refuse(503, "outcome-unknown")
+    for read, refusal, error, said in [
+        (True, busy, landfast.TooMuchBuffered, "too-much-buffered"),
+        (False, busy, landfast.OutcomeUnknown, "no answer in time"),
+        (False, unknown, landfast.OutcomeUnknown, "said by the test: outcome-unknown"),
+    ]:
+        servers.fail("state", refusal, *[cluster.silent(end)] * 3)
+        with pytest.raises(error, match=said):
             await (client.state().get("a") if read else client.state().put("a", b"1"))
         servers.forgive()
     end.set()

@@ -1,9 +1,11 @@
 """Bodies: run again only where they may be, always under one id, and skipped once that has committed."""
 
+import asyncio
 import contextlib
+import os
 import threading
 import time
-from typing import List
+from typing import Awaitable, List, Sequence
 
 import pytest
 
@@ -310,3 +312,206 @@ async def a_body_runs_again_whatever_it_makes_of_the_failure_of_its_transaction(
     servers.fail("PUT .*/keys/", cluster.refuse(413, "too-large"))
     with pytest.raises(ValueError):
         await client.transact(body)
+
+
+@kinds.over()
+async def an_id_that_has_committed_meanwhile_is_skipped_whatever_the_body_goes_on_to_ask(
+    client: kinds.Client, servers: cluster.Cluster
+) -> None:
+    """T4."""
+
+    async def tidies_up(t: kinds.Transaction) -> bool:
+        try:
+            await t.put("a", b"1")
+        finally:
+            await t.delete("b")
+        return True
+
+    async def takes_no_notice(t: kinds.Transaction) -> bool:
+        with contextlib.suppress(landfast.AlreadyCommitted):
+            await t.put("a", b"1")
+        await t.put("b", b"2")
+        return True
+
+    async def makes_a_group_of_it(t: kinds.Transaction) -> bool:
+        raise Group([await _raised_by(t.put("a", b"1")), await _raised_by(t.put("b", b"2"))])
+
+    for body in [tidies_up, takes_no_notice, makes_a_group_of_it]:
+        servers.fail("PUT .*/keys/a", cluster.refuse(409, "transaction-finished", outcome="committed"))
+        assert await client.transact(body) is None
+    assert len(servers.requests("/keys/")) == 3
+
+
+@kinds.over()
+async def the_error_that_leaves_a_body_decides_and_not_one_of_its_cleanup(
+    client: kinds.Client, servers: cluster.Cluster
+) -> None:
+    runs = 0
+
+    async def body(t: kinds.Transaction) -> int:
+        nonlocal runs
+        runs += 1
+        try:
+            await t.get("a")
+        except landfast.Error:
+            with contextlib.suppress(landfast.TooLarge):
+                await t.put("log", b"failed")
+            raise
+        return runs
+
+    servers.fail("GET .*/keys/", cluster.refuse(409, "no-valid-version"))
+    servers.fail("PUT .*/keys/", cluster.refuse(413, "too-large"))
+    assert await client.transact(body) == 2
+
+
+@kinds.over()
+async def a_failure_that_a_body_has_dealt_with_does_not_run_it_again(
+    client: kinds.Client, servers: cluster.Cluster
+) -> None:
+    charged: List[str] = []
+
+    async def charges(t: kinds.Transaction) -> None:
+        with contextlib.suppress(landfast.NoValidVersion):
+            await t.get("discount")
+        charged.append(t.id)
+        raise CardDeclined
+
+    servers.fail("GET .*/keys/", *[cluster.refuse(409, "no-valid-version")] * 16)
+    with pytest.raises(CardDeclined):
+        await client.transact(charges)
+    assert len(charged) == 1
+
+    async def is_declined_at_once(t: kinds.Transaction) -> None:
+        charged.append(t.id)
+        raise CardDeclined
+
+    # Python makes the error that is handled here the context of the body's.
+    try:
+        raise landfast.Conflict("commit transaction 'pay'", transaction="pay")
+    except landfast.Conflict:
+        with pytest.raises(CardDeclined):
+            await client.transact(is_declined_at_once, id="pay")
+    assert len(charged) == 2
+
+
+@kinds.over()
+async def what_a_body_raises_after_a_commit_of_its_own_is_raised(
+    client: kinds.Client, servers: cluster.Cluster
+) -> None:
+    """T4. Run again it would find its id committed, and the error would be gone."""
+
+    async def body(t: kinds.Transaction) -> None:
+        try:
+            await t.get("a")
+        except landfast.NoValidVersion as error:
+            await t.commit()
+            raise CardDeclined from error
+
+    servers.fail("GET .*/keys/", cluster.refuse(409, "no-valid-version"))
+    with pytest.raises(CardDeclined):
+        await client.transact(body, id="pay")
+    assert servers.store.commits == ["pay"] and len(servers.requests("POST /v1/transactions$")) == 1
+
+
+def a_body_that_goes_on_in_a_forked_process_is_not_run_again_there() -> None:
+    with cluster.Cluster() as servers, landfast.connect(servers.url) as client:
+        runs = 0
+
+        def body(t: landfast.Transaction) -> None:
+            nonlocal runs
+            runs += 1
+            with contextlib.suppress(landfast.NoValidVersion):
+                t.get("a")
+            if runs == 1 and os.fork() == 0:
+                t.put("a", b"1")
+                raise AssertionError("the transaction is the parent's")
+
+        servers.fail("GET .*/keys/", cluster.refuse(409, "no-valid-version"))
+        parent = os.getpid()
+        try:
+            client.transact(body)
+        except BaseException as error:
+            if os.getpid() != parent:
+                # It was asked once, and not to begin anew.
+                os._exit("put key" in str(error))
+            raise
+        _, status = os.wait()
+        assert os.waitstatus_to_exitcode(status) == 1
+
+
+@kinds.over()
+async def a_transaction_that_is_open_is_not_entered_again(client: kinds.Client, servers: cluster.Cluster) -> None:
+    async with client.transaction(id="x") as t:
+        with pytest.raises(RuntimeError, match="'x' is open; begin another one"):
+            async with t:
+                raise AssertionError("it is entered")
+        await t.put("a", b"1")
+    assert servers.store.commits == ["x"]
+
+
+@kinds.over(kinds=("asyncio",))
+async def a_call_of_an_earlier_run_changes_nothing_of_the_later_one(
+    client: aio.Client, servers: cluster.Cluster
+) -> None:
+    """T8. It is left behind where `asyncio.gather` raises what another call came to."""
+    is_over = threading.Event()
+    left: List["asyncio.Future[None]"] = []
+
+    async def body(t: aio.Transaction) -> int:
+        if not left:
+            for key in ["ended", "cancelled"]:
+                servers.fail(f"PUT .*/keys/{key}", cluster.slow(is_over))
+                left.append(asyncio.ensure_future(t.put(key, b"1")))
+                while not servers.requests(f"PUT .*/keys/{key}"):
+                    await asyncio.sleep(0)
+            await asyncio.gather(t.put("a", b"1"), *left)
+        left[1].cancel()
+        is_over.set()
+        ended, cancelled = await asyncio.gather(*left, return_exceptions=True)
+        assert isinstance(ended, landfast.TransactionFinished) and ended.outcome == "begun-anew"
+        assert isinstance(cancelled, asyncio.CancelledError)
+        await t.put("a", b"2")
+        return len(servers.requests("POST /v1/transactions$"))
+
+    servers.fail("PUT .*/keys/a", cluster.refuse(409, "conflict"))
+    assert await client.transact(body) == 2
+    assert servers.store.values == {b"a": b"2"}
+
+
+@kinds.over(kinds=("asyncio",))
+async def a_call_that_comes_back_after_the_commit_does_not_hide_what_the_body_raises(
+    client: aio.Client, servers: cluster.Cluster
+) -> None:
+    """T4. It is told that the transaction has committed, which is by this very attempt."""
+    has_committed = threading.Event()
+
+    async def body(t: aio.Transaction) -> None:
+        late = asyncio.ensure_future(t.get("a"))
+        while not servers.requests("GET .*/keys/a"):
+            await asyncio.sleep(0)
+        await t.commit()
+        has_committed.set()
+        await late
+
+    refusal = cluster.refuse(409, "transaction-finished", outcome="committed")
+    servers.fail("GET .*/keys/a", cluster.held(has_committed, refusal))
+    with pytest.raises(landfast.TransactionFinished, match="outcome: committed"):
+        await client.transact(body)
+
+
+async def _raised_by(call: Awaitable[None]) -> landfast.Error:
+    with pytest.raises(landfast.Error) as error:
+        await call
+    return error.value
+
+
+class CardDeclined(Exception):
+    pass
+
+
+class Group(Exception):
+    """As `asyncio.TaskGroup` raises it, which there is from Python 3.11 on."""
+
+    def __init__(self, exceptions: Sequence[Exception]) -> None:
+        super().__init__("some failed")
+        self.exceptions = tuple(exceptions)

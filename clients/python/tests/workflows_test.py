@@ -56,6 +56,15 @@ async def a_run_is_begun_again_only_under_an_id(client: kinds.Client, servers: c
     assert len(servers.seen) == 3
 
 
+@kinds.over(timeout=0.3)
+async def a_run_that_may_have_begun_is_named_where_its_id_is_derived(client: kinds.Client, servers: cluster.Cluster) -> None:
+    """W1: whoever is told so can ask for it."""
+    servers.fail("POST", *[cluster.reset_unheard] * 1000)
+    with pytest.raises(landfast.OutcomeUnknown) as error, landfast.request("order"):
+        await client.runs("w").run()
+    assert error.value.run == "order/run-1"
+
+
 @kinds.over()
 async def ids_made_within_a_step_are_the_same_whenever_it_is_tried(client: kinds.Client, servers: cluster.Cluster) -> None:
     """W2: they derive from the step's own id, so steps that count and are not run again shift none."""

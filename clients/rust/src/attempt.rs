@@ -23,7 +23,8 @@ pub(crate) enum Phase {
     Aborted,
 }
 
-/// What `transact` does with a body that failed, by the last error that its transaction gave it.
+/// What `transact` does with a body that failed: by the last error that its transaction gave it, unless the body has gone
+/// on since.
 #[derive(Debug, Clone)]
 pub(crate) enum Verdict {
     /// Its own error stands.
@@ -39,12 +40,14 @@ pub(crate) enum Verdict {
 pub(crate) struct Attempt {
     id: String,
     pub(crate) phase: Phase,
-    pub(crate) verdict: Verdict,
+    verdict: Verdict,
     /// A copy of its begin may come late, and begin the id anew.
     is_begin_doubled: bool,
     /// Keys of which a copy of a write may come late.
     doubled: BTreeSet<Vec<u8>>,
     is_torn: bool,
+    /// Nobody waits any more for the answer to a commit, which may not have been sent.
+    is_commit_broken_off: bool,
     /// How many effects were given a place.
     effects: u64,
     /// What the server ended it with.
@@ -60,6 +63,7 @@ impl Attempt {
             is_begin_doubled,
             doubled: BTreeSet::new(),
             is_torn: false,
+            is_commit_broken_off: false,
             effects: 0,
             ended: None,
         }
@@ -70,7 +74,7 @@ impl Attempt {
         if self.phase != Phase::Open {
             return Err(self.noted(self.over(call)));
         }
-        self.may_be_whole(call)
+        self.may_go_on(call)
     }
 
     /// Whether `call`, which writes `key`, may be sent now.
@@ -92,8 +96,9 @@ impl Attempt {
         if !matches!(self.phase, Phase::Open | Phase::Committing) {
             return Err(self.noted(self.over(call)));
         }
-        self.may_be_whole(call)?;
+        self.may_go_on(call)?;
         self.phase = Phase::Committing;
+        self.is_commit_broken_off = false;
         Ok(())
     }
 
@@ -118,6 +123,16 @@ impl Attempt {
         self.is_torn = true;
     }
 
+    /// Nobody waits any more for the answer to a commit.
+    pub(crate) fn break_commit_off(&mut self) {
+        self.is_commit_broken_off = true;
+    }
+
+    /// Whether it stays open until its time-out unless it is ended.
+    pub(crate) fn may_be_open(&self) -> bool {
+        self.phase == Phase::Open || (self.phase == Phase::Committing && self.is_commit_broken_off)
+    }
+
     /// A read failed.
     pub(crate) fn failed(&mut self, call: &Call, error: Error) -> Error {
         self.judged(call, error)
@@ -127,6 +142,13 @@ impl Attempt {
     pub(crate) fn write_failed(&mut self, call: &Call, error: Error) -> Error {
         self.is_torn |= error.may_have_happened();
         self.judged(call, error)
+    }
+
+    /// A commit was answered: what other calls came to no longer matters.
+    pub(crate) fn committed(&mut self) {
+        self.phase = Phase::Committed;
+        self.verdict = Verdict::Failed;
+        self.ended = None;
     }
 
     /// A commit failed; it may be asked for again where its outcome is unknown.
@@ -152,6 +174,14 @@ impl Attempt {
         }
     }
 
+    /// What its body is judged by. Nothing that may have committed is run again.
+    pub(crate) fn verdict(&self) -> Verdict {
+        match (&self.verdict, self.phase) {
+            (Verdict::Again(_), Phase::Committing | Phase::Committed) => Verdict::Failed,
+            (verdict, _) => verdict.clone(),
+        }
+    }
+
     /// Whether its body ended it without a commit, by an abort of its own.
     pub(crate) fn is_given_up(&self) -> bool {
         self.phase == Phase::Aborted && self.ended.is_none()
@@ -160,11 +190,11 @@ impl Attempt {
     fn judged(&mut self, call: &Call, error: Error) -> Error {
         let mut error = error;
         match error.kind() {
+            // By this attempt's own commit: the call was on its way when that was answered.
+            _ if self.phase == Phase::Committed => return self.noted(error),
             ErrorKind::TransactionFinished(Outcome::Committed) => {
                 self.phase = Phase::Committed;
-                let detail = "its id has committed meanwhile";
-                error = Error::new(ErrorKind::AlreadyCommitted, call.what.clone(), detail)
-                    .of_transaction(Some(&self.id));
+                error = self.committed_meanwhile(call);
             }
             // Perhaps by nobody else: a copy of this attempt's own begin may have come late.
             ErrorKind::TransactionFinished(Outcome::BegunAnew) if self.is_begin_doubled => {
@@ -173,15 +203,19 @@ impl Attempt {
             _ => {}
         }
         let is_over = error.kind().ends_attempt() && error.kind() != ErrorKind::Expired;
-        if is_over && self.phase != Phase::Committed {
-            self.phase = Phase::Aborted;
+        if is_over {
             self.ended = Some(error.clone());
+            if self.phase != Phase::Committed {
+                self.phase = Phase::Aborted;
+            }
         }
         self.noted(error)
     }
 
-    fn may_be_whole(&mut self, call: &Call) -> Result<()> {
+    fn may_go_on(&mut self, call: &Call) -> Result<()> {
         if !self.is_torn {
+            // A body that asks for more has dealt with what failed before.
+            self.verdict = Verdict::Failed;
             return Ok(());
         }
         let detail =
@@ -194,6 +228,7 @@ impl Attempt {
         let new = |kind, detail| Error::new(kind, call.what.clone(), detail).of_transaction(Some(&self.id));
         // As the server said it first, where it did: a body may have taken no notice.
         match (&self.ended, self.phase) {
+            (Some(ended), _) if ended.kind() == ErrorKind::AlreadyCommitted => self.committed_meanwhile(call),
             (Some(ended), _) => {
                 let outcome = match ended.kind() {
                     ErrorKind::TransactionFinished(outcome) => outcome,
@@ -214,9 +249,16 @@ impl Attempt {
         }
     }
 
+    fn committed_meanwhile(&self, call: &Call) -> Error {
+        let error =
+            Error::new(ErrorKind::AlreadyCommitted, call.what.clone(), "its id has committed meanwhile");
+        error.of_transaction(Some(&self.id))
+    }
+
     fn noted(&mut self, error: Error) -> Error {
-        self.verdict = match error.kind() {
-            ErrorKind::AlreadyCommitted => Verdict::Skip,
+        self.verdict = match (error.kind(), &self.verdict) {
+            // What other calls come to that were under way as well changes nothing of that.
+            (ErrorKind::AlreadyCommitted, _) | (_, Verdict::Skip) => Verdict::Skip,
             _ if error.body_may_run_again() => Verdict::Again(error.clone()),
             _ => Verdict::Failed,
         };

@@ -3,8 +3,9 @@
 //! The body runs again only where its attempt is known to have ended without effect, always under the same id. So
 //! even a commit whose answer never came cannot be applied twice: the next begin under that id says so.
 //!
-//! A begin that is dropped before it is answered ends what it may have opened, if its id is generated. Under one that was
-//! given another attempt of the same work may be at work, so that one is left to its time-out.
+//! A begin that is dropped once it was sent and before it is answered has what it may have opened ended aside, if its id is
+//! generated. Under one that was given another attempt of the same work may be at work, so that one is left to its
+//! time-out.
 
 use std::{fmt::Write as _, pin::Pin, sync::Arc, time::Duration};
 
@@ -55,10 +56,16 @@ pub struct Begin {
     core: Core,
     carried: Arc<After>,
     id: Option<String>,
-    is_id_generated: bool,
     isolation: Option<Isolation>,
     after: Option<String>,
     runs_max: u32,
+}
+
+/// What a transaction is known by.
+struct Id {
+    text: String,
+    /// Nobody else begins under it.
+    is_generated: bool,
 }
 
 /// The answer to a begin.
@@ -71,15 +78,7 @@ struct Begun {
 
 impl Begin {
     pub(crate) fn new(core: Core, carried: Arc<After>) -> Self {
-        Self {
-            core,
-            carried,
-            id: None,
-            is_id_generated: false,
-            isolation: None,
-            after: None,
-            runs_max: RUNS_MAX,
-        }
+        Self { core, carried, id: None, isolation: None, after: None, runs_max: RUNS_MAX }
     }
 
     /// Names it after the work it does, in 1 to 128 bytes: under its id it takes effect once, whoever retries it.
@@ -112,18 +111,22 @@ impl Begin {
     ///
     /// The body runs again, under the same id, after an attempt that is known to have had no effect: what it does
     /// outside of the transaction may then happen twice, so let it do little. A body whose transaction failed in
-    /// such a way is run again whatever error of its own it made of that; any other error of its own aborts the
-    /// transaction and is returned.
+    /// such a way is run again whatever error of its own it made of that, unless it has gone on with the transaction
+    /// since; any other error of its own aborts the transaction and is returned, and so is any that it returns after
+    /// a commit of its own.
+    ///
+    /// What it returns tells nothing of which failure it was made of: a body that is not to run again, though the last call of
+    /// its transaction failed so that it could, ends the transaction by [`Transaction::abort`] and returns `Ok`.
     // Not `AsyncFnMut`: futures over bodies that borrow would not be `Send`, and so could not be spawned.
     pub async fn transact<T, E, F>(
-        mut self,
+        self,
         mut body: impl FnMut(Transaction) -> F,
     ) -> std::result::Result<Option<T>, E>
     where
         F: Future<Output = std::result::Result<T, E>>,
         E: From<Error>,
     {
-        let id = self.take_id()?;
+        let id = Id::given_or_generated(self.id.clone())?;
         let mut runs = 0;
         loop {
             let transaction = match self.begin(&id).await {
@@ -150,25 +153,13 @@ impl Begin {
         }
     }
 
-    fn take_id(&mut self) -> Result<String> {
-        match self.id.take() {
-            Some(id) if id.is_empty() => {
-                Err(Error::new(ErrorKind::InvalidRequest, "begin a transaction", "its id is empty"))
-            }
-            Some(id) => Ok(id),
-            None => {
-                self.is_id_generated = true;
-                generated_id()
-            }
-        }
-    }
-
     /// Begins one attempt under `id`.
-    async fn begin(&self, id: &str) -> Result<Transaction> {
+    async fn begin(&self, id: &Id) -> Result<Transaction> {
         let core = self.core.branch();
         let after = self.after.clone().or_else(|| self.carried.token());
-        let call = Call::begin(id, self.isolation, after);
-        let unanswered = Unanswered { core: core.clone(), id: self.is_id_generated.then(|| id.to_owned()) };
+        let call = Call::begin(&id.text, self.isolation, after);
+        let unanswered =
+            UnansweredBegin { core: &core, call: &call, id: id.is_generated.then_some(&*id.text) };
         let answer = core.exchange(&call).await;
         unanswered.answered();
         // Nothing of a body has run, and what a begin cannot do now it has tried for long enough.
@@ -178,10 +169,10 @@ impl Begin {
             Some(Begun { status: Some(status), after, .. }) if status == "committed" => {
                 self.carried.heard(after);
                 let error = Error::new(ErrorKind::AlreadyCommitted, call.what, "its id has committed before");
-                Err(error.of_transaction(Some(id)))
+                Err(error.of_transaction(Some(&id.text)))
             }
             Some(Begun { attempt: Some(token), .. }) => {
-                let name = AttemptName { id: id.to_owned(), token };
+                let name = AttemptName { id: id.text.clone(), token };
                 Ok(Transaction::begun(name, core, Arc::clone(&self.carried), answer.is_doubled))
             }
             _ => Err(call.unexpected("no attempt in the answer")),
@@ -195,43 +186,62 @@ impl IntoFuture for Begin {
 
     /// One attempt. An id that has committed before is
     /// [`AlreadyCommitted`](crate::ErrorKind::AlreadyCommitted).
-    fn into_future(mut self) -> Self::IntoFuture {
+    fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
-            let id = self.take_id()?;
+            let id = Id::given_or_generated(self.id.clone())?;
             self.begin(&id).await
         })
     }
 }
 
-/// A begin that is under way.
-struct Unanswered {
-    core: Core,
-    /// None where others may know it.
-    id: Option<String>,
+impl Id {
+    fn given_or_generated(given: Option<String>) -> Result<Self> {
+        match given {
+            Some(id) if id.is_empty() => {
+                Err(Error::new(ErrorKind::InvalidRequest, "begin a transaction", "its id is empty"))
+            }
+            Some(text) => Ok(Self { text, is_generated: false }),
+            None => Ok(Self { text: generated_id()?, is_generated: true }),
+        }
+    }
 }
 
-impl Unanswered {
+/// A begin that is under way.
+struct UnansweredBegin<'a> {
+    core: &'a Core,
+    call: &'a Call,
+    /// None where others may know it.
+    id: Option<&'a str>,
+}
+
+impl UnansweredBegin<'_> {
     fn answered(mut self) {
         self.id = None;
     }
 }
 
-impl Drop for Unanswered {
+impl Drop for UnansweredBegin<'_> {
     fn drop(&mut self) {
-        // Without a runtime, as when that is what ends, the server's time-out does the same later.
-        let (Some(id), Ok(runtime)) = (self.id.take(), tokio::runtime::Handle::try_current()) else { return };
-        let core = self.core.with_limits(Limits::of_aborts());
-        runtime.spawn(async move {
-            let call = Call::abort_latest(&id);
-            for pause in UNHEARD_PAUSES {
-                match core.exchange(&call).await {
-                    Err(error) if error.kind() == ErrorKind::NoSuchTransaction => sleep(pause).await,
-                    _ => return,
-                }
-            }
-            let _ = core.exchange(&call).await;
-        });
+        // Begins that are given up while they wait for a connection would each add an abort to the load that made them wait.
+        if let Some(id) = self.id.take()
+            && self.call.may_have_arrived()
+        {
+            self.core.spawn_aside(abort_unheard(
+                self.core.with_limits(Limits::of_aside()),
+                Call::abort_latest(id),
+            ));
+        }
     }
+}
+
+async fn abort_unheard(core: Core, abort: Call) {
+    for pause in UNHEARD_PAUSES {
+        match core.exchange(&abort).await {
+            Err(error) if error.kind() == ErrorKind::NoSuchTransaction => sleep(pause).await,
+            _ => return,
+        }
+    }
+    let _ = core.exchange(&abort).await;
 }
 
 fn generated_id() -> Result<String> {

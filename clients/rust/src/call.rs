@@ -1,5 +1,7 @@
 //! The HTTP interface as data: what is sent, and in words, what for.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use bytes::Bytes;
 use http::Method;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
@@ -33,6 +35,7 @@ pub(crate) struct Call {
     pub(crate) is_change: bool,
     /// Whether `no-such-key` is an answer rather than a refusal.
     may_be_absent: bool,
+    is_sent: AtomicBool,
 }
 
 /// What came back, as far as a client of Landfast looks at it.
@@ -80,6 +83,7 @@ impl Call {
             effect: None,
             is_change: false,
             may_be_absent: false,
+            is_sent: AtomicBool::new(false),
         }
     }
 
@@ -199,6 +203,16 @@ impl Call {
         self.body = value;
         self.content_type = Some("application/octet-stream");
         Ok(self)
+    }
+
+    /// From now on a copy of it may reach a server.
+    pub(crate) fn begin_sending(&self) {
+        self.is_sent.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a copy of it may have reached a server.
+    pub(crate) fn may_have_arrived(&self) -> bool {
+        self.is_sent.load(Ordering::Relaxed)
     }
 
     /// Whether `response` is an answer rather than a refusal.

@@ -3,6 +3,7 @@
 use std::{env, sync::Arc, time::Duration};
 
 use http::HeaderValue;
+use tokio::sync::Semaphore;
 
 use crate::{
     after::After,
@@ -11,7 +12,7 @@ use crate::{
     connections::Connections,
     error::{Error, ErrorKind, Result},
     exchange::{Answer, exchange},
-    limits::{CALL_MAX_DEFAULT, Limits},
+    limits::{ASIDE_MAX, CALL_MAX_DEFAULT, Limits},
     nodes::{self, Route, URL_DEFAULT},
     state::State,
     transaction::Transaction,
@@ -33,9 +34,23 @@ pub(crate) struct Core {
     connections: Connections,
     route: Arc<Route>,
     limits: Limits,
+    /// Places for what is done aside.
+    pub(crate) aside: Arc<Semaphore>,
 }
 
 impl Core {
+    /// Does what nobody waits for. Beyond [`ASIDE_MAX`] at a time it is dropped, and so it is without a runtime, as when
+    /// that is what ends.
+    pub(crate) fn spawn_aside(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        if let Ok(place) = Arc::clone(&self.aside).try_acquire_owned() {
+            runtime.spawn(async move {
+                work.await;
+                drop(place);
+            });
+        }
+    }
+
     pub(crate) async fn exchange(&self, call: &Call) -> Result<Answer> {
         exchange(call, &self.route, &self.connections, self.limits).await
     }
@@ -62,6 +77,7 @@ impl Client {
             connections: Connections::to(&nodes),
             route: Route::over(nodes.len()),
             limits: Limits::of_calls(CALL_MAX_DEFAULT),
+            aside: Arc::new(Semaphore::new(ASIDE_MAX)),
         };
         Ok(Self { core, after: Arc::default() })
     }
@@ -93,7 +109,7 @@ impl Client {
     }
 
     /// Bounds one call, its repeats and pauses included, instead of 30 s. An answer that has begun by then is waited for
-    /// as long as it goes on coming, 64 KiB in 10 s at least.
+    /// as long as it goes on coming, 64 KiB in 10 s at least; a server may cut off who reads less than 32 KiB/s.
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.core.limits = Limits::of_calls(timeout);
         self

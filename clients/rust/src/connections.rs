@@ -70,10 +70,11 @@ impl Connections {
             let reason = format!("all {CONNECTIONS_MAX} connections were busy");
             return Event::Lost { reason, was_sent: false };
         };
+        call.begin_sending();
         let event = match timeout(most, self.http.request(request)).await {
             Ok(Ok(response)) => {
                 let (head, body) = response.into_parts();
-                answer(&head, body, most).await
+                answer(&head, body).await
             }
             Ok(Err(error)) => {
                 let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
@@ -105,8 +106,8 @@ impl Connections {
     }
 }
 
-async fn answer(head: &Parts, body: Incoming, most: Duration) -> Event {
-    match pace::whole(body, most).await {
+async fn answer(head: &Parts, body: Incoming) -> Event {
+    match pace::whole(body).await {
         Ok(body) => Event::Response(Response {
             status: head.status.as_u16(),
             after: text(&head.headers, AFTER),

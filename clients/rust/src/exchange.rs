@@ -6,7 +6,8 @@
 //! Invariants
 //! - A request goes to the next node at the first sign that a node is gone; a pause comes only after every node
 //!   has been tried. So does a commit whose outcome a node does not know, which may be cut off from who orders commits.
-//! - A repeat that the end of the time cuts short does not hide what the server said before it.
+//! - A repeat that the end of the time cuts short does not hide what the server said before it, unless that repeat alone
+//!   leaves the outcome of a change unknown.
 //! - A change whose last answer is missing ends as `OutcomeUnknown`, never as an error that denies it.
 
 use std::time::Duration;
@@ -65,7 +66,7 @@ struct Course<'a> {
     may_have_happened: bool,
     failures: u32,
     /// What the server said last.
-    refusal: Option<Error>,
+    said: Option<(Error, Meaning)>,
 }
 
 /// Sends `call` until it is answered, refused for good, or out of time.
@@ -106,7 +107,7 @@ pub(crate) fn full_jitter(failures: u32) -> Duration {
 impl<'a> Course<'a> {
     fn new(call: &'a Call, nodes: usize, limits: Limits) -> Self {
         let limits = limits.for_body(call.body.len());
-        Self { call, nodes, limits, may_have_happened: false, failures: 0, refusal: None }
+        Self { call, nodes, limits, may_have_happened: false, failures: 0, said: None }
     }
 
     /// How long to wait for an answer that is asked for now.
@@ -131,12 +132,13 @@ impl<'a> Course<'a> {
             Event::Lost { reason, was_sent } => self.loss(node, reason, was_sent),
         };
         self.may_have_happened |= !meaning.is_certain;
+        let is_in_doubt = self.is_in_doubt();
         if !is_lost {
-            self.refusal = Some(error.clone());
+            self.said = Some((error.clone(), meaning));
         } else if elapsed >= self.limits.call
-            && let Some(refusal) = self.refusal.take()
+            && let Some((said, _)) = self.said.take_if(|(_, meaning)| !(is_in_doubt && meaning.is_certain))
         {
-            return Next::End(Err(self.given_up(refusal)));
+            return Next::End(Err(self.given_up(said)));
         }
         if meaning.repeat == Repeat::Never {
             // What speaks of the attempt itself speaks for every copy of the request.
@@ -158,6 +160,11 @@ impl<'a> Course<'a> {
         Next::Again { pause, leaves_node }
     }
 
+    /// Whether it has changed something, nobody knows.
+    fn is_in_doubt(&self) -> bool {
+        self.call.is_change && self.may_have_happened
+    }
+
     fn loss(&self, node: &str, reason: String, was_sent: bool) -> (Error, Meaning) {
         let what = format!("{} at {node}", self.call.what);
         let error = Error::new(ErrorKind::Unavailable, what, reason);
@@ -165,8 +172,7 @@ impl<'a> Course<'a> {
     }
 
     fn given_up(&self, last: Error) -> Error {
-        let is_denial = self.call.is_change && self.may_have_happened;
-        let error = if is_denial { last.into_unknown() } else { last };
+        let error = if self.is_in_doubt() { last.into_unknown() } else { last };
         error.that_may_have_happened(self.may_have_happened)
     }
 }

@@ -20,6 +20,10 @@ pub(crate) const CALL_MAX_DEFAULT: Duration = Duration::from_secs(30);
 
 const REPLY_MAX: Duration = Duration::from_secs(10);
 const ABORT_MAX: Duration = Duration::from_secs(2);
+/// What one client does at a time without anybody waiting for it: a server has no more open transactions to end.
+pub(crate) const ASIDE_MAX: usize = 10_000;
+/// How long each of them may take, with its wait for a connection. A server ends an idle transaction by itself.
+const ASIDE_CALL_MAX: Duration = Duration::from_secs(10);
 /// The slowest line that a large body is given time for.
 const BYTES_PER_MILLISECOND_MIN: u64 = 1024;
 
@@ -40,6 +44,11 @@ impl Limits {
     /// Telling the server to forget an attempt: a courtesy, since it would time out by itself.
     pub(crate) fn of_aborts() -> Self {
         Self { call: ABORT_MAX, reply: ABORT_MAX }
+    }
+
+    /// What nobody waits for.
+    pub(crate) fn of_aside() -> Self {
+        Self { call: ASIDE_CALL_MAX, reply: ASIDE_CALL_MAX }
     }
 
     /// The same with the time that a large body needs on a slow line.

@@ -13,19 +13,17 @@ use tokio::time::{Instant, timeout_at};
 use crate::limits::ANSWER_BYTES_MAX;
 
 const WINDOW: Duration = Duration::from_secs(10);
-const WINDOW_BYTES: u128 = 64 * 1024;
+const WINDOW_BYTES: usize = 64 * 1024;
 pub(crate) const TOO_LATE: &str = "no answer in time";
 
-/// All of `body`, or why it is not had. Who has less time than a window, `most`, looks that much sooner, at the same
-/// rate.
-pub(crate) async fn whole<B>(mut body: B, most: Duration) -> Result<Bytes, String>
+/// All of `body`, or why it is not had. However little time was left for the answer to begin, it has a whole window from
+/// then on: else a repeat at the end of that time would be cut short.
+pub(crate) async fn whole<B>(mut body: B) -> Result<Bytes, String>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Display,
 {
-    let window = most.min(WINDOW);
-    let window_bytes = WINDOW_BYTES * window.as_micros() / WINDOW.as_micros();
-    let (mut whole, mut heard, mut ends) = (BytesMut::new(), 0, Instant::now() + window);
+    let (mut whole, mut heard, mut ends) = (BytesMut::new(), 0, Instant::now() + WINDOW);
     loop {
         let frame = match timeout_at(ends, body.frame()).await {
             Err(_) => return Err(TOO_LATE.to_owned()),
@@ -37,9 +35,9 @@ where
             return Err(format!("the answer is longer than {ANSWER_BYTES_MAX} bytes"));
         }
         whole.extend_from_slice(&piece);
-        heard += piece.len() as u128;
-        if heard >= window_bytes {
-            (heard, ends) = (0, Instant::now() + window);
+        heard += piece.len();
+        if heard >= WINDOW_BYTES {
+            (heard, ends) = (0, Instant::now() + WINDOW);
         }
     }
 }
@@ -57,7 +55,6 @@ mod tests {
 
     use super::*;
 
-    const MOST: Duration = Duration::from_secs(10);
     const KIB: usize = 1024;
 
     /// So many pieces of `piece_bytes`, one every `every`.
@@ -95,26 +92,24 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_answer_is_waited_for_as_long_as_it_goes_on_coming() {
         let began = Instant::now();
-        let found = whole(dripping(100, 32 * KIB, Duration::from_secs(1)), MOST).await;
+        let found = whole(dripping(100, 32 * KIB, Duration::from_secs(1))).await;
         assert_eq!(found.map(|body| body.len()), Ok(100 * 32 * KIB));
         assert!(began.elapsed() >= Duration::from_secs(100));
-        let short = whole(dripping(100, 8 * KIB, Duration::from_millis(100)), MOST / 10).await;
-        assert_eq!(short.map(|body| body.len()), Ok(100 * 8 * KIB), "at the same rate");
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_stops_or_crawls_is_given_up() {
         for (pieces, every) in [(1000, Duration::from_secs(1)), (2, Duration::from_hours(1))] {
             let began = Instant::now();
-            let found = whole(dripping(pieces, 4 * KIB, every), MOST).await;
+            let found = whole(dripping(pieces, 4 * KIB, every)).await;
             assert_eq!(found, Err(TOO_LATE.to_owned()));
-            assert_eq!(began.elapsed().as_secs(), MOST.as_secs());
+            assert_eq!(began.elapsed(), WINDOW);
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_is_too_long_is_not_read_to_its_end() {
-        let found = whole(dripping(70, 1024 * KIB, Duration::ZERO), MOST).await;
+        let found = whole(dripping(70, 1024 * KIB, Duration::ZERO)).await;
         assert!(found.is_err_and(|reason| reason.contains("longer")));
     }
 }

@@ -19,8 +19,9 @@ use crate::{
 ///
 /// Its own requests are repeated when they are lost, at the next node if need be. The code that uses it is not: for
 /// that there is [`Begin::transact`](crate::Begin::transact). Clones are the same attempt; tasks may share it as
-/// long as they write different keys. When the last one is dropped before a commit was asked for, it is aborted
-/// in the background.
+/// long as they write different keys. When the last one is dropped before a commit was asked for, or while the answer to
+/// one is awaited no more, it is aborted in the background, which undoes no commit: for 10 s at the most, and not where the
+/// runtime has ended. What is left open then ends when it has been idle for 60 s.
 #[derive(Debug, Clone)]
 pub struct Transaction(Arc<Handle>);
 
@@ -104,9 +105,12 @@ impl Transaction {
             return Ok(());
         }
         self.attempt().may_commit(&call)?;
-        match self.0.core.exchange(&call).await {
+        let unanswered = UnansweredCall::of(&self.0.attempt, Attempt::break_commit_off);
+        let answer = self.0.core.exchange(&call).await;
+        unanswered.answered();
+        match answer {
             Ok(answer) => {
-                self.attempt().phase = Phase::Committed;
+                self.attempt().committed();
                 self.remember(answer);
                 Ok(())
             }
@@ -134,7 +138,7 @@ impl Transaction {
     }
 
     pub(crate) fn verdict(&self) -> Verdict {
-        self.attempt().verdict.clone()
+        self.attempt().verdict()
     }
 
     pub(crate) fn is_given_up(&self) -> bool {
@@ -144,7 +148,7 @@ impl Transaction {
     /// Aborts what is still open. What ended the body says more than a failed abort, and the server ends idle
     /// attempts by itself.
     pub(crate) async fn give_up(&self) {
-        if self.phase() == Phase::Open {
+        if self.attempt().may_be_open() {
             let _ = self.abort().await;
         }
     }
@@ -164,7 +168,7 @@ impl Transaction {
 
     /// Whether more than one copy of it was sent.
     async fn exchange_change(&self, call: &Call) -> Result<bool> {
-        let unanswered = Unanswered(Some(&self.0.attempt));
+        let unanswered = UnansweredCall::of(&self.0.attempt, Attempt::tear);
         let answer = self.0.core.exchange(call).await;
         unanswered.answered();
         match answer {
@@ -188,33 +192,37 @@ impl Transaction {
     }
 }
 
-/// A write that is under way. Dropped before it is answered, because its future was, it leaves a torn attempt.
-struct Unanswered<'a>(Option<&'a Mutex<Attempt>>);
+/// A call that is under way, and what the attempt is left as if it is dropped before it is answered.
+struct UnansweredCall<'a> {
+    attempt: &'a Mutex<Attempt>,
+    leave: Option<fn(&mut Attempt)>,
+}
 
-impl Unanswered<'_> {
+impl<'a> UnansweredCall<'a> {
+    fn of(attempt: &'a Mutex<Attempt>, leave: fn(&mut Attempt)) -> Self {
+        Self { attempt, leave: Some(leave) }
+    }
+
     fn answered(mut self) {
-        self.0 = None;
+        self.leave = None;
     }
 }
 
-impl Drop for Unanswered<'_> {
+impl Drop for UnansweredCall<'_> {
     fn drop(&mut self) {
-        if let Some(attempt) = self.0 {
-            locked(attempt).tear();
+        if let Some(leave) = self.leave {
+            leave(&mut locked(self.attempt));
         }
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        if locked(&self.attempt).phase != Phase::Open {
+        if !locked(&self.attempt).may_be_open() {
             return;
         }
-        // Without a runtime, as when that is what ends, the server's time-out does the same later.
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            let (core, call) = (self.core.with_limits(Limits::of_aborts()), Call::abort(&self.name));
-            runtime.spawn(async move { core.exchange(&call).await.map(drop) });
-        }
+        let (core, call) = (self.core.with_limits(Limits::of_aside()), Call::abort(&self.name));
+        self.core.spawn_aside(async move { drop(core.exchange(&call).await) });
     }
 }
 

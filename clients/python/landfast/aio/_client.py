@@ -58,19 +58,18 @@ class Client:
         runs_max: int = RUNS_MAX,
     ) -> Optional[T]:
         """Awaits `body` in a transaction, again if it has to be; see `landfast.Client.transact`."""
-        transaction = self.transaction(id=id, isolation=isolation, after=after)
-        runs = Runs(transaction.id, runs_max)
+        attempt = self._settings.attempt(id, isolation, after)
+        transaction = Transaction(attempt, self._connections)
+        runs = Runs(attempt, runs_max)
         while True:
             try:
                 async with transaction:
                     result = await body(transaction)
                 return result
             except Exception as error:
-                # A body may have made another error of it, such as a group of those of its tasks.
-                verdict = transaction.failure or error
-                if runs.is_skipped(verdict):
+                if runs.is_skipped(error):
                     return None
-                pause = runs.pause_before_next(verdict)
+                pause = runs.pause_before_next(error)
                 if pause is None:
                     raise
             await asyncio.sleep(pause)

@@ -26,12 +26,7 @@ class Transaction:
     @property
     def id(self) -> str:
         """The name of the transaction: under it, it takes effect at most once."""
-        return self._attempt.id
-
-    @property
-    def failure(self) -> Optional[Error]:
-        """What the last attempt raised last, whatever has become of that."""
-        return self._attempt.failure
+        return self._attempt.settle_id()
 
     @property
     def after(self) -> Optional[str]:
@@ -71,8 +66,9 @@ class Transaction:
         return await self._connections.drive(self._attempt.status())
 
     async def __aenter__(self) -> Transaction:
+        begin = self._attempt.begin()
         try:
-            await self._connections.drive(self._attempt.begin())
+            await self._connections.drive(begin)
             self._scope = _ids.enter_block(self.id)
         except Error:
             raise

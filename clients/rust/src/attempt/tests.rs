@@ -15,7 +15,7 @@ fn a_key_whose_write_was_sent_twice_is_not_written_again() {
     assert!(error.body_may_run_again());
     attempt.may_commit(&commit()).expect_err("torn");
     attempt.may_call(&put(b"b")).expect_err("torn");
-    assert!(matches!(attempt.verdict, Verdict::Again(_)));
+    assert!(matches!(attempt.verdict(), Verdict::Again(_)));
 }
 
 /// T4.
@@ -71,17 +71,46 @@ fn an_id_that_has_committed_meanwhile_is_skipped() {
     let error = attempt.failed(&put(b"a"), finished(Outcome::Committed));
     assert_eq!((error.kind(), error.transaction()), (ErrorKind::AlreadyCommitted, Some("x")));
     assert_eq!(attempt.phase, Phase::Committed);
-    assert!(matches!(attempt.verdict, Verdict::Skip));
+    // Nor does a cleanup, or what was under way as well, change that.
+    let error = attempt.may_write(&put(b"b"), b"b").expect_err("it has ended");
+    assert_eq!(error.kind(), ErrorKind::AlreadyCommitted);
+    attempt.failed(&put(b"c"), unavailable());
+    assert!(matches!(attempt.verdict(), Verdict::Skip));
 }
 
 #[test]
 fn the_last_error_decides_whether_a_body_runs_again() {
     let mut attempt = Attempt::begun("x", false);
     attempt.failed(&put(b"a"), Error::new(ErrorKind::NoValidVersion, "get", ""));
-    assert!(matches!(attempt.verdict, Verdict::Again(_)));
+    assert!(matches!(attempt.verdict(), Verdict::Again(_)));
     attempt.failed(&put(b"a"), Error::new(ErrorKind::TooLarge, "put", ""));
-    assert!(matches!(attempt.verdict, Verdict::Failed));
+    assert!(matches!(attempt.verdict(), Verdict::Failed));
     assert_eq!(attempt.phase, Phase::Open);
+}
+
+/// A body that goes on has dealt with what failed before.
+#[test]
+fn a_failure_decides_until_the_body_asks_for_something_else() {
+    let mut attempt = Attempt::begun("x", false);
+    attempt.failed(&put(b"a"), unavailable());
+    assert!(matches!(attempt.verdict(), Verdict::Again(_)));
+    attempt.may_call(&put(b"b")).expect("open");
+    assert!(matches!(attempt.verdict(), Verdict::Failed));
+}
+
+/// T4. Run again it would find its id committed, and its error would be gone.
+#[test]
+fn a_body_whose_transaction_may_have_committed_does_not_run_again() {
+    let mut attempt = Attempt::begun("x", false);
+    attempt.may_commit(&commit()).expect("open");
+    attempt.failed(&put(b"a"), unavailable());
+    assert!(matches!(attempt.verdict(), Verdict::Failed));
+    for late in [unavailable(), finished(Outcome::Committed)] {
+        attempt.committed();
+        attempt.failed(&put(b"a"), late);
+        assert_eq!(attempt.phase, Phase::Committed);
+        assert!(matches!(attempt.verdict(), Verdict::Failed));
+    }
 }
 
 #[test]
@@ -108,6 +137,10 @@ fn an_abort_ends_it_unless_it_has_committed() {
 
 fn finished(outcome: Outcome) -> Error {
     Error::new(ErrorKind::TransactionFinished(outcome), "put", "").of_transaction(Some("x"))
+}
+
+fn unavailable() -> Error {
+    Error::new(ErrorKind::Unavailable, "get", "reset")
 }
 
 fn put(key: &[u8]) -> Call {

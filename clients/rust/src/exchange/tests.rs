@@ -134,13 +134,17 @@ fn a_repeat_that_is_cut_short_does_not_hide_what_the_server_said() {
     client.elapsed = CALL_MAX;
     let error = client.hears(lost()).end().expect_err("its time is over");
     assert_eq!(error.kind(), ErrorKind::TooMuchBuffered);
-    // Whose effect nobody knows is unknown all the same.
+    // Whose effect nobody knows is unknown all the same, and not for a refusal that says that it had none.
     let change = Call::commit(&attempt());
-    let mut client = Client::sending(&change, 1);
-    again(client.hears(refused(429, "too-much-buffered")));
-    client.elapsed = CALL_MAX;
-    let error = client.hears(lost()).end().expect_err("its time is over");
-    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown);
+    for (status, name, problem) in
+        [(429, "too-much-buffered", None), (503, "outcome-unknown", Some("outcome-unknown"))]
+    {
+        let mut client = Client::sending(&change, 1);
+        again(client.hears(refused(status, name)));
+        client.elapsed = CALL_MAX;
+        let error = client.hears(lost()).end().expect_err("its time is over");
+        assert_eq!((error.kind(), error.problem()), (ErrorKind::OutcomeUnknown, problem));
+    }
 }
 
 #[test]
