@@ -1,7 +1,8 @@
 //! When timers of deployed functions go off next, at rest: a row for each.
 //!
 //! So a timer goes on over restarts, and among several processes, each of which has it armed, a tick is one's: whoever moves the row
-//! to the next one. The row is written before the event is sent, so that a death in between leaves a tick out, and none comes twice.
+//! to the next one. The row is written before the event is sent, so that a death in between leaves a tick out, and none comes twice as
+//! long as the store keeps what it has acknowledged.
 //!
 //! Invariants
 //! - A row is moved under the condition that it is as it was read, by a name of that tick alone: so whoever is not answered reads who
