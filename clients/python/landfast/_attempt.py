@@ -304,6 +304,8 @@ class Attempt:
 
     def _ended_by(self, call: Call, error: Error) -> None:
         """Notes that `error` ended the attempt, if it did; it had committed if another attempt of the id had."""
+        if isinstance(self._ended, AlreadyCommitted):
+            raise self._committed_meanwhile(call) from error
         if self.phase is Phase.COMMITTED:
             # By its own commit: the call was on its way when that was answered.
             return

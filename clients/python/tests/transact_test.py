@@ -499,7 +499,30 @@ async def a_call_that_comes_back_after_the_commit_does_not_hide_what_the_body_ra
         await client.transact(body)
 
 
-async def _raised_by(call: Awaitable[None]) -> landfast.Error:
+@kinds.over(kinds=("asyncio",))
+async def whichever_call_comes_back_first_an_id_that_has_committed_meanwhile_is_skipped(
+    client: aio.Client, servers: cluster.Cluster
+) -> None:
+    """T4."""
+    is_told = threading.Event()
+
+    async def body(t: aio.Transaction) -> bool:
+        late = [asyncio.ensure_future(t.get(key)) for key in ("finished", "lost")]
+        while len(servers.requests("GET .*/keys/")) < len(late):
+            await asyncio.sleep(0)
+        with pytest.raises(landfast.AlreadyCommitted):
+            await t.put("a", b"1")
+        is_told.set()
+        raise Group([await _raised_by(call) for call in late])
+
+    finished = cluster.refuse(409, "transaction-finished", outcome="committed")
+    servers.fail("PUT", finished)
+    servers.fail("GET .*/keys/finished", cluster.held(is_told, finished))
+    servers.fail("GET .*/keys/lost", cluster.held(is_told, cluster.refuse(409, "conflict")))
+    assert await client.transact(body) is None
+
+
+async def _raised_by(call: Awaitable[object]) -> landfast.Error:
     with pytest.raises(landfast.Error) as error:
         await call
     return error.value

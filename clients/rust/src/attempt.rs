@@ -190,6 +190,7 @@ impl Attempt {
     fn judged(&mut self, call: &Call, error: Error) -> Error {
         let mut error = error;
         match error.kind() {
+            _ if self.is_committed_meanwhile() => error = self.committed_meanwhile(call),
             // By this attempt's own commit: the call was on its way when that was answered.
             _ if self.phase == Phase::Committed => return self.noted(error),
             ErrorKind::TransactionFinished(Outcome::Committed) => {
@@ -228,7 +229,7 @@ impl Attempt {
         let new = |kind, detail| Error::new(kind, call.what.clone(), detail).of_transaction(Some(&self.id));
         // As the server said it first, where it did: a body may have taken no notice.
         match (&self.ended, self.phase) {
-            (Some(ended), _) if ended.kind() == ErrorKind::AlreadyCommitted => self.committed_meanwhile(call),
+            _ if self.is_committed_meanwhile() => self.committed_meanwhile(call),
             (Some(ended), _) => {
                 let outcome = match ended.kind() {
                     ErrorKind::TransactionFinished(outcome) => outcome,
@@ -247,6 +248,10 @@ impl Attempt {
                 new(ErrorKind::TransactionFinished(Outcome::Aborted), "it has ended").with_body_again(false)
             }
         }
+    }
+
+    fn is_committed_meanwhile(&self) -> bool {
+        self.ended.as_ref().is_some_and(|ended| ended.kind() == ErrorKind::AlreadyCommitted)
     }
 
     fn committed_meanwhile(&self, call: &Call) -> Error {

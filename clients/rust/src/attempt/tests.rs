@@ -74,7 +74,10 @@ fn an_id_that_has_committed_meanwhile_is_skipped() {
     // Nor does a cleanup, or what was under way as well, change that.
     let error = attempt.may_write(&put(b"b"), b"b").expect_err("it has ended");
     assert_eq!(error.kind(), ErrorKind::AlreadyCommitted);
-    attempt.failed(&put(b"c"), unavailable());
+    for late in [unavailable(), finished(Outcome::Committed), Error::new(ErrorKind::Conflict, "get", "")] {
+        assert_eq!(attempt.failed(&put(b"c"), late).kind(), ErrorKind::AlreadyCommitted);
+        assert_eq!(attempt.phase, Phase::Committed);
+    }
     assert!(matches!(attempt.verdict(), Verdict::Skip));
 }
 
