@@ -3,6 +3,7 @@
 import pytest
 
 import application
+import waiting
 
 
 @pytest.fixture
@@ -114,6 +115,44 @@ def what_a_step_sends_beyond_the_bound_is_refused_where_it_is_sent(apps):
     assert sent == 100 and "sends 100 messages and invocations at most" in said, said
     sent, said = apps.run("whole", 59)[1]["output"]
     assert sent == 40 and "an atomic run in all" in said, said
+
+
+def what_a_step_cannot_send_is_refused_where_it_is_sent(apps):
+    """As in a transaction: it was answered 204, and a payload that is no JSON failed the function, or a query or a condition was dropped."""
+    apps.function("sees", """
+        import landfast
+        def handler(event, context):
+            landfast.state().put("seen", repr(event).encode())
+    """)
+    apps.function("takes", "def handler(event, context):\n    pass\n", triggers=[{"queue": "takes"}])
+    apps.function("sends", """
+        import json, os, urllib.error, urllib.request
+        def post(path, body, headers):
+            url = os.environ["LANDFAST_URL"] + "/v1/run/" + path
+            request = urllib.request.Request(url, body.encode(), headers, method="POST")
+            try:
+                with urllib.request.urlopen(request) as answer:
+                    return [answer.status, None]
+            except urllib.error.HTTPError as refused:
+                return [refused.code, json.load(refused)["type"]]
+        def handler(event, context):
+            return [post(*request) for request in event]
+    """, retries=0)
+    apps.workflow("chain", 'steps = ["sends"]')
+    apps.deploy()
+    conditional = {"If-None-Match": "*"}
+    refused = [
+        ["invocations/sees", "not json", {}],
+        ["invocations/sees", "{}", conditional],
+        ["invocations/sees?group=a", "{}", {}],
+        ["messages/takes", "x", conditional],
+    ]
+    answers = apps.run("chain", refused)[1]["output"]
+    assert answers == [[400, "invalid-request"]] * len(refused), answers
+    taken = [["invocations/sees", "", {}], ["messages/takes?group=a", "not json", {}]]
+    assert apps.run("chain", taken)[1]["output"] == [[204, None]] * len(taken)
+    seen = waiting.until(lambda: apps.value("seen"), "the function to be run")
+    assert seen == "{}", "what is given where there is no payload"
 
 
 def a_step_of_code_that_fails_with_many_words_says_how_many(apps):

@@ -312,6 +312,7 @@ class RunInterrupted(BaseException):
 MEANINGS: Mapping[str, Meaning] = {
     "invalid-request": Meaning(InvalidRequest),
     "reserved-name": Meaning(InvalidRequest),
+    "request-timed-out": Meaning(Unavailable, Repeat.HERE),
     "too-large": Meaning(TooLarge),
     "too-many-transactions": Meaning(TooManyTransactions, Repeat.HERE),
     "too-much-buffered": Meaning(TooMuchBuffered, Repeat.HERE),

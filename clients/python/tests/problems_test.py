@@ -12,6 +12,7 @@ from landfast._problems import MEANINGS, Repeat
 TABLE = [
     ("invalid-request", 400, landfast.InvalidRequest, Repeat.NEVER, False),
     ("reserved-name", 400, landfast.InvalidRequest, Repeat.NEVER, False),
+    ("request-timed-out", 408, landfast.Unavailable, Repeat.HERE, True),
     ("too-large", 413, landfast.TooLarge, Repeat.NEVER, False),
     ("too-many-transactions", 429, landfast.TooManyTransactions, Repeat.HERE, False),
     ("too-much-buffered", 429, landfast.TooMuchBuffered, Repeat.HERE, False),

@@ -66,6 +66,7 @@ impl Meaning {
         use Repeat::{Elsewhere, Here, Never};
         Some(match name {
             "invalid-request" | "reserved-name" => Self::certain(K::InvalidRequest, Never),
+            "request-timed-out" => Self::certain(K::Unavailable, Here),
             "too-large" => Self::certain(K::TooLarge, Never),
             "too-many-transactions" => Self::certain(K::TooManyTransactions, Here),
             "too-much-buffered" => Self::certain(K::TooMuchBuffered, Here),

@@ -28,6 +28,10 @@ use crate::problem::{Kind, Problem};
 /// The most that is read of what a route leaves of a body.
 pub(crate) const DISCARD_BYTES_MAX: usize = 1024 * 1024;
 
+/// What is said to whoever sends too slowly, by the bounds of [`crate::connection`].
+const DOES_NOT_GET_ON: &str =
+    "of a body 64 KiB, or its end, arrive within ten seconds: nothing changed; send it again";
+
 /// Memory for all bodies together.
 #[derive(Debug, Clone)]
 pub(crate) struct Budget {
@@ -62,7 +66,7 @@ impl Budget {
 /// Reads `body` whole.
 ///
 /// Errors: [`Kind::TooLarge`] beyond `bytes_max`, [`Kind::TooMuchBuffered`] beyond the budget,
-/// [`Kind::InvalidRequest`] if it breaks off.
+/// [`Kind::RequestTimedOut`] if it does not get on, [`Kind::InvalidRequest`] if it breaks off.
 pub(crate) async fn read(body: Body, bytes_max: usize, budget: &Budget) -> Result<Whole, Problem> {
     read_by_kind(body, |_| bytes_max, budget).await
 }
@@ -95,13 +99,16 @@ pub(crate) async fn read_by_kind(
     Ok(Whole { bytes: bytes.freeze(), reserved })
 }
 
-/// The refusal of a body that breaks off, or which whoever brings it here has no room for.
+/// The refusal of a body that breaks off, that does not get on, or which whoever brings it here has no room for.
 fn broken_off(error: &axum::Error) -> Problem {
     // A body that is lent is one around another, and so are their errors.
     let causes = std::iter::successors(Some(error as &(dyn Error + 'static)), |&error| error.source());
-    let mut causes = causes.filter_map(<dyn Error>::downcast_ref::<io::Error>);
-    if let Some(error) = causes.find(|error| error.kind() == io::ErrorKind::QuotaExceeded) {
-        return Problem::new(Kind::TooMuchBuffered, error.to_string());
+    for error in causes.filter_map(<dyn Error>::downcast_ref::<io::Error>) {
+        match error.kind() {
+            io::ErrorKind::QuotaExceeded => return Problem::new(Kind::TooMuchBuffered, error.to_string()),
+            io::ErrorKind::TimedOut => return Problem::new(Kind::RequestTimedOut, DOES_NOT_GET_ON),
+            _ => {}
+        }
     }
     Problem::new(Kind::InvalidRequest, "the body breaks off")
 }
@@ -114,7 +121,7 @@ pub(crate) fn too_large(bytes_max: usize) -> Problem {
 /// Lends `body` to a route; the other half is what the route leaves of it.
 pub(crate) fn lend(body: Body) -> (Body, Rest) {
     let has_ended = body.is_end_stream();
-    let shared = Arc::new(Mutex::new(Shared { body, has_ended }));
+    let shared = Arc::new(Mutex::new(Shared { body, has_ended, has_failed: false }));
     let rest = Rest(Arc::clone(&shared));
     if has_ended {
         return (Body::empty(), rest);
@@ -130,6 +137,8 @@ pub(crate) struct Rest(Arc<Mutex<Shared>>);
 pub(crate) struct Shared {
     body: Body,
     has_ended: bool,
+    /// What follows is no end of it, whatever it says: its connection cannot go on.
+    has_failed: bool,
 }
 
 impl Rest {
@@ -157,8 +166,10 @@ impl Shared {
     /// The next bytes; none at the end.
     fn poll_data(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, axum::Error>>> {
         loop {
-            let frame = ready!(Pin::new(&mut self.body).poll_frame(context)).transpose()?;
-            self.has_ended = frame.is_none() || self.body.is_end_stream();
+            let frame = ready!(Pin::new(&mut self.body).poll_frame(context)).transpose();
+            self.has_failed |= frame.is_err();
+            let frame = frame?;
+            self.has_ended = !self.has_failed && (frame.is_none() || self.body.is_end_stream());
             let Some(frame) = frame else { return Poll::Ready(None) };
             // Trailers say nothing to any route.
             if let Ok(data) = frame.into_data() {
@@ -213,13 +224,14 @@ mod tests {
         assert_eq!(budget.bytes.available_permits(), 8);
     }
 
-    /// U2: what a function may not send more of is refused as such, and not as a body that broke off.
+    /// U2: what a function may not send more of, or does not send in time, is refused as such, and not as a body that broke off.
     #[tokio::test]
-    async fn who_has_no_room_for_a_body_is_heard_however_that_was_passed_on() {
+    async fn why_a_body_was_not_waited_for_is_heard_however_that_was_passed_on() {
         let broken = |kind| Body::from_stream(stream::iter([Err::<Bytes, _>(io::Error::new(kind, "why"))]));
         for (kind, expected) in [
             (io::ErrorKind::QuotaExceeded, Kind::TooMuchBuffered),
-            (io::ErrorKind::TimedOut, Kind::InvalidRequest),
+            (io::ErrorKind::TimedOut, Kind::RequestTimedOut),
+            (io::ErrorKind::ConnectionReset, Kind::InvalidRequest),
         ] {
             let (lent, _rest) = lend(broken(kind));
             for body in [broken(kind), lent] {

@@ -54,7 +54,7 @@ async fn invoke(State(backend): State<Arc<Backend>>, uri: Uri, headers: HeaderMa
 }
 
 /// What a function is given, as [`lambda`] takes it: JSON, and `{}` where there is none. Another can never be run, however often.
-fn payload(body: &Whole) -> Result<Bytes, Problem> {
+pub(crate) fn payload(body: &Whole) -> Result<Bytes, Problem> {
     lambda::json_or_empty(&body.bytes).map_err(|error| {
         Problem::new(Kind::InvalidRequest, format!("the payload of an invocation is JSON: {error}"))
     })

@@ -38,6 +38,8 @@ use crate::{
 pub(crate) const PREFIX: &str = "/http";
 /// The longest body that is read. The event that carries it is not longer either, so in base64 it is three quarters of that.
 pub(crate) const BODY_BYTES_MAX: usize = PAYLOAD_BYTES_MAX;
+/// How many functions a request is given to one after the other, each of which a deployment removes before it runs.
+const ROUTINGS_MAX: usize = 3;
 /// Scripts and forms of a page that a function answers work, and are of no origin: theirs would be that of `/v1`.
 const SANDBOX: HeaderValue = HeaderValue::from_static("sandbox allow-scripts allow-forms");
 
@@ -70,16 +72,16 @@ async fn answered(backend: &Backend, request: Request) -> Result<Response, Box<R
     let _waits = patience.as_ref().map(Patience::wait);
     let id = functions.new_request_id();
     let caller = patience.as_ref().and_then(Patience::peer);
-    let (routed, ran) = loop {
+    let run = routed_anew(|| async {
         // What is deployed now: the body may have taken its time.
         let routed = route(functions, parts.method.as_str(), &path)?;
         let event = event::encode(&parts, &routed, &whole.bytes, &id, caller).map_err(refuse)?;
         match functions.invoke(&routed.function, Invocation::new(id.clone(), event, false)).await {
-            // It was removed just now, before it ran: the route may be another function's.
-            Err(functions::Error::NoSuchFunction(_)) => {}
-            ran => break (routed, ran.map_err(|error| refuse(error.into()))?),
+            Err(functions::Error::NoSuchFunction(_)) => Ok(None),
+            ran => Ok(Some((routed, ran.map_err(|error| refuse(error.into()))?))),
         }
-    };
+    });
+    let (routed, ran) = run.await?;
     let of = |why: &str| format!("{why}: the function {:?}, in the request {id}", routed.function);
     match ran.result {
         Ok(result) => answer::decode(result).map_err(|answer::Unfit { why, detail }| {
@@ -88,6 +90,23 @@ async fn answered(backend: &Backend, request: Request) -> Result<Response, Box<R
         }),
         Err(error) => Err(refuse(failed(&error, of))),
     }
+}
+
+/// What `attempt` comes to, made anew while that is none: the function was removed just now, before it ran, and the route may be
+/// another's.
+///
+/// Errors: those of `attempt`; a refusal once it came to none [`ROUTINGS_MAX`] times.
+async fn routed_anew<T, F>(attempt: impl Fn() -> F) -> Result<T, Box<Response>>
+where
+    F: Future<Output = Result<Option<T>, Box<Response>>>,
+{
+    for _ in 0..ROUTINGS_MAX {
+        if let Some(ran) = attempt().await? {
+            return Ok(ran);
+        }
+    }
+    let why = "deployments remove the functions of this route before they can run: it was not run; try again";
+    Err(Box::new(Problem::new(Kind::Unavailable, why).into_response()))
 }
 
 /// The function that a request is for. Errors: there is none, or it takes other methods.
@@ -163,7 +182,23 @@ type Peer = Option<SocketAddr>;
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
+
+    /// A6. However often a deployment takes a function away between its being found and its being run.
+    #[tokio::test]
+    async fn a_request_is_given_to_so_many_functions_that_are_removed_and_then_refused() {
+        for (removed, expected) in [(0, Ok("ran")), (2, Ok("ran")), (3, Err(503)), (usize::MAX, Err(503))] {
+            let asked = Cell::new(0);
+            let came_to = routed_anew(|| {
+                let is_removed = asked.replace(asked.get() + 1) < removed;
+                std::future::ready(Ok((!is_removed).then_some("ran")))
+            });
+            let came_to = came_to.await.map_err(|refused| refused.status().as_u16());
+            assert_eq!((came_to, asked.get()), (expected, ROUTINGS_MAX.min(removed.saturating_add(1))));
+        }
+    }
 
     #[test]
     fn the_prefix_is_ours_and_the_rest_the_functions() {

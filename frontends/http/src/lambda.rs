@@ -267,7 +267,7 @@ async fn payload(backend: &Backend, body: Body) -> Result<Bytes, Refusal> {
                 "TooManyRequestsException",
                 "too many payloads are being received",
             ),
-            _ => Refusal::invalid("the body breaks off"),
+            _ => Refusal::invalid(problem.detail()),
         })?;
     json_or_empty(&whole.bytes).map_err(|error| {
         let message = format!("Could not parse request body into json: {error}");

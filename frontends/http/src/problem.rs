@@ -32,6 +32,8 @@ pub enum Kind {
     NotReady,
     /// The request is malformed.
     InvalidRequest,
+    /// The request's body does not get on.
+    RequestTimedOut,
     /// The name of the transaction is one of those that the server gives itself.
     ReservedName,
     /// The key has no value.
@@ -102,6 +104,7 @@ impl Kind {
             Self::TooLarge => (S::PAYLOAD_TOO_LARGE, "too-large", "The request goes beyond a limit"),
             Self::NotReady => (S::SERVICE_UNAVAILABLE, "not-ready", "The server is not ready"),
             Self::InvalidRequest => (S::BAD_REQUEST, "invalid-request", "The request is malformed"),
+            Self::RequestTimedOut => (S::REQUEST_TIMEOUT, "request-timed-out", "The body does not get on"),
             Self::ReservedName => (S::BAD_REQUEST, "reserved-name", "The name is the server's own"),
             Self::NoSuchKey => (S::NOT_FOUND, "no-such-key", "The key has no value"),
             Self::NoSuchTransaction => {

@@ -26,9 +26,11 @@ use crate::{
     backend::Backend,
     body, effects,
     guard::EFFECT_BYTES_MAX,
+    headers,
     problem::{Kind, Problem},
     routes::json,
     segment,
+    transactions::refuse_query,
     workflows::INPUT_BYTES_MAX,
 };
 
@@ -108,6 +110,7 @@ async fn send(
     body: Body,
 ) -> Answer {
     let token = token(&backend, scope, &headers)?;
+    headers::refuse_conditions(&headers)?;
     let (queue, group) = (name(&uri)?, effects::group(&uri)?);
     let whole = body::read(body, EFFECT_BYTES_MAX, &backend.budget).await?;
     let effect = Effect::Message { queue, group, body: whole.bytes.clone() };
@@ -122,9 +125,12 @@ async fn invoke(
     headers: HeaderMap,
     body: Body,
 ) -> Answer {
-    let (token, function) = (token(&backend, scope, &headers)?, name(&uri)?);
+    let token = token(&backend, scope, &headers)?;
+    headers::refuse_conditions(&headers)?;
+    refuse_query(&uri)?;
+    let function = name(&uri)?;
     let whole = body::read(body, EFFECT_BYTES_MAX, &backend.budget).await?;
-    let effect = Effect::Invocation { function, payload: whole.bytes.clone() };
+    let effect = Effect::Invocation { function, payload: effects::payload(&whole)? };
     backend.workflows()?.send(&token, effect).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }

@@ -76,10 +76,10 @@ struct StatusBody {
 async fn begin(State(backend): State<Arc<Backend>>, uri: Uri, headers: HeaderMap, body: Body) -> Answer {
     let engine = backend.transactions()?;
     headers::refuse_conditions(&headers)?;
-    if uri.query().is_some() {
-        let why = "a begin takes no query: what it asks for is its body, {\"id\": ..., \"isolation\": ...}";
-        return Err(Problem::new(Kind::InvalidRequest, why));
-    }
+    refuse_any_query(
+        &uri,
+        r#"a begin takes no query: what it asks for is its body, {"id": ..., "isolation": ...}"#,
+    )?;
     let whole = body::read(body, BODY_BYTES_MAX, &backend.budget).await?;
     let begin = Begin { after: headers::after(&headers)?, ..asked_for(&whole.bytes)? };
     match backend.durable(engine, engine.begin(begin)).await? {
@@ -197,7 +197,11 @@ pub(crate) fn key(uri: &Uri, place: usize) -> Result<Key, Problem> {
 }
 
 pub(crate) fn refuse_query(uri: &Uri) -> Result<(), Problem> {
-    let why = "no query is taken here: a `?` that is part of a key or an id is sent as %3F";
+    refuse_any_query(uri, "no query is taken here: a `?` that is part of a key or an id is sent as %3F")
+}
+
+/// The same in words of the caller's own.
+fn refuse_any_query(uri: &Uri, why: &str) -> Result<(), Problem> {
     if uri.query().is_some() { Err(Problem::new(Kind::InvalidRequest, why)) } else { Ok(()) }
 }
 

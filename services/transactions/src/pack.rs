@@ -38,7 +38,7 @@ use std::{
 
 use bytes::Bytes;
 use ports::{
-    Monotonic,
+    Monotonic, Outage,
     objects::{self, ObjectError, ObjectPath, ObjectStore, ObjectStoreExt as _, PutMode, PutPayload},
 };
 use tokio::sync::watch;
@@ -111,6 +111,8 @@ struct State {
     wanted: BTreeMap<PackId, Vec<Wanted>>,
     /// The objects failed; nothing is compacted before this.
     paused_until: Monotonic,
+    /// What was said of that.
+    outage: Outage,
     /// What has died here in packs that others take care of, and when their rows are to say so.
     owed: BTreeMap<PackId, u64>,
     owed_until: Monotonic,
@@ -168,6 +170,7 @@ impl Packs {
             table: Table::new(config),
             wanted: BTreeMap::new(),
             paused_until: Monotonic::default(),
+            outage: Outage::default(),
             owed: BTreeMap::new(),
             owed_until: Monotonic::default(),
             noted: 0,

@@ -7,12 +7,13 @@ use crate::error::Outcome;
 /// whether the body may run again.
 type Line = (&'static str, u16, ErrorKind, Repeat, bool, bool);
 
-const TABLE: [Line; 29] = {
+const TABLE: [Line; 30] = {
     use ErrorKind as K;
     use Repeat::{Elsewhere, Here, Never};
     [
         ("invalid-request", 400, K::InvalidRequest, Never, true, false),
         ("reserved-name", 400, K::InvalidRequest, Never, true, false),
+        ("request-timed-out", 408, K::Unavailable, Here, true, true),
         ("too-large", 413, K::TooLarge, Never, true, false),
         ("too-many-transactions", 429, K::TooManyTransactions, Here, true, false),
         ("too-much-buffered", 429, K::TooMuchBuffered, Here, true, false),

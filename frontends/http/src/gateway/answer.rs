@@ -1,7 +1,7 @@
 //! What a function answers, as API Gateway's HTTP APIs read it: an object with a `statusCode` says status, headers, cookies and
 //! body; any other JSON is the body of a 200.
 
-use std::collections::BTreeMap;
+use std::{borrow::Borrow, collections::BTreeMap, fmt};
 
 use axum::{
     body::Body,
@@ -10,7 +10,10 @@ use axum::{
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
-use serde::Deserialize;
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error, Visitor},
+};
 use serde_json::{Value, value::RawValue};
 
 use super::is_of_the_connection;
@@ -35,13 +38,42 @@ impl From<&'static str> for Unfit {
 }
 
 /// Members of an object, each as it was said: what nobody looks at may be what few can read (`1e999`, deep nesting).
-type Members<'a> = BTreeMap<String, &'a RawValue>;
+type Members<'a> = BTreeMap<Name, &'a RawValue>;
+
+/// The name of a member. JSON may have one that is no Unicode (`"\ud800"`), which `String` refuses, and with it the whole object: it is
+/// read with replacement characters here, which no name has that anybody looks for.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Name(String);
+
+impl Borrow<str> for Name {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl<'de> Deserialize<'de> for Name {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct OfBytes;
+        impl Visitor<'_> for OfBytes {
+            type Value = Name;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a name")
+            }
+
+            fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Name, E> {
+                Ok(Name(String::from_utf8_lossy(bytes).into_owned()))
+            }
+        }
+        deserializer.deserialize_bytes(OfBytes)
+    }
+}
 
 /// The answer that `result` stands for. Errors: what of it cannot be one.
 pub(super) fn decode(result: Bytes) -> Result<Response, Unfit> {
     let value: &RawValue = serde_json::from_slice(&result)
         .map_err(|error| Unfit { why: "what it answered is no JSON", detail: error.to_string() })?;
-    // Errors: it is no object, or one with a name that is no Unicode, as none of ours is.
+    // Errors: it is no object.
     let members = serde_json::from_str::<Members<'_>>(value.get());
     if let Some(said) = members.ok().filter(|members| members.contains_key("statusCode")) {
         return said_by(&said);
@@ -97,7 +129,7 @@ fn member<'a, T: Deserialize<'a>>(
 
 fn set_fields(said: &Members<'_>, headers: &mut HeaderMap) -> Result<(), Unfit> {
     let fields: Option<Members<'_>> = member(said, "headers", "the headers that it answered are no object")?;
-    for (name, value) in fields.unwrap_or_default() {
+    for (Name(name), value) in fields.unwrap_or_default() {
         let Some(text) = text(value) else { continue };
         let sendable = HeaderName::try_from(&name).ok().zip(HeaderValue::from_str(&text).ok());
         let (name, value) = sendable.ok_or(Unfit {
@@ -189,9 +221,11 @@ mod tests {
                 let (status, _, body) = read(result).await.expect("an answer");
                 assert!((status, &*body) == (200, result.as_bytes()), "{result:.50}");
             }
-            let result = format!(r#"{{"statusCode":201,"body":"made","more":{odd}}}"#);
-            let (status, _, body) = read(result.leak()).await.expect("an answer");
-            assert_eq!((status, &*body), (201, &b"made"[..]), "{odd:.50}");
+            for name in ["more", r"\ud800"] {
+                let result = format!(r#"{{"statusCode":201,"body":"made","{name}":{odd}}}"#);
+                let (status, _, body) = read(result.leak()).await.expect("an answer");
+                assert_eq!((status, &*body), (201, &b"made"[..]), "{name}: {odd:.50}");
+            }
         }
     }
 
@@ -210,6 +244,7 @@ mod tests {
             (r#"{"statusCode":200,"headers":["a"]}"#, "no object"),
             (r#"{"statusCode":200,"headers":{"a b":"c"}}"#, "a header"),
             (r#"{"statusCode":200,"headers":{"a":"c\r\nd: e"}}"#, "a header"),
+            (r#"{"statusCode":200,"headers":{"\ud800":"c"}}"#, "a header"),
             (r#"{"statusCode":200,"cookies":["a\nb"]}"#, "a cookie"),
             (r#"{"statusCode":200,"cookies":[7]}"#, "a cookie"),
             (r#"{"statusCode":200,"cookies":"a=b"}"#, "the cookies that it answered are no list"),

@@ -175,6 +175,19 @@ async fn bodies_beyond_the_budget_are_refused_until_others_are_done() {
     assert_eq!(code(&put().await), 204);
 }
 
+/// T15; RFC 9110, section 15.5.9. The clock stands still until nothing else can happen.
+#[tokio::test(start_paused = true)]
+async fn a_body_that_does_not_get_on_is_timed_out_by_name() {
+    let engine = Engine::open().await;
+    let server = serve(&engine).await;
+    for head in ["Content-Length: 9\r\n\r\nhalf", "Transfer-Encoding: chunked\r\n\r\n9\r\nhalf"] {
+        let answer = server.exchange(&format!("PUT /v1/state/k HTTP/1.1\r\nHost: localhost\r\n{head}")).await;
+        assert_eq!(problem(&answer), (408, "request-timed-out".into()), "{answer}");
+        assert!(answer.contains("connection: close\r\n"), "{answer}");
+    }
+    assert_eq!(code(&server.get("/v1/state/k").await), 404);
+}
+
 #[tokio::test]
 async fn a_body_that_breaks_off_writes_nothing() {
     let engine = Engine::open().await;

@@ -261,7 +261,40 @@ async fn the_description_names_every_route_and_every_route_is_there() {
             assert_eq!(is_taken, is_described, "{method} {path}: {answer}");
             assert!(!body(&answer).starts_with(r#"{"type":"no-such-path""#), "{path}: {answer}");
         }
+        if path.ends_with("/{key}") {
+            let answer = server.send("HEAD", &concrete, "", "").await;
+            assert_eq!((code(&answer), body(&answer)), (503, ""), "HEAD {path}: {answer}");
+            assert!(described.contains(&"head"), "HEAD {path}");
+        }
     }
+}
+
+/// W7, and what stored damage is called: programs that are made from the document expect no other answers.
+#[tokio::test]
+async fn the_description_says_what_steps_that_are_over_and_damage_are_answered() {
+    let server = Fixture::showing(busy()).await;
+    let document: serde_json::Value =
+        serde_json::from_str(body(&server.get("/openapi.json").await)).expect("JSON");
+    let of_steps = ["getState", "headState", "putState", "deleteState", "listState", "beginRun", "cancelRun"];
+    let (mut ended, mut damaged) = (0, 0);
+    for (path, methods) in document["paths"].as_object().expect("paths") {
+        for call in methods.as_object().expect("methods").values() {
+            let Some(name) = call["operationId"].as_str() else { continue };
+            let says = |status: &str, what: &str| {
+                let said = call["responses"][status]["description"].as_str().unwrap_or_default();
+                assert!(said.contains(what), "{name} of {path}: {status} {said:?}");
+            };
+            if path.starts_with("/v1/run/") || of_steps.contains(&name) || name == "commit" {
+                says("409", "`attempt-ended`");
+                ended += 1;
+            }
+            if path.starts_with("/v1/workflows/") || path.starts_with("/v1/state") {
+                says("500", "`corrupt`");
+                damaged += 1;
+            }
+        }
+    }
+    assert_eq!((ended, damaged), (15, 13));
 }
 
 #[tokio::test]

@@ -32,10 +32,13 @@ use futures_util::{
     future::{join, join_all},
     stream,
 };
-use ports::objects::{self, ObjectError, ObjectStoreExt as _};
+use ports::{
+    Monotonic,
+    objects::{self, ObjectError, ObjectStoreExt as _},
+};
 
 use super::{
-    Entry, Located, PackId,
+    Entry, Located, PackId, Packs,
     directory::{self, FOOTER_BYTES, Filed},
     rows::{self, Marked},
     table::{Why, Work},
@@ -68,6 +71,15 @@ pub(super) struct Survey {
 impl Survey {
     pub(super) fn live_bytes(&self) -> u64 {
         self.live.iter().map(|(filed, _)| u64::from(filed.bytes)).sum()
+    }
+}
+
+impl Packs {
+    /// Nothing is compacted for [`AGAIN`]. If that is to be said now, for how long it has not been.
+    fn pause(&self, now: Monotonic, error: &Error) -> Option<Duration> {
+        let mut state = self.state();
+        state.paused_until = now + AGAIN;
+        state.outage.failed(now, &error.to_string())
     }
 }
 
@@ -120,12 +132,18 @@ impl Core {
         let (buried, compacted) = join(buried, self.compact(node, work)).await;
         let done = buried.into_iter().chain([compacted]).collect::<Result<()>>();
         match done {
-            Ok(()) => Ok(true),
+            Ok(()) => {
+                if let Some(lasted) = node.packs.state().outage.ended(now) {
+                    tracing::info!(?lasted, "packs are compacted again");
+                }
+                Ok(true)
+            }
             Err(error) if node.store.standing().is_err() => Err(error),
             // Collection goes on whether or not the objects can be reached.
             Err(error) => {
-                tracing::warn!(%error, "packs are not compacted at the moment");
-                node.packs.state().paused_until = now + AGAIN;
+                if let Some(lasts) = node.packs.pause(now, &error) {
+                    tracing::warn!(%error, ?lasts, "packs are not compacted at the moment");
+                }
                 Ok(false)
             }
         }
@@ -318,4 +336,25 @@ pub(super) fn give_up_damaged(node: &Node, id: PackId, error: Error) -> Result<(
     tracing::error!(%error, node = id.node.0, pack = id.number, "a pack is damaged, and is left as it is");
     node.packs.state().table.give_up(id);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    /// T9. Whoever reads the log wants to know that it goes on, and not of each time that it is tried.
+    #[test]
+    fn that_packs_are_not_compacted_is_said_ever_more_seldom() {
+        let packs = Packs::new(&Config::default());
+        let error = Error::unavailable("the directory is read-only");
+        let tries = (0..720).map(|turn| Monotonic(turn * AGAIN));
+        let said = tries.filter(|now| {
+            let is_said = packs.pause(*now, &error).is_some();
+            assert_eq!(packs.state().paused_until, *now + AGAIN, "it is tried as often as before");
+            is_said
+        });
+        let said: Vec<u64> = said.take(6).map(|now| now.0.as_secs()).collect();
+        assert_eq!(said, [0, 5, 10, 20, 40, 75]);
+    }
 }
