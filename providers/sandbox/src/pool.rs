@@ -24,7 +24,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use ports::{
     functions::Room,
-    runtime::{Function, FunctionError, Invocation, Ran, Refused},
+    runtime::{Function, FunctionError, Invocation, Ran, Refused, START_BOUND_MIN},
 };
 use tokio::{
     sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot},
@@ -45,9 +45,6 @@ use crate::{
     tally::{Failed, Tally},
 };
 
-/// How long a start may take until its first question, where its function's own timeout is not longer. Lambda ends it after so long, and
-/// begins it anew under that timeout; here it goes on.
-const START_BOUND_MIN: Duration = Duration::from_secs(10);
 /// How long to wait for an instance on its way back before another is started.
 const RETURN_WAIT: Duration = Duration::from_millis(20);
 /// How long a call stands in line where events have places. Longer than most invocations take, and shorter than most callers wait for an
