@@ -6,7 +6,8 @@
 //! What it gives, numbered as users are promised it in `docs/functions.md`:
 //! - **U1** An instance runs one invocation at a time, and is reused for later ones of the same function and revision.
 //! - **U2** An invocation that runs past its timeout, exceeds its memory or ends its process fails by that, and nothing of
-//!   it is left: what it forked ends with it. Others do not notice.
+//!   it is left: what it forked ends with it. Others do not notice. So does one whose new instance takes longer to start than
+//!   [`START_BOUND_MIN`] and the function's timeout.
 //! - **U3** An invocation is run once. What it answers is returned whole or as a failure that says why, never cut.
 //! - **U4** After [`Runtime::retire`] no instance of an earlier revision takes a new invocation.
 //! - **U5** What a function prints is kept under its invocation's id, up to a bound, before its answer is returned.
@@ -17,6 +18,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use crate::functions::Room;
+
+/// How long a start may take, until an instance asks for its first invocation, where its function's timeout is not longer. Lambda ends it
+/// after so long, and begins it anew under that timeout; here it goes on.
+pub const START_BOUND_MIN: Duration = Duration::from_secs(10);
 
 /// What runs the code.
 #[derive(Debug, Clone, PartialEq, Eq)]

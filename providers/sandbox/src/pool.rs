@@ -5,8 +5,10 @@
 //! - An instance is in the hands of one invocation, on its way back, or idle; never two of these.
 //! - It is idle only once it has asked for its next invocation: then it does nothing, and may be frozen or ended.
 //! - A place among the instances is an invocation's, or kept for an event that is being taken, or free.
-//! - Calls and events share the places: one event at a time stands in line for the next, however many wait, and so a call that stands
-//!   behind it has its turn within about the time that one invocation takes. Where calls have all places a call is refused at once.
+//! - Calls and events share the places: one event at a time stands in line for the next, however many wait. So before a call that joins
+//!   the line are one event at most and the calls that joined it earlier: the first call in line has its turn once at most two
+//!   invocations have ended, the one behind it once three have.
+//! - A call is refused at once only where calls have all places, or as many calls as there are places stand in line.
 //! - Who finds no idle instance waits for one that is on its way back before it starts another: a caller that invokes again
 //!   at once would otherwise find its own instance still on its way.
 
@@ -24,7 +26,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use ports::{
     functions::Room,
-    runtime::{Function, FunctionError, Invocation, Ran, Refused},
+    runtime::{Function, FunctionError, Invocation, Ran, Refused, START_BOUND_MIN},
 };
 use tokio::{
     sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot},
@@ -45,9 +47,6 @@ use crate::{
     tally::{Failed, Tally},
 };
 
-/// How long a start may take until its first question, where its function's own timeout is not longer. Lambda ends it after so long, and
-/// begins it anew under that timeout; here it goes on.
-const START_BOUND_MIN: Duration = Duration::from_secs(10);
 /// How long to wait for an instance on its way back before another is started.
 const RETURN_WAIT: Duration = Duration::from_millis(20);
 /// How long a call stands in line where events have places. Longer than most invocations take, and shorter than most callers wait for an
@@ -81,8 +80,8 @@ pub(crate) struct Pool {
     next_event: Semaphore,
     /// The calls that stand in line, as many as there are places at the most; one more is refused at once.
     calls_in_line: Semaphore,
-    /// Every place that an event has counts as one more owner of this.
-    of_events: Arc<()>,
+    /// Every place that a call has counts as one more owner of this.
+    of_calls: Arc<()>,
     allowance: Allowance,
     printing: Arc<Share>,
     state: Mutex<State>,
@@ -108,9 +107,9 @@ struct Idle {
 
 /// A place among the instances.
 struct Place {
+    /// A call is at work there. It stands before the permit, and so is dropped first: else a call could be refused beside a free place.
+    _of_call: Option<Arc<()>>,
     permit: OwnedSemaphorePermit,
-    /// It is kept for an event, or one is at work there.
-    _of_event: Option<Arc<()>>,
 }
 
 /// Why an invocation was not run.
@@ -141,7 +140,7 @@ impl Pool {
             permits: Arc::new(Semaphore::new(function.concurrency)),
             next_event: Semaphore::new(1),
             calls_in_line: Semaphore::new(function.concurrency),
-            of_events: Arc::default(),
+            of_calls: Arc::default(),
             allowance: Allowance::default(),
             printing: Arc::new(Share::new(&function.name)),
             function,
@@ -161,7 +160,7 @@ impl Pool {
     async fn place_of_event(&self) -> Option<Place> {
         let _is_next = self.next_event.acquire().await.ok()?;
         let permit = Arc::clone(&self.permits).acquire_owned().await.ok()?;
-        Some(Place { permit, _of_event: Some(Arc::clone(&self.of_events)) })
+        Some(Place { _of_call: None, permit })
     }
 
     /// A place for `invocation`; none: it cannot have one now.
@@ -178,13 +177,18 @@ impl Pool {
         let permits = Arc::clone(&self.permits);
         let permit = match Arc::clone(&permits).try_acquire_owned() {
             Ok(permit) => permit,
-            Err(_) if Arc::strong_count(&self.of_events) > 1 => {
+            Err(_) if self.calls_have_all() => return None,
+            Err(_) => {
                 let _in_line = self.calls_in_line.try_acquire().ok()?;
                 tokio::time::timeout(CALL_WAIT_MAX, permits.acquire_owned()).await.ok()?.ok()?
             }
-            Err(_) => return None,
         };
-        Some(Place { permit, _of_event: None })
+        Some(Place { _of_call: Some(Arc::clone(&self.of_calls)), permit })
+    }
+
+    /// Whether a call is at work in every place. Those of events are not counted: a place may be an event's before that knows of it.
+    fn calls_have_all(&self) -> bool {
+        Arc::strong_count(&self.of_calls) > self.function.concurrency
     }
 
     /// Runs one invocation (promises U1 to U3, U5); room is made before another instance is started for it.

@@ -4,12 +4,17 @@
 //! message is cut and not the JSON, which would be none then.
 //!
 //! Invariants
-//! - What is kept of such an object is one, and has its `errorType`.
+//! - What is kept of such an object is one, and has its `errorType`, whatever JSON its members are: a surrogate alone is replaced in a
+//!   text, and what is no text is told as its JSON.
 //! - A message that was cut ends with how long it was.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, fmt};
 
-use serde::{Deserialize, Serialize};
+use serde::{
+    Deserialize, Deserializer as _, Serialize,
+    de::{self, Visitor},
+};
+use serde_json::value::RawValue;
 
 /// The longest that is kept.
 const REASON_BYTES_MAX: usize = 8 * 1024;
@@ -18,14 +23,24 @@ const TYPE_BYTES_MAX: usize = 256;
 /// What is kept of a message first; less where in JSON it is longer than that.
 const MESSAGE_BYTES_MAX: usize = 6 * 1024;
 
-/// What a runtime says of a failure; its `stackTrace`, which the log has, is left out of one that is cut.
-#[derive(Debug, Deserialize, Serialize)]
+/// What a runtime says of a failure.
+#[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Said<'a> {
-    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
-    error_type: Option<Cow<'a, str>>,
     #[serde(borrow)]
-    error_message: Cow<'a, str>,
+    error_type: Option<&'a RawValue>,
+    #[serde(borrow)]
+    error_message: Option<&'a RawValue>,
+}
+
+/// The same, cut: its `stackTrace`, which the log has, is left out.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Shortened<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error_type: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error_message: Option<Cow<'a, str>>,
 }
 
 /// What is kept of the words of a function that failed.
@@ -34,26 +49,50 @@ pub(crate) fn kept(payload: &[u8]) -> String {
     if payload.len() <= REASON_BYTES_MAX {
         return cut();
     }
+    let said = String::from_utf8_lossy(payload);
     // A list would do for the members in their order.
-    let is_object = payload.trim_ascii_start().starts_with(b"{");
-    match serde_json::from_slice(payload) {
+    let is_object = said.trim_ascii_start().starts_with('{');
+    match serde_json::from_str(&said) {
         Ok(said) if is_object => shortened(&said),
         _ => cut(),
     }
 }
 
 fn shortened(said: &Said<'_>) -> String {
-    let error_type = said.error_type.as_deref().map(|kind| &kind[..kind.floor_char_boundary(TYPE_BYTES_MAX)]);
+    let (kind, message) = (said.error_type.map(text), said.error_message.map(text));
+    let error_type = kind.as_deref().map(|kind| &kind[..kind.floor_char_boundary(TYPE_BYTES_MAX)]);
     let mut bytes_max = MESSAGE_BYTES_MAX;
     loop {
-        let error_message = beginning(&said.error_message, bytes_max);
-        let shorter = Said { error_type: error_type.map(Cow::Borrowed), error_message };
+        let error_message = message.as_deref().map(|message| beginning(message, bytes_max));
+        let shorter = Shortened { error_type, error_message };
         let reason = serde_json::to_string(&shorter).expect("it has strings alone");
         if reason.len() <= REASON_BYTES_MAX {
             return reason;
         }
         // With nothing of the message it fits, so this ends.
         bytes_max /= 2;
+    }
+}
+
+/// The text of a member, if it is one; else its JSON.
+fn text(member: &RawValue) -> Cow<'_, str> {
+    let json = member.get();
+    let text = serde_json::Deserializer::from_str(json).deserialize_bytes(AnyText);
+    text.map_or(Cow::Borrowed(json), Cow::Owned)
+}
+
+/// A string in JSON. As bytes it may have surrogates alone.
+struct AnyText;
+
+impl Visitor<'_> for AnyText {
+    type Value = String;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a string")
+    }
+
+    fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<String, E> {
+        Ok(String::from_utf8_lossy(bytes).into_owned())
     }
 }
 
@@ -98,6 +137,33 @@ mod tests {
             read(&json!({ "errorMessage": "m", "more": "x".repeat(9_000) })),
             json!({ "errorMessage": "m" })
         );
+    }
+
+    /// Whoever is told decides by the type, whatever is said beside it.
+    #[test]
+    fn a_failure_that_is_too_long_keeps_its_type_whatever_its_message_is() {
+        let kept = |message: &str| {
+            let traced = "t".repeat(9_000);
+            let said = format!(r#"{{{message}"errorType": "E", "stackTrace": "{traced}"}}"#);
+            let reason = kept(said.as_bytes());
+            serde_json::from_str::<Value>(&reason).expect("it is JSON still")
+        };
+        for without in ["", r#""errorMessage": null, "#] {
+            assert_eq!(kept(without), json!({ "errorType": "E" }), "{without}");
+        }
+        for (message, text) in [
+            (r#""a\n\ud800 b""#, "a\n\u{fffd}\u{fffd}\u{fffd} b"),
+            (r#"{"more": [1e999]}"#, r#"{"more": [1e999]}"#),
+            ("7", "7"),
+        ] {
+            let kept = kept(&format!(r#""errorMessage": {message}, "#));
+            assert_eq!(kept, json!({ "errorType": "E", "errorMessage": text }), "{message}");
+        }
+        let said =
+            [&br#"{"errorType": "\udc00", "errorMessage": ""#[..], b"\xff", &[b'm'; 9_000], b"\"}"].concat();
+        let kept: Value = serde_json::from_str(&super::kept(&said)).expect("it is JSON still");
+        assert_eq!(kept["errorType"], "\u{fffd}\u{fffd}\u{fffd}");
+        assert!(kept["errorMessage"].as_str().is_some_and(|text| text.starts_with("\u{fffd}mm")), "{kept}");
     }
 
     #[test]

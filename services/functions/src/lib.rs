@@ -36,7 +36,7 @@ mod batch;
 mod catalogue;
 mod deployment;
 mod event;
-pub mod failure;
+mod failure;
 mod figures;
 mod following;
 mod handler;
@@ -49,6 +49,7 @@ mod service;
 mod timer;
 
 pub use catalogue::Summary;
+pub use failure::beginning;
 pub use figures::Figures;
 pub use letters::{Letter, Letters};
 pub use routes::{Found, METHODS, Routed};

@@ -22,7 +22,7 @@ use ports::{
     key_value::SharedKeyValue,
     objects::ObjectStore,
     queue::{QueueOptions, SharedQueue},
-    runtime::{Function, Invocation, Line, Page, Ran, Refused, Runtime},
+    runtime::{Function, Invocation, Line, Page, Ran, Refused, Runtime, START_BOUND_MIN},
 };
 use sha2::{Digest as _, Sha256};
 use std::time::Duration;
@@ -48,8 +48,6 @@ pub const PAYLOAD_BYTES_MAX: usize = 6 * 1024 * 1024;
 pub(crate) const EVENT_BYTES_MAX: usize = 1024 * 1024;
 /// What begins the names of deployed functions among all that run here.
 pub(crate) const PREFIX: &str = "functions/";
-/// A start may take as long as an invocation may, or this if that is longer.
-const START_MIN: Duration = Duration::from_secs(10);
 /// What all else of an attempt takes at the most: handing it over, and ending an instance.
 const MARGIN: Duration = Duration::from_mins(1);
 /// What a change of what is deployed is called where it fails.
@@ -572,7 +570,7 @@ pub(crate) fn digest_id(parts: &[&[u8]]) -> String {
 /// long, so this is never to come before that. An event is taken only once it has a place (A8), but where a deployment has retired that
 /// it waits for one of the next, until whoever has that has started and run.
 fn attempt_max(timeout: Duration) -> Duration {
-    2 * (timeout.max(START_MIN) + timeout) + MARGIN
+    2 * (timeout.max(START_BOUND_MIN) + timeout) + MARGIN
 }
 
 fn is_plain(byte: u8) -> bool {

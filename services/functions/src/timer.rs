@@ -49,9 +49,9 @@ impl LeftOut {
         self.outage.failed(now, reason)
     }
 
-    /// A tick is an event. If some were left out before and none is any more, for how long they were.
+    /// A tick is an event. If some were left out before and none is any more, for how long they were: until the last of them.
     fn none(&mut self, now: Monotonic) -> Option<Duration> {
-        if now.since(self.last) < IN_TIME_AFTER { None } else { self.outage.ended(now) }
+        if now.since(self.last) < IN_TIME_AFTER { None } else { self.outage.ended(self.last) }
     }
 }
 
@@ -184,7 +184,7 @@ mod tests {
             "{said:?}"
         );
         assert_eq!(ticks.none(at(4_000)), None, "one may be left out again");
-        assert_eq!(ticks.none(at(4_199)), Some(Duration::from_secs(4_198)));
+        assert_eq!(ticks.none(at(4_199)), Some(Duration::from_secs(3_598)));
         assert_eq!(ticks.none(at(4_200)), None, "it was said");
         assert_eq!(ticks.another(at(4_201), "it waits"), Some(Duration::ZERO));
     }

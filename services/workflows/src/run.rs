@@ -9,7 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use functions::{
-    failure::beginning,
+    beginning,
     manifest::workflow::{Step, Workflow},
 };
 use parking_lot::Mutex;

@@ -163,6 +163,10 @@ fn append<W: std::io::Write>(builder: &mut Builder<W>, from: &Path, to: &Path) -
         let inside = file.strip_prefix(from).expect("it was found there");
         let place = to.join(inside);
         let place: PathBuf = place.components().filter(|part| part.as_os_str() != ".").collect();
+        // What is deployed has its manifest there, whatever that is called here.
+        if place == Path::new(FILE_NAME) {
+            continue;
+        }
         builder.append_path_with_name(&file, place).with_context(|| file.display().to_string())?;
     }
     Ok(())
@@ -230,6 +234,36 @@ mod tests {
         assert_eq!(outermost(&[".", "code", "code/more"]), ["."]);
         assert_eq!(outermost(&["code", "code/more", "codes"]), ["code", "codes"]);
         assert_eq!(outermost(&["."]), ["."]);
+    }
+
+    /// What is in a package, in its order: where it lies, and its text.
+    fn entries(package: &Package) -> Vec<(String, String)> {
+        let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(&package.content[..]));
+        let entries = archive.entries().expect("it is an archive");
+        let read = entries.map(|entry| {
+            let mut entry = entry.expect("it is whole");
+            let mut text = String::new();
+            std::io::Read::read_to_string(&mut entry, &mut text).expect("it is text");
+            (entry.path().expect("it has one").display().to_string(), text)
+        });
+        read.collect()
+    }
+
+    /// A manifest may lie among the code, and others of any name beside it: a package with two of one name is refused.
+    #[test]
+    fn a_package_has_the_manifest_that_is_deployed_once() {
+        let manifest = "[functions.hello]\nruntime = \"python3\"\ncode = \".\"\nhandler = \"app.hello\"\n";
+        let app = ("app.py", "code");
+        for (name, code) in [(FILE_NAME, vec![app]), ("shop.toml", vec![app, ("shop.toml", manifest)])] {
+            let folder = tempfile::tempdir().expect("a folder");
+            for (file, text) in [(FILE_NAME, "another one"), (name, manifest), app] {
+                fs::write(folder.path().join(file), text).expect("written");
+            }
+            let package = Package::make(&folder.path().join(name)).expect("it is packed");
+            let expected = [(FILE_NAME, manifest)].into_iter().chain(code);
+            let expected: Vec<_> = expected.map(|(file, text)| (file.to_owned(), text.to_owned())).collect();
+            assert_eq!(entries(&package), expected, "{name}");
+        }
     }
 
     #[test]

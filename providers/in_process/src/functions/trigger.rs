@@ -100,6 +100,9 @@ pub(super) async fn run(functions: Arc<Inner>, trigger: QueueTrigger, work: Work
     if next.is_asked_for {
         let came = next.await;
         drop(task.after(came, &mut running));
+    } else {
+        // Polled no more it would keep its place in the line for room, and everybody out who stands behind it, until all has ended.
+        drop(next);
     }
     while running.next().await.is_some() {}
 }

@@ -10,14 +10,15 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures_util::FutureExt;
 use in_process::{Functions, SystemEntropy};
 use ports::{
     Event, Functions as _, Handler, Queue,
-    functions::{Definition, Failure, FunctionOptions, QueueTrigger},
+    functions::{Definition, Failure, FunctionOptions, QueueTrigger, Room},
     queue::{Message, OnFailure, QueueOptions},
 };
 use simulated::{Options, World};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 /// How long messages stay hidden after their process was last heard of.
 const HIDDEN: Duration = Duration::from_secs(5);
@@ -43,18 +44,35 @@ impl Handler for Worker {
     }
 }
 
+/// Does the same in so many places, which others take too.
+#[derive(Debug)]
+struct Placed(Worker, Arc<Semaphore>);
+
+#[async_trait]
+impl Handler for Placed {
+    async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
+        self.0.handle(event).await
+    }
+
+    async fn room(&self) -> Room {
+        let place = Arc::clone(&self.1).acquire_owned().await;
+        Room::keeping(place.expect("it is not closed"))
+    }
+}
+
 /// A process that takes from the queue, and what it does.
 async fn process(queue: &Arc<dyn Queue>) -> (Functions, Arc<Work>) {
-    let (functions, work) = (
-        Functions::beside_others(Arc::clone(queue), HIDDEN, &SystemEntropy::default()),
-        Arc::<Work>::default(),
-    );
+    let work = Arc::<Work>::default();
+    (process_of(queue, Arc::new(Worker(Arc::clone(&work)))).await, work)
+}
+
+async fn process_of(queue: &Arc<dyn Queue>, handler: Arc<dyn Handler>) -> Functions {
+    let functions = Functions::beside_others(Arc::clone(queue), HIDDEN, &SystemEntropy::default());
     // Longer than any of these tests, so that nothing but the hiding decides.
     let options = FunctionOptions { timeout: Duration::from_hours(1), ..FunctionOptions::default() };
-    let handler = Arc::new(Worker(Arc::clone(&work)));
     functions.register(Definition { name: "works".into(), options, handler });
     functions.arm_queue(trigger()).await.expect("the trigger is armed");
-    (functions, work)
+    functions
 }
 
 fn trigger() -> QueueTrigger {
@@ -132,6 +150,32 @@ fn a_trigger_that_is_disarmed_takes_no_message_to_nobody() {
             assert_eq!(begun(&work), 1, "disarmed after {after_ms} ms: it waits for nobody");
         });
     }
+}
+
+/// N7: what nobody looks at any more stands in nobody's way.
+#[test]
+fn a_trigger_that_is_disarmed_leaves_the_line_for_room_while_what_it_began_goes_on() {
+    simulated::run(async {
+        let world = World::new(3);
+        let queue: Arc<dyn Queue> = world.queue();
+        one_message(&queue).await;
+        let places = Arc::new(Semaphore::new(2));
+        let taken = Arc::clone(&places).acquire_owned().await.expect("it is not closed");
+        let work = Arc::<Work>::default();
+        let handler = Placed(Worker(Arc::clone(&work)), Arc::clone(&places));
+        let functions = process_of(&queue, Arc::new(handler)).await;
+        world.clock().sleep(HIDDEN / 10).await;
+        assert_eq!((begun(&work), places.available_permits()), (1, 0), "one runs, for the next is no room");
+        functions.disarm_queue("work").await.expect("disarm_queue answers");
+        world.clock().sleep(HIDDEN / 10).await;
+        drop(taken);
+        let next = places.acquire().now_or_never();
+        assert!(next.is_some(), "the place is for whoever asks next");
+        drop(next);
+        work.may_end.notify_one();
+        world.clock().sleep(HIDDEN / 10).await;
+        assert_eq!(places.available_permits(), 2, "and what it began has ended");
+    });
 }
 
 async fn process_with_a_message_on_its_way(queue: &Arc<dyn Queue>) -> (Functions, Arc<Work>) {

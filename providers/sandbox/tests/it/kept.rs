@@ -43,6 +43,24 @@ fn a_call_waits_a_moment_for_a_place_that_is_kept() {
     });
 }
 
+/// U1. It was refused: calls had no place any more, and no event had one yet.
+#[test]
+fn a_call_waits_for_a_place_that_is_just_becoming_an_events() {
+    block_on(async {
+        let world = world(|_| Enforcement::nothing());
+        let function = with_one_place(&world).await;
+        let taken = world.sandbox.room(&function).await.expect("it is not retired");
+        let mut event = Box::pin(world.sandbox.room(&function));
+        assert!(poll!(&mut event).is_pending(), "the only place is taken");
+        drop(taken);
+        let mut call = Box::pin(world.sandbox.run(&function, invocation(false)));
+        assert!(poll!(&mut call).is_pending(), "the place is the event's, which does not know yet");
+        drop(event.await.expect("it is not retired"));
+        assert!(call.await.is_ok(), "it has its turn");
+        world.close().await;
+    });
+}
+
 #[test]
 fn a_call_comes_after_one_event_however_many_wait() {
     block_on(async {
