@@ -96,6 +96,17 @@ impl Service {
                 return self.show_far(home, (name, id), row).await;
             }
         };
+        self.note_and_show(home, (name, id), &row, refused).await
+    }
+
+    /// Notes that a run has failed whose `row` the far store has refused, and shows that once it is far.
+    async fn note_and_show(
+        &self,
+        home: &Home,
+        (name, id): (&str, &str),
+        row: &RunRow,
+        refused: Error,
+    ) -> Result<RunView> {
         let store = self.inner.homes.store(home).await?;
         store.note_refused(name, id, &row.refused(&refused, self.inner.now_ms())).await?;
         let noted = store.refused(name, id, row.began_ms).await?;
