@@ -1,7 +1,10 @@
 //! Far stores of workflows: which addresses are one, and how it is opened.
 //!
 //! A far store is known by its place, which is its address without what is for that store alone. So an address has no options:
-//! they would be part of that name, in lower case.
+//! they would be part of that name, in lower case. That name stays as it is, as what lies there has it: of several spellings of one
+//! place, which would be several far stores, all but one are refused.
+
+use std::net::Ipv6Addr;
 
 use async_trait::async_trait;
 use ports::key_value::SharedKeyValue;
@@ -31,13 +34,33 @@ fn check_spelling(address: &str) -> Result<(), String> {
     let (host, database) = place.split_once('/').unwrap_or((place, ""));
     // The colons of an IPv6 address stand in brackets.
     let port = host.rsplit_once(':').map(|(_, port)| port).filter(|port| !port.ends_with(']'));
-    if port.is_some_and(|port| !is_plain(port) || port == "0") {
+    if port.is_some_and(|port| port.is_empty() || !is_plain(port) || port == "0") {
         return Err("the port of a far store is a number from 1 on, without zeros before it".to_owned());
     }
+    // The place has the port that goes without saying only behind a name that stands alone.
+    if port.is_none() && (host.starts_with('[') || !matches!(database, "" | "0")) {
+        return Err(format!(
+            "a far store with a database, or at an IPv6 address, is named with its port: {host}:6379 if it has no other"
+        ));
+    }
+    check_ipv6(host)?;
     if !database.is_empty() && !is_plain(database) {
         return Err("the database of a far store is a number from 0 on, without zeros before it".to_owned());
     }
     Ok(())
+}
+
+/// Errors: an IPv6 address that has a shorter spelling.
+fn check_ipv6(host: &str) -> Result<(), String> {
+    let address = host.strip_prefix('[').and_then(|rest| rest.split_once(']')).map(|(address, _)| address);
+    let Some(address) = address else { return Ok(()) };
+    let short = address.parse::<Ipv6Addr>().map(|parsed| parsed.to_string());
+    match short {
+        Ok(short) if !short.eq_ignore_ascii_case(address) => {
+            Err(format!("write the IPv6 address of the far store as [{short}]"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Whether a number is spelled as everybody does.
@@ -61,17 +84,32 @@ impl workflows::FarStores for RedisStores {
 
 #[cfg(test)]
 mod tests {
+    use functions::manifest::workflow::place_of;
+
     use super::check;
 
     #[test]
     fn a_far_store_has_one_spelling() {
-        for good in
-            ["redis://h", "redis://h:1", "redis://u:p@h:6379/0", "redis://[::1]:6379/12", "redis://h/3"]
-        {
-            assert_eq!(check(good), Ok(()), "{good}");
+        for (good, place) in [
+            ("redis://h", "redis://h:6379"),
+            ("redis://h/0", "redis://h:6379"),
+            ("redis://H/", "redis://h:6379"),
+            ("redis://h:1", "redis://h:1"),
+            ("redis://h:6379/3", "redis://h:6379/3"),
+            ("redis://u:p@h:6379/0", "redis://h:6379"),
+            ("redis://[::1]:6379/12", "redis://[::1]:6379/12"),
+        ] {
+            assert_eq!((check(good), place_of(good).as_str()), (Ok(()), place), "{good}");
         }
         for odd in [
             "redis://h:1#x",
+            "redis://h:",
+            "redis://h:/3",
+            "redis://h/3",
+            "redis://[::1]",
+            "redis://[::1]:",
+            "redis://[::1]/3",
+            "redis://[0:0::1]:6379",
             "redis://h:01",
             "redis://h:0",
             "redis://h:1/00",

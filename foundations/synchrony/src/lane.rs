@@ -16,8 +16,9 @@ use crate::{
 
 /// A [`KeyValue`] whose writes are far in the order in which they were made, and behind what was read here.
 ///
-/// A point that it gives is that of what this lane knows, and whichever lane is asked to externalize it waits for that. Whoever goes on in another lane with what
-/// was read here, such as a function that this one calls, tells it by [`Lane::join`].
+/// A point that it gives is that of what this lane knows, and whichever lane is asked to externalize it waits for that: for what was
+/// written here at any time, for what was only read as long as a handle to this lane is held. Whoever goes on in another lane with
+/// what was read here, such as a function that this one calls, tells it by [`Lane::join`].
 #[derive(Debug)]
 pub struct Lane {
     engine: Arc<Engine>,
@@ -47,6 +48,10 @@ impl Lane {
     /// Errors: `Lost` if the range has another owner now.
     pub async fn renew_lease(&self) -> Result<()> {
         self.engine.renew_early().await
+    }
+
+    pub(crate) fn id(&self) -> LaneId {
+        self.id
     }
 
     fn receipt(&self, cost: ports::Cost, high: u64) -> Receipt {
@@ -111,13 +116,13 @@ impl KeyValue for Lane {
 
     async fn update(&self, update: Update) -> Result<Updated> {
         self.check_basis([&update])?;
-        let ((outcome, cost), high) = self.engine.write(self.id, One(update)).await?;
+        let ((outcome, cost), high) = self.engine.write(self, One(update)).await?;
         Ok(Updated { outcome, receipt: self.receipt(cost, high) })
     }
 
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
         self.check_basis(&updates)?;
-        let (ended, high) = self.engine.write(self.id, Several(updates)).await?;
+        let (ended, high) = self.engine.write(self, Several(updates)).await?;
         Ok(match ended {
             Ended::Done(items, cost) => Transacted::Done { items, receipt: self.receipt(cost, high) },
             Ended::Conflict(index, item, cost) => {
@@ -127,7 +132,7 @@ impl KeyValue for Lane {
     }
 
     async fn write_batch(&self, batch: Batch) -> Result<Batched> {
-        let (in_line, high) = self.engine.write(self.id, Lined::new(batch)).await?;
+        let (in_line, high) = self.engine.write(self, Lined::new(batch)).await?;
         Ok(match in_line {
             InLine::Done(cost) => Batched::Done(self.receipt(cost, high)),
             InLine::Repeat(cost) => Batched::Repeat(self.receipt(cost, high)),

@@ -7,6 +7,7 @@
 //! - A lane's records are done in the order of their sequences.
 //! - A record is never under way before what it depends on is done.
 //! - A poisoned lane sends nothing from the poison on, and nothing that depends on that is sent.
+//! - A lane that nobody holds has read nothing: so it can be used again once all that was written in it is done.
 //! - `busy` are the lanes with something to send, and nothing but opening and draining looks at others: what many idle ones cost is
 //!   their memory.
 //! - `bytes` is what all records hold that are not done, and of poisoned lanes nothing.
@@ -122,7 +123,7 @@ impl Lane {
     }
 
     fn can_be_reused(&self) -> bool {
-        self.holders == 0 && self.records.is_empty() && self.inherited.is_empty() && self.poison.is_none()
+        self.holders == 0 && self.records.is_empty() && self.poison.is_none()
     }
 }
 
@@ -137,7 +138,7 @@ pub(crate) struct Stream {
     busy: BTreeSet<LaneId>,
     /// Whose turn it was last.
     sent_last: LaneId,
-    /// Those that nobody holds, the longest first; they may still have something to send, or to wait for.
+    /// Those that nobody holds, the longest first; they may still have something to send.
     let_go: VecDeque<LaneId>,
     /// How many were made in this epoch.
     made: u32,

@@ -15,6 +15,7 @@ use ports::{
 use crate::{
     engine::{Ended, Engine, Order},
     evaluation::Judge,
+    lane::Lane,
     layout::{
         BODY, Content, LaneId, OWNER, PayloadId, Place, Record, Row, RowKey, Written, body, decode_body,
         encode_attributes, far_change, payload_sort, record_sort,
@@ -46,12 +47,14 @@ impl Engine {
     /// Makes a call in a lane.
     pub(crate) async fn write<J: Judge>(
         self: &Arc<Self>,
-        lane: LaneId,
+        lane: &Lane,
         judge: J,
     ) -> Result<Answered<J::Answer>> {
         judge.check(&self.limits)?;
-        let engine = Arc::clone(self);
-        let (answer, written, high) = self.apart(async move { engine.write_here(lane, judge).await }).await?;
+        // It goes on if its caller gives up, and comes behind what its lane has read, which is known while that is held.
+        let (engine, lane) = (Arc::clone(self), lane.clone());
+        let task = async move { engine.write_here(lane.id(), judge).await };
+        let (answer, written, high) = self.apart(task).await?;
         let is_sync = self.state().stream.mode() == Mode::Sync;
         if let Some(place) = written.filter(|_| is_sync) {
             self.wait_until_far(&[place]).await?;

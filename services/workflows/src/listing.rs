@@ -22,7 +22,7 @@ use crate::{
     layout::state_keys,
     overlay::Writes,
     run::Run,
-    shown::ANSWER_MAX,
+    shown::{ANSWER_MAX, Waited},
     step::Attempt,
     store::{State, Store, VALUE},
 };
@@ -38,13 +38,14 @@ impl Service {
 
     /// A page of the keys of the workflow's state, as they count, once that is durable. Errors: `Unavailable` if that takes too long.
     pub async fn list_state(&self, name: &str, listing: &Listing) -> Result<Page> {
+        let waited = Waited::default();
         let durable = async {
-            let store = self.now_at(name).await?;
+            let store = self.now_at(name, &waited).await?;
             let (page, point) = store.list_keys(listing).await?;
             store.externalize(point).await?;
             Ok(page)
         };
-        self.within(ANSWER_MAX, self.late(name), durable).await
+        self.within(ANSWER_MAX, self.late(&waited), durable).await
     }
 }
 

@@ -154,14 +154,11 @@ impl Inner {
         error
     }
 
-    /// Why a far store of a workflow does not take what is to be durable, as it said last; none: it has not said so.
-    pub(crate) fn trouble(&self, name: &str) -> Option<String> {
-        let health = self.homes.health();
-        self.homes_of(name).ok()?.into_iter().find_map(|home| {
-            let place = home.to_string();
-            let trouble = health.get(&place)?.trouble.as_ref()?;
-            Some(format!("the far store {place} does not take it: {trouble}"))
-        })
+    /// Why a far store does not take what is to be durable, as it said last; none: it has not said so.
+    pub(crate) fn trouble(&self, home: &Home) -> Option<String> {
+        let place = home.to_string();
+        let trouble = self.homes.health().remove(&place)?.trouble?;
+        Some(format!("the far store {place} does not take it: {trouble}"))
     }
 
     /// Where the runs of a workflow lie: where those lie that begin now, and then where earlier definitions of it had theirs.

@@ -3,6 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
+use ports::DurabilityPoint;
 use transactions::model::Isolation;
 
 use crate::{
@@ -24,19 +26,39 @@ const SOUND_LANES_MAX: usize = 100;
 /// The wait before it is looked again whether a run has been taken up.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
+/// The home that an answer waits for now: who gives up says what the trouble is with that one, and not with another of the workflow.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Waited(Arc<Mutex<Option<Home>>>);
+
+impl Waited {
+    fn is_for(&self, home: &Home) {
+        *self.0.lock() = Some(home.clone());
+    }
+
+    fn home(&self) -> Option<Home> {
+        self.0.lock().clone()
+    }
+}
+
 impl Service {
-    /// What is said of a workflow in place of what is not durable in time: as its far store says, or does not answer.
-    pub(crate) fn late(&self, name: &str) -> impl FnOnce() -> ports::Error + Send + 'static {
-        let (inner, name) = (Arc::clone(&self.inner), name.to_owned());
+    /// What is said in place of what is not durable in time: as the far store that was waited for says, or does not answer.
+    pub(crate) fn late(&self, waited: &Waited) -> impl FnOnce() -> ports::Error + Send + 'static {
+        let (inner, waited) = (Arc::clone(&self.inner), waited.clone());
         move || {
-            let why = inner.trouble(&name).unwrap_or_else(|| "its store does not answer in time".to_owned());
+            let trouble = waited.home().and_then(|home| inner.trouble(&home));
+            let why = trouble.unwrap_or_else(|| "its store does not answer in time".to_owned());
             ports::Error::unavailable(format!("show what is not durable yet: {why}"))
         }
     }
 
     /// A run, once what is said of it is durable (W3). Errors: `Unavailable` if that takes too long.
     pub async fn run(&self, name: &str, id: &str) -> Result<RunView> {
-        self.within(ANSWER_MAX, self.late(name), Box::pin(self.show(name, id))).await
+        self.shown_within(ANSWER_MAX, name, id).await
+    }
+
+    async fn shown_within(&self, most: Duration, name: &str, id: &str) -> Result<RunView> {
+        let waited = Waited::default();
+        self.within(most, self.late(&waited), Box::pin(self.show(name, id, &waited))).await
     }
 
     /// The answer, or `late` in its place.
@@ -59,8 +81,8 @@ impl Service {
 
     /// What a run has come to is what its row says, once that is far: also where a later start has sent what was refused before.
     /// Only of one whose row is not far, or has no end, does a note beside it say that it has failed.
-    async fn show(&self, name: &str, id: &str) -> Result<RunView> {
-        let (home, store, (row, point)) = self.find(name, id).await?;
+    async fn show(&self, name: &str, id: &str, waited: &Waited) -> Result<RunView> {
+        let (home, store, (row, point)) = self.find(name, id, waited).await?;
         match store.externalize(point).await {
             Err(error) if store.is_apart() && error.is_refusal() => self.show_refused(&home, name, id).await,
             externalized => {
@@ -96,6 +118,17 @@ impl Service {
                 return self.show_far(home, (name, id), row).await;
             }
         };
+        self.note_and_show(home, (name, id), &row, refused).await
+    }
+
+    /// Notes that a run has failed whose `row` the far store has refused, and shows that once it is far.
+    async fn note_and_show(
+        &self,
+        home: &Home,
+        (name, id): (&str, &str),
+        row: &RunRow,
+        refused: Error,
+    ) -> Result<RunView> {
         let store = self.inner.homes.store(home).await?;
         store.note_refused(name, id, &row.refused(&refused, self.inner.now_ms())).await?;
         let noted = store.refused(name, id, row.began_ms).await?;
@@ -119,9 +152,15 @@ impl Service {
     }
 
     /// A run, and where it lies: first of all where its workflow is at home now.
-    async fn find(&self, name: &str, id: &str) -> Result<(Home, Store, (RunRow, ports::DurabilityPoint))> {
+    async fn find(
+        &self,
+        name: &str,
+        id: &str,
+        waited: &Waited,
+    ) -> Result<(Home, Store, (RunRow, DurabilityPoint))> {
         let mut missing = Error::NoSuchRun(id.to_owned());
         for home in self.inner.homes_of(name)? {
+            waited.is_for(&home);
             let found = async {
                 let store = self.inner.homes.store(&home).await?;
                 let row = store.run(name, id).await?;
@@ -153,8 +192,7 @@ impl Service {
                 }
             }
             let left = until.since(self.inner.parts.clock.monotonic());
-            let view =
-                self.within(left.max(ANSWER_MAX), self.late(name), Box::pin(self.show(name, id))).await?;
+            let view = self.shown_within(left.max(ANSWER_MAX), name, id).await?;
             if view.status != Status::Running || left.is_zero() {
                 return Ok(view);
             }
@@ -185,18 +223,20 @@ impl Service {
         after: Option<&str>,
     ) -> Result<(Vec<RunView>, Option<String>)> {
         after.map(check_id).transpose()?;
-        self.within(ANSWER_MAX, self.late(name), Box::pin(self.page(name, status, after))).await
+        let waited = Waited::default();
+        let page = Box::pin(self.page((name, status, after), &waited));
+        self.within(ANSWER_MAX, self.late(&waited), page).await
     }
 
     async fn page(
         &self,
-        name: &str,
-        status: Option<Status>,
-        after: Option<&str>,
+        (name, status, after): (&str, Option<Status>, Option<&str>),
+        waited: &Waited,
     ) -> Result<(Vec<RunView>, Option<String>)> {
         let mut rows = Vec::new();
         let mut until: Option<String> = None;
         for home in self.inner.homes_of(name)? {
+            waited.is_for(&home);
             let store = self.inner.homes.store(&home).await?;
             let here = store.runs(name, after, PAGE_RUNS).await?;
             store.externalize(here.point).await?;
@@ -215,11 +255,12 @@ impl Service {
 
     /// The steps of a run that count, in the order in which they ended. Errors: `Unavailable` if that takes too long.
     pub async fn steps(&self, name: &str, id: &str) -> Result<Vec<StepView>> {
-        self.within(ANSWER_MAX, self.late(name), Box::pin(self.counted(name, id))).await
+        let waited = Waited::default();
+        self.within(ANSWER_MAX, self.late(&waited), Box::pin(self.counted(name, id, &waited))).await
     }
 
-    async fn counted(&self, name: &str, id: &str) -> Result<Vec<StepView>> {
-        let (_, store, (row, _)) = self.find(name, id).await?;
+    async fn counted(&self, name: &str, id: &str, waited: &Waited) -> Result<Vec<StepView>> {
+        let (_, store, (row, _)) = self.find(name, id, waited).await?;
         let (steps, point) = store.steps(name, id, row.began_ms).await?;
         store.externalize(point).await?;
         let mut steps: Vec<StepView> = steps.into_iter().map(|(path, row)| StepView::of(path, row)).collect();
@@ -230,14 +271,16 @@ impl Service {
     /// Ends a run (W6). A run that has ended stays as it is. Errors: `Unseen` if that takes too long, and then it is still under way
     /// or ends a moment later.
     pub async fn cancel(&self, name: &str, id: &str) -> Result<RunView> {
-        let (home, _, (row, _)) = self.within(ANSWER_MAX, self.late(name), self.find(name, id)).await?;
+        let waited = Waited::default();
+        let found = self.find(name, id, &waited);
+        let (home, _, (row, _)) = self.within(ANSWER_MAX, self.late(&waited), found).await?;
         if row.status != Status::Running {
             return self.run(name, id).await;
         }
         let (service, key) = (self.clone(), (name.to_owned(), id.to_owned()));
         let ended = self.apart(async move { service.end(key, home).await });
         let shown = async {
-            self.within(ANSWER_MAX, self.late(name), ended).await?;
+            self.within(ANSWER_MAX, self.late(&waited), ended).await?;
             self.run(name, id).await
         };
         let said = || {
@@ -294,21 +337,111 @@ impl Service {
     }
 
     /// Where a workflow is at home now; of one that is not deployed any more, where it was.
-    pub(crate) async fn now_at(&self, name: &str) -> Result<Store> {
+    pub(crate) async fn now_at(&self, name: &str, waited: &Waited) -> Result<Store> {
         let home = self.inner.homes_of(name)?.into_iter().next();
         let home = home.ok_or_else(|| Error::NoSuchWorkflow(name.to_owned()))?;
+        waited.is_for(&home);
         self.inner.homes.store(&home).await
     }
 
     /// The last value that counts of a key of the workflow's state, once it is durable. Errors: `Unavailable` if that takes too long.
     pub async fn state(&self, name: &str, key: &Bytes) -> Result<Option<Bytes>> {
+        let waited = Waited::default();
         let durable = async {
-            let store = self.now_at(name).await?;
+            let store = self.now_at(name, &waited).await?;
             store.check_key(key.len())?;
             let (value, point) = store.get(key).await?;
             store.externalize(point).await?;
             Ok(value)
         };
-        self.within(ANSWER_MAX, self.late(name), durable).await
+        self.within(ANSWER_MAX, self.late(&waited), durable).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use async_trait::async_trait;
+    use functions::manifest::workflow::Workflow;
+    use ports::{
+        key_value::SharedKeyValue,
+        runtime::{Invocation, Ran},
+    };
+    use simulated::World;
+
+    use super::*;
+    use crate::{FarStores, Options, Parts, Runner};
+
+    const AWAY: &str = "redis://away:1";
+
+    /// A workflow whose far store is another one now.
+    #[derive(Debug)]
+    struct Moved;
+
+    #[async_trait]
+    impl Runner for Moved {
+        fn workflow(&self, _: &str) -> Option<Arc<Workflow>> {
+            let now = serde_json::json!({ "steps": ["f"], "far": "redis://here:1" });
+            Some(Arc::new(serde_json::from_value(now).expect("it is one")))
+        }
+
+        fn workflows(&self) -> BTreeMap<String, Arc<Workflow>> {
+            self.workflow("w").map(|workflow| ("w".to_owned(), workflow)).into_iter().collect()
+        }
+
+        fn retries(&self, _: &str) -> Option<u32> {
+            None
+        }
+
+        async fn run(&self, _: &str, _: Invocation) -> Result<Ran, String> {
+            Err("nothing runs here".to_owned())
+        }
+    }
+
+    #[derive(Debug)]
+    struct AllButOne(World);
+
+    #[async_trait]
+    impl FarStores for AllButOne {
+        async fn open(&self, address: &str) -> ports::Result<SharedKeyValue> {
+            if address == AWAY { Err(ports::Error::unavailable("reach it")) } else { Ok(self.0.key_value()) }
+        }
+    }
+
+    fn service(near: &World) -> Service {
+        let (key_value, clock, entropy) = (near.key_value(), near.clock(), near.entropy());
+        let parts = transactions::Parts {
+            key_value: Arc::clone(&key_value),
+            clock: Arc::clone(&clock),
+            entropy: Arc::clone(&entropy),
+        };
+        let engine = transactions::Service::builder(parts).build(transactions::Config::default()).engine();
+        let parts = Parts {
+            runner: Arc::new(Moved),
+            key_value,
+            transactions: engine,
+            far_stores: Arc::new(AllButOne(World::new(2))),
+            clock,
+            entropy,
+        };
+        Service::new(parts, Options::default())
+    }
+
+    /// The trouble with where a workflow was before is none of an answer that waits for where it is now.
+    #[test]
+    fn who_gives_up_is_told_of_the_far_store_that_was_waited_for() {
+        simulated::run(async {
+            let service = service(&World::new(1));
+            service.inner.homes.near().list_home("w", AWAY).await.expect("it is noted");
+            service.start().await.expect("it starts");
+            let waited = Waited::default();
+            let said = || service.late(&waited)().to_string();
+            service.find("w", "run", &waited).await.expect_err("it may be where nobody answers");
+            assert!(said().contains(&format!("the far store {AWAY} does not take it: ")), "{}", said());
+            service.now_at("w", &waited).await.expect("this one answers");
+            assert!(said().contains("its store does not answer in time"), "{}", said());
+            service.stop().await;
+        });
     }
 }

@@ -46,13 +46,12 @@ impl Stream {
         self.made as usize >= self.options.lanes_max.min(usize::from(u16::MAX))
     }
 
-    /// A lane of this epoch that can be used again. Of those that wait for what they have written or read only a few are looked at,
-    /// as long as another can be made.
+    /// A lane of this epoch that can be used again. Of those that wait for what was written in them only a few are looked at, as long
+    /// as another can be made.
     fn reusable(&mut self) -> Option<LaneId> {
         let looks = if self.is_at_lanes_max() { self.let_go.len() } else { self.let_go.len().min(LOOKS_MAX) };
         for _ in 0..looks {
             let id = self.let_go.pop_front()?;
-            self.forget_what_is_done(id);
             let lane = self.lane(id);
             let can_be_reused = lane.can_be_reused();
             lane.is_let_go = !can_be_reused && lane.poison.is_none();
@@ -76,17 +75,20 @@ impl Stream {
         self.lane(lane).holders += 1;
     }
 
-    /// A handle is gone.
+    /// A handle is gone. With the last one goes what was only read: of that, what the far store refuses for good is never done, and
+    /// each lane that has looked at it would be lost.
     pub(crate) fn let_go(&mut self, lane: LaneId) {
         let (epoch, held) = (self.epoch, self.lane(lane));
         held.holders -= 1;
+        if held.holders == 0 {
+            held.inherited.clear();
+        }
         // One that is poisoned is of no use any more.
         let is_let_go = held.holders == 0 && !held.is_let_go && lane.epoch == epoch && held.poison.is_none();
         if is_let_go {
             held.is_let_go = true;
             self.let_go.push_back(lane);
         }
-        self.forget_what_is_done(lane);
     }
 
     /// What was left unsent by an earlier epoch, in the order of its lanes; new lanes begin behind it (E9).

@@ -15,14 +15,14 @@ use crate::{
 };
 
 /// A far store that refuses for good whatever touches the key `bad`.
-async fn picky(pair: &Pair, broken: Option<Broken>) -> Synchrony {
+async fn picky(pair: &Pair, options: Options) -> Synchrony {
     let far = Way::to(pair.far.key_value(), pair.far.clock(), |call| match call {
         Call::Transact(updates) if updates.iter().any(|update| update.key.sort().ends_with(b"bad")) => {
             Fate::Refuse(ErrorKind::Invalid)
         }
         _ => Fate::Pass,
     });
-    pair.open_over(far, Options { broken, ..Options::default() }).await
+    pair.open_over(far, options).await
 }
 
 /// E6: also if it travels with others, which are far up to it.
@@ -30,7 +30,7 @@ async fn picky(pair: &Pair, broken: Option<Broken>) -> Synchrony {
 fn a_permanent_error_surfaces_at_the_barrier_and_at_every_later_write() {
     simulated::run(async {
         let pair = Pair::new(1);
-        let synchrony = picky(&pair, None).await;
+        let synchrony = picky(&pair, Options::default()).await;
         let lane = synchrony.lane().expect("there are lanes");
         let before = put(&lane, "before", 1).await;
         let bad = put(&lane, "bad", 2).await;
@@ -57,7 +57,8 @@ fn a_permanent_error_surfaces_at_the_barrier_and_at_every_later_write() {
 fn a_record_that_is_left_out_is_noticed() {
     simulated::run(async {
         let pair = Pair::new(1);
-        let synchrony = picky(&pair, Some(Broken::SkipsWhatFails)).await;
+        let broken = Some(Broken::SkipsWhatFails);
+        let synchrony = picky(&pair, Options { broken, ..Options::default() }).await;
         let lane = synchrony.lane().expect("there are lanes");
         put(&lane, "bad", 2).await;
         let after = put(&lane, "after", 3).await;
@@ -71,7 +72,7 @@ fn a_record_that_is_left_out_is_noticed() {
 fn what_depends_on_a_poisoned_lane_is_poisoned() {
     simulated::run(async {
         let pair = Pair::new(1);
-        let synchrony = picky(&pair, None).await;
+        let synchrony = picky(&pair, Options::default()).await;
         let lane = || synchrony.lane().expect("there are lanes");
         let (source, reader, writer, heir, other) = (lane(), lane(), lane(), lane(), lane());
         put(&source, "bad", 1).await;
@@ -95,6 +96,47 @@ fn what_depends_on_a_poisoned_lane_is_poisoned() {
     });
 }
 
+/// E6: a lane that has met what was refused is of use again once nobody holds it, as often as that happens.
+#[test]
+fn looks_at_what_was_refused_use_up_no_lane() {
+    simulated::run(async {
+        let pair = Pair::new(1);
+        let synchrony = picky(&pair, Options { lanes_max: 3, ..Options::default() }).await;
+        let source = synchrony.lane().expect("there are lanes");
+        put(&source, "bad", 1).await;
+        source.externalize(source.point()).await.expect_err("it cannot be written");
+        for _ in 0..20 {
+            let look = synchrony.lane().expect("the others have been given back");
+            assert_eq!(number(&look, "bad").await, Some(1));
+            look.externalize(look.point()).await.expect_err("it does not leave");
+            look.update(set("later", 1)).await.expect_err("nothing comes behind it");
+        }
+        let lane = synchrony.lane().expect("there are lanes");
+        let point = put(&lane, "good", 1).await;
+        lane.externalize(point).await.expect("it has read nothing of that");
+    });
+}
+
+/// E2: what a lane has read is known to all that is written in it, also if nobody waits for that any more.
+#[test]
+fn a_write_whose_caller_gave_up_comes_behind_what_its_lane_has_read() {
+    simulated::run(async {
+        let pair = Pair::new(1);
+        let synchrony = picky(&pair, Options::default()).await;
+        let (source, reader) = (synchrony.lane().expect("a lane"), synchrony.lane().expect("a lane"));
+        put(&source, "bad", 1).await;
+        assert_eq!(number(&reader, "bad").await, Some(1));
+        let mut write = reader.update(set("derived", 2));
+        assert!(futures_util::poll!(&mut write).is_pending());
+        drop(write);
+        drop(reader);
+        pair.near.clock().sleep(ms(10_000)).await;
+        let look = synchrony.lane().expect("a lane");
+        assert_eq!(number(&look, "derived").await, Some(2), "it was made all the same");
+        assert!(far_numbers(&pair.far).await.is_empty());
+    });
+}
+
 /// E6: also if an earlier start has left it: what comes after depends on it where it has read it.
 #[test]
 fn a_tail_that_is_refused_stops_nobody_who_has_not_read_it() {
@@ -105,7 +147,7 @@ fn a_tail_that_is_refused_stops_nobody_who_has_not_read_it() {
         put(&bad, "bad", 1).await;
         put(&good, "good", 1).await;
         drop((bad, good, old));
-        let synchrony = picky(&pair, None).await;
+        let synchrony = picky(&pair, Options::default()).await;
         while synchrony.health().poisoned_lanes == 0 {
             pair.near.clock().sleep(ms(10)).await;
         }

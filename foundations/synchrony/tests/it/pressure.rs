@@ -133,3 +133,22 @@ fn lanes_are_bounded_and_used_again() {
         assert_eq!(far_numbers(&pair.far).await.len(), 30);
     });
 }
+
+/// E6, E7: while the far store is away as well.
+#[test]
+fn looks_at_what_is_pending_use_up_no_lane() {
+    simulated::run(async {
+        let pair = Pair::new(1);
+        let (far, is_shut) = gate(&pair);
+        let synchrony = pair.open_over(far, Options { lanes_max: 3, ..Options::default() }).await;
+        let writer = synchrony.lane().expect("there are lanes");
+        put(&writer, "a", 1).await;
+        for _ in 0..20 {
+            let look = synchrony.lane().expect("the others have been given back");
+            assert_eq!(number(&look, "a").await, Some(1));
+            assert!(!look.is_durable(look.point()), "it waits for what it has read");
+        }
+        is_shut.store(false, Ordering::SeqCst);
+        writer.externalize(writer.point()).await.expect("it becomes durable");
+    });
+}
