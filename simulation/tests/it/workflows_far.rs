@@ -383,6 +383,27 @@ fn a_run_that_is_refused_again_stays_failed_and_others_are_as_they_were() {
     });
 }
 
+/// W4: however often it is asked for.
+#[test]
+fn asking_for_a_refused_run_keeps_nobody_from_being_served() {
+    simulated::run(async {
+        let mut house = House::far(1, Options { runs_max: 10, ..Options::default() }).await;
+        house.fails_one_in = 0;
+        let process = house.boot(&Life::default()).await.expect("nothing ends it");
+        process.begin(COUNTS, "before").await.expect("begun");
+        process.service.wait(COUNTS, "before", END_MAX).await.expect("it ends");
+        house.weather.refuse(Refused::Everything);
+        process.begin(COUNTS, "run").await.expect("begun near");
+        process.service.wait(COUNTS, "run", END_MAX).await.expect_err("not even that it failed is written");
+        // More than there are lanes.
+        for _ in 0..2_100 {
+            process.service.run(COUNTS, "run").await.expect_err("it is not shown");
+        }
+        process.begin(COUNTS, "after").await.expect("begun near");
+        process.end().await;
+    });
+}
+
 /// W3: a failure is output too.
 #[test]
 fn what_a_run_failed_with_is_shown_once_what_it_rests_on_is_far() {
