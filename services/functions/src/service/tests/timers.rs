@@ -176,7 +176,7 @@ fn a_tick_is_taken_by_one_of_all_who_have_the_timer() {
         taken += run(async {
             let world = World::new(seed);
             let schedules = [(); 3].map(|()| Schedule(world.key_value()));
-            let period = Duration::from_secs(60);
+            let period = Duration::from_mins(1);
             schedules[0].begin("ticks", period, world.clock().now()).await.expect("calm");
             world.faults().refuse(percent(20));
             world.faults().lose_answer(percent(20));
