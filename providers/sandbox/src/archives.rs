@@ -6,6 +6,10 @@
 //! Where nothing keeps functions from what the server's user may write, one that is there may be other than it was. To compare it with
 //! its content would be to unpack that, so it is unpacked anew, and put in its place, wherever it is installed and nobody holds it: at
 //! a start, before anything runs.
+//!
+//! Invariants
+//! - An archive that was there stays where it cannot be unpacked anew, as on a full disk: a server that does not start helps nobody.
+//! - What cannot be removed, since a function made it so, stays as well, under a name that is nobody's, and keeps nothing from going on.
 
 mod unpack;
 
@@ -57,8 +61,8 @@ struct Uses {
     held: HashMap<String, usize>,
     /// What goes once nobody holds it.
     unwanted: HashSet<String>,
-    /// How many were taken away.
-    taken: u64,
+    /// The last number that a folder was called by.
+    last: u64,
 }
 
 /// Has an archive stay.
@@ -83,9 +87,10 @@ impl Drop for Hold {
         let Some(removed) = removed else { return };
         let name = mem::take(&mut self.name);
         // It may take long, and who drops this has others to serve.
-        thread::spawn(move || {
-            if let Err(error) = removed.and_then(remove) {
-                tracing::warn!(%error, archive = name, "old code could not be removed; the next start does");
+        thread::spawn(move || match removed {
+            Ok(removed) => remove(removed.as_deref()),
+            Err(error) => {
+                tracing::warn!(%error, archive = name, "old code could not be taken away; the next start does");
             }
         });
     }
@@ -98,7 +103,7 @@ impl Archives {
         for entry in fs::read_dir(&directory)? {
             let entry = entry?;
             if entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
-                fs::remove_dir_all(entry.path())?;
+                remove(Some(&entry.path()));
             }
         }
         Ok(Self { directory, code, uses: Arc::default() })
@@ -114,41 +119,50 @@ impl Archives {
         self.directory.join(name)
     }
 
-    /// Unpacks `content` as `name`, if it is not there yet as it was.
+    /// Unpacks `content` as `name`, if it is not there yet as it was. Where that fails what was there stays.
     pub(crate) async fn install(&self, name: &str, content: Bytes) -> Result<()> {
-        {
+        let unfinished = {
             let mut uses = self.uses.lock();
             uses.unwanted.remove(name);
             if self.path(name).is_dir() && (self.code == Code::StaysAsItIs || uses.held.contains_key(name)) {
                 return Ok(());
             }
-        }
+            self.unused(&mut uses, UNFINISHED, name)
+        };
         let (archives, archive) = (self.clone(), name.to_owned());
-        let unfinished = self.directory.join(format!("{UNFINISHED}{name}"));
         blocking(move || {
-            if unfinished.exists() {
-                fs::remove_dir_all(&unfinished)?;
-            }
             fs::create_dir(&unfinished)?;
             let unpacked = unpack(&content, &unfinished).and_then(|()| archives.put(&unfinished, &archive));
-            unpacked.inspect_err(|_| drop(fs::remove_dir_all(&unfinished)))
+            unpacked.inspect_err(|_| remove(Some(&unfinished)))
         })
         .await
+        .or_else(|error| {
+            if !self.path(name).is_dir() {
+                return Err(error);
+            }
+            tracing::warn!(%error, archive = name, "code could not be unpacked anew; functions may have changed it");
+            Ok(())
+        })
         .map_err(|error| failed(format!("unpack the archive {name}"), error))
     }
 
     /// Makes what was unpacked the archive `name`, in place of what is there, unless somebody holds that since.
     fn put(&self, unpacked: &Path, name: &str) -> io::Result<()> {
-        let before = {
+        let unwanted = {
             let mut uses = self.uses.lock();
             if uses.held.contains_key(name) && self.path(name).is_dir() {
-                return fs::remove_dir_all(unpacked);
+                Some(unpacked.to_owned())
+            } else {
+                let before = self.take_away(&mut uses, name)?;
+                if let Err(error) = fs::rename(unpacked, self.path(name)) {
+                    before.map_or(Ok(()), |before| fs::rename(before, self.path(name)))?;
+                    return Err(error);
+                }
+                before
             }
-            let before = self.take_away(&mut uses, name)?;
-            fs::rename(unpacked, self.path(name))?;
-            before
         };
-        remove(before)
+        remove(unwanted.as_deref());
+        Ok(())
     }
 
     /// The file at `path` in the archive `name`.
@@ -223,23 +237,38 @@ impl Archives {
             }
             self.take_away(&mut uses, &name)?
         };
-        remove(removed)
+        remove(removed.as_deref());
+        Ok(())
     }
 
     /// Gives a folder a name that is nobody's, to be removed; none: its last holder did so, since somebody has seen it.
     fn take_away(&self, uses: &mut Uses, name: &str) -> io::Result<Option<PathBuf>> {
-        // A number of its own: an archive may be there again, and go again, before all of what it was has gone.
-        uses.taken += 1;
-        let removed = self.directory.join(format!("{REMOVED}{}-{name}", uses.taken));
+        let removed = self.unused(uses, REMOVED, name);
         match fs::rename(self.path(name), &removed) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             renamed => renamed.map(|()| Some(removed)),
         }
     }
+
+    /// Where no folder is, beside the archive `name`: that may go, and be there again, and go again, before all of what it was has gone.
+    /// What could not be removed at a start has such a name, too.
+    fn unused(&self, uses: &mut Uses, prefix: &str, name: &str) -> PathBuf {
+        loop {
+            uses.last += 1;
+            let path = self.directory.join(format!("{prefix}{}-{name}", uses.last));
+            if path.symlink_metadata().is_err() {
+                return path;
+            }
+        }
+    }
 }
 
-fn remove(taken: Option<PathBuf>) -> io::Result<()> {
-    taken.map_or(Ok(()), fs::remove_dir_all)
+/// Removes a folder with a name that is nobody's. One that cannot be removed is in nobody's way.
+fn remove(folder: Option<&Path>) {
+    let Some(folder) = folder else { return };
+    if let Err(error) = fs::remove_dir_all(folder) {
+        tracing::warn!(%error, ?folder, "old code could not be removed; each start tries to");
+    }
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
@@ -317,6 +346,42 @@ mod tests {
             assert_eq!(read().await, found, "{code:?}");
         }
         assert_eq!(fs::read_dir(directory.path()).expect("it is there").count(), 1, "nothing else is left");
+    }
+
+    /// A server with deployed functions did not start on a full disk. What is no archive stands for that here.
+    #[tokio::test]
+    async fn code_that_cannot_be_unpacked_anew_stays_as_it_is() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let archives = Archives::open(directory.path().into(), Code::MayChange).expect("opened");
+        let content = archive(EntryType::Regular, "code/app.py", None, b"pass");
+        archives.install("one", content).await.expect("installed");
+        archives.install("one", Bytes::new()).await.expect("it is there");
+        assert!(archives.path("one").join("code/app.py").exists());
+        assert!(archives.put(&directory.path().join("gone"), "one").is_err(), "what is not there is not put");
+        assert!(archives.path("one").join("code/app.py").exists(), "it is put back");
+        archives.install("two", Bytes::new()).await.expect_err("it was never there");
+        assert_eq!(fs::read_dir(directory.path()).expect("it is there").count(), 1, "nothing else is left");
+    }
+
+    /// A function may have made it so, with folders that nobody may write to. To root that is nothing: files where folders should be
+    /// stand for them.
+    #[tokio::test]
+    async fn what_cannot_be_removed_keeps_nothing_from_going_on() {
+        let directory = tempfile::tempdir().expect("a directory");
+        for prefix in [UNFINISHED, REMOVED] {
+            for number in 1..5 {
+                fs::write(directory.path().join(format!("{prefix}{number}-one")), "").expect("written");
+            }
+        }
+        let archives = Archives::open(directory.path().into(), Code::MayChange).expect("opened");
+        let content = archive(EntryType::Regular, "code/app.py", None, b"pass");
+        for _ in 0..2 {
+            archives.install("one", content.clone()).await.expect("installed");
+        }
+        assert_eq!(archives.file("one", "code/app.py", 10).await.expect("read"), Some(Bytes::from("pass")));
+        fs::write(archives.path("two"), "").expect("written");
+        archives.keep(&["one".to_owned()]).await.expect("taken away");
+        assert!(!archives.path("two").exists());
     }
 
     #[tokio::test]
