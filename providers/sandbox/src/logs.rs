@@ -9,11 +9,12 @@
 //!
 //! Invariants
 //! - No line of a function is dropped for what others print, while fewer than [`WAITING_BYTES_MAX`] are on their way.
+//! - Readers are told of what is in a file, and of nothing else: they would look for it again and again.
 
 mod reading;
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     fs::{self, File, OpenOptions},
     io::{self, BufWriter, Write as _},
     path::{Path, PathBuf},
@@ -204,6 +205,20 @@ struct Open {
     file: BufWriter<File>,
     bytes: u64,
     next: u64,
+    /// Readers were told of all lines before this one.
+    told: u64,
+}
+
+impl Open {
+    /// Writes what waits in memory, and tells readers of what they were not told of.
+    fn flush(&mut self, function: &str, readers: &Readers) {
+        if let Err(error) = self.file.flush() {
+            tracing::warn!(%error, function, "what a function printed could not be kept");
+        } else if self.told != self.next {
+            readers.tell(function, self.next);
+            self.told = self.next;
+        }
+    }
 }
 
 /// A [`Line`] as it is written.
@@ -232,38 +247,36 @@ impl Files {
             if matches!(first, Message::Lines(_)) && self.held.load(Ordering::Relaxed) < HURRY_BYTES {
                 thread::park_timeout(LINGER);
             }
-            let (mut flushed, mut printing, mut bytes) = (Vec::new(), HashSet::new(), 0);
+            let (mut flushed, mut bytes) = (Vec::new(), 0);
             let mut next = Some(first);
             while let Some(message) = next {
                 match message {
                     Message::Flush(told) => flushed.push(told),
                     Message::Lines(lines) => {
                         bytes += lines.bytes();
-                        if !printing.contains(&lines.share.function) {
-                            printing.insert(lines.share.function.clone());
-                        }
                         if let Err(error) = self.keep(&lines) {
                             let function = &lines.share.function;
                             tracing::warn!(%error, function, "what a function printed could not be kept");
-                            self.open.remove(function);
+                            if let Some(mut open) = self.open.remove(function) {
+                                open.flush(function, &self.readers);
+                            }
                         }
                     }
                 }
                 // There may always be more: as it is written its function prints on.
                 next = if bytes < ROUND_BYTES { messages.try_recv().ok() } else { None };
             }
-            for (function, open) in &mut self.open {
-                if let Err(error) = open.file.flush() {
-                    tracing::warn!(%error, function, "what a function printed could not be kept");
-                }
-                if printing.contains(function) {
-                    self.readers.tell(function, open.next);
-                }
-            }
+            self.flush();
             // Who asked may have gone.
             for told in flushed {
                 let _ = told.send(());
             }
+        }
+    }
+
+    fn flush(&mut self) {
+        for (function, open) in &mut self.open {
+            open.flush(function, &self.readers);
         }
     }
 
@@ -273,6 +286,7 @@ impl Files {
         let path = path_of(&self.directory, function);
         if !self.open.contains_key(function) {
             if self.open.len() >= FILES_MAX {
+                self.flush();
                 self.open.clear();
             }
             self.open.insert(function.to_owned(), open(&self.readers, function, &path)?);
@@ -291,8 +305,7 @@ impl Files {
                     fs::rename(&path, aside(&path))?;
                     OpenOptions::new().create(true).append(true).open(&path)
                 })?;
-                let next = open.next;
-                *open = Open { file: BufWriter::new(file), bytes: 0, next };
+                (open.file, open.bytes) = (BufWriter::new(file), 0);
             }
         }
         Ok(())
@@ -310,7 +323,8 @@ fn open(readers: &Readers, function: &str, path: &Path) -> io::Result<Open> {
     if bytes > 0 {
         file.write_all(b"\n")?;
     }
-    Ok(Open { file: BufWriter::new(file), bytes, next })
+    // Whoever had it open before may not have told them of the last lines.
+    Ok(Open { file: BufWriter::new(file), bytes, next, told: 0 })
 }
 
 fn now_ms() -> u64 {
@@ -319,6 +333,8 @@ fn now_ms() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::mem;
+
     use super::*;
 
     /// Up to so many from there on, whatever they take.
@@ -351,6 +367,52 @@ mod tests {
         let lines = logs.lines("one", page(1, 10)).await.expect("read");
         let texts: Vec<_> = lines.iter().map(|line| (line.number, line.text.as_str())).collect();
         assert_eq!(texts, [(1, "second"), (2, "third")]);
+    }
+
+    /// Whether readers were told of a line of `function`.
+    async fn is_told(readers: &Readers, function: &str) -> bool {
+        tokio::select! {
+            biased;
+            () = readers.more(function, 0) => true,
+            () = std::future::ready(()) => false,
+        }
+    }
+
+    /// Who followed the log of a function that had printed to a full disk read it again and again, without a pause.
+    #[tokio::test]
+    async fn readers_are_told_of_what_is_in_the_file_alone() {
+        let (directory, readers) = (tempfile::tempdir().expect("a directory"), Readers::default());
+        let mut log = open(&readers, "one", &directory.path().join("one.log")).expect("opened");
+        let full = OpenOptions::new().write(true).open("/dev/full").expect("opened");
+        let file = mem::replace(&mut log.file, BufWriter::new(full));
+        log.file.write_all(b"line\n").expect("it is held back");
+        log.next = 1;
+        log.flush("one", &readers);
+        assert!(!is_told(&readers, "one").await, "there was no room for it");
+        log.file = file;
+        log.flush("one", &readers);
+        assert!(is_told(&readers, "one").await, "though it printed nothing since");
+    }
+
+    #[tokio::test]
+    async fn readers_are_told_of_what_was_printed_before_others_take_the_files() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (logs, messages) = Logs::stalled();
+        for number in 0..=FILES_MAX {
+            keep(&logs, &Arc::new(Share::new(&number.to_string())), "a", "text");
+        }
+        let mut files = Files {
+            directory: directory.path().into(),
+            open: HashMap::new(),
+            held: Arc::clone(&logs.held),
+            readers: Arc::clone(&logs.readers),
+            line: Vec::new(),
+        };
+        while let Ok(Message::Lines(lines)) = messages.try_recv() {
+            files.keep(&lines).expect("there is room");
+        }
+        assert!(is_told(&files.readers, "0").await, "it is open no more");
+        assert!(!is_told(&files.readers, &FILES_MAX.to_string()).await, "its line is in memory yet");
     }
 
     #[tokio::test]
