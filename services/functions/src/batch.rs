@@ -9,11 +9,10 @@
 //!   request id, which the event queue takes for the same event while it remembers that.
 //! - A message that has no attempt left is not run: its last attempt may be what took the process with it.
 
-use std::{slice, sync::Arc, time::Duration};
+use std::{slice, sync::Arc};
 
 use bytes::Bytes;
 use ports::{
-    ErrorKind,
     functions::{Failure, Room},
     queue::{Delivery, OnFailure},
 };
@@ -23,14 +22,11 @@ use crate::{
     event,
     handler::Deployed,
     service::{Inner, PREFIX, digest_id, told_id},
+    tries,
 };
 
 /// How often a message is given to its function before it has failed for good.
 pub(crate) const ATTEMPTS_MAX: u32 = 16;
-
-/// How often one delivery tries to tell of a failure, and how long it waits in between: what the function said last goes with it.
-const TELL_TRIES: u32 = 10;
-const TELL_PAUSE: Duration = Duration::from_millis(100);
 
 /// What the queues of a function do with a message that has failed for good.
 pub(crate) fn on_failure(told: Option<&str>) -> OnFailure {
@@ -123,6 +119,7 @@ impl Deployed {
             ));
         }
         let own_id = told_id(told, &self.name, &id);
+        // What the function said last goes with this delivery.
         let sent = send(service, told, own_id, record).await;
         sent.map_err(|error| {
             let function = &self.name;
@@ -132,25 +129,16 @@ impl Deployed {
     }
 }
 
-/// Has `told` run with what it is told; returns once that is durable.
-async fn send(service: &Inner, told: &str, id: String, record: Bytes) -> ports::Result<()> {
-    let (function, id) = ([PREFIX, told].concat(), Bytes::from(id));
-    let mut tries_left = TELL_TRIES;
-    loop {
-        tries_left -= 1;
-        let sent = async {
-            let functions = &service.parts.functions;
-            let receipt = functions.send(&function, Some(id.clone()), record.clone()).await?;
-            // Its queue need not share the order of ours, which is acknowledged next.
-            service.parts.queue.externalize(receipt.point).await
-        };
-        match sent.await {
-            // There is no such function now.
-            Err(error) if error.kind() == ErrorKind::Invalid || tries_left == 0 => return Err(error),
-            Err(_) => service.parts.clock.sleep(TELL_PAUSE).await,
-            Ok(()) => return Ok(()),
-        }
-    }
+/// Has `function` run for an event of ours; returns once that is durable.
+pub(crate) async fn send(service: &Inner, function: &str, id: String, payload: Bytes) -> ports::Result<()> {
+    let (function, id) = ([PREFIX, function].concat(), Bytes::from(id));
+    let (parts, function, id, payload) = (&service.parts, &function, &id, &payload);
+    let sent = tries::several(&*parts.clock, || async move {
+        let receipt = parts.functions.send(function, Some(id.clone()), payload.clone()).await?;
+        // Its queue need not share the order of one whose message is acknowledged next.
+        parts.queue.externalize(receipt.point).await
+    });
+    sent.await
 }
 
 /// What a message is called that failed for good, at each delivery. Its body is in it since places of messages are a queue's own, and

@@ -10,6 +10,7 @@
 //!                what is kept of why it failed ([failure])
 //!  timer         what a timer gives; when it goes off next is a row ([schedule])
 //!  letters       what was given up and nobody was told of: looked at, sent again, removed
+//!  tries         what is tried again for a moment
 //! ```
 //!
 //! Promises
@@ -47,6 +48,7 @@ mod routes;
 mod schedule;
 mod service;
 mod timer;
+mod tries;
 
 pub use catalogue::Summary;
 pub use failure::beginning;

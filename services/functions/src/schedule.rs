@@ -2,11 +2,13 @@
 //!
 //! So a timer goes on over restarts, and among several processes, each of which has it armed, a tick is one's: whoever moves the row
 //! to the next one. The row is written before the event is sent, so that a death in between leaves a tick out, and none comes twice as
-//! long as the store keeps what it has acknowledged.
+//! long as the store keeps what it has acknowledged. While the store would take the row, from its reserve, and not the event, the tick
+//! stays due.
 //!
 //! Invariants
-//! - A row is moved under the condition that it is as it was read, by a name of that tick alone: so whoever is not answered reads who
-//!   did it.
+//! - A row is moved under the condition that its time is as it was read, by a name of that tick alone: so whoever is not answered
+//!   reads who did it. Its period is not looked at again: who arms it with another one gives it another time, unless that falls on the
+//!   same millisecond.
 //! - Ticks keep their distance from the first one. Those that nobody was there for are one, and late.
 //! - What a row says of another period is nobody's, and neither is a time that is further off than a period: a clock was set back.
 
@@ -14,9 +16,11 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use ports::{
-    Condition, ErrorKind, Item, Key, Result, Timestamp, Update,
-    key_value::{Outcome, SharedKeyValue, Test, Value},
+    Clock, Condition, Error, ErrorKind, Item, Key, Result, Timestamp, Update,
+    key_value::{Outcome, Room, SharedKeyValue, Test, Value},
 };
+
+use crate::tries;
 
 /// The partition of the rows.
 const PARTITION: &str = "landfast.timers";
@@ -29,12 +33,12 @@ const TICK: &str = "tick";
 /// So much may clocks of several processes differ before one takes the other's time for wrong.
 const SKEW_MS_MAX: u64 = 60_000;
 
-/// How often a row is read by whoever was not told whether a tick is his.
-const READ_TRIES: u32 = 5;
-
 /// When timers go off next.
 #[derive(Debug)]
-pub(crate) struct Schedule(pub(crate) SharedKeyValue);
+pub(crate) struct Schedule {
+    key_value: SharedKeyValue,
+    clock: Arc<dyn Clock>,
+}
 
 /// What became of a tick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,24 +50,28 @@ pub(crate) enum Tick {
 }
 
 impl Schedule {
+    pub(crate) fn new(key_value: SharedKeyValue, clock: Arc<dyn Clock>) -> Self {
+        Self { key_value, clock }
+    }
+
     /// The timer of `function` goes off a whole `period` from `now`, whatever was said of it before.
     pub(crate) async fn begin(&self, function: &str, period: Duration, now: Timestamp) -> Result<()> {
         let update = row(function, after(now, period), period, "");
-        let updated = self.0.update(update).await?;
-        self.0.externalize(updated.receipt.point).await
+        let updated = self.key_value.update(update).await?;
+        self.key_value.externalize(updated.receipt.point).await
     }
 
     /// When the timer of `function` goes off next, whose first `period` begins `now` if it has none yet.
     pub(crate) async fn next(&self, function: &str, period: Duration, now: Timestamp) -> Result<Timestamp> {
-        let read = self.0.get(&key(function)).await?.value;
+        let read = self.key_value.get(&key(function)).await?.value;
         if let Some(next) = read.as_deref().and_then(|item| time_of(item, period, now)) {
             return Ok(next);
         }
         let next = after(now, period);
         // Whoever was faster knows as well.
         let update = row(function, next, period, "").when(unchanged(read.as_deref()));
-        let updated = self.0.update(update).await?;
-        self.0.externalize(updated.receipt.point).await?;
+        let updated = self.key_value.update(update).await?;
+        self.key_value.externalize(updated.receipt.point).await?;
         Ok(next)
     }
 
@@ -75,7 +83,7 @@ impl Schedule {
         now: Timestamp,
         id: &str,
     ) -> Result<Tick> {
-        let read = self.0.get(&key(function)).await?.value;
+        let read = self.key_value.get(&key(function)).await?.value;
         let Some((item, next)) = read.and_then(|item| {
             let next = time_of(&item, period, now)?;
             Some((item, next))
@@ -85,10 +93,13 @@ impl Schedule {
         if next > now {
             return Ok(Tick::NotBefore(next));
         }
+        if self.key_value.room() < Room::Free {
+            return Err(Error::new(ErrorKind::NoRoom, format!("take a tick of {function}")));
+        }
         let missed = now.ms_since(next) / milliseconds(period);
         let following = after(next, period * u32::try_from(missed + 1).unwrap_or(u32::MAX));
         let update = row(function, following, period, id).when(unchanged(Some(&item)));
-        let there = match self.0.update(update).await {
+        let there = match self.key_value.update(update).await {
             Ok(updated) => match updated.outcome {
                 // Its event comes behind it, and is waited for: to wait here, too, would be one more place to lose the tick.
                 Outcome::Done(_) => return Ok(Tick::Mine(following)),
@@ -104,14 +115,8 @@ impl Schedule {
 
     /// The row of `function`, which says whose a tick is: if nobody says so, nobody has it.
     async fn read(&self, function: &str) -> Result<Option<Arc<Item>>> {
-        let mut tries_left = READ_TRIES;
-        loop {
-            tries_left -= 1;
-            match self.0.get(&key(function)).await {
-                Err(error) if error.is_retryable() && tries_left > 0 => {}
-                read => return Ok(read?.value),
-            }
-        }
+        let key = key(function);
+        Ok(tries::several(&*self.clock, || self.key_value.get(&key)).await?.value)
     }
 }
 

@@ -136,7 +136,8 @@ impl Service {
         let deployments = Deployments::new(Arc::clone(&parts.key_value), Arc::clone(&parts.objects));
         let (catalogue, changing) = (Catalogue::default(), Arc::default());
         let (unnamed, seen) = (parking_lot::Mutex::default(), parking_lot::Mutex::default());
-        let (schedule, timers) = (Schedule(Arc::clone(&parts.key_value)), Mutex::default());
+        let (schedule, timers) =
+            (Schedule::new(Arc::clone(&parts.key_value), Arc::clone(&parts.clock)), Mutex::default());
         let inner = Inner { parts, deployments, catalogue, changing, unnamed, schedule, timers, seen };
         Self { inner: Arc::new(inner) }
     }

@@ -4,6 +4,8 @@
 //! instance (A8), and outlives a crash. A timer does not wait for its function, which may never keep up with it: while too many
 //! events of the function wait, ticks are left out, so that there is an end to what they take.
 //!
+//! A tick is taken before its event is sent, which is therefore [tried several times](crate::tries) where that fails.
+//!
 //! When it goes off next is [at rest](crate::schedule). The port's timers know of periods alone, and begin with an arming: so one is
 //! armed for what is left until then, and at each tick anew.
 //!
@@ -16,10 +18,12 @@ use parking_lot::Mutex;
 use ports::{ErrorKind, Monotonic, Outage, Result};
 
 use crate::{
+    batch,
     deployment::Deployment,
     event,
     schedule::Tick,
     service::{Inner, PREFIX, Parts, Result as Served, Service},
+    tries,
 };
 
 /// While so many events of a function wait, or are with it, its timer's ticks are left out.
@@ -138,9 +142,10 @@ impl Inner {
         if timers.get(function) != Some(&period) {
             return;
         }
-        let name = [PREFIX, function].concat();
+        let Parts { functions, clock, .. } = &self.parts;
+        let (name, left) = ([PREFIX, function].concat(), left.max(Duration::from_millis(1)));
         // It goes off as long after as it did last, then, and finds what is due.
-        if let Err(error) = self.parts.functions.arm_timer(&name, left.max(Duration::from_millis(1))).await {
+        if let Err(error) = tries::several(&**clock, || functions.arm_timer(&name, left)).await {
             tracing::warn!(%error, function, "its timer may go off late");
         }
     }
@@ -150,7 +155,8 @@ impl Inner {
 async fn send(service: &Inner, function: &str, id: String) -> Result<Option<u64>> {
     let parts = &service.parts;
     let name = [PREFIX, function].concat();
-    let waiting = match parts.queue.backlog(&parts.functions.event_queue(&name)).await {
+    let queue = parts.functions.event_queue(&name);
+    let waiting = match tries::several(&*parts.clock, || parts.queue.backlog(&queue)).await {
         Ok(backlog) => backlog.messages,
         // Nothing was ever sent: there is no queue.
         Err(error) if error.kind() == ErrorKind::Invalid => 0,
@@ -160,8 +166,7 @@ async fn send(service: &Inner, function: &str, id: String) -> Result<Option<u64>
         return Ok(Some(waiting));
     }
     let payload = event::scheduled(function, &id, parts.clock.now());
-    let receipt = parts.functions.send(&name, Some(id.into()), payload).await?;
-    parts.queue.externalize(receipt.point).await?;
+    batch::send(service, function, id, payload).await?;
     Ok(None)
 }
 

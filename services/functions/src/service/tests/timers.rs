@@ -1,5 +1,10 @@
 //! A3, A5: what timers give, as events, and which periods they take.
 
+use ports::{
+    faults::{Fault, FaultSchedule, FaultyKeyValue},
+    key_value,
+};
+
 use super::*;
 use crate::{schedule::Tick, timer::EVENTS_WAITING_MAX};
 
@@ -175,7 +180,7 @@ fn a_tick_is_taken_by_one_of_all_who_have_the_timer() {
     for seed in 0..50 {
         taken += run(async {
             let world = World::new(seed);
-            let schedules = [(); 3].map(|()| Schedule(world.key_value()));
+            let schedules = [(); 3].map(|()| Schedule::new(world.key_value(), world.clock()));
             let period = Duration::from_mins(1);
             schedules[0].begin("ticks", period, world.clock().now()).await.expect("calm");
             world.faults().refuse(percent(20));
@@ -200,4 +205,59 @@ fn a_tick_is_taken_by_one_of_all_who_have_the_timer() {
         });
     }
     assert!(taken > 950, "{taken} of 1000: a fault leaves a tick to the others");
+}
+
+/// A3, A5: a tick that was taken is an event, though its store refuses or does not answer now and then. It was lost for a period.
+#[test]
+fn what_fails_for_a_moment_costs_no_tick() {
+    for seed in 0..20 {
+        run(async {
+            let world = World::new(seed);
+            let (service, runtime) = service(&world);
+            *runtime.is_fit.lock() = |_| true;
+            service.deploy("shop", ticking("code", Some(HOUR))).await.expect("deployed");
+            for _ in 0..10 {
+                world.clock().sleep(Duration::from_secs(3510)).await;
+                world.faults().refuse(percent(30));
+                world.faults().lose_answer(percent(20));
+                world.clock().sleep(Duration::from_secs(90)).await;
+                world.faults().calm();
+            }
+            minutes(&world, 10).await;
+            let ids: BTreeSet<_> = runtime.asked_of("ticks").into_iter().map(|asked| asked.id).collect();
+            assert_eq!(ids.len(), 10, "seed {seed}");
+        });
+    }
+}
+
+/// A store that takes what little there is to change of what is there.
+#[derive(Debug)]
+struct Scarce;
+
+impl FaultSchedule for Scarce {
+    fn next(&self, _: &'static str) -> Fault {
+        Fault::None
+    }
+
+    fn room(&self) -> key_value::Room {
+        key_value::Room::Scarce
+    }
+}
+
+/// A5: the row was moved, and there was no room for the event.
+#[test]
+fn a_tick_whose_event_has_no_room_stays_due() {
+    run(async {
+        let world = World::new(1);
+        let full = FaultyKeyValue::new(world.key_value(), Arc::new(Scarce), world.clock());
+        let [full, free] = [Arc::new(full) as Arc<_>, world.key_value()]
+            .map(|key_value| Schedule::new(key_value, world.clock()));
+        let period = Duration::from_mins(1);
+        free.begin("ticks", period, world.clock().now()).await.expect("begun");
+        minutes(&world, 1).await;
+        let now = world.clock().now();
+        let refused = full.take("ticks", period, now, "a").await.expect_err("it is due, and cannot be taken");
+        assert_eq!(refused.kind(), ports::ErrorKind::NoRoom);
+        assert!(matches!(free.take("ticks", period, now, "b").await, Ok(Tick::Mine(_))));
+    });
 }
