@@ -32,6 +32,8 @@ const SEQUENCE_BITS: u32 = 44;
 /// How many expired deduplication ids a send forgets at most beyond as many as it brings.
 const FORGOTTEN_MORE: usize = 1_024;
 const TIMED_OUT: &str = "the visibility timeout ran out";
+/// What is kept of what a consumer says of a failure.
+const REASON_BYTES_MAX: usize = 1024;
 /// When a message is delivered again that was given up while there was no room for a dead letter.
 const NO_ROOM_DELAY_MS: u64 = 1_000;
 
@@ -461,7 +463,6 @@ fn fail(
     place: usize,
     (reason, chances): (&str, Chances),
 ) -> Result<Failed> {
-    const REASON_BYTES_MAX: usize = 1024;
     let reason = &reason[..reason.floor_char_boundary(REASON_BYTES_MAX)];
     let options = &queue.options;
     let group = queue.groups.get_mut(name).expect("the caller holds a group of this queue");
@@ -498,6 +499,8 @@ fn fail(
         reason: reason.to_owned(),
     }));
     let letter_key = dead_letter_key(queue.id, store.incarnation, store.position);
+    // Looked for before anything is set: that may fail, and the message would be a letter and be there still.
+    let oldest = letters::too_many_with_one_more(queue, store)?;
     // With what the oldest letter takes that goes for it.
     let gone = 2 * entry_bound(&letter_key, None);
     let reserved = entry_bound(&letter_key, Some(&letter)) + 3 * entry_bound(&message, None) + gone;
@@ -505,13 +508,12 @@ fn fail(
         // It stays and is tried again; it leaves when there is room.
         return Ok(Failed::Forgotten);
     }
-    store.set(letter_key, Some(letter), false);
-    let entry = group.entries.remove(place).expect("it was just there");
-    remove_records(store, entry);
+    letters::put(queue, store, (letter_key, letter), oldest);
+    let group = queue.groups.get_mut(name).expect("it was just there");
+    remove_records(store, group.entries.remove(place).expect("it was just there"));
     if let Phase::InFlight { count, .. } = &mut group.phase {
         *count -= 1;
     }
-    letters::one_more(queue, store)?;
     Ok(Failed::Left)
 }
 

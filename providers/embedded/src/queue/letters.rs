@@ -110,23 +110,33 @@ impl Queues {
     }
 }
 
-/// Counts a letter that has come, and removes the oldest where there are more than are kept; the caller has reserved room, and orders it.
-pub(super) fn one_more(queue: &mut QueueState, store: &mut Store) -> Result<()> {
-    queue.dead_letters += 1;
-    let excess = queue.dead_letters.saturating_sub(queue.dead_letters_max) as usize;
-    if excess == 0 {
-        return Ok(());
-    }
+/// The oldest letters, which go where one more would be more than are kept.
+pub(super) fn too_many_with_one_more(queue: &QueueState, store: &mut Store) -> Result<Vec<RecordKey>> {
+    let excess = (queue.dead_letters + 1).saturating_sub(queue.dead_letters_max) as usize;
     let mut oldest = Vec::new();
+    if excess == 0 {
+        return Ok(oldest);
+    }
     store.range(&first(queue.id), &first(queue.id + 1), |key, _| {
         oldest.push(key);
         Ok(oldest.len() < excess.min(LETTERS_GO_MAX))
     })?;
+    Ok(oldest)
+}
+
+/// Puts a letter in place of the `oldest`; the caller has reserved room, and orders it.
+pub(super) fn put(
+    queue: &mut QueueState,
+    store: &mut Store,
+    (key, letter): (RecordKey, Record),
+    oldest: Vec<RecordKey>,
+) {
+    queue.dead_letters += 1;
     queue.dead_letters -= oldest.len() as u64;
+    store.set(key, Some(letter), false);
     for key in oldest {
         store.set(key, None, true);
     }
-    Ok(())
 }
 
 /// Where the letters of a queue begin.
