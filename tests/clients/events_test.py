@@ -109,8 +109,10 @@ def what_has_failed_for_good_is_shown_and_sent_again_under_its_request_id(apps):
         for n in range(3)
     ]
 
+    command = lambda *arguments: apps.command("functions", "dead-letters", "settles", *arguments)
+
     def letters(*arguments):
-        shown = apps.command("functions", "dead-letters", "settles", *arguments)
+        shown = command(*arguments)
         assert shown.returncode == 0, shown
         return shown.stdout
 
@@ -123,16 +125,21 @@ def what_has_failed_for_good_is_shown_and_sent_again_under_its_request_id(apps):
     assert set(by_request) == set(sent) and all("never" in letter["reason"] for letter in kept())
     assert [json.loads(by_request[id]["payload"])["n"] for id in sent] == [0, 1, 2]
     first = by_request[sent[0]]["id"]
+    # Whose last attempt the kill took with it has one more.
+    runs = lambda id: apps.lines("settles").count(f"attempt {id}")
+    before = runs(sent[0])
     assert f"event {sent[0]}, given 1 times" in letters("--id", first)
     assert letters("--purge", "--id", first) == "removed: 1\n" and len(kept()) == 2
+    for deed in [], ["--purge"], ["--redrive"]:
+        gone = command("--id", first, *deed)
+        assert gone.returncode == 1 and "no dead letter" in gone.stderr and not gone.stdout, gone
     apps.function("settles", code.format(does="return None"), retries=0)
     apps.deploy()
     assert letters("--redrive") == "sent again: 2\n"
     apps.server.kill()
     apps.server.start()
-    runs = lambda id: apps.lines("settles").count(f"attempt {id}")
     waiting.until(lambda: runs(sent[1]) >= 2 and runs(sent[2]) >= 2, "both to be run again")
-    assert runs(sent[0]) == 1 and kept() == [] and letters("--redrive") == "sent again: 0\n"
+    assert runs(sent[0]) == before and kept() == [] and letters("--redrive") == "sent again: 0\n"
 
 
 def messages_that_a_transaction_sends_start_a_function_in_order(apps):

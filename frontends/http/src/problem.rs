@@ -46,6 +46,8 @@ pub enum Kind {
     NoSuchFunction,
     /// There is no application of this name.
     NoSuchApplication,
+    /// The function has no such dead letter.
+    NoSuchDeadLetter,
     /// The function that a request was for failed, or what it answered cannot be an answer.
     FunctionFailed,
     /// The function that a request was for did not end in time.
@@ -112,9 +114,8 @@ impl Kind {
             }
             Self::NoSuchQueue => (S::NOT_FOUND, "no-such-queue", "There is no queue of this name"),
             Self::NoSuchFunction => (S::NOT_FOUND, "no-such-function", "There is no function of this name"),
-            Self::NoSuchApplication => {
-                (S::NOT_FOUND, "no-such-application", "There is no application of this name")
-            }
+            Self::NoSuchApplication => (S::NOT_FOUND, "no-such-application", "No application has this name"),
+            Self::NoSuchDeadLetter => (S::NOT_FOUND, "no-such-dead-letter", "There is no such dead letter"),
             Self::FunctionFailed => (S::BAD_GATEWAY, "function-failed", "The function failed"),
             Self::FunctionTimedOut => {
                 (S::GATEWAY_TIMEOUT, "function-timed-out", "The function did not end in time")

@@ -86,7 +86,7 @@ impl Service {
         let (mut letters, mut bytes) = (Vec::new(), 0);
         for source in &sources[from..] {
             loop {
-                let page = self.page(source, after).await?;
+                let page = self.page(source, after, HELD_MAX).await?;
                 let Some(last) = page.last() else { break };
                 after = Some(last.id);
                 for letter in page {
@@ -104,9 +104,10 @@ impl Service {
         Ok(Letters { letters, next: None })
     }
 
-    /// Sends a function's letter `id` again, or all of its letters; returns once that is durable, with how many were asked for.
+    /// Sends a function's letter `id` again, or all of its letters; returns once that is durable, with how many were asked for: what
+    /// others settle in the same moment counts as well.
     ///
-    /// Errors: as [`Self::dead_letters`]. Some of them may have been sent again before that, and none is lost.
+    /// Errors: as [`Self::dead_letters`], and `NoSuchLetter`. Some may have been sent again before that, and none is lost.
     pub async fn redrive(&self, function: &str, id: Option<&str>) -> Result<u64> {
         self.settle(function, id, Deed::Redrive).await
     }
@@ -118,8 +119,13 @@ impl Service {
 
     async fn settle(&self, function: &str, id: Option<&str>, deed: Deed) -> Result<u64> {
         let sources = self.sources(function)?;
-        if let Some((queue, letter)) = id.map(parsed).transpose()? {
-            self.settle_these(&sources[place(&sources, queue)?], &[letter], deed).await?;
+        if let Some(id) = id {
+            let (queue, letter) = parsed(id)?;
+            let source = &sources[place(&sources, queue)?];
+            if !self.is_there(source, letter).await? {
+                return Err(Error::NoSuchLetter(id.to_owned()));
+            }
+            self.settle_these(source, &[letter], deed).await?;
             return Ok(1);
         }
         let mut settled = 0;
@@ -127,7 +133,7 @@ impl Service {
             let mut left = self.count(source).await?;
             while left > 0 {
                 let mut some: Vec<_> =
-                    self.page(source, None).await?.iter().map(|letter| letter.id).collect();
+                    self.page(source, None, HELD_MAX).await?.iter().map(|letter| letter.id).collect();
                 some.truncate(usize::try_from(left).unwrap_or(usize::MAX));
                 if some.is_empty() {
                     break;
@@ -153,9 +159,19 @@ impl Service {
         }
     }
 
+    async fn is_there(&self, source: &Source, letter: LetterId) -> Result<bool> {
+        let before = letter.0.checked_sub(1).map(LetterId);
+        Ok(self.page(source, before, 1).await?.first().is_some_and(|found| found.id == letter))
+    }
+
     /// Some letters of `source`, oldest first.
-    async fn page(&self, source: &Source, after: Option<LetterId>) -> Result<Vec<DeadLetter>> {
-        match self.inner.parts.queue.dead_letters(&source.at_provider, after, HELD_MAX).await {
+    async fn page(
+        &self,
+        source: &Source,
+        after: Option<LetterId>,
+        letters_max: usize,
+    ) -> Result<Vec<DeadLetter>> {
+        match self.inner.parts.queue.dead_letters(&source.at_provider, after, letters_max).await {
             Err(error) if is_of_no_queue(&error) => Ok(Vec::new()),
             letters => Ok(letters?),
         }

@@ -63,6 +63,11 @@ pub enum Error {
     /// There is no application of this name.
     #[error("there is no application {0:?}")]
     NoSuchApplication(String),
+    /// The function has no dead letter that is called so.
+    #[error(
+        "there is no dead letter {0:?}: it was sent again or removed, or never was; the list has those that there are"
+    )]
+    NoSuchLetter(String),
     /// What was given cannot be deployed, or called.
     #[error("{0}")]
     Invalid(String),

@@ -2,7 +2,7 @@
 
 use std::{fmt::Write as _, process::ExitCode, time::Duration};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use clap::Args;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
@@ -25,13 +25,13 @@ pub(crate) struct DeadLetters {
     target: Target,
     /// The function
     name: String,
-    /// Send them again, behind what waits
+    /// Send them again, behind what waits, and print how many were asked for
     #[arg(long, conflicts_with = "purge")]
     redrive: bool,
-    /// Remove them for good
+    /// Remove them for good, and print how many were asked for
     #[arg(long)]
     purge: bool,
-    /// Of this one alone, as the list calls it
+    /// Of this one alone, as the list calls it; one that is not there is an error
     #[arg(long)]
     id: Option<String>,
     /// Print one JSON object per letter, or the server's JSON as it is
@@ -77,14 +77,22 @@ impl DeadLetters {
                 .context("the answer is not a list of dead letters")?;
             for letter in letters {
                 let shown = self.shown(&letter)?;
-                if !shown.is_empty() {
-                    print(&shown)?;
+                if shown.is_empty() {
+                    continue;
+                }
+                print(&shown)?;
+                if self.id.is_some() {
+                    return Ok(ExitCode::SUCCESS);
                 }
             }
-            match next {
-                Some(next) => after = Some(next),
-                None => return Ok(ExitCode::SUCCESS),
-            }
+            after = match (next, &self.id) {
+                (Some(next), _) => Some(next),
+                (None, None) => return Ok(ExitCode::SUCCESS),
+                (None, Some(id)) => bail!(
+                    "{} has no dead letter {id:?}: leave --id away to see those that there are",
+                    self.name
+                ),
+            };
         }
     }
 
@@ -123,15 +131,32 @@ impl DeadLetters {
             (None, None) => "event".to_owned(),
         };
         let mut text = format!("{id}  {what}, given {attempts} times\n    {}\n", in_one_line(&reason));
-        let beginning = &payload[..payload.floor_char_boundary(PAYLOAD_SHOWN)];
-        write!(text, "    {}", in_one_line(beginning))?;
-        if beginning.len() < payload_bytes {
-            write!(text, "... ({payload_bytes} bytes)")?;
-        }
-        Ok(text + "\n")
+        writeln!(text, "    {}", beginning(&payload, payload_bytes))?;
+        Ok(text)
     }
+}
+
+/// What is shown of a payload of so many bytes, of which the server has given all, or more than is shown.
+fn beginning(payload: &str, payload_bytes: usize) -> String {
+    let beginning = &payload[..payload.floor_char_boundary(PAYLOAD_SHOWN)];
+    let shown = in_one_line(beginning);
+    // Not by how many bytes it has: what is no text is two letters a byte.
+    if beginning.len() < payload.len() { format!("{shown}... ({payload_bytes} bytes)") } else { shown }
 }
 
 fn in_one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_payload_that_is_cut_is_said_to_be_so() {
+        let hexadecimal = "ab".repeat(101);
+        assert_eq!(beginning(&hexadecimal, 101), format!("{}... (101 bytes)", "ab".repeat(100)));
+        assert_eq!(beginning(&hexadecimal[..200], 100), "ab".repeat(100));
+        assert_eq!(beginning("{\n  \"n\": 1\n}", 13), "{ \"n\": 1 }");
+    }
 }

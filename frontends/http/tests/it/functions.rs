@@ -125,3 +125,23 @@ async fn a_timer_takes_the_periods_that_a_manifest_takes() {
         }
     }
 }
+
+/// A3. It was answered 200, with one that was sent again.
+#[tokio::test]
+async fn a_dead_letter_that_is_not_there_is_neither_sent_again_nor_removed() {
+    let engine = Engine::open().await;
+    let service = service(&engine, Box::new(|_, event| std::future::ready(Ok(Ok(event))).boxed())).await;
+    service.deploy("one", manifest(&[("f", "echo", "")])).await.expect("it is deployed");
+    let server = engine.serve_functions("127.0.0.1:0", None, service).await;
+    for (method, path, status, name) in [
+        ("POST", "f/dead-letters?id=:0", 404, "no-such-dead-letter"),
+        ("DELETE", "f/dead-letters?id=:7", 404, "no-such-dead-letter"),
+        ("DELETE", "f/dead-letters?id=7", 400, "invalid-request"),
+        ("POST", "g/dead-letters?id=:0", 404, "no-such-function"),
+    ] {
+        let answer = server.send(method, &format!("/v1/functions/{path}"), "", "").await;
+        assert_eq!(problem(&answer), (status, name.to_owned()), "{method} {path}: {answer}");
+    }
+    let answer = server.send("POST", "/v1/functions/f/dead-letters", "", "").await;
+    assert_eq!(code(&answer), 200, "all of none: {answer}");
+}
