@@ -4,9 +4,9 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::{
-    Json, Router,
+    Extension, Json, Router,
     body::Body,
-    extract::{Query, State},
+    extract::{ConnectInfo, Query, State},
     http::{StatusCode, Uri},
     response::{IntoResponse, Response},
     routing::{get, put},
@@ -19,6 +19,7 @@ use serde_json::json;
 use crate::{
     backend::Backend,
     body,
+    connection::OfConnection,
     problem::{Kind, Problem},
     routes, segment,
 };
@@ -156,14 +157,17 @@ struct Which {
     id: Option<String>,
 }
 
-async fn redrive(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
+async fn redrive(State(backend): State<Arc<Backend>>, uri: Uri, connection: OfConnection) -> Answer {
     let Which { id } = query(&uri, "?id=ID")?;
+    // Of 10,000 letters it may take longer than a connection may be quiet.
+    let _waits = connection.as_ref().map(|Extension(ConnectInfo(patience))| patience.wait());
     let redriven = backend.functions()?.redrive(&name(&uri)?, id.as_deref()).await?;
     Ok(Json(json!({ "redriven": redriven })).into_response())
 }
 
-async fn purge(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
+async fn purge(State(backend): State<Arc<Backend>>, uri: Uri, connection: OfConnection) -> Answer {
     let Which { id } = query(&uri, "?id=ID")?;
+    let _waits = connection.as_ref().map(|Extension(ConnectInfo(patience))| patience.wait());
     let purged = backend.functions()?.purge(&name(&uri)?, id.as_deref()).await?;
     Ok(Json(json!({ "purged": purged })).into_response())
 }
