@@ -15,6 +15,7 @@ use ports::{
 
 use super::LIMITS;
 use crate::{
+    blocks::Damage,
     config::Config,
     engine::Engine,
     record::{RecordKey, Table},
@@ -131,4 +132,36 @@ async fn a_later_id_outlives_the_window_of_the_one_before() {
     assert_eq!(send("twice"), (2, 1_503 - 1), "it is new, and both times are remembered");
     assert_eq!(send("other"), (1, 1_503), "the first time is forgotten");
     assert_eq!(send("twice"), (1, 1_503), "it was sent before");
+}
+
+/// Q5: the walk to the oldest letter, which is to go, may fail, and the message is then what it was. It was a letter as well.
+#[tokio::test]
+async fn a_message_is_no_letter_where_the_oldest_ones_cannot_be_read() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let mut queue_limits = LIMITS;
+    queue_limits.dead_letters_max = 1;
+    let engine = Engine::open(Config { queue_limits, ..Config::new(directory.path()) });
+    let engine = engine.expect("the store opens");
+    engine.create("work", QueueOptions::default()).await.expect("create answers");
+    let message =
+        |group| Message { group: Bytes::from_static(group), deduplication: None, body: Bytes::new() };
+    engine.send("work", vec![message(b"first"), message(b"second")]).await.expect("send answers");
+    let take = async || engine.receive("work", 1).await.expect("receive answers").remove(0).handle;
+    let letters = async || {
+        let letters = engine.dead_letters("work", None, 2).await.expect("they are listed");
+        letters.into_iter().map(|letter| letter.id).collect::<Vec<_>>()
+    };
+    engine.give_up("work", &take().await, "failed").await.expect("there is room for one");
+    let (kept, second) = (letters().await, take().await);
+    // As the store remembers which walks have met damage.
+    let mut walk = vec![u8::MAX];
+    let queue = engine.state().queues.by_name["work"].id;
+    RecordKey::new(Table::DeadLetter, Bytes::copy_from_slice(&queue.to_be_bytes())).write(&mut walk);
+    let damage = Damage { file: directory.path().to_owned(), offset: 0 };
+    engine.state().store.damaged.insert(walk, damage);
+    engine.give_up("work", &second, "failed").await.expect_err("the oldest letter cannot be read");
+    engine.state().store.damaged.clear();
+    let backlog = engine.backlog("work").await.expect("backlog answers");
+    assert_eq!((letters().await, backlog.dead_letters, backlog.messages), (kept, 1, 1));
+    engine.shut_down(true);
 }
