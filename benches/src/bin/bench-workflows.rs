@@ -351,8 +351,12 @@ impl Bench<'_> {
         let pressure = self.pressure(1);
         let bare = tokio::task::spawn_blocking(move || exchange::bare(pressure)).await??;
         landfast.resume()?;
+        let is_awake = awake.is_some();
+        if let Some(awake) = awake {
+            awake.end()?;
+        }
         let runtime::Took { back_to_back, at_rest } = took;
-        Ok(Warm { language, awake: awake.is_some(), over_http, back_to_back, at_rest, bare })
+        Ok(Warm { language, awake: is_awake, over_http, back_to_back, at_rest, bare })
     }
 
     async fn idle(&self) -> Result<Idle> {

@@ -11,7 +11,7 @@ use std::{
     time::Instant,
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use hdrhistogram::Histogram;
 
 use super::runs::{Pressure, Quantiles};
@@ -64,6 +64,14 @@ impl Awake {
             awake.loops.push(command.spawn().context("start chrt (util-linux)")?);
         }
         Ok(awake)
+    }
+
+    /// Ends it. Errors: a core was not kept so, as `taskset` is not there or the core is not ours.
+    pub fn end(mut self) -> Result<()> {
+        for child in &mut self.loops {
+            ensure!(child.try_wait()?.is_none(), "a loop that was to keep a core from halting has ended");
+        }
+        Ok(())
     }
 }
 

@@ -209,7 +209,7 @@ class Attempt:
             self._refuse(call)
         if self._is_torn:
             raise self._torn(call)
-        self.phase, begins = Phase.COMMITTING, self._begins
+        self.phase, begins, self._is_end_broken_off = Phase.COMMITTING, self._begins, False
         try:
             answer = yield from exchange(call, self._route, self._limits)
         except Error as error:
@@ -218,7 +218,8 @@ class Attempt:
                     self.phase = Phase.OPEN
                 self._ended_by(call, error)
             raise
-        except GeneratorExit:
+        except BaseException:
+            # Whoever interrupts or cancels may raise anything.
             self._is_end_broken_off |= begins == self._begins
             raise
         found = document(answer.response.body).get("after") or answer.response.headers.get(AFTER_HEADER.lower())
@@ -244,8 +245,9 @@ class Attempt:
                 if begins == self._begins:
                     self.phase = Phase.COMMITTED
                 raise
-        except (Unavailable, GeneratorExit):
-            self._is_end_broken_off |= begins == self._begins
+        except BaseException as error:
+            is_answered = isinstance(error, Error) and not isinstance(error, Unavailable)
+            self._is_end_broken_off |= begins == self._begins and not is_answered
             raise
         finally:
             if begins == self._begins:
@@ -272,7 +274,7 @@ class Attempt:
     def _write(self, key: Key, call: Call) -> Steps[None]:
         name = key.encode() if isinstance(key, str) else key
         doubled = self._doubled
-        if name in doubled:
+        if name in doubled and self.phase is Phase.OPEN:
             self._is_torn = True
         answer = yield from self._call(call, is_write=True)
         if answer.is_doubled:
@@ -297,7 +299,7 @@ class Attempt:
                 self._is_torn |= is_write and error.may_have_happened
                 self._ended_by(call, error)
             raise
-        except GeneratorExit:
+        except BaseException:
             # Interrupted or cancelled before the answer came.
             self._is_torn |= is_write and begins == self._begins
             raise

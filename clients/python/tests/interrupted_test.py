@@ -248,6 +248,32 @@ def a_commit_that_is_cancelled_before_it_is_sent_leaves_no_transaction_open(monk
         assert servers.states() == ["aborted"]
 
 
+def a_block_that_ends_in_order_commits_though_a_commit_of_its_own_was_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """T4. It ended in silence, and was aborted."""
+    monkeypatch.setattr("landfast.aio._connection.CONNECTIONS_MAX", 1)
+
+    async def scenario(servers: cluster.Cluster) -> None:
+        async with aio.connect(servers.url) as client:
+            place = OnePlace(servers, client)
+            async with client.transaction(id="pay") as t:
+                await t.put("a", b"1")
+                slow = await place.take()
+                commit = asyncio.ensure_future(t.commit())
+                await asyncio.sleep(0)
+                commit.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await commit
+                assert not servers.requests(COMMIT)
+                place.is_free.set()
+            await slow
+
+    with cluster.Cluster() as servers:
+        asyncio.run(scenario(servers))
+        assert servers.store.commits == ["pay"]
+
+
 def an_abort_that_finds_no_connection_in_time_is_sent_once_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """T7. Whoever left the block does not wait for that."""
     monkeypatch.setattr("landfast.aio._connection.CONNECTIONS_MAX", 1)

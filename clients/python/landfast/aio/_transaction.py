@@ -84,7 +84,8 @@ class Transaction:
         self._scope = None
         if self._attempt.is_of_parent:
             return
-        if kind is None and self._attempt.phase is Phase.OPEN:
+        # Also where a commit of the block's own was broken off: only who asks again knows what it came to.
+        if kind is None and self._attempt.phase in (Phase.OPEN, Phase.COMMITTING):
             try:
                 await self.commit()
                 return
