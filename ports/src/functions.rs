@@ -176,6 +176,10 @@ pub trait Register: Functions {
     /// The queue in which events of `function` wait once there are any.
     fn event_queue(&self, function: &str) -> String;
 
+    /// Makes sure that events of `function` are taken by this process, too, where their queue has come to be since it was made known
+    /// here: another process has sent the first of them. Called by who has seen that there are some; returns at once.
+    fn take_events(&self, function: &str);
+
     /// What an event was sent with, of which this is the body of its message in such a queue.
     ///
     /// Errors: `Corrupt`.

@@ -58,3 +58,25 @@ def a_deployment_leaves_what_others_have_deployed(both, process):
     late.start()
     listed = application.Application(both[0].folder, late).command("functions", "list").stdout
     assert "one" in listed and "other" in listed, listed
+
+
+def an_event_is_run_by_another_process_once_its_sender_is_gone(tmp_path, process):
+    """A3. No process but the sender's knew that there is a queue of events; nor did one that was asked to send them again."""
+    house = [process(number) for number in (0, 1)]
+    for running in house:
+        running.start()
+    there, elsewhere = [application.Application(tmp_path / f"app-{place}", house[place]) for place in (0, 1)]
+    there.function("settles", """
+        def handler(event, context):
+            print("attempt", event["n"], flush=True)
+            raise ValueError("never")
+    """, retries=0)
+    there.deploy()
+    waiting.until(lambda: "settles" in elsewhere.command("functions", "list").stdout, "it to be there", PATIENCE_SECONDS)
+    there.client().invoke(FunctionName="settles", InvocationType="Event", Payload=b'{"n": 1}')
+    letters = lambda *arguments: elsewhere.command("functions", "dead-letters", "settles", *arguments).stdout
+    waiting.until(lambda: letters("--json"), "the event to be given up", PATIENCE_SECONDS)
+    before = elsewhere.lines("settles").count("attempt 1")
+    house[0].kill()
+    assert letters("--redrive") == "sent again: 1\n"
+    waiting.until(lambda: elsewhere.lines("settles").count("attempt 1") > before, "it to be run", PATIENCE_SECONDS)

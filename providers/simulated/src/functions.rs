@@ -96,6 +96,9 @@ impl Register for Functions {
         event_queue(function)
     }
 
+    /// They are from the moment in which it is made known.
+    fn take_events(&self, _: &str) {}
+
     fn payload_of(&self, message: &Bytes) -> Result<Bytes> {
         match decode_event(message) {
             Event::Call { payload, .. } | Event::Failed { payload, .. } => Ok(payload),

@@ -2,8 +2,11 @@
 //!
 //! What waits only the queues know, and a status is shown without asking a store: so somebody looks now and then
 //! ([`Service::look_at_queues`]), and what was seen last is shown.
+//!
+//! An event that is seen to wait is taken here from then on, too. Whoever has sent it may have died since; and that its queue has come
+//! to be no other process was told. So it costs no further look at each function that has nothing to do.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use ports::{Result, runtime};
 
@@ -45,14 +48,18 @@ impl Service {
         }
     }
 
-    /// Looks how much waits for deployed functions. Errors: those of the queues; then what was seen before stays.
+    /// Looks how much waits for deployed functions, and has events that do taken here. Errors: those of the queues; then what was seen
+    /// before stays.
     pub async fn look_at_queues(&self) -> Result<()> {
         let mut seen = Seen::default();
-        for queue in self.queues().into_iter().take(QUEUES_MAX) {
+        for (queue, events_of) in self.queues().into_iter().take(QUEUES_MAX) {
             match self.inner.parts.queue.backlog(&queue).await {
                 Ok(backlog) => {
                     seen.messages += backlog.messages;
                     seen.dead_letters += backlog.dead_letters;
+                    if let Some(function) = events_of.filter(|_| backlog.messages > 0) {
+                        self.events().take_events(&function);
+                    }
                 }
                 // Nothing was ever sent: there is no queue.
                 Err(error) if error.kind() == ports::ErrorKind::Invalid => {}
@@ -63,13 +70,14 @@ impl Service {
         Ok(())
     }
 
-    /// Every queue that starts a deployed function, by its name at the provider, once.
-    fn queues(&self) -> BTreeSet<String> {
+    /// Every queue that starts a deployed function, by its name at the provider, with the function that it has the events of, if any.
+    fn queues(&self) -> BTreeMap<String, Option<String>> {
         let parts = &self.inner.parts;
-        let mut queues = BTreeSet::new();
+        let mut queues = BTreeMap::new();
         self.inner.for_each(|name, table| {
-            queues.insert(parts.functions.event_queue(&[PREFIX, name].concat()));
-            queues.extend(table.queues().map(|trigger| (parts.queue_name)(&trigger.queue)));
+            let function = [PREFIX, name].concat();
+            queues.insert(parts.functions.event_queue(&function), Some(function));
+            queues.extend(table.queues().map(|trigger| ((parts.queue_name)(&trigger.queue), None)));
         });
         queues
     }

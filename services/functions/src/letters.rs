@@ -6,6 +6,7 @@
 //! Invariants
 //! - A letter is sent again by its queue, in one step (Q13): whoever dies in between has sent some again and not the others, and none
 //!   is lost or sent twice. An event keeps its request id, so what it wrote under that in a transaction it does not write again.
+//! - What is sent again is taken by the process that was asked to, at least: whoever has sent it first may be gone.
 //! - Whoever asks for all of them means those that are there: what fails again meanwhile is a letter, and left.
 
 use bytes::Bytes;
@@ -69,6 +70,8 @@ enum Deed {
 /// A queue of a function.
 #[derive(Debug)]
 struct Source {
+    /// What runs it calls the function so.
+    function: String,
     name: String,
     at_provider: String,
 }
@@ -152,11 +155,15 @@ impl Service {
             Deed::Redrive => queue.redrive(&source.at_provider, letters).await,
             Deed::Purge => queue.purge(&source.at_provider, letters).await,
         };
-        match settled {
-            Ok(receipt) => Ok(queue.externalize(receipt.point).await?),
-            Err(error) if is_of_no_queue(&error) => Ok(()),
-            Err(error) => Err(error.into()),
+        let receipt = match settled {
+            Ok(receipt) => receipt,
+            Err(error) if is_of_no_queue(&error) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        if deed == Deed::Redrive && source.has_events() {
+            self.events().take_events(&source.function);
         }
+        Ok(queue.externalize(receipt.point).await?)
     }
 
     async fn is_there(&self, source: &Source, letter: LetterId) -> Result<bool> {
@@ -187,9 +194,12 @@ impl Service {
     fn sources(&self, function: &str) -> Result<Vec<Source>> {
         let known = self.inner.catalogue.function(function);
         let known = known.ok_or_else(|| Error::NoSuchFunction(function.to_owned()))?;
-        let events = self.events().event_queue(&[PREFIX, function].concat());
-        let mut sources = vec![Source { name: EVENTS.to_owned(), at_provider: events }];
+        let function = [PREFIX, function].concat();
+        let events = self.events().event_queue(&function);
+        let mut sources =
+            vec![Source { function: function.clone(), name: EVENTS.to_owned(), at_provider: events }];
         sources.extend(known.table.queues().map(|trigger| Source {
+            function: function.clone(),
             name: trigger.queue.clone(),
             at_provider: (self.inner.parts.queue_name)(&trigger.queue),
         }));
@@ -197,7 +207,7 @@ impl Service {
     }
 
     fn shown(&self, source: &Source, letter: DeadLetter) -> Letter {
-        let is_event = source.name == EVENTS;
+        let is_event = source.has_events();
         // What cannot be read as an event failed for that, and is shown as it is.
         let read = is_event.then(|| self.events().payload_of(&letter.body).ok()).flatten();
         let payload = read.unwrap_or(letter.body);
@@ -212,6 +222,12 @@ impl Service {
             payload_bytes: payload.len(),
             payload: beginning(&payload),
         }
+    }
+}
+
+impl Source {
+    fn has_events(&self) -> bool {
+        self.name == EVENTS
     }
 }
 

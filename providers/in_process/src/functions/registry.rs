@@ -283,6 +283,12 @@ impl ports::functions::Register for Functions {
         event_queue(function)
     }
 
+    fn take_events(&self, function: &str) {
+        if self.inner.definition(function).is_some() {
+            self.inner.arm_events(function);
+        }
+    }
+
     fn payload_of(&self, message: &Bytes) -> Result<Bytes> {
         Ok(Envelope::decode(message)?.into_payload())
     }

@@ -3,6 +3,7 @@
 
 mod letters;
 mod messages;
+mod several;
 mod timers;
 
 use std::{
@@ -125,6 +126,10 @@ fn service(world: &World) -> (Service, Arc<Idle>) {
 }
 
 fn service_among(world: &World, among_others: bool) -> (Service, Arc<Idle>) {
+    service_over(world, among_others, world.functions())
+}
+
+fn service_over(world: &World, among_others: bool, functions: Arc<dyn Register>) -> (Service, Arc<Idle>) {
     let runtime = Arc::new(Idle {
         clock: world.clock(),
         installed: Mutex::default(),
@@ -142,7 +147,7 @@ fn service_among(world: &World, among_others: bool) -> (Service, Arc<Idle>) {
         queue_name: str::to_owned,
         check_far: |address| if address == "there" { Ok(()) } else { Err("it is to be there".to_owned()) },
         among_others,
-        functions: world.functions(),
+        functions,
         runtime: Arc::clone(&runtime) as Arc<_>,
         clock: world.clock(),
         entropy: world.entropy(),
