@@ -55,6 +55,11 @@ impl Service {
         }
     }
 
+    /// Before a change: what it is compared with is all that is deployed, by whoever it was.
+    pub(crate) async fn catch_up_with_others(&self, changing: &mut Changing) -> Result<()> {
+        if self.inner.parts.among_others { self.catch_up(changing).await } else { Ok(()) }
+    }
+
     /// Makes what is deployed at rest what runs here: all of it at a start, and then what others have changed.
     pub(crate) async fn catch_up(&self, changing: &mut Changing) -> Result<()> {
         let all = self.inner.deployments.all().await?;

@@ -17,7 +17,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use ports::{
     Clock, Condition, Error, ErrorKind, Item, Key, Result, Timestamp, Update,
-    key_value::{Outcome, Room, SharedKeyValue, Test, Value},
+    key_value::{Outcome, Room, SharedKeyValue, Test, Updated, Value},
 };
 
 use crate::tries;
@@ -61,17 +61,30 @@ impl Schedule {
         self.key_value.externalize(updated.receipt.point).await
     }
 
-    /// When the timer of `function` goes off next, whose first `period` begins `now` if it has none yet.
-    pub(crate) async fn next(&self, function: &str, period: Duration, now: Timestamp) -> Result<Timestamp> {
+    /// When the timer of `function` goes off next; of one that has no such time its first `period` begins `now`.
+    pub(crate) async fn next_or_begin(
+        &self,
+        function: &str,
+        period: Duration,
+        now: Timestamp,
+    ) -> Result<Timestamp> {
         let read = self.key_value.get(&key(function)).await?.value;
         if let Some(next) = read.as_deref().and_then(|item| time_of(item, period, now)) {
             return Ok(next);
         }
         let next = after(now, period);
-        // Whoever was faster knows as well.
         let update = row(function, next, period, "").when(unchanged(read.as_deref()));
         let updated = self.key_value.update(update).await?;
+        let begun = match &updated.outcome {
+            Outcome::Done(_) => Some(next),
+            // Whoever was faster has begun it, unless that was a tick of the period before.
+            Outcome::Conflict(there) => there.as_deref().and_then(|item| time_of(item, period, now)),
+        };
         self.key_value.externalize(updated.receipt.point).await?;
+        if let Some(next) = begun {
+            return Ok(next);
+        }
+        self.begin(function, period, now).await?;
         Ok(next)
     }
 
@@ -88,7 +101,7 @@ impl Schedule {
             let next = time_of(&item, period, now)?;
             Some((item, next))
         }) else {
-            return self.next(function, period, now).await.map(Tick::NotBefore);
+            return self.next_or_begin(function, period, now).await.map(Tick::NotBefore);
         };
         if next > now {
             return Ok(Tick::NotBefore(next));
@@ -96,21 +109,23 @@ impl Schedule {
         if self.key_value.room() < Room::Free {
             return Err(Error::new(ErrorKind::NoRoom, format!("take a tick of {function}")));
         }
-        let missed = now.ms_since(next) / milliseconds(period);
-        let following = after(next, period * u32::try_from(missed + 1).unwrap_or(u32::MAX));
+        let following = following(next, period, now);
         let update = row(function, following, period, id).when(unchanged(Some(&item)));
-        let there = match self.key_value.update(update).await {
-            Ok(updated) => match updated.outcome {
-                // Its event comes behind it, and is waited for: to wait here, too, would be one more place to lose the tick.
-                Outcome::Done(_) => return Ok(Tick::Mine(following)),
-                Outcome::Conflict(there) => there,
-            },
-            Err(error) if error.kind() == ErrorKind::OutcomeUnknown => self.read(function).await?,
-            Err(error) => return Err(error),
-        };
+        let there = self.moved(function, update).await?;
         let is_mine = there.as_deref().and_then(|item| item.bytes(TICK)).is_some_and(|tick| *tick == id);
         let next = there.and_then(|item| time_of(&item, period, now)).unwrap_or(following);
         Ok(if is_mine { Tick::Mine(next) } else { Tick::NotBefore(next.max(now)) })
+    }
+
+    /// The row once it was moved by `update`, or by whoever was faster.
+    async fn moved(&self, function: &str, update: Update) -> Result<Option<Arc<Item>>> {
+        match self.key_value.update(update).await {
+            // The event of a tick comes behind it, and is waited for: to wait here, too, would be one more place to lose the tick.
+            Ok(Updated { outcome: Outcome::Done(item), .. }) => Ok(item),
+            Ok(Updated { outcome: Outcome::Conflict(there), .. }) => Ok(there),
+            Err(error) if error.kind() == ErrorKind::OutcomeUnknown => self.read(function).await,
+            Err(error) => Err(error),
+        }
     }
 
     /// The row of `function`, which says whose a tick is: if nobody says so, nobody has it.
@@ -126,6 +141,12 @@ fn milliseconds(period: Duration) -> u64 {
 
 fn after(time: Timestamp, period: Duration) -> Timestamp {
     Timestamp(time.0.saturating_add(milliseconds(period)))
+}
+
+/// When it goes off after a tick that was due at `due`, however many were missed since.
+fn following(due: Timestamp, period: Duration, now: Timestamp) -> Timestamp {
+    let missed = now.ms_since(due) / milliseconds(period);
+    after(due, period * u32::try_from(missed + 1).unwrap_or(u32::MAX))
 }
 
 fn key(function: &str) -> Key {

@@ -173,9 +173,7 @@ impl Service {
             let checked = self.inner.parts.runtime.check(&table.function(name, &archive, "")).await;
             checked.map_err(|why| Error::Invalid(format!("functions.{name}: {why}")))?;
         }
-        if self.inner.parts.among_others {
-            self.catch_up(changing).await?;
-        }
+        self.catch_up_with_others(changing).await?;
         self.inner.catalogue.check(application, &manifest)?;
         check_queues(changing, application, &manifest).map_err(Error::Conflict)?;
         let before = changing.get(application).cloned();
@@ -198,9 +196,7 @@ impl Service {
     }
 
     async fn remove_all(&self, changing: &mut Changing, application: &str) -> Result<()> {
-        if self.inner.parts.among_others {
-            self.catch_up(changing).await?;
-        }
+        self.catch_up_with_others(changing).await?;
         let changed = match changing.get(application) {
             Some(before) => self.inner.deployments.delete(application, before.generation).await?,
             // Its row has gone, but what followed failed.
@@ -327,6 +323,7 @@ impl Service {
     }
 
     async fn set_timer(&self, changing: &mut Changing, name: &str, period: Option<Duration>) -> Result<()> {
+        self.catch_up_with_others(changing).await?;
         let known = self.inner.catalogue.function(name);
         let application = known.ok_or_else(|| Error::NoSuchFunction(name.to_owned()))?.application.clone();
         let no_such = || Error::NoSuchApplication(application.clone());

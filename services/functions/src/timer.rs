@@ -35,11 +35,32 @@ const IN_TIME_AFTER: Duration = Duration::from_mins(10);
 /// When it is looked again where the store did not say whether a tick is due.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
+/// What became of a tick.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Became {
+    /// An event.
+    Event,
+    /// None, because of this: the next one is a period later.
+    LeftOut(String),
+    /// It is still due, as far as is known: it is looked again soon.
+    Late(String),
+}
+
+impl Became {
+    /// Why it is no event.
+    fn reason(&self) -> Option<&str> {
+        match self {
+            Self::Event => None,
+            Self::LeftOut(reason) | Self::Late(reason) => Some(reason),
+        }
+    }
+}
+
 /// Whether ticks of a function become events.
 #[derive(Debug, Default)]
 pub(crate) struct Ticks(Mutex<LeftOut>);
 
-/// Since when ticks are left out, and what was said of it.
+/// Since when ticks are left out or late, and what was said of it.
 #[derive(Debug, Default)]
 struct LeftOut {
     outage: Outage,
@@ -61,7 +82,7 @@ impl LeftOut {
 
 impl Ticks {
     /// What became of a tick, if there is one now; its timer is armed for the next.
-    async fn due(&self, service: &Inner, function: &str) -> Option<Result<Option<u64>>> {
+    pub(crate) async fn due(&self, service: &Inner, function: &str) -> Option<Became> {
         let clock = &service.parts.clock;
         let began = clock.monotonic();
         let period = service.timers.lock().await.get(function).copied()?;
@@ -75,44 +96,44 @@ impl Ticks {
         // It counts from when it has gone off.
         service.arm_again(function, period, left + clock.monotonic().since(began)).await;
         match tick {
-            Ok(Tick::Mine(_)) => Some(send(service, function, id).await),
+            Ok(Tick::Mine(_)) => Some(match send(service, function, id).await {
+                Ok(None) => Became::Event,
+                // How many exactly is no other reason.
+                Ok(Some(_)) => Became::LeftOut(format!("{EVENTS_WAITING_MAX} events of it wait, or more")),
+                Err(error) => Became::LeftOut(error.to_string()),
+            }),
             Ok(Tick::NotBefore(_)) => None,
-            Err(error) => Some(Err(error)),
+            Err(error) => Some(Became::Late(error.to_string())),
         }
     }
 
     /// The timer of `function` has gone off.
     pub(crate) async fn tick(&self, service: &Inner, function: &str) {
-        let Some(left_out) = self.due(service, function).await else { return };
-        let left_out = match left_out {
-            Ok(None) => None,
-            // How many exactly is no other reason.
-            Ok(Some(_)) => Some(format!("{EVENTS_WAITING_MAX} events of it wait, or more")),
-            Err(error) => Some(error.to_string()),
-        };
+        let Some(became) = self.due(service, function).await else { return };
         let now = service.parts.clock.monotonic();
-        match left_out {
-            None => {
-                if let Some(lasted) = self.0.lock().none(now) {
-                    tracing::info!(function, ?lasted, "ticks of its timer are events again");
-                }
+        let Some(reason) = became.reason() else {
+            if let Some(lasted) = self.0.lock().none(now) {
+                tracing::info!(function, ?lasted, "ticks of its timer are events again");
             }
-            Some(reason) => {
-                if let Some(lasts) = self.0.lock().another(now, &reason) {
-                    tracing::warn!(function, reason, ?lasts, "ticks of its timer are left out");
-                }
-            }
+            return;
+        };
+        let Some(lasts) = self.0.lock().another(now, reason) else { return };
+        if matches!(became, Became::Late(_)) {
+            tracing::warn!(function, reason, ?lasts, "ticks of its timer are late");
+        } else {
+            tracing::warn!(function, reason, ?lasts, "ticks of its timer are left out");
         }
     }
 }
 
 impl Service {
-    /// Begins the periods of timers that were not armed `before`, or with others. That is done before it is said that they are armed, so
-    /// that nobody goes by what an earlier arming has left.
+    /// Begins the periods of timers that were not armed `before`. That is done before it is said that they are armed, so that nobody goes
+    /// by what an earlier arming has left; where it is not said after all, that was nobody's time. Of one that is armed with another
+    /// period there is no time, and it begins where that is put in place: begun here it would be put off by a change that fails.
     pub(crate) async fn begin_timers(&self, before: Option<&Deployment>, now: &Deployment) -> Served<()> {
         for name in now.manifest.functions.keys() {
             let Some(period) = now.period(name) else { continue };
-            if before.and_then(|before| before.period(name)) != Some(period) {
+            if before.and_then(|before| before.period(name)).is_none() {
                 self.inner.schedule.begin(name, period, self.inner.parts.clock.now()).await?;
             }
         }
@@ -128,7 +149,7 @@ impl Service {
             timers.remove(name);
             return Ok(functions.disarm_timer(&function).await?);
         };
-        let next = self.inner.schedule.next(name, period, clock.now()).await?;
+        let next = self.inner.schedule.next_or_begin(name, period, clock.now()).await?;
         timers.insert(name.to_owned(), period);
         let left = Duration::from_millis(next.ms_since(clock.now()).max(1));
         Ok(functions.arm_timer(&function, left).await?)

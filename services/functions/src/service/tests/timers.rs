@@ -2,11 +2,14 @@
 
 use ports::{
     faults::{Fault, FaultSchedule, FaultyKeyValue},
-    key_value,
+    key_value::{self, KeyValue},
 };
 
 use super::*;
-use crate::{schedule::Tick, timer::EVENTS_WAITING_MAX};
+use crate::{
+    schedule::Tick,
+    timer::{Became, EVENTS_WAITING_MAX},
+};
 
 /// An archive of `ticks`, which a timer starts every minute, and of `told`, which is told of what fails.
 fn with_timer() -> Bytes {
@@ -259,5 +262,96 @@ fn a_tick_whose_event_has_no_room_stays_due() {
         let refused = full.take("ticks", period, now, "a").await.expect_err("it is due, and cannot be taken");
         assert_eq!(refused.kind(), ports::ErrorKind::NoRoom);
         assert!(matches!(free.take("ticks", period, now, "b").await, Ok(Tick::Mine(_))));
+    });
+}
+
+/// A3: it was said to be left out.
+#[test]
+fn a_tick_that_cannot_be_taken_yet_is_late_and_one_that_has_no_room_among_events_is_left_out() {
+    run(async {
+        let world = World::new(1);
+        let (service, runtime) = service(&world);
+        runtime.is_full.send_replace(true);
+        service.deploy("shop", ticking("code", Some(HOUR))).await.expect("deployed");
+        service.follow_timer("ticks", None).await.expect("nobody else takes its ticks");
+        let full: Arc<dyn KeyValue> =
+            Arc::new(FaultyKeyValue::new(world.key_value(), Arc::new(Scarce), world.clock()));
+        let full = Service::new(Parts { key_value: full, ..service.inner.parts.clone() });
+        for service in [&service, &full] {
+            service.inner.timers.lock().await.insert("ticks".to_owned(), Duration::from_secs(HOUR));
+        }
+        minutes(&world, 61).await;
+        let due = async |service: &Service| {
+            let became = Ticks::default().due(&service.inner, "ticks").await;
+            service.events().disarm_timer("functions/ticks").await.expect("nobody else takes its ticks");
+            became
+        };
+        assert!(matches!(due(&full).await, Some(Became::Late(_))), "on a full disk it stays due");
+        assert_eq!(due(&service).await, Some(Became::Event));
+        assert_eq!(due(&service).await, None, "it was one");
+        for _ in 1..EVENTS_WAITING_MAX {
+            service.send("ticks", "{}".into()).await.expect("sent");
+        }
+        minutes(&world, 61).await;
+        assert!(matches!(due(&service).await, Some(Became::LeftOut(_))));
+        assert_eq!(due(&full).await, None, "it was taken for nothing");
+    });
+}
+
+/// A5: what goes off next is moved by no deployment that comes to nothing.
+#[test]
+fn a_deployment_that_fails_puts_no_timer_off() {
+    run(async {
+        let world = World::new(1);
+        let ((service, runtime), (other, others)) = (service(&world), service(&world));
+        service.deploy("shop", ticking("code", Some(HOUR))).await.expect("deployed");
+        other.start().await.expect("started");
+        service.deploy("shop", ticking("other", Some(HOUR))).await.expect("deployed");
+        minutes(&world, 50).await;
+        let refused = other.deploy("shop", ticking("code", Some(HOUR / 2))).await;
+        assert!(matches!(refused, Err(Error::Conflict(_))), "it was changed meanwhile: {refused:?}");
+        minutes(&world, 11).await;
+        assert_eq!(runtime.asked() + others.asked(), 1, "a whole period after it was armed");
+    });
+}
+
+/// A5: among processes, one that does not know yet that it is armed.
+#[test]
+fn arming_a_timer_that_another_process_has_armed_puts_it_off_no_more() {
+    run(async {
+        let world = World::new(1);
+        let ((one, _), (other, _)) = (service_among(&world, true), service_among(&world, true));
+        one.deploy("shop", ticking("code", None)).await.expect("deployed");
+        other.start().await.expect("started");
+        one.arm("ticks", Some(Duration::from_secs(HOUR))).await.expect("armed");
+        let next = async || {
+            let (period, now) = (Duration::from_secs(HOUR), world.clock().now());
+            one.inner.schedule.next_or_begin("ticks", period, now).await.expect("there is one")
+        };
+        let before = next().await;
+        minutes(&world, 10).await;
+        other.arm("ticks", Some(Duration::from_secs(HOUR))).await.expect("armed");
+        assert_eq!(next().await, before);
+    });
+}
+
+/// A5: a tick of the period before may be taken in the moment in which another period begins.
+#[test]
+fn a_period_begins_also_where_a_tick_of_the_one_before_comes_in_between() {
+    run(async {
+        let world = World::with_options(1, Options { latency: Some(TRAVEL..=TRAVEL), ..Options::default() });
+        let schedule = Schedule::new(world.key_value(), world.clock());
+        let (hour, half) = (Duration::from_secs(HOUR), Duration::from_secs(HOUR / 2));
+        schedule.begin("ticks", hour, world.clock().now()).await.expect("begun");
+        minutes(&world, 61).await;
+        let now = world.clock().now();
+        let (taken, next) =
+            tokio::join!(schedule.take("ticks", hour, now, "a"), schedule.next_or_begin("ticks", half, now));
+        assert!(matches!(taken, Ok(Tick::Mine(_))), "{taken:?}");
+        let next = next.expect("calm");
+        assert_eq!(next.ms_since(now), half.as_millis() as u64);
+        minutes(&world, 1).await;
+        let later = schedule.next_or_begin("ticks", half, world.clock().now()).await.expect("calm");
+        assert_eq!(later, next, "that is its time at rest");
     });
 }
