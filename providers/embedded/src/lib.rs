@@ -9,7 +9,7 @@
 //! [`checkpoint`]; then one module per port.
 //!
 //! What is in the data directory: `LOCK`, `format`, `journal/NNNNNNNN.log` with one `spare-N`, `state.redb`,
-//! `ballast`, `objects/`, and now and then `objects-trial` ([`mod@objects`]).
+//! `ballast`, `objects/`, and now and then `objects-trial-...` ([`mod@objects`]).
 
 #![allow(rustdoc::private_intra_doc_links)]
 #![allow(clippy::disallowed_methods, reason = "clocks and threads live in providers")]
@@ -61,7 +61,7 @@ impl ObjectDirectory {
         Arc::clone(&self.0) as Arc<dyn ObjectStore>
     }
 
-    /// Whether the disk has no room for what was refused last, of which it is asked anew.
+    /// Whether the disk had no room for what was refused last; it is asked anew, aside and at most once a second, for who asks next.
     pub fn is_full(&self) -> bool {
         self.0.is_refusing()
     }
@@ -69,10 +69,8 @@ impl ObjectDirectory {
 
 /// Opens a directory of objects, which is made if it is not there.
 pub async fn open_objects(directory: PathBuf) -> Result<ObjectDirectory, OpenError> {
-    let opened = tokio::task::spawn_blocking(move || {
-        let trial = directory.join(objects::TRIAL);
-        objects::open(&directory, trial, Arc::new(DiskStorage))
-    });
+    let opened =
+        tokio::task::spawn_blocking(move || objects::open(&directory, &directory, Arc::new(DiskStorage)));
     let opened =
         opened.await.map_err(|error| OpenError::io("open the objects")(std::io::Error::other(error)))?;
     Ok(ObjectDirectory(Arc::new(opened?)))
@@ -143,8 +141,7 @@ impl Embedded {
     fn open_now(config: Config) -> Result<Self, OpenError> {
         let engine = Engine::open(config)?;
         let directory = engine.objects_directory();
-        let trial = directory.with_file_name(objects::TRIAL);
-        match objects::open(&directory, trial, Arc::clone(&engine.config.storage)) {
+        match objects::open(&directory, &engine.config.data_dir, Arc::clone(&engine.config.storage)) {
             Ok(objects) if engine.config.acknowledge_before_sync => {
                 Ok(Self { engine, objects: Arc::new(objects.acknowledging_before_sync()) })
             }

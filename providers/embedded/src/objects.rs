@@ -13,16 +13,9 @@
 //! any, are left to the local store.
 //!
 //! Files find the disk full by themselves, whatever the journal has kept for itself. What was refused is remembered, so
-//! that the status can say so, and asked of the disk again when the status is: nobody else may ever write.
+//! that the status can say so ([`room`]).
 
-use std::{
-    fmt, fs, io,
-    ops::Range,
-    path::{Path, PathBuf},
-    sync::Arc,
-    thread,
-    time::SystemTime,
-};
+use std::{fmt, fs, io, ops::Range, path::Path, sync::Arc, thread, time::SystemTime};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -31,45 +24,40 @@ use object_store::{
     CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, PutMultipartOptions,
     PutResult, local::LocalFileSystem,
 };
-use parking_lot::Mutex;
 use ports::objects::{self, ObjectError, ObjectPath, ObjectStore, PutOptions, PutPayload};
 
-use self::names::Names;
+use self::{
+    names::Names,
+    room::{Room, trial_in},
+};
 use crate::{
     error::OpenError,
     storage::{Storage, make_directory},
 };
 
 mod names;
+mod room;
 
 type Result<T, E = ObjectError> = std::result::Result<T, E>;
-
-/// The file, beside the directory of objects or in it, that is made to see whether there is room.
-pub(crate) const TRIAL: &str = "objects-trial";
 
 /// Objects in a directory.
 #[derive(Debug)]
 pub(crate) struct Objects {
     files: LocalFileSystem,
-    storage: Arc<dyn Storage>,
-    trial: PathBuf,
     names: Arc<Names>,
     /// No name is synced: a test's broken variant.
     trusts_names: bool,
-    /// The bytes of the last object that was refused for want of room, if none was written since.
-    refused: Mutex<Option<u64>>,
+    room: Arc<Room>,
 }
 
-/// The store of objects in `directory`, which is made if it is not there. The file at `trial` is made and removed now and then.
-pub(crate) fn open(
-    directory: &Path,
-    trial: PathBuf,
-    storage: Arc<dyn Storage>,
-) -> Result<Objects, OpenError> {
+/// The store of objects in `directory`, which is made if it is not there. A file in `trials`, another directory of the same disk or that
+/// one, is made and removed now and then.
+pub(crate) fn open(directory: &Path, trials: &Path, storage: Arc<dyn Storage>) -> Result<Objects, OpenError> {
     let attempted = || format!("make {}", directory.display());
     make_directory(&*storage, directory).map_err(OpenError::making(directory))?;
     let files = LocalFileSystem::new_with_prefix(directory)
         .map_err(|error| OpenError::io(attempted())(std::io::Error::other(error)))?;
+    let trial = trial_in(trials).map_err(OpenError::io(attempted()))?;
     // As the local store calls it.
     let root = fs::canonicalize(directory).map_err(OpenError::io(attempted()))?;
     let names = Arc::new(Names::new(root, Arc::clone(&storage)));
@@ -80,7 +68,7 @@ pub(crate) fn open(
     };
     walk.map_err(OpenError::io(format!("walk through {}", directory.display())))?;
     let files = files.with_fsync(true);
-    Ok(Objects { files, storage, trial, names, trusts_names: false, refused: Mutex::default() })
+    Ok(Objects { files, names, trusts_names: false, room: Arc::new(Room::new(storage, trial)) })
 }
 
 impl Objects {
@@ -99,26 +87,16 @@ fn moment_of_files(trial: &Path) -> io::Result<SystemTime> {
 }
 
 impl Objects {
-    /// Whether the disk has no room for what was refused last.
+    /// Whether the disk had no room for what was refused last when it was asked last: it is asked anew, for who asks next.
     pub(crate) fn is_refusing(&self) -> bool {
-        let mut refused = self.refused.lock();
-        let Some(bytes) = *refused else { return false };
-        let room = self.storage.open(&self.trial).and_then(|file| file.allocate(bytes));
-        if let Err(error) = self.storage.remove(&self.trial) {
-            tracing::warn!(%error, file = %self.trial.display(), "a file that was made to see what room there is stays");
-        }
-        if room.is_ok() {
-            *refused = None;
-        }
-        room.is_err()
+        self.room.is_refusing()
     }
 
     fn note<T>(&self, result: &Result<T>, bytes: u64) {
         match result {
-            Ok(_) => *self.refused.lock() = None,
+            Ok(_) => self.room.note_written(),
             Err(error) if objects::is_for_want_of_room(error) => {
-                let first = self.refused.lock().replace(bytes.max(1)).is_none();
-                if first {
+                if self.room.note_refused(bytes) {
                     tracing::warn!(%error, bytes, "no room for an object");
                 }
             }

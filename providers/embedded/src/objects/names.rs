@@ -228,10 +228,7 @@ mod tests {
     use std::fs::File;
 
     use super::*;
-    use crate::{
-        objects::{TRIAL, moment_of_files},
-        storage::DiskStorage,
-    };
+    use crate::{objects::moment_of_files, storage::DiskStorage};
 
     /// O1, O2: a put fails also in the sync of what it has named, or of what it has made above.
     #[test]
@@ -296,7 +293,7 @@ mod tests {
             .open(folder.join("old#1"))
             .and_then(|file| file.set_modified(before))
             .expect("dated");
-        let opened = moment_of_files(&directory.path().join(TRIAL)).expect("the disk has room");
+        let opened = moment_of_files(&directory.path().join("trial")).expect("the disk has room");
         for name in ["new#1", "whole", "no#number#x", "no#"] {
             fs::write(folder.join(name), "any").expect("the disk has room");
         }
