@@ -115,6 +115,9 @@ impl Begin {
     /// since; any other error of its own aborts the transaction and is returned, and so is any that it returns after
     /// a commit of its own.
     ///
+    /// Of calls side by side, one that begins after another has failed is going on, too: a body whose failed call is to have it run again
+    /// drops the others, as `tokio::try_join!` does, where `join!` lets each branch go on.
+    ///
     /// What it returns tells nothing of which failure it was made of: a body that is not to run again, though the last call of
     /// its transaction failed so that it could, ends the transaction by [`Transaction::abort`] and returns `Ok`.
     // Not `AsyncFnMut`: futures over bodies that borrow would not be `Send`, and so could not be spawned.

@@ -3,7 +3,7 @@
 use std::{env, sync::Arc, time::Duration};
 
 use http::HeaderValue;
-use tokio::sync::Semaphore;
+use tokio::{sync::Semaphore, time::timeout};
 
 use crate::{
     after::After,
@@ -12,7 +12,7 @@ use crate::{
     connections::Connections,
     error::{Error, ErrorKind, Result},
     exchange::{Answer, exchange},
-    limits::{ASIDE_MAX, CALL_MAX_DEFAULT, Limits},
+    limits::{ASIDE_CALL_MAX, ASIDE_MAX, CALL_MAX_DEFAULT, Limits},
     nodes::{self, Route, URL_DEFAULT},
     state::State,
     transaction::Transaction,
@@ -39,13 +39,14 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// Does what nobody waits for. Beyond [`ASIDE_MAX`] at a time it is dropped, and so it is without a runtime, as when
-    /// that is what ends.
+    /// Does what nobody waits for, for [`ASIDE_CALL_MAX`] in all. Beyond [`ASIDE_MAX`] at a time it is dropped, and so it is without a
+    /// runtime, as when that is what ends.
     pub(crate) fn spawn_aside(&self, work: impl Future<Output = ()> + Send + 'static) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         if let Ok(place) = Arc::clone(&self.aside).try_acquire_owned() {
             runtime.spawn(async move {
-                work.await;
+                // What is late is dropped, wherever it is.
+                let _ = timeout(ASIDE_CALL_MAX, work).await;
                 drop(place);
             });
         }

@@ -22,8 +22,8 @@ const REPLY_MAX: Duration = Duration::from_secs(10);
 const ABORT_MAX: Duration = Duration::from_secs(2);
 /// What one client does at a time without anybody waiting for it: a server has no more open transactions to end.
 pub(crate) const ASIDE_MAX: usize = 10_000;
-/// How long each of them may take, with its wait for a connection. A server ends an idle transaction by itself.
-const ASIDE_CALL_MAX: Duration = Duration::from_secs(10);
+/// How long each of them may take in all, with its waits for a connection and its repeats. A server ends an idle transaction by itself.
+pub(crate) const ASIDE_CALL_MAX: Duration = Duration::from_secs(10);
 /// The slowest line that a large body is given time for.
 const BYTES_PER_MILLISECOND_MIN: u64 = 1024;
 

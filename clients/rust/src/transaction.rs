@@ -20,7 +20,7 @@ use crate::{
 /// Its own requests are repeated when they are lost, at the next node if need be. The code that uses it is not: for
 /// that there is [`Begin::transact`](crate::Begin::transact). Clones are the same attempt; tasks may share it as
 /// long as they write different keys. When the last one is dropped before a commit was asked for, or while the answer to
-/// one is awaited no more, it is aborted in the background, which undoes no commit: for 20 s at the most, and not where the
+/// one is awaited no more, it is aborted in the background, which undoes no commit: for 10 s at the most, and not where the
 /// runtime has ended. What is left open then ends when it has been idle for 60 s.
 #[derive(Debug, Clone)]
 pub struct Transaction(Arc<Handle>);

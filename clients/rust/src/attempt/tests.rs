@@ -101,6 +101,19 @@ fn a_failure_decides_until_the_body_asks_for_something_else() {
     assert!(matches!(attempt.verdict(), Verdict::Failed));
 }
 
+/// As `join!` has it: which of its branches the body's error is made of, nobody knows.
+#[test]
+fn a_call_that_begins_after_another_has_failed_goes_on_also_where_they_are_side_by_side() {
+    let mut attempt = Attempt::begun("x", false);
+    attempt.may_call(&put(b"a")).expect("open");
+    attempt.may_call(&put(b"b")).expect("open");
+    attempt.failed(&put(b"a"), unavailable());
+    attempt.failed(&put(b"b"), unavailable());
+    assert!(matches!(attempt.verdict(), Verdict::Again(_)), "all that were under way have failed");
+    attempt.may_call(&put(b"c")).expect("open");
+    assert!(matches!(attempt.verdict(), Verdict::Failed));
+}
+
 /// T4. Run again it would find its id committed, and its error would be gone.
 #[test]
 fn a_body_whose_transaction_may_have_committed_does_not_run_again() {

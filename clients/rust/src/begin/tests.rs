@@ -2,13 +2,13 @@ use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
     select,
-    time::timeout,
+    time::{advance, timeout},
 };
 
 use super::*;
 use crate::{
     Client,
-    limits::{ASIDE_MAX, CONNECTIONS_MAX},
+    limits::{ASIDE_CALL_MAX, ASIDE_MAX, CONNECTIONS_MAX},
 };
 
 const HEARD_MAX: Duration = Duration::from_secs(10);
@@ -129,6 +129,19 @@ async fn what_is_done_aside_is_bounded() {
     drop(others);
     dropped(&server, client.transaction()).await;
     assert_eq!(core.aside.available_permits(), ASIDE_MAX - 1);
+}
+
+/// T15. It waits for a connection, for an answer, and between repeats.
+#[tokio::test(start_paused = true)]
+async fn what_is_done_aside_is_dropped_after_ten_seconds_in_all() {
+    let core = Client::connect(["http://127.0.0.1:1"]).expect("a URL").transaction().core;
+    core.spawn_aside(std::future::pending());
+    tokio::task::yield_now().await;
+    advance(ASIDE_CALL_MAX / 2).await;
+    assert_eq!(core.aside.available_permits(), ASIDE_MAX - 1);
+    advance(ASIDE_CALL_MAX / 2 + Duration::from_millis(1)).await;
+    tokio::task::yield_now().await;
+    assert_eq!(core.aside.available_permits(), ASIDE_MAX);
 }
 
 async fn is_pending(mut future: impl Future + Unpin) -> bool {
