@@ -1,10 +1,11 @@
 //! What every function finds with nothing installed: the Python client.
 
 /// Its files, by their paths among what functions import.
-pub(crate) const PYTHON_CLIENT: [(&str, &str); 23] = [
+pub(crate) const PYTHON_CLIENT: [(&str, &str); 24] = [
     ("landfast/__init__.py", include_str!("../clients/python/landfast/__init__.py")),
     ("landfast/_after.py", include_str!("../clients/python/landfast/_after.py")),
     ("landfast/_attempt.py", include_str!("../clients/python/landfast/_attempt.py")),
+    ("landfast/_attempts.py", include_str!("../clients/python/landfast/_attempts.py")),
     ("landfast/_client.py", include_str!("../clients/python/landfast/_client.py")),
     ("landfast/_connection.py", include_str!("../clients/python/landfast/_connection.py")),
     ("landfast/_ids.py", include_str!("../clients/python/landfast/_ids.py")),

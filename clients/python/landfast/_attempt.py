@@ -1,5 +1,8 @@
 """One attempt of a transaction, without I/O: what may be asked when, and what an answer does to it.
 
+Beginning again starts the next one, under the same id (`_attempts.py`). What comes back of a call changes the attempt that it was sent
+for, and none that was begun since: that one has its own state.
+
 The blocking and the asyncio transaction are thin shells over this. Each method is a generator of steps
 (`_repeat.py`); whoever drives it gets the result, or the exception.
 
@@ -9,8 +12,8 @@ Invariants
   late copy would undo it. The attempt is given up instead, and its body may run again.
 - An attempt one of whose writes may or may not have arrived never commits, whatever its body does with the error.
 - An attempt belongs to the process that began it: in one that was forked since, nothing is sent for it.
-- A begin that is interrupted ends nobody else's attempt: one of an id that others may know is left to its time-out.
-- A call that was sent for an attempt changes the state of none that was begun since: what comes back too late is raised, and that is all.
+- A begin that is interrupted ends nobody else's attempt: one of an id that others may know is left to its time-out. Where nothing of
+  it was sent there is nothing to end; and once the id is begun anew nothing more is sent for it.
 - What an interruption has left open is ended, whether a commit that was broken off had been sent or not: an abort undoes no commit.
 """
 
@@ -36,7 +39,7 @@ from ._problems import (
     document,
 )
 from ._repeat import Answer, Limits, Pause, Steps, exchange
-from ._requests import AFTER_HEADER, Call, Key, Response, Value
+from ._requests import AFTER_HEADER, Call, Key, Request, Response, Value
 
 
 UNHEARD_S = 1.0
@@ -55,29 +58,19 @@ class Phase(enum.Enum):
 
 
 class Attempt:
-    """The state of one attempt; beginning again starts the next attempt under the same id."""
+    """The state of one attempt."""
 
-    def __init__(
-        self,
-        name: Name,
-        isolation: Optional[str],
-        route: Route,
-        limits: Limits,
-        after: After,
-        after_token: Optional[str],
-    ) -> None:
-        self._name = name
+    def __init__(self, name: Name, route: Route, limits: Limits, after: After) -> None:
         self.phase = Phase.NEW
         self.committed_token: Optional[str] = None
-        self._isolation = isolation
-        self._client_route = route
+        self.is_begun_anew = False
+        """Whether its id is: that ends it, if it is open."""
+        self._name = name
         self._route = route
         self._limits = limits
         self._after = after
-        self._after_token = after_token
         self._token = ""
-        self._begins = 0
-        """How often it was begun; a call tells by it whether it comes back to the attempt that it was sent for."""
+        self._beginning: Optional[Request] = None
         self._doubled: Set[bytes] = set()
         self._is_torn = False
         self._is_end_broken_off = False
@@ -91,13 +84,6 @@ class Attempt:
         """Under it, it takes effect at most once."""
         return self._name.id
 
-    def settle_id(self) -> str:
-        """The id in this process: what has not begun before a fork is another transaction after it, unless its id was given."""
-        if self.phase is Phase.NEW and self.is_of_parent:
-            self._name = self._name.in_child()
-            self._process = os.getpid()
-        return self._name.id
-
     @property
     def is_of_parent(self) -> bool:
         """Whether this process is forked from the one that began: the attempt is the parent's, and still at work there."""
@@ -108,28 +94,13 @@ class Attempt:
         """Whether it is left to its time-out unless it is ended: nobody has, or what was to end it was broken off."""
         return self.phase is Phase.OPEN or (self._is_end_broken_off and self.phase is not Phase.COMMITTED)
 
-    def begin(self) -> Steps[None]:
-        """Steps that begin it; what forbids that is raised at once, and leaves what is open as it is."""
-        self._refuse_in_child(f"begin transaction {self.settle_id()!r}")
-        if self.phase in (Phase.BEGINNING, Phase.OPEN):
-            raise RuntimeError(f"transaction {self.id!r} is {self.phase.value}; begin another one, or end it first")
-        return self._begin()
-
-    def _begin(self) -> Steps[None]:
-        self._begins += 1
-        self._route = self._client_route.branch()
-        self._doubled = set()
-        self._is_torn = False
-        self._is_end_broken_off = False
-        self._ended = None
-        self._effects = 0
-        self.committed_token = None
-        call = _requests.begin(self.id, self._isolation, self._after_token or self._after.token)
-        before, self.phase = self.phase, Phase.BEGINNING
+    def begin(self, isolation: Optional[str], after_token: Optional[str]) -> Steps[None]:
+        """Steps that begin it: once."""
+        call = _requests.begin(self.id, isolation, after_token or self._after.token)
+        self.phase, self._beginning = Phase.BEGINNING, call.request
         try:
             answer = yield from exchange(call, self._route, self._limits)
         except Error as error:
-            self.phase = before
             # Nothing of the body has run, and what a begin cannot do now it has tried for long enough.
             error.body_may_run_again = False
             raise
@@ -140,17 +111,13 @@ class Attempt:
             raise AlreadyCommitted(call.what, "its id has committed before", transaction=self.id)
         token = found.get("attempt")
         if isinstance(token, bool) or not isinstance(token, (str, int)):
-            self.phase = before
             raise UnexpectedAnswer(call.what, "no attempt in the answer", transaction=self.id)
         self._token = str(token)
         self._is_begin_doubled = answer.is_doubled
         self.phase = Phase.OPEN
 
     def end(self, seconds: float) -> Steps[None]:
-        """Steps that end, within so many seconds, what this attempt may have left open.
-
-        Which attempt that is stands once this has returned: the same transaction may be begun anew before the steps are done.
-        """
+        """Steps that end, within so many seconds, what this attempt may have left open."""
         before = self.phase
         # Of a commit that was broken off the server alone knows what it came to, and says so to who asks again.
         if before in (Phase.BEGINNING, Phase.OPEN):
@@ -160,15 +127,26 @@ class Attempt:
             return _nothing()
         if before is not Phase.BEGINNING:
             return self._abort_within(seconds, self._token)
+        if self._beginning is None or not self._beginning.may_have_arrived:
+            # Begins that are given up while they wait for a connection would each add aborts to the load that made them wait.
+            return _nothing()
         # The answer may be lost, and with it the attempt. An abort that names none ends the latest of its id, whoever has begun that.
-        return self._abort_unheard(seconds) if self._name.is_random else _nothing()
+        return self._until_begun_anew(self._abort_unheard(seconds)) if self._name.is_random else _nothing()
+
+    def _until_begun_anew(self, steps: Steps[None]) -> Steps[None]:
+        """The same, but for what would be sent once that has ended this attempt: it would end the next one."""
+        try:
+            action = next(steps)
+            while not self.is_begun_anew:
+                action = steps.send((yield action))
+        except StopIteration:
+            pass
+        finally:
+            steps.close()
 
     def _abort_unheard(self, seconds: float) -> Steps[None]:
         deadline = time.monotonic() + seconds
         for pause in _UNHEARD_PAUSES_S:
-            if self.phase is not Phase.ABORTED:
-                # It has been begun anew meanwhile, which has ended the earlier attempt.
-                return
             try:
                 yield from self._abort_within(deadline - time.monotonic(), None)
                 return
@@ -202,58 +180,54 @@ class Attempt:
     def commit(self) -> Steps[None]:
         """May be called again after `OutcomeUnknown`, and after it has succeeded."""
         call = _requests.commit(self.id, self._token)
-        self._refuse_in_child(call.what)
+        self.refuse_in_child(call.what)
         if self.phase is Phase.COMMITTED:
             return
         if self.phase in (Phase.NEW, Phase.BEGINNING, Phase.ABORTED):
             self._refuse(call)
         if self._is_torn:
             raise self._torn(call)
-        self.phase, begins, self._is_end_broken_off = Phase.COMMITTING, self._begins, False
+        self.phase, self._is_end_broken_off = Phase.COMMITTING, False
         try:
             answer = yield from exchange(call, self._route, self._limits)
         except Error as error:
-            if begins == self._begins:
-                if not error.ends_attempt and not error.may_have_happened:
-                    self.phase = Phase.OPEN
-                self._ended_by(call, error)
+            if not error.ends_attempt and not error.may_have_happened:
+                self.phase = Phase.OPEN
+            self._ended_by(call, error)
             raise
         except BaseException:
             # Whoever interrupts or cancels may raise anything.
-            self._is_end_broken_off |= begins == self._begins
+            self._is_end_broken_off = True
             raise
         found = document(answer.response.body).get("after") or answer.response.headers.get(AFTER_HEADER.lower())
-        token = self._after.heard(found)
-        if begins == self._begins:
-            self.phase, self._ended, self.committed_token = Phase.COMMITTED, None, token
+        self.phase, self._ended, self.committed_token = Phase.COMMITTED, None, self._after.heard(found)
 
     def abort(self) -> Steps[None]:
         """Ends the attempt without effect; nothing happens if it is over already and did not commit."""
         call = _requests.abort(self.id, self._token)
-        self._refuse_in_child(call.what)
+        self.refuse_in_child(call.what)
         if self.phase in (Phase.NEW, Phase.BEGINNING, Phase.ABORTED):
             return
         if self.phase is Phase.COMMITTED:
             self._refuse(call)
-        limits, begins = Limits(self._limits.abort_s, self._limits.abort_s, self._limits.abort_s), self._begins
+        limits = Limits(self._limits.abort_s, self._limits.abort_s, self._limits.abort_s)
         try:
             yield from exchange(call, self._route, limits)
         except NoSuchTransaction:
             pass
         except TransactionFinished as error:
             if error.outcome == "committed":
-                if begins == self._begins:
-                    self.phase = Phase.COMMITTED
+                self.phase = Phase.COMMITTED
                 raise
         except BaseException as error:
             is_answered = isinstance(error, Error) and not isinstance(error, Unavailable)
-            self._is_end_broken_off |= begins == self._begins and not is_answered
+            self._is_end_broken_off |= not is_answered
             raise
         finally:
-            if begins == self._begins:
-                self._abort_is_over()
+            self._abort_is_over()
 
     def _abort_is_over(self) -> None:
+        # It may have committed meanwhile.
         if self.phase is not Phase.COMMITTED:
             self.phase = Phase.ABORTED
 
@@ -273,12 +247,11 @@ class Attempt:
 
     def _write(self, key: Key, call: Call) -> Steps[None]:
         name = key.encode() if isinstance(key, str) else key
-        doubled = self._doubled
-        if name in doubled and self.phase is Phase.OPEN:
+        if name in self._doubled and self.phase is Phase.OPEN:
             self._is_torn = True
         answer = yield from self._call(call, is_write=True)
         if answer.is_doubled:
-            doubled.add(name)
+            self._doubled.add(name)
 
     def _effect(self, call: Call) -> Steps[None]:
         # Its place is taken before its answer comes, and not given again if it is refused: others may be under way.
@@ -286,22 +259,20 @@ class Attempt:
         yield from self._call(call, is_write=True)
 
     def _call(self, call: Call, is_write: bool = False) -> Steps[Answer]:
-        self._refuse_in_child(call.what)
+        self.refuse_in_child(call.what)
         if self.phase is not Phase.OPEN:
             self._refuse(call)
         if self._is_torn:
             raise self._torn(call)
-        begins = self._begins
         try:
             return (yield from exchange(call, self._route, self._limits))
         except Error as error:
-            if begins == self._begins:
-                self._is_torn |= is_write and error.may_have_happened
-                self._ended_by(call, error)
+            self._is_torn |= is_write and error.may_have_happened
+            self._ended_by(call, error)
             raise
         except BaseException:
             # Interrupted or cancelled before the answer came.
-            self._is_torn |= is_write and begins == self._begins
+            self._is_torn |= is_write
             raise
 
     def _ended_by(self, call: Call, error: Error) -> None:
@@ -329,7 +300,8 @@ class Attempt:
     def _committed_meanwhile(self, call: Call) -> AlreadyCommitted:
         return AlreadyCommitted(call.what, "its id has committed meanwhile", transaction=self.id)
 
-    def _refuse_in_child(self, what: str) -> None:
+    def refuse_in_child(self, what: str) -> None:
+        """Raises where it is another process's."""
         if self.is_of_parent:
             raise RuntimeError(f"{what}: it is of the process that this one is forked from; begin one of its own here")
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Protoc
 
 from . import _ids
 from ._after import After
-from ._attempt import Attempt
+from ._attempts import Attempts
 from ._connection import Connections
 from ._nodes import Route, nodes_from
 from ._repeat import Limits
@@ -58,8 +58,8 @@ class Settings:
             headers["Authorization"] = f"Bearer {token}"
         return cls(Route(nodes_from(urls)), Limits(call_s=timeout), After(), headers)
 
-    def attempt(self, id: Optional[str], isolation: Optional[str], after: Optional[str]) -> Attempt:
-        return Attempt(_ids.name_for(id), isolation, self.route, self.limits, self.after, after)
+    def attempts(self, id: Optional[str], isolation: Optional[str], after: Optional[str]) -> Attempts:
+        return Attempts(_ids.name_for(id), isolation, self.route, self.limits, self.after, after)
 
     def state_calls(self) -> StateCalls:
         return StateCalls(self.route, self.limits, self.after)
@@ -83,7 +83,7 @@ class Client:
         Raises `AlreadyCommitted` instead of entering the block if `id` has committed before. Without `id`, one is
         derived from the request that is being handled (`landfast.request`), or drawn at random.
         """
-        return Transaction(self._settings.attempt(id, isolation, after), self._connections)
+        return Transaction(self._settings.attempts(id, isolation, after), self._connections)
 
     def transact(
         self,
@@ -101,9 +101,9 @@ class Client:
         it may, the error of this transaction says that left it, or that was being handled where another one was
         raised; one that it has dealt with before says nothing. What it raises after a commit of its own is raised.
         """
-        attempt = self._settings.attempt(id, isolation, after)
-        transaction = Transaction(attempt, self._connections)
-        runs = Runs(attempt, runs_max)
+        attempts = self._settings.attempts(id, isolation, after)
+        transaction = Transaction(attempts, self._connections)
+        runs = Runs(attempts, runs_max)
         while True:
             try:
                 with transaction:

@@ -174,6 +174,7 @@ class Connections:
         request = send.request
         headers = {**self._headers, **request.headers, "Content-Length": str(len(request.body))}
         is_whole = False
+        request.may_have_arrived = True
         # A server that refuses a body closes before it has read it all; its refusal may be there to read.
         with contextlib.suppress(BrokenPipeError):
             client.request(request.method, request.path, request.body or None, headers)

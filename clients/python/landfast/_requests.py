@@ -49,7 +49,7 @@ def is_in_function() -> bool:
     return "AWS_LAMBDA_RUNTIME_API" in os.environ
 
 
-@dataclass(frozen=True)
+@dataclass
 class Request:
     """What goes over the wire, but for the headers that every request has."""
 
@@ -57,6 +57,8 @@ class Request:
     path: str
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
+    may_have_arrived: bool = field(default=False, compare=False)
+    """Whether a byte of it, or of a copy, may have reached a server: noted by who sends it, who may be cut off in the midst."""
 
 
 @dataclass(frozen=True)

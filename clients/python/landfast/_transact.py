@@ -14,7 +14,8 @@ import inspect
 import sys
 from typing import Callable, Iterator, List, Optional, TypeVar
 
-from ._attempt import Attempt, Phase
+from ._attempt import Phase
+from ._attempts import Attempts
 from ._problems import AlreadyCommitted, Error
 from ._repeat import full_jitter
 from ._requests import valid_id
@@ -28,10 +29,10 @@ RUNS_MAX = 16
 class Runs:
     """How often the body of a transaction has run, and whether it may again."""
 
-    def __init__(self, attempt: Attempt, runs_max: int) -> None:
+    def __init__(self, attempts: Attempts, runs_max: int) -> None:
         if runs_max < 1:
             raise ValueError(f"runs_max is {runs_max}; a body runs at least once")
-        self._attempt = attempt
+        self._attempts = attempts
         self._runs_max = runs_max
         self._runs = 0
         # Python makes it the context of all that is raised meanwhile. It may be an error of an earlier transaction of this id.
@@ -43,7 +44,7 @@ class Runs:
         failures = list(self._failures(error))
         may_run_again = bool(failures) and all(failure.body_may_run_again for failure in failures)
         # It may have committed, or be the parent's of a process that was forked in the body.
-        if not may_run_again or self._attempt.phase is not Phase.ABORTED or self._runs >= self._runs_max:
+        if not may_run_again or self._attempts.latest.phase is not Phase.ABORTED or self._runs >= self._runs_max:
             return None
         return max(full_jitter(self._runs), *(failure.retry_after or 0 for failure in failures))
 
@@ -61,7 +62,7 @@ class Runs:
                 continue
             seen.add(id(found))
             # The error of another transaction, say one inside the body, tells nothing about this one.
-            if isinstance(found, Error) and found.transaction == self._attempt.id:
+            if isinstance(found, Error) and found.transaction == self._attempts.id:
                 yield found
                 continue
             members = getattr(found, "exceptions", ())

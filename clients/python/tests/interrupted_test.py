@@ -17,8 +17,10 @@ import pytest
 import cluster
 import landfast
 from landfast import aio
+from landfast._attempts import Attempts
 from landfast._client import Settings
-from landfast._repeat import Limits
+from landfast._repeat import Event, Limits, Pause, Send, Steps
+from landfast._requests import Lost
 
 BEGIN = "POST /v1/transactions$"
 COMMIT = "POST .*/commit"
@@ -187,15 +189,48 @@ def a_commit_that_is_interrupted_once_it_was_sent_stays_committed(interrupt: Cal
         assert servers.store.commits == ["pay"]
 
 
+def _interrupted_begin() -> "tuple[Attempts, Steps[None]]":
+    """A transaction whose begin was sent and is interrupted, and what ends that."""
+    attempts = Settings.of("http://127.0.0.1:1", None, 30).attempts(None, None, None)
+    begin = attempts.begin()
+    _sent(begin)
+    begin.close()
+    return attempts, attempts.latest.end(30)
+
+
+def _sent(steps: "Steps[None]", event: Event = None) -> Send:
+    """What is sent next, after `event`."""
+    action = steps.send(event)
+    while isinstance(action, Pause):
+        action = steps.send(None)
+    action.request.may_have_arrived = True
+    return action
+
+
 def what_ends_an_interrupted_begin_leaves_the_next_attempt_alone() -> None:
     """T8."""
-    attempt = Settings.of("http://127.0.0.1:1", None, 30).attempt(None, None, None)
-    begin = attempt.begin()
+    attempts, ending = _interrupted_begin()
+    next(attempts.begin())
+    assert list(ending) == []
+
+
+def what_ends_an_interrupted_begin_is_not_repeated_once_that_is_begun_anew() -> None:
+    """T8. It names no attempt, and would end the next one, which may have begun at another server."""
+    attempts, ending = _interrupted_begin()
+    assert _sent(ending).request.method == "DELETE"
+    assert _sent(ending, Lost("reset", was_sent=True)).request.method == "DELETE", "as long as there is no answer"
+    next(attempts.begin())
+    with pytest.raises(StopIteration):
+        ending.send(Lost("reset", was_sent=True))
+
+
+def a_begin_of_which_nothing_was_sent_has_nothing_to_end() -> None:
+    attempts = Settings.of("http://127.0.0.1:1", None, 30).attempts(None, None, None)
+    begin = attempts.begin()
     next(begin)
     begin.close()
-    ending = attempt.end(30)
-    next(attempt.begin())
-    assert list(ending) == []
+    assert list(attempts.latest.end(30)) == []
+    next(attempts.begin())
 
 
 class OnePlace:
@@ -217,6 +252,32 @@ class OnePlace:
         slow = asyncio.ensure_future(self._client.state().get("slow"))
         await self._has_arrived.wait()
         return slow
+
+
+def a_begin_that_is_cancelled_while_it_waits_for_a_connection_asks_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """T15. Such are many under load, and aborts of each would add to that."""
+    monkeypatch.setattr("landfast.aio._connection.CONNECTIONS_MAX", 1)
+
+    async def scenario(servers: cluster.Cluster) -> None:
+        async with aio.connect(servers.url) as client:
+            place = OnePlace(servers, client)
+            slow = await place.take()
+
+            async def begin() -> None:
+                async with client.transaction():
+                    raise AssertionError("it has begun")
+
+            task = asyncio.ensure_future(begin())
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            place.is_free.set()
+            await slow
+
+    with cluster.Cluster() as servers:
+        asyncio.run(scenario(servers))
+        assert not servers.requests(BEGIN) and not servers.requests("DELETE")
 
 
 def a_commit_that_is_cancelled_before_it_is_sent_leaves_no_transaction_open(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ class Client:
         self, *, id: Optional[str] = None, isolation: Optional[Isolation] = None, after: Optional[str] = None
     ) -> Transaction:
         """One attempt at a transaction, for use in `async with`; see `landfast.Client.transaction`."""
-        return Transaction(self._settings.attempt(id, isolation, after), self._connections)
+        return Transaction(self._settings.attempts(id, isolation, after), self._connections)
 
     async def transact(
         self,
@@ -58,9 +58,9 @@ class Client:
         runs_max: int = RUNS_MAX,
     ) -> Optional[T]:
         """Awaits `body` in a transaction, again if it has to be; see `landfast.Client.transact`."""
-        attempt = self._settings.attempt(id, isolation, after)
-        transaction = Transaction(attempt, self._connections)
-        runs = Runs(attempt, runs_max)
+        attempts = self._settings.attempts(id, isolation, after)
+        transaction = Transaction(attempts, self._connections)
+        runs = Runs(attempts, runs_max)
         while True:
             try:
                 async with transaction:

@@ -257,6 +257,7 @@ async def _exchange(
     lines += [f"Content-Length: {len(request.body)}", "", ""]
     if any("\r" in line or "\n" in line for line in lines):
         raise ValueError("a header's value has a line break")
+    request.may_have_arrived = True
     try:
         connection.writer.write("\r\n".join(lines).encode("latin-1") + request.body)
         await connection.writer.drain()

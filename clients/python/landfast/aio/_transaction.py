@@ -9,6 +9,7 @@ from typing import Optional, Type
 
 from .. import _ids
 from .._attempt import Attempt, Phase
+from .._attempts import Attempts
 from .._problems import Error
 from .._repeat import Limits
 from .._requests import Key, Value
@@ -18,20 +19,25 @@ from ._connection import ASIDE_S, Connections
 class Transaction:
     """As `landfast.Transaction`; each `async with` is one attempt at it, under one id."""
 
-    def __init__(self, attempt: Attempt, connections: Connections) -> None:
-        self._attempt = attempt
+    def __init__(self, attempts: Attempts, connections: Connections) -> None:
+        self._attempts = attempts
         self._connections = connections
         self._scope: Optional[Token[Optional[_ids.Scope]]] = None
 
     @property
     def id(self) -> str:
         """The name of the transaction: under it, it takes effect at most once."""
-        return self._attempt.settle_id()
+        return self._attempts.settle_id()
 
     @property
     def after(self) -> Optional[str]:
         """Once committed: what to hand to `transaction(after=...)` elsewhere for it to see this commit."""
         return self._attempt.committed_token
+
+    @property
+    def _attempt(self) -> Attempt:
+        """What calls are for."""
+        return self._attempts.latest
 
     async def get(self, key: Key) -> Optional[bytes]:
         """The value of `key` as this transaction sees it, or None if there is none."""
@@ -66,7 +72,7 @@ class Transaction:
         return await self._connections.drive(self._attempt.status())
 
     async def __aenter__(self) -> Transaction:
-        begin = self._attempt.begin()
+        begin = self._attempts.begin()
         try:
             await self._connections.drive(begin)
             self._scope = _ids.enter_block(self.id)

@@ -1,0 +1,70 @@
+"""The attempts of one transaction, one after the other under its id.
+
+Invariants
+- At most one of them has begun and not ended, as far as this process knows.
+- A begin that failed leaves what was before it: the attempt that has ended, or none.
+- An id of its own is settled in the process that begins: what has not begun before a fork is another transaction after it.
+"""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from ._after import After
+from ._attempt import Attempt, Phase
+from ._ids import Name
+from ._nodes import Route
+from ._problems import Error
+from ._repeat import Limits, Steps
+
+
+class Attempts:
+    """A transaction, without I/O: its id, how it begins, and its latest attempt."""
+
+    def __init__(
+        self,
+        name: Name,
+        isolation: Optional[str],
+        route: Route,
+        limits: Limits,
+        after: After,
+        after_token: Optional[str],
+    ) -> None:
+        self._name = name
+        self._isolation = isolation
+        self._route = route
+        self._limits = limits
+        self._after = after
+        self._after_token = after_token
+        self.latest = Attempt(name, route, limits, after)
+        """Before the first begin it is one that has not begun."""
+
+    @property
+    def id(self) -> str:
+        """Under it, it takes effect at most once."""
+        return self._name.id
+
+    def settle_id(self) -> str:
+        """The id in this process: what has not begun before a fork is another transaction after it, unless its id was given."""
+        if self.latest.phase is Phase.NEW and self.latest.is_of_parent:
+            self._name = self._name.in_child()
+            self.latest = Attempt(self._name, self._route, self._limits, self._after)
+        return self._name.id
+
+    def begin(self) -> Steps[None]:
+        """Steps that begin the next one; what forbids that is raised at once, and leaves what is open as it is."""
+        self.latest.refuse_in_child(f"begin transaction {self.settle_id()!r}")
+        phase = self.latest.phase
+        if phase in (Phase.BEGINNING, Phase.OPEN):
+            raise RuntimeError(f"transaction {self.id!r} is {phase.value}; begin another one, or end it first")
+        return self._begin()
+
+    def _begin(self) -> Steps[None]:
+        before, attempt = self.latest, Attempt(self._name, self._route.branch(), self._limits, self._after)
+        self.latest, before.is_begun_anew = attempt, True
+        try:
+            yield from attempt.begin(self._isolation, self._after_token)
+        except Error:
+            if attempt.phase is Phase.BEGINNING:
+                self.latest = before
+            raise
