@@ -115,10 +115,13 @@ impl Core {
     }
 
     /// Everything before `collected` is collected.
-    async fn note_collected(&self, node: &Node, tended: &mut Tended, collected: Cursor) -> Result<()> {
+    async fn note_collected(&self, node: &Arc<Node>, tended: &mut Tended, collected: Cursor) -> Result<()> {
         tended.collected = collected;
         if tended.node == node.id {
-            self.view().neighbours.collected = collected.next.0 - 1;
+            let mut view = self.view();
+            if view.is_served_by(node) {
+                view.neighbours.collected = collected.next.0 - 1;
+            }
         }
         if tended.collected.next.0 >= tended.noted + SLOTS_UNNOTED_MAX {
             registry::note_collected(&node.store, tended.node, tended.collected).await?;
