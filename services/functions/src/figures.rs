@@ -6,13 +6,16 @@
 //! An event that is seen to wait is taken here from then on, too. Whoever has sent it may have died since; and that its queue has come
 //! to be no other process was told. So it costs no further look at each function that has nothing to do.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    ops::Bound::{Excluded, Included, Unbounded},
+};
 
-use ports::{Result, runtime};
+use ports::{Result, queue::Backlog, runtime};
 
 use crate::service::{PREFIX, Service};
 
-/// Queues in one look; of the others nothing is counted.
+/// Queues in one look; if there are more, the next looks are at those behind, in turn.
 const QUEUES_MAX: usize = 1000;
 
 /// The service in numbers.
@@ -28,45 +31,58 @@ pub struct Figures {
     pub runtime: runtime::Figures,
 }
 
-/// What the last look has seen.
-#[derive(Debug, Clone, Copy, Default)]
+/// What the last looks have seen.
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Seen {
-    messages: u64,
-    dead_letters: u64,
+    /// By the queue's name at the provider.
+    backlogs: BTreeMap<String, Backlog>,
+    /// The next look begins behind it.
+    last: String,
+}
+
+impl Seen {
+    fn count(&self, of: impl Fn(&Backlog) -> u64) -> u64 {
+        self.backlogs.values().map(of).sum()
+    }
 }
 
 impl Service {
     /// The figures now, of queues those of the last look; returns at once.
     pub fn figures(&self) -> Figures {
         let inner = &self.inner;
-        let Seen { messages, dead_letters } = *inner.seen.lock();
+        let seen = inner.seen.lock();
         Figures {
             deployed: inner.count() as u64,
-            events_waiting: messages,
-            dead_letters,
+            events_waiting: seen.count(|backlog| backlog.messages),
+            dead_letters: seen.count(|backlog| backlog.dead_letters),
             runtime: inner.parts.runtime.figures(),
         }
     }
 
     /// Looks how much waits for deployed functions, and has events that do taken here. Errors: those of the queues; then what was seen
-    /// before stays.
+    /// before stays, and the next look begins behind it.
     pub async fn look_at_queues(&self) -> Result<()> {
-        let mut seen = Seen::default();
-        for (queue, events_of) in self.queues().into_iter().take(QUEUES_MAX) {
-            match self.inner.parts.queue.backlog(&queue).await {
-                Ok(backlog) => {
-                    seen.messages += backlog.messages;
-                    seen.dead_letters += backlog.dead_letters;
-                    if let Some(function) = events_of.filter(|_| backlog.messages > 0) {
-                        self.events().take_events(&function);
-                    }
-                }
+        let queues = self.queues();
+        let last = {
+            let mut seen = self.inner.seen.lock();
+            seen.backlogs.retain(|queue, _| queues.contains_key(queue));
+            seen.last.clone()
+        };
+        let behind = queues.range::<str, _>((Excluded(last.as_str()), Unbounded));
+        let in_turn = behind.chain(queues.range::<str, _>((Unbounded, Included(last.as_str()))));
+        for (queue, events_of) in in_turn.take(QUEUES_MAX) {
+            self.inner.seen.lock().last.clone_from(queue);
+            let backlog = match self.inner.parts.queue.backlog(queue).await {
+                Ok(backlog) => backlog,
                 // Nothing was ever sent: there is no queue.
-                Err(error) if error.kind() == ports::ErrorKind::Invalid => {}
+                Err(error) if error.kind() == ports::ErrorKind::Invalid => Backlog::default(),
                 Err(error) => return Err(error),
+            };
+            if let Some(function) = events_of.as_ref().filter(|_| backlog.messages > 0) {
+                self.events().take_events(function);
             }
+            self.inner.seen.lock().backlogs.insert(queue.clone(), backlog);
         }
-        *self.inner.seen.lock() = seen;
         Ok(())
     }
 

@@ -74,3 +74,33 @@ fn what_is_redriven_is_taken_by_the_process_that_was_asked_to() {
         assert!(again.len() == 1 && again[0].id == id, "{again:?}");
     });
 }
+
+/// A3: no look at more than a thousand queues, and none is left out for ever; nor is one behind a queue that cannot be asked.
+#[test]
+fn functions_beyond_those_of_one_look_are_looked_at_in_turn() {
+    run(async {
+        let world = World::new(1);
+        let table = "runtime = \"executable\"\ncode = \"code\"\nhandler = \"run\"";
+        let many: Vec<_> = (0..1000).map(|number| format!("[functions.f{number:03}]\n{table}\n")).collect();
+        let [one, other] = [Process::of(&world), Process::of(&world)];
+        one.service.deploy("many", many.concat().into()).await.expect("deployed");
+        one.service.deploy("shop", archive("last")).await.expect("deployed");
+        other.service.start().await.expect("started");
+        seconds(&world, 10).await;
+        one.runtime.is_full.send_replace(true);
+        one.service.send("last", "{}".into()).await.expect("sent");
+        one.dies();
+        other.service.look_at_queues().await.expect("it looks");
+        seconds(&world, 60).await;
+        assert_eq!((other.runtime.asked(), other.service.figures().events_waiting), (0, 0));
+        world.faults().refuse(percent(100));
+        other.service.look_at_queues().await.expect_err("the store is away");
+        world.faults().calm();
+        for _ in 0..2 {
+            other.service.look_at_queues().await.expect("it looks");
+        }
+        let seen = other.service.figures().events_waiting;
+        seconds(&world, 60).await;
+        assert!(other.runtime.asked() > 0 && seen == 1, "{seen}");
+    });
+}
