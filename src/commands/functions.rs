@@ -20,7 +20,7 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use clap::{Args, Subcommand};
 use serde::Deserialize;
 
-use super::request::{Request, Target, Unavailable};
+use super::request::{Request, Target, Unavailable, segment};
 
 /// How long a deployment may take: it is sent, unpacked and made durable.
 const DEPLOY_MAX: Duration = Duration::from_mins(2);
@@ -166,7 +166,7 @@ impl Deploy {
     fn deploy(&self) -> anyhow::Result<package::State> {
         let state = package::State::of(&self.manifest)?;
         let package = package::Package::make(&self.manifest)?;
-        let path = format!("/v1/applications/{}", package.name);
+        let path = format!("/v1/applications/{}", segment(&package.name));
         let request =
             Request { method: "PUT", body: &package.content, wait_max: DEPLOY_MAX, ..Request::get(&path) };
         let answer = self.target.ask(&request)?.accepted(&self.target, &path)?;
@@ -191,7 +191,7 @@ impl Invoke {
         } else {
             self.payload.clone().into_bytes()
         };
-        let path = format!("/2015-03-31/functions/{}/invocations", self.name);
+        let path = format!("/2015-03-31/functions/{}/invocations", segment(&self.name));
         let kind = if self.event { "Event" } else { "RequestResponse" };
         let log = if self.log { "Tail" } else { "None" };
         let headers = [("X-Amz-Invocation-Type", kind), ("X-Amz-Log-Type", log)];
@@ -237,7 +237,7 @@ impl List {
 
 impl Remove {
     fn run(&self) -> anyhow::Result<ExitCode> {
-        let path = format!("/v1/applications/{}", self.application);
+        let path = format!("/v1/applications/{}", segment(&self.application));
         let request = Request { method: "DELETE", wait_max: DEPLOY_MAX, ..Request::get(&path) };
         self.target.ask(&request)?.accepted(&self.target, &path)?;
         super::print(&format!("removed {}\n", self.application))

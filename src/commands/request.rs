@@ -12,6 +12,7 @@ use std::{
 
 use anyhow::{Context as _, bail, ensure};
 use clap::Args;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 
 /// How long each of connecting, sending and receiving may take.
@@ -28,6 +29,11 @@ pub(crate) struct Target {
     /// The token for a server that asks for one; only from the environment
     #[arg(skip = std::env::var("LANDFAST_TOKEN").ok())]
     token: Option<String>,
+}
+
+/// What a user has called something, as one segment of a path or the value of a parameter.
+pub(crate) fn segment(name: &str) -> String {
+    utf8_percent_encode(name, NON_ALPHANUMERIC).to_string()
 }
 
 impl fmt::Debug for Target {

@@ -13,11 +13,10 @@ use std::{
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::request::{Request, Target};
+use super::request::{Request, Target, segment};
 use timeline::{Failure, Step, Timeline};
 
 /// How long a run is waited for at the most, in seconds.
@@ -157,10 +156,6 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Show(show) => show.run(),
         Command::Cancel(cancel) => cancel.run(),
     }
-}
-
-fn segment(name: &str) -> String {
-    utf8_percent_encode(name, NON_ALPHANUMERIC).to_string()
 }
 
 fn path_of(name: &str, run: &str) -> String {

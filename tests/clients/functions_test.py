@@ -410,6 +410,8 @@ def a_deployment_replaces_the_one_before_and_is_there_after_a_kill(apps):
     other.function("says", "def handler(event, context):\n    return 3\n")
     refused = other.command("functions", "deploy", str(other.write()))
     assert refused.returncode == 1 and "is of the application" in refused.stderr
+    refused = apps.command("functions", "remove", "shop?x")
+    assert refused.returncode == 1 and "no-such-application" in refused.stderr, refused.stderr
     removed = apps.command("functions", "remove", "shop")
     assert removed.returncode == 0, removed.stderr
     other.deploy()

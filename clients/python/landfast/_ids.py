@@ -31,6 +31,8 @@ from typing import Iterator, Optional
 from ._requests import valid_id
 
 _ID_BYTES_MAX = 128
+_RANDOM_PREFIX = "random-"
+"""What tells a server that nobody else asks for an id, so that it keeps the outcome for minutes and not for days."""
 _RANDOM_BYTES = 16
 
 
@@ -118,7 +120,7 @@ def name_for(explicit: Optional[str]) -> Name:
 
 def random_id() -> str:
     """An id that nobody else begins under."""
-    return secrets.token_hex(_RANDOM_BYTES)
+    return _RANDOM_PREFIX + secrets.token_hex(_RANDOM_BYTES)
 
 
 def run_id_for(explicit: Optional[str]) -> Optional[str]:

@@ -25,7 +25,9 @@ use crate::{
 
 /// How often a body runs before the last error is returned; it takes up to about 10 s.
 pub const RUNS_MAX: u32 = 16;
-/// Bytes of a generated id, before they are written as hexadecimal digits.
+/// What a generated id begins with: by it a server keeps its outcome for minutes and not for days.
+const GENERATED_ID_PREFIX: &str = "random-";
+/// Bytes of a generated id behind that, before they are written as hexadecimal digits.
 const GENERATED_ID_BYTES: usize = 16;
 /// Before a begin that was dropped is aborted once more: it may still be on its way.
 const UNHEARD_PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(100)];
@@ -252,7 +254,7 @@ fn generated_id() -> Result<String> {
     getrandom::fill(&mut bytes).map_err(|error| {
         Error::new(ErrorKind::Unavailable, "generate a transaction id", error.to_string())
     })?;
-    Ok(bytes.iter().fold(String::new(), |mut id, byte| {
+    Ok(bytes.iter().fold(GENERATED_ID_PREFIX.to_owned(), |mut id, byte| {
         let _ = write!(id, "{byte:02x}");
         id
     }))

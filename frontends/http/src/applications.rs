@@ -22,6 +22,7 @@ use crate::{
     connection::OfConnection,
     problem::{Kind, Problem},
     routes, segment,
+    transactions::refuse_query,
 };
 
 type Answer = Result<Response, Problem>;
@@ -83,14 +84,26 @@ fn with_causes(error: &dyn std::error::Error) -> String {
     said.join(": ")
 }
 
-async fn deploy(State(backend): State<Arc<Backend>>, uri: Uri, body: Body) -> Answer {
+async fn deploy(
+    State(backend): State<Arc<Backend>>,
+    uri: Uri,
+    connection: OfConnection,
+    body: Body,
+) -> Answer {
+    refuse_query(&uri)?;
     let functions = backend.functions()?;
+    let name = name(&uri)?;
     let whole = body::read(body, backend.value_bytes_max, &backend.budget).await?;
-    let deployed = functions.deploy(&name(&uri)?, whole.bytes.clone()).await?;
+    // Of many files it may take longer than a connection may be quiet, and others wait for it.
+    let _waits = connection.as_ref().map(|Extension(ConnectInfo(patience))| patience.wait());
+    let deployed = functions.deploy(&name, whole.bytes.clone()).await?;
     Ok(routes::json(serde_json::to_vec(&deployed).expect("strings and numbers always serialise")))
 }
 
-async fn remove(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
+async fn remove(State(backend): State<Arc<Backend>>, uri: Uri, connection: OfConnection) -> Answer {
+    // One whose `?` was not encoded would be another application.
+    refuse_query(&uri)?;
+    let _waits = connection.as_ref().map(|Extension(ConnectInfo(patience))| patience.wait());
     backend.functions()?.remove(&name(&uri)?).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
@@ -186,7 +199,8 @@ struct Timer {
     every_s: u64,
 }
 
-async fn arm(State(backend): State<Arc<Backend>>, uri: Uri, body: Body) -> Answer {
+async fn arm(State(backend): State<Arc<Backend>>, uri: Uri, connection: OfConnection, body: Body) -> Answer {
+    refuse_query(&uri)?;
     let functions = backend.functions()?;
     let whole = body::read(body, TIMER_BYTES_MAX, &backend.budget).await?;
     let refuse = |why: String| Problem::new(Kind::InvalidRequest, why);
@@ -195,11 +209,14 @@ async fn arm(State(backend): State<Arc<Backend>>, uri: Uri, body: Body) -> Answe
     if every_s == 0 {
         return Err(refuse("every_s is to be 1 or more; DELETE disarms".to_owned()));
     }
+    let _waits = connection.as_ref().map(|Extension(ConnectInfo(patience))| patience.wait());
     functions.arm(&name(&uri)?, Some(Duration::from_secs(every_s))).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-async fn disarm(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
+async fn disarm(State(backend): State<Arc<Backend>>, uri: Uri, connection: OfConnection) -> Answer {
+    refuse_query(&uri)?;
+    let _waits = connection.as_ref().map(|Extension(ConnectInfo(patience))| patience.wait());
     backend.functions()?.arm(&name(&uri)?, None).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }

@@ -5,7 +5,13 @@
 //! Invariant: what an application has changes as a whole, under one lock. Nobody finds a route of one deployment and no
 //! function for it in the next.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use parking_lot::RwLock;
 use ports::runtime::Function;
@@ -24,6 +30,8 @@ pub(crate) struct Catalogue {
     state: RwLock<State>,
     /// Told of each change.
     changes: watch::Sender<()>,
+    /// What is deployed has been put in place since the start.
+    is_in_place: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -99,6 +107,16 @@ pub struct Summary {
 }
 
 impl Catalogue {
+    /// All that was deployed before is here from now on.
+    pub(crate) fn put_in_place(&self) {
+        self.is_in_place.store(true, Ordering::Release);
+    }
+
+    /// Whether what is not here is not deployed.
+    pub(crate) fn is_in_place(&self) -> bool {
+        self.is_in_place.load(Ordering::Acquire)
+    }
+
     /// Makes what `manifest` says all that `application` has; none: it has nothing.
     /// The code is in `archive`; `revision` is that of each function.
     pub(crate) fn replace(

@@ -39,7 +39,14 @@ impl Functions for Service {
     }
 
     async fn knows(&self, function: &str) -> Result<bool> {
-        Ok(self.function(function).is_some())
+        if self.function(function).is_some() {
+            return Ok(true);
+        }
+        // Transactions are served before everything deployed is in place.
+        if self.inner.catalogue.is_in_place() {
+            return Ok(false);
+        }
+        Err(Error::unavailable(format!("find the function {function:?} while functions are put in place")))
     }
 
     async fn arm_queue(&self, trigger: QueueTrigger) -> Result<()> {

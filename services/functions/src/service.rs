@@ -151,6 +151,7 @@ impl Service {
     pub async fn start(&self) -> Result<()> {
         let mut changing = self.inner.changing.lock().await;
         self.catch_up(&mut changing).await?;
+        self.inner.catalogue.put_in_place();
         self.remove_archives(&changing).await
     }
 

@@ -95,6 +95,8 @@ pub enum Broken {
     RecordBeforeChunks,
     /// P6: a record is written while packs that its values go into are still on their way.
     RecordBeforePack,
+    /// P6: an object that has the name of a new pack is taken for that pack, whatever it holds.
+    TakesAnyPackForItsOwn,
     /// A pack's object goes before what is live in it has moved.
     DeletesPackBeforeMoving,
     /// What is live in a pack is judged while items are still written that name it.

@@ -69,8 +69,11 @@ pub struct Config {
     /// How long the outcome of an ended transaction is known without asking the store, and how long the client of
     /// a generated id may repeat its commit.
     pub retry_window: Duration,
-    /// How long the outcome of a name is kept.
+    /// How long the outcome of a name is kept that somebody has chosen.
     pub named_window: Duration,
+    /// How long that of a name is kept which its client has drawn at random: longer than any client repeats its calls.
+    /// At most [`Config::named_window`] counts.
+    pub random_window: Duration,
     /// The most names kept; beyond it the oldest go early.
     pub names_max: u64,
     /// The most bytes that superseded versions take while a transaction may need them; beyond it the oldest no
@@ -130,6 +133,7 @@ impl Default for Config {
             commit_answer_timeout: Duration::from_secs(5),
             retry_window: Duration::from_mins(2),
             named_window: Duration::from_hours(7 * 24),
+            random_window: Duration::from_mins(10),
             names_max: 10_000_000,
             superseded_bytes_max: 8 << 30,
             ended_lately_max: 100_000,

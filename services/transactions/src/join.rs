@@ -55,6 +55,7 @@ impl Core {
             self.config.broken,
         );
         let node = Arc::new(Node::new(self, id, store, log, Some(secret)));
+        self.pass_packs(&node).await?;
         let (heard, dropped) = self.heard_by_all(&node, !marked.is_empty()).await?;
         node.store.look()?;
         {

@@ -1,8 +1,10 @@
-//! Names whose rows are kept for days: a function may be retried under its name long after its first run.
+//! Names whose rows are kept for days: a function may be retried under its name long after its first run. Names that clients
+//! have drawn at random, which nobody else asks for, are kept for minutes.
 //!
-//! A name whose slot is trimmed is noted under the period in which that was, with the time. Once a period is as old as the
-//! window, its names are walked: each row goes, or is released for as long as it has versions. Beyond a number of names
-//! the oldest go early, so that the window in force is whatever their number allows.
+//! A name whose slot is trimmed is noted under a period, with the time. Once a period is as old as the window, its names are
+//! walked: each row goes, or is released for as long as it has versions. A chosen name's period is the one in which it was
+//! noted. A random name's is an earlier one, as old already as the windows differ: so one order says which names go next,
+//! and beyond a number of names, where those of the oldest period go early, random ones go before chosen ones.
 //!
 //! Invariants
 //! - A period's row is there before its first name, so that whoever lists the periods knows every name.
@@ -70,14 +72,28 @@ impl Core {
         }
     }
 
-    /// Keeps these rows for the window of names.
+    /// Keeps these rows for the windows of their names.
     pub(crate) async fn keep_names(&self, node: &Node, names: Vec<(TransactionId, Attempt)>) -> Result<()> {
+        let now = self.clock.now().0;
+        let window = self.config.named_window;
+        let (random, chosen): (Vec<_>, Vec<_>) = names.into_iter().partition(|(id, _)| id.is_random());
+        let random_window = self.config.random_window.min(window);
+        let age = window.saturating_sub(random_window).as_millis() as u64;
+        self.keep_until(node, chosen, now, end_of_period(now, window)).await?;
+        self.keep_until(node, random, now, end_of_period(now, random_window).saturating_sub(age)).await
+    }
+
+    /// Keeps these rows until a window of names after `end`.
+    async fn keep_until(
+        &self,
+        node: &Node,
+        names: Vec<(TransactionId, Attempt)>,
+        now: u64,
+        end: u64,
+    ) -> Result<()> {
         if names.is_empty() {
             return Ok(());
         }
-        let now = self.clock.now().0;
-        let period_ms = self.period_ms();
-        let end = (now / period_ms + 1) * period_ms;
         let counted =
             Update::modify(layout::period(end), vec![Action::Add(COUNT.into(), names.len() as i64)]);
         if let (Outcome::Done(Some(item)), _) = node.store.finish(&counted).await? {
@@ -179,10 +195,13 @@ impl Core {
     /// How often the periods are listed by who walks them, among others: what was committed before one listing has its names
     /// kept before the next.
     pub(crate) fn names_listing(&self) -> Duration {
-        LOOK.min(self.config.named_window / PERIODS).max(2 * self.config.retry_window)
+        let window = self.config.named_window / PERIODS;
+        LOOK.min(window).min(self.config.random_window).max(2 * self.config.retry_window)
     }
+}
 
-    fn period_ms(&self) -> u64 {
-        (self.config.named_window / PERIODS).as_millis().max(1) as u64
-    }
+/// When the period is over, in milliseconds, in which `now` is, of a window that has [`PERIODS`] of them.
+fn end_of_period(now: u64, window: Duration) -> u64 {
+    let period_ms = (window / PERIODS).as_millis().max(1) as u64;
+    (now / period_ms + 1) * period_ms
 }

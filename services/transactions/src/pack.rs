@@ -15,8 +15,9 @@
 //! of its own; `custody.rs` says of what besides.
 //!
 //! Invariants
-//! - A number of a node's packs is used once, and an object is never written again: a name that is taken was taken by the
-//!   same put, whose answer was lost.
+//! - A number of a node's packs is used once, and an object is never written again. A name that is taken was taken by the
+//!   same put, whose answer was lost; or by a life of the store that it does not remember, as one that was set back to a backup
+//!   while its objects were not, or by a copy of it: what lies there is compared, and a start numbers behind what it finds.
 //! - A commit is decided once every pack it has values in is durable.
 //! - Whoever may still write an item that names a pack *holds* it: nobody judges what is live in it meanwhile.
 //!
@@ -47,6 +48,7 @@ pub(crate) use self::written::{OnTheirWay, Written};
 use self::{directory::Filed, reading::Wanted, table::Table};
 use crate::{
     Config, Error, Result,
+    broken::Broken,
     engine::Core,
     model::{Attempt, Key, NodeId},
     node::Node,
@@ -186,6 +188,12 @@ impl Packs {
         self.state().table.sums()
     }
 
+    /// The numbers up to `last` are taken.
+    fn pass(&self, last: u64) {
+        let mut state = self.state();
+        state.last = state.last.max(last);
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -307,14 +315,23 @@ impl Core {
         Ok(())
     }
 
-    /// Puts an object that nobody else ever puts, however often it has to be asked for.
+    /// Puts an object that nobody else ever puts, however often it has to be asked for. Errors: `Unavailable` if somebody has.
     async fn put_object(&self, store: &Store, path: &ObjectPath, payload: PutPayload) -> Result<()> {
         let mut delays = Store::delays();
         loop {
             store.standing()?;
             let put = self.objects()?.put_opts(path, payload.clone(), PutMode::Create.into()).await;
             let error = match put {
-                Ok(_) | Err(ObjectError::AlreadyExists { .. }) => return Ok(()),
+                Ok(_) => return Ok(()),
+                Err(ObjectError::AlreadyExists { .. }) => match self.holds(path, &payload).await {
+                    Ok(true) => return Ok(()),
+                    Ok(false) => {
+                        tracing::error!(%path, "an object that this store has not put has the name of its next: \
+                            another process writes there for a copy of this store");
+                        return Err(Error::unavailable("an object of another process has this one's name"));
+                    }
+                    Err(error) => error,
+                },
                 Err(error) => objects::failed(format!("put {path}"), error),
             };
             if Error::from(error) == Error::NoRoom {
@@ -322,6 +339,18 @@ impl Core {
             }
             store.pause(&mut delays).await;
         }
+    }
+
+    /// Whether an object that is there is this one.
+    async fn holds(&self, path: &ObjectPath, payload: &PutPayload) -> ports::Result<bool> {
+        if self.config.is_broken(Broken::TakesAnyPackForItsOwn) {
+            return Ok(true);
+        }
+        let failed = |error| objects::failed(format!("get {path}"), error);
+        let objects = self.objects().map_err(|_| ports::Error::unavailable("find the objects"))?;
+        let there = objects.get(path).await.map_err(failed)?.bytes().await.map_err(failed)?;
+        let expected = payload.iter().flat_map(|part| part.iter());
+        Ok(there.len() == payload.content_length() && there.iter().eq(expected))
     }
 
     /// Errors: none was given, and something lies there.

@@ -91,6 +91,7 @@ impl Core {
         heard.finish(NodeId(1), NodeId(id.0 - 1));
         store.look()?;
         let node = Arc::new(Node::new(self, id, store, log, None));
+        self.pass_packs(&node).await?;
         self.hand_over(&node, unsent);
         let mut view = self.view();
         view.heard = Arc::new(heard);

@@ -1,9 +1,13 @@
-//! Transaction ids: names that clients choose, and ids that say who gave them, and when.
+//! Transaction ids: names that clients choose, ids that they draw at random, and ids that say who gave them, and when.
 //!
 //! A generated id is 128 bits as 26 characters of Crockford's base 32: start in milliseconds (48), node (24),
 //! sequence (40), random (16). Whoever is asked about one that nothing at rest knows can tell by it whom to ask
 //! and whether its window is over. A client may choose a name of the same form (a ULID, say), so the form alone
 //! never decides anything about a name whose row is there.
+//!
+//! A client that has no name for its transaction, and wants to be able to repeat the begin, draws one: [`RANDOM_PREFIX`] and
+//! 128 bits in hexadecimal digits. Nobody asks for such a name who did not begin it, so its outcome is kept for minutes and
+//! not for days. That is all that it says: otherwise it is a name as others are.
 
 use std::{fmt, str};
 
@@ -18,6 +22,12 @@ use crate::{
 
 /// The longest id, in bytes.
 pub const ID_BYTES_MAX: usize = 128;
+
+/// What a name begins with that a client has drawn at random for one transaction.
+pub const RANDOM_PREFIX: &str = "random-";
+
+/// The lower hexadecimal digits of a random name, after its prefix.
+const RANDOM_DIGITS: usize = 32;
 
 /// Crockford's base 32.
 const DIGITS: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
@@ -84,6 +94,14 @@ impl TransactionId {
         Some(Generated { start, attempt })
     }
 
+    /// Whether it has the form of a name drawn at random.
+    pub fn is_random(&self) -> bool {
+        self.0.strip_prefix(RANDOM_PREFIX.as_bytes()).is_some_and(|digits| {
+            digits.len() == RANDOM_DIGITS
+                && digits.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
+        })
+    }
+
     /// Its bytes.
     pub fn as_bytes(&self) -> &Bytes {
         &self.0
@@ -126,5 +144,21 @@ mod tests {
             assert!(matches!(generated, Err(_) | Ok(None)), "{name}");
         }
         assert!(TransactionId::new(vec![b'x'; ID_BYTES_MAX + 1]).is_err());
+    }
+
+    #[test]
+    fn a_random_name_is_told_by_its_form_alone() {
+        let digits = "0123456789abcdef0123456789abcdef";
+        let is_random = |name: String| TransactionId::new(name).expect("short enough").is_random();
+        assert!(is_random(format!("{RANDOM_PREFIX}{digits}")));
+        for name in [
+            digits.to_owned(),
+            format!("{RANDOM_PREFIX}{digits}0"),
+            format!("{RANDOM_PREFIX}{}", &digits[1..]),
+            format!("{RANDOM_PREFIX}{}", digits.to_uppercase()),
+            format!("Random-{digits}"),
+        ] {
+            assert!(!is_random(name.clone()), "{name}");
+        }
     }
 }

@@ -14,6 +14,7 @@ use futures_util::future::{join, join_all};
 use transactions::{
     Error,
     model::{After, Begin, Begun, Call, Isolation, Key, Outcome, TransactionId},
+    transaction_id::RANDOM_PREFIX,
 };
 
 use super::{
@@ -83,7 +84,12 @@ pub async fn work(house: House, number: usize, mix: Mix, habits: Habits, record:
             Isolation::ReadAtomic
         };
         let [script, again] = scripts.map(|script| Run { script, isolation });
-        let name = format!("c{number}-{transaction}");
+        // Every other one has the form of a name that nobody has chosen.
+        let name = if transaction % 2 == 0 {
+            format!("c{number}-{transaction}")
+        } else {
+            format!("{RANDOM_PREFIX}{number:016x}{transaction:016x}")
+        };
         let name = strikes(&mut rng, habits.one_named_in)
             .then(|| TransactionId::new(name).expect("a name is short enough"));
         let steps = script.script.work.len();

@@ -323,8 +323,9 @@ impl Scenario {
         if self.leaves_nothing {
             violations.push(("leftover", leftovers::leftovers(at_rest)));
         }
-        if self.names_expire() {
-            let kept = at_rest.kept.iter().map(|id| format!("the name {id:?} is kept beyond its window"));
+        if self.leaves_nothing {
+            let kept = at_rest.kept.iter().filter(|id| id.is_random() || self.names_expire());
+            let kept = kept.map(|id| format!("the name {id:?} is kept beyond its window"));
             violations.push(("leftover", kept.collect()));
         }
         violations.into_iter().flat_map(said).collect()
@@ -446,7 +447,7 @@ async fn shown_by(connection: Option<Connection>, keys: usize) -> BTreeMap<Key, 
 enum Asked {
     /// Within its window.
     Lately,
-    /// When only names are known, or not even those.
+    /// When only names that were chosen are known, or not even those.
     LongAfterwards {
         /// Whether their window is over, too.
         names_expire: bool,
@@ -466,7 +467,7 @@ async fn status_in_time(connection: &Connection, id: &TransactionId) -> Result<B
 }
 
 /// T4: commits that are asked for again, and are answered otherwise than before or than the rows say. Past its window a
-/// generated id may have expired.
+/// generated or random id may have expired.
 async fn answered_otherwise(
     house: &House,
     executions: &[Execution],
@@ -481,7 +482,9 @@ async fn answered_otherwise(
         let Writer { id, attempt } = execution.writer.clone();
         let may_expire = match asked {
             Asked::Lately => false,
-            Asked::LongAfterwards { names_expire } => names_expire || id.generated().is_some(),
+            Asked::LongAfterwards { names_expire } => {
+                names_expire || id.is_random() || id.generated().is_some()
+            }
         };
         let status = status_in_time(&connection, &id).await;
         let is_committed = matches!(status, Ok(Became::Committed));

@@ -4,13 +4,12 @@ use std::{fmt::Write as _, process::ExitCode, time::Duration};
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::commands::{
     print,
-    request::{Request, Target},
+    request::{Request, Target, segment},
 };
 
 /// How long it may take to send all of them again, or to remove them: 10,000 of each queue.
@@ -109,9 +108,8 @@ impl DeadLetters {
     }
 
     fn path(&self, parameter: &str, value: Option<&str>) -> String {
-        let query =
-            value.map(|value| format!("?{parameter}={}", utf8_percent_encode(value, NON_ALPHANUMERIC)));
-        format!("/v1/functions/{}/dead-letters{}", self.name, query.unwrap_or_default())
+        let query = value.map(|value| format!("?{parameter}={}", segment(value)));
+        format!("/v1/functions/{}/dead-letters{}", segment(&self.name), query.unwrap_or_default())
     }
 
     /// A letter, if it is asked for.

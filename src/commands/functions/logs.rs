@@ -20,7 +20,7 @@ use serde::Deserialize;
 
 use crate::commands::{
     print,
-    request::{Request, Target, Unavailable},
+    request::{Request, Target, Unavailable, segment},
 };
 
 /// How long one request waits for lines, as the server has it, in seconds.
@@ -127,7 +127,7 @@ impl Logs {
 
     /// Lines from this number on; if there are none yet, those that come within `wait_s` seconds.
     fn page(&self, from: u64, wait_s: u64) -> anyhow::Result<Lines> {
-        let path = format!("/v1/functions/{}/logs?from={from}&wait={wait_s}", self.name);
+        let path = format!("/v1/functions/{}/logs?from={from}&wait={wait_s}", segment(&self.name));
         let request = Request { wait_max: Duration::from_secs(2 * WAIT_S), ..Request::get(&path) };
         let answer = self.target.ask(&request)?.accepted(&self.target, &path)?;
         serde_json::from_slice(&answer.body).context("the answer is not a list of lines")

@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     fmt, io,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -23,6 +24,7 @@ pub(crate) type Code = Box<dyn Fn(&str, Bytes) -> BoxFuture<'static, Came> + Sen
 struct InPlace {
     archives: Mutex<BTreeMap<String, Bytes>>,
     code: Code,
+    unpacks_for: Duration,
 }
 
 impl fmt::Debug for InPlace {
@@ -40,6 +42,7 @@ impl Runtime for InPlace {
     }
 
     async fn install(&self, name: &str, content: Bytes) -> ports::Result<()> {
+        tokio::time::sleep(self.unpacks_for).await;
         self.archives.lock().expect("nobody panics holding it").insert(name.to_owned(), content);
         Ok(())
     }
@@ -76,6 +79,10 @@ impl Runtime for InPlace {
 
 /// The service on the store of `engine`, with nothing deployed.
 pub(crate) async fn service(engine: &Engine, code: Code) -> functions::Service {
+    service_that_unpacks_for(Duration::ZERO, engine, code).await
+}
+
+async fn service_that_unpacks_for(unpacks_for: Duration, engine: &Engine, code: Code) -> functions::Service {
     let provider = engine.provider();
     let service = functions::Service::new(functions::Parts {
         key_value: provider.key_value(),
@@ -85,7 +92,7 @@ pub(crate) async fn service(engine: &Engine, code: Code) -> functions::Service {
         check_far: |_| Ok(()),
         among_others: false,
         functions: Arc::new(Functions::new(provider.queue())),
-        runtime: Arc::new(InPlace { archives: Mutex::default(), code }),
+        runtime: Arc::new(InPlace { archives: Mutex::default(), code, unpacks_for }),
         clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy::default()),
     });
@@ -99,6 +106,40 @@ pub(crate) fn manifest(functions: &[(&str, &str, &str)]) -> Bytes {
         format!("[functions.{name}]\nruntime = \"executable\"\ncode = \"code\"\nhandler = \"{handler}\"\ntriggers = [{triggers}]\n")
     });
     Bytes::from(tables.collect::<Vec<_>>().concat())
+}
+
+/// A deployment of very many files takes longer than a connection may be quiet.
+#[tokio::test]
+async fn a_deployment_that_takes_long_is_answered() {
+    let engine = Engine::open().await;
+    let echo: Code = Box::new(|_, event| std::future::ready(Ok(Ok(event))).boxed());
+    let service = service_that_unpacks_for(Duration::from_mins(1), &engine, echo).await;
+    let server = engine.serve_functions("127.0.0.1:0", None, service).await;
+    let manifest = manifest(&[("f", "echo", "")]);
+    let manifest = std::str::from_utf8(&manifest).expect("it was text");
+    tokio::time::pause();
+    let answer = server.send("PUT", "/v1/applications/one", "", manifest).await;
+    assert_eq!(code(&answer), 200, "{answer}");
+}
+
+/// A name whose `?` was not encoded is not that of the application before it.
+#[tokio::test]
+async fn a_query_behind_an_application_removes_nothing() {
+    let engine = Engine::open().await;
+    let service = service(&engine, Box::new(|_, event| std::future::ready(Ok(Ok(event))).boxed())).await;
+    service.deploy("one", manifest(&[("f", "echo", "")])).await.expect("it is deployed");
+    let server = engine.serve_functions("127.0.0.1:0", None, service).await;
+    for (method, path) in [
+        ("DELETE", "applications/one?x"),
+        ("PUT", "applications/one?x"),
+        ("DELETE", "functions/f/timer?x"),
+        ("PUT", "functions/f/timer?x"),
+    ] {
+        let answer = server.send(method, &format!("/v1/{path}"), "", "").await;
+        assert_eq!(problem(&answer), (400, "invalid-request".to_owned()), "{method} {path}: {answer}");
+    }
+    let answer = server.send("DELETE", "/v1/applications/one", "", "").await;
+    assert_eq!(code(&answer), 204, "{answer}");
 }
 
 /// A5.

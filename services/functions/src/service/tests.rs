@@ -14,7 +14,7 @@ use std::{
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use ports::{functions::Room, queue::Backlog};
+use ports::{Functions as _, functions::Room, queue::Backlog};
 use simulated::{Options, World, percent, run};
 use tokio::sync::watch;
 
@@ -174,6 +174,21 @@ fn with_far(function: &str, address: &str) -> Bytes {
 /// The names of what is deployed, as whoever asks is told.
 fn names(service: &Service) -> Vec<String> {
     service.functions().into_iter().map(|function| function.name).collect()
+}
+
+/// A8. What is deployed is not unknown while it is put in place.
+#[test]
+fn nothing_is_unknown_before_what_is_deployed_is_in_place() {
+    run(async {
+        let world = World::new(1);
+        service(&world).0.deploy("shop", archive("one")).await.expect("deployed");
+        let (service, _) = service(&world);
+        let before = service.knows("one").await.expect_err("nobody can say");
+        assert!(matches!(before.kind(), ports::ErrorKind::Unavailable { .. }), "{before}");
+        service.start().await.expect("calm");
+        assert!(service.knows("one").await.expect("in place"));
+        assert!(!service.knows("two").await.expect("in place"));
+    });
 }
 
 /// A1.

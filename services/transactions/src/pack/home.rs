@@ -4,7 +4,11 @@
 //! value. So the name stands in the store, and an object under it says that this is the place.
 //!
 //! The object comes first, and the row is durable before it is used: dies between, and an object without values stays.
+//!
+//! A store that was set back, to a backup or by a loss, while its objects were not, gives out numbers of nodes again, and packs
+//! that it does not know lie under them. So a new node begins to number its packs behind whatever lies there.
 
+use futures_util::TryStreamExt as _;
 use ports::{
     Condition, Item, Update,
     key_value::{Name, Outcome, Scan, Value},
@@ -12,7 +16,7 @@ use ports::{
 };
 
 use super::SharedObjects;
-use crate::{Error, Result, engine::Core, layout, store::Store};
+use crate::{Error, Result, broken::Broken, engine::Core, layout, node::Node, store::Store};
 
 /// What all packs lie under.
 const PACKS: &str = "packs";
@@ -35,6 +39,31 @@ impl Core {
         };
         // The same at each start.
         self.home.get_or_init(|| home);
+        Ok(())
+    }
+}
+
+impl Core {
+    /// Has the packs of `node`, which has yet to serve, numbered behind what lies under its number already.
+    pub(crate) async fn pass_packs(&self, node: &Node) -> Result<()> {
+        let Some(objects) =
+            self.objects.as_ref().filter(|_| !self.config.is_broken(Broken::TakesAnyPackForItsOwn))
+        else {
+            return Ok(());
+        };
+        let place = ObjectPath::from(format!("{}/{}", self.home()?, node.id.0));
+        let look = async || {
+            let numbers = objects.list(Some(&place)).map_ok(|object| {
+                object.location.filename().and_then(|name| name.parse::<u64>().ok()).unwrap_or_default()
+            });
+            let last = numbers.try_fold(0, async |last, number| Ok(number.max(last))).await;
+            last.map_err(|error| objects::failed(format!("list {place}"), error))
+        };
+        let last = node.store.again(look).await?;
+        if last > 0 {
+            tracing::warn!(%place, last, "there are packs that this store does not know: it was set back, and its objects were not");
+            node.packs.pass(last);
+        }
         Ok(())
     }
 }

@@ -10,6 +10,7 @@ use transactions::{
     broken::Broken,
     layout::{self, Buckets},
     model::{Call, NodeId, Outcome},
+    transaction_id::RANDOM_PREFIX,
 };
 
 use crate::{
@@ -374,6 +375,37 @@ fn names_are_kept_for_days() {
         tokio::time::sleep(MOMENT).await;
         assert!(!has_row(29).await);
         node.begin_named("order-29").await;
+    });
+}
+
+/// T4: a name that was drawn at random is kept for minutes, and leaves its place to those that were chosen.
+#[test]
+fn random_names_are_kept_for_minutes() {
+    in_virtual_time(async |world| {
+        let store = world.key_value();
+        let config = Config { names_max: 3, ..Config::default() };
+        let node = Node::on(&world, world.key_value(), config).await;
+        let random = |number: usize| format!("{RANDOM_PREFIX}{number:032x}");
+        let mut calls = Vec::new();
+        for name in ["order-1".to_owned()].into_iter().chain((1..6).map(random)) {
+            let call = node.begin_named(&name).await;
+            node.put(&call, "k", "v").await;
+            node.commit(&call).await;
+            calls.push(call);
+        }
+        let has_row = async |number: usize| row_of(&*store, &calls[number]).await;
+        tokio::time::sleep(WINDOWS).await;
+        assert_eq!(node.engine.figures().kept_names, 3);
+        assert!(has_row(0).await, "it is the oldest, and goes last, as it was chosen");
+        assert!(!has_row(1).await && has_row(5).await, "the oldest of the random ones went");
+        tokio::time::sleep(WINDOWS * 2).await;
+        assert_eq!(node.engine.figures().kept_names, 1);
+        assert_eq!(items_at_rest(&*store, layout::PERIODS.to_vec()).await, 1);
+        assert!(node.engine.commit(&calls[0]).await.is_ok(), "answered as it was");
+        node.write(&[("k", "w")]).await;
+        tokio::time::sleep(MOMENT).await;
+        assert!(!has_row(5).await, "its version is not the newest any more");
+        node.begin_named(&random(5)).await;
     });
 }
 

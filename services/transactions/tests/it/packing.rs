@@ -407,6 +407,56 @@ fn stores_that_share_objects_keep_apart() {
     });
 }
 
+/// Where the packs of a node lie, whose store has put some.
+async fn place_of_packs(world: &World, node: u32) -> ObjectPath {
+    let all = world.objects().list(None).try_collect::<Vec<_>>().await.expect("calm");
+    let home = all[0].location.parts().take(2).collect::<ObjectPath>();
+    home.join(node.to_string())
+}
+
+/// Writes after a store went back to where it was before its second start, and its objects did not; whether that can be read.
+async fn writes_after_going_back(world: &World, broken: Option<Broken>) -> bool {
+    let config = || Config { broken, data_cache_bytes_max: 0, ..Config::default() };
+    let first = node(world, config()).await;
+    write(&first, 1, 1).await;
+    drop(first);
+    let lost = place_of_packs(world, 2).await;
+    let objects = world.objects();
+    for number in ["1", "2"] {
+        let lost = lost.clone().join(number);
+        objects.put(&lost, PutPayload::from_static(b"of a life that is gone")).await.expect("calm");
+    }
+    let second = node(world, config()).await;
+    second.engine.put_now(key("k"), Some(value(2_048, 1))).await.expect("written");
+    second.engine.get_now(&key("k")).await.is_ok_and(|shown| shown.value == Some(value(2_048, 1)))
+}
+
+/// A name that is taken is not taken for one's own: what is written after a store was set back is there.
+#[test]
+fn a_store_that_was_set_back_writes_beside_its_later_packs() {
+    in_virtual_time(async |world| {
+        assert!(writes_after_going_back(&world, None).await);
+    });
+    in_virtual_time(async |world| {
+        assert!(!writes_after_going_back(&world, Some(Broken::TakesAnyPackForItsOwn)).await);
+    });
+}
+
+/// Of a copy of the store that is at work beside it.
+#[test]
+fn a_pack_whose_name_somebody_takes_is_refused() {
+    in_virtual_time(async |world| {
+        let node = node(&world, Config { data_cache_bytes_max: 0, ..Config::default() }).await;
+        write(&node, 1, 1).await;
+        let taken = place_of_packs(&world, 1).await.join("2");
+        world.objects().put(&taken, PutPayload::from_static(b"of a copy")).await.expect("calm");
+        let put = async |seed: u64| node.engine.put_now(key("k"), Some(value(2_048, seed))).await;
+        assert!(matches!(put(1).await, Err(Error::Unavailable(_))));
+        put(2).await.expect("under the next name");
+        assert_eq!(shown(&node, "k").await, Some(value(2_048, 2)));
+    });
+}
+
 /// T6: a pack that is missing is damage, which beginning again does not help.
 #[test]
 fn a_missing_pack_is_refused_by_its_name() {
