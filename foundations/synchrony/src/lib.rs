@@ -51,4 +51,5 @@ pub use broken::Broken;
 pub use engine::{Failing, Health, Stores, Synchrony};
 pub use lane::Lane;
 pub use layout::far_items;
+pub use opening::Awaited;
 pub use options::{Mode, Options};

@@ -6,10 +6,7 @@
 use std::{
     collections::BTreeMap,
     fmt::{self, Debug},
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -18,7 +15,7 @@ use bytes::Bytes;
 use functions::manifest::workflow::{Synchrony as Said, Workflow, place_of};
 use parking_lot::Mutex;
 use ports::{Clock, Entropy, Monotonic, key_value::SharedKeyValue};
-use synchrony::{Health, Stores};
+use synchrony::{Awaited, Health, Stores};
 use tokio::{
     sync::{mpsc, watch},
     task::AbortHandle,
@@ -130,8 +127,6 @@ struct Ranges {
 struct Slot {
     place: Arc<str>,
     state: Mutex<Slotted>,
-    /// Opening it waits until another server has given no sign of life for a while.
-    waits: Arc<AtomicBool>,
     /// How often it was tried to open it.
     tried: watch::Sender<u64>,
 }
@@ -141,22 +136,30 @@ struct Slotted {
     /// As it was said last.
     address: String,
     range: Option<Range>,
-    opening: Option<AbortHandle>,
+    opening: Option<UnderWay>,
     /// Why it was not opened the last time.
     failed: Option<Arc<Error>>,
-    /// The epoch of the last range that was open here, and has ended.
+    /// The epoch of the last range that was open here, and has ended or is being given back.
     ended_epoch: Option<u64>,
     /// When the range was given back, and how the store was then.
     given_back: Option<(Monotonic, FarStore)>,
 }
 
-impl Slot {
+/// A range that is being opened.
+#[derive(Debug)]
+struct UnderWay {
+    task: AbortHandle,
+    awaits: watch::Receiver<Awaited>,
+}
+
+impl Slotted {
     /// What the trouble is with one that is not open yet.
     fn trouble(&self) -> &'static str {
-        if self.waits.load(Ordering::Relaxed) {
-            "another server is at work there, or was so seconds ago: ask that one, or this one again later"
-        } else {
-            "it does not answer"
+        match self.opening.as_ref().map(|opening| *opening.awaits.borrow()) {
+            Some(Awaited::Owner) => {
+                "another server is at work there, or was so seconds ago: ask that one, or this one again later"
+            }
+            Some(Awaited::Stores) | None => "it does not answer",
         }
     }
 }
@@ -197,7 +200,7 @@ impl Homes {
         let place: Arc<str> = place_of(address).into();
         let slot = slots.entry(Arc::clone(&place)).or_insert_with(|| {
             let (place, tried) = (Arc::clone(&place), watch::Sender::new(0));
-            Arc::new(Slot { place, state: Mutex::default(), waits: Arc::default(), tried })
+            Arc::new(Slot { place, state: Mutex::default(), tried })
         });
         address.clone_into(&mut slot.state.lock().address);
         Home::Far(place)
@@ -226,7 +229,7 @@ impl Homes {
                 (Some(range), _) => Some(FarStore::of(&range.health())),
                 (None, Some(failed)) => Some(FarStore::unopened(failed.to_string())),
                 (None, None) if state.opening.is_some() => {
-                    Some(FarStore::unopened(slot.trouble().to_owned()))
+                    Some(FarStore::unopened(state.trouble().to_owned()))
                 }
                 (None, None) => state.given_back.clone().map(|(at, store)| store.later(now.since(at))),
             }
@@ -251,7 +254,7 @@ impl Homes {
             let range = {
                 let mut state = slot.state.lock();
                 if let Some(opening) = state.opening.take() {
-                    opening.abort();
+                    opening.task.abort();
                 }
                 state.range.take()
             };
@@ -269,8 +272,10 @@ impl Ranges {
             return Ok(store);
         }
         self.have_opened(slot);
-        let unavailable =
-            || ports::Error::unavailable(format!("open the far store {}: {}", slot.place, slot.trouble()));
+        let unavailable = || {
+            let trouble = slot.state.lock().trouble();
+            ports::Error::unavailable(format!("open the far store {}: {trouble}", slot.place))
+        };
         tokio::select! {
             biased;
             _ = tried.changed() => {}
@@ -319,8 +324,9 @@ impl Ranges {
         }
         let (ranges, task_slot) = (Arc::clone(self), Arc::clone(slot));
         let (address, ended_epoch) = (state.address.clone(), state.ended_epoch);
+        let (tells, awaits) = watch::channel(Awaited::default());
         let task = tokio::spawn(async move {
-            let opened = ranges.open(&task_slot, &address, ended_epoch).await;
+            let opened = ranges.open(&task_slot, &address, ended_epoch, tells).await;
             let is_open = opened.is_ok();
             {
                 let mut state = task_slot.state.lock();
@@ -343,17 +349,23 @@ impl Ranges {
                 let _ = ranges.opened.send(Home::Far(Arc::clone(&task_slot.place))).await;
             }
         });
-        state.opening = Some(task.abort_handle());
+        state.opening = Some(UnderWay { task: task.abort_handle(), awaits });
     }
 
-    async fn open(&self, slot: &Slot, address: &str, ended_epoch: Option<u64>) -> Result<Range> {
+    async fn open(
+        &self,
+        slot: &Slot,
+        address: &str,
+        ended_epoch: Option<u64>,
+        tells: watch::Sender<Awaited>,
+    ) -> Result<Range> {
         let far = self.far_stores.open(address).await?;
         let name = Bytes::from([RANGE, &slot.place].concat());
         let opening = Opening {
             stores: Stores { near: Arc::clone(&self.near_rows), far, range: name },
             said: self.said(&slot.place),
             ended_epoch,
-            waits: Arc::clone(&slot.waits),
+            tells,
             engine: self.engine.clone(),
             clock: Arc::clone(&self.clock),
             entropy: Arc::clone(&self.entropy),
@@ -376,6 +388,8 @@ async fn look_after(slot: Weak<Slot>, epoch: u64, clock: Arc<dyn Clock>) {
             let idle = (range.is_idle() && !is_awaited).then(|| state.range.take()).flatten();
             if idle.is_some() {
                 state.given_back = Some((clock.monotonic(), FarStore::of(&health)));
+                // Also where that fails: nobody here has it any more, and who is asked just then need not wait for this one's lease.
+                state.ended_epoch = Some(epoch);
             }
             (idle, lane)
         };
