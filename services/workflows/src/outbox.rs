@@ -11,7 +11,7 @@
 //! a run has unsent, row after row; runs do not wait for each other.
 //!
 //! Invariants
-//! - Nothing is sent before the record that has it count is far-durable, nor by an owner that knows of its successor.
+//! - Nothing is sent before the record that has it count is far-durable, nor while it is not certain that the range is still ours.
 //! - The id of a message is that of its step with its place among the step's sends (T13), whoever sends it and however often.
 //! - A death between two lines sends the same again, under the same id: at least once, never not.
 //!
@@ -30,7 +30,7 @@ use std::{
 use bytes::Bytes;
 use parking_lot::Mutex;
 use ports::{
-    Clock, Condition, DurabilityPoint, Entropy, ErrorKind, Item, Update,
+    Clock, Condition, DurabilityPoint, Entropy, Item, Update,
     key_value::{Action, Name, SharedKeyValue, Value},
 };
 use primitives::Backoff;
@@ -118,7 +118,7 @@ struct Row {
 enum Sent {
     Left,
     /// What it is part of will never be far, from this start: it does not count.
-    Never(ports::Error),
+    Never(Error),
     /// The range is another's, or is opened anew: whoever has it finds the row.
     Elsewhere,
 }
@@ -261,12 +261,9 @@ impl Shared {
             let sent = async {
                 let _permit = self.sending.acquire().await.expect("it is never closed");
                 // Each time: by now the range may be another's.
-                if self.broken != Some(Broken::SendsBeforeFar)
-                    && let Err(error) = self.rows.externalize(unsent.point).await
-                    && !error.is_retryable()
-                {
-                    let is_lost = error.kind() == ErrorKind::Lost;
-                    return Ok(if is_lost { Sent::Elsewhere } else { Sent::Never(error) });
+                match self.externalize(unsent).await {
+                    Err(error) if error.is_refusal() => return Ok(Sent::Never(error)),
+                    proven => proven?,
                 }
                 self.send_row(unsent.number).await.map(|()| Sent::Left)
             };
@@ -282,6 +279,14 @@ impl Shared {
             }
             self.clock.sleep(delays.next_delay(&*self.entropy).unwrap_or_default()).await;
         }
+    }
+
+    /// Waits until a row is far-durable, and the range was ours until then.
+    async fn externalize(&self, unsent: Unsent) -> Result<()> {
+        if self.broken == Some(Broken::SendsBeforeFar) {
+            return Ok(());
+        }
+        Ok(self.rows.externalize(unsent.point).await?)
     }
 
     async fn send_row(&self, number: u64) -> Result<()> {
