@@ -168,6 +168,12 @@ impl Engine {
         self.state().ended.map_or(Ok(()), |ended| Err(ended.error()))
     }
 
+    pub(crate) fn open_lane(self: &Arc<Self>) -> Result<Lane> {
+        self.check_open()?;
+        let id = self.state().stream.open_lane()?;
+        Ok(Lane::new(Arc::clone(self), id))
+    }
+
     /// This instance serves nobody from now on; everybody who waits is told.
     pub(crate) fn end(&self, ended: Ended) {
         self.state().ended.get_or_insert(ended);
@@ -257,9 +263,7 @@ impl Synchrony {
     ///
     /// Errors: `Unavailable` while [`Options::lanes_max`] lanes are held or not drained.
     pub fn lane(&self) -> Result<Lane> {
-        self.0.check_open()?;
-        let id = self.0.state().stream.open_lane()?;
-        Ok(Lane::new(Arc::clone(&self.0), id))
+        self.0.open_lane()
     }
 
     /// From here on a write returns as `mode` says; those that wait go on waiting for what they waited for.

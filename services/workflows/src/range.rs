@@ -38,8 +38,6 @@ pub(crate) struct Opening<'range> {
 #[derive(Debug)]
 pub(crate) struct Range {
     synchrony: Synchrony,
-    /// That of its outbox.
-    lane: Arc<Lane>,
     outbox: Arc<Outbox>,
     said: Said,
     /// A store was asked for since it was looked after last.
@@ -59,10 +57,8 @@ impl Range {
         };
         let (its_clock, its_entropy) = (Arc::clone(&clock), Arc::clone(&entropy));
         let synchrony = Synchrony::open_telling(stores, terms, (its_clock, its_entropy), tells).await?;
-        let lane = Arc::new(synchrony.lane()?);
-        let rows = Arc::clone(&lane) as _;
-        let outbox = Outbox::open(rows, engine, (clock, entropy), options).await?;
-        Ok(Self { synchrony, lane, outbox, said, is_used: true })
+        let outbox = Outbox::open(synchrony.lane()?, engine, (clock, entropy), options).await?;
+        Ok(Self { synchrony, outbox, said, is_used: true })
     }
 
     /// A place for one run, or one look, with a lane of its own.
@@ -71,8 +67,9 @@ impl Range {
         Ok(Store::of_range(Arc::new(self.synchrony.lane()?), Arc::clone(&self.outbox), options))
     }
 
+    /// That of its outbox.
     pub(crate) fn lane(&self) -> Arc<Lane> {
-        Arc::clone(&self.lane)
+        self.outbox.lane()
     }
 
     pub(crate) fn health(&self) -> Health {

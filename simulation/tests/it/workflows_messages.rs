@@ -7,7 +7,7 @@ use std::time::Duration;
 use simulation::{
     transactions::mortal::Life,
     workflows::{
-        code::{COUNTS, SENDS, STEPS},
+        code::{COUNTS, SENDS, SPOILS, STEPS},
         far::Refused,
         house::{House, Process},
         outside::STUCK,
@@ -71,6 +71,28 @@ fn nothing_is_sent_while_nobody_knows_whose_the_range_is() {
         house.weather.refuse(Refused::Nothing);
         tokio::time::sleep(Duration::from_mins(2)).await;
         assert_eq!(received(&house, STUCK), STEPS as usize * SENDS.len());
+        process.end().await;
+    });
+}
+
+/// W2: what an earlier start has written, and is refused again, keeps no message of others from leaving, nor from being noted as sent.
+#[test]
+fn what_is_refused_for_good_is_nothing_to_messages_that_do_not_rest_on_it() {
+    simulated::run(async {
+        let (mut house, process) = with_unsent(Options::default()).await;
+        process.begin(SPOILS, "run").await.expect("begun");
+        process.service.wait(SPOILS, "run", END_MAX).await.expect("it is shown");
+        process.end().await;
+        let process = house.boot(&Life::default()).await.expect("nothing ends it");
+        // By then it is refused again.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        process.begin(COUNTS, "later").await.expect("begun");
+        process.service.wait(COUNTS, "later", END_MAX).await.expect("it ends");
+        house.outside.takes_all();
+        tokio::time::sleep(Duration::from_mins(2)).await;
+        let all = STEPS as usize * SENDS.len();
+        assert_eq!((received(&house, STUCK), received(&house, "later")), (all, all));
+        assert_eq!(house.look_far().await.unsent(), 0, "it would be sent again by the next start");
         process.end().await;
     });
 }
