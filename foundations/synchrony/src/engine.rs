@@ -68,7 +68,7 @@ pub struct Failing {
 
 /// Why an instance serves nobody any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ended {
+pub enum Ended {
     /// The range has another owner.
     Deposed,
     /// The near store went back or restarted: open anew.
@@ -264,6 +264,15 @@ impl Synchrony {
     /// Errors: `Unavailable` while [`Options::lanes_max`] lanes are held or not drained.
     pub fn lane(&self) -> Result<Lane> {
         self.0.open_lane()
+    }
+
+    /// Returns once this instance serves nobody any more, which is noticed by whoever uses a store then; with why.
+    pub fn ended(&self) -> impl Future<Output = Ended> + Send + use<> {
+        let engine = Arc::clone(&self.0);
+        async move {
+            engine.ended().await;
+            engine.state().ended.expect("it has ended")
+        }
     }
 
     /// From here on a write returns as `mode` says; those that wait go on waiting for what they waited for.

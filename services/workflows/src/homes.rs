@@ -15,7 +15,7 @@ use bytes::Bytes;
 use functions::manifest::workflow::{Synchrony as Said, Workflow, place_of};
 use parking_lot::Mutex;
 use ports::{Clock, Entropy, Monotonic, key_value::SharedKeyValue};
-use synchrony::{Awaited, Health, Stores};
+use synchrony::{Awaited, Ended, Health, Stores};
 use tokio::{
     sync::{mpsc, watch},
     task::AbortHandle,
@@ -23,7 +23,7 @@ use tokio::{
 use transactions::Engine;
 
 use crate::{
-    Error, Options, Result,
+    Broken, Error, Options, Result,
     range::{LOOK_AFTER, Opening, Range},
     service::Runner,
     store::Store,
@@ -39,8 +39,8 @@ pub trait FarStores: Debug + Send + Sync {
     async fn open(&self, address: &str) -> ports::Result<SharedKeyValue>;
 }
 
-/// Ranges that were opened and are not yet looked through; more wait.
-const OPENED_MAX: usize = 16;
+/// Ranges that were opened or have ended and are not yet seen to; more wait.
+const EVENTS_MAX: usize = 16;
 /// How long a caller waits for a range: one that somebody else had is opened once that one's lease has run out. Less than callers wait
 /// for an answer, so that they hear why there is none.
 const OPEN_MAX: Duration = Duration::from_millis(4_500);
@@ -118,8 +118,16 @@ struct Ranges {
     entropy: Arc<dyn Entropy>,
     options: Options,
     slots: Mutex<BTreeMap<Arc<str>, Arc<Slot>>>,
-    /// Told of each range that is opened: there may be runs in it that nobody is at.
-    opened: mpsc::Sender<Home>,
+    told: mpsc::Sender<Event>,
+}
+
+/// What becomes of a range that somebody has to see to.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// It was opened: there may be runs in it that nobody is at.
+    Opened(Home),
+    /// It has ended with its near store: there may be something unsent, for which nobody asks.
+    Ended(Home),
 }
 
 /// What is known of one far store.
@@ -171,13 +179,13 @@ impl Homes {
         (runner, far_stores): (Arc<dyn Runner>, Arc<dyn FarStores>),
         (clock, entropy): (Arc<dyn Clock>, Arc<dyn Entropy>),
         options: &Options,
-    ) -> (Self, mpsc::Receiver<Home>) {
-        let (opened, is_opened) = mpsc::channel(OPENED_MAX);
+    ) -> (Self, mpsc::Receiver<Event>) {
+        let (told, events) = mpsc::channel(EVENTS_MAX);
         let near = Store::of_transactions(Arc::clone(&near_rows), engine.clone(), options);
         let options = options.clone();
         let slots = Mutex::default();
-        let ranges = Ranges { near_rows, engine, runner, far_stores, clock, entropy, options, slots, opened };
-        (Self { near, ranges: Arc::new(ranges) }, is_opened)
+        let ranges = Ranges { near_rows, engine, runner, far_stores, clock, entropy, options, slots, told };
+        (Self { near, ranges: Arc::new(ranges) }, events)
     }
 
     /// Where a workflow without a far store lies.
@@ -327,7 +335,7 @@ impl Ranges {
         let (tells, awaits) = watch::channel(Awaited::default());
         let task = tokio::spawn(async move {
             let opened = ranges.open(&task_slot, &address, ended_epoch, tells).await;
-            let is_open = opened.is_ok();
+            let ended = opened.as_ref().ok().map(Range::ended);
             {
                 let mut state = task_slot.state.lock();
                 state.opening = None;
@@ -344,9 +352,13 @@ impl Ranges {
                 }
             }
             task_slot.tried.send_modify(|tried| *tried += 1);
-            if is_open {
+            if let Some(ended) = ended {
+                let (told, home) = (ranges.told.clone(), Home::Far(Arc::clone(&task_slot.place)));
                 // Nobody listens where nothing was started, or any more.
-                let _ = ranges.opened.send(Home::Far(Arc::clone(&task_slot.place))).await;
+                let _ = told.send(Event::Opened(home.clone())).await;
+                if !ranges.options.breaks(Broken::WaitsForACaller) {
+                    tokio::spawn(tell_of_its_end(ended, home, told));
+                }
             }
         });
         state.opening = Some(UnderWay { task: task.abort_handle(), awaits });
@@ -372,6 +384,14 @@ impl Ranges {
             options: &self.options,
         };
         Range::open(opening).await
+    }
+}
+
+/// Tells once a range has ended with its near store. One that another server has taken is that one's to see to.
+async fn tell_of_its_end(ended: impl Future<Output = Ended>, home: Home, told: mpsc::Sender<Event>) {
+    if ended.await == Ended::NearLost {
+        // Nobody listens where nothing was started, or any more.
+        let _ = told.send(Event::Ended(home)).await;
     }
 }
 

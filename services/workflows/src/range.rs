@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use functions::manifest::workflow::Synchrony as Said;
 use ports::{Clock, Entropy};
-use synchrony::{Awaited, Health, Lane, Mode, Stores, Synchrony};
+use synchrony::{Awaited, Ended, Health, Lane, Mode, Stores, Synchrony};
 use tokio::sync::watch;
 use transactions::Engine;
 
@@ -74,6 +74,11 @@ impl Range {
 
     pub(crate) fn health(&self) -> Health {
         self.synchrony.health()
+    }
+
+    /// Returns once it serves nobody any more, with why.
+    pub(crate) fn ended(&self) -> impl Future<Output = Ended> + Send + use<> {
+        self.synchrony.ended()
     }
 
     pub(crate) fn epoch(&self) -> u64 {

@@ -13,7 +13,7 @@ use simulation::{
         outside::STUCK,
     },
 };
-use workflows::Options;
+use workflows::{Broken, Options};
 
 /// What calm weather has all runs end in.
 const END_MAX: Duration = Duration::from_mins(30);
@@ -95,4 +95,24 @@ fn what_is_refused_for_good_is_nothing_to_messages_that_do_not_rest_on_it() {
         assert_eq!(house.look_far().await.unsent(), 0, "it would be sent again by the next start");
         process.end().await;
     });
+}
+
+/// How many messages arrive whose run has ended before its near store restarted, and nobody asks for anything.
+async fn sent_without_being_asked(broken: Option<Broken>) -> usize {
+    let (house, process) = with_unsent(Options { broken, ..Options::default() }).await;
+    house.near.crash();
+    // By then somebody has noticed.
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    house.outside.takes_all();
+    tokio::time::sleep(Duration::from_mins(2)).await;
+    process.end().await;
+    received(&house, STUCK)
+}
+
+/// W2.
+#[test]
+fn what_is_unsent_leaves_once_its_near_store_is_back_and_nobody_has_to_ask() {
+    assert_eq!(simulated::run(sent_without_being_asked(None)), STEPS as usize * SENDS.len());
+    let waiting = Some(Broken::WaitsForACaller);
+    assert_eq!(simulated::run(sent_without_being_asked(waiting)), 0, "the broken one is caught");
 }
