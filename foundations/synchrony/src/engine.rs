@@ -68,7 +68,7 @@ pub struct Failing {
 
 /// Why an instance serves nobody any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ended {
+pub enum Ended {
     /// The range has another owner.
     Deposed,
     /// The near store went back or restarted: open anew.
@@ -168,6 +168,12 @@ impl Engine {
         self.state().ended.map_or(Ok(()), |ended| Err(ended.error()))
     }
 
+    pub(crate) fn open_lane(self: &Arc<Self>) -> Result<Lane> {
+        self.check_open()?;
+        let id = self.state().stream.open_lane()?;
+        Ok(Lane::new(Arc::clone(self), id))
+    }
+
     /// This instance serves nobody from now on; everybody who waits is told.
     pub(crate) fn end(&self, ended: Ended) {
         self.state().ended.get_or_insert(ended);
@@ -257,9 +263,16 @@ impl Synchrony {
     ///
     /// Errors: `Unavailable` while [`Options::lanes_max`] lanes are held or not drained.
     pub fn lane(&self) -> Result<Lane> {
-        self.0.check_open()?;
-        let id = self.0.state().stream.open_lane()?;
-        Ok(Lane::new(Arc::clone(&self.0), id))
+        self.0.open_lane()
+    }
+
+    /// Returns once this instance serves nobody any more, which is noticed by whoever uses a store then; with why.
+    pub fn ended(&self) -> impl Future<Output = Ended> + Send + use<> {
+        let engine = Arc::clone(&self.0);
+        async move {
+            engine.ended().await;
+            engine.state().ended.expect("it has ended")
+        }
     }
 
     /// From here on a write returns as `mode` says; those that wait go on waiting for what they waited for.

@@ -41,6 +41,13 @@ impl Lane {
         Ok(())
     }
 
+    /// Another lane of the same range, which has read nothing of what this one has.
+    ///
+    /// Errors: as those of [`Synchrony::lane`](crate::Synchrony::lane).
+    pub fn another(&self) -> Result<Self> {
+        self.engine.open_lane()
+    }
+
     /// A sign of life for half a lease at least: for who has something under way that neither writes nor waits, and whom a start
     /// elsewhere would take for dead. Makes a far call once in half a lease; one that fails in a way that waiting may help is not
     /// repeated.

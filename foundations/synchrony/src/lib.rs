@@ -48,7 +48,8 @@ mod stream;
 mod writer;
 
 pub use broken::Broken;
-pub use engine::{Failing, Health, Stores, Synchrony};
+pub use engine::{Ended, Failing, Health, Stores, Synchrony};
 pub use lane::Lane;
 pub use layout::far_items;
+pub use opening::Awaited;
 pub use options::{Mode, Options};

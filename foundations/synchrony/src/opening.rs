@@ -7,7 +7,7 @@ use std::{
     collections::{BTreeMap, VecDeque},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64},
     },
     time::Duration,
 };
@@ -17,7 +17,7 @@ use ports::{
     Clock, Condition, DurabilityPoint, Entropy, Error, ErrorKind, Item, Key, Monotonic, Result, Update,
     key_value::{Outcome, Scan, SharedKeyValue, Transacted, Updated},
 };
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::{
     broken::Broken,
@@ -38,8 +38,17 @@ struct Opening {
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     options: Options,
-    /// It is somebody else's lease that is waited for.
-    waits: Arc<AtomicBool>,
+    tells: watch::Sender<Awaited>,
+}
+
+/// What an opening waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Awaited {
+    /// What its stores answer.
+    #[default]
+    Stores,
+    /// That somebody else releases the range, or has given no sign of life for a lease.
+    Owner,
 }
 
 /// A claim that the far store has taken.
@@ -65,17 +74,17 @@ impl Synchrony {
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
     ) -> Result<Self> {
-        Self::open_telling(stores, options, (clock, entropy), Arc::default()).await
+        Self::open_telling(stores, options, (clock, entropy), watch::Sender::default()).await
     }
 
-    /// The same; `waits` is set while it waits for somebody else to release the range, or to give no sign of life for a lease.
+    /// The same; it `tells` what it waits for. That channel is of this one opening, and closed when that is over.
     pub async fn open_telling(
         stores: Stores,
         options: Options,
         (clock, entropy): (Arc<dyn Clock>, Arc<dyn Entropy>),
-        waits: Arc<AtomicBool>,
+        tells: watch::Sender<Awaited>,
     ) -> Result<Self> {
-        let opening = Opening { stores, clock, entropy, options, waits };
+        let opening = Opening { stores, clock, entropy, options, tells };
         let engine = Arc::new(opening.open().await?);
         tokio::spawn(Arc::clone(&engine).send_apart());
         tokio::spawn(Arc::clone(&engine).chores_apart());
@@ -179,11 +188,11 @@ impl Opening {
             let near = self.near_owner().await?;
             let before = self.far_owner().await?;
             let may_be_alive = self.may_be_alive(&near, &before);
-            self.waits.store(may_be_alive, Ordering::Relaxed);
+            self.tells.send_replace(if may_be_alive { Awaited::Owner } else { Awaited::Stores });
             if may_be_alive && !self.outlast(&near, &before).await? {
                 continue;
             }
-            self.waits.store(false, Ordering::Relaxed);
+            self.tells.send_replace(Awaited::Stores);
             let Some(taken) = self.take_near(&near, &before).await? else { continue };
             let sent = self.clock.monotonic();
             if self.claim_far(&before, &taken).await? {

@@ -43,6 +43,8 @@ pub enum Broken {
     ForgetsRunsAtOnce,
     /// W4: a step that fails is tried again where its run is, though that serves nobody any more.
     StaysInALostRange,
+    /// W2: what a range has unsent whose near store was lost waits until somebody asks for something there.
+    WaitsForACaller,
     /// W9: an attempt that ends for want of its far store has failed as any.
     CountsOutages,
 }

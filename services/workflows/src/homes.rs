@@ -6,10 +6,7 @@
 use std::{
     collections::BTreeMap,
     fmt::{self, Debug},
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -18,7 +15,7 @@ use bytes::Bytes;
 use functions::manifest::workflow::{Synchrony as Said, Workflow, place_of};
 use parking_lot::Mutex;
 use ports::{Clock, Entropy, Monotonic, key_value::SharedKeyValue};
-use synchrony::{Health, Stores};
+use synchrony::{Awaited, Ended, Health, Stores};
 use tokio::{
     sync::{mpsc, watch},
     task::AbortHandle,
@@ -26,7 +23,7 @@ use tokio::{
 use transactions::Engine;
 
 use crate::{
-    Error, Options, Result,
+    Broken, Error, Options, Result,
     range::{LOOK_AFTER, Opening, Range},
     service::Runner,
     store::Store,
@@ -42,8 +39,8 @@ pub trait FarStores: Debug + Send + Sync {
     async fn open(&self, address: &str) -> ports::Result<SharedKeyValue>;
 }
 
-/// Ranges that were opened and are not yet looked through; more wait.
-const OPENED_MAX: usize = 16;
+/// Ranges that were opened or have ended and are not yet seen to; more wait.
+const EVENTS_MAX: usize = 16;
 /// How long a caller waits for a range: one that somebody else had is opened once that one's lease has run out. Less than callers wait
 /// for an answer, so that they hear why there is none.
 const OPEN_MAX: Duration = Duration::from_millis(4_500);
@@ -121,8 +118,16 @@ struct Ranges {
     entropy: Arc<dyn Entropy>,
     options: Options,
     slots: Mutex<BTreeMap<Arc<str>, Arc<Slot>>>,
-    /// Told of each range that is opened: there may be runs in it that nobody is at.
-    opened: mpsc::Sender<Home>,
+    told: mpsc::Sender<Event>,
+}
+
+/// What becomes of a range that somebody has to see to.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// It was opened: there may be runs in it that nobody is at.
+    Opened(Home),
+    /// It has ended with its near store: there may be something unsent, for which nobody asks.
+    Ended(Home),
 }
 
 /// What is known of one far store.
@@ -130,8 +135,6 @@ struct Ranges {
 struct Slot {
     place: Arc<str>,
     state: Mutex<Slotted>,
-    /// Opening it waits until another server has given no sign of life for a while.
-    waits: Arc<AtomicBool>,
     /// How often it was tried to open it.
     tried: watch::Sender<u64>,
 }
@@ -141,22 +144,30 @@ struct Slotted {
     /// As it was said last.
     address: String,
     range: Option<Range>,
-    opening: Option<AbortHandle>,
+    opening: Option<UnderWay>,
     /// Why it was not opened the last time.
     failed: Option<Arc<Error>>,
-    /// The epoch of the last range that was open here, and has ended.
+    /// The epoch of the last range that was open here, and has ended or is being given back.
     ended_epoch: Option<u64>,
     /// When the range was given back, and how the store was then.
     given_back: Option<(Monotonic, FarStore)>,
 }
 
-impl Slot {
+/// A range that is being opened.
+#[derive(Debug)]
+struct UnderWay {
+    task: AbortHandle,
+    awaits: watch::Receiver<Awaited>,
+}
+
+impl Slotted {
     /// What the trouble is with one that is not open yet.
     fn trouble(&self) -> &'static str {
-        if self.waits.load(Ordering::Relaxed) {
-            "another server is at work there, or was so seconds ago: ask that one, or this one again later"
-        } else {
-            "it does not answer"
+        match self.opening.as_ref().map(|opening| *opening.awaits.borrow()) {
+            Some(Awaited::Owner) => {
+                "another server is at work there, or was so seconds ago: ask that one, or this one again later"
+            }
+            Some(Awaited::Stores) | None => "it does not answer",
         }
     }
 }
@@ -168,13 +179,13 @@ impl Homes {
         (runner, far_stores): (Arc<dyn Runner>, Arc<dyn FarStores>),
         (clock, entropy): (Arc<dyn Clock>, Arc<dyn Entropy>),
         options: &Options,
-    ) -> (Self, mpsc::Receiver<Home>) {
-        let (opened, is_opened) = mpsc::channel(OPENED_MAX);
+    ) -> (Self, mpsc::Receiver<Event>) {
+        let (told, events) = mpsc::channel(EVENTS_MAX);
         let near = Store::of_transactions(Arc::clone(&near_rows), engine.clone(), options);
         let options = options.clone();
         let slots = Mutex::default();
-        let ranges = Ranges { near_rows, engine, runner, far_stores, clock, entropy, options, slots, opened };
-        (Self { near, ranges: Arc::new(ranges) }, is_opened)
+        let ranges = Ranges { near_rows, engine, runner, far_stores, clock, entropy, options, slots, told };
+        (Self { near, ranges: Arc::new(ranges) }, events)
     }
 
     /// Where a workflow without a far store lies.
@@ -197,7 +208,7 @@ impl Homes {
         let place: Arc<str> = place_of(address).into();
         let slot = slots.entry(Arc::clone(&place)).or_insert_with(|| {
             let (place, tried) = (Arc::clone(&place), watch::Sender::new(0));
-            Arc::new(Slot { place, state: Mutex::default(), waits: Arc::default(), tried })
+            Arc::new(Slot { place, state: Mutex::default(), tried })
         });
         address.clone_into(&mut slot.state.lock().address);
         Home::Far(place)
@@ -226,7 +237,7 @@ impl Homes {
                 (Some(range), _) => Some(FarStore::of(&range.health())),
                 (None, Some(failed)) => Some(FarStore::unopened(failed.to_string())),
                 (None, None) if state.opening.is_some() => {
-                    Some(FarStore::unopened(slot.trouble().to_owned()))
+                    Some(FarStore::unopened(state.trouble().to_owned()))
                 }
                 (None, None) => state.given_back.clone().map(|(at, store)| store.later(now.since(at))),
             }
@@ -251,7 +262,7 @@ impl Homes {
             let range = {
                 let mut state = slot.state.lock();
                 if let Some(opening) = state.opening.take() {
-                    opening.abort();
+                    opening.task.abort();
                 }
                 state.range.take()
             };
@@ -269,8 +280,10 @@ impl Ranges {
             return Ok(store);
         }
         self.have_opened(slot);
-        let unavailable =
-            || ports::Error::unavailable(format!("open the far store {}: {}", slot.place, slot.trouble()));
+        let unavailable = || {
+            let trouble = slot.state.lock().trouble();
+            ports::Error::unavailable(format!("open the far store {}: {trouble}", slot.place))
+        };
         tokio::select! {
             biased;
             _ = tried.changed() => {}
@@ -319,9 +332,10 @@ impl Ranges {
         }
         let (ranges, task_slot) = (Arc::clone(self), Arc::clone(slot));
         let (address, ended_epoch) = (state.address.clone(), state.ended_epoch);
+        let (tells, awaits) = watch::channel(Awaited::default());
         let task = tokio::spawn(async move {
-            let opened = ranges.open(&task_slot, &address, ended_epoch).await;
-            let is_open = opened.is_ok();
+            let opened = ranges.open(&task_slot, &address, ended_epoch, tells).await;
+            let ended = opened.as_ref().ok().map(Range::ended);
             {
                 let mut state = task_slot.state.lock();
                 state.opening = None;
@@ -338,28 +352,46 @@ impl Ranges {
                 }
             }
             task_slot.tried.send_modify(|tried| *tried += 1);
-            if is_open {
+            if let Some(ended) = ended {
+                let (told, home) = (ranges.told.clone(), Home::Far(Arc::clone(&task_slot.place)));
                 // Nobody listens where nothing was started, or any more.
-                let _ = ranges.opened.send(Home::Far(Arc::clone(&task_slot.place))).await;
+                let _ = told.send(Event::Opened(home.clone())).await;
+                if !ranges.options.breaks(Broken::WaitsForACaller) {
+                    tokio::spawn(tell_of_its_end(ended, home, told));
+                }
             }
         });
-        state.opening = Some(task.abort_handle());
+        state.opening = Some(UnderWay { task: task.abort_handle(), awaits });
     }
 
-    async fn open(&self, slot: &Slot, address: &str, ended_epoch: Option<u64>) -> Result<Range> {
+    async fn open(
+        &self,
+        slot: &Slot,
+        address: &str,
+        ended_epoch: Option<u64>,
+        tells: watch::Sender<Awaited>,
+    ) -> Result<Range> {
         let far = self.far_stores.open(address).await?;
         let name = Bytes::from([RANGE, &slot.place].concat());
         let opening = Opening {
             stores: Stores { near: Arc::clone(&self.near_rows), far, range: name },
             said: self.said(&slot.place),
             ended_epoch,
-            waits: Arc::clone(&slot.waits),
+            tells,
             engine: self.engine.clone(),
             clock: Arc::clone(&self.clock),
             entropy: Arc::clone(&self.entropy),
             options: &self.options,
         };
         Range::open(opening).await
+    }
+}
+
+/// Tells once a range has ended with its near store. One that another server has taken is that one's to see to.
+async fn tell_of_its_end(ended: impl Future<Output = Ended>, home: Home, told: mpsc::Sender<Event>) {
+    if ended.await == Ended::NearLost {
+        // Nobody listens where nothing was started, or any more.
+        let _ = told.send(Event::Ended(home)).await;
     }
 }
 
@@ -376,6 +408,8 @@ async fn look_after(slot: Weak<Slot>, epoch: u64, clock: Arc<dyn Clock>) {
             let idle = (range.is_idle() && !is_awaited).then(|| state.range.take()).flatten();
             if idle.is_some() {
                 state.given_back = Some((clock.monotonic(), FarStore::of(&health)));
+                // Also where that fails: nobody here has it any more, and who is asked just then need not wait for this one's lease.
+                state.ended_epoch = Some(epoch);
             }
             (idle, lane)
         };

@@ -11,7 +11,7 @@
 //! a run has unsent, row after row; runs do not wait for each other.
 //!
 //! Invariants
-//! - Nothing is sent before the record that has it count is far-durable, nor by an owner that knows of its successor.
+//! - Nothing is sent before the record that has it count is far-durable, nor while it is not certain that the range is still ours.
 //! - The id of a message is that of its step with its place among the step's sends (T13), whoever sends it and however often.
 //! - A death between two lines sends the same again, under the same id: at least once, never not.
 //!
@@ -30,10 +30,11 @@ use std::{
 use bytes::Bytes;
 use parking_lot::Mutex;
 use ports::{
-    Clock, Condition, DurabilityPoint, Entropy, ErrorKind, Item, Update,
-    key_value::{Action, Name, SharedKeyValue, Value},
+    Clock, Condition, DurabilityPoint, Entropy, Externalize, Item, KeyValue, Update,
+    key_value::{Action, Name, Value},
 };
 use primitives::Backoff;
+use synchrony::Lane;
 use tokio::{sync::Semaphore, task::JoinSet};
 use transactions::{
     Effect, Engine,
@@ -77,8 +78,8 @@ pub(crate) struct Outbox {
 
 #[derive(Debug)]
 struct Shared {
-    /// In a lane of its own: a run's may be another's by then.
-    rows: SharedKeyValue,
+    /// A lane of its own: a run's may be another's by then. Another takes its place once it rests on what the far store refuses.
+    lane: Mutex<Arc<Lane>>,
     engine: Engine,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
@@ -118,7 +119,7 @@ struct Row {
 enum Sent {
     Left,
     /// What it is part of will never be far, from this start: it does not count.
-    Never(ports::Error),
+    Never(Error),
     /// The range is another's, or is opened anew: whoever has it finds the row.
     Elsewhere,
 }
@@ -126,13 +127,13 @@ enum Sent {
 impl Outbox {
     /// What is unsent of the range whose lane this is; it is sent from now on.
     pub(crate) async fn open(
-        rows: SharedKeyValue,
+        lane: Lane,
         engine: Engine,
         (clock, entropy): (Arc<dyn Clock>, Arc<dyn Entropy>),
         options: &Options,
     ) -> Result<Arc<Self>> {
         let shared = Shared {
-            rows,
+            lane: Mutex::new(Arc::new(lane)),
             engine,
             clock,
             entropy,
@@ -162,7 +163,7 @@ impl Outbox {
         if !changes.sends.is_empty() && self.count() >= UNSENT_MAX {
             return Err(transactions::Error::TooMuchBuffered.into());
         }
-        let bytes_max = self.shared.rows.limits().item_bytes_max.saturating_sub(ROW_BYTES);
+        let bytes_max = self.shared.rows().limits().item_bytes_max.saturating_sub(ROW_BYTES);
         let rows = rows(place, changes, bytes_max)?;
         let from = self.shared.next.fetch_add(rows.len() as u64, Ordering::Relaxed);
         let numbers = from..from + rows.len() as u64;
@@ -201,18 +202,39 @@ impl Outbox {
         self.shared.unsent.lock().is_empty()
     }
 
+    /// That in which it notes what has left.
+    pub(crate) fn lane(&self) -> Arc<Lane> {
+        self.shared.rows()
+    }
+
     fn count(&self) -> usize {
         self.shared.unsent.lock().values().map(VecDeque::len).sum()
     }
 }
 
 impl Shared {
+    fn rows(&self) -> Arc<Lane> {
+        Arc::clone(&self.lane.lock())
+    }
+
+    /// A lane that has read nothing, and rests on nothing that the far store refuses for good.
+    async fn sound_lane(&self) -> Result<Lane> {
+        loop {
+            let lane = self.rows().another()?;
+            match lane.externalize(lane.point()).await.map_err(Error::from) {
+                // What another lane of an earlier start has left was refused meanwhile: there are only so many.
+                Err(error) if error.is_refusal() => {}
+                proven => return proven.map(|()| lane),
+            }
+        }
+    }
+
     /// Rows at rest, in the order of their numbers. One that does not decode is reported, and stays.
     async fn left(&self) -> Result<Vec<(Bytes, Unsent)>> {
         let mut scan = layout::all_unsent(PAGE_ROWS);
-        let mut left = Vec::new();
+        let (rows, mut left) = (self.rows(), Vec::new());
         loop {
-            let page = self.rows.scan(&scan).await?;
+            let page = rows.scan(&scan).await?;
             for (sort, item) in page.value.items {
                 let number = layout::unsent_of(&sort)
                     .ok_or_else(|| ports::Error::corrupt("read the key of something unsent"))?;
@@ -261,12 +283,9 @@ impl Shared {
             let sent = async {
                 let _permit = self.sending.acquire().await.expect("it is never closed");
                 // Each time: by now the range may be another's.
-                if self.broken != Some(Broken::SendsBeforeFar)
-                    && let Err(error) = self.rows.externalize(unsent.point).await
-                    && !error.is_retryable()
-                {
-                    let is_lost = error.kind() == ErrorKind::Lost;
-                    return Ok(if is_lost { Sent::Elsewhere } else { Sent::Never(error) });
+                match self.externalize(unsent).await {
+                    Err(error) if error.is_refusal() => return Ok(Sent::Never(error)),
+                    proven => proven?,
                 }
                 self.send_row(unsent.number).await.map(|()| Sent::Left)
             };
@@ -284,8 +303,24 @@ impl Shared {
         }
     }
 
+    /// Waits until a row is far-durable, and the range was ours until then.
+    async fn externalize(&self, unsent: Unsent) -> Result<()> {
+        if self.broken == Some(Broken::SendsBeforeFar) {
+            return Ok(());
+        }
+        let answer = self.rows().externalize(unsent.point).await.map_err(Error::from);
+        if !answer.as_ref().is_err_and(Error::is_refusal) {
+            return answer;
+        }
+        // That point is also of what else its lane has read, such as all that an earlier start has left: what the row itself rests on
+        // is known to who has read that alone.
+        let lane = self.sound_lane().await?;
+        let read = lane.get(&layout::unsent(unsent.number)).await?;
+        Ok(lane.externalize(read.point).await?)
+    }
+
     async fn send_row(&self, number: u64) -> Result<()> {
-        let read = self.rows.get(&layout::unsent(number)).await?;
+        let read = self.rows().get(&layout::unsent(number)).await?;
         let Some(item) = read.value else { return Ok(()) };
         let row = Row::decode(&item)?;
         for (place, effect) in (0..).zip(row.effects).skip(row.sent as usize) {
@@ -300,15 +335,32 @@ impl Shared {
         self.note(Update::delete(layout::unsent(number))).await
     }
 
-    /// Changes a row. Where the far store refuses that for good, the row is sent to its end, and by the next start once more.
+    /// Changes a row. Where the far store refuses that for good, whatever else its lane rests on, the row is sent to its end, and by
+    /// the next start once more.
     async fn note(&self, update: Update) -> Result<()> {
-        match self.rows.update(update).await.map_err(Error::from) {
+        let rows = self.rows();
+        let noted = match rows.update(update.clone()).await.map_err(Error::from) {
+            Err(error) if error.is_refusal() => self.note_apart(update, &rows).await,
+            noted => noted.map(drop),
+        };
+        match noted {
             Err(error) if error.is_refusal() => {
                 tracing::warn!(%error, "what has left is not noted, and leaves again with the next start");
                 Ok(())
             }
-            updated => updated.map(drop),
+            noted => noted,
         }
+    }
+
+    /// The same in another lane, which takes the place of `refused` unless it is refused, too.
+    async fn note_apart(&self, update: Update, refused: &Arc<Lane>) -> Result<()> {
+        let sound = Arc::new(self.sound_lane().await?);
+        sound.update(update).await?;
+        let mut lane = self.lane.lock();
+        if Arc::ptr_eq(&lane, refused) {
+            *lane = sound;
+        }
+        Ok(())
     }
 }
 

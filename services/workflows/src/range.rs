@@ -4,14 +4,12 @@
 //! under way there says that it is alive, also while they neither write nor wait; and who has nothing there gives the range back, so
 //! that whoever is asked next has it at once.
 
-use std::{
-    sync::{Arc, atomic::AtomicBool},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use functions::manifest::workflow::Synchrony as Said;
 use ports::{Clock, Entropy};
-use synchrony::{Health, Lane, Mode, Stores, Synchrony};
+use synchrony::{Awaited, Ended, Health, Lane, Mode, Stores, Synchrony};
+use tokio::sync::watch;
 use transactions::Engine;
 
 use crate::{Options, Result, outbox::Outbox, store::Store};
@@ -28,10 +26,9 @@ pub(crate) const LOOK_AFTER: Duration = Duration::from_secs(1);
 pub(crate) struct Opening<'range> {
     pub(crate) stores: Stores,
     pub(crate) said: Said,
-    /// The epoch of the last one that was open here, if that has ended.
+    /// The epoch of the last one that was open here, if that has ended or is being given back.
     pub(crate) ended_epoch: Option<u64>,
-    /// Set while it is somebody else's lease that is waited for.
-    pub(crate) waits: Arc<AtomicBool>,
+    pub(crate) tells: watch::Sender<Awaited>,
     pub(crate) engine: Engine,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) entropy: Arc<dyn Entropy>,
@@ -41,8 +38,6 @@ pub(crate) struct Opening<'range> {
 #[derive(Debug)]
 pub(crate) struct Range {
     synchrony: Synchrony,
-    /// That of its outbox.
-    lane: Arc<Lane>,
     outbox: Arc<Outbox>,
     said: Said,
     /// A store was asked for since it was looked after last.
@@ -51,7 +46,7 @@ pub(crate) struct Range {
 
 impl Range {
     pub(crate) async fn open(opening: Opening<'_>) -> Result<Self> {
-        let Opening { stores, said, ended_epoch, waits, engine, clock, entropy, options } = opening;
+        let Opening { stores, said, ended_epoch, tells, engine, clock, entropy, options } = opening;
         let terms = synchrony::Options {
             mode: mode(said),
             linger: LINGER,
@@ -61,11 +56,9 @@ impl Range {
             ..synchrony::Options::default()
         };
         let (its_clock, its_entropy) = (Arc::clone(&clock), Arc::clone(&entropy));
-        let synchrony = Synchrony::open_telling(stores, terms, (its_clock, its_entropy), waits).await?;
-        let lane = Arc::new(synchrony.lane()?);
-        let rows = Arc::clone(&lane) as _;
-        let outbox = Outbox::open(rows, engine, (clock, entropy), options).await?;
-        Ok(Self { synchrony, lane, outbox, said, is_used: true })
+        let synchrony = Synchrony::open_telling(stores, terms, (its_clock, its_entropy), tells).await?;
+        let outbox = Outbox::open(synchrony.lane()?, engine, (clock, entropy), options).await?;
+        Ok(Self { synchrony, outbox, said, is_used: true })
     }
 
     /// A place for one run, or one look, with a lane of its own.
@@ -74,12 +67,18 @@ impl Range {
         Ok(Store::of_range(Arc::new(self.synchrony.lane()?), Arc::clone(&self.outbox), options))
     }
 
+    /// That of its outbox.
     pub(crate) fn lane(&self) -> Arc<Lane> {
-        Arc::clone(&self.lane)
+        self.outbox.lane()
     }
 
     pub(crate) fn health(&self) -> Health {
         self.synchrony.health()
+    }
+
+    /// Returns once it serves nobody any more, with why.
+    pub(crate) fn ended(&self) -> impl Future<Output = Ended> + Send + use<> {
+        self.synchrony.ended()
     }
 
     pub(crate) fn epoch(&self) -> u64 {

@@ -26,7 +26,7 @@ use transactions::Engine;
 use crate::{
     Broken, Error, FarStores, Options, Result,
     active::{Active, Claim, Key, Taken},
-    homes::{FarStore, Home, Homes},
+    homes::{Event, FarStore, Home, Homes},
     layout::RUN_ID_BYTES_MAX,
     records::{Given, RunRow, Status},
     run::Run,
@@ -115,8 +115,8 @@ pub(crate) struct Inner {
     pub(crate) active: Arc<Active>,
     /// In which homes each workflow has rows.
     listed: Mutex<BTreeMap<String, BTreeSet<Home>>>,
-    /// Tells of ranges that were opened, until somebody listens.
-    opened: Mutex<Option<mpsc::Receiver<Home>>>,
+    /// Tells of ranges that were opened or have ended, until somebody listens.
+    events: Mutex<Option<mpsc::Receiver<Event>>>,
     /// When each workflow's ended runs were last looked through.
     pub(crate) swept: Mutex<BTreeMap<String, Monotonic>>,
     /// Held while old runs are looked for: what another sweep found may be begun anew.
@@ -177,7 +177,7 @@ impl Inner {
 impl Service {
     /// A service that has yet to [start](Self::start).
     pub fn new(parts: Parts, options: Options) -> Self {
-        let (homes, opened) = Homes::new(
+        let (homes, events) = Homes::new(
             Arc::clone(&parts.key_value),
             parts.transactions.clone(),
             (Arc::clone(&parts.runner), Arc::clone(&parts.far_stores)),
@@ -192,7 +192,7 @@ impl Service {
             tally: Tally::default(),
             active: Arc::default(),
             listed: Mutex::default(),
-            opened: Mutex::new(Some(opened)),
+            events: Mutex::new(Some(events)),
             swept: Mutex::default(),
             sweeping: tokio::sync::Mutex::default(),
             refusals: Mutex::default(),
@@ -219,20 +219,30 @@ impl Service {
         if self.take_up(&Home::Near).await.is_err() {
             self.keep_at(Home::Near, WAITS, |service, home| async move { service.take_up(&home).await });
         }
-        if let Some(mut opened) = inner.opened.lock().take() {
+        if let Some(mut events) = inner.events.lock().take() {
             let service = self.clone_without_tasks();
             self.spawn(async move {
-                while let (Some(home), Some(service)) = (opened.recv().await, service.upgrade()) {
-                    service.keep_at(home, WAITS, |service, home| async move { service.take_up(&home).await });
+                while let (Some(event), Some(service)) = (events.recv().await, service.upgrade()) {
+                    match event {
+                        Event::Opened(home) => service.keep_at(home, WAITS, |service, home| async move {
+                            service.take_up(&home).await
+                        }),
+                        Event::Ended(home) => service.have_opened(home),
+                    }
                 }
             });
         }
         for home in far {
-            self.keep_at(home, UNREACHED, |service, home| async move {
-                service.inner.homes.store(&home).await.map(drop)
-            });
+            self.have_opened(home);
         }
         Ok(())
+    }
+
+    /// Has a far store opened, however long that takes.
+    fn have_opened(&self, home: Home) {
+        self.keep_at(home, UNREACHED, |service, home| async move {
+            service.inner.homes.store(&home).await.map(drop)
+        });
     }
 
     /// Tries something of a home until it succeeds, less and less often. `trouble` is what the log says meanwhile, ever more seldom.

@@ -44,6 +44,10 @@ pub enum Refused {
     Spoilt,
     /// Whatever is written together, which is all that runs write.
     Everything,
+    /// What is written alone: claims, and signs of life.
+    Renewals,
+    /// What is read.
+    Looks,
     /// Nothing any more.
     Nothing,
 }
@@ -103,6 +107,8 @@ impl Weather {
         match *self.0.refused.lock().unwrap_or_else(PoisonError::into_inner) {
             Refused::Spoilt => updates.iter().any(is_spoilt),
             Refused::Everything => updates.len() > 1,
+            Refused::Renewals => updates.len() == 1,
+            Refused::Looks => updates.is_empty(),
             Refused::Nothing => false,
         }
     }

@@ -29,5 +29,6 @@ mod watches;
 mod workflows;
 mod workflows_failures;
 mod workflows_far;
+mod workflows_messages;
 mod workflows_rules;
 mod workflows_shared;

@@ -20,7 +20,7 @@ use simulation::{
         },
         far::Refused,
         house::{House, Process},
-        outside::{Outside, STUCK},
+        outside::Outside,
     },
 };
 use transactions::model::Key;
@@ -423,30 +423,6 @@ fn what_a_run_failed_with_is_shown_once_what_it_rests_on_is_far() {
         let shown = process.service.wait(FAILS, "run", END_MAX).await.expect("it is shown");
         assert_eq!(shown.status, Status::Failed);
         assert_eq!(house.look_far().await.steps(FAILS, "run"), ["0"]);
-        process.end().await;
-    });
-}
-
-/// W2: of each run in its order, and no run waits for another's.
-#[test]
-fn a_message_that_cannot_leave_holds_up_its_own_run_alone() {
-    simulated::run(async {
-        let mut house = House::far(1, Options::default()).await;
-        house.fails_one_in = 0;
-        let process = house.boot(&Life::default()).await.expect("nothing ends it");
-        for run in [STUCK, "free"] {
-            process.begin(COUNTS, run).await.expect("begun");
-            process.service.wait(COUNTS, run, END_MAX).await.expect("it ends");
-        }
-        tokio::time::sleep(Duration::from_mins(5)).await;
-        let received = |run: &str| house.outside.noted().received(&format!("{COUNTS} {run} ")).len();
-        let all = STEPS as usize * SENDS.len();
-        assert_eq!((received(STUCK), received("free")), (0, all));
-        house.outside.takes_all();
-        tokio::time::sleep(Duration::from_mins(1)).await;
-        let each = (0..STEPS).flat_map(|path| SENDS.map(|more| format!("{COUNTS} {STUCK} {path} {more}")));
-        assert_eq!(house.outside.noted().received(&format!("{COUNTS} {STUCK} ")), each.collect::<Vec<_>>());
-        assert_eq!(house.look_far().await.unsent(), 0);
         process.end().await;
     });
 }

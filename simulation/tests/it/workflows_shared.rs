@@ -8,6 +8,7 @@ use simulation::{
     transactions::mortal::Life,
     workflows::{
         code::{COUNTS, SLOW, SLOW_FOR},
+        far::Refused,
         house::{House, Process},
     },
 };
@@ -17,6 +18,8 @@ use workflows::{Options, Status};
 const END_MAX: Duration = Duration::from_mins(5);
 /// Longer than whoever may be alive is waited for.
 const LEASE: Duration = Duration::from_secs(12);
+/// Less than how long who waits for another looks again whether that is over.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 async fn shared(options: Options) -> House {
     let mut house = House::far(1, Options { among_others: true, ..options }).await;
@@ -99,6 +102,64 @@ fn who_has_nothing_to_do_in_a_far_store_gives_it_back() {
         }
         let stores = first.service.far_stores();
         assert!(stores.values().all(|store| store.answered.is_some()), "it is still told of: {stores:?}");
+        first.end().await;
+        second.end().await;
+    });
+}
+
+/// W-3: in the moment in which it is given back, too.
+#[test]
+fn who_gives_a_far_store_back_and_is_asked_just_then_has_it_at_once() {
+    simulated::run(async {
+        let mut house = shared(Options::default()).await;
+        let process = boot(&mut house).await;
+        run(&process, COUNTS, "first").await.expect("it is alone");
+        // It is opened anew each time, and given back two seconds later: some of these come while that goes on.
+        for number in 0..40 {
+            let began = tokio::time::Instant::now();
+            process.begin(COUNTS, &format!("run-{number}")).await.expect("nobody else is there");
+            assert!(began.elapsed() < LOOK_AGAIN, "{number}: {:?}", began.elapsed());
+            tokio::time::sleep_until(began + Duration::from_millis(2_000 + 5 * number)).await;
+        }
+        process.end().await;
+    });
+}
+
+/// W-3: one that could not be given back, as the far store was away for a moment, is still this process's own.
+#[test]
+fn who_could_not_give_a_far_store_back_does_not_wait_for_itself() {
+    simulated::run(async {
+        let mut house = shared(Options::default()).await;
+        let process = boot(&mut house).await;
+        run(&process, COUNTS, "before").await.expect("it is alone");
+        // It notes that its messages have left.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        house.weather.leave();
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        house.weather.come_back();
+        let began = tokio::time::Instant::now();
+        run(&process, COUNTS, "after").await.expect("nobody else is there");
+        assert!(began.elapsed() < LEASE / 2, "{:?}", began.elapsed());
+        process.end().await;
+    });
+}
+
+/// W-3: nor that another server is at work there, when it is the far store that does not answer.
+#[test]
+fn who_waited_for_another_and_failed_is_told_what_is_waited_for_now() {
+    simulated::run(async {
+        let mut house = shared(Options::default()).await;
+        let first = boot(&mut house).await;
+        first.begin(SLOW, "slow").await.expect("it is alone");
+        let second = boot(&mut house).await;
+        let refused = second.begin(COUNTS, "run").await.expect_err("it belongs to another");
+        assert!(refused.to_string().contains("another server is at work there"), "{refused}");
+        house.weather.refuse(Refused::Looks);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        house.weather.refuse(Refused::Nothing);
+        house.weather.leave();
+        let refused = second.begin(COUNTS, "run").await.expect_err("it is away");
+        assert!(refused.to_string().contains("it does not answer"), "{refused}");
         first.end().await;
         second.end().await;
     });

@@ -3,19 +3,19 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
-use ports::{Externalize, KeyValue, Monotonic, key_value::SharedKeyValue};
+use ports::{ErrorKind, Externalize, KeyValue, Monotonic, key_value::SharedKeyValue};
 use simulated::{World, seeds};
-use synchrony::{Broken, Options, Stores, Synchrony};
-use tokio::task::JoinHandle;
+use synchrony::{Awaited, Broken, Options, Stores, Synchrony};
+use tokio::{sync::watch, task::JoinHandle};
 
 use crate::{
     Pair, far_numbers, ms, number, put, set, timed,
-    way::{Fate, Way},
+    way::{Call, Fate, Way},
 };
 
 fn in_time(pair: &Pair, time_ms: u64) -> Monotonic {
@@ -276,5 +276,36 @@ fn who_knows_that_the_owner_was_its_own_and_has_ended_does_not_wait_for_its_leas
         assert_eq!(number(&again.lane().expect("a lane"), "durable").await, Some(1));
         alive(&again, &pair.near, Sign::Renews, 2).await.expect("nobody takes it");
         assert!(!other.is_finished(), "the owner is alive");
+    });
+}
+
+/// E10: of this one opening, and nothing once that is over.
+#[test]
+fn an_opening_tells_what_it_waits_for() {
+    simulated::run(async {
+        let pair = Pair::new(1);
+        let first = pair.open(among_others()).await;
+        let is_refused = Arc::new(AtomicBool::new(false));
+        let refuses = Arc::clone(&is_refused);
+        let far = Way::to(pair.far.key_value(), pair.near.clock(), move |call| match call {
+            Call::Get if refuses.load(Ordering::Relaxed) => Fate::Refuse(ErrorKind::Invalid),
+            _ => Fate::Pass,
+        });
+        let stores = Stores { far, ..pair.stores() };
+        let (tells, mut awaits) = watch::channel(Awaited::default());
+        let parts = (pair.near.clock(), pair.near.entropy());
+        let opening = tokio::spawn(Synchrony::open_telling(stores, among_others(), parts, tells));
+        assert_eq!(*awaits.borrow(), Awaited::Stores);
+        awaits.wait_for(|awaited| *awaited == Awaited::Owner).await.expect("the owner may be alive");
+        is_refused.store(true, Ordering::Relaxed);
+        opening.await.expect("nothing disturbed it").expect_err("it is refused");
+        assert!(awaits.has_changed().is_err(), "it is over");
+        first.release().await.expect("it is given up");
+
+        let (tells, mut awaits) = watch::channel(Awaited::default());
+        let parts = (pair.near.clock(), pair.near.entropy());
+        let again = Synchrony::open_telling(pair.stores(), among_others(), parts, tells);
+        again.await.expect("nobody has it");
+        assert_eq!(*awaits.borrow_and_update(), Awaited::Stores);
     });
 }

@@ -5,6 +5,7 @@ mod checks;
 mod workload;
 
 use std::{
+    convert::Infallible,
     ops::Range,
     sync::{
         Arc,
@@ -13,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use ports::{Entropy, key_value::SharedKeyValue};
+use ports::{Entropy, ErrorKind, key_value::SharedKeyValue};
 use simulated::{World, percent, seeds};
 use synchrony::{Broken, Mode, Options, Synchrony};
 use tokio::task::JoinHandle;
@@ -24,6 +25,9 @@ use crate::{
 };
 use checks::{Far, Start};
 use workload::{Shared, WORKERS, Worker};
+
+/// How long a renewal holds.
+const LEASE: Duration = Duration::from_millis(400);
 
 /// One seed's run.
 struct Storm {
@@ -62,7 +66,7 @@ impl Storm {
             linger_bytes_max: 1_000,
             batch_bytes_max: 1_500,
             pending_bytes_max: 8_000,
-            lease: ms(400),
+            lease: LEASE,
             backoff_max: ms(100),
             broken,
             ..Options::default()
@@ -70,9 +74,14 @@ impl Storm {
         Self { pair, options, entropy, shared: Shared::default(), zombies: Vec::new() }
     }
 
-    fn far(&self) -> SharedKeyValue {
-        let entropy = self.pair.far.entropy();
+    /// The far store as one start reaches it, which is not heard of as long as it is muted: nothing but claims and signs of life are
+    /// updates.
+    fn far(&self, is_muted: &Arc<AtomicBool>) -> SharedKeyValue {
+        let (entropy, is_muted) = (self.pair.far.entropy(), Arc::clone(is_muted));
         Way::to(self.pair.far.key_value(), self.pair.far.clock(), move |call| match call {
+            Call::Update if is_muted.load(Ordering::SeqCst) => {
+                Fate::Refuse(ErrorKind::Unavailable { retry_after_ms: None })
+            }
             Call::Transact(_) if entropy.below(5) == 0 => Fate::Twice(ms(entropy.below(500))),
             _ => Fate::Pass,
         })
@@ -124,8 +133,8 @@ impl Storm {
     async fn live(&mut self, keeps_everything: bool, is_last: bool) -> bool {
         let clock = self.pair.near.clock();
         let far = self.look_far().await;
-        let is_deposed = Arc::new(AtomicBool::new(false));
-        let synchrony = self.pair.open_over(self.far(), self.options).await;
+        let (is_deposed, is_muted) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let synchrony = self.pair.open_over(self.far(&is_muted), self.options).await;
         let lane = synchrony.lane().expect("there are lanes");
         let start = Start::read(&lane).await;
         start.check(&self.shared, &far.entries, keeps_everything);
@@ -152,7 +161,7 @@ impl Storm {
             self.calm();
             drain(&synchrony, &self.shared).await;
         }
-        self.die(death, synchrony, workers, &is_deposed).await;
+        self.die(death, synchrony, workers, (&is_deposed, &is_muted)).await;
         death == Death::Instance
     }
 
@@ -161,7 +170,7 @@ impl Storm {
         death: Death,
         synchrony: Synchrony,
         workers: Vec<JoinHandle<()>>,
-        is_deposed: &Arc<AtomicBool>,
+        told: (&AtomicBool, &AtomicBool),
     ) {
         match death {
             Death::Instance => drop(synchrony),
@@ -176,7 +185,7 @@ impl Storm {
             Death::Paused => {
                 // It works on over its own near store until the range is the successor's, and beyond.
                 self.pair.near = self.another_near();
-                self.depose(synchrony, workers, is_deposed).await;
+                self.depose(synchrony, workers, told).await;
             }
         }
         if self.entropy.below(3) == 0 {
@@ -192,9 +201,15 @@ impl Storm {
         &mut self,
         synchrony: Synchrony,
         workers: Vec<JoinHandle<()>>,
-        is_deposed: &Arc<AtomicBool>,
+        (is_deposed, is_muted): (&AtomicBool, &AtomicBool),
     ) {
-        let successor = self.pair.open_over(self.far(), self.options).await;
+        let far = self.far(&Arc::default());
+        let successor = tokio::select! {
+            biased;
+            successor = self.pair.open_over(far, self.options) => successor,
+            never = self.falter(is_muted) => match never {},
+        };
+        is_muted.store(false, Ordering::SeqCst);
         is_deposed.store(true, Ordering::SeqCst);
         let before = Far::look(&*self.pair.far.key_value(), &RANGE).await.entries;
         self.pair.near.clock().sleep(ms(300)).await;
@@ -204,6 +219,18 @@ impl Storm {
         }
         self.zombies.push((synchrony, workers));
         drop(successor);
+    }
+
+    /// Who works on gives signs of life, and keeps the range for as long as they arrive: that they do not for a lease would take long
+    /// to come by chance. Now and then they do, so that who waits for that begins anew, or claims the range just then.
+    async fn falter(&self, is_muted: &AtomicBool) -> Infallible {
+        let (clock, lease_ms) = (self.pair.near.clock(), LEASE.as_millis() as u64);
+        loop {
+            is_muted.store(true, Ordering::SeqCst);
+            clock.sleep(LEASE + ms(self.entropy.below(2 * lease_ms))).await;
+            is_muted.store(false, Ordering::SeqCst);
+            clock.sleep(ms(self.entropy.below(lease_ms / 4))).await;
+        }
     }
 
     fn another_near(&self) -> World {
