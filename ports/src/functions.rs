@@ -176,10 +176,10 @@ pub trait Register: Functions {
     /// The queue in which events of `function` wait once there are any.
     fn event_queue(&self, function: &str) -> String;
 
-    /// What an event was sent with, of which this is the body of its message in such a queue.
+    /// The event of which this is the body of its message in such a queue, and what that was called by its sender.
     ///
     /// Errors: `Corrupt`.
-    fn payload_of(&self, message: &Bytes) -> Result<Bytes>;
+    fn event_of(&self, message: &Bytes, deduplication: Option<Bytes>) -> Result<Event>;
 }
 
 /// Which queue starts which function.

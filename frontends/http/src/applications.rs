@@ -36,6 +36,9 @@ const LINES_BYTES_MAX: usize = 1 << 20;
 const WAIT_MAX: Duration = Duration::from_secs(8);
 /// The longest body that says how a timer fires.
 const TIMER_BYTES_MAX: usize = 1024;
+/// Dropped, a body that names one letter would have all of them sent again, or removed.
+const LETTER_IN_A_BODY: &str =
+    "this takes no body: say ?id=ID for one dead letter, and nothing for all of them";
 
 pub(crate) fn routes() -> Router<Arc<Backend>> {
     Router::new()
@@ -157,16 +160,28 @@ struct Which {
     id: Option<String>,
 }
 
-async fn redrive(State(backend): State<Arc<Backend>>, uri: Uri, connection: OfConnection) -> Answer {
+async fn redrive(
+    State(backend): State<Arc<Backend>>,
+    uri: Uri,
+    connection: OfConnection,
+    body: Body,
+) -> Answer {
     let Which { id } = query(&uri, "?id=ID")?;
+    body::refuse(body, LETTER_IN_A_BODY).await?;
     // Of 10,000 letters it may take longer than a connection may be quiet.
     let _waits = connection.as_ref().map(|Extension(ConnectInfo(patience))| patience.wait());
     let redriven = backend.functions()?.redrive(&name(&uri)?, id.as_deref()).await?;
     Ok(Json(json!({ "redriven": redriven })).into_response())
 }
 
-async fn purge(State(backend): State<Arc<Backend>>, uri: Uri, connection: OfConnection) -> Answer {
+async fn purge(
+    State(backend): State<Arc<Backend>>,
+    uri: Uri,
+    connection: OfConnection,
+    body: Body,
+) -> Answer {
     let Which { id } = query(&uri, "?id=ID")?;
+    body::refuse(body, LETTER_IN_A_BODY).await?;
     let _waits = connection.as_ref().map(|Extension(ConnectInfo(patience))| patience.wait());
     let purged = backend.functions()?.purge(&name(&uri)?, id.as_deref()).await?;
     Ok(Json(json!({ "purged": purged })).into_response())

@@ -96,11 +96,8 @@ impl Register for Functions {
         event_queue(function)
     }
 
-    fn payload_of(&self, message: &Bytes) -> Result<Bytes> {
-        match decode_event(message) {
-            Event::Call { payload, .. } | Event::Failed { payload, .. } => Ok(payload),
-            event => Err(Error::corrupt(format!("read {event:?} as an event that was sent"))),
-        }
+    fn event_of(&self, message: &Bytes, _: Option<Bytes>) -> Result<Event> {
+        Ok(decode_event(message))
     }
 }
 

@@ -283,8 +283,8 @@ impl ports::functions::Register for Functions {
         event_queue(function)
     }
 
-    fn payload_of(&self, message: &Bytes) -> Result<Bytes> {
-        Ok(Envelope::decode(message)?.into_payload())
+    fn event_of(&self, message: &Bytes, deduplication: Option<Bytes>) -> Result<Event> {
+        Ok(Envelope::decode(message)?.into_event(deduplication))
     }
 }
 
