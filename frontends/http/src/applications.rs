@@ -205,8 +205,12 @@ async fn arm(State(backend): State<Arc<Backend>>, uri: Uri, body: Body) -> Answe
     let functions = backend.functions()?;
     let whole = body::read(body, TIMER_BYTES_MAX, &backend.budget).await?;
     let refuse = |why: String| Problem::new(Kind::InvalidRequest, why);
-    let Timer { every_s } = serde_json::from_slice(&whole.bytes)
-        .map_err(|error| refuse(format!("{{\"every_s\": SECONDS}}: {error}")))?;
+    let said = |why: String| refuse(format!("{{\"every_s\": SECONDS}}: {why}"));
+    // A list would do for the members in their order.
+    if whole.bytes.trim_ascii_start().first().is_some_and(|first| *first != b'{') {
+        return Err(said("it is a JSON object".to_owned()));
+    }
+    let Timer { every_s } = serde_json::from_slice(&whole.bytes).map_err(|error| said(error.to_string()))?;
     if every_s == 0 {
         return Err(refuse("every_s is to be 1 or more; DELETE disarms".to_owned()));
     }

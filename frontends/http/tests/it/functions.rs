@@ -120,6 +120,8 @@ async fn a_timer_takes_the_periods_that_a_manifest_takes() {
         let body = format!("{{\"every_s\": {period}}}");
         let answer = server.send("PUT", "/v1/functions/f/timer", "", &body).await;
         assert_eq!(code(&answer), status, "{period}: {answer}");
+        let in_a_list = server.send("PUT", "/v1/functions/f/timer", "", &format!("[{period}]")).await;
+        assert_eq!(problem(&in_a_list), (400, "invalid-request".to_owned()), "{in_a_list}");
         if status == 400 {
             assert_eq!(problem(&answer), (400, "invalid-request".to_owned()), "{answer}");
         }
