@@ -180,10 +180,10 @@ pub trait Register: Functions {
     /// here: another process has sent the first of them. Called by who has seen that there are some; returns at once.
     fn take_events(&self, function: &str);
 
-    /// What an event was sent with, of which this is the body of its message in such a queue.
+    /// The event of which this is the body of its message in such a queue, and what that was called by its sender.
     ///
     /// Errors: `Corrupt`.
-    fn payload_of(&self, message: &Bytes) -> Result<Bytes>;
+    fn event_of(&self, message: &Bytes, deduplication: Option<Bytes>) -> Result<Event>;
 }
 
 /// Which queue starts which function.

@@ -129,7 +129,7 @@ impl Default for QueueOptions {
     }
 }
 
-/// Names a dead letter of its queue, and nothing else there ever.
+/// Names a dead letter of its queue, and nothing else there ever. It is greater than those of all letters that came before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LetterId(pub u128);
 
@@ -222,7 +222,7 @@ pub trait Queue: Externalize {
     /// `timeout_ms` from now.
     async fn extend(&self, queue: &str, handle: &Handle, timeout_ms: u64) -> Result<()>;
 
-    /// Up to `letters_max` dead letters, oldest first: those behind `after`, or the oldest, also where that is gone.
+    /// Up to `letters_max` dead letters, oldest first: those behind `after`, also where that is gone, or all.
     async fn dead_letters(
         &self,
         queue: &str,

@@ -95,6 +95,15 @@ def failures_have_the_names_that_lambda_gives_them(apps, runner):
         assert failed.type == type and failed.message.startswith(message), (handler, failed)
 
 
+def a_result_that_utf_8_cannot_say_is_json_all_the_same(apps):
+    apps.function("half", r'''
+        def handler(event, context):
+            return {"half": "\ud800", "whole": "\u00e9"}
+    ''', **CARRIED)
+    apps.deploy()
+    assert apps.call("half") == {"half": "\ud800", "whole": "\u00e9"}
+
+
 def an_exception_that_utf_8_cannot_say_is_told_and_the_instance_goes_on(apps):
     apps.function("fails", r"""
         import os

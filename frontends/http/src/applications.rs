@@ -37,6 +37,9 @@ const LINES_BYTES_MAX: usize = 1 << 20;
 const WAIT_MAX: Duration = Duration::from_secs(8);
 /// The longest body that says how a timer fires.
 const TIMER_BYTES_MAX: usize = 1024;
+/// Dropped, a body that names one letter would have all of them sent again, or removed.
+const LETTER_IN_A_BODY: &str =
+    "this takes no body: say ?id=ID for one dead letter, and nothing for all of them";
 
 pub(crate) fn routes() -> Router<Arc<Backend>> {
     Router::new()
@@ -170,16 +173,28 @@ struct Which {
     id: Option<String>,
 }
 
-async fn redrive(State(backend): State<Arc<Backend>>, uri: Uri, connection: OfConnection) -> Answer {
+async fn redrive(
+    State(backend): State<Arc<Backend>>,
+    uri: Uri,
+    connection: OfConnection,
+    body: Body,
+) -> Answer {
     let Which { id } = query(&uri, "?id=ID")?;
+    body::refuse(body, LETTER_IN_A_BODY).await?;
     // Of 10,000 letters it may take longer than a connection may be quiet.
     let _waits = connection.as_ref().map(|Extension(ConnectInfo(patience))| patience.wait());
     let redriven = backend.functions()?.redrive(&name(&uri)?, id.as_deref()).await?;
     Ok(Json(json!({ "redriven": redriven })).into_response())
 }
 
-async fn purge(State(backend): State<Arc<Backend>>, uri: Uri, connection: OfConnection) -> Answer {
+async fn purge(
+    State(backend): State<Arc<Backend>>,
+    uri: Uri,
+    connection: OfConnection,
+    body: Body,
+) -> Answer {
     let Which { id } = query(&uri, "?id=ID")?;
+    body::refuse(body, LETTER_IN_A_BODY).await?;
     let _waits = connection.as_ref().map(|Extension(ConnectInfo(patience))| patience.wait());
     let purged = backend.functions()?.purge(&name(&uri)?, id.as_deref()).await?;
     Ok(Json(json!({ "purged": purged })).into_response())
@@ -204,8 +219,12 @@ async fn arm(State(backend): State<Arc<Backend>>, uri: Uri, connection: OfConnec
     let functions = backend.functions()?;
     let whole = body::read(body, TIMER_BYTES_MAX, &backend.budget).await?;
     let refuse = |why: String| Problem::new(Kind::InvalidRequest, why);
-    let Timer { every_s } = serde_json::from_slice(&whole.bytes)
-        .map_err(|error| refuse(format!("{{\"every_s\": SECONDS}}: {error}")))?;
+    let said = |why: String| refuse(format!("{{\"every_s\": SECONDS}}: {why}"));
+    // A list would do for the members in their order.
+    if whole.bytes.trim_ascii_start().first().is_some_and(|first| *first != b'{') {
+        return Err(said("it is a JSON object".to_owned()));
+    }
+    let Timer { every_s } = serde_json::from_slice(&whole.bytes).map_err(|error| said(error.to_string()))?;
     if every_s == 0 {
         return Err(refuse("every_s is to be 1 or more; DELETE disarms".to_owned()));
     }

@@ -71,7 +71,20 @@ pub(crate) async fn read(body: Body, bytes_max: usize, budget: &Budget) -> Resul
     read_by_kind(body, |_| bytes_max, budget).await
 }
 
-/// The same where the first byte of a body says how long it may be.
+/// Refuses a body that has anything in it, and says `why`.
+///
+/// Errors: [`Kind::InvalidRequest`] if there is one; as [`read`] if what may be one does not come.
+pub(crate) async fn refuse(body: Body, why: &str) -> Result<(), Problem> {
+    let mut data = body.into_data_stream();
+    while let Some(data) = data.next().await {
+        if !data.map_err(|error| broken_off(&error))?.is_empty() {
+            return Err(Problem::new(Kind::InvalidRequest, why));
+        }
+    }
+    Ok(())
+}
+
+/// The same as [`read`] where the first byte of a body says how long it may be.
 pub(crate) async fn read_by_kind(
     body: Body,
     bytes_max: impl Fn(u8) -> usize,

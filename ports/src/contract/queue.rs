@@ -235,6 +235,7 @@ macro_rules! queue_contract {
             letters {
                 "Q13" dead_letters_are_read_on_behind_any_of_them,
                 "Q13" a_letter_that_is_redriven_is_a_message_again_and_no_letter,
+                "Q13" dead_letters_are_read_on_behind_one_that_is_gone,
                 "Q13" what_is_purged_is_gone_and_nothing_else,
                 "Q13" the_newest_dead_letters_are_kept,
                 "Q13" letters_of_no_queue_and_too_many_of_them_are_refused,

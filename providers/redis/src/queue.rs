@@ -154,8 +154,8 @@ impl Queue for Store {
         after: Option<LetterId>,
         letters_max: usize,
     ) -> Result<Vec<DeadLetter>> {
-        let after = after.map_or_else(Bytes::new, letter_argument);
-        let arguments = [decimal(letters_max.min(i32::MAX as usize)), after];
+        let mut arguments = vec![decimal(letters_max.min(i32::MAX as usize))];
+        arguments.extend(after.into_iter().flat_map(|after| [decimal(number_of(after)), sequence_of(after)]));
         let (_, found) = self.about(queue, Script::QueueDead, &arguments, Effect::Reads).await?;
         letters(found).map_err(failed(Effect::Reads, &format!("list the dead letters of {queue:?}")))
     }
@@ -195,7 +195,7 @@ impl Store {
         if count > self.queue_limits.batch_messages_max {
             return Err(Error::invalid(format!("settle {count} dead letters of {queue:?} at once")));
         }
-        let arguments: Vec<_> = letters.iter().copied().map(letter_argument).collect();
+        let arguments: Vec<_> = letters.iter().copied().map(sequence_of).collect();
         let (receipt, _) = self.about(queue, script, &arguments, Effect::Changes).await?;
         Ok(Receipt { cost: Cost::of_messages(count), ..receipt })
     }
@@ -233,9 +233,18 @@ fn microseconds(milliseconds: u64) -> Bytes {
     decimal(milliseconds.min(CENTURY_MS) * 1000)
 }
 
-/// A dead letter is called by its sequence, which is no other message's.
-fn letter_argument(letter: LetterId) -> Bytes {
-    Bytes::from(format!("{:016}", letter.0))
+/// A dead letter is called by its number among the letters of its queue, in whose order they lie, and by its sequence, which is no
+/// other message's.
+fn letter_id(number: u64, sequence: u64) -> LetterId {
+    LetterId(u128::from(number) << u64::BITS | u128::from(sequence))
+}
+
+fn number_of(letter: LetterId) -> u128 {
+    letter.0 >> u64::BITS
+}
+
+fn sequence_of(letter: LetterId) -> Bytes {
+    Bytes::from(format!("{:016}", letter.0 as u64))
 }
 
 fn handle_arguments(handle: &Handle) -> [Bytes; 3] {
@@ -272,10 +281,10 @@ fn deliveries(batch: Value, incarnation: Incarnation) -> Result<Vec<Delivery>, F
 
 fn letters(found: Value) -> Result<Vec<DeadLetter>, Failure> {
     let letter = |value| {
-        let [group, sequence, body, attempts, reason, id] = parts(value)?;
+        let [group, sequence, number, body, attempts, reason, id] = parts(value)?;
         let sequence = answer::number(&sequence)?;
         Ok(DeadLetter {
-            id: LetterId(u128::from(sequence)),
+            id: letter_id(answer::number(&number)?, sequence),
             group: answer::bytes(group)?,
             sequence: Sequence(sequence),
             deduplication: optional(id)?,

@@ -51,7 +51,7 @@ pub(crate) struct Exchange {
     /// How often the instance has asked for its next invocation.
     asked: watch::Sender<u64>,
     /// What it said when it could not start.
-    failed_start: Mutex<Option<Bytes>>,
+    failed_start: watch::Sender<Option<Bytes>>,
 }
 
 impl Exchange {
@@ -63,7 +63,7 @@ impl Exchange {
             current: Mutex::default(),
             scope: Mutex::default(),
             asked: watch::Sender::new(0),
-            failed_start: Mutex::default(),
+            failed_start: watch::Sender::default(),
         }
     }
 
@@ -115,12 +115,18 @@ impl Exchange {
 
     /// The instance could not start.
     pub(crate) fn fail_start(&self, error: Bytes) {
-        *self.failed_start.lock() = Some(error);
+        self.failed_start.send_replace(Some(error));
     }
 
     /// What it said then.
     pub(crate) fn failed_start(&self) -> Option<Bytes> {
-        self.failed_start.lock().take()
+        self.failed_start.send_replace(None)
+    }
+
+    /// Ends once it says that it could not.
+    pub(crate) async fn has_failed_to_start(&self) {
+        // Without an error: it is there as long as we are.
+        let _ = self.failed_start.subscribe().wait_for(Option::is_some).await;
     }
 
     /// Nobody answers any more.

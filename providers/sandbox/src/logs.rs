@@ -9,14 +9,15 @@
 //!
 //! Invariants
 //! - No line of a function is dropped for what others print, while fewer than [`WAITING_BYTES_MAX`] are on their way.
+//! - What the disk does not take is lost, and counted in its log ([`log`]). The server's log says so ever more seldom.
 //! - Readers are told of what is in a file, and of nothing else: they would look for it again and again.
 
+mod log;
 mod reading;
 
 use std::{
     collections::HashMap,
-    fs::{self, File, OpenOptions},
-    io::{self, BufWriter, Write as _},
+    fs, io,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -24,14 +25,16 @@ use std::{
         mpsc::{Receiver, Sender, channel},
     },
     thread::{self, Thread},
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use ports::runtime::{Line, Page};
-use serde::Serialize;
+use ports::{
+    Monotonic, Outage,
+    runtime::{Line, Page},
+};
 use tokio::sync::{Notify, oneshot};
 
-use self::reading::Readers;
+use self::{log::Log, reading::Readers};
 
 /// Where a file is put aside, and the one put aside before it goes.
 const FILE_BYTES_MAX: u64 = 8 << 20;
@@ -50,6 +53,8 @@ const HURRY_BYTES: usize = SHARE_BYTES / 2;
 const ROUND_BYTES: usize = SHARE_BYTES;
 /// Files open at a time.
 const FILES_MAX: usize = 64;
+/// Once no write has failed for so long the disk takes what functions print.
+const QUIET: Duration = Duration::from_mins(1);
 
 /// What goes to the thread that writes.
 pub(crate) enum Message {
@@ -128,13 +133,7 @@ impl Logs {
         fs::create_dir_all(&directory)?;
         let (waiting, messages) = channel();
         let (held, readers) = (Arc::<AtomicUsize>::default(), Arc::<Readers>::default());
-        let files = Files {
-            directory: directory.clone(),
-            open: HashMap::new(),
-            held: Arc::clone(&held),
-            readers: Arc::clone(&readers),
-            line: Vec::new(),
-        };
+        let files = Files::new(directory.clone(), Arc::clone(&held), Arc::clone(&readers));
         let writer = thread::Builder::new().name("function logs".into());
         let writer = writer.spawn(move || files.write(&messages))?.thread().clone();
         Ok(Self { directory, waiting, held, writer, readers })
@@ -201,46 +200,19 @@ fn aside(path: &Path) -> PathBuf {
 }
 
 #[derive(Debug)]
-struct Open {
-    file: BufWriter<File>,
-    bytes: u64,
-    next: u64,
-    /// Readers were told of all lines before this one.
-    told: u64,
-}
-
-impl Open {
-    /// Writes what waits in memory, and tells readers of what they were not told of.
-    fn flush(&mut self, function: &str, readers: &Readers) {
-        if let Err(error) = self.file.flush() {
-            tracing::warn!(%error, function, "what a function printed could not be kept");
-        } else if self.told != self.next {
-            readers.tell(function, self.next);
-            self.told = self.next;
-        }
-    }
-}
-
-/// A [`Line`] as it is written.
-#[derive(Serialize)]
-struct Written<'a> {
-    number: u64,
-    at_ms: u64,
-    id: &'a str,
-    text: &'a str,
-}
-
-#[derive(Debug)]
 struct Files {
     directory: PathBuf,
-    open: HashMap<String, Open>,
+    logs: HashMap<String, Log>,
     held: Arc<AtomicUsize>,
     readers: Arc<Readers>,
-    /// Where a line is put together.
-    line: Vec<u8>,
+    trouble: Trouble,
 }
 
 impl Files {
+    fn new(directory: PathBuf, held: Arc<AtomicUsize>, readers: Arc<Readers>) -> Self {
+        Self { directory, logs: HashMap::new(), held, readers, trouble: Trouble::new(Instant::now()) }
+    }
+
     /// Writes what comes until nobody sends any more.
     fn write(mut self, messages: &Receiver<Message>) {
         while let Ok(first) = messages.recv() {
@@ -254,13 +226,7 @@ impl Files {
                     Message::Flush(told) => flushed.push(told),
                     Message::Lines(lines) => {
                         bytes += lines.bytes();
-                        if let Err(error) = self.keep(&lines) {
-                            let function = &lines.share.function;
-                            tracing::warn!(%error, function, "what a function printed could not be kept");
-                            if let Some(mut open) = self.open.remove(function) {
-                                open.flush(function, &self.readers);
-                            }
-                        }
+                        self.keep(&lines);
                     }
                 }
                 // There may always be more: as it is written its function prints on.
@@ -275,56 +241,60 @@ impl Files {
     }
 
     fn flush(&mut self) {
-        for (function, open) in &mut self.open {
-            open.flush(function, &self.readers);
+        let now = Instant::now();
+        for (function, log) in &mut self.logs {
+            if let Err(error) = log.flush(&self.readers, now) {
+                self.trouble.failed(function, &error, now);
+            }
         }
+        self.trouble.may_have_ended(now);
     }
 
-    fn keep(&mut self, lines: &Lines) -> io::Result<()> {
-        let Lines { share, id, text, at_ms, .. } = lines;
-        let function = &share.function;
-        let path = path_of(&self.directory, function);
-        if !self.open.contains_key(function) {
-            if self.open.len() >= FILES_MAX {
+    fn keep(&mut self, lines: &Lines) {
+        let (function, now) = (&lines.share.function, Instant::now());
+        if !self.logs.contains_key(function) {
+            if self.logs.len() >= FILES_MAX {
                 self.flush();
-                self.open.clear();
+                self.logs.values_mut().for_each(Log::close);
+                self.logs.retain(|_, log| log.owes());
             }
-            self.open.insert(function.to_owned(), open(&self.readers, function, &path)?);
+            let log = Log::new(function, path_of(&self.directory, function));
+            self.logs.insert(function.to_owned(), log);
         }
-        let open = self.open.get_mut(function).expect("just opened");
-        for text in text.split('\n') {
-            self.line.clear();
-            serde_json::to_writer(&mut self.line, &Written { number: open.next, at_ms: *at_ms, id, text })?;
-            self.line.push(b'\n');
-            open.file.write_all(&self.line)?;
-            open.next += 1;
-            open.bytes += self.line.len() as u64;
-            if open.bytes >= FILE_BYTES_MAX {
-                open.file.flush()?;
-                let file = self.readers.put_aside(function, || {
-                    fs::rename(&path, aside(&path))?;
-                    OpenOptions::new().create(true).append(true).open(&path)
-                })?;
-                (open.file, open.bytes) = (BufWriter::new(file), 0);
-            }
+        let log = self.logs.get_mut(function).expect("it is there, or just made");
+        if let Err(error) = log.keep(lines, &self.readers, now) {
+            self.trouble.failed(function, &error, now);
         }
-        Ok(())
     }
 }
 
-/// Opens a file to go on behind its last line.
-fn open(readers: &Readers, function: &str, path: &Path) -> io::Result<Open> {
-    let all = Page { from: 0, lines_max: usize::MAX, bytes_max: usize::MAX };
-    let lines = readers.read(function, [path, &aside(path)], all)?;
-    let next = lines.last().map_or(0, |line| line.number + 1);
-    let mut file = OpenOptions::new().create(true).append(true).open(path)?;
-    let bytes = file.metadata()?.len();
-    // What a crash tore stands on a line of its own.
-    if bytes > 0 {
-        file.write_all(b"\n")?;
+/// That the disk does not take what functions print, as the server's log says it: once for all of them.
+#[derive(Debug)]
+struct Trouble {
+    began: Instant,
+    outage: Outage,
+    failed_last: Instant,
+}
+
+impl Trouble {
+    fn new(now: Instant) -> Self {
+        Self { began: now, outage: Outage::default(), failed_last: now }
     }
-    // Whoever had it open before may not have told them of the last lines.
-    Ok(Open { file: BufWriter::new(file), bytes, next, told: 0 })
+
+    fn failed(&mut self, function: &str, error: &io::Error, now: Instant) {
+        self.failed_last = now;
+        if let Some(lasts) = self.outage.failed(Monotonic(now - self.began), &error.to_string()) {
+            tracing::warn!(%error, function, ?lasts, "what functions print could not be kept; their logs say how much");
+        }
+    }
+
+    /// A disk that is nearly full takes some lines between others: that ends nothing.
+    fn may_have_ended(&mut self, now: Instant) {
+        if self.outage.reason().is_some() && now - self.failed_last >= QUIET {
+            let lasted = self.outage.ended(Monotonic(self.failed_last - self.began));
+            tracing::info!(?lasted, "what functions print is kept again");
+        }
+    }
 }
 
 fn now_ms() -> u64 {
@@ -333,13 +303,23 @@ fn now_ms() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::mem;
+    use std::{fs::OpenOptions, io::Write as _};
 
     use super::*;
 
     /// Up to so many from there on, whatever they take.
-    fn page(from: u64, lines_max: usize) -> Page {
+    pub(super) fn page(from: u64, lines_max: usize) -> Page {
         Page { from, lines_max, bytes_max: usize::MAX }
+    }
+
+    /// Lines of an invocation, on their way.
+    pub(super) fn lines(id: &str, text: &str) -> Lines {
+        let (logs, messages) = Logs::stalled();
+        keep(&logs, &Arc::new(Share::new("one")), id, text);
+        match messages.try_recv() {
+            Ok(Message::Lines(lines)) => lines,
+            _ => panic!("what was kept is on its way"),
+        }
     }
 
     fn keep(logs: &Logs, share: &Arc<Share>, id: &str, text: &str) {
@@ -357,7 +337,7 @@ mod tests {
         let texts: Vec<_> = lines.iter().map(|line| (line.number, line.text.as_str())).collect();
         assert_eq!(texts, [(0, "first"), (1, "second")]);
         drop(logs);
-        fs::OpenOptions::new()
+        OpenOptions::new()
             .append(true)
             .open(directory.path().join("one.log"))
             .and_then(|mut file| file.write_all(b"{\"number\":2,\"at"))
@@ -370,28 +350,12 @@ mod tests {
     }
 
     /// Whether readers were told of a line of `function`.
-    async fn is_told(readers: &Readers, function: &str) -> bool {
+    pub(super) async fn is_told(readers: &Readers, function: &str) -> bool {
         tokio::select! {
             biased;
             () = readers.more(function, 0) => true,
             () = std::future::ready(()) => false,
         }
-    }
-
-    /// Who followed the log of a function that had printed to a full disk read it again and again, without a pause.
-    #[tokio::test]
-    async fn readers_are_told_of_what_is_in_the_file_alone() {
-        let (directory, readers) = (tempfile::tempdir().expect("a directory"), Readers::default());
-        let mut log = open(&readers, "one", &directory.path().join("one.log")).expect("opened");
-        let full = OpenOptions::new().write(true).open("/dev/full").expect("opened");
-        let file = mem::replace(&mut log.file, BufWriter::new(full));
-        log.file.write_all(b"line\n").expect("it is held back");
-        log.next = 1;
-        log.flush("one", &readers);
-        assert!(!is_told(&readers, "one").await, "there was no room for it");
-        log.file = file;
-        log.flush("one", &readers);
-        assert!(is_told(&readers, "one").await, "though it printed nothing since");
     }
 
     #[tokio::test]
@@ -401,18 +365,28 @@ mod tests {
         for number in 0..=FILES_MAX {
             keep(&logs, &Arc::new(Share::new(&number.to_string())), "a", "text");
         }
-        let mut files = Files {
-            directory: directory.path().into(),
-            open: HashMap::new(),
-            held: Arc::clone(&logs.held),
-            readers: Arc::clone(&logs.readers),
-            line: Vec::new(),
-        };
+        let (held, readers) = (Arc::clone(&logs.held), Arc::clone(&logs.readers));
+        let mut files = Files::new(directory.path().into(), held, readers);
         while let Ok(Message::Lines(lines)) = messages.try_recv() {
-            files.keep(&lines).expect("there is room");
+            files.keep(&lines);
         }
         assert!(is_told(&files.readers, "0").await, "it is open no more");
         assert!(!is_told(&files.readers, &FILES_MAX.to_string()).await, "its line is in memory yet");
+    }
+
+    /// A nearly full disk takes some lines between others, and the server's log would say so of each.
+    #[test]
+    fn trouble_has_ended_once_no_write_has_failed_for_a_while() {
+        let now = Instant::now();
+        let mut trouble = Trouble::new(now);
+        trouble.failed("one", &io::ErrorKind::StorageFull.into(), now);
+        trouble.may_have_ended(now + QUIET / 2);
+        assert!(trouble.outage.reason().is_some(), "it may go on");
+        trouble.failed("one", &io::ErrorKind::StorageFull.into(), now + QUIET / 2);
+        trouble.may_have_ended(now + QUIET);
+        assert!(trouble.outage.reason().is_some(), "it has gone on");
+        trouble.may_have_ended(now + QUIET / 2 + QUIET);
+        assert_eq!(trouble.outage.reason(), None);
     }
 
     #[tokio::test]

@@ -255,6 +255,10 @@ impl Pool {
             Ok(()) = async { asked.wait_for(|asked| *asked > 0).await.map(drop) } => {
                 instance.exchange.failed_start().map_or(Ok(()), |said| Err((Failed::NotStarted, said)))
             }
+            // It may hang then: nothing is heard of it that would say more.
+            () = instance.exchange.has_failed_to_start() => {
+                Err((Failed::NotStarted, instance.exchange.failed_start().unwrap_or_default()))
+            }
             reason = instance.ended() => Err(match instance.exchange.failed_start() {
                 Some(said) => (Failed::NotStarted, said),
                 None => (Failed::ExitedAtStart, failure::ended(id, reason)),

@@ -99,11 +99,8 @@ impl Register for Functions {
     /// They are from the moment in which it is made known.
     fn take_events(&self, _: &str) {}
 
-    fn payload_of(&self, message: &Bytes) -> Result<Bytes> {
-        match decode_event(message) {
-            Event::Call { payload, .. } | Event::Failed { payload, .. } => Ok(payload),
-            event => Err(Error::corrupt(format!("read {event:?} as an event that was sent"))),
-        }
+    fn event_of(&self, message: &Bytes, _: Option<Bytes>) -> Result<Event> {
+        Ok(decode_event(message))
     }
 }
 

@@ -78,7 +78,11 @@ impl Deployed {
     ) -> Result<Bytes, Failure> {
         let payload = event::messages(queue, deliveries, service.parts.clock.now());
         let answer = self.run(service, room, service.new_id(), payload).await?;
-        let completed = event::completed(&answer, deliveries);
+        let completed = event::completed(&answer, deliveries).map_err(|error| {
+            let function = &self.name;
+            tracing::warn!(%error, function, queue, "it answered a batch with what is no JSON: all of it is delivered again");
+            Failure::new(format!("what it answered is no JSON, so that all of its batch failed: {error}"))
+        })?;
         if completed < deliveries.len() {
             let reason = "its batchItemFailures has messages that failed, or what names none of its batch";
             return Err(Failure::after(completed, reason));

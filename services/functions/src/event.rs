@@ -5,7 +5,7 @@
 //! for them runs as it is, and libraries that check them take them: none of their members is left out. A queue keeps neither who
 //! sent a message nor when, so that the account and the time of this delivery stand there.
 
-use std::{borrow::Cow, collections::BTreeMap};
+use std::borrow::Cow;
 
 use bytes::Bytes;
 use md5::{Digest as _, Md5};
@@ -16,6 +16,8 @@ use serde_json::{
     value::{RawValue, to_raw_value},
 };
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+
+use crate::members::Members;
 
 /// Region and account of everything that has a name here.
 const PLACE: &str = "us-east-1:000000000000";
@@ -63,12 +65,22 @@ pub(crate) fn message_id(delivery: &Delivery) -> String {
 
 /// How many of the batch, from its first on, are done by what the function answered. What it names as failed is not, nor
 /// what is behind that: order is kept. Names that are none of the batch's, and failures in another shape, mean that nothing is: what
-/// was to be reported would be lost. Whoever answers no object reports nothing.
-pub(crate) fn completed(answer: &[u8], deliveries: &[Delivery]) -> usize {
-    let said: Option<BTreeMap<String, &RawValue>> = serde_json::from_slice(answer).ok();
-    let Some(reported) = said.and_then(|said| said.get("batchItemFailures").copied()) else {
-        return deliveries.len();
-    };
+/// was to be reported would be lost. Whoever answers no object, or nothing at all, reports nothing.
+///
+/// Errors: it is no JSON, so that nobody knows what was to be reported.
+pub(crate) fn completed(answer: &[u8], deliveries: &[Delivery]) -> serde_json::Result<usize> {
+    if answer.trim_ascii().is_empty() {
+        return Ok(deliveries.len());
+    }
+    let said: &RawValue = serde_json::from_slice(answer)?;
+    // Errors: it is no object.
+    let members: Option<Members<'_>> = serde_json::from_str(said.get()).ok();
+    let reported = members.and_then(|members| members.get("batchItemFailures").copied());
+    Ok(reported.map_or(deliveries.len(), |reported| before_the_first(reported, deliveries)))
+}
+
+/// How many of the batch stand before the first that is reported as failed.
+fn before_the_first(reported: &RawValue, deliveries: &[Delivery]) -> usize {
     let failures = match serde_json::from_str(reported.get()) {
         Ok(Value::Null) => return deliveries.len(),
         Ok(Value::Array(failures)) => failures,
@@ -213,9 +225,13 @@ mod tests {
             (r#"{"batchItemFailures":[]}"#, 3),
             (r#"{"batchItemFailures":[{"itemIdentifier":"g-3"},{"itemIdentifier":"g-2"}]}"#, 1),
             (r#"{"batchItemFailures":[{"itemIdentifier":"g-2","more":1}],"and":1e999}"#, 1),
+            // Neither what nobody looks at nor its name makes an object another.
+            (r#"{"\ud800":1,"batchItemFailures":[{"itemIdentifier":"g-2"}]}"#, 1),
+            (r#"{"\ud800":"\ud800","batchItemFailures":[{"itemIdentifier":"g-2"}]}"#, 1),
             // Whoever answers no object reports nothing.
             ("", 3),
-            ("no JSON", 3),
+            (" \n", 3),
+            (r#""\ud800""#, 3),
             ("null", 3),
             ("3", 3),
             (r#""x""#, 3),
@@ -236,7 +252,18 @@ mod tests {
             (r#"{"batchItemFailures":"x"}"#, 0),
             (r#"{"batchItemFailures":false}"#, 0),
         ] {
-            assert_eq!(completed(answer.as_bytes(), &batch), done, "{answer}");
+            let completed = completed(answer.as_bytes(), &batch).expect("JSON");
+            assert_eq!(completed, done, "{answer}");
+        }
+        for answer in [
+            &b"no JSON"[..],
+            br#"{"a":NaN,"batchItemFailures":[{"itemIdentifier":"g-2"}]}"#,
+            br#"{"batchItemFailures":[]"#,
+            br#"{"batchItemFailures":[]} more"#,
+            b"{\"\xff\":1}",
+        ] {
+            let answered = completed(answer, &batch);
+            assert!(answered.is_err(), "{}: {answered:?}", answer.escape_ascii());
         }
     }
 

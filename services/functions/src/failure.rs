@@ -8,13 +8,12 @@
 //!   text, and what is no text is told as its JSON.
 //! - A message that was cut ends with how long it was.
 
-use std::{borrow::Cow, fmt};
+use std::borrow::Cow;
 
-use serde::{
-    Deserialize, Deserializer as _, Serialize,
-    de::{self, Visitor},
-};
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+
+use crate::members::Text;
 
 /// The longest that is kept.
 const REASON_BYTES_MAX: usize = 8 * 1024;
@@ -77,23 +76,7 @@ fn shortened(said: &Said<'_>) -> String {
 /// The text of a member, if it is one; else its JSON.
 fn text(member: &RawValue) -> Cow<'_, str> {
     let json = member.get();
-    let text = serde_json::Deserializer::from_str(json).deserialize_bytes(AnyText);
-    text.map_or(Cow::Borrowed(json), Cow::Owned)
-}
-
-/// A string in JSON. As bytes it may have surrogates alone.
-struct AnyText;
-
-impl Visitor<'_> for AnyText {
-    type Value = String;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("a string")
-    }
-
-    fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<String, E> {
-        Ok(String::from_utf8_lossy(bytes).into_owned())
-    }
+    serde_json::from_str(json).map_or(Cow::Borrowed(json), |Text(text)| Cow::Owned(text))
 }
 
 /// `message`, or of one that is longer than `bytes_max` its beginning, and how long it was.

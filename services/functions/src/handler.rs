@@ -66,15 +66,32 @@ impl Handler for Deployed {
             }
             Event::Failed { function, id, payload, reason } => {
                 let id = id.map_or_else(|| service.new_id(), |id| request_id(&id));
-                let failed = own_name(&function);
-                let own_id = told_id(&self.name, failed, &id);
-                let attempts = service.retries(failed).map(|retries| 1 + retries);
-                let failed =
-                    event::Failed { function: failed, id: &id, payload: &payload, reason: &reason, attempts };
-                let payload = event::failed(&failed, service.parts.clock.now());
+                let failed = Told { function: &function, id: &id, payload: &payload, reason: &reason };
+                let (own_id, payload) = failed.to(&self.name, &service);
                 self.run(&service, room, own_id, payload).await
             }
         }
+    }
+}
+
+/// An event that `function` gave up on, of which another is told.
+#[derive(Debug)]
+pub(crate) struct Told<'a> {
+    pub(crate) function: &'a str,
+    /// Its request id.
+    pub(crate) id: &'a str,
+    pub(crate) payload: &'a [u8],
+    pub(crate) reason: &'a str,
+}
+
+impl Told<'_> {
+    /// The request id under which `told` runs for it, and what that is given now.
+    pub(crate) fn to(&self, told: &str, service: &Inner) -> (String, Bytes) {
+        let Self { function, id, payload, reason } = *self;
+        let function = own_name(function);
+        let attempts = service.retries(function).map(|retries| 1 + retries);
+        let failed = event::Failed { function, id, payload, reason, attempts };
+        (told_id(told, function, id), event::failed(&failed, service.parts.clock.now()))
     }
 }
 

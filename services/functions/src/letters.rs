@@ -10,11 +10,15 @@
 //! - Whoever asks for all of them means those that are there: what fails again meanwhile is a letter, and left.
 
 use bytes::Bytes;
-use ports::queue::{DeadLetter, LetterId};
+use ports::{
+    Event,
+    queue::{DeadLetter, LetterId},
+};
 use serde::Serialize;
 
 use crate::{
     event,
+    handler::Told,
     service::{Error, PREFIX, Result, Service, request_id},
 };
 
@@ -37,7 +41,7 @@ pub struct Letter {
     pub id: String,
     /// The queue that it is a message of; none: it is an event.
     pub queue: Option<String>,
-    /// The request id of an event; none: its store did not keep that yet.
+    /// The request id under which its function ran for an event; none: its store did not keep that yet.
     pub request_id: Option<String>,
     /// The group of a message.
     pub group: Option<String>,
@@ -45,7 +49,7 @@ pub struct Letter {
     pub attempts: u32,
     /// What that said last.
     pub reason: String,
-    /// What it was sent with: the beginning, if that is long; what is no text in letters.
+    /// What its function was given of an event, or what a message was sent with: the beginning, if that is long; what is no text in letters.
     pub payload: String,
     /// How many bytes that is in all.
     pub payload_bytes: usize,
@@ -93,7 +97,7 @@ impl Service {
                 let Some(last) = page.last() else { break };
                 after = Some(last.id);
                 for letter in page {
-                    let shown = self.shown(source, letter);
+                    let shown = self.shown(function, source, letter);
                     bytes += shown.payload.len();
                     if letters.len() >= LETTERS_MAX || bytes > SHOWN_BYTES_MAX && !letters.is_empty() {
                         let next = letters.last().map(|last: &Letter| last.id.clone());
@@ -206,21 +210,40 @@ impl Service {
         Ok(sources)
     }
 
-    fn shown(&self, source: &Source, letter: DeadLetter) -> Letter {
+    fn shown(&self, function: &str, source: &Source, letter: DeadLetter) -> Letter {
         let is_event = source.has_events();
-        // What cannot be read as an event failed for that, and is shown as it is.
-        let read = is_event.then(|| self.events().payload_of(&letter.body).ok()).flatten();
-        let payload = read.unwrap_or(letter.body);
+        let (request_id, payload) = if is_event {
+            self.given(function, &letter.body, letter.deduplication)
+        } else {
+            (None, letter.body)
+        };
         let is_message = |text: String| (!is_event).then_some(text);
         Letter {
             id: format!("{}:{}", source.name, letter.id.0),
             queue: is_message(source.name.clone()),
-            request_id: letter.deduplication.filter(|_| is_event).map(|id| request_id(&id)),
+            request_id,
             group: is_message(event::text(&letter.group)),
             attempts: letter.attempts,
             reason: letter.reason,
             payload_bytes: payload.len(),
             payload: beginning(&payload),
+        }
+    }
+
+    /// Under which request id `function` ran for the event that travels as `body`, and what it was given.
+    fn given(&self, function: &str, body: &Bytes, deduplication: Option<Bytes>) -> (Option<String>, Bytes) {
+        match self.events().event_of(body, deduplication.clone()) {
+            Ok(Event::Call { id, payload }) => (id.map(|id| request_id(&id)), payload),
+            Ok(Event::Failed { function: failed, id, payload, reason }) => {
+                let id = id.map(|id| request_id(&id));
+                // Without one each attempt has another.
+                let (called, is_called) = (id.as_deref().unwrap_or_default(), id.is_some());
+                let failed = Told { function: &failed, id: called, payload: &payload, reason: &reason };
+                let (own_id, given) = failed.to(function, &self.inner);
+                (is_called.then_some(own_id), given)
+            }
+            // What cannot be read as an event failed for that, and is shown as it is.
+            Ok(_) | Err(_) => (deduplication.map(|id| request_id(&id)), body.clone()),
         }
     }
 }

@@ -8,6 +8,7 @@
 //!  port          what other services may have run: effects of transactions
 //!  handler       a deployed function as the Functions port runs it: events and queue batches ([batch]) in Lambda's words ([event]);
 //!                what is kept of why it failed ([failure])
+//!  members       JSON that functions say, read as far as somebody looks at it
 //!  timer         what a timer gives; when it goes off next is a row ([schedule])
 //!  letters       what was given up and nobody was told of: looked at, sent again, removed
 //!  tries         what is tried again for a moment
@@ -43,6 +44,7 @@ mod following;
 mod handler;
 mod letters;
 pub mod manifest;
+mod members;
 mod port;
 mod routes;
 mod schedule;
@@ -54,5 +56,6 @@ pub use catalogue::Summary;
 pub use failure::beginning;
 pub use figures::Figures;
 pub use letters::{Letter, Letters};
+pub use members::{Members, Text};
 pub use routes::{Found, METHODS, Routed};
 pub use service::{Error, PAYLOAD_BYTES_MAX, Parts, Result, Service, uuid};

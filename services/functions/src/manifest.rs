@@ -16,6 +16,7 @@
 //! triggers = [{ queue = "pictures", batch = 10 }, { every_s = 60 }, { http = "/pictures/{id}", methods = ["GET"] }]
 //! ```
 
+mod form;
 #[cfg(test)]
 mod hostile;
 pub mod workflow;
@@ -251,8 +252,10 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Whether it may be deployed as `application`, beyond what is asked of one that is. Errors: what is to be otherwise.
-    pub(crate) fn check_as_new(&self, application: &str) -> Result<(), String> {
+    /// Whether this, as `text` says it, may be deployed as `application`, beyond what is asked of one that is. Errors: what is to be
+    /// otherwise.
+    pub(crate) fn check_as_new(&self, application: &str, text: &str) -> Result<(), String> {
+        form::check(text)?;
         if let Some(name) = self.name.as_ref().filter(|name| *name != application) {
             return Err(format!(
                 "the manifest is of the application {name:?}, and it is deployed as {application:?}: let both be one"
@@ -554,7 +557,8 @@ mod tests {
     fn what_cannot_be_run_or_shown_is_refused_to_who_deploys_it_alone() {
         let refusal = |of: &str, instead: &str| {
             assert!(WHOLE.contains(of), "{of}");
-            Manifest::parse(&WHOLE.replace(of, instead)).expect("it is read").check_as_new("shop")
+            let text = WHOLE.replace(of, instead);
+            Manifest::parse(&text).expect("it is read").check_as_new("shop", &text)
         };
         let sized = |bytes: usize| format!("SIZE = \"{}\"", "x".repeat(bytes));
         refusal("SIZE = \"64\"", &sized(128 * 1024 - 6)).expect("as long as may be");

@@ -169,7 +169,7 @@ impl Service {
     async fn replace(&self, changing: &mut Changing, application: &str, content: Bytes) -> Result<()> {
         let archive = digest(&content);
         let (text, manifest) = self.unpack(&archive, content.clone()).await?;
-        self.check_what_is_new(application, &manifest)?;
+        self.check_what_is_new(application, &text, &manifest)?;
         for (name, table) in &manifest.functions {
             let checked = self.inner.parts.runtime.check(&table.function(name, &archive, "")).await;
             checked.map_err(|why| Error::Invalid(format!("functions.{name}: {why}")))?;
@@ -371,8 +371,8 @@ impl Service {
     }
 
     /// When it is deployed alone: what is deployed is read at a start, whatever an earlier build took.
-    fn check_what_is_new(&self, application: &str, manifest: &Manifest) -> Result<()> {
-        manifest.check_as_new(application).map_err(Error::Invalid)?;
+    fn check_what_is_new(&self, application: &str, text: &str, manifest: &Manifest) -> Result<()> {
+        manifest.check_as_new(application, text).map_err(Error::Invalid)?;
         for (name, workflow) in &manifest.workflows {
             let Some(far) = &workflow.far else { continue };
             let wrong = |why| Error::Invalid(format!("workflows.{name}: far: {why}"));

@@ -5,6 +5,7 @@
 use std::{
     collections::BTreeSet,
     fs,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::Command,
     time::{Duration, Instant, SystemTime},
@@ -32,9 +33,9 @@ pub(super) struct Package {
     pub(super) content: Vec<u8>,
 }
 
-/// When each of an application's files was last changed, and how long it was.
+/// When each of an application's files was last changed, how long it was, and its mode: a file that is made executable is not changed.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct State(Vec<(PathBuf, Option<SystemTime>, u64)>);
+pub(super) struct State(Vec<(PathBuf, Option<SystemTime>, u64, u32)>);
 
 impl Package {
     /// Packs the application whose manifest lies at `path`.
@@ -84,7 +85,8 @@ impl State {
         let state = |path: PathBuf| {
             let metadata = fs::symlink_metadata(&path).ok();
             let length = metadata.as_ref().map_or(0, fs::Metadata::len);
-            (path, metadata.and_then(|metadata| metadata.modified().ok()), length)
+            let mode = metadata.as_ref().map_or(0, |metadata| metadata.permissions().mode());
+            (path, metadata.and_then(|metadata| metadata.modified().ok()), length, mode)
         };
         Ok(Self(files.into_iter().map(state).collect()))
     }
@@ -234,6 +236,21 @@ mod tests {
         assert_eq!(outermost(&[".", "code", "code/more"]), ["."]);
         assert_eq!(outermost(&["code", "code/more", "codes"]), ["code", "codes"]);
         assert_eq!(outermost(&["."]), ["."]);
+    }
+
+    /// The server's own advice is `chmod +x`.
+    #[test]
+    fn a_file_that_is_made_executable_is_a_change() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (manifest, run) = (folder.path().join("app.toml"), folder.path().join("run"));
+        let text = "[functions.f]\nruntime = \"executable\"\ncode = \".\"\nhandler = \"run\"\n";
+        fs::write(&manifest, text).expect("written");
+        fs::write(&run, "").expect("written");
+        fs::set_permissions(&run, fs::Permissions::from_mode(0o644)).expect("set");
+        let before = State::of(&manifest).expect("read");
+        assert_eq!(State::of(&manifest).expect("read"), before);
+        fs::set_permissions(&run, fs::Permissions::from_mode(0o755)).expect("set");
+        assert_ne!(State::of(&manifest).expect("read"), before);
     }
 
     /// What is in a package, in its order: where it lies, and its text.

@@ -1,8 +1,6 @@
 //! What a function answers, as API Gateway's HTTP APIs read it: an object with a `statusCode` says status, headers, cookies and
 //! body; any other JSON is the body of a 200.
 
-use std::{borrow::Borrow, collections::BTreeMap, fmt};
-
 use axum::{
     body::Body,
     http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
@@ -10,10 +8,8 @@ use axum::{
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
-use serde::{
-    Deserialize, Deserializer,
-    de::{Error, Visitor},
-};
+use functions::{Members, Text};
+use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
 
 use super::is_of_the_connection;
@@ -34,38 +30,6 @@ pub(super) struct Unfit {
 impl From<&'static str> for Unfit {
     fn from(why: &'static str) -> Self {
         Self { why, detail: String::new() }
-    }
-}
-
-/// Members of an object, each as it was said: what nobody looks at may be what few can read (`1e999`, deep nesting).
-type Members<'a> = BTreeMap<Name, &'a RawValue>;
-
-/// The name of a member. JSON may have one that is no Unicode (`"\ud800"`), which `String` refuses, and with it the whole object: it is
-/// read with replacement characters here, which no name has that anybody looks for.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Name(String);
-
-impl Borrow<str> for Name {
-    fn borrow(&self) -> &str {
-        &self.0
-    }
-}
-
-impl<'de> Deserialize<'de> for Name {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct OfBytes;
-        impl Visitor<'_> for OfBytes {
-            type Value = Name;
-
-            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("a name")
-            }
-
-            fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Name, E> {
-                Ok(Name(String::from_utf8_lossy(bytes).into_owned()))
-            }
-        }
-        deserializer.deserialize_bytes(OfBytes)
     }
 }
 
@@ -129,7 +93,7 @@ fn member<'a, T: Deserialize<'a>>(
 
 fn set_fields(said: &Members<'_>, headers: &mut HeaderMap) -> Result<(), Unfit> {
     let fields: Option<Members<'_>> = member(said, "headers", "the headers that it answered are no object")?;
-    for (Name(name), value) in fields.unwrap_or_default() {
+    for (Text(name), value) in fields.unwrap_or_default() {
         let Some(text) = text(value) else { continue };
         let sendable = HeaderName::try_from(&name).ok().zip(HeaderValue::from_str(&text).ok());
         let (name, value) = sendable.ok_or(Unfit {

@@ -161,6 +161,8 @@ async fn a_timer_takes_the_periods_that_a_manifest_takes() {
         let body = format!("{{\"every_s\": {period}}}");
         let answer = server.send("PUT", "/v1/functions/f/timer", "", &body).await;
         assert_eq!(code(&answer), status, "{period}: {answer}");
+        let in_a_list = server.send("PUT", "/v1/functions/f/timer", "", &format!("[{period}]")).await;
+        assert_eq!(problem(&in_a_list), (400, "invalid-request".to_owned()), "{in_a_list}");
         if status == 400 {
             assert_eq!(problem(&answer), (400, "invalid-request".to_owned()), "{answer}");
         }
@@ -183,6 +185,12 @@ async fn a_dead_letter_that_is_not_there_is_neither_sent_again_nor_removed() {
         let answer = server.send(method, &format!("/v1/functions/{path}"), "", "").await;
         assert_eq!(problem(&answer), (status, name.to_owned()), "{method} {path}: {answer}");
     }
-    let answer = server.send("POST", "/v1/functions/f/dead-letters", "", "").await;
-    assert_eq!(code(&answer), 200, "all of none: {answer}");
+    for method in ["POST", "DELETE"] {
+        let path = "/v1/functions/f/dead-letters";
+        let answer = server.send(method, path, "", r#"{"id":":7"}"#).await;
+        assert_eq!(problem(&answer), (400, "invalid-request".to_owned()), "{method}: {answer}");
+        assert!(answer.contains("?id=ID"), "{method}: {answer}");
+        let answer = server.send(method, path, "", "").await;
+        assert_eq!(code(&answer), 200, "all of none: {answer}");
+    }
 }

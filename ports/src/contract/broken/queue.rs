@@ -52,6 +52,9 @@ pub const BROKEN: &[Broken<Subject>] = &[
     Broken::new("Q13", "KeepsWhatIsRedriven", |subject| twisted(subject, letters::KeepsWhatIsRedriven)),
     Broken::new("Q13", "PurgesNothing", |subject| twisted(subject, letters::PurgesNothing)),
     Broken::new("Q13", "BeginsAtTheOldest", |subject| twisted(subject, letters::BeginsAtTheOldest)),
+    Broken::new("Q13", "BeginsAnewBehindWhatIsGone", |subject| {
+        twisted(subject, letters::BeginsAnewBehindWhatIsGone)
+    }),
 ];
 
 /// Queues that differ from honest ones in what they override.

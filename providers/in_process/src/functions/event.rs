@@ -32,16 +32,6 @@ impl Envelope {
         postcard::from_bytes(bytes).map_err(|error| Error::corrupt("decode an event").caused_by(error))
     }
 
-    /// What it was sent with, whoever gave up on it since.
-    pub(super) fn into_payload(self) -> Bytes {
-        match self {
-            Self::Call(payload)
-            | Self::Failed { payload, .. }
-            | Self::NamedFailed { payload, .. }
-            | Self::HandedOn { payload, .. } => payload,
-        }
-    }
-
     /// The functions that gave up on it, each told by the one before it.
     pub(super) fn given_up_by(&self) -> &[String] {
         match self {
@@ -106,7 +96,6 @@ mod tests {
         let told = event.failed("f", Some("id".into()), "first").failed("g", None, "second");
         let told = Envelope::decode(&told.encode().expect("it is written")).expect("it is read");
         assert_eq!(told.given_up_by(), ["f", "g"]);
-        assert_eq!(told.clone().into_payload(), "payload");
         let Event::Failed { function, id, payload, reason } = told.into_event(None) else {
             panic!("a failure")
         };

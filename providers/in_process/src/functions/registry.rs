@@ -289,8 +289,8 @@ impl ports::functions::Register for Functions {
         }
     }
 
-    fn payload_of(&self, message: &Bytes) -> Result<Bytes> {
-        Ok(Envelope::decode(message)?.into_payload())
+    fn event_of(&self, message: &Bytes, deduplication: Option<Bytes>) -> Result<Event> {
+        Ok(Envelope::decode(message)?.into_event(deduplication))
     }
 }
 

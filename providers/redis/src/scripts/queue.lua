@@ -65,13 +65,27 @@ local function leave_group(group, sequence)
 end
 
 local function forget(sequence)
-  redis.call('HDEL', MESSAGES, 'a' .. sequence, 'b' .. sequence, 'f' .. sequence, 'g' .. sequence, 'i' .. sequence,
-    'r' .. sequence)
+  redis.call('HDEL', MESSAGES, 'a' .. sequence, 'b' .. sequence, 'd' .. sequence, 'f' .. sequence, 'g' .. sequence,
+    'i' .. sequence, 'r' .. sequence)
+end
+
+-- Letters are numbered as they come, and called by that first: so whoever reads on behind one finds the next also where it is gone.
+-- Numbers follow the server's time, as sequences do.
+local function number_letter(sequence)
+  local number = math.max(tonumber(redis.call('HGET', OPTIONS, 'buried') or '0') + 1, now)
+  redis.call('HSET', OPTIONS, 'buried', string.format('%.0f', number))
+  redis.call('HSET', MESSAGES, 'd' .. sequence, string.format('%.0f', number))
+end
+
+local function number_of_letter(sequence)
+  -- One that an earlier release has buried has none until its queue is made again.
+  return redis.call('HGET', MESSAGES, 'd' .. sequence) or '0'
 end
 
 -- It is a dead letter from now on.
 local function bury(group, sequence)
   leave_group(group, sequence)
+  number_letter(sequence)
   local excess = redis.call('RPUSH', DEAD, sequence) - letters_max
   for _ = 1, math.min(excess, LETTERS_GO_MAX) do
     forget(redis.call('LPOP', DEAD))
@@ -147,7 +161,7 @@ end
 
 local function letter(sequence)
   local message = redis.call('HMGET', MESSAGES, 'g' .. sequence, 'b' .. sequence, 'a' .. sequence, 'r' .. sequence, 'i' .. sequence)
-  return { message[1], sequence, message[2], message[3] or '0', message[4] or '', message[5] }
+  return { message[1], sequence, number_of_letter(sequence), message[2], message[3] or '0', message[4] or '', message[5] }
 end
 
 local function answer(value)

@@ -3,6 +3,12 @@ redis.call('HSET', OPTIONS, 'visibility_us', ARGV[3], 'attempts_max', ARGV[4], '
   'letters_max', ARGV[6])
 is_changed = true
 options()
+-- Letters that an earlier release has buried, at a start after it: they are the last ones, or all.
+if (redis.call('LINDEX', DEAD, -1) and number_of_letter(redis.call('LINDEX', DEAD, -1))) == '0' then
+  for _, sequence in ipairs(redis.call('LRANGE', DEAD, 0, -1)) do
+    number_letter(sequence)
+  end
+end
 if has_dead_letters then
   for _, sequence in ipairs(redis.call('ZRANGE', FAILED, attempts_max, '+inf', 'BYSCORE')) do
     local group = redis.call('HGET', MESSAGES, 'g' .. sequence)

@@ -6,6 +6,7 @@ mod cluster;
 mod contract;
 mod failover;
 mod forbidden;
+mod letters;
 mod lost;
 mod opening;
 mod proxy;

@@ -255,7 +255,12 @@ def post_failure(connection, path, error):
 def marshal(result):
     """What a handler has returned, as JSON."""
     try:
-        return json.dumps(result, ensure_ascii=False, separators=(",", ":"), default=_encode).encode()
+        said = json.dumps(result, ensure_ascii=False, separators=(",", ":"), default=_encode)
+        try:
+            return said.encode()
+        except UnicodeEncodeError:
+            # A surrogate alone has no UTF-8, and is JSON all the same.
+            return json.dumps(result, separators=(",", ":"), default=_encode).encode()
     except Exception as error:
         raise Fault("Runtime.MarshalError", "Unable to marshal response: %s" % _message(error)) from error
 

@@ -11,7 +11,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     fs::File,
-    io::{self, BufRead as _, BufReader, Seek as _, SeekFrom},
+    io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom},
     path::Path,
 };
 
@@ -23,6 +23,9 @@ use tokio::sync::watch;
 const ENDS_MAX: usize = 16;
 /// Of so many functions more than that is known that somebody waits for their lines.
 const KNOWN_MAX: usize = 1024;
+
+/// So much of a log is looked at for its last line, and twice as much each time that it has none.
+const LAST_BYTES: u64 = 64 << 10;
 
 /// Which file of all that were ever opened.
 type FileNumber = u64;
@@ -129,9 +132,8 @@ impl Readers {
 
     /// All before the line of number `next` is in the files.
     pub(super) fn tell(&self, function: &str, next: u64) {
-        if let Some(known) = self.0.lock().known.get(function) {
-            known.next.send_replace(next);
-        }
+        // Also where nobody has read of it: who does next would wait for lines that are there.
+        self.0.lock().known(function).next.send_replace(next);
     }
 
     /// Has `put_aside` rename the newer file, and make a new one.
@@ -215,6 +217,31 @@ fn open_to_read(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
+/// The number behind the last line of a log, of its files at `newer` and, put aside, at `older`: it is looked for from their ends on.
+pub(super) fn next_number([newer, older]: [&Path; 2]) -> io::Result<u64> {
+    for path in [newer, older] {
+        let Some(mut file) = open_to_read(path)? else { continue };
+        let bytes = file.metadata()?.len();
+        let mut looked_at = LAST_BYTES;
+        loop {
+            let begin = bytes.saturating_sub(looked_at);
+            file.seek(SeekFrom::Start(begin))?;
+            let mut end = Vec::new();
+            (&mut file).take(bytes - begin).read_to_end(&mut end)?;
+            // What it begins with may be the end of a line: that is none.
+            let number = |text| serde_json::from_slice::<Line>(text).ok().map(|line| line.number + 1);
+            if let Some(next) = end.rsplit(|byte| *byte == b'\n').find_map(number) {
+                return Ok(next);
+            }
+            if begin == 0 {
+                break;
+            }
+            looked_at *= 2;
+        }
+    }
+    Ok(0)
+}
+
 /// The number of a line as it is written, without reading the rest: pages begin behind many others.
 fn number_of(line: &[u8]) -> Option<u64> {
     let rest = line.strip_prefix(b"{\"number\":")?;
@@ -273,6 +300,26 @@ mod tests {
             (number_of(b""), number_of(b"{\"number\":"), number_of(b"{\"number\":5")),
             (None, None, None)
         );
+    }
+
+    #[test]
+    fn the_last_line_is_found_without_the_rest_of_the_log() {
+        let log = Log::new();
+        let next = || next_number([&log.path("newer"), &log.path("older")]).expect("read");
+        assert_eq!(next(), 0);
+        log.append("older", &(line(900) + &line(5)));
+        assert_eq!(next(), 6, "not that of a line before it");
+        log.append("newer", &line(7)[..9]);
+        assert_eq!(next(), 6, "what a crash tore is none");
+        let long = serde_json::to_string(&Line { text: "x".repeat(200_000), ..read_line(&line(8)) });
+        log.append("newer", &format!("\n{}\n", long.expect("JSON")));
+        assert_eq!(next(), 9);
+        log.append("newer", &(line(9)[..9].to_owned() + "\n"));
+        assert_eq!(next(), 9, "what a crash tore is none");
+    }
+
+    fn read_line(text: &str) -> Line {
+        serde_json::from_str(text).expect("a line")
     }
 
     /// After a crash between the two steps: what is in both is taken once.

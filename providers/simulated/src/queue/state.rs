@@ -38,7 +38,10 @@ pub(crate) struct QueueState {
     groups: BTreeMap<Bytes, Group>,
     next_sequence: u64,
     deduplication: BTreeMap<Bytes, Duration>,
+    /// In the order of their ids.
     dead: VecDeque<DeadLetter>,
+    /// How many have ever come.
+    buried: u64,
     /// The group served last; the next one is served next.
     served: Bytes,
 }
@@ -100,6 +103,7 @@ impl QueueState {
             next_sequence: 1,
             deduplication: BTreeMap::new(),
             dead: VecDeque::new(),
+            buried: 0,
             served: Bytes::new(),
         }
     }
@@ -296,7 +300,9 @@ impl QueueState {
         group.visible = Duration::ZERO;
         self.free(&name);
         let Some(Forward { queue, wrap, function }) = &self.forward else {
-            self.dead.push_back(waiting.letter(&name, sequence));
+            self.buried += 1;
+            let id = LetterId(u128::from(self.buried));
+            self.dead.push_back(DeadLetter { id, ..waiting.letter(&name, sequence) });
             let dropped =
                 if self.dead.len() > letters_max { self.dead.pop_front().map(Box::new) } else { None };
             let undo = QueueUndo::DeadLettered { group: name, sequence, waiting, dropped };
@@ -309,8 +315,8 @@ impl QueueState {
     }
 
     pub(crate) fn dead_letters(&self, after: Option<LetterId>, letters_max: usize) -> Vec<DeadLetter> {
-        let from = after.and_then(|after| self.letter_at(after)).map_or(0, |place| place + 1);
-        self.dead.iter().skip(from).take(letters_max).cloned().collect()
+        let is_behind = |letter: &&DeadLetter| after.is_none_or(|after| letter.id > after);
+        self.dead.iter().filter(is_behind).take(letters_max).cloned().collect()
     }
 
     fn letter_at(&self, id: LetterId) -> Option<usize> {

@@ -79,3 +79,24 @@ impl Twist for BeginsAtTheOldest {
         self.0.dead_letters(queue, None, letters_max).await
     }
 }
+
+/// Knows the place of a letter only while that is there.
+#[derive(Debug)]
+pub(super) struct BeginsAnewBehindWhatIsGone(pub(super) SharedQueue);
+
+#[async_trait]
+impl Twist for BeginsAnewBehindWhatIsGone {
+    fn honest(&self) -> &SharedQueue {
+        &self.0
+    }
+    async fn dead_letters(
+        &self,
+        queue: &str,
+        after: Option<LetterId>,
+        letters_max: usize,
+    ) -> Result<Vec<DeadLetter>> {
+        let all = self.0.dead_letters(queue, None, usize::MAX).await?;
+        let known = after.filter(|after| all.iter().any(|letter| letter.id == *after));
+        self.0.dead_letters(queue, known, letters_max).await
+    }
+}

@@ -67,6 +67,31 @@ fn what_a_function_has_failed_for_good_is_shown_whatever_started_it() {
     });
 }
 
+/// A3. Its request id was null, and its payload what the function that had failed before it was given.
+#[test]
+fn of_a_failure_that_could_not_be_told_what_was_to_be_told_is_shown() {
+    run(async {
+        let world = World::new(1);
+        let (service, runtime) = service(&world);
+        let table = "runtime = \"executable\"\ncode = \"code\"\nhandler = \"run\"\nretries = 0";
+        let archive = format!("[functions.first]\n{table}\non_failure = \"pay\"\n[functions.pay]\n{table}");
+        service.deploy("shop", archive.into()).await.expect("deployed");
+        service.send("first", r#"{"a":1}"#.into()).await.expect("sent");
+        world.clock().sleep(Duration::from_hours(1)).await;
+        let letters = all(&service).await;
+        let [letter] = &letters[..] else { panic!("one is kept: {letters:?}") };
+        let asked = runtime.asked_of("pay").remove(0);
+        assert_eq!(letter.request_id.as_deref(), Some(asked.id.as_str()));
+        let given = |json: &[u8]| {
+            let mut given: serde_json::Value = serde_json::from_slice(json).expect("JSON");
+            given["timestamp"].take();
+            given
+        };
+        assert_eq!(given(letter.payload.as_bytes()), given(&asked.payload));
+        assert_eq!(given(&asked.payload)["requestPayload"]["a"], 1);
+    });
+}
+
 /// A3, A4: an event under the request id that it had.
 #[test]
 fn what_is_redriven_is_run_again_and_no_letter_any_more() {
