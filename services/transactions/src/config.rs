@@ -71,7 +71,7 @@ pub struct Config {
     pub retry_window: Duration,
     /// How long the outcome of a name is kept that somebody has chosen.
     pub named_window: Duration,
-    /// How long that of a name is kept which its client has drawn at random: longer than any client repeats its calls.
+    /// How long that of a name is kept which its client has drawn at random: longer than clients repeat their calls by default.
     /// At most [`Config::named_window`] counts.
     pub random_window: Duration,
     /// The most names kept; beyond it the oldest go early.

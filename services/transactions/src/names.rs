@@ -8,7 +8,9 @@
 //!
 //! Invariants
 //! - A period's row is there before its first name, so that whoever lists the periods knows every name.
-//! - A name is noted before its slot is trimmed, and its row goes before its note.
+//! - A name is noted before its slot is trimmed, and its row goes before its note. Of a random one it was said before how far
+//!   its node's attempts may be dropped: whoever repeats a commit of one that is gone hears `Expired`.
+//! - A period's row stays for as long as names may be noted under it, also where the first of them go early.
 //!
 //! Every node keeps names; one of them walks them all, so among several it lists the periods again and again. Counts are
 //! estimates where an answer was lost: a period that is walked to its end has none left, whatever was counted.
@@ -28,6 +30,7 @@ use crate::{
     layout,
     model::{Attempt, TransactionId},
     node::Node,
+    registry,
     store::{Decision, State},
 };
 
@@ -114,23 +117,42 @@ impl Core {
         let page = node.store.scan(&scan).await?.value;
         let is_last = page.next.is_none();
         let walked = page.items.len() as u64;
+        self.note_random(node, &page.items).await?;
         let walks = stream::iter(page.items).map(|(sort, item)| {
-            let attempt = item.bytes(ATTEMPT).and_then(|bytes| Attempt::from_bytes(bytes));
+            let attempt = attempt_of(&item);
             self.walk_name(node, end, sort, attempt)
         });
         walks.buffered(ROWS_AT_ONCE).try_collect::<()>().await?;
-        if is_last {
+        let is_over = self.clock.now().0 >= end + self.config.named_window.as_millis() as u64;
+        if is_last && is_over {
             node.store.finish(&Update::delete(layout::period(end))).await?;
             self.view().names.remove(&end);
-        } else {
-            let counted = vec![Action::Add(COUNT.into(), -(walked as i64))];
-            let counted = Update::modify(layout::period(end), counted).when(Condition::Exists);
-            node.store.finish(&counted).await?;
-            if let Some(count) = self.view().names.get_mut(&end) {
-                *count = count.saturating_sub(walked);
-            }
+            return Ok(true);
+        }
+        let counted = vec![Action::Add(COUNT.into(), -(walked as i64))];
+        let counted = Update::modify(layout::period(end), counted).when(Condition::Exists);
+        node.store.finish(&counted).await?;
+        if let Some(count) = self.view().names.get_mut(&end) {
+            *count = if is_last { 0 } else { count.saturating_sub(walked) };
         }
         Ok(true)
+    }
+
+    /// Says of random names that they are about to go.
+    async fn note_random(&self, node: &Node, names: &[(Bytes, Arc<Item>)]) -> Result<()> {
+        let mut last = BTreeMap::<_, u64>::new();
+        for (sort, item) in names {
+            if let (Some(id), Some(attempt)) = (layout::kept_name_of(sort), attempt_of(item))
+                && id.is_random()
+            {
+                let last = last.entry(attempt.node).or_default();
+                *last = attempt.sequence.max(*last);
+            }
+        }
+        for (of, sequence) in last {
+            registry::note_dropped(&node.store, of, sequence).await?;
+        }
+        Ok(())
     }
 
     /// Whether there are names to walk.
@@ -142,13 +164,13 @@ impl Core {
     fn due(&self) -> Option<(u64, usize)> {
         let window_ms = self.config.named_window.as_millis() as u64;
         let view = self.view();
-        let (end, _) = view.names.first_key_value()?;
-        let beyond = view.names.values().sum::<u64>().saturating_sub(self.config.names_max);
-        if self.clock.now().0 >= end + window_ms {
-            Some((*end, usize::MAX))
-        } else {
-            (beyond > 0).then_some((*end, beyond as usize))
+        let (first, _) = view.names.first_key_value()?;
+        if self.clock.now().0 >= first + window_ms {
+            return Some((*first, usize::MAX));
         }
+        let beyond = view.names.values().sum::<u64>().saturating_sub(self.config.names_max);
+        let (end, _) = view.names.iter().find(|(_, count)| **count > 0).filter(|_| beyond > 0)?;
+        Some((*end, beyond as usize))
     }
 
     /// When there may be names to walk, if nothing happens meanwhile.
@@ -173,8 +195,11 @@ impl Core {
         match decision.filter(|decision| Some(decision.attempt) == attempt) {
             Some(Decision { attempt, state: State::Committed(stored), .. }) => {
                 if !self.is_sent(node, attempt, stored.effects).await? {
-                    // For another window: its row says that its effects count.
-                    self.keep_names(node, vec![(id, attempt)]).await?;
+                    // For another window: its row says that its effects count. A random one's is too short to be kept in again and
+                    // again while there are too many names.
+                    let now = self.clock.now().0;
+                    let end = end_of_period(now, self.config.named_window);
+                    self.keep_until(node, vec![(id, attempt)], now, end).await?;
                     return node
                         .store
                         .finish(&Update::delete(layout::kept_name_at(end, sort)))
@@ -198,6 +223,10 @@ impl Core {
         let window = self.config.named_window / PERIODS;
         LOOK.min(window).min(self.config.random_window).max(2 * self.config.retry_window)
     }
+}
+
+fn attempt_of(item: &Item) -> Option<Attempt> {
+    item.bytes(ATTEMPT).and_then(|bytes| Attempt::from_bytes(bytes))
 }
 
 /// When the period is over, in milliseconds, in which `now` is, of a window that has [`PERIODS`] of them.

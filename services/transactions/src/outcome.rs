@@ -111,7 +111,7 @@ impl Core {
         if decision.is_none() && self.closes_absent(node, &call.id).await? {
             (decision, point) = node.store.decision(&call.id).await?;
         }
-        let Some(decision) = decision else { return self.answer_without_row(node, &call.id, point).await };
+        let Some(decision) = decision else { return self.answer_without_row(node, call, point).await };
         let is_begun_anew = call.attempt.is_some_and(|asked| asked != decision.attempt);
         if is_begun_anew && decision.is_undecided() {
             // The row is a later attempt's, which may be open at another node; this one cannot commit any more.
@@ -152,9 +152,16 @@ impl Core {
         Ok(true)
     }
 
-    /// There is no row: of a generated id that says that it never committed, or that its row was dropped.
-    async fn answer_without_row(&self, node: &Node, id: &TransactionId, point: DurabilityPoint) -> Answer {
-        let generated = id.generated().ok_or(Error::NoSuchTransaction)?;
+    /// There is no row: of a generated id that says that it never committed, or that its row was dropped; so of an attempt of a
+    /// random one. Else whoever repeats a commit of it would take it for one that never was, and do its work once more.
+    async fn answer_without_row(&self, node: &Node, call: &Call, point: DurabilityPoint) -> Answer {
+        if let Some(attempt) = call.attempt.filter(|_| call.id.is_random())
+            && self.is_dropped(node, attempt).await?
+        {
+            node.store.externalize(point).await?;
+            return Err(Error::Expired);
+        }
+        let generated = call.id.generated().ok_or(Error::NoSuchTransaction)?;
         let attempt = generated.attempt;
         let was_given = if self.is_alone() || attempt.node == node.id {
             attempt.node.0 > 0 && (attempt.node < node.id || node.has_begun(attempt))
@@ -175,10 +182,14 @@ impl Core {
     /// Whether the row of a generated id may have been dropped.
     async fn is_expired(&self, node: &Node, generated: Generated) -> Result<bool> {
         let Generated { start, attempt } = generated;
-        let dropped = registry::dropped_through(&node.store, attempt.node).await?;
-        let is_dropped = attempt.sequence <= dropped && !self.config.is_broken(Broken::ForgetsWhatItDropped);
         let age_ms = u128::from(self.clock.now().ms_since(start));
-        Ok(is_dropped || age_ms > self.config.retry_window.as_millis())
+        Ok(self.is_dropped(node, attempt).await? || age_ms > self.config.retry_window.as_millis())
+    }
+
+    /// Whether the row of an attempt of a generated or random id may have been dropped.
+    async fn is_dropped(&self, node: &Node, attempt: Attempt) -> Result<bool> {
+        let dropped = registry::dropped_through(&node.store, attempt.node).await?;
+        Ok(attempt.sequence <= dropped && !self.config.is_broken(Broken::ForgetsWhatItDropped))
     }
 
     /// The row is there: if it is not decided, the attempt that has it is not held by anybody any more.

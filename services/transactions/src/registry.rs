@@ -141,12 +141,17 @@ pub(crate) async fn note_collected(store: &Store, node: NodeId, collected: Curso
     note(store, node, actions).await
 }
 
-/// The rows of a node's generated ids, up to this attempt, may be dropped from now on.
+/// The rows of a node's generated and random ids, up to this attempt, may be dropped from now on.
 pub(crate) async fn note_dropped(store: &Store, node: NodeId, sequence: u64) -> Result<()> {
-    note(store, node, vec![Action::set_integer(DROPPED, sequence as i64)]).await
+    // One notes those of the node's log, and another, who walks the names, those that its log does not hold any more.
+    let is_news =
+        [Test::Absent, Test::Below(sequence as i64)].map(|test| Condition::attribute(DROPPED, test));
+    let is_news = Condition::All(vec![Condition::Exists, Condition::Any(is_news.into())]);
+    let note = Update::modify(layout::node(node), vec![Action::set_integer(DROPPED, sequence as i64)]);
+    store.finish(&note.when(is_news)).await.map(drop)
 }
 
-/// Up to which attempt the rows of a node's generated ids may have been dropped.
+/// Up to which attempt the rows of a node's generated and random ids may have been dropped.
 pub(crate) async fn dropped_through(store: &Store, node: NodeId) -> Result<u64> {
     let row = store.get(&layout::node(node)).await?.value;
     Ok(row.and_then(|item| natural(&item, DROPPED)).unwrap_or(0))

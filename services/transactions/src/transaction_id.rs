@@ -94,7 +94,8 @@ impl TransactionId {
         Some(Generated { start, attempt })
     }
 
-    /// Whether it has the form of a name drawn at random.
+    /// Whether it has the form of a name drawn at random. One that is derived from such has not: a body that is run again late
+    /// begins what it begins within itself again, and is to find it committed.
     pub fn is_random(&self) -> bool {
         self.0.strip_prefix(RANDOM_PREFIX.as_bytes()).is_some_and(|digits| {
             digits.len() == RANDOM_DIGITS

@@ -405,6 +405,11 @@ fn random_names_are_kept_for_minutes() {
         node.write(&[("k", "w")]).await;
         tokio::time::sleep(MOMENT).await;
         assert!(!has_row(5).await, "its version is not the newest any more");
+        assert_eq!(
+            node.engine.commit(&calls[5]).await,
+            Err(Error::Expired),
+            "nobody does its work once more"
+        );
         node.begin_named(&random(5)).await;
     });
 }
