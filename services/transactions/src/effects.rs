@@ -132,7 +132,8 @@ impl EffectBuffer {
     pub(crate) fn add(&mut self, effect: &Effect, place: Option<u32>, effects_max: usize) -> Result<bool> {
         let is_numbered = place.is_some();
         let is_free = |place: &u32| !self.effects.contains_key(place);
-        let place = place.or_else(|| (self.unnumbered..).find(is_free)).expect("fewer effects than places");
+        let place =
+            place.or_else(|| (self.unnumbered..=u32::MAX).find(is_free)).expect("fewer effects than places");
         match self.effects.get(&place) {
             Some(earlier) if earlier == effect => return Ok(false),
             Some(_) => return Err(Error::Invalid("another effect has this place")),
