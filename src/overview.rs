@@ -130,6 +130,8 @@ impl Snapshot for Overview {
             workflows: house.map(|sources| workflows(&sources.workflows)),
             objects_full: house
                 .is_some_and(|sources| sources.packs.as_ref().is_some_and(ObjectDirectory::is_full)),
+            objects_missing: house
+                .is_some_and(|sources| sources.packs.as_ref().is_some_and(ObjectDirectory::is_missing)),
             blocked_groups: provider.and_then(|provider| provider.blocked_groups()).unwrap_or_else(looked),
             journal: provider.and_then(|provider| provider.journal()),
             store: provider.and_then(|provider| provider.store()),

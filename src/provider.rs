@@ -20,6 +20,8 @@ const OPEN_AGAIN: Duration = Duration::from_millis(250);
 /// How long a message that a process has taken stays its own after it was last heard of: what it had is done by
 /// the next one after this time.
 const MESSAGES_HIDDEN: Duration = Duration::from_secs(2);
+/// How often the directory of objects is looked at.
+const LOOK_AT_OBJECTS: Duration = Duration::from_secs(1);
 /// What the items of coordination lie under in a cluster, where they share a slot: they change together.
 const COORDINATION_SLOT: &str = "coordination";
 
@@ -157,6 +159,17 @@ pub(crate) async fn open_objects(settings: &Settings) -> anyhow::Result<Option<O
     let Some(directory) = &settings.objects else { return Ok(None) };
     let opened = embedded::open_objects(directory.clone()).await;
     opened.map(Some).with_context(|| format!("--objects file://{}", directory.display()))
+}
+
+/// Looks all the time whether the directory of objects is still the one that was opened, so that it is noticed where nobody writes.
+pub(crate) async fn look_at_objects(objects: Option<ObjectDirectory>) {
+    let Some(objects) = objects else { return };
+    loop {
+        if let Err(error) = objects.look().await {
+            tracing::debug!(%error, "the directory of objects is missing");
+        }
+        tokio::time::sleep(LOOK_AT_OBJECTS).await;
+    }
 }
 
 async fn open_embedded(settings: &Settings) -> anyhow::Result<Embedded> {

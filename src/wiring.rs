@@ -124,7 +124,8 @@ impl House {
         // Other nodes ask it before it serves.
         services.provide_transactions(engine.clone());
 
-        let serving = start_transactions(&provider, &transactions, member).await?;
+        let started = start_transactions(&provider, &transactions, member).await;
+        let serving = started.inspect_err(|_| packs.iter().for_each(ObjectDirectory::remove_made))?;
         deployed.start().await.context("the deployed functions could not be put in place")?;
         services.provide_functions(deployed.clone());
         let workflows = workflows(&provider, &meter, &deployed, engine.clone());
@@ -134,6 +135,7 @@ impl House {
             front_ends.start_zookeeper(address, settings, gateway.clone(), overview).await?;
         }
         let blocked_groups = keep_up(&mut background, &provider, &deployed);
+        background.spawn(provider::look_at_objects(packs.clone()));
         let (provider_shown, gateway_shown) = (Arc::clone(&provider), gateway.clone());
         overview.knows(Sources {
             provider: provider_shown,

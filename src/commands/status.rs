@@ -78,9 +78,7 @@ fn table(status: &Status) -> Result<String, std::fmt::Error> {
             writeln!(text, "trouble       {trouble}")?;
         }
     }
-    if status.objects_full {
-        writeln!(text, "objects       FULL: values over 1 KiB are refused until room is made, reads go on")?;
-    }
+    objects(&mut text, status)?;
     if status.blocked_groups > 0 {
         let groups = status.blocked_groups;
         writeln!(text, "blocked       {groups} queue groups: their first message has failed for good")?;
@@ -93,6 +91,20 @@ fn table(status: &Status) -> Result<String, std::fmt::Error> {
         writeln!(text, "{operation:<24} {calls:>12} calls {failures:>8} failed {bytes:>14} bytes")?;
     }
     Ok(text)
+}
+
+/// Nothing is said where values over 1 KiB are taken.
+fn objects(text: &mut String, status: &Status) -> std::fmt::Result {
+    if status.objects_missing {
+        writeln!(
+            text,
+            "objects       MISSING: the directory is not the one that was opened; values over 1 KiB wait for it"
+        )?;
+    }
+    if status.objects_full {
+        writeln!(text, "objects       FULL: values over 1 KiB are refused until room is made, reads go on")?;
+    }
+    Ok(())
 }
 
 /// Nothing is said where nothing is deployed.

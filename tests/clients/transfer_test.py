@@ -88,6 +88,14 @@ def killed_workers_damage_plain_writes_and_no_transaction(transfer):
     assert (serializable["lost_updates"], serializable["money"]) == (0, serializable["money_opening"])
 
 
+def transfers_go_on_where_all_want_the_same_two_accounts(transfer):
+    """T4."""
+    found = transfer("--transfers", "200", "--accounts", "2", "--at-a-time", "32")
+    serializable = found["serializable"]
+    assert (serializable["missing"], serializable["lost_updates"]) == (0, 0)
+    assert serializable["money"] == serializable["money_opening"]
+
+
 def one_transfer_at_a_time_in_transactions_keeps_the_money(transfer):
     """T4."""
     found = transfer("--transfers", "20", "--accounts", "4", "--at-a-time", "1", "--kill-rate", "0.5")

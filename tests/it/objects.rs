@@ -9,11 +9,12 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
     thread,
+    time::Instant,
 };
 
 use crate::{
     effects::ask,
-    process::{Server, run, serve, text},
+    process::{Server, WAIT_MAX, run, serve, text},
 };
 
 const CLIENTS: usize = 8;
@@ -59,6 +60,14 @@ fn write_until_killed(server: Server, next: &AtomicUsize) -> Vec<usize> {
     written.into_inner().expect("no panic")
 }
 
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < WAIT_MAX, "{what}: not within {WAIT_MAX:?}");
+        thread::yield_now();
+    }
+}
+
 fn packs(objects: &Path) -> usize {
     let homes = fs::read_dir(objects.join("packs")).expect("it is there");
     let nodes = homes.flat_map(|home| fs::read_dir(home.expect("a folder").path()).expect("a folder"));
@@ -96,5 +105,40 @@ fn values_in_packs_survive_kill_9_and_are_missed_at_the_start() {
         assert!(said.contains(complaint) && said.contains("--objects"), "{said}");
         assert!(!said.contains("damaged"), "{said}");
     }
+    assert!(!directory.path().join("elsewhere").exists(), "what a refused start has made goes with it");
     assert_eq!(start().get("/v1/state/k0").as_ref(), Ok(&value(0)));
+}
+
+/// T3, T5: where the directory of objects falls off as a mount does, nothing is acknowledged into what is in its place.
+#[test]
+fn values_wait_for_a_directory_of_objects_that_is_missing() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (objects, aside) = (directory.path().join("objects"), directory.path().join("aside"));
+    let url = format!("file://{}", objects.display());
+    let server = Server::start(&mut serve(directory.path(), &["--objects", &url]));
+    let address = server.address("http");
+    assert!(write(address, 0));
+    fs::rename(&objects, &aside).expect("renamed");
+    fs::create_dir(&objects).expect("made");
+    until("it is not ready", || server.get("/health/ready").is_err());
+    let has_refused = || {
+        !server.get("/metrics").expect("metrics").contains("port_failures_total{operation=\"objects.put\"} 0")
+    };
+    let written = thread::scope(|scope| {
+        let writer = scope.spawn(|| write(address, 1));
+        until("the put of its pack was refused", has_refused);
+        // It is small, and goes elsewhere.
+        assert_eq!(ask(address, "PUT", "/v1/state/small", "1").map(|(status, _)| status), Some(204));
+        assert_eq!(fs::read_dir(&objects).expect("it lists").count(), 0);
+        fs::remove_dir(&objects).expect("nothing is in it");
+        fs::rename(&aside, &objects).expect("renamed");
+        writer.join().expect("no panic")
+    });
+    assert!(written);
+    until("it is ready", || server.get("/health/ready").is_ok());
+    drop(server);
+    let server = Server::start(&mut serve(directory.path(), &["--objects", &url]));
+    for number in 0..2 {
+        assert_eq!(server.get(&format!("/v1/state/k{number}")).as_ref(), Ok(&value(number)));
+    }
 }

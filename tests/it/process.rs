@@ -11,7 +11,7 @@ use std::{
 };
 
 /// Nothing that is waited for takes longer, unless it is broken.
-const WAIT_MAX: Duration = Duration::from_mins(1);
+pub(crate) const WAIT_MAX: Duration = Duration::from_mins(1);
 /// Lines of stdout that may wait to be read.
 const LINES_MAX: usize = 4096;
 

@@ -6,7 +6,6 @@ must not touch them: two processes reading one connection would take each other'
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import http.client
 import io
@@ -67,7 +66,9 @@ class _Arriving(io.RawIOBase):
             self._sock.settimeout(max(self._pace.ends_at - now, _TIMEOUT_S_MIN))
             try:
                 count = self._sock.recv_into(buffer)
-            except socket.timeout:
+            except socket.timeout as error:
+                if _is_of_handler(error):
+                    raise
                 continue
             self._pace.heard(count)
             return count
@@ -132,11 +133,15 @@ class Connections:
         try:
             connection = self._open(send)
         except (OSError, http.client.HTTPException) as error:
+            if _is_of_handler(error):
+                raise
             return Lost(_reason(error), was_sent=False)
         try:
             return self._exchange(connection, send)
         except (OSError, http.client.HTTPException) as error:
             self._drop(send.node)
+            if _is_of_handler(error):
+                raise
             return Lost(_reason(error), was_sent=True)
         except BaseException:
             # Interrupted half way: a connection with an answer under way takes no other request.
@@ -176,9 +181,12 @@ class Connections:
         is_whole = False
         request.may_have_arrived = True
         # A server that refuses a body closes before it has read it all; its refusal may be there to read.
-        with contextlib.suppress(BrokenPipeError):
+        try:
             client.request(request.method, request.path, request.body or None, headers)
             is_whole = True
+        except BrokenPipeError as error:
+            if _is_of_handler(error):
+                raise
         answer = client.getresponse()
         body = _read(answer)
         connection.used_at = time.monotonic()
@@ -206,6 +214,21 @@ def _read(answer: http.client.HTTPResponse) -> bytes:
     if answer.length:
         raise http.client.IncompleteRead(b"", answer.length)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _is_of_handler(error: BaseException) -> bool:
+    """Whether a signal's handler has raised it, and no socket: it may be any of the errors that sockets raise, too.
+
+    A handler is given the frame that it interrupts, which nothing else is that sockets, and what may wrap them, call.
+    """
+    step = error.__traceback__
+    while step is not None and step.tb_next is not None:
+        interrupted, step = step.tb_frame, step.tb_next
+        for value in step.tb_frame.f_locals.values():
+            # A handler may take its arguments together.
+            if any(given is interrupted for given in (value if isinstance(value, tuple) else (value,))):
+                return True
+    return False
 
 
 def _reason(error: BaseException) -> str:

@@ -6,11 +6,13 @@ server with open transactions.
 
 import asyncio
 import gc
+import http.client
 import os
 import signal
+import socket
 import threading
 import time
-from typing import Callable, Iterator, Optional
+from typing import Callable, Iterator, Optional, Type
 
 import pytest
 
@@ -48,6 +50,31 @@ def an_interrupted_begin_leaves_no_transaction_open(interrupt: Callable[[], None
     with cluster.Cluster() as servers, landfast.connect(servers.url) as client:
         servers.fail(BEGIN, cluster.interrupting(interrupt, end))
         with pytest.raises(Interrupted), client.transaction():
+            raise AssertionError("it has begun")
+        end.set()
+        assert servers.states() == ["aborted"]
+
+
+@pytest.mark.parametrize(
+    "kind", [TimeoutError, socket.timeout, OSError, BrokenPipeError, ConnectionResetError, http.client.HTTPException]
+)
+@pytest.mark.parametrize("takes_all", [False, True])
+def an_interruption_that_raises_what_sockets_raise_is_one(
+    interrupt: Callable[[], None], kind: Type[Exception], takes_all: bool
+) -> None:
+    """T7. It is neither waited out nor taken for the loss of a connection."""
+
+    def handler(number: int, frame: object) -> None:
+        raise kind("of the handler")
+
+    def all_taking(*arguments: object) -> None:
+        raise kind("of the handler")
+
+    signal.signal(signal.SIGUSR1, all_taking if takes_all else handler)
+    end = threading.Event()
+    with cluster.Cluster() as servers, landfast.connect(servers.url) as client:
+        servers.fail(BEGIN, cluster.interrupting(interrupt, end))
+        with pytest.raises(kind, match="of the handler"), client.transaction():
             raise AssertionError("it has begun")
         end.set()
         assert servers.states() == ["aborted"]

@@ -62,6 +62,9 @@ fn server(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::Result {
     gauge(encoder, "uptime_seconds", "Seconds since the start", status.uptime_ms as f64 / 1000.0)?;
     let help = "1 if the disk of --objects is full: values over 1 KiB are refused";
     gauge(encoder, "objects_full", help, i64::from(status.objects_full))?;
+    let help =
+        "1 if the directory of --objects is not the one that was opened, as where a mount has fallen off";
+    gauge(encoder, "objects_missing", help, i64::from(status.objects_missing))?;
     let help = "Queue groups whose first message has failed for good and blocks those behind it";
     gauge(encoder, "blocked_groups", help, status.blocked_groups)?;
     let help = "Lines of the log that were dropped: nobody read them, or there was no room for them";

@@ -55,6 +55,8 @@ pub struct Status {
     pub store: Option<Store>,
     /// Whether the disk of `--objects` had no room for what was refused last, and has none now.
     pub objects_full: bool,
+    /// Whether the directory of `--objects` is not the one that was opened, as where a mount has fallen off.
+    pub objects_missing: bool,
     /// Queue groups whose first message has failed for good and blocks those behind it (rule P1): somebody has
     /// to look.
     pub blocked_groups: u64,
@@ -75,6 +77,9 @@ impl Status {
             }
             Phase::Ready if self.journal.as_ref().is_some_and(|journal| journal.full) => Some(
                 "the disk is full: writes are refused until something is deleted or room is made, reads go on",
+            ),
+            Phase::Ready if self.objects_missing => Some(
+                "the directory of --objects is not the one that was opened: values over 1 KiB are neither written nor read until it is back",
             ),
             Phase::Ready if self.objects_full => Some(
                 "the disk of --objects is full: values over 1 KiB are refused until something is deleted or room is made",

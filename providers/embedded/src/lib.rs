@@ -41,7 +41,7 @@ use std::{
     sync::Arc,
 };
 
-use object_store::ObjectStore;
+use object_store::{Error as ObjectError, ObjectStore};
 use ports::{KeyValue, Queue};
 
 pub use config::Config;
@@ -64,6 +64,21 @@ impl ObjectDirectory {
     /// Whether the disk had no room for what was refused last; it is asked anew, aside and at most once a second, for who asks next.
     pub fn is_full(&self) -> bool {
         self.0.is_refusing()
+    }
+
+    /// Looks whether the directory is still the one that was opened, and not what a mount that fell off has left.
+    pub async fn look(&self) -> Result<(), ObjectError> {
+        self.0.look().await
+    }
+
+    /// Whether the last look, of anybody who has put or missed an object, has found another directory, or none.
+    pub fn is_missing(&self) -> bool {
+        self.0.is_missing()
+    }
+
+    /// Removes the directories that opening it has made, as far as nothing is in them: for a start that is refused.
+    pub fn remove_made(&self) {
+        self.0.remove_made();
     }
 }
 

@@ -8,6 +8,7 @@
 //! - What an earlier start left is synced by a walk in the background. Until that is over who reads an object has its
 //!   name synced, too.
 //! - Nothing is said to exist, nor acknowledged, in a directory whose sync has failed in this start.
+//! - Nothing is acknowledged, nor said to be missing, while another directory, or none, is where the objects were ([`mod@root`]).
 //!
 //! Nothing rests on a list alone, which is why those do not wait for the walk. Objects put in parts, and copies, of which nobody makes
 //! any, are left to the local store.
@@ -15,11 +16,21 @@
 //! Files find the disk full by themselves, whatever the journal has kept for itself. What was refused is remembered, so
 //! that the status can say so ([`room`]).
 
-use std::{fmt, fs, io, ops::Range, path::Path, sync::Arc, thread, time::SystemTime};
+use std::{
+    fmt, fs, io,
+    ops::Range,
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread,
+    time::SystemTime,
+};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures_util::stream::BoxStream;
+use futures_util::{
+    StreamExt as _,
+    stream::{self, BoxStream},
+};
 use object_store::{
     CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, PutMultipartOptions,
     PutResult, local::LocalFileSystem,
@@ -29,6 +40,7 @@ use ports::objects::{self, ObjectError, ObjectPath, ObjectStore, PutOptions, Put
 use self::{
     names::Names,
     room::{Room, trial_in},
+    root::Root,
 };
 use crate::{
     error::OpenError,
@@ -37,6 +49,7 @@ use crate::{
 
 mod names;
 mod room;
+mod root;
 
 type Result<T, E = ObjectError> = std::result::Result<T, E>;
 
@@ -45,6 +58,9 @@ type Result<T, E = ObjectError> = std::result::Result<T, E>;
 pub(crate) struct Objects {
     files: LocalFileSystem,
     names: Arc<Names>,
+    root: Arc<Root>,
+    /// The directories that opening it has made, the lowest first.
+    made: Vec<PathBuf>,
     /// No name is synced: a test's broken variant.
     trusts_names: bool,
     room: Arc<Room>,
@@ -54,13 +70,13 @@ pub(crate) struct Objects {
 /// one, is made and removed now and then.
 pub(crate) fn open(directory: &Path, trials: &Path, storage: Arc<dyn Storage>) -> Result<Objects, OpenError> {
     let attempted = || format!("make {}", directory.display());
-    make_directory(&*storage, directory).map_err(OpenError::making(directory))?;
+    let made = make_directory(&*storage, directory).map_err(OpenError::making(directory))?;
     let files = LocalFileSystem::new_with_prefix(directory)
         .map_err(|error| OpenError::io(attempted())(std::io::Error::other(error)))?;
     let trial = trial_in(trials).map_err(OpenError::io(attempted()))?;
     // As the local store calls it.
-    let root = fs::canonicalize(directory).map_err(OpenError::io(attempted()))?;
-    let names = Arc::new(Names::new(root, Arc::clone(&storage)));
+    let root = fs::canonicalize(directory).and_then(Root::open).map_err(OpenError::io(attempted()))?;
+    let names = Arc::new(Names::new(root.path().to_owned(), Arc::clone(&storage)));
     let walk = {
         // On a disk that has no room for an empty file a later start removes what is left.
         let (names, opened) = (Arc::clone(&names), moment_of_files(&trial).ok());
@@ -68,7 +84,14 @@ pub(crate) fn open(directory: &Path, trials: &Path, storage: Arc<dyn Storage>) -
     };
     walk.map_err(OpenError::io(format!("walk through {}", directory.display())))?;
     let files = files.with_fsync(true);
-    Ok(Objects { files, names, trusts_names: false, room: Arc::new(Room::new(storage, trial)) })
+    Ok(Objects {
+        files,
+        names,
+        root: Arc::new(root),
+        made,
+        trusts_names: false,
+        room: Arc::new(Room::new(storage, trial)),
+    })
 }
 
 impl Objects {
@@ -106,6 +129,67 @@ impl Objects {
 }
 
 impl Objects {
+    /// Looks whether the directory is the one that was opened.
+    pub(crate) async fn look(&self) -> Result<()> {
+        look(Arc::clone(&self.root), Root::look).await
+    }
+
+    /// Whether the last look found another one, or none.
+    pub(crate) fn is_missing(&self) -> bool {
+        self.root.is_missing()
+    }
+
+    /// Removes the directories that opening it has made, as far as nothing is in them.
+    pub(crate) fn remove_made(&self) {
+        for directory in &self.made {
+            if let Err(error) = fs::remove_dir(directory) {
+                tracing::debug!(directory = %directory.display(), %error, "a directory that was made stays");
+                return;
+            }
+        }
+    }
+
+    /// What `get` answers. That nothing is there only where the root was there before and behind it.
+    async fn present<T, F>(&self, get: impl Fn() -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        match get().await {
+            Err(ObjectError::NotFound { .. }) => {}
+            answered => return answered,
+        }
+        self.look().await?;
+        let again = get().await;
+        if let Err(ObjectError::NotFound { .. }) = again {
+            self.look().await?;
+        }
+        again
+    }
+
+    async fn put_named(
+        &self,
+        path: &ObjectPath,
+        payload: PutPayload,
+        options: PutOptions,
+    ) -> Result<PutResult> {
+        self.look().await?;
+        let result = self.files.put_opts(path, payload, options).await;
+        let file = self.files.path_to_filesystem(path)?;
+        match &result {
+            Ok(_) if self.names.are_known_above(&file) => self.names.check(&file).map_err(failed)?,
+            Ok(_) => self.sync_names(path, Names::sync_above).await?,
+            Err(ObjectError::AlreadyExists { .. }) => self.sync_names(path, Names::sync).await?,
+            Err(error) => {
+                if let Some(cause) = objects::io_error_of(error) {
+                    self.names.note_failed_put(&file, cause);
+                }
+                return result;
+            }
+        }
+        look(Arc::clone(&self.root), move |root| root.look_for(&file)).await?;
+        result
+    }
+
     async fn sync_names(
         &self,
         path: &ObjectPath,
@@ -119,6 +203,11 @@ impl Objects {
         let synced = tokio::task::spawn_blocking(move || sync(&names, &file)).await;
         synced.map_err(io::Error::other).flatten().map_err(failed)
     }
+}
+
+async fn look(root: Arc<Root>, look: impl FnOnce(&Root) -> io::Result<()> + Send + 'static) -> Result<()> {
+    let looked = tokio::task::spawn_blocking(move || look(&root)).await;
+    looked.map_err(io::Error::other).flatten().map_err(failed)
 }
 
 fn failed(source: io::Error) -> ObjectError {
@@ -140,27 +229,7 @@ impl ObjectStore for Objects {
         options: PutOptions,
     ) -> Result<PutResult> {
         let bytes = payload.content_length() as u64;
-        let mut result = self.files.put_opts(path, payload, options).await;
-        let synced = match &result {
-            Ok(_) => {
-                let file = self.files.path_to_filesystem(path)?;
-                if self.names.are_known_above(&file) {
-                    self.names.check(&file).map_err(failed)
-                } else {
-                    self.sync_names(path, Names::sync_above).await
-                }
-            }
-            Err(ObjectError::AlreadyExists { .. }) => self.sync_names(path, Names::sync).await,
-            Err(error) => {
-                if let Some(cause) = objects::io_error_of(error) {
-                    self.names.note_failed_put(&self.files.path_to_filesystem(path)?, cause);
-                }
-                Ok(())
-            }
-        };
-        if let Err(error) = synced {
-            result = Err(error);
-        }
+        let result = self.put_named(path, payload, options).await;
         self.note(&result, bytes);
         result
     }
@@ -175,7 +244,7 @@ impl ObjectStore for Objects {
 
     async fn get_opts(&self, path: &ObjectPath, options: GetOptions) -> Result<GetResult> {
         let is_asked_for = options.head;
-        let result = self.files.get_opts(path, options).await?;
+        let result = self.present(|| self.files.get_opts(path, options.clone())).await?;
         if is_asked_for || !self.names.is_swept() {
             self.sync_names(path, Names::sync).await?;
         }
@@ -183,7 +252,7 @@ impl ObjectStore for Objects {
     }
 
     async fn get_ranges(&self, path: &ObjectPath, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        let result = self.files.get_ranges(path, ranges).await?;
+        let result = self.present(|| self.files.get_ranges(path, ranges)).await?;
         if !self.names.is_swept() {
             self.sync_names(path, Names::sync).await?;
         }
@@ -194,15 +263,30 @@ impl ObjectStore for Objects {
         &self,
         paths: BoxStream<'static, Result<ObjectPath>>,
     ) -> BoxStream<'static, Result<ObjectPath>> {
-        self.files.delete_stream(paths)
+        let root = Arc::clone(&self.root);
+        let deleted = self.files.delete_stream(paths).then(move |deleted| {
+            let root = Arc::clone(&root);
+            async move {
+                if let Err(ObjectError::NotFound { .. }) = deleted {
+                    look(root, Root::look).await?;
+                }
+                deleted
+            }
+        });
+        deleted.boxed()
     }
 
     fn list(&self, prefix: Option<&ObjectPath>) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.files.list(prefix)
+        // What another directory has is told, and then that it is another one.
+        let looked = stream::once(look(Arc::clone(&self.root), Root::look));
+        let failed = looked.filter_map(async |looked| looked.err().map(Err));
+        self.files.list(prefix).chain(failed).boxed()
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&ObjectPath>) -> Result<ListResult> {
-        self.files.list_with_delimiter(prefix).await
+        let listed = self.files.list_with_delimiter(prefix).await?;
+        self.look().await?;
+        Ok(listed)
     }
 
     async fn copy_opts(&self, from: &ObjectPath, to: &ObjectPath, options: CopyOptions) -> Result<()> {

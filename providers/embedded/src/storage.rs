@@ -86,8 +86,9 @@ pub(crate) fn is_about_room(error: &io::Error) -> bool {
 }
 
 /// Makes a directory and those above it, and their names durable: from the top, each before the next is made. So of what an
-/// earlier call left when its process died only the lowest name may not be durable, and that one is synced again.
-pub(crate) fn make_directory(storage: &dyn Storage, directory: &Path) -> io::Result<()> {
+/// earlier call left when its process died only the lowest name may not be durable, and that one is synced again. Returns those that
+/// it has made, the lowest first.
+pub(crate) fn make_directory(storage: &dyn Storage, directory: &Path) -> io::Result<Vec<PathBuf>> {
     let missing = directory.ancestors().take_while(|above| !is_there(above)).count();
     let row: Vec<&Path> = directory.ancestors().take(missing + 1).collect();
     for (made, directory) in row.into_iter().rev().enumerate() {
@@ -105,7 +106,7 @@ pub(crate) fn make_directory(storage: &dyn Storage, directory: &Path) -> io::Res
             Ok(()) => {}
         }
     }
-    Ok(())
+    Ok(directory.ancestors().take(missing).map(Path::to_owned).collect())
 }
 
 /// What is where `directory` or one above it would be, and is not one.

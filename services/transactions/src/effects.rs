@@ -112,6 +112,8 @@ impl Effect {
 pub(crate) struct EffectBuffer {
     effects: BTreeMap<u32, Effect>,
     bytes: usize,
+    /// Behind the last place that a call without one was given.
+    unnumbered: u32,
 }
 
 impl EffectBuffer {
@@ -123,12 +125,15 @@ impl EffectBuffer {
         self.bytes
     }
 
-    /// Takes `effect` at `place`, or behind the last. False: the very same stands there already.
+    /// Takes `effect` at `place`, or at the first that is free behind the last effect that came without one: a call with a high
+    /// place leaves room for those without. False: the very same stands there already.
     ///
     /// Errors: `Invalid` if another stands there, `TooLarge` if there are `effects_max`.
     pub(crate) fn add(&mut self, effect: &Effect, place: Option<u32>, effects_max: usize) -> Result<bool> {
-        let next = || self.effects.keys().next_back().map_or(0, |last| last + 1);
-        let place = place.unwrap_or_else(next);
+        let is_numbered = place.is_some();
+        let is_free = |place: &u32| !self.effects.contains_key(place);
+        let place =
+            place.or_else(|| (self.unnumbered..=u32::MAX).find(is_free)).expect("fewer effects than places");
         match self.effects.get(&place) {
             Some(earlier) if earlier == effect => return Ok(false),
             Some(_) => return Err(Error::Invalid("another effect has this place")),
@@ -139,6 +144,9 @@ impl EffectBuffer {
         }
         self.bytes += effect.bytes_len();
         self.effects.insert(place, effect.clone());
+        if !is_numbered {
+            self.unnumbered = place + 1;
+        }
         Ok(true)
     }
 
@@ -286,6 +294,19 @@ mod tests {
         assert!(matches!(buffer.add(&message("e"), None, 5), Err(Error::TooLarge(_))));
         assert_eq!(buffer.bytes(), 5 * message("a").bytes_len());
         assert_eq!(buffer.into_effects(), ["a", "b", "c", "c", "d"].map(message));
+    }
+
+    /// T13.
+    #[test]
+    fn effects_without_a_place_have_room_in_their_order_whatever_the_places_of_others() {
+        let mut buffer = EffectBuffer::default();
+        assert_eq!(buffer.add(&message("last"), Some(4), 5), Ok(true));
+        assert_eq!(buffer.add(&message("a"), None, 5), Ok(true));
+        assert_eq!(buffer.add(&message("placed"), Some(1), 5), Ok(true));
+        assert_eq!(buffer.add(&message("b"), None, 5), Ok(true));
+        assert_eq!(buffer.add(&message("c"), None, 5), Ok(true));
+        assert!(matches!(buffer.add(&message("d"), None, 5), Err(Error::TooLarge(_))));
+        assert_eq!(buffer.into_effects(), ["a", "placed", "b", "c", "last"].map(message));
     }
 
     #[test]

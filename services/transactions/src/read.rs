@@ -190,13 +190,14 @@ impl Core {
                     self.view().index.forget(key);
                     stale += 1;
                 }
-                Found::Missing => return Err(Error::NoValidVersion),
+                Found::Missing => return Err(damaged(key, &read.choice)),
             }
         }
     }
 
     async fn get_newest(self: &Arc<Self>, node: &Arc<Node>, key: &Key) -> Result<Shown<Option<Bytes>>> {
         let mut pin = None;
+        let mut missed = Choice::Absent;
         for _ in 0..STALE_MAX {
             let known = self.view().index.entry(key).map(|entry| newest(entry));
             let Read { choice, point } = match known {
@@ -208,10 +209,11 @@ impl Core {
                 return Ok(Shown { value, point });
             }
             self.view().index.forget(key);
+            missed = choice;
             // It was superseded and collected meanwhile: what is newest from here on stays until it is read.
             pin = pin.or_else(|| Some(Pin::new(self)));
         }
-        Err(Error::NoValidVersion)
+        Err(damaged(key, &missed))
     }
 
     /// What every node has acknowledged of `key` until now, whatever this one has heard.
@@ -220,6 +222,7 @@ impl Core {
         node: &Arc<Node>,
         key: &Key,
     ) -> Result<Shown<Option<Bytes>>> {
+        let mut missed = Choice::Absent;
         for _ in 0..STALE_MAX {
             let Versions { records, point, .. } = self.load_versions(node, key).await?;
             let newest = records.into_iter().max_by_key(|record| record.version);
@@ -227,8 +230,9 @@ impl Core {
             if let Found::Value(value) = self.value(node, key, &choice).await? {
                 return Ok(Shown { value, point });
             }
+            missed = choice;
         }
-        Err(Error::NoValidVersion)
+        Err(damaged(key, &missed))
     }
 
     /// Own writes, what was read before, or a choice; `loaded` if the index could not keep what was loaded. Choosing
@@ -308,12 +312,28 @@ impl Core {
         if let Some(value) = self.stored_value(node, record.attempt, write).await? {
             return Ok(Found::Value(Some(value)));
         }
-        tracing::error!(?key, attempt = %record.attempt, "a committed version is not in the store");
         Ok(Found::Missing)
     }
 
-    /// The value of a write that is in the store, or was lately; none: it is not there.
+    /// The value of a write that is in the store, or was lately; none: it is not there. Errors: of damage, with the key, without
+    /// which who reads a page of many could not read on behind it.
     pub(crate) async fn stored_value(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        attempt: Attempt,
+        write: &Write,
+    ) -> Result<Option<Bytes>> {
+        let read = self.read_stored(node, attempt, write).await;
+        read.map_err(|error| match error {
+            Error::Corrupt(why) => {
+                let name = write.key.name().escape_ascii();
+                Error::Corrupt(format!("{why}: the value of \"{name}\"").into())
+            }
+            error => error,
+        })
+    }
+
+    async fn read_stored(
         self: &Arc<Self>,
         node: &Arc<Node>,
         attempt: Attempt,
@@ -410,6 +430,14 @@ fn newest(entry: &Entry) -> Read {
 /// What an attempt may need is collected.
 fn too_late(transaction: &Transaction) -> Error {
     if transaction.is_serializable() { Error::SnapshotTooOld } else { Error::NoValidVersion }
+}
+
+/// What nobody may have collected is not there, however often it is looked for.
+fn damaged(key: &Key, choice: &Choice) -> Error {
+    if let Choice::Version(record) = choice {
+        tracing::error!(?key, attempt = %record.attempt, "a committed version is not in the store");
+    }
+    Error::NoValidVersion
 }
 
 pub(crate) async fn wait_for_load(mut waiter: watch::Receiver<Loaded>) -> Result<Arc<Entry>> {

@@ -49,6 +49,7 @@ fn busy() -> Status {
             trouble: None,
         }),
         objects_full: false,
+        objects_missing: false,
         blocked_groups: 2,
         log_lines_dropped: 6,
         usage: vec![Usage {
@@ -132,6 +133,14 @@ async fn a_store_that_does_not_serve_is_not_ready() {
         "{answer}"
     );
 
+    let server = Fixture::showing(Status { objects_missing: true, ..busy() }).await;
+    let answer = server.get("/health/ready").await;
+    assert!(
+        status_line(&answer).starts_with("HTTP/1.1 503") && answer.contains("not the one that was opened"),
+        "{answer}"
+    );
+    assert!(server.get("/metrics").await.contains("landfast_objects_missing 1"));
+
     let store = Some(Store { serving: false, ..Store::default() });
     let server = Fixture::showing(Status { store, ..busy() }).await;
     let answer = server.get("/health/ready").await;
@@ -172,6 +181,7 @@ async fn metrics_are_the_status_in_the_text_format() {
         "landfast_coordination_requests_total 40",
         "landfast_coordination_malformed_total 5",
         "landfast_objects_full 0",
+        "landfast_objects_missing 0",
         "landfast_blocked_groups 2",
         "landfast_log_lines_dropped_total 6",
         "landfast_transactions_open 3",

@@ -19,6 +19,7 @@ mod many_starts;
 mod message_ids;
 mod nearly_full;
 mod object_names;
+mod object_root;
 mod opening;
 mod page_cache;
 mod power_loss;

@@ -1,10 +1,20 @@
 //! T6, T9: what nobody needs goes, and nothing else does.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use futures_util::future::join_all;
 use ports::{KeyValue, key_value::Scan};
 use simulated::World;
+use tracing::{
+    Event, Level, Metadata, Subscriber,
+    span::{Attributes, Id, Record},
+};
 use transactions::{
     Config, Error, Parts,
     broken::Broken,
@@ -312,10 +322,31 @@ fn what_was_written_beside_a_deleted_key_stays_readable() {
     });
 }
 
+/// Counts what is logged as an error.
+struct Errors(Arc<AtomicUsize>);
+
+impl Subscriber for Errors {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() == Level::ERROR
+    }
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn event(&self, _: &Event<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
 /// T6: beyond a number of superseded bytes the oldest reader no longer keeps them, and finds out by an error.
 #[test]
 fn an_old_reader_is_overtaken_and_told_so() {
     in_virtual_time(async |world| {
+        let errors = Arc::<AtomicUsize>::default();
+        let _watching = tracing::subscriber::set_default(Errors(Arc::clone(&errors)));
         let config = Config { superseded_bytes_max: 10_000, data_cache_bytes_max: 0, ..Config::default() };
         let node = Node::on(&world, world.key_value(), config).await;
         let large = "x".repeat(1_000);
@@ -332,13 +363,14 @@ fn an_old_reader_is_overtaken_and_told_so() {
         assert_eq!((figures.overtaken, figures.superseded_bytes), (1, 0));
         assert_eq!(versions_at_rest(&*world.key_value(), "k").await, 1);
         assert_eq!(node.get(&old, "stays").await.as_deref(), Some("first"), "what is there is read");
-        for name in ["k", "never written"] {
+        for name in ["k", "l", "never written"] {
             assert_eq!(
                 node.try_get(&old, name).await,
                 Err(Error::NoValidVersion),
                 "{name} may have been collected"
             );
         }
+        assert_eq!(errors.load(Ordering::Relaxed), 0, "nothing is damaged");
         assert_eq!(node.get(&young, "k").await, Some(large));
         assert_eq!(node.get(&young, "never written").await, None);
         node.commit(&old).await;

@@ -13,6 +13,8 @@ use transactions::{
     Config, Error, Parts, Service,
     broken::Broken,
     layout::{self, Buckets},
+    listing::Listing,
+    model::Key,
     pack::PackId,
 };
 
@@ -471,6 +473,31 @@ fn a_missing_pack_is_refused_by_its_name() {
         for read in [node.engine.get_now(&key("k1-3")).await, node.engine.get(&call, &key("k1-3")).await] {
             let Err(Error::Corrupt(why)) = read else { panic!("{read:?}") };
             assert!(all.iter().any(|pack| why.contains(pack.location.as_ref())), "{why}");
+        }
+    });
+}
+
+/// T18: a page with a damaged value is refused by the name of its key, and whoever knows that reads on.
+#[test]
+fn a_page_with_a_damaged_value_names_its_key() {
+    in_virtual_time(async |world| {
+        let node = node(&world, Config { data_cache_bytes_max: 0, ..Config::default() }).await;
+        node.engine.put_now(key("a"), Some(value(2_048, 1))).await.expect("written");
+        let damaged = Key::new(Bytes::from_static(b"b\xff%")).expect("short");
+        node.engine.put_now(damaged.clone(), Some(value(2_048, 2))).await.expect("written");
+        let all = world.objects().list(None).try_collect::<Vec<_>>().await.expect("calm");
+        node.engine.put_now(key("a"), Some(value(2_048, 3))).await.expect("written");
+        node.engine.put_now(key("c"), Some(value(2_048, 4))).await.expect("written");
+        for pack in &all {
+            world.objects().delete(&pack.location).await.expect("calm");
+        }
+        let whole = Listing { prefix: Bytes::new(), after: None, keys_max: 100 };
+        let Err(Error::Corrupt(why)) = node.engine.list_now(&whole).await else { panic!("it is damaged") };
+        assert!(why.ends_with(r#"the value of "b\xff%""#), "{why}");
+        for (after, keys_max, shown) in [(None, 1, "a"), (Some(damaged), 100, "c")] {
+            let listing = Listing { after, keys_max, ..whole.clone() };
+            let page = node.engine.list_now(&listing).await.expect("nothing of it is damaged").value;
+            assert_eq!(page.keys.iter().map(|listed| &listed.key).collect::<Vec<_>>(), [&key(shown)]);
         }
     });
 }
