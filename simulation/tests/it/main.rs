@@ -29,5 +29,6 @@ mod watches;
 mod workflows;
 mod workflows_failures;
 mod workflows_far;
+mod workflows_one_store;
 mod workflows_rules;
 mod workflows_shared;
