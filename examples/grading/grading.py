@@ -1,6 +1,6 @@
 """Runs the workflow `grading` on the sample submissions, over a far store that is 100 ms away.
 
-Usage: grading.py [--url URL] [--landfast PROGRAM]
+Usage: grading.py [--url URL] [--landfast PROGRAM] [--submissions FOLDER]
 """
 
 import argparse
@@ -131,10 +131,10 @@ def far_store(folder):
         server.wait()
 
 
-def submissions():
-    """What was handed in, with the tests of the assignment."""
+def submissions(handed_in):
+    """What was handed in, a folder for each student, with the tests of the assignment."""
     tests = {path.name: path.read_text() for path in sorted((HERE / "tests").glob("*.py"))}
-    for folder in sorted((HERE / "submissions").iterdir()):
+    for folder in sorted(handed_in.iterdir()):
         files = {path.name: path.read_text() for path in sorted(folder.glob("*.py"))}
         yield {"student": folder.name, "files": {**files, **tests}}
 
@@ -143,6 +143,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", default=os.environ.get("LANDFAST_URL", "http://127.0.0.1:7600"))
     parser.add_argument("--landfast", default=shutil.which("landfast") or str(REPOSITORY / "target/release/landfast"))
+    parser.add_argument("--submissions", type=pathlib.Path, default=HERE / "submissions")
     parser.add_argument("--synchrony", default="external", choices=["external", "serial", "sync"])
     parser.add_argument("--svg", default=str(REPOSITORY / "target/grading.svg"))
     arguments = parser.parse_args()
@@ -150,7 +151,10 @@ def main():
 
     def landfast(*words, stdin=None):
         environment = {**os.environ, "LANDFAST_URL": arguments.url}
-        return subprocess.run([arguments.landfast, *words], env=environment, check=True, input=stdin, text=True, stdout=subprocess.PIPE)
+        ran = subprocess.run([arguments.landfast, *words], env=environment, input=stdin, text=True, stdout=subprocess.PIPE)
+        if ran.returncode != 0:
+            sys.exit(f"landfast {' '.join(words[:3])} failed (status {ran.returncode}): {ran.stdout.strip() or 'it says why above'}")
+        return ran
 
     host = http.server.ThreadingHTTPServer(("127.0.0.1", 0), CodeHost)
     threading.Thread(target=host.serve_forever, daemon=True).start()
@@ -167,7 +171,7 @@ def main():
         try:
             settings = {"code_host": f"http://127.0.0.1:{host.server_port}/"}
             landfast("workflows", "run", "prepare", "--input", json.dumps(settings))
-            given = json.dumps(list(submissions()))
+            given = json.dumps(list(submissions(arguments.submissions)))
             landfast("workflows", "run", "grading", "--input", "-", stdin=given)  # Instances are warm from here on.
             CodeHost.received.clear()
             ran = landfast("workflows", "run", "grading", "--input", "-", "--timeline", "--svg", arguments.svg, stdin=given)

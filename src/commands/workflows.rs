@@ -74,7 +74,7 @@ pub(crate) struct List {
     /// The workflow; without it the workflows are listed
     name: Option<String>,
     /// Those of this status: running, succeeded, failed or cancelled
-    #[arg(long)]
+    #[arg(long, requires = "name")]
     status: Option<String>,
     /// Print one JSON object per line
     #[arg(long)]

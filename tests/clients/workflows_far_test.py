@@ -9,6 +9,7 @@ import pytest
 
 import application
 import redis_server
+import server as servers
 import waiting
 from workflows_test import SCANS, SEEN, STEPS
 
@@ -44,6 +45,49 @@ def what_a_run_came_to_is_shown_once_it_is_far(apps, far):
     far.start()
     shown = apps.ask("GET", "/v1/workflows/chain/runs/unseen?wait=30").document
     assert shown["status"] == "succeeded" and apps.stored("chain", "first") == "2"
+
+
+@pytest.fixture
+def on_redis(tmp_path):
+    """An application on a server whose own store is a Redis."""
+    directory = tmp_path / "on-redis"
+    directory.mkdir()
+    server = servers.LandfastOnRedis(directory).start()
+    apps = application.Application(tmp_path / "on-redis-app", server)
+    apps.file("steps.py", STEPS)
+    for name in ("first", "second"):
+        apps.function(name, handler=f"steps.{name}", retries=0)
+    yield apps
+    server.shut_down()
+
+
+def a_far_store_that_is_the_servers_own_store_is_refused(on_redis, far):
+    """W-3: under another name, so that only the store can tell. What the workflow does elsewhere is not spoilt, nor by a start."""
+    own = f"redis://localhost:{on_redis.server.redis.port}"
+    on_redis.workflow("chain", 'steps = ["first", "second"]')
+    on_redis.deploy()
+    assert on_redis.run("chain", {"n": 1}, "?wait=30&id=near")[1]["status"] == "succeeded"
+    on_redis.workflow("chain", f'steps = ["first", "second"]\nfar = "{own}"')
+    on_redis.deploy()
+
+    def is_refused():
+        refused = on_redis.ask("POST", "/v1/workflows/chain/runs?wait=30&id=refused", b'{"n": 2}')
+        assert (refused.status, refused.document["type"]) == (503, "unavailable"), refused
+        assert "is the server's own `--store`" in refused.document["detail"] and f"{own}/3" in refused.document["detail"]
+        listed = on_redis.ask("GET", "/v1/workflows/chain/runs").document["runs"]
+        assert [run["run"] for run in listed] == ["near"], listed
+        assert on_redis.ask("GET", "/v1/workflows/chain/runs/refused").status == 404
+        assert "leave `far` out" in on_redis.command("status").stdout
+
+    is_refused()
+    on_redis.server.stop()
+    on_redis.server.start()
+    is_refused()
+    on_redis.workflow("chain", f'steps = ["first", "second"]\nfar = "{far.url}"')
+    on_redis.deploy()
+    assert on_redis.run("chain", {"n": 3}, "?wait=30&id=far")[1]["status"] == "succeeded"
+    listed = on_redis.ask("GET", "/v1/workflows/chain/runs").document["runs"]
+    assert [run["run"] for run in listed] == ["far", "near"], listed
 
 
 def nobody_waits_for_a_far_store_that_is_away_until_the_connection_is_cut(apps, far):

@@ -146,6 +146,7 @@ def what_a_step_cannot_send_is_refused_where_it_is_sent(apps):
         ["invocations/sees", "{}", conditional],
         ["invocations/sees?group=a", "{}", {}],
         ["messages/takes", "x", conditional],
+        ["steps/within?group=a", "", {}],
     ]
     answers = apps.run("chain", refused)[1]["output"]
     assert answers == [[400, "invalid-request"]] * len(refused), answers

@@ -444,3 +444,8 @@ def code_of_coroutines_calls_each_step_once(apps):
     steps = apps.ask("GET", "/v1/workflows/order/runs/o/steps").document["steps"]
     assert [step["path"] for step in steps] == ["0/0", "0/1", "0/2/0", "0/2", "0"], steps
     assert [step["function"] for step in steps][:4] == ["charge", "double", "charge", "pay out"]
+
+
+def a_status_to_list_by_is_one_of_a_workflow(apps):
+    refused = apps.command("workflows", "list", "--status", "failed")
+    assert refused.returncode == 2 and "required" in refused.stderr, refused

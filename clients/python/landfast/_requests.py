@@ -184,6 +184,8 @@ def scan_state(prefix: Key, after: Optional[Key], limit: int) -> Call:
 
 def begin_run(name: str, input: bytes, id: Optional[str], wait: float) -> Call:
     what = f"run the workflow {name!r}"
+    if id is not None and not isinstance(id, str):
+        raise TypeError(f"{what}: an id is a str, not {type(id).__name__}")
     query = [f"wait={wait:g}"] if wait else []
     query += [f"id={quote(id, safe='')}"] if id is not None else []
     path = f"/v1/workflows/{_segment(name, what)}/runs" + ("?" + "&".join(query) if query else "")

@@ -341,6 +341,8 @@ async def what_no_server_takes_is_refused_before_it_is_sent(client: kinds.Client
         await client.state().get("\ud800")
     with pytest.raises(TypeError, match="a value is bytes, not str; encode it"):
         await client.state().put("a", "text")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="run the workflow 'order': an id is a str, not int"):
+        await client.runs("order").run(1, id=5)  # type: ignore[arg-type]
     assert servers.seen == []
 
 

@@ -173,7 +173,9 @@ fn failed(failure: &Bytes) -> Answer {
 }
 
 async fn open(State(backend): State<Arc<Backend>>, scope: OfRun, uri: Uri, headers: HeaderMap) -> Answer {
-    let (token, name) = (token(&backend, scope, &headers)?, name(&uri)?);
+    let token = token(&backend, scope, &headers)?;
+    refuse_query(&uri)?;
+    let name = name(&uri)?;
     match backend.workflows()?.open_step(&token, &name).await? {
         Opened::Counted(counted) => came_to(&counted),
         Opened::Open { step, id } => within(Some((&step, &id)), None),

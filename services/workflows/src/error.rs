@@ -33,6 +33,13 @@ pub enum Error {
          Put the far store right, then start the server again, which sends what was refused once more"
     )]
     Refused(ports::Error),
+    /// The far store at this place is the near one, and so nothing begins there.
+    #[error(
+        "the far store {0} is the server's own `--store`, so no run begins there: leave `far` out, or give \
+         `--store` a `?namespace=` of its own, or `far` another database, such as {example}, and deploy again",
+        example = another_database(.0)
+    )]
+    FarIsNear(String),
     /// What was asked for took effect, or may have, and what became of the run cannot be said.
     #[error("{said}: {why}")]
     Unseen {
@@ -100,10 +107,11 @@ impl Error {
     }
 
     /// The same, for somebody else who waited for what has failed with it.
-    pub(crate) fn again(&self) -> ports::Error {
+    pub(crate) fn again(&self) -> Self {
         match self {
-            Self::Port(error) => ports::Error::new(error.kind(), error.to_string()),
-            error => ports::Error::unavailable(error.to_string()),
+            Self::Port(error) => ports::Error::new(error.kind(), error.to_string()).into(),
+            Self::FarIsNear(place) => Self::FarIsNear(place.clone()),
+            error => ports::Error::unavailable(error.to_string()).into(),
         }
     }
 
@@ -138,4 +146,12 @@ impl Error {
             _ => false,
         }
     }
+}
+
+/// A database of the same server that is another one than that of `place`.
+fn another_database(place: &str) -> String {
+    let (scheme, rest) = place.split_once("://").unwrap_or(("redis", place));
+    let host = rest.split_once('/').map_or(rest, |(host, _)| host);
+    let database = if rest.ends_with("/3") { 4 } else { 3 };
+    format!("{scheme}://{host}/{database}")
 }

@@ -3,7 +3,7 @@
 //! A step's path says where it stands: places from zero with dots between, in `parallel` and `choice` the branch, in `map`
 //! the element. So a path means the same step whenever the run is taken up.
 
-use std::{fmt, sync::Arc};
+use std::{cmp::Ordering, fmt, sync::Arc};
 
 use bytes::Bytes;
 use functions::manifest::workflow::{Branch, Choice, Map, Node, Parallel, Step, When};
@@ -146,12 +146,21 @@ fn holds(when: &When, input: &Value) -> bool {
         Value::Array(elements) => elements.get(name.parse::<usize>().ok()?),
         value => value.get(name),
     });
-    let number = found.and_then(Value::as_f64);
-    let both = |bound: &Number| number.zip(bound.as_f64());
+    let number = found.and_then(Value::as_number);
+    let is = |order, bound| number.and_then(|number| compare(number, bound)) == Some(order);
     when.exists.is_none_or(|exists| found.is_some() == exists)
         && when.equals.as_ref().is_none_or(|equals| found.is_some_and(|found| is_same(found, equals)))
-        && when.below.as_ref().is_none_or(|below| both(below).is_some_and(|(number, below)| number < below))
-        && when.above.as_ref().is_none_or(|above| both(above).is_some_and(|(number, above)| number > above))
+        && when.below.as_ref().is_none_or(|below| is(Ordering::Less, below))
+        && when.above.as_ref().is_none_or(|above| is(Ordering::Greater, above))
+}
+
+/// Integers are compared as such: from 2^53 on several of them are one number with a point.
+fn compare(one: &Number, other: &Number) -> Option<Ordering> {
+    let integer = |number: &Number| number.as_i64().map(i128::from).or(number.as_u64().map(i128::from));
+    match (integer(one), integer(other)) {
+        (Some(one), Some(other)) => Some(one.cmp(&other)),
+        _ => one.as_f64()?.partial_cmp(&other.as_f64()?),
+    }
 }
 
 /// Whether both say the same, as deep as `equals` is: a number may be written with a point or without.
@@ -200,6 +209,19 @@ mod tests {
         assert!(
             !holds(json!({"path": "a", "equals": {"b": [1]}})) && !holds(json!({"path": "a", "equals": {}}))
         );
+    }
+
+    #[test]
+    fn integers_are_compared_as_integers() {
+        let input = json!({"n": 9_007_199_254_740_993_u64, "most": u64::MAX, "least": i64::MIN});
+        let holds =
+            |when: serde_json::Value| holds(&serde_json::from_value(when).expect("a condition"), &input);
+        assert!(holds(json!({"path": "n", "above": 9_007_199_254_740_992_u64})));
+        assert!(holds(json!({"path": "n", "below": 9_007_199_254_740_994_u64})));
+        assert!(!holds(json!({"path": "n", "equals": 9_007_199_254_740_992_u64})));
+        assert!(holds(json!({"path": "most", "above": u64::MAX - 1, "equals": u64::MAX})));
+        assert!(holds(json!({"path": "least", "below": i64::MIN + 1})));
+        assert!(!holds(json!({"path": "most", "below": i64::MIN})));
     }
 
     #[test]

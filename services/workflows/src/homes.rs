@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use functions::manifest::workflow::{Synchrony as Said, Workflow, place_of};
 use parking_lot::Mutex;
-use ports::{Clock, Entropy, Monotonic, key_value::SharedKeyValue};
+use ports::{Clock, Entropy, Monotonic, Update, key_value::SharedKeyValue};
 use synchrony::{Awaited, Ended, Health, Stores};
 use tokio::{
     sync::{mpsc, watch},
@@ -23,7 +23,7 @@ use tokio::{
 use transactions::Engine;
 
 use crate::{
-    Broken, Error, Options, Result,
+    Broken, Error, Options, Result, layout, mark,
     range::{LOOK_AFTER, Opening, Range},
     service::Runner,
     store::Store,
@@ -228,6 +228,26 @@ impl Homes {
         }
     }
 
+    /// The same to look for what is there; none: nothing is, and nothing can be.
+    pub(crate) async fn store_to_search(&self, home: &Home) -> Result<Option<Store>> {
+        match self.store(home).await {
+            Err(Error::FarIsNear(_)) => Ok(None),
+            store => store.map(Some),
+        }
+    }
+
+    /// Takes back that workflows have rows there.
+    pub(crate) async fn unlist(&self, home: &Home) -> Result<()> {
+        let place = home.to_string();
+        for (workflow, address) in self.near.listed_homes().await? {
+            if place_of(&address) == place {
+                let row = layout::home(&workflow, &place);
+                self.ranges.near_rows.update(Update::delete(row)).await?;
+            }
+        }
+        Ok(())
+    }
+
     /// How the far stores are, by place, as far as they were wanted; returns at once.
     pub(crate) fn health(&self) -> BTreeMap<String, FarStore> {
         let (slots, now) = (self.ranges.slots.lock(), self.ranges.clock.monotonic());
@@ -293,7 +313,7 @@ impl Ranges {
             return Ok(store);
         }
         let failed = slot.state.lock().failed.clone();
-        Err(failed.map_or_else(unavailable, |failed| failed.again()).into())
+        Err(failed.map_or_else(|| unavailable().into(), |failed| failed.again()))
     }
 
     /// A lane of a range that is open; none: it is not. One that has ended, since its near store fell back, is not.
@@ -372,6 +392,9 @@ impl Ranges {
         tells: watch::Sender<Awaited>,
     ) -> Result<Range> {
         let far = self.far_stores.open(address).await?;
+        if mark::is_one_store(&*self.near_rows, &*far, (&*self.clock, &*self.entropy)).await? {
+            return Err(Error::FarIsNear(slot.place.to_string()));
+        }
         let name = Bytes::from([RANGE, &slot.place].concat());
         let opening = Opening {
             stores: Stores { near: Arc::clone(&self.near_rows), far, range: name },

@@ -23,6 +23,8 @@ const WORKFLOWS: &[u8] = b"w";
 const PARTITION: &[u8] = b"w/";
 /// The partition that lists which workflows have rows in which far stores.
 const HOMES: &[u8] = b"h";
+/// The partition of the mark that tells a far store from the near one.
+const MARK: &[u8] = b"m";
 /// In a range: what functions have written.
 const STATE: &[u8] = b"s";
 /// In a range: what steps that count have sent, and has not left.
@@ -67,6 +69,11 @@ pub(crate) fn listed(workflow: &str) -> Key {
 /// All listed workflows.
 pub(crate) fn all_listed(items_max: usize) -> Scan {
     Scan::partition(WORKFLOWS, items_max)
+}
+
+/// What no other store has; see [`mark`](crate::mark).
+pub(crate) fn store_mark() -> Key {
+    Key::new(MARK, MARK)
 }
 
 /// That a workflow has rows in the far store at `place`.

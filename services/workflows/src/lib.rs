@@ -26,7 +26,7 @@
 //! serializable transaction, or a serializable atomic run.
 //!
 //! Reading order: `layout` and `records` (what is at rest), `store` (how a step comes to count), `outbox` (what it sends in a range),
-//! `overlay`, `run` (one run), `atomic`, `outage`, `graph`, `active` (who is at which run), `homes`, `range`, `service`, `shown` and `inside` (what callers and
+//! `overlay`, `run` (one run), `atomic`, `outage`, `graph`, `active` (who is at which run), `homes`, `mark`, `range`, `service`, `shown` and `inside` (what callers and
 //! functions are given). `docs/design/0005-workflows.md` says what a death between
 //! two lines leaves.
 //!
@@ -42,6 +42,7 @@ mod homes;
 mod inside;
 mod layout;
 mod listing;
+mod mark;
 mod options;
 mod outage;
 mod outbox;

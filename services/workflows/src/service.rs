@@ -241,7 +241,10 @@ impl Service {
     /// Has a far store opened, however long that takes.
     fn have_opened(&self, home: Home) {
         self.keep_at(home, UNREACHED, |service, home| async move {
-            service.inner.homes.store(&home).await.map(drop)
+            match service.inner.homes.store(&home).await {
+                Err(error @ Error::FarIsNear(_)) => service.let_go(&home, &error).await,
+                store => store.map(drop),
+            }
         });
     }
 
@@ -376,7 +379,10 @@ impl Service {
     async fn goes_on_elsewhere(&self, claim: &Claim, now: &Home) -> Result<bool> {
         let (name, id) = claim.key();
         for home in self.inner.homes_of(name)?.iter().filter(|home| *home != now) {
-            if self.inner.homes.store(home).await?.run(name, id).await?.is_some() {
+            let store = self.inner.homes.store_to_search(home).await?;
+            if let Some(store) = store
+                && store.run(name, id).await?.is_some()
+            {
                 return Ok(true);
             }
         }
@@ -394,6 +400,17 @@ impl Service {
             self.inner.homes.near().list_home(name, address).await?;
         }
         self.inner.listed.lock().entry(name.to_owned()).or_default().insert(home);
+        Ok(())
+    }
+
+    /// Looks no more for rows in a far store that can have none; an earlier build may have noted some.
+    async fn let_go(&self, home: &Home, why: &Error) -> Result<()> {
+        tracing::warn!(%home, error = %why, "a far store is not used");
+        self.inner.homes.unlist(home).await?;
+        self.inner.listed.lock().retain(|_, homes| {
+            homes.remove(home);
+            !homes.is_empty()
+        });
         Ok(())
     }
 

@@ -162,7 +162,7 @@ impl Service {
         for home in self.inner.homes_of(name)? {
             waited.is_for(&home);
             let found = async {
-                let store = self.inner.homes.store(&home).await?;
+                let Some(store) = self.inner.homes.store_to_search(&home).await? else { return Ok(None) };
                 let row = store.run(name, id).await?;
                 Ok(row.map(|row| (store, row)))
             };
@@ -237,7 +237,7 @@ impl Service {
         let mut until: Option<String> = None;
         for home in self.inner.homes_of(name)? {
             waited.is_for(&home);
-            let store = self.inner.homes.store(&home).await?;
+            let Some(store) = self.inner.homes.store_to_search(&home).await? else { continue };
             let here = store.runs(name, after, PAGE_RUNS).await?;
             store.externalize(here.point).await?;
             // Behind the end of a page there may be more, here and in between what is elsewhere.

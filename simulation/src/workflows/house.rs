@@ -77,6 +77,12 @@ impl House {
         Self::of(seed, Some(World::with_options(seed ^ 0xfa4, far)), options).await
     }
 
+    /// One whose workflows are said to have a far store, which is the near one.
+    pub async fn far_is_near(seed: u64, options: Options) -> Self {
+        let house = Self::near(seed, options).await;
+        Self { far: Some(house.near.clone()), ..house }
+    }
+
     async fn of(seed: u64, far: Option<World>, options: Options) -> Self {
         let near = World::new(seed);
         let weather = Weather::over(far.as_ref().unwrap_or(&near));

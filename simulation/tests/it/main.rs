@@ -30,5 +30,6 @@ mod workflows;
 mod workflows_failures;
 mod workflows_far;
 mod workflows_messages;
+mod workflows_one_store;
 mod workflows_rules;
 mod workflows_shared;
