@@ -26,7 +26,7 @@
 //! serializable transaction, or a serializable atomic run.
 //!
 //! Reading order: `layout` and `records` (what is at rest), `store` (how a step comes to count), `outbox` (what it sends in a range),
-//! `overlay`, `run` (one run), `atomic`, `outage`, `graph`, `active` (who is at which run), `homes`, `range`, `service`, `shown` and `inside` (what callers and
+//! `overlay`, `run` (one run), `atomic`, `outage`, `graph`, `active` (who is at which run), `driver` (which process is), `homes`, `range`, `service`, `shown` and `inside` (what callers and
 //! functions are given). `docs/design/0005-workflows.md` says what a death between
 //! two lines leaves.
 //!
@@ -35,6 +35,7 @@
 mod active;
 mod atomic;
 mod broken;
+mod driver;
 pub mod edges;
 mod error;
 mod graph;
