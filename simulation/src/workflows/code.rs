@@ -136,7 +136,7 @@ impl Code {
             (COUNTS, made(&counts, &far)),
             (FIRST, made(&tells, &far)),
             (SECOND, made(&hears, &far)),
-            (TELLS_LATE, made(&format!("\"waits\",{tells}"), &far)),
+            (TELLS_LATE, made(r#""tells-late""#, &far)),
             (SLOW, made(r#""waits","add""#, &far)),
             (LATE, made(r#""late""#, &far)),
             (COPIES, made(r#""add","copies""#, &far)),
@@ -184,6 +184,10 @@ impl Code {
             "dawdles" => {
                 self.clock.sleep(DAWDLES_FOR).await;
                 Ok(())
+            }
+            "tells-late" => {
+                self.clock.sleep(SLOW_FOR).await;
+                self.tell(token, run).await
             }
             "shares" => {
                 let count = number(self.get(token, SHARES).await?.as_ref()) + 1;

@@ -210,3 +210,32 @@ fn a_process_that_was_missed_counts_nothing_of_a_run_that_another_has_taken() {
         });
     }
 }
+
+/// W6, W7: one that was taken for dead, and goes on with what was ended meanwhile.
+#[test]
+fn a_process_that_was_missed_counts_nothing_of_a_run_that_another_has_ended() {
+    simulated::run(async {
+        let mut house = shared(7, Options::default()).await;
+        let first = boot(&mut house).await;
+        let second = boot(&mut house).await;
+        for workflow in [LONG, TELLS_LATE] {
+            first.begin(workflow, "run").await.expect("begun");
+        }
+        tokio::time::sleep(SLOW_FOR / 3).await;
+        let seat = first.seat.as_ref().expect("there are several");
+        seat.cut_off();
+        wait_until("nobody takes them up", TAKEN_WITHIN, || second.service.active() == 2).await;
+        for workflow in [LONG, TELLS_LATE] {
+            let ended = second.service.cancel(workflow, "run").await.expect("it is its own");
+            assert_eq!(ended.status, Status::Cancelled);
+        }
+        seat.reconnect();
+        tokio::time::sleep(4 * SLOW_FOR).await;
+        let told = second.service.state(COUNTS, &Bytes::from_static(b"told/run")).await;
+        assert_eq!(told.expect("it is read"), None, "published");
+        assert_eq!(second.service.steps(LONG, "run").await.expect("they are read").len(), 1);
+        assert_eq!(first.service.active(), 0);
+        first.end().await;
+        second.end().await;
+    });
+}
