@@ -25,7 +25,7 @@
 //!   its window, [`names`] what is kept for days, [`sweep`] what a death left that no log names: nothing, after a node that
 //!   could [`leave`] in order.
 //! - [`store`] holds every conditional write, [`registry`] the rows of nodes, [`node_log`] the one log of this one.
-//! - [`membership`] says who is a node, and until when this one may answer.
+//! - [`membership`] says who is a node, and until when this one may answer; [`presence`] tells other services.
 //! - [`recent`] knows what was committed here lately, so that collecting it need not read it back.
 //! - [`read_set`], [`index`], [`heard`], [`hybrid_clock`], [`slot_ages`], [`layout`], [`records`] and [`write_buffer`] do no
 //!   I/O.
@@ -82,6 +82,7 @@ mod outcome;
 pub mod pack;
 pub mod peers;
 mod plain;
+mod presence;
 mod read;
 pub mod read_set;
 mod recent;

@@ -85,7 +85,7 @@ impl Run {
         }
         let output = gone?;
         let changes = overlay.close();
-        match self.store.commit_atomic(&self.name, &self.id, &call, &output, changes).await {
+        match self.store.commit_atomic(self.place(""), &call, &output, changes).await {
             Ok(point) => {
                 self.saw(point);
                 Ok(output)
@@ -96,7 +96,7 @@ impl Run {
     }
 
     async fn begin_atomic(&self, service: &Inner, isolation: Isolation) -> Result<Option<Call>> {
-        let begin = || self.store.begin_atomic(&self.name, &self.id, self.row.began_ms, isolation);
+        let begin = || self.store.begin_atomic(self.place(""), isolation);
         self.until_it_passes(service, begin).await
     }
 
@@ -152,6 +152,9 @@ impl From<Failure> for Undone {
 /// Of what an atomic run's transaction was refused.
 impl From<Error> for Undone {
     fn from(error: Error) -> Self {
+        if matches!(error, Error::AttemptEnded) {
+            return Failure::Stopped.into();
+        }
         if error.is_refusal() {
             return Failure::new("", "Workflow.NotWritten", &error.to_string()).into();
         }

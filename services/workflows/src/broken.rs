@@ -41,6 +41,8 @@ pub enum Broken {
     ForgetsNoRun,
     /// W8: runs go with the next sweep.
     ForgetsRunsAtOnce,
+    /// W5: who finds a run under way goes on with it, also where another process is at it.
+    TakesFromTheLiving,
     /// W4: a step that fails is tried again where its run is, though that serves nobody any more.
     StaysInALostRange,
     /// W2: what a range has unsent whose near store was lost waits until somebody asks for something there.

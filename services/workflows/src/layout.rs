@@ -9,7 +9,8 @@
 //! | `x` run | the run as it is said to have ended, where the far store has refused its own rows for good |
 //! | `j` run, 0, path | a step that counts, or is about to |
 //!
-//! A partition of its own lists the workflows that have rows, and one more, near, in which far stores they have some. In a range what
+//! A partition of its own lists the workflows that have rows, and two more, near, in which far stores they have some, and which runs
+//! a process is asked to end by others. In a range what
 //! functions write lies in another, and in a third what they have sent and has not left, numbered.
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -25,6 +26,8 @@ const PARTITION: &[u8] = b"w/";
 const HOMES: &[u8] = b"h";
 /// The partition of the mark that tells a far store from the near one.
 const MARK: &[u8] = b"m";
+/// The partition that lists which runs a node is asked to end.
+const CANCELS: &[u8] = b"c";
 /// In a range: what functions have written.
 const STATE: &[u8] = b"s";
 /// In a range: what steps that count have sent, and has not left.
@@ -90,6 +93,26 @@ pub(crate) fn all_homes(items_max: usize) -> Scan {
 pub(crate) fn workflow_of(sort: &[u8]) -> Option<String> {
     let end = sort.iter().position(|byte| *byte == 0)?;
     String::from_utf8(sort[..end].to_vec()).ok()
+}
+
+/// That the node with this number is asked to end a run.
+pub(crate) fn cancel(node: u32, workflow: &str, run: &str) -> Key {
+    Key::new(CANCELS, [&node.to_be_bytes(), workflow.as_bytes(), &[0], run.as_bytes()].concat())
+}
+
+/// All that a node is asked to end.
+pub(crate) fn cancels(node: u32, items_max: usize) -> Scan {
+    let from = Bytes::copy_from_slice(&node.to_be_bytes());
+    let until = node.checked_add(1).map(|next| Bytes::copy_from_slice(&next.to_be_bytes()));
+    Scan { partition: Bytes::from_static(CANCELS), from, until, items_max }
+}
+
+/// The workflow and the run of such a row.
+pub(crate) fn cancelled_of(sort: &[u8]) -> Option<(String, String)> {
+    let names = sort.get(4..)?;
+    let workflow = workflow_of(names)?;
+    let run = names.get(workflow.len() + 1..)?.to_vec();
+    Some((workflow, String::from_utf8(run).ok()?))
 }
 
 /// What a run was given.
@@ -232,6 +255,7 @@ mod tests {
         assert_eq!(run_of(&run("w", "run").sort()), Some("run".to_owned()));
         assert_eq!(workflow_of(&home("w", "redis://host").sort()), Some("w".to_owned()));
         assert_eq!(unsent_of(&unsent(7).sort()), Some(7));
+        assert_eq!(cancelled_of(&cancel(7, "w", "run").sort()), Some(("w".to_owned(), "run".to_owned())));
         let Scan { from, until, .. } = steps("w", "run", 1);
         let is_within = |key: Key| key.sort() >= from && Some(key.sort()) < until;
         assert!(is_within(step("w", "run", "9")) && !is_within(step("w", "run2", "0")));

@@ -25,8 +25,8 @@
 //! Not promised: isolation between other runs that use the same keys. A read sees the last value that counts; who needs more uses a
 //! serializable transaction, or a serializable atomic run.
 //!
-//! Reading order: `layout` and `records` (what is at rest), `store` (how a step comes to count), `outbox` (what it sends in a range),
-//! `overlay`, `run` (one run), `atomic`, `outage`, `graph`, `active` (who is at which run), `homes`, `mark`, `range`, `service`, `shown` and `inside` (what callers and
+//! Reading order: `layout` and `records` (what is at rest), `store` and `commit` (how a step comes to count), `outbox` (what it sends in a range),
+//! `overlay`, `run` (one run), `atomic`, `outage`, `graph`, `active` (who is at which run), `driver` (which process is), `homes`, `mark`, `range`, `service`, `shown` and `inside` (what callers and
 //! functions are given). `docs/design/0005-workflows.md` says what a death between
 //! two lines leaves.
 //!
@@ -35,6 +35,8 @@
 mod active;
 mod atomic;
 mod broken;
+mod commit;
+mod driver;
 pub mod edges;
 mod error;
 mod graph;

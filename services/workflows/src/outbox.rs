@@ -424,7 +424,7 @@ mod tests {
         Effect::Message { queue: "q".to_owned(), group: Bytes::new(), body: Bytes::copy_from_slice(body) }
     }
 
-    const STEP: Place<'static> = Place { workflow: "w", run: "r", began_ms: 1, path: "0" };
+    const STEP: Place<'static> = Place { workflow: "w", run: "r", began_ms: 1, driver: None, path: "0" };
 
     /// W2: whatever fits where, places go on.
     #[test]

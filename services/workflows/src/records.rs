@@ -4,9 +4,10 @@ use bytes::Bytes;
 use functions::manifest::workflow::Workflow;
 use ports::{
     Error, Item, Result,
-    key_value::{Name, Value},
+    key_value::{Name, Test, Value},
 };
 use serde::Serialize;
+use transactions::model::NodeId;
 
 const STATUS: &str = "status";
 const INPUT: &str = "input";
@@ -15,6 +16,7 @@ const ERROR: &str = "error";
 const BEGAN: &str = "began";
 const ENDED: &str = "ended";
 const DEFINITION: &str = "definition";
+pub(crate) const DRIVER: &str = "driver";
 pub(crate) const ATTEMPT: &str = "attempt";
 const FUNCTION: &str = "function";
 const TRIES: &str = "tries";
@@ -88,23 +90,30 @@ pub(crate) struct RunRow {
     pub(crate) error: Option<Bytes>,
     pub(crate) began_ms: u64,
     pub(crate) ended_ms: Option<u64>,
+    /// Among several processes: which node of transactions is at it, or was. None: nobody among others.
+    pub(crate) driver: Option<NodeId>,
 }
 
-/// The attribute with the status, and what it says of one that is under way.
-pub(crate) fn is_running() -> ports::Condition {
-    ports::Condition::attribute(STATUS, ports::key_value::Test::is_integer(Status::Running.number()))
+/// Whether a run is under way, and this driver's.
+pub(crate) fn is_driven_by(driver: Option<NodeId>) -> ports::Condition {
+    let is_running = ports::Condition::attribute(STATUS, Test::is_integer(Status::Running.number()));
+    let is_the_driver = match driver {
+        Some(driver) => Test::is_integer(driver.0.into()),
+        None => Test::Absent,
+    };
+    ports::Condition::All(vec![is_running, ports::Condition::attribute(DRIVER, is_the_driver)])
 }
 
 /// Whether nothing is there, or a run of the same id that began earlier.
 pub(crate) fn is_of_earlier(began_ms: u64) -> ports::Condition {
-    let earlier = ports::Condition::attribute(BEGAN, ports::key_value::Test::Below(began_ms as i64));
+    let earlier = ports::Condition::attribute(BEGAN, Test::Below(began_ms as i64));
     ports::Condition::Any(vec![ports::Condition::Absent, earlier])
 }
 
 impl RunRow {
     /// A run that has begun.
-    pub(crate) fn begun(began_ms: u64) -> Self {
-        Self { status: Status::Running, output: None, error: None, began_ms, ended_ms: None }
+    pub(crate) fn begun(began_ms: u64, driver: Option<NodeId>) -> Self {
+        Self { status: Status::Running, output: None, error: None, began_ms, ended_ms: None, driver }
     }
 
     /// The same, failed, since what it wrote was refused for good.
@@ -130,6 +139,7 @@ impl RunRow {
             bytes.into_iter().filter_map(|(name, value)| Some((name.into(), Value::Bytes(value.clone()?)))),
         );
         attributes.extend(self.ended_ms.map(|ended| (ENDED.into(), Value::Integer(ended as i64))));
+        attributes.extend(self.driver.map(|driver| (DRIVER.into(), Value::Integer(driver.0.into()))));
         attributes
     }
 
@@ -142,6 +152,7 @@ impl RunRow {
                 error: item.bytes(ERROR).cloned(),
                 began_ms: item.integer(BEGAN)? as u64,
                 ended_ms: item.integer(ENDED).map(|ended| ended as u64),
+                driver: item.integer(DRIVER).map(|driver| NodeId(driver as u32)),
             })
         };
         decoded().ok_or_else(|| Error::corrupt("read a run"))
@@ -166,10 +177,12 @@ pub(crate) struct StepRow {
     pub(crate) ended_ms: u64,
 }
 
-/// Whether nothing is there, or an earlier begin of the same transaction.
-pub(crate) fn is_before(attempt: i64) -> ports::Condition {
-    let earlier = ports::Condition::attribute(ATTEMPT, ports::key_value::Test::Below(attempt));
-    ports::Condition::Any(vec![ports::Condition::Absent, earlier])
+/// Whether nothing is there, or an earlier begin of the same transaction. Of another node's begin, whichever it is, that is known: who
+/// asks this has begun it anew since (rule T-5), and a run may go on at a node with a lower number than the one that was at it.
+pub(crate) fn is_before(attempt: i64, last_of_node: i64) -> ports::Condition {
+    let is = |test| ports::Condition::attribute(ATTEMPT, test);
+    let (earlier, elsewhere) = (Test::Below(attempt), Test::Above(last_of_node));
+    ports::Condition::Any(vec![ports::Condition::Absent, is(earlier), is(elsewhere)])
 }
 
 impl StepRow {
@@ -228,7 +241,7 @@ mod tests {
             status: Status::Failed,
             error: Some(Bytes::from("{}")),
             ended_ms: Some(2),
-            ..RunRow::begun(1)
+            ..RunRow::begun(1, Some(NodeId(7)))
         };
         let item = Item::from_parts(Version(1), run.encode());
         assert_eq!(RunRow::decode(&item).expect("whole"), run);
@@ -270,7 +283,7 @@ mod tests {
 
         #[test]
         fn rows_of_any_attributes_are_read_or_refused(
-            drawn in vec((select(vec![STATUS, INPUT, OUTPUT, ERROR, BEGAN, ENDED, DEFINITION, ATTEMPT, FUNCTION, TRIES, FAILURE]), values()), 0..10)
+            drawn in vec((select(vec![STATUS, INPUT, OUTPUT, ERROR, BEGAN, ENDED, DEFINITION, DRIVER, ATTEMPT, FUNCTION, TRIES, FAILURE]), values()), 0..10)
         ) {
             let attributes: std::collections::BTreeMap<_, _> = drawn.into_iter().collect();
             let attributes = attributes.into_iter().map(|(name, value)| (Name::from(name), value));

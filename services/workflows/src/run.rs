@@ -286,8 +286,9 @@ impl Run {
         }
     }
 
-    fn place<'a>(&'a self, path: &'a str) -> Place<'a> {
-        Place { workflow: &self.name, run: &self.id, began_ms: self.row.began_ms, path }
+    pub(crate) fn place<'a>(&'a self, path: &'a str) -> Place<'a> {
+        let RunRow { began_ms, driver, .. } = self.row;
+        Place { workflow: &self.name, run: &self.id, began_ms, driver, path }
     }
 
     pub(crate) async fn go(self: &Arc<Self>) -> Result<Bytes, Failure> {
@@ -338,6 +339,10 @@ impl Run {
             // It may have failed for that alone, and would for as long as it is tried here.
             let stays = service.options.breaks(Broken::StaysInALostRange);
             if !stays && self.store.still_serves().await.is_err_and(|error| error.means_anew()) {
+                return Err(Failure::Stopped);
+            }
+            // What it asked for may have been refused since this process is another node by now.
+            if self.store.own_driver().ok() != Some(self.row.driver) {
                 return Err(Failure::Stopped);
             }
             if lacked_far {

@@ -41,7 +41,7 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// The longest wait before it is tried again to take up what could not be.
 const AGAIN_AFTER_MAX: Duration = Duration::from_mins(1);
 /// What the log says of a home with runs that cannot be gone on with,
-const WAITS: &str = "runs wait to be taken up";
+pub(crate) const WAITS: &str = "runs wait to be taken up";
 /// and of a far store that cannot be asked whether it has any.
 const UNREACHED: &str =
     "a far store is not open here; runs that lie there, if nobody is at them, go on once it is";
@@ -219,6 +219,9 @@ impl Service {
         if self.take_up(&Home::Near).await.is_err() {
             self.keep_at(Home::Near, WAITS, |service, home| async move { service.take_up(&home).await });
         }
+        if inner.options.among_others {
+            self.drive_among_others();
+        }
         if let Some(mut events) = inner.events.lock().take() {
             let service = self.clone_without_tasks();
             self.spawn(async move {
@@ -258,32 +261,12 @@ impl Service {
         trouble: &'static str,
         what: impl Fn(Self, Home) -> F + Send + 'static,
     ) {
-        let service = self.clone_without_tasks();
-        self.spawn(async move {
-            let (mut wait, mut outage) = (AGAIN_AFTER, Outage::default());
-            while let Some(service) = service.upgrade() {
-                let clock = &service.inner.parts.clock;
-                match what(service.clone(), home.clone()).await {
-                    Ok(()) => {
-                        if let Some(lasted) = outage.ended(clock.monotonic()) {
-                            tracing::info!(%home, ?lasted, "over: {trouble}");
-                        }
-                        return;
-                    }
-                    Err(error) => {
-                        if let Some(lasts) = outage.failed(clock.monotonic(), &error.to_string()) {
-                            tracing::warn!(%home, %error, ?lasts, "{trouble}");
-                        }
-                    }
-                }
-                clock.sleep(wait).await;
-                wait = (2 * wait).min(AGAIN_AFTER_MAX);
-            }
-        });
+        let handle = self.clone_without_tasks();
+        self.spawn(async move { handle.until_done(home, trouble, what).await });
     }
 
     /// Takes up what lies in a home; one run that cannot be does not keep the others. Errors: of the first that could not.
-    async fn take_up(&self, home: &Home) -> Result<()> {
+    pub(crate) async fn take_up(&self, home: &Home) -> Result<()> {
         let store = self.inner.homes.store(home).await?;
         let mut all = Ok(());
         for workflow in store.listed().await? {
@@ -350,7 +333,8 @@ impl Service {
             return Ok(());
         }
         self.list(&store, name, &workflow).await?;
-        let (row, given) = (RunRow::begun(inner.now_ms()), Given { input, workflow: (*workflow).clone() });
+        let row = RunRow::begun(inner.now_ms(), store.own_driver()?);
+        let given = Given { input, workflow: (*workflow).clone() };
         let (there, point) = match store.begin_run(name, id, &row, &given).await {
             // It may be there, and whoever asked may not come back.
             Err(error) if error.passes() => {
@@ -366,7 +350,16 @@ impl Service {
                 Some(Run::new(inner, key, rows, (home.clone(), store), (BTreeMap::new(), point)))
             }
             // It was begun, and the answer lost; or it has ended.
-            Some(there) if there.status == Status::Running => self.resume(key, there, (&home, store)).await?,
+            Some(there) if there.status == Status::Running => {
+                match self.resume(key, there, (&home, store)).await {
+                    // It is begun; whether somebody is at it is found out aside.
+                    Err(error) if error.passes() => {
+                        self.work(claim, home, None);
+                        return Ok(());
+                    }
+                    resumed => resumed?,
+                }
+            }
             Some(_) => None,
         };
         if let Some(run) = run {
@@ -427,7 +420,7 @@ impl Service {
         Ok(())
     }
 
-    /// A run as it is at rest, to go on with; none: it has ended. Only for who has claimed it.
+    /// A run as it is at rest, to go on with; none: it has ended, or another process is at it. Only for who has claimed it.
     async fn resume(&self, key: Key, row: RunRow, (home, store): (&Home, Store)) -> Result<Option<Arc<Run>>> {
         let (name, id) = &key;
         if let Some((refused, _)) = store.refused(name, id, row.began_ms).await? {
@@ -437,6 +430,7 @@ impl Service {
                 _ => Ok(None),
             };
         }
+        let Some(row) = store.take((name, id), row).await? else { return Ok(None) };
         let given = store.given(name, id).await?;
         let journal = store.steps(name, id, row.began_ms).await?;
         Ok(Some(Run::new(&self.inner, key, (row, given), (home.clone(), store), journal)))
@@ -471,7 +465,7 @@ impl Service {
         Claim::stopped_by(&self.inner.active, (&key, number), task);
     }
 
-    /// A run as it is at rest a while later; none: it has ended.
+    /// A run as it is at rest a while later; none: it has ended, or another process is at it.
     async fn again(&self, key: &Key, home: &Home) -> Option<Arc<Run>> {
         loop {
             self.inner.parts.clock.sleep(AGAIN_AFTER).await;
@@ -532,20 +526,48 @@ impl Service {
         tasks.spawn(task)
     }
 
-    fn clone_without_tasks(&self) -> Handle {
+    pub(crate) fn clone_without_tasks(&self) -> Handle {
         Handle { inner: Arc::downgrade(&self.inner), tasks: Arc::downgrade(&self.tasks) }
     }
 }
 
 /// The service as its own tasks have it: they keep nothing alive.
-struct Handle {
+pub(crate) struct Handle {
     inner: Weak<Inner>,
     tasks: Weak<Mutex<JoinSet<()>>>,
 }
 
 impl Handle {
-    fn upgrade(&self) -> Option<Service> {
+    pub(crate) fn upgrade(&self) -> Option<Service> {
         Some(Service { inner: self.inner.upgrade()?, tasks: self.tasks.upgrade()? })
+    }
+
+    /// As [`Service::keep_at`] does; returns once it has succeeded, or nobody is left to do it.
+    pub(crate) async fn until_done<F: Future<Output = Result<()>> + Send>(
+        &self,
+        home: Home,
+        trouble: &'static str,
+        what: impl Fn(Service, Home) -> F + Send,
+    ) {
+        let (mut wait, mut outage) = (AGAIN_AFTER, Outage::default());
+        while let Some(service) = self.upgrade() {
+            let clock = &service.inner.parts.clock;
+            match what(service.clone(), home.clone()).await {
+                Ok(()) => {
+                    if let Some(lasted) = outage.ended(clock.monotonic()) {
+                        tracing::info!(%home, ?lasted, "over: {trouble}");
+                    }
+                    return;
+                }
+                Err(error) => {
+                    if let Some(lasts) = outage.failed(clock.monotonic(), &error.to_string()) {
+                        tracing::warn!(%home, %error, ?lasts, "{trouble}");
+                    }
+                }
+            }
+            clock.sleep(wait).await;
+            wait = (2 * wait).min(AGAIN_AFTER_MAX);
+        }
     }
 }
 

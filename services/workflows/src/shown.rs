@@ -13,7 +13,7 @@ use crate::{
     homes::Home,
     records::{RunRow, Status},
     service::check_id,
-    store::Store,
+    store::{Place, Store},
     view::{RunView, StepView},
 };
 
@@ -38,6 +38,16 @@ impl Waited {
     fn home(&self) -> Option<Home> {
         self.0.lock().clone()
     }
+}
+
+/// What has become of a run that is to be ended.
+enum End {
+    /// It has ended.
+    Written,
+    /// It has an end of its own, which is only to be written.
+    Own,
+    /// Another process is at it, as this row says, or was a moment ago.
+    Elsewhere(RunRow),
 }
 
 impl Service {
@@ -291,33 +301,52 @@ impl Service {
         shown.await.map_err(|error| error.unseen(id, said()))
     }
 
-    /// Stops a run, and ends it; goes on with it where it cannot be ended.
-    async fn end(&self, key: Key, home: Home) -> Result<()> {
-        if self.inner.options.breaks(Broken::GoesOnAfterCancelling) {
-            return self.end_claimed(&key, &home).await.map(drop);
+    /// Stops a run, and ends it, here or at the process that is at it; goes on with it where it cannot be ended.
+    pub(crate) async fn end(&self, key: Key, home: Home) -> Result<()> {
+        while let Some(row) = self.end_here(&key, &home).await? {
+            let store = self.inner.homes.store(&home).await?;
+            self.end_elsewhere(&key, &store, &row).await?;
         }
-        let (claim, stopped) = self.inner.active.seize(&key).await;
+        Ok(())
+    }
+
+    /// The same, unless another process is at it: then its row.
+    async fn end_here(&self, key: &Key, home: &Home) -> Result<Option<RunRow>> {
+        if self.inner.options.breaks(Broken::GoesOnAfterCancelling) {
+            return self.end_claimed(key, home).await.map(|_| None);
+        }
+        let (claim, stopped) = self.inner.active.seize(key).await;
         if let Some(stopped) = stopped {
             stopped.settled().await;
         }
-        let ended = self.end_claimed(&key, &home).await;
-        if !matches!(ended, Ok(true)) {
-            self.work(claim, home, None);
+        let ended = self.end_claimed(key, home).await;
+        match ended {
+            Ok(End::Written) => Ok(None),
+            Ok(End::Elsewhere(row)) => Ok(Some(row)),
+            Ok(End::Own) => {
+                self.work(claim, home.clone(), None);
+                Ok(None)
+            }
+            Err(error) => {
+                self.work(claim, home.clone(), None);
+                Err(error)
+            }
         }
-        ended.map(drop)
     }
 
-    /// Whether it has ended; else it has an end of its own, which is only to be written.
-    async fn end_claimed(&self, (name, id): &Key, home: &Home) -> Result<bool> {
+    async fn end_claimed(&self, (name, id): &Key, home: &Home) -> Result<End> {
         let store = self.inner.homes.store(home).await?;
-        let Some((row, _)) = store.run(name, id).await? else { return Ok(true) };
-        if row.status != Status::Running {
-            return Ok(true);
+        let Some((seen, _)) = store.run(name, id).await? else { return Ok(End::Written) };
+        if seen.status != Status::Running {
+            return Ok(End::Written);
         }
+        let Some(row) = store.take((name, id), seen.clone()).await? else { return Ok(End::Elsewhere(seen)) };
         // Of an atomic run it must be known that it will not commit.
         let is_atomic = store.given(name, id).await?.workflow.atomic;
-        if is_atomic && store.begin_atomic(name, id, row.began_ms, Isolation::default()).await?.is_none() {
-            return Ok(false);
+        let RunRow { began_ms, driver, .. } = row;
+        let place = Place { workflow: name, run: id, began_ms, driver, path: "" };
+        if is_atomic && store.begin_atomic(place, Isolation::default()).await?.is_none() {
+            return Ok(End::Own);
         }
         let cancelled = || {
             let ended_ms = Some(self.inner.now_ms());
@@ -329,9 +358,9 @@ impl Service {
         match store.end_run(name, id, &row).await {
             Ok(_) => {
                 self.inner.tally.ended(row.status);
-                Ok(true)
+                Ok(End::Written)
             }
-            Err(Error::RunEnded) => Ok(true),
+            Err(Error::RunEnded) => Ok(End::Written),
             Err(error) => Err(error),
         }
     }

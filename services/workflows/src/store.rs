@@ -27,14 +27,16 @@ use ports::{
 use std::sync::Arc;
 use transactions::{
     Engine,
-    model::{Attempt, Begin, Begun, Call, Isolation, Key as StateKey, Outcome as Ended},
+    model::{Attempt, Begin, Call, Isolation, NodeId},
 };
 
 use crate::{
-    Broken, Error, Options, Result, layout,
+    Broken, Error, Options, Result,
+    commit::{begin, commit, has_committed, state_key},
+    layout,
     outbox::Outbox,
     overlay::Changes,
-    records::{ATTEMPT, CameTo, Given, RunRow, Status, StepRow, is_before, is_of_earlier, is_running},
+    records::{ATTEMPT, CameTo, Given, RunRow, Status, StepRow, is_before, is_driven_by, is_of_earlier},
     run::FAILURE_BYTES_MAX,
 };
 
@@ -42,7 +44,7 @@ use crate::{
 const ROW_RESERVE_BYTES: usize = FAILURE_BYTES_MAX + (8 << 10);
 
 /// Rows in one page.
-const PAGE_ROWS: usize = 200;
+pub(crate) const PAGE_ROWS: usize = 200;
 /// The attribute of a value in a range.
 pub(crate) const VALUE: &str = "v";
 /// The attribute with the address of a far store.
@@ -64,7 +66,9 @@ pub(crate) enum State {
 pub(crate) struct Store {
     pub(crate) rows: SharedKeyValue,
     pub(crate) state: State,
-    broken: Option<Broken>,
+    /// Whether other processes are at runs that lie here.
+    pub(crate) is_shared: bool,
+    pub(crate) broken: Option<Broken>,
 }
 
 /// Some runs of a workflow, in the order of their ids.
@@ -83,6 +87,8 @@ pub(crate) struct Place<'a> {
     pub(crate) run: &'a str,
     /// When the run began.
     pub(crate) began_ms: u64,
+    /// Who is at it, among several processes.
+    pub(crate) driver: Option<NodeId>,
     pub(crate) path: &'a str,
 }
 
@@ -92,9 +98,14 @@ impl Place<'_> {
     }
 }
 
-/// The number of a begin: a later one has a higher.
+/// The number of a begin: a later one of the same node has a higher.
 fn number_of(attempt: Attempt) -> i64 {
     i64::from(attempt.node.0) << SEQUENCE_BITS | attempt.sequence as i64
+}
+
+/// The highest number of any begin of that node.
+fn last_of_node(number: i64) -> i64 {
+    number | ((1 << SEQUENCE_BITS) - 1)
 }
 
 fn value(value: Option<&Bytes>) -> ports::key_value::Change {
@@ -104,11 +115,12 @@ fn value(value: Option<&Bytes>) -> ports::key_value::Change {
 
 impl Store {
     pub(crate) fn of_transactions(rows: SharedKeyValue, engine: Engine, options: &Options) -> Self {
-        Self { rows, state: State::Transactions(engine), broken: options.broken }
+        let (state, is_shared) = (State::Transactions(engine), options.among_others);
+        Self { rows, state, is_shared, broken: options.broken }
     }
 
     pub(crate) fn of_range(rows: SharedKeyValue, outbox: Arc<Outbox>, options: &Options) -> Self {
-        Self { rows, state: State::Range(outbox), broken: options.broken }
+        Self { rows, state: State::Range(outbox), is_shared: false, broken: options.broken }
     }
 
     /// Whether what counts here is elsewhere than what transactions write.
@@ -162,6 +174,7 @@ impl Store {
             State::Transactions(engine) => {
                 let call = begin(engine, Begin::default()).await?;
                 let Ok(call) = call else { return Err(Error::AttemptEnded) };
+                self.check_driver(place, engine, &call).await?;
                 commit(engine, &call, changes).await
             }
             State::Range(outbox) => match self.record(outbox, place, None, &changes).await? {
@@ -184,13 +197,13 @@ impl Store {
     ) -> Result<(CameTo, DurabilityPoint)> {
         if changes.is_empty() {
             let put = Update::put(place.row(), row.encode()).when(Condition::Absent);
-            let updated = self.rows.update(put).await?;
-            match updated.outcome {
-                Outcome::Done(_) => return Ok((row.came_to.clone(), updated.receipt.point)),
+            let (outcome, point) = self.write_step(place, put).await?;
+            match outcome {
+                Outcome::Done(_) => return Ok((row.came_to.clone(), point)),
                 Outcome::Conflict(item) => {
                     let there = item.as_deref().map(StepRow::decode).transpose()?;
                     if let Some(there) = there.filter(|there| there.attempt.is_none()) {
-                        return Ok((there.came_to, updated.receipt.point));
+                        return Ok((there.came_to, point));
                     }
                 }
             }
@@ -270,21 +283,22 @@ impl Store {
             Ok(call) => call,
             Err(point) => return self.counted(place, point).await,
         };
+        self.check_driver(place, engine, &call).await?;
         let number = call.attempt.map(number_of).unwrap_or_default();
         let is_early = self.broken == Some(Broken::ResultBeforeWrites);
         let numbered = StepRow { attempt: Some(number).filter(|_| !is_early), ..row.clone() };
-        let put = Update::put(place.row(), numbered.encode()).when(is_before(number));
-        let updated = self.rows.update(put).await?;
-        if let Outcome::Conflict(item) = updated.outcome {
+        let put = Update::put(place.row(), numbered.encode()).when(is_before(number, last_of_node(number)));
+        let (outcome, written) = self.write_step(place, put).await?;
+        if let Outcome::Conflict(item) = outcome {
             engine.abort(&call).await?;
             let there = item.as_deref().map(StepRow::decode).transpose()?;
             return match there {
-                Some(there) if there.attempt.is_none() => Ok((there.came_to, updated.receipt.point)),
+                Some(there) if there.attempt.is_none() => Ok((there.came_to, written)),
                 _ => Err(Error::AttemptEnded),
             };
         }
         let point = commit(engine, &call, changes.clone()).await?;
-        Ok((row.came_to.clone(), point.max(updated.receipt.point)))
+        Ok((row.came_to.clone(), point.max(written)))
     }
 
     /// Has the row of a step that counts say so by itself, whether or not the name of its transaction is remembered.
@@ -332,19 +346,17 @@ impl Store {
         Ok((steps, point))
     }
 
-    /// Begins the transaction of an atomic run; none: it has committed.
-    pub(crate) async fn begin_atomic(
-        &self,
-        workflow: &str,
-        run: &str,
-        began_ms: u64,
-        isolation: Isolation,
-    ) -> Result<Option<Call>> {
+    /// Begins the transaction of an atomic run; none: it has committed. Errors: `AttemptEnded` for who is not its driver any more.
+    pub(crate) async fn begin_atomic(&self, place: Place<'_>, isolation: Isolation) -> Result<Option<Call>> {
         let State::Transactions(engine) = &self.state else {
             return Err(Error::Invalid("an atomic run has no far store".to_owned()));
         };
-        let id = Some(layout::transaction(workflow, run, began_ms, ""));
-        Ok(begin(engine, Begin { id, isolation, ..Begin::default() }).await?.ok())
+        let id = Some(layout::transaction(place.workflow, place.run, place.began_ms, ""));
+        let begun = begin(engine, Begin { id, isolation, ..Begin::default() }).await?.ok();
+        if let Some(call) = &begun {
+            self.check_driver(place, engine, call).await?;
+        }
+        Ok(begun)
     }
 
     /// Reads in a transaction.
@@ -357,15 +369,15 @@ impl Store {
     /// Commits an atomic run: what it comes to stands in its row before.
     pub(crate) async fn commit_atomic(
         &self,
-        workflow: &str,
-        run: &str,
+        place: Place<'_>,
         call: &Call,
         output: &Bytes,
         changes: Changes,
     ) -> Result<DurabilityPoint> {
         let State::Transactions(engine) = &self.state else { return Ok(DurabilityPoint::DURABLE) };
-        let told = Update::modify(layout::run(workflow, run), vec![Action::set("output", output.clone())]);
-        let updated = self.rows.update(told.when(is_running())).await?;
+        let key = layout::run(place.workflow, place.run);
+        let told = Update::modify(key, vec![Action::set("output", output.clone())]);
+        let updated = self.rows.update(told.when(is_driven_by(place.driver))).await?;
         if let Outcome::Conflict(_) = updated.outcome {
             return Err(Error::RunEnded);
         }
@@ -394,11 +406,11 @@ impl Store {
         }
     }
 
-    /// Ends a run as `row` says. Errors: `RunEnded` if it has been ended otherwise.
+    /// Ends a run as `row` says. Errors: `RunEnded` if it has been ended otherwise, or has another driver.
     pub(crate) async fn end_run(&self, workflow: &str, run: &str, row: &RunRow) -> Result<DurabilityPoint> {
         let ended = row.ended_ms.unwrap_or_default();
         let updates = vec![
-            Update::put(layout::run(workflow, run), row.encode()).when(is_running()),
+            Update::put(layout::run(workflow, run), row.encode()).when(is_driven_by(row.driver)),
             Update::delete(layout::active(workflow, run)),
             Update::put(layout::finished(workflow, ended, run), Vec::new()),
         ];
@@ -522,7 +534,7 @@ impl Store {
         Ok(())
     }
 
-    async fn rows_of(&self, mut scan: Scan) -> Result<(Vec<(Bytes, Arc<Item>)>, DurabilityPoint)> {
+    pub(crate) async fn rows_of(&self, mut scan: Scan) -> Result<(Vec<(Bytes, Arc<Item>)>, DurabilityPoint)> {
         let (mut rows, mut point) = (Vec::new(), DurabilityPoint::DURABLE);
         loop {
             let read = self.rows.scan(&scan).await?;
@@ -533,64 +545,5 @@ impl Store {
                 None => return Ok((rows, point)),
             }
         }
-    }
-}
-
-fn state_key(key: &Bytes) -> Result<StateKey> {
-    Ok(StateKey::new(key.clone())?)
-}
-
-/// Begins; or says at which point it has committed before.
-async fn begin(engine: &Engine, begin: Begin) -> Result<Result<Call, DurabilityPoint>> {
-    let begun = engine.begin(begin).await?;
-    Ok(match begun.value {
-        Begun::Open { id, attempt } => Ok(Call { id, attempt: Some(attempt) }),
-        Begun::Committed { .. } => Err(begun.point),
-    })
-}
-
-async fn commit(engine: &Engine, call: &Call, changes: Changes) -> Result<DurabilityPoint> {
-    let written = async {
-        for (key, value) in changes.writes {
-            match value {
-                Some(value) => engine.put(call, state_key(&key)?, value).await?,
-                None => engine.delete(call, state_key(&key)?).await?,
-            }
-        }
-        for (place, effect) in (0..).zip(changes.sends) {
-            let destination = effect.destination().to_owned();
-            let sent = engine.send(call, effect, Some(place)).await;
-            sent.map_err(|error| named(error, &destination))?;
-        }
-        Ok(())
-    };
-    if let Err(error) = written.await {
-        engine.abort(call).await?;
-        return Err(error);
-    }
-    Ok(engine.commit_shown(call).await?.point)
-}
-
-/// Why nothing was sent there.
-fn named(error: transactions::Error, destination: &str) -> Error {
-    match error {
-        transactions::Error::NoSuchQueue => Error::Invalid(format!("there is no queue {destination:?}")),
-        transactions::Error::NoSuchFunction => {
-            Error::Invalid(format!("there is no function {destination:?}"))
-        }
-        error => error.into(),
-    }
-}
-
-async fn has_committed(
-    engine: &Engine,
-    name: &transactions::model::TransactionId,
-) -> Result<(bool, DurabilityPoint)> {
-    match engine.status(name).await {
-        Ok(shown) => Ok((shown.value == Ended::Committed, shown.point)),
-        Err(transactions::Error::NoSuchTransaction | transactions::Error::Expired) => {
-            Ok((false, DurabilityPoint::DURABLE))
-        }
-        Err(error) => Err(error.into()),
     }
 }

@@ -42,6 +42,10 @@ pub const SHARES: &str = "shares";
 pub const LINGERS: &str = "lingers";
 /// Waits for long, then adds one.
 pub const SLOW: &str = "slow";
+/// Adds one, takes some seconds over it, and adds one: as a whole or not at all.
+pub const DAWDLES: &str = "dawdles";
+/// Waits for long, then does what [`FIRST`] does.
+pub const TELLS_LATE: &str = "tells-late";
 /// Its first attempt ends, and asks for something later.
 pub const LATE: &str = "late";
 /// Writes what the far store refuses for good.
@@ -79,6 +83,8 @@ pub const STEPS: u64 = 4;
 pub const SENDS: [&str; 2] = ["a", "b"];
 /// How long a step of [`SLOW`] waits.
 pub const SLOW_FOR: Duration = Duration::from_mins(1);
+/// How long a step of [`DAWDLES`] waits.
+pub const DAWDLES_FOR: Duration = Duration::from_secs(3);
 /// How long after its end an attempt of [`LATE`] asks.
 pub const LATE_BY: Duration = Duration::from_secs(1);
 
@@ -130,6 +136,7 @@ impl Code {
             (COUNTS, made(&counts, &far)),
             (FIRST, made(&tells, &far)),
             (SECOND, made(&hears, &far)),
+            (TELLS_LATE, made(r#""tells-late""#, &far)),
             (SLOW, made(r#""waits","add""#, &far)),
             (LATE, made(r#""late""#, &far)),
             (COPIES, made(r#""add","copies""#, &far)),
@@ -150,6 +157,7 @@ impl Code {
             let leaks = format!(r#""add",{},{}"#, once("copies"), once("fails"));
             all.insert(LEAKS, made(&leaks, atomic));
             all.insert(LINGERS, made(r#""waits","waits","rests""#, atomic));
+            all.insert(DAWDLES, made(r#""add","dawdles","dawdles","dawdles","add""#, atomic));
             all.insert(SHARES, made(r#""shares""#, r#","atomic":true,"isolation":"serializable""#));
         }
         all.into_iter().map(|(name, workflow)| (name.to_owned(), workflow)).collect()
@@ -172,6 +180,14 @@ impl Code {
             "waits" => {
                 self.clock.sleep(SLOW_FOR).await;
                 Ok(())
+            }
+            "dawdles" => {
+                self.clock.sleep(DAWDLES_FOR).await;
+                Ok(())
+            }
+            "tells-late" => {
+                self.clock.sleep(SLOW_FOR).await;
+                self.tell(token, run).await
             }
             "shares" => {
                 let count = number(self.get(token, SHARES).await?.as_ref()) + 1;

@@ -1,4 +1,4 @@
-//! One server after the other over a near store and a far one, each a process that can die at any of its calls.
+//! One server after the other over a near store and a far one, or several at a time, each a process that can die at any of its calls.
 
 use std::{
     sync::{
@@ -14,7 +14,7 @@ use fastrand::Rng;
 use ports::{Clock, key_value::SharedKeyValue};
 use simulated::World;
 use tokio::task::JoinHandle;
-use transactions::Parts as TransactionParts;
+use transactions::{Parts as TransactionParts, membership::Address};
 use workflows::{FarStores, Options, Parts, Service};
 
 use super::{
@@ -23,7 +23,11 @@ use super::{
     far::{FarStore, Weather},
     outside::Outside,
 };
-use crate::transactions::mortal::{Life, MortalKeyValue};
+use crate::transactions::{
+    ensemble::{Ensemble, Seat},
+    mortal::{Life, MortalKeyValue},
+    network::{Network, Trouble},
+};
 
 /// The wait before a start that was refused is tried again.
 const START_AGAIN: Duration = Duration::from_millis(50);
@@ -49,6 +53,16 @@ pub struct House {
     pub transactions: transactions::Config,
     options: Options,
     rng: Rng,
+    among: Option<Among>,
+}
+
+/// What servers have that serve at the same time.
+#[derive(Debug)]
+struct Among {
+    ensemble: Ensemble,
+    network: Network,
+    /// How many there were.
+    count: usize,
 }
 
 /// One server.
@@ -60,6 +74,8 @@ pub struct Process {
     pub engine: transactions::Engine,
     /// How long it lives.
     pub life: Life,
+    /// Its membership, if there are several at a time.
+    pub seat: Option<Arc<Seat>>,
     is_cut: Arc<AtomicBool>,
     background: JoinHandle<()>,
 }
@@ -68,6 +84,15 @@ impl House {
     /// One whose workflows lie near.
     pub async fn near(seed: u64, options: Options) -> Self {
         Self::of(seed, None, options).await
+    }
+
+    /// One whose workflows lie near, and that several servers serve at a time.
+    pub async fn shared(seed: u64, options: Options) -> Self {
+        let mut house = Self::of(seed, None, Options { among_others: true, ..options }).await;
+        let ensemble = Ensemble::new(house.rng.fork());
+        let network = Network::new(house.rng.fork(), Trouble::default());
+        house.among = Some(Among { ensemble, network, count: 0 });
+        house
     }
 
     /// One whose workflows have a far store.
@@ -90,7 +115,8 @@ impl House {
         let options = Options { backoff: Duration::from_millis(1), ..options };
         let (fails_one_in, synchrony, rng) = (4, "external", Rng::with_seed(seed));
         let transactions = transactions::Config::default();
-        Self { near, far, weather, outside, fails_one_in, synchrony, transactions, options, rng }
+        let among = None;
+        Self { near, far, weather, outside, fails_one_in, synchrony, transactions, options, rng, among }
     }
 
     /// The near store is gone, with all that is on that disk; whoever is next has another.
@@ -112,9 +138,17 @@ impl House {
             clock: Arc::clone(&clock),
             entropy: Arc::clone(&entropy),
         };
-        let builder = transactions::Service::builder(parts).destinations(self.outside.destinations(life));
+        let mut builder = transactions::Service::builder(parts).destinations(self.outside.destinations(life));
+        let place = self.among.as_mut().map(|among| among.place(life, &clock));
+        if let Some((address, seat, network)) = &place {
+            builder = builder.among(Arc::clone(seat) as _, network.from(address));
+        }
         let transactions = Arc::new(builder.build(self.transactions.clone()));
         let engine = transactions.engine();
+        let seat = place.map(|(address, seat, network)| {
+            network.listen(&address, engine.clone(), life.clone());
+            seat
+        });
         let code = Arc::new(Code {
             service: OnceLock::new(),
             engine: engine.clone(),
@@ -150,11 +184,24 @@ impl House {
             () = start(&transactions, &service, &*clock) => true,
         };
         if !served {
+            if let Some(seat) = seat {
+                seat.die();
+            }
             forsake(&service).await;
             return None;
         }
         let background = tokio::spawn(async move { transactions.run().await });
-        Some(Process { service, engine, life: life.clone(), is_cut, background })
+        Some(Process { service, engine, life: life.clone(), seat, is_cut, background })
+    }
+}
+
+impl Among {
+    /// Where the next server is.
+    fn place(&mut self, life: &Life, clock: &Arc<dyn Clock>) -> (Address, Arc<Seat>, Network) {
+        self.count += 1;
+        let address = Address(format!("server {}", self.count));
+        let seat = self.ensemble.seat(&address, life.clone(), Arc::clone(clock));
+        (address, seat, self.network.clone())
     }
 }
 
@@ -174,6 +221,9 @@ impl Process {
     /// It is gone, with all that it held.
     pub async fn end(self) {
         self.life.end();
+        if let Some(seat) = &self.seat {
+            seat.die();
+        }
         self.background.abort();
         forsake(&self.service).await;
     }

@@ -27,6 +27,7 @@ mod transactions;
 mod undecided;
 mod watches;
 mod workflows;
+mod workflows_drivers;
 mod workflows_failures;
 mod workflows_far;
 mod workflows_messages;
