@@ -149,18 +149,7 @@ impl House {
             network.listen(&address, engine.clone(), life.clone());
             seat
         });
-        let code = Arc::new(Code {
-            service: OnceLock::new(),
-            engine: engine.clone(),
-            clock: Arc::clone(&clock),
-            outside: self.outside.clone(),
-            life: life.clone(),
-            rng: Mutex::new(self.rng.fork()),
-            late: Mutex::default(),
-            fails_one_in: self.fails_one_in,
-            is_far: self.far.is_some(),
-            synchrony: self.synchrony,
-        });
+        let code = Arc::new(self.code(life, &engine, &clock));
         let is_cut = Arc::new(AtomicBool::new(false));
         let far_stores = Arc::new(Found {
             far: self.far.clone(),
@@ -192,6 +181,21 @@ impl House {
         }
         let background = tokio::spawn(async move { transactions.run().await });
         Some(Process { service, engine, life: life.clone(), seat, is_cut, background })
+    }
+
+    fn code(&mut self, life: &Life, engine: &transactions::Engine, clock: &Arc<dyn Clock>) -> Code {
+        Code {
+            service: OnceLock::new(),
+            engine: engine.clone(),
+            clock: Arc::clone(clock),
+            outside: self.outside.clone(),
+            life: life.clone(),
+            rng: Mutex::new(self.rng.fork()),
+            late: Mutex::default(),
+            fails_one_in: self.fails_one_in,
+            is_far: self.far.is_some(),
+            synchrony: self.synchrony,
+        }
     }
 }
 

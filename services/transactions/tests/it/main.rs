@@ -13,6 +13,7 @@ mod house;
 mod leaving;
 mod limits;
 mod listing;
+mod names;
 mod packing;
 mod restarts;
 mod room;
