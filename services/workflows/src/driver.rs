@@ -155,8 +155,9 @@ impl Service {
             let is_meant = row.is_some_and(|(row, _)| {
                 (row.status, row.driver, row.began_ms) == (Status::Running, Some(own), began_ms)
             });
-            if is_meant {
-                self.end(key.clone(), Home::Near).await?;
+            if is_meant && let Err(error) = self.end(key.clone(), Home::Near).await {
+                tracing::debug!(workflow = %key.0, run = %key.1, %error, "it is ended later, as another process asks");
+                continue;
             }
             store.rows.update(Update::delete(layout::cancel(own.0, &key.0, &key.1))).await?;
         }
@@ -164,13 +165,9 @@ impl Service {
     }
 
     /// Has a run's driver end it; returns once it has, or is that no more.
-    pub(crate) async fn end_elsewhere(
-        &self,
-        (workflow, run): &Key,
-        store: &Store,
-        row: &RunRow,
-    ) -> Result<()> {
+    pub(crate) async fn end_elsewhere(&self, (workflow, run): &Key, home: &Home, row: &RunRow) -> Result<()> {
         let Some(driver) = row.driver else { return Ok(()) };
+        let store = self.inner.homes.store(home).await?;
         let asked = layout::cancel(driver.0, workflow, run);
         let began = vec![(BEGAN.into(), Value::Integer(row.began_ms as i64))];
         store.rows.update(Update::put(asked.clone(), began)).await?;

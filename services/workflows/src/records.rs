@@ -7,7 +7,7 @@ use ports::{
     key_value::{Name, Test, Value},
 };
 use serde::Serialize;
-use transactions::model::NodeId;
+use transactions::model::{Attempt, NodeId};
 
 const STATUS: &str = "status";
 const INPUT: &str = "input";
@@ -21,6 +21,9 @@ pub(crate) const ATTEMPT: &str = "attempt";
 const FUNCTION: &str = "function";
 const TRIES: &str = "tries";
 const FAILURE: &str = "failure";
+
+/// Bits of the number of a begin that count the begins of one node.
+const SEQUENCE_BITS: u32 = 40;
 
 /// How far a run is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -177,9 +180,15 @@ pub(crate) struct StepRow {
     pub(crate) ended_ms: u64,
 }
 
+/// The number of a begin: a later one of the same node has a higher.
+pub(crate) fn number_of(attempt: Attempt) -> i64 {
+    i64::from(attempt.node.0) << SEQUENCE_BITS | attempt.sequence as i64
+}
+
 /// Whether nothing is there, or an earlier begin of the same transaction. Of another node's begin, whichever it is, that is known: who
 /// asks this has begun it anew since (rule T-5), and a run may go on at a node with a lower number than the one that was at it.
-pub(crate) fn is_before(attempt: i64, last_of_node: i64) -> ports::Condition {
+pub(crate) fn is_before(attempt: i64) -> ports::Condition {
+    let last_of_node = attempt | ((1 << SEQUENCE_BITS) - 1);
     let is = |test| ports::Condition::attribute(ATTEMPT, test);
     let (earlier, elsewhere) = (Test::Below(attempt), Test::Above(last_of_node));
     ports::Condition::Any(vec![ports::Condition::Absent, is(earlier), is(elsewhere)])

@@ -304,8 +304,14 @@ impl Service {
     /// Stops a run, and ends it, here or at the process that is at it; goes on with it where it cannot be ended.
     pub(crate) async fn end(&self, key: Key, home: Home) -> Result<()> {
         while let Some(row) = self.end_here(&key, &home).await? {
-            let store = self.inner.homes.store(&home).await?;
-            self.end_elsewhere(&key, &store, &row).await?;
+            let elsewhere = self.end_elsewhere(&key, &home, &row).await;
+            if elsewhere.is_err()
+                && let Some(claim) = self.inner.active.claim(&key)
+            {
+                // It may have been this process's until just now.
+                self.work(claim, home.clone(), None);
+            }
+            elsewhere?;
         }
         Ok(())
     }
@@ -340,7 +346,13 @@ impl Service {
         if seen.status != Status::Running {
             return Ok(End::Written);
         }
-        let Some(row) = store.take((name, id), seen.clone()).await? else { return Ok(End::Elsewhere(seen)) };
+        let row = match store.take((name, id), seen.clone()).await {
+            Ok(Some(row)) => row,
+            Ok(None) => return Ok(End::Elsewhere(seen)),
+            // Whether its driver lives cannot be said yet: it is asked, and somebody will know.
+            Err(error) if error.passes() && seen.driver.is_some() => return Ok(End::Elsewhere(seen)),
+            Err(error) => return Err(error),
+        };
         // Of an atomic run it must be known that it will not commit.
         let is_atomic = store.given(name, id).await?.workflow.atomic;
         let RunRow { began_ms, driver, .. } = row;

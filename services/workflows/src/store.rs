@@ -27,7 +27,7 @@ use ports::{
 use std::sync::Arc;
 use transactions::{
     Engine,
-    model::{Attempt, Begin, Call, Isolation, NodeId},
+    model::{Begin, Call, Isolation, NodeId},
 };
 
 use crate::{
@@ -36,7 +36,9 @@ use crate::{
     layout,
     outbox::Outbox,
     overlay::Changes,
-    records::{ATTEMPT, CameTo, Given, RunRow, Status, StepRow, is_before, is_driven_by, is_of_earlier},
+    records::{
+        ATTEMPT, CameTo, Given, RunRow, Status, StepRow, is_before, is_driven_by, is_of_earlier, number_of,
+    },
     run::FAILURE_BYTES_MAX,
 };
 
@@ -49,8 +51,6 @@ pub(crate) const PAGE_ROWS: usize = 200;
 pub(crate) const VALUE: &str = "v";
 /// The attribute with the address of a far store.
 const ADDRESS: &str = "address";
-/// Bits of the number of a begin that count the begins of one node.
-const SEQUENCE_BITS: u32 = 40;
 
 /// What functions' state is.
 #[derive(Debug, Clone)]
@@ -96,16 +96,6 @@ impl Place<'_> {
     fn row(self) -> Key {
         layout::step(self.workflow, self.run, self.path)
     }
-}
-
-/// The number of a begin: a later one of the same node has a higher.
-fn number_of(attempt: Attempt) -> i64 {
-    i64::from(attempt.node.0) << SEQUENCE_BITS | attempt.sequence as i64
-}
-
-/// The highest number of any begin of that node.
-fn last_of_node(number: i64) -> i64 {
-    number | ((1 << SEQUENCE_BITS) - 1)
 }
 
 fn value(value: Option<&Bytes>) -> ports::key_value::Change {
@@ -287,7 +277,7 @@ impl Store {
         let number = call.attempt.map(number_of).unwrap_or_default();
         let is_early = self.broken == Some(Broken::ResultBeforeWrites);
         let numbered = StepRow { attempt: Some(number).filter(|_| !is_early), ..row.clone() };
-        let put = Update::put(place.row(), numbered.encode()).when(is_before(number, last_of_node(number)));
+        let put = Update::put(place.row(), numbered.encode()).when(is_before(number));
         let (outcome, written) = self.write_step(place, put).await?;
         if let Outcome::Conflict(item) = outcome {
             engine.abort(&call).await?;

@@ -138,17 +138,8 @@ impl House {
             clock: Arc::clone(&clock),
             entropy: Arc::clone(&entropy),
         };
-        let mut builder = transactions::Service::builder(parts).destinations(self.outside.destinations(life));
-        let place = self.among.as_mut().map(|among| among.place(life, &clock));
-        if let Some((address, seat, network)) = &place {
-            builder = builder.among(Arc::clone(seat) as _, network.from(address));
-        }
-        let transactions = Arc::new(builder.build(self.transactions.clone()));
+        let (transactions, seat) = self.transactions(life, &clock, parts);
         let engine = transactions.engine();
-        let seat = place.map(|(address, seat, network)| {
-            network.listen(&address, engine.clone(), life.clone());
-            seat
-        });
         let code = Arc::new(self.code(life, &engine, &clock));
         let is_cut = Arc::new(AtomicBool::new(false));
         let far_stores = Arc::new(Found {
@@ -181,6 +172,24 @@ impl House {
         }
         let background = tokio::spawn(async move { transactions.run().await });
         Some(Process { service, engine, life: life.clone(), seat, is_cut, background })
+    }
+
+    /// Its transactions, and what it is among others.
+    fn transactions(
+        &mut self,
+        life: &Life,
+        clock: &Arc<dyn Clock>,
+        parts: TransactionParts,
+    ) -> (Arc<transactions::Service>, Option<Arc<Seat>>) {
+        let builder = transactions::Service::builder(parts).destinations(self.outside.destinations(life));
+        let Some(among) = &mut self.among else {
+            return (Arc::new(builder.build(self.transactions.clone())), None);
+        };
+        let (address, seat, network) = among.place(life, clock);
+        let builder = builder.among(Arc::clone(&seat) as _, network.from(&address));
+        let transactions = Arc::new(builder.build(self.transactions.clone()));
+        network.listen(&address, transactions.engine(), life.clone());
+        (transactions, Some(seat))
     }
 
     fn code(&mut self, life: &Life, engine: &transactions::Engine, clock: &Arc<dyn Clock>) -> Code {
