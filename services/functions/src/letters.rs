@@ -94,7 +94,10 @@ impl Service {
         for source in &sources[from..] {
             loop {
                 let page = self.page(source, after, HELD_MAX).await?;
-                let Some(last) = page.last() else { break };
+                // Those that an earlier release has buried meanwhile have no number, and come after none.
+                let Some(last) = page.last().filter(|last| after.is_none_or(|after| after < last.id)) else {
+                    break;
+                };
                 after = Some(last.id);
                 for letter in page {
                     let shown = self.shown(function, source, letter);

@@ -32,7 +32,7 @@ const QUEUE_PREFIX: &str = "user/";
 /// The longest name of a queue or a function.
 const NAME_BYTES_MAX: usize = 256;
 
-/// How many destinations are known without asking their providers.
+/// How many queues are known without asking their provider.
 const KNOWN_MAX: usize = 1_024;
 
 /// What an effect takes beside its bytes.
@@ -156,25 +156,21 @@ impl EffectBuffer {
     }
 }
 
-/// Destinations that were there when somebody asked.
+/// Queues that were there when somebody asked.
 #[derive(Debug, Default)]
-pub(crate) struct Known(Mutex<BTreeSet<(bool, String)>>);
+pub(crate) struct Known(Mutex<BTreeSet<String>>);
 
 impl Known {
-    fn key(effect: &Effect) -> (bool, String) {
-        (matches!(effect, Effect::Message { .. }), effect.destination().to_owned())
+    fn contains(&self, queue: &str) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(queue)
     }
 
-    fn contains(&self, effect: &Effect) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(&Self::key(effect))
-    }
-
-    fn insert(&self, effect: &Effect) {
+    fn insert(&self, queue: &str) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= KNOWN_MAX {
             known.clear();
         }
-        known.insert(Self::key(effect));
+        known.insert(queue.to_owned());
     }
 }
 
@@ -224,17 +220,19 @@ impl Core {
 
     /// Errors: `NoSuchQueue`, `NoSuchFunction`: an effect that cannot leave must not be promised.
     pub(crate) async fn check_destination(&self, effect: &Effect) -> Result<()> {
-        if self.known.contains(effect) {
-            return Ok(());
-        }
         match effect {
             Effect::Message { queue: name, .. } => {
+                if self.known.contains(name) {
+                    return Ok(());
+                }
                 let queue = self.destinations.queue.as_ref().ok_or(Error::NoSuchQueue)?;
                 queue.send(&queue_name(name), Vec::new()).await.map_err(|error| match error.kind() {
                     ports::ErrorKind::Invalid => Error::NoSuchQueue,
                     _ => error.into(),
                 })?;
+                self.known.insert(name);
             }
+            // Whoever is asked has it in memory, and functions go.
             Effect::Invocation { function, .. } => {
                 let functions = self.destinations.functions.as_ref().ok_or(Error::NoSuchFunction)?;
                 if !functions.knows(function).await? {
@@ -242,7 +240,6 @@ impl Core {
                 }
             }
         }
-        self.known.insert(effect);
         Ok(())
     }
 

@@ -198,8 +198,8 @@ impl Core {
                     // For another window: its row says that its effects count. A random one's is too short to be kept in again and
                     // again while there are too many names.
                     let now = self.clock.now().0;
-                    let end = end_of_period(now, self.config.named_window);
-                    self.keep_until(node, vec![(id, attempt)], now, end).await?;
+                    let later = end_of_period(now, self.config.named_window);
+                    self.keep_until(node, vec![(id, attempt)], now, later).await?;
                     return node
                         .store
                         .finish(&Update::delete(layout::kept_name_at(end, sort)))

@@ -11,7 +11,9 @@ use crate::{Engine, Error, Result, model::NodeId, registry};
 impl Engine {
     /// The node that this process is now: another one whenever it has started over. Errors: `Unavailable` while it is none.
     pub fn node(&self) -> Result<NodeId> {
-        Ok(self.core.serving()?.id)
+        let node = self.core.serving()?;
+        self.core.may_answer(&node)?;
+        Ok(node.id)
     }
 
     /// Whether nothing more commits of what `node` has begun.

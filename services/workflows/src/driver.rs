@@ -88,6 +88,14 @@ impl Store {
         Ok(is_taken.then_some(RunRow { driver: own, ..row }))
     }
 
+    /// Errors: `AttemptEnded` once this process is not the node any more that is at the run, whoever is; `Unavailable` while it is none.
+    pub(crate) fn check_own(&self, place: Place<'_>) -> Result<()> {
+        if place.driver.is_none() || self.own_driver()? == place.driver {
+            return Ok(());
+        }
+        Err(Error::AttemptEnded)
+    }
+
     /// Errors: `AttemptEnded`, and what was begun is aborted, if it is not the begin of whoever is at the run.
     pub(crate) async fn check_driver(&self, place: Place<'_>, engine: &Engine, call: &Call) -> Result<()> {
         if place.has_begun(call) {
@@ -107,6 +115,7 @@ impl Store {
             let updated = self.rows.update(put).await?;
             return Ok((updated.outcome, updated.receipt.point));
         }
+        self.check_own(place)?;
         let run = layout::run(place.workflow, place.run);
         let checked = Update::check(run, is_driven_by(place.driver));
         match self.rows.transact(vec![checked, put]).await? {
@@ -187,7 +196,9 @@ impl Service {
                 break;
             }
         }
-        store.rows.update(Update::delete(asked)).await?;
+        if let Err(error) = store.rows.update(Update::delete(asked)).await {
+            tracing::debug!(%workflow, %run, %error, "a row that asks a process to end a run stays");
+        }
         Ok(())
     }
 }

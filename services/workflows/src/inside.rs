@@ -71,6 +71,7 @@ impl Service {
             attempt.may_let_out()?;
         }
         attempt.go_on(&self.inner).await?;
+        attempt.run.store.check_own(attempt.run.place(""))?;
         let is_free = self.inner.options.breaks(Broken::CountsElsewhereBeforeFar);
         if attempt.run.store.is_apart() && !is_free {
             attempt.of_far(attempt.run.externalize()).await

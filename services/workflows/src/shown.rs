@@ -372,7 +372,13 @@ impl Service {
                 self.inner.tally.ended(row.status);
                 Ok(End::Written)
             }
-            Err(Error::RunEnded) => Ok(End::Written),
+            Err(Error::RunEnded) => Ok(match store.run(name, id).await? {
+                // Another process has taken it just now.
+                Some((there, _)) if there.status == Status::Running && there.began_ms == began_ms => {
+                    End::Elsewhere(there)
+                }
+                _ => End::Written,
+            }),
             Err(error) => Err(error),
         }
     }

@@ -157,6 +157,7 @@ impl Store {
 
     /// Has `changes` count now, by themselves.
     pub(crate) async fn publish(&self, place: Place<'_>, changes: Changes) -> Result<DurabilityPoint> {
+        self.check_own(place)?;
         if changes.is_empty() {
             return Ok(DurabilityPoint::DURABLE);
         }
@@ -267,6 +268,8 @@ impl Store {
         row: &StepRow,
         changes: &Changes,
     ) -> Result<(CameTo, DurabilityPoint)> {
+        // Before its begin ends that of whoever is at the run now.
+        self.check_own(place)?;
         let name = layout::transaction(place.workflow, place.run, place.began_ms, place.path);
         let id = Some(name).filter(|_| self.broken != Some(Broken::NamesNoStep));
         let call = match begin(engine, Begin { id, ..Begin::default() }).await? {
@@ -341,6 +344,7 @@ impl Store {
         let State::Transactions(engine) = &self.state else {
             return Err(Error::Invalid("an atomic run has no far store".to_owned()));
         };
+        self.check_own(place)?;
         let id = Some(layout::transaction(place.workflow, place.run, place.began_ms, ""));
         let begun = begin(engine, Begin { id, isolation, ..Begin::default() }).await?.ok();
         if let Some(call) = &begun {

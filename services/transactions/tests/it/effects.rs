@@ -12,6 +12,7 @@ use ports::{
     Clock, Event, Handler, Queue,
     faults::{Fault, FaultyQueue, Script},
     functions::{Definition, Failure, FunctionOptions},
+    key_value::Scan,
     queue::QueueOptions,
 };
 use simulated::World;
@@ -21,6 +22,7 @@ use transactions::{
     effects::queue_name,
     layout::{self, Buckets},
     model::{Call, NodeId, Outcome},
+    transaction_id::RANDOM_PREFIX,
 };
 
 use crate::house::{Node, bytes, finished, id, in_virtual_time, items_at_rest, open, parts};
@@ -305,6 +307,30 @@ fn effects_are_of_the_attempt_that_commits() {
         all_sent(&node, &*world.clock()).await;
         assert_eq!(take(&*world.queue()).await, pairs(&[("order/0", "second")]));
         assert_eq!(node.engine.status(&id("order")).await.expect("it is answered").value, Outcome::Committed);
+    });
+}
+
+/// T13, T9: so do those of random names, whose windows are minutes: each is noted once, however often it was to go.
+#[test]
+fn random_names_with_effects_that_wait_are_noted_once() {
+    in_virtual_time(async |world| {
+        let store = world.key_value();
+        let node = on_queue(&world, failing(&world, 100_000), Config::default()).await;
+        for number in 0..70 {
+            let call = node.begin_named(&format!("{RANDOM_PREFIX}{number:032x}")).await;
+            node.send(&call, message("orders", "late")).await;
+            node.commit(&call).await;
+        }
+        tokio::time::sleep(Duration::from_hours(1)).await;
+        assert_eq!(node.engine.figures().effects_unsent, 70);
+        assert_eq!(node.engine.figures().kept_names, 70);
+        let mut noted = 0;
+        let periods = store.scan(&Scan::partition(layout::PERIODS, 100)).await.expect("calm").value;
+        for (sort, _) in periods.items {
+            let end = layout::period_of(&sort).expect("a period");
+            noted += items_at_rest(&*store, layout::kept_names(end).to_vec()).await;
+        }
+        assert_eq!(noted, 70);
     });
 }
 
