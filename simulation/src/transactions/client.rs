@@ -38,6 +38,8 @@ const LONG_STALL: Duration = Duration::from_secs(70);
 pub struct Habits {
     /// Transactions that have a name.
     pub one_named_in: usize,
+    /// Whether all names are chosen; else every other one is random, and goes within minutes, with what it would show.
+    pub chooses_all_names: bool,
     /// Transactions that are serializable.
     pub one_serializable_in: usize,
     /// Transactions that only read.
@@ -85,7 +87,7 @@ pub async fn work(house: House, number: usize, mix: Mix, habits: Habits, record:
         };
         let [script, again] = scripts.map(|script| Run { script, isolation });
         // Every other one has the form of a name that nobody has chosen.
-        let name = if transaction % 2 == 0 {
+        let name = if habits.chooses_all_names || transaction % 2 == 0 {
             format!("c{number}-{transaction}")
         } else {
             format!("{RANDOM_PREFIX}{number:016x}{transaction:016x}")

@@ -323,9 +323,8 @@ impl Scenario {
         if self.leaves_nothing {
             violations.push(("leftover", leftovers::leftovers(at_rest)));
         }
-        if self.leaves_nothing {
-            let kept = at_rest.kept.iter().filter(|id| id.is_random() || self.names_expire());
-            let kept = kept.map(|id| format!("the name {id:?} is kept beyond its window"));
+        if self.names_expire() {
+            let kept = at_rest.kept.iter().map(|id| format!("the name {id:?} is kept beyond its window"));
             violations.push(("leftover", kept.collect()));
         }
         violations.into_iter().flat_map(said).collect()

@@ -38,6 +38,7 @@ fn small(weather: Weather) -> Scenario {
         one_serializable_in: 0,
         one_reader_in: 0,
         carries_after: true,
+        chooses_all_names: false,
         wanders: false,
         patience: Duration::ZERO,
         pause: Duration::from_millis(10),

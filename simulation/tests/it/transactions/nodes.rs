@@ -133,7 +133,8 @@ fn one_of_several_dies() {
 fn forgetting_who_ends_during_a_search_is_caught() {
     let mut scenario = dying(Weather::Stormy);
     scenario.disasters = vec![Disaster::OneOfMany; 6];
-    scenario.without(Broken::ForgetsWhoEndsMeanwhile).is_caught("leftover", SEEDS_UNTIL_CAUGHT);
+    scenario.habits.chooses_all_names = true;
+    scenario.without(Broken::ForgetsWhoEndsMeanwhile).is_caught("leftover", 5 * SEEDS_UNTIL_CAUGHT);
 }
 
 /// T-2, broken.
