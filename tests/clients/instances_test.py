@@ -162,7 +162,7 @@ def a_process_that_is_forked_before_the_client_is_imported_derives_no_ids_of_its
     apps.deploy()
     imported, forked, own, request = apps.call("forks")
     assert not imported and own == f"{request}/1"
-    assert len(forked) == 32 and request not in forked
+    assert len(forked) == 39 and request not in forked
 
 
 def a_caller_that_hangs_up_ends_nothing(apps):
