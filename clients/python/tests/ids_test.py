@@ -82,7 +82,7 @@ def the_request_id_of_a_lambda_invocation_is_found(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "awslambdaric.bootstrap", runtime)
     monkeypatch.setenv("_X_AMZN_TRACE_ID", "Root=1-5759e988-bd862e3fe1be46a994272793")
     client = landfast.connect("http://127.0.0.1:1")
-    assert len(client.transaction().id) == 32
+    assert len(client.transaction().id) == 39
     for request in ["8476a536", "8476a537"]:
         runtime._GLOBAL_AWS_REQUEST_ID = request  # type: ignore[attr-defined]
         assert [client.transaction().id for _ in range(2)] == [f"{request}/1", f"{request}/2"]
@@ -93,7 +93,7 @@ def the_request_id_of_a_lambda_invocation_is_found(monkeypatch: pytest.MonkeyPat
     thread = threading.Thread(target=lambda: found.append(client.transaction().id))
     thread.start()
     thread.join()
-    assert len(found[0]) == 32, "threads begin in no stable order"
+    assert len(found[0]) == 39, "threads begin in no stable order"
 
 
 def _said_by_child(said: Callable[[], str]) -> str:
@@ -124,7 +124,7 @@ def forked_processes_derive_no_ids_from_the_request_of_their_parent() -> None:
     with landfast.request("r"):
         said = [_said_by_child(drawn).split() for _ in range(2)]
         assert client.transaction().id == "r/1"
-    assert [(len(id), own, run) for id, own, run in said] == [(32, "own/1", "None")] * 2
+    assert [(len(id), own, run) for id, own, run in said] == [(39, "own/1", "None")] * 2
     assert said[0][0] != said[1][0]
 
 
@@ -144,7 +144,7 @@ def forked_processes_derive_no_ids_from_the_invocation_of_their_parent(monkeypat
         if has_derived:
             assert client.transaction().id == f"{request}/1"
         id, _, own = _said_by_child(drawn).partition(", ")
-        assert len(id) == 32 and own == "its own/1"
+        assert len(id) == 39 and own == "its own/1"
 
 
 def a_process_that_is_forked_before_the_client_is_imported_derives_no_ids(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +161,7 @@ def a_process_that_is_forked_before_the_client_is_imported_derives_no_ids(monkey
         return f"{id}, {client.transaction().id}"
 
     id, _, own = _said_by_child(drawn).partition(", ")
-    assert len(id) == 32 and own == "its own/1"
+    assert len(id) == 39 and own == "its own/1"
     assert client.transaction().id == "8476a536/1"
 
 
@@ -172,7 +172,7 @@ def a_transaction_that_has_not_begun_before_a_fork_is_another_one_in_the_child()
         derived = client.transaction()
     for transaction in [client.transaction(), derived]:
         id = _said_by_child(lambda: transaction.id)
-        assert len(id) == 32 and id != transaction.id
+        assert len(id) == 39 and id != transaction.id
     given = client.transaction(id="mine")
     assert _said_by_child(lambda: given.id) == "mine"
 
