@@ -4,9 +4,9 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::{
-    Extension, Json, Router,
+    Json, Router,
     body::Body,
-    extract::{ConnectInfo, Query, State},
+    extract::{Query, State},
     http::{StatusCode, Uri},
     response::{IntoResponse, Response},
     routing::{get, put},
@@ -19,7 +19,7 @@ use serde_json::json;
 use crate::{
     backend::Backend,
     body,
-    connection::OfConnection,
+    connection::{OfConnection, wait},
     problem::{Kind, Problem},
     routes, segment,
     transactions::refuse_query,
@@ -98,7 +98,7 @@ async fn deploy(
     let name = name(&uri)?;
     let whole = body::read(body, backend.value_bytes_max, &backend.budget).await?;
     // Of many files it may take longer than a connection may be quiet, and others wait for it.
-    let _waits = connection.as_ref().map(|Extension(ConnectInfo(patience))| patience.wait());
+    let _waits = wait(&connection);
     let deployed = functions.deploy(&name, whole.bytes.clone()).await?;
     Ok(routes::json(serde_json::to_vec(&deployed).expect("strings and numbers always serialise")))
 }
@@ -106,7 +106,7 @@ async fn deploy(
 async fn remove(State(backend): State<Arc<Backend>>, uri: Uri, connection: OfConnection) -> Answer {
     // One whose `?` was not encoded would be another application.
     refuse_query(&uri)?;
-    let _waits = connection.as_ref().map(|Extension(ConnectInfo(patience))| patience.wait());
+    let _waits = wait(&connection);
     backend.functions()?.remove(&name(&uri)?).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
@@ -182,7 +182,7 @@ async fn redrive(
     let Which { id } = query(&uri, "?id=ID")?;
     body::refuse(body, LETTER_IN_A_BODY).await?;
     // Of 10,000 letters it may take longer than a connection may be quiet.
-    let _waits = connection.as_ref().map(|Extension(ConnectInfo(patience))| patience.wait());
+    let _waits = wait(&connection);
     let redriven = backend.functions()?.redrive(&name(&uri)?, id.as_deref()).await?;
     Ok(Json(json!({ "redriven": redriven })).into_response())
 }
@@ -195,7 +195,7 @@ async fn purge(
 ) -> Answer {
     let Which { id } = query(&uri, "?id=ID")?;
     body::refuse(body, LETTER_IN_A_BODY).await?;
-    let _waits = connection.as_ref().map(|Extension(ConnectInfo(patience))| patience.wait());
+    let _waits = wait(&connection);
     let purged = backend.functions()?.purge(&name(&uri)?, id.as_deref()).await?;
     Ok(Json(json!({ "purged": purged })).into_response())
 }
@@ -228,14 +228,14 @@ async fn arm(State(backend): State<Arc<Backend>>, uri: Uri, connection: OfConnec
     if every_s == 0 {
         return Err(refuse("every_s is to be 1 or more; DELETE disarms".to_owned()));
     }
-    let _waits = connection.as_ref().map(|Extension(ConnectInfo(patience))| patience.wait());
+    let _waits = wait(&connection);
     functions.arm(&name(&uri)?, Some(Duration::from_secs(every_s))).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 async fn disarm(State(backend): State<Arc<Backend>>, uri: Uri, connection: OfConnection) -> Answer {
     refuse_query(&uri)?;
-    let _waits = connection.as_ref().map(|Extension(ConnectInfo(patience))| patience.wait());
+    let _waits = wait(&connection);
     backend.functions()?.arm(&name(&uri)?, None).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }

@@ -7,13 +7,12 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use axum::{Extension, extract::ConnectInfo};
 use tokio::time::timeout;
 use transactions::{Engine, model::Shown, peers::more_time_for};
 
 use crate::{
     body::Budget,
-    connection::OfConnection,
+    connection::{OfConnection, wait},
     problem::{Kind, Problem},
     services::Services,
 };
@@ -76,7 +75,7 @@ impl Backend {
         late: Kind,
         call: impl Future<Output = transactions::Result<T>>,
     ) -> Result<T, Problem> {
-        let _waits = waits.as_ref().map(|Extension(ConnectInfo(patience))| patience.wait());
+        let _waits = wait(waits);
         let limit = self.answer_timeout + more_time_for(bytes);
         Box::pin(within(limit, late, call)).await
     }

@@ -205,6 +205,11 @@ pub(crate) struct Patience {
 /// That of the connection that a request came over, if it came over one of ours.
 pub(crate) type OfConnection = Option<Extension<ConnectInfo<Patience>>>;
 
+/// From here on the connection that a request came over may be quiet, until this is dropped.
+pub(crate) fn wait(connection: &OfConnection) -> Option<Waits<'_>> {
+    connection.as_ref().map(|Extension(ConnectInfo(patience))| patience.wait())
+}
+
 #[derive(Debug, Default)]
 struct Said {
     waiting: AtomicUsize,

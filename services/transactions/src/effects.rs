@@ -158,9 +158,9 @@ impl EffectBuffer {
 
 /// Queues that were there when somebody asked.
 #[derive(Debug, Default)]
-pub(crate) struct Known(Mutex<BTreeSet<String>>);
+pub(crate) struct KnownQueues(Mutex<BTreeSet<String>>);
 
-impl Known {
+impl KnownQueues {
     fn contains(&self, queue: &str) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(queue)
     }
@@ -222,7 +222,7 @@ impl Core {
     pub(crate) async fn check_destination(&self, effect: &Effect) -> Result<()> {
         match effect {
             Effect::Message { queue: name, .. } => {
-                if self.known.contains(name) {
+                if self.known_queues.contains(name) {
                     return Ok(());
                 }
                 let queue = self.destinations.queue.as_ref().ok_or(Error::NoSuchQueue)?;
@@ -230,7 +230,7 @@ impl Core {
                     ports::ErrorKind::Invalid => Error::NoSuchQueue,
                     _ => error.into(),
                 })?;
-                self.known.insert(name);
+                self.known_queues.insert(name);
             }
             // Whoever is asked has it in memory, and functions go.
             Effect::Invocation { function, .. } => {

@@ -323,7 +323,7 @@ impl Core {
             let put = self.objects()?.put_opts(path, payload.clone(), PutMode::Create.into()).await;
             let error = match put {
                 Ok(_) => return Ok(()),
-                Err(ObjectError::AlreadyExists { .. }) => match self.holds(path, &payload).await {
+                Err(ObjectError::AlreadyExists { .. }) => match self.has_content(path, &payload).await {
                     Ok(true) => return Ok(()),
                     Ok(false) => {
                         tracing::error!(%path, "an object that this store has not put has the name of its next: \
@@ -341,8 +341,8 @@ impl Core {
         }
     }
 
-    /// Whether an object that is there is this one.
-    async fn holds(&self, path: &ObjectPath, payload: &PutPayload) -> ports::Result<bool> {
+    /// Whether an object that is there is what was to be put.
+    async fn has_content(&self, path: &ObjectPath, payload: &PutPayload) -> ports::Result<bool> {
         if self.config.is_broken(Broken::TakesAnyPackForItsOwn) {
             return Ok(true);
         }

@@ -24,6 +24,7 @@ pub(crate) type Code = Box<dyn Fn(&str, Bytes) -> BoxFuture<'static, Came> + Sen
 struct InPlace {
     archives: Mutex<BTreeMap<String, Bytes>>,
     code: Code,
+    /// Of the clock that a test has paused.
     unpacks_for: Duration,
 }
 
