@@ -176,9 +176,7 @@ impl Log {
         if written > 0 {
             let whole = self.waiting[..written].iter().rposition(is_line_end).map_or(0, |end| end + 1);
             self.is_torn = whole < written;
-            // A line that lacks nothing but its end is there: whatever is written next ends it.
-            let is_whole = self.is_torn && self.waiting.get(written).is_some_and(is_line_end);
-            written = if is_whole { written + 1 } else { whole };
+            written = whole;
         }
         let lost = self.waiting[written..].iter().filter(|byte| is_line_end(byte)).count();
         self.next -= lost as u64;
