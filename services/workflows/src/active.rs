@@ -17,6 +17,7 @@ use tokio::{
     sync::{Notify, watch},
     task::AbortHandle,
 };
+use transactions::model::NodeId;
 
 use crate::run::Run;
 
@@ -88,6 +89,13 @@ impl Active {
             }
             moved.await;
         }
+    }
+
+    /// Whether who has claimed a run looks at it, or is at it as `driver`.
+    pub(crate) fn is_at(&self, key: &Key, driver: Option<NodeId>) -> bool {
+        let claimed = self.claimed.lock();
+        let run = claimed.get(key).and_then(|entry| entry.run.as_ref());
+        run.is_none_or(|run| run.row.driver == driver)
     }
 
     /// Claims a run in place of whoever is at work on it, who is stopped; with what was worked at.

@@ -4,21 +4,20 @@
 //! on condition of the driver that was; everybody looks at what is under way near whenever somebody has gone. A process that has
 //! started over is another node: it stops before the next step counts, and takes its runs again unless somebody else has.
 //! Who is asked to end a run that another is at leaves a row for that one, and waits. A process that is alone has no driver, and
-//! asks nobody. In a range one process has all that lies there.
+//! asks nobody. In a range one process has all that lies there. That row stays until the run is ended: whoever takes up what a driver
+//! has left ends what that one was asked to end, whether or not somebody still waits for it.
 //!
 //! Invariants
 //! - A run has another driver only once the one before is gone, of which nothing commits any more.
 //! - All that a run commits is begun by its driver; what comes to count without a transaction is written on condition that the run is
 //!   under way, and its driver's. So nothing counts of a run that was ended or taken elsewhere.
 //! - Only its driver ends a run, which first waits for what is coming to count.
-//!
-//! A death leaves a row that asks its node to end a run, which nobody reads any more: some bytes.
 
 use std::time::Duration;
 
 use ports::{
-    DurabilityPoint, Update,
-    key_value::{Action, Outcome, Transacted, Value},
+    Condition, DurabilityPoint, Update,
+    key_value::{Action, Outcome, Test, Transacted, Value},
 };
 use transactions::{
     Engine,
@@ -32,6 +31,7 @@ use crate::{
     layout,
     records::{DRIVER, RunRow, Status, is_driven_by},
     service::{Handle, WAITS},
+    shown::End,
     store::{PAGE_ROWS, Place, State, Store},
 };
 
@@ -127,6 +127,31 @@ impl Store {
         }
     }
 
+    /// Whether a driver is asked to end the run that began then.
+    async fn is_to_end(&self, (workflow, run): (&str, &str), driver: NodeId, began_ms: u64) -> Result<bool> {
+        let asked = self.rows.get(&layout::cancel(driver.0, workflow, run)).await?.value;
+        Ok(asked.and_then(|item| item.integer(BEGAN)) == Some(began_ms as i64))
+    }
+
+    /// Asks the driver of a run to end it.
+    async fn ask_to_end(&self, (workflow, run): (&str, &str), driver: NodeId, began_ms: u64) -> Result<()> {
+        let began = vec![(BEGAN.into(), Value::Integer(began_ms as i64))];
+        self.rows.update(Update::put(layout::cancel(driver.0, workflow, run), began)).await?;
+        Ok(())
+    }
+
+    /// Asks that no more; what is asked for another run of this id stays.
+    pub(crate) async fn ask_no_more(
+        &self,
+        (workflow, run): (&str, &str),
+        driver: NodeId,
+        began_ms: u64,
+    ) -> Result<()> {
+        let is_this = Condition::attribute(BEGAN, Test::is_integer(began_ms as i64));
+        self.rows.update(Update::delete(layout::cancel(driver.0, workflow, run)).when(is_this)).await?;
+        Ok(())
+    }
+
     /// The runs that `node` is asked to end, and when each began.
     async fn cancels(&self, node: NodeId) -> Result<Vec<(Key, u64)>> {
         let (rows, _) = self.rows_of(layout::cancels(node.0, PAGE_ROWS)).await?;
@@ -160,28 +185,61 @@ impl Service {
         let store = self.inner.homes.store(&Home::Near).await?;
         let Some(own) = store.own_driver()? else { return Ok(()) };
         for (key, began_ms) in store.cancels(own).await? {
-            let row = store.run(&key.0, &key.1).await?;
-            let is_meant = row.is_some_and(|(row, _)| {
-                (row.status, row.driver, row.began_ms) == (Status::Running, Some(own), began_ms)
-            });
-            if is_meant && let Err(error) = self.end(key.clone(), Home::Near).await {
-                tracing::debug!(workflow = %key.0, run = %key.1, %error, "it is ended later, as another process asks");
-                continue;
+            let row = store.run(&key.0, &key.1).await?.map(|(row, _)| row);
+            let is_under_way = |row: &RunRow| (row.status, row.began_ms) == (Status::Running, began_ms);
+            if let Some(row) = row.filter(is_under_way) {
+                // It is yet to be taken by this one, or not.
+                if row.driver != Some(own) {
+                    continue;
+                }
+                if let Err(error) = self.end(key.clone(), Home::Near).await {
+                    tracing::debug!(workflow = %key.0, run = %key.1, %error, "it is ended later, as another process asks");
+                    continue;
+                }
             }
-            store.rows.update(Update::delete(layout::cancel(own.0, &key.0, &key.1))).await?;
+            store.ask_no_more((&key.0, &key.1), own, began_ms).await?;
         }
         Ok(())
+    }
+
+    /// Ends a run, for who has claimed it, if its driver was asked to and has not; none: it was not, or is not known to be gone. If
+    /// it is taken all the same a moment later, this process is asked.
+    pub(crate) async fn end_as_asked(
+        &self,
+        key: &Key,
+        home: &Home,
+        (store, row): (&Store, &RunRow),
+    ) -> Result<Option<End>> {
+        let names = (key.0.as_str(), key.1.as_str());
+        let (Some(driver), Some(own)) = (row.driver, store.own_driver()?) else { return Ok(None) };
+        if !store.is_to_end(names, driver, row.began_ms).await? {
+            return Ok(None);
+        }
+        // Before the run is this one's: it may die before it has ended it.
+        store.ask_to_end(names, own, row.began_ms).await?;
+        let end = self.end_claimed(key, home).await?;
+        if matches!(end, End::Elsewhere(_)) {
+            return Ok(None);
+        }
+        for node in [driver, own] {
+            store.ask_no_more(names, node, row.began_ms).await?;
+        }
+        Ok(Some(end))
     }
 
     /// Has a run's driver end it; returns once it has, or is that no more.
     pub(crate) async fn end_elsewhere(&self, (workflow, run): &Key, home: &Home, row: &RunRow) -> Result<()> {
         let Some(driver) = row.driver else { return Ok(()) };
         let store = self.inner.homes.store(home).await?;
-        let asked = layout::cancel(driver.0, workflow, run);
-        let began = vec![(BEGAN.into(), Value::Integer(row.began_ms as i64))];
-        store.rows.update(Update::put(asked.clone(), began)).await?;
-        let mut delays = None;
+        let names = (workflow.as_str(), run.as_str());
+        let (mut delays, mut is_asked) = (None, false);
         loop {
+            if !is_asked {
+                is_asked = match store.ask_to_end(names, driver, row.began_ms).await {
+                    Err(error) if !error.passes() => return Err(error),
+                    asked => asked.is_ok(),
+                };
+            }
             self.inner.pause(&mut delays).await;
             let now = store.run(workflow, run).await;
             let is_at_it = match &now {
@@ -191,12 +249,15 @@ impl Service {
                 Ok(None) => false,
                 Err(_) => true,
             };
-            // What cannot be said yet is asked again.
-            if !is_at_it || store.is_gone(driver).await.is_ok_and(|is_gone| is_gone) {
+            if !is_at_it {
                 break;
             }
+            // What cannot be said yet is asked again. Of one that is gone whoever ends it in its place is still to hear.
+            if store.is_gone(driver).await.is_ok_and(|is_gone| is_gone) {
+                return Ok(());
+            }
         }
-        if let Err(error) = store.rows.update(Update::delete(asked)).await {
+        if let Err(error) = store.ask_no_more(names, driver, row.began_ms).await {
             tracing::debug!(%workflow, %run, %error, "a row that asks a process to end a run stays");
         }
         Ok(())

@@ -127,6 +127,8 @@ impl Service {
             return Err(Error::AttemptEnded);
         }
         let attempt = self.inner.attempts.close(token).ok_or(Error::AttemptEnded)?;
+        // What it asked for may have been refused since this process is another node by now.
+        attempt.run.store.check_own(attempt.run.place(&attempt.path))?;
         match Failure::said(name, said) {
             Failure::Failed(failure) => Ok(give_up(&around, &attempt, name, failure).await),
             Failure::Stopped => Err(Error::AttemptEnded),

@@ -107,6 +107,11 @@ pub(crate) fn is_driven_by(driver: Option<NodeId>) -> ports::Condition {
     ports::Condition::All(vec![is_running, ports::Condition::attribute(DRIVER, is_the_driver)])
 }
 
+/// Whether it is a run that has ended then.
+pub(crate) fn has_ended(ended_ms: u64) -> ports::Condition {
+    ports::Condition::attribute(ENDED, Test::is_integer(ended_ms as i64))
+}
+
 /// Whether nothing is there, or a run of the same id that began earlier.
 pub(crate) fn is_of_earlier(began_ms: u64) -> ports::Condition {
     let earlier = ports::Condition::attribute(BEGAN, Test::Below(began_ms as i64));

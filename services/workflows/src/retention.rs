@@ -42,3 +42,69 @@ impl Service {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use bytes::Bytes;
+    use functions::manifest::workflow::Workflow;
+    use simulated::World;
+
+    use super::*;
+    use crate::{
+        Options,
+        overlay::Changes,
+        records::{Given, RunRow, Status, StepRow},
+        store::{Place, Store},
+    };
+
+    fn store(near: &World) -> Store {
+        let (key_value, clock, entropy) = (near.key_value(), near.clock(), near.entropy());
+        let parts = transactions::Parts { key_value: Arc::clone(&key_value), clock, entropy };
+        let engine = transactions::Service::builder(parts).build(transactions::Config::default()).engine();
+        Store::of_transactions(key_value, engine, &Options::default())
+    }
+
+    /// Begins a run and has a step of it count.
+    async fn begin(store: &Store, began_ms: u64) -> RunRow {
+        let row = RunRow::begun(began_ms, None);
+        let workflow: Workflow = serde_json::from_str(r#"{"steps":["f"]}"#).expect("a workflow");
+        let given = Given { input: Bytes::new(), workflow };
+        let (there, _) = store.begin_run("w", "run", &row, &given).await.expect("begun");
+        assert_eq!(there, None);
+        let step = StepRow {
+            function: "f".to_owned(),
+            came_to: Ok(Bytes::from("1")),
+            attempt: None,
+            tries: 1,
+            began_ms,
+            ended_ms: began_ms,
+        };
+        let place = Place { workflow: "w", run: "run", began_ms, driver: None, path: "0" };
+        store.count_step(place, &step, &Changes::default()).await.expect("it counts");
+        row
+    }
+
+    /// Two processes look for old runs at the same time, and somebody begins another under the id of one.
+    #[test]
+    fn what_another_process_has_forgotten_and_was_begun_anew_stays() {
+        simulated::run(async {
+            let near = World::new(1);
+            let store = store(&near);
+            let first = begin(&store, 1).await;
+            let ended = RunRow { status: Status::Succeeded, ended_ms: Some(2), ..first };
+            store.end_run("w", "run", &ended).await.expect("ended");
+            assert_eq!(store.finished("w").await.expect("read"), [(2, "run".to_owned())]);
+            store.forget("w", 2, "run").await.expect("it goes");
+            assert_eq!(store.run("w", "run").await.expect("read"), None);
+            assert_eq!(store.steps("w", "run", 1).await.expect("read").0, BTreeMap::new());
+            let second = begin(&store, 3).await;
+            store.forget("w", 2, "run").await.expect("it has gone");
+            let (there, _) = store.run("w", "run").await.expect("read").expect("it is under way");
+            assert_eq!(there, second);
+            store.given("w", "run").await.expect("it was given something");
+            assert_eq!(store.steps("w", "run", 3).await.expect("read").0.len(), 1);
+        });
+    }
+}

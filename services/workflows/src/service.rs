@@ -10,6 +10,7 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use functions::manifest::workflow::Workflow;
+use futures_util::{StreamExt, stream};
 use parking_lot::Mutex;
 use ports::{
     Clock, Entropy, ErrorKind, Monotonic, Outage,
@@ -30,7 +31,7 @@ use crate::{
     layout::RUN_ID_BYTES_MAX,
     records::{Given, RunRow, Status},
     run::Run,
-    shown::ANSWER_MAX,
+    shown::{ANSWER_MAX, End},
     step::Attempts,
     store::Store,
     tally::{Figures, Tally},
@@ -38,6 +39,8 @@ use crate::{
 
 /// The wait before a run that stopped is taken up again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// Runs that are taken up at the same time: each takes several calls of the store, one after the other.
+const TAKEN_AT_ONCE: usize = 16;
 /// The longest wait before it is tried again to take up what could not be.
 const AGAIN_AFTER_MAX: Duration = Duration::from_mins(1);
 /// What the log says of a home with runs that cannot be gone on with,
@@ -123,6 +126,8 @@ pub(crate) struct Inner {
     pub(crate) sweeping: tokio::sync::Mutex<()>,
     /// What far stores refuse for good, as far as the log has said so.
     refusals: Mutex<Outage>,
+    /// Why runs that stopped cannot be gone on with, as far as the log has said so.
+    waiting: Mutex<Outage>,
 }
 
 impl Inner {
@@ -196,6 +201,7 @@ impl Service {
             swept: Mutex::default(),
             sweeping: tokio::sync::Mutex::default(),
             refusals: Mutex::default(),
+            waiting: Mutex::default(),
         };
         Self { inner: Arc::new(inner), tasks: Arc::default() }
     }
@@ -270,8 +276,11 @@ impl Service {
         let store = self.inner.homes.store(home).await?;
         let mut all = Ok(());
         for workflow in store.listed().await? {
-            for run in store.active(&workflow).await? {
-                all = all.and(self.drive((workflow.clone(), run), home).await);
+            let runs = stream::iter(store.active(&workflow).await?);
+            let mut driven =
+                runs.map(|run| self.drive((workflow.clone(), run), home)).buffer_unordered(TAKEN_AT_ONCE);
+            while let Some(one) = driven.next().await {
+                all = all.and(one);
             }
         }
         all
@@ -407,10 +416,21 @@ impl Service {
         Ok(())
     }
 
-    /// Goes on with a run from what is at rest, unless somebody here is at it.
+    /// Goes on with a run from what is at rest, unless somebody here is at it: as the node that this process is, not as an earlier one.
     async fn drive(&self, key: Key, home: &Home) -> Result<()> {
-        let Some(claim) = self.inner.active.claim(&key) else { return Ok(()) };
         let store = self.inner.homes.store(home).await?;
+        let own = store.own_driver()?;
+        let claim = match self.inner.active.claim(&key) {
+            Some(claim) => claim,
+            None if self.inner.active.is_at(&key, own) => return Ok(()),
+            None => {
+                let (claim, stopped) = self.inner.active.seize(&key).await;
+                if let Some(stopped) = stopped {
+                    stopped.settled().await;
+                }
+                claim
+            }
+        };
         let Some((row, _)) = store.run(&key.0, &key.1).await? else { return Ok(()) };
         if row.status == Status::Running
             && let Some(run) = self.resume(key, row, (home, store)).await?
@@ -430,6 +450,15 @@ impl Service {
                 _ => Ok(None),
             };
         }
+        let row = match self.end_as_asked(&key, home, (&store, &row)).await? {
+            None => row,
+            // It has committed: that is only to be written.
+            Some(End::Own) => match store.run(name, id).await? {
+                Some((row, _)) if row.status == Status::Running => row,
+                _ => return Ok(None),
+            },
+            Some(_) => return Ok(None),
+        };
         let Some(row) = store.take((name, id), row).await? else { return Ok(None) };
         let given = store.given(name, id).await?;
         let journal = store.steps(name, id, row.began_ms).await?;
@@ -479,8 +508,20 @@ impl Service {
                 }
             };
             match again.await {
-                Ok(again) => return again,
-                Err(error) => tracing::warn!(workflow = %key.0, run = %key.1, %error, "a run waits"),
+                Ok(again) => {
+                    self.inner.waiting.lock().ended(self.inner.parts.clock.monotonic());
+                    return again;
+                }
+                Err(error) => {
+                    let said = self
+                        .inner
+                        .waiting
+                        .lock()
+                        .failed(self.inner.parts.clock.monotonic(), &error.to_string());
+                    if let Some(lasts) = said {
+                        tracing::warn!(workflow = %key.0, run = %key.1, %error, ?lasts, "runs wait, as this one");
+                    }
+                }
             }
         }
     }

@@ -41,7 +41,8 @@ impl Waited {
 }
 
 /// What has become of a run that is to be ended.
-enum End {
+#[derive(Debug)]
+pub(crate) enum End {
     /// It has ended.
     Written,
     /// It has an end of its own, which is only to be written.
@@ -340,7 +341,8 @@ impl Service {
         }
     }
 
-    async fn end_claimed(&self, (name, id): &Key, home: &Home) -> Result<End> {
+    /// Ends a run, for who has claimed it.
+    pub(crate) async fn end_claimed(&self, (name, id): &Key, home: &Home) -> Result<End> {
         let store = self.inner.homes.store(home).await?;
         let Some((seen, _)) = store.run(name, id).await? else { return Ok(End::Written) };
         if seen.status != Status::Running {
@@ -370,6 +372,9 @@ impl Service {
         match store.end_run(name, id, &row).await {
             Ok(_) => {
                 self.inner.tally.ended(row.status);
+                if let Some(gone) = seen.driver.filter(|seen| Some(*seen) != driver) {
+                    store.ask_no_more((name, id), gone, began_ms).await?;
+                }
                 Ok(End::Written)
             }
             Err(Error::RunEnded) => Ok(match store.run(name, id).await? {

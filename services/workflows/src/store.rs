@@ -16,7 +16,7 @@
 //! In a range all of that is items of one lane, and one transaction of items is enough. What is sent there lies in its
 //! [`outbox`](crate::outbox) until it leaves.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, iter};
 
 use bytes::Bytes;
 use functions::manifest::workflow::place_of;
@@ -37,7 +37,8 @@ use crate::{
     outbox::Outbox,
     overlay::Changes,
     records::{
-        ATTEMPT, CameTo, Given, RunRow, Status, StepRow, is_before, is_driven_by, is_of_earlier, number_of,
+        ATTEMPT, CameTo, Given, RunRow, Status, StepRow, has_ended, is_before, is_driven_by, is_of_earlier,
+        number_of,
     },
     run::FAILURE_BYTES_MAX,
 };
@@ -47,6 +48,8 @@ const ROW_RESERVE_BYTES: usize = FAILURE_BYTES_MAX + (8 << 10);
 
 /// Rows in one page.
 pub(crate) const PAGE_ROWS: usize = 200;
+/// Steps of a run that are forgotten at once.
+const FORGOTTEN_AT_ONCE: usize = 50;
 /// The attribute of a value in a range.
 pub(crate) const VALUE: &str = "v";
 /// The attribute with the address of a far store.
@@ -510,21 +513,34 @@ impl Store {
         Ok(rows.iter().filter_map(|(sort, _)| layout::finished_of(sort)).collect())
     }
 
-    /// Removes a run that has ended. Its row among the ended goes last, so that a death leaves something to go on from, and with the
-    /// run's, so that who begins another under its id meets neither.
+    /// Removes a run that has ended then, unless another of its id has begun since. Its row goes last, and with that among the ended,
+    /// so that a death leaves something to go on from, and who begins another under its id meets neither.
     pub(crate) async fn forget(&self, workflow: &str, ended_ms: u64, run: &str) -> Result<()> {
+        let is_it = || Update::check(layout::run(workflow, run), has_ended(ended_ms));
         let (steps, _) = self.rows_of(layout::steps(workflow, run, PAGE_ROWS)).await?;
-        for (sort, _) in steps {
-            let Some(path) = layout::path_of(run, &sort) else { continue };
-            self.rows.update(Update::delete(layout::step(workflow, run, &path))).await?;
+        for some in steps.chunks(FORGOTTEN_AT_ONCE) {
+            let paths = some.iter().filter_map(|(sort, _)| layout::path_of(run, sort));
+            let steps = paths.map(|path| Update::delete(layout::step(workflow, run, &path)));
+            let forgotten = self.rows.transact(iter::once(is_it()).chain(steps).collect()).await?;
+            if let Transacted::Conflict { .. } = forgotten {
+                return self.forget_end(workflow, ended_ms, run).await;
+            }
         }
         let mut last = vec![
-            Update::delete(layout::run(workflow, run)),
+            Update::delete(layout::run(workflow, run)).when(has_ended(ended_ms)),
             Update::delete(layout::given(workflow, run)),
             Update::delete(layout::finished(workflow, ended_ms, run)),
         ];
         last.extend(self.is_apart().then(|| Update::delete(layout::refused(workflow, run))));
-        self.rows.transact(last).await?;
+        match self.rows.transact(last).await? {
+            Transacted::Done { .. } => Ok(()),
+            Transacted::Conflict { .. } => self.forget_end(workflow, ended_ms, run).await,
+        }
+    }
+
+    /// Removes what is left of a run that somebody else has forgotten, perhaps nothing.
+    async fn forget_end(&self, workflow: &str, ended_ms: u64, run: &str) -> Result<()> {
+        self.rows.update(Update::delete(layout::finished(workflow, ended_ms, run))).await?;
         Ok(())
     }
 

@@ -238,3 +238,61 @@ fn a_process_that_was_missed_counts_nothing_of_a_run_that_another_has_ended() {
         second.end().await;
     });
 }
+
+/// W6: whoever is asked may die as well, and so may who takes the run up in their place.
+#[test]
+fn a_run_that_is_to_be_ended_ends_though_both_who_was_asked_and_who_asked_die() {
+    for (workflow, counted) in [(LONG, Some(Bytes::from_static(b"1"))), (DAWDLES, None)] {
+        for calls in (0..100).step_by(4) {
+            simulated::run(async {
+                let mut house = shared(8, Options::default()).await;
+                let first = boot(&mut house).await;
+                let second = boot(&mut house).await;
+                first.begin(workflow, "run").await.expect("begun");
+                tokio::time::sleep(DAWDLES_FOR / 2).await;
+                first.end().await;
+                // Nobody can say yet that it is gone.
+                tokio::time::timeout(DAWDLES_FOR / 6, second.service.cancel(workflow, "run"))
+                    .await
+                    .expect_err("it waits");
+                second.end().await;
+                let life = Life::default();
+                life.ends_after(calls, Side::After);
+                let third = house.boot(&life).await;
+                tokio::time::sleep(TAKEN_WITHIN).await;
+                if let Some(third) = third {
+                    third.end().await;
+                }
+                let fourth = boot(&mut house).await;
+                let ended = fourth.service.wait(workflow, "run", END_MAX).await.expect("it is shown");
+                assert_eq!(ended.status, Status::Cancelled, "{workflow} after {calls} calls");
+                assert_eq!(count(&fourth, "run").await, counted, "{workflow} after {calls} calls");
+                fourth.end().await;
+            });
+        }
+    }
+}
+
+/// W4: it goes on with what it lost as another node, though a step that it had begun before lasts.
+#[test]
+fn a_process_that_was_missed_takes_its_run_back_while_its_earlier_step_lasts() {
+    simulated::run(async {
+        let mut house = shared(9, Options::default()).await;
+        let first = boot(&mut house).await;
+        let second = boot(&mut house).await;
+        first.begin(LONG, "run").await.expect("begun");
+        tokio::time::sleep(SLOW_FOR / 6).await;
+        let seat = first.seat.as_ref().expect("there are several");
+        seat.cut_off();
+        wait_until("nobody takes it up", TAKEN_WITHIN, || second.service.active() == 1).await;
+        seat.reconnect();
+        tokio::time::sleep(TAKEN_WITHIN).await;
+        assert_eq!(first.service.active(), 0, "it is still at it");
+        second.end().await;
+        wait_until("it is not taken back", TAKEN_WITHIN, || first.service.active() == 1).await;
+        let ended = first.service.wait(LONG, "run", END_MAX).await.expect("it ends");
+        assert_eq!(ended.status, Status::Succeeded, "{:?}", ended.error);
+        assert_eq!(count(&first, "run").await, Some(Bytes::from_static(b"2")));
+        first.end().await;
+    });
+}
