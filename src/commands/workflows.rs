@@ -5,7 +5,7 @@ mod timeline;
 use std::{
     fmt::Write as _,
     fs,
-    io::{self, Read as _},
+    io::{self, IsTerminal as _, Read as _},
     path::PathBuf,
     process::ExitCode,
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -13,6 +13,8 @@ use std::{
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
+use in_process::SystemEntropy;
+use ports::Entropy as _;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -162,6 +164,12 @@ fn path_of(name: &str, run: &str) -> String {
     format!("/v1/workflows/{}/runs/{}", segment(name), segment(run))
 }
 
+/// An id for a run that was given none, as the server makes them up.
+fn drawn_id() -> String {
+    let entropy = SystemEntropy::default();
+    format!("{:016x}{:016x}", entropy.next_u64(), entropy.next_u64())
+}
+
 fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
@@ -188,13 +196,16 @@ impl Run {
             io::stdin().read_to_end(&mut input).context("stdin cannot be read")?;
         }
         let wait = self.wait.min(WAIT_S_MAX);
-        let mut path = format!("/v1/workflows/{}/runs?wait={wait}", segment(&self.name));
-        if let Some(id) = &self.id {
-            write!(path, "&id={}", segment(id))?;
+        let id = self.id.clone().unwrap_or_else(drawn_id);
+        let path = format!("/v1/workflows/{}/runs?wait={wait}&id={}", segment(&self.name), segment(&id));
+        // Who interrupts it, or loses the connection, can look at it all the same.
+        if wait > 0 && io::stderr().is_terminal() {
+            eprintln!("run {id}");
         }
         let wait_max = Duration::from_secs(wait) + ANSWER_MAX;
         let request = Request { method: "POST", path: &path, headers: &[], body: &input, wait_max };
-        let answer = self.target.ask(&request)?;
+        let asked = self.target.ask(&request);
+        let answer = asked.with_context(|| format!("the run, if it has begun, is {id}"))?;
         if let Some(unseen) = answer.unseen() {
             eprintln!("landfast: {unseen}");
             return Ok(ExitCode::from(NOT_ENDED));
