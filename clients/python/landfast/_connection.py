@@ -48,6 +48,9 @@ class _Arriving(io.RawIOBase):
 
     _file: Optional[socket.SocketIO] = None
     """None also where an interruption comes before it is set: what is half made is closed when it is collected."""
+    is_in_head = True
+    """`http.client` takes the end of a connection for that of a head: half a head would be an answer with no body."""
+    _has_begun = False
 
     def __init__(self, pace: Pace, sock: socket.socket) -> None:
         self._pace = pace
@@ -71,6 +74,9 @@ class _Arriving(io.RawIOBase):
                     raise
                 continue
             self._pace.heard(count)
+            if count == 0 and self.is_in_head and self._has_begun:
+                raise ConnectionResetError("the connection ended in the midst of an answer's head")
+            self._has_begun = True
             return count
 
     def close(self) -> None:
@@ -85,9 +91,11 @@ class _Paced:
     def __init__(self, pace: Pace, sock: socket.socket) -> None:
         self._pace = pace
         self._sock = sock
+        self.arriving: Optional[_Arriving] = None
 
     def makefile(self, mode: str) -> io.BufferedReader:
-        return io.BufferedReader(_Arriving(self._pace, self._sock))
+        self.arriving = _Arriving(self._pace, self._sock)
+        return io.BufferedReader(self.arriving)
 
 
 class _Answer(http.client.HTTPResponse):
@@ -95,7 +103,13 @@ class _Answer(http.client.HTTPResponse):
     """None also where an interruption comes before it is set, as that of `_Arriving`."""
 
     def __init__(self, pace: Pace, sock: socket.socket, *arguments: Any, **options: Any) -> None:
-        super().__init__(cast(Any, _Paced(pace, sock)), *arguments, **options)
+        self._paced = _Paced(pace, sock)
+        super().__init__(cast(Any, self._paced), *arguments, **options)
+
+    def begin(self) -> None:
+        super().begin()
+        assert self._paced.arriving is not None, "it was made with this"
+        self._paced.arriving.is_in_head = False
 
 
 class _Thread(threading.local):
