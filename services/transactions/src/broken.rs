@@ -133,6 +133,8 @@ pub enum Broken {
     SkipsValidation,
     /// Who may call a node is believed to be one.
     BelievesStrangers,
+    /// T11: so is a node that has heard what the store has lost since, and has yet to notice that.
+    BelievesEarlierLives,
     /// T11: who conflicts with a commit that is still to be written is told so at once.
     RefusesBeforeSlot,
     /// T-3: only the leader of the sequencer's office finishes what was begun to be marked.

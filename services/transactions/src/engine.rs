@@ -41,7 +41,7 @@ use crate::{
     open::Open,
     outbox::Outbox,
     pack::SharedObjects,
-    peers::{Peers, Secret},
+    peers::Peers,
     recent::Recent,
     service::Parts,
     superseded::Superseded,
@@ -74,8 +74,6 @@ pub(crate) struct Core {
     pub(crate) home: OnceLock<String>,
     /// Memory for values in chunks that are being read, in bytes.
     pub(crate) reading: Arc<Semaphore>,
-    /// What the nodes of the store know each other by, once that is known.
-    pub(crate) secret: OnceLock<Secret>,
     /// Changes with each node that begins to serve.
     pub(crate) starts: watch::Sender<()>,
     /// Woken when the node cannot go on.
@@ -159,7 +157,6 @@ impl Engine {
             objects,
             home: OnceLock::new(),
             reading: Arc::new(Semaphore::new(reading)),
-            secret: OnceLock::new(),
             starts: watch::Sender::new(()),
             fell: Arc::default(),
             marking: sync::Mutex::default(),

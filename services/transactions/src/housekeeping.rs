@@ -33,6 +33,9 @@ use crate::{
 const GATHERING: Duration = Duration::from_millis(100);
 /// How long a write of a call that timed out may be on its way.
 const LATE_WRITE: Duration = Duration::from_mins(1);
+/// How long a pass goes on with what it has found. What may be collected is agreed on at its begin, and slots may leave their
+/// window as fast as they are looked at.
+const PASS_MAX: Duration = Duration::from_secs(1);
 /// Between two steps of a sweep.
 const SWEEP_PAUSE: Duration = Duration::from_millis(250);
 /// Pages of versions or rows in a step: so ten million items are looked at within half an hour.
@@ -261,7 +264,7 @@ impl Housekeeping {
         }
     }
 
-    /// Does all there is to do. Returns when there may be more if nobody says so before.
+    /// Does what there is to do, for a while. Returns when there may be more if nobody says so before.
     async fn pass(&mut self) -> Result<Option<Duration>> {
         self.node.store.look()?;
         let node = Arc::clone(&self.node);
@@ -280,12 +283,14 @@ impl Housekeeping {
         self.open_logs().await?;
         self.hear_of_names().await?;
         let core = Arc::clone(&self.core);
-        while !node.is_leaving()
-            && (self.tidy_logs().await? | self.walk_names().await? | core.tidy_packs(&node).await?)
-        {}
+        let until = core.clock.monotonic() + PASS_MAX;
+        let mut is_busy = true;
+        while is_busy && !node.is_leaving() && core.clock.monotonic() < until {
+            is_busy = self.tidy_logs().await? | self.walk_names().await? | core.tidy_packs(&node).await?;
+        }
         self.sweep().await?;
         core.counters.log_slots(self.logs.iter().map(|tended| self.slots(tended)).sum());
-        Ok(self.due())
+        Ok(if is_busy { Some(Duration::ZERO) } else { self.due() })
     }
 
     /// Whether a pass would call any port.

@@ -13,6 +13,9 @@
 //! one of those has heard, or with all that is decided in the store. So it lies above, too, and everybody who lists later
 //! counts it.
 //!
+//! What another node has heard is believed only of the present incarnation of the store: who has yet to notice that the store has
+//! begun anew has heard what is lost, and slots and ids of that may be given again. It is a stranger ([`Secret`]).
+//!
 //! - A member before a row: whoever finds a row of a node that is no member takes it for gone.
 //! - Dies anywhere: an id is lost, and perhaps a row whose log is resolved with nothing in it.
 //!
@@ -31,7 +34,7 @@ use crate::{
     model::NodeId,
     node::Node,
     node_log::NodeLog,
-    peers::{Answer, Message, Standing},
+    peers::{Answer, Message, Secret, Standing},
     records::{StoredSlot, decode},
     registry,
     store::Store,
@@ -43,7 +46,7 @@ impl Core {
         let id = self.become_one_of_several(&store).await?;
         // Whoever marks a keyspace after this finds this node's row.
         let marked = keyspace::list_marked(&store).await?;
-        let secret = self.secret_of(&store).await?;
+        let secret = Secret::of(&store, &*self.entropy, self.config.broken).await?;
         let writer = self.begin_log(&store, id).await?;
         let clock = Arc::clone(&self.clock);
         let log = NodeLog::new(

@@ -23,7 +23,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use ports::{
     Condition, DurabilityPoint, Entropy, Update,
-    key_value::{Name, Value},
+    key_value::{Name, Test, Value},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -162,12 +162,14 @@ pub(crate) struct Way {
     pub(crate) secret: Secret,
 }
 
-/// What the nodes of one store know, and nobody else: it lies in the store.
+/// What the nodes of one store know, and nobody else: it lies in the store. Another one in each incarnation: who has yet to notice
+/// that the store has begun anew, and has heard what is lost, is a stranger to who has.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub(crate) struct Secret(u128);
 
-/// The row's attribute.
+/// The row's attributes.
 const SECRET: &str = "secret";
+const INCARNATION: &str = "incarnation";
 
 impl Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -176,15 +178,22 @@ impl Debug for Secret {
 }
 
 impl Secret {
-    /// That of `store`, which the first to ask draws.
-    pub(crate) async fn of(store: &Store, entropy: &dyn Entropy) -> Result<Self> {
-        let mut row = store.get(&layout::secret()).await?;
-        if row.value.is_none() {
-            let drawn = [entropy.next_u64().to_be_bytes(), entropy.next_u64().to_be_bytes()].concat();
-            let attributes = vec![(Name::from(SECRET), Value::Bytes(drawn.into()))];
-            store.update(Update::put(layout::secret(), attributes).when(Condition::Absent)).await?;
-            row = store.get(&layout::secret()).await?;
-        }
+    /// That of `store` in its present incarnation, which the first to ask draws.
+    pub(crate) async fn of(store: &Store, entropy: &dyn Entropy, broken: Option<Broken>) -> Result<Self> {
+        let present = store.incarnation().0 as i64;
+        let drawn = [entropy.next_u64().to_be_bytes(), entropy.next_u64().to_be_bytes()].concat();
+        let attributes = vec![
+            (Name::from(SECRET), Value::Bytes(drawn.into())),
+            (Name::from(INCARNATION), Value::Integer(present)),
+        ];
+        let is_earlier =
+            [Test::Absent, Test::Below(present)].map(|test| Condition::attribute(INCARNATION, test));
+        let replaced = match broken {
+            Some(Broken::BelievesEarlierLives) => Condition::Absent,
+            _ => Condition::Any(vec![Condition::Absent].into_iter().chain(is_earlier).collect()),
+        };
+        store.update(Update::put(layout::secret(), attributes).when(replaced)).await?;
+        let row = store.get(&layout::secret()).await?;
         store.externalize(row.point).await?;
         let bytes = row.value.and_then(|row| row.bytes(SECRET)?[..].try_into().ok());
         let damaged = || Error::Corrupt("decode the secret of the nodes".into());
@@ -364,15 +373,6 @@ fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T> {
 }
 
 impl Core {
-    /// What the nodes of `store` know each other by; the same at each start.
-    pub(crate) async fn secret_of(&self, store: &Store) -> Result<Secret> {
-        if let Some(secret) = self.secret.get() {
-            return Ok(*secret);
-        }
-        let secret = Secret::of(store, &*self.entropy).await?;
-        Ok(*self.secret.get_or_init(|| secret))
-    }
-
     /// Asks the node `to`. Errors: `Unavailable`, and it may have heard.
     pub(crate) async fn ask(
         &self,

@@ -88,6 +88,11 @@ impl Store {
         self.buckets
     }
 
+    /// The incarnation that the node began on.
+    pub(crate) fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
     /// The node cannot go on: another has to take its place.
     pub(crate) fn fall(&self) {
         if !self.fallen.swap(true, Ordering::SeqCst) {

@@ -495,3 +495,56 @@ fn a_commit_that_was_answered_unknown_is_asked_elsewhere() {
         }
     });
 }
+
+/// What has been counted, in six commits at one node, after the store has lost slots that another one had heard, which has yet to
+/// notice that as the first asks what it has heard.
+async fn counted_after_a_loss(broken: Option<Broken>) -> (u64, Option<Bytes>) {
+    let fsync = Duration::from_millis(500);
+    let world = World::with_options(1, simulated::Options { fsync: fsync..=fsync, ..Default::default() });
+    let config = transactions::Config { broken, ..Scenario::default().config };
+    let network = Network::new(Rng::with_seed(1), Trouble::default());
+    let ensemble = Ensemble::new(Rng::with_seed(2));
+    let house = House::among(&world, config, Among { network, ensemble, places: 2 });
+    for place in 0..2 {
+        assert!(house.boot_at(place, Life::default(), 0).await);
+    }
+    let [one, other] = [0, 1].map(|place| house.serving_at(place).expect("nobody dies"));
+    for number in 0..12_u64 {
+        let call = begin(&one).await;
+        one.call(one.engine.put(&call, key(1), Bytes::from(number.to_string()))).await.expect("it is open");
+        // Who waits for it hears nothing before it is durable.
+        let committed = tokio::time::timeout(fsync / 10, one.engine.commit(&call)).await;
+        assert!(number == 0 || committed.is_err(), "it waits: {committed:?}");
+    }
+    let heard = other.engine.begin(Begin { isolation: Isolation::Serializable, ..Begin::default() }).await;
+    heard.expect("it has read to the tail");
+    world.fall_back();
+    house.seat_at(0).expect("a member").die();
+    house.kill_at(0);
+    assert!(house.boot_at(0, Life::default(), 0).await);
+    let again = house.serving_at(0).expect("nobody dies");
+    let mut counted = 0_u64;
+    while counted < 6 {
+        let call = begin(&again).await;
+        let Ok(read) = again.shown(again.engine.get(&call, &key(0))).await else { continue };
+        let before: u64 = read.map_or(0, |value| String::from_utf8_lossy(&value).parse().expect("a number"));
+        let put = again.engine.put(&call, key(0), Bytes::from((before + 1).to_string()));
+        if again.call(put).await.is_ok() && again.call(again.engine.commit(&call)).await.is_ok() {
+            counted += 1;
+        }
+    }
+    (counted, again.shown(again.engine.get_now(&key(0))).await.expect("it serves"))
+}
+
+/// T11.
+#[test]
+fn what_the_store_has_lost_counts_for_nobody_as_heard() {
+    assert_eq!(simulated::run(counted_after_a_loss(None)), (6, Some(Bytes::from_static(b"6"))));
+}
+
+/// T11, broken: who has heard it is believed.
+#[test]
+fn believing_who_has_heard_what_is_lost_is_caught() {
+    let counted = simulated::run(counted_after_a_loss(Some(Broken::BelievesEarlierLives)));
+    assert_ne!(counted, (6, Some(Bytes::from_static(b"6"))));
+}
