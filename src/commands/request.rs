@@ -6,7 +6,7 @@
 use std::{
     fmt,
     io::{self, Read as _, Write as _},
-    net::{SocketAddr, TcpStream, ToSocketAddrs as _},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs as _},
     time::Duration,
 };
 
@@ -15,16 +15,21 @@ use clap::Args;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 
+use crate::config::Listen;
+
 /// How long each of connecting, sending and receiving may take.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 /// The longest answer that is read.
 const ANSWER_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
+/// Where a server is unless somebody says otherwise.
+const URL: &str = "http://127.0.0.1:7600";
+
 /// Where the running server is.
 #[derive(Clone, Args)]
 pub(crate) struct Target {
     /// The server's HTTP address
-    #[arg(long, env = "LANDFAST_URL", default_value = "http://127.0.0.1:7600", value_name = "URL")]
+    #[arg(long, env = "LANDFAST_URL", default_value = URL, value_name = "URL")]
     url: String,
     /// The token for a server that asks for one; only from the environment
     #[arg(skip = std::env::var("LANDFAST_TOKEN").ok())]
@@ -43,6 +48,26 @@ impl fmt::Debug for Target {
 }
 
 impl Target {
+    /// The same, but where the user has not said where the server is, at `http`, where one with these settings would be.
+    pub(crate) fn or_at(&self, http: &Listen) -> Self {
+        let mut target = self.clone();
+        if let Listen::At(address) = http
+            && self.url == URL
+            && address.port() != 0
+        {
+            let mut address = *address;
+            if address.ip().is_unspecified() {
+                address.set_ip(if address.is_ipv4() {
+                    Ipv4Addr::LOCALHOST.into()
+                } else {
+                    Ipv6Addr::LOCALHOST.into()
+                });
+            }
+            target.url = format!("http://{address}");
+        }
+        target
+    }
+
     /// The address as the user gave it.
     pub(crate) fn url(&self) -> &str {
         &self.url

@@ -295,11 +295,10 @@ fn client_context(encoded: &str) -> Result<String, Refusal> {
             && text.bytes().all(|byte| (0x20..0x7f).contains(&byte))
     };
     decoded.filter(is_good).ok_or_else(|| {
-        Refusal::new(
-            StatusCode::BAD_REQUEST,
-            "InvalidRequestContentException",
-            "the client context is to be JSON in base64, in visible ASCII on one line",
-        )
+        let said = format!(
+            "the client context is to be JSON in base64, {CLIENT_CONTEXT_BYTES_MAX} bytes at most before that, in visible ASCII on one line"
+        );
+        Refusal::new(StatusCode::BAD_REQUEST, "InvalidRequestContentException", said)
     })
 }
 

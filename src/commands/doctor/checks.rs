@@ -38,6 +38,7 @@ const CLOCK_AHEAD_MAX: Duration = Duration::from_secs(2);
 
 /// Every check of what a start with `settings` would use; `target` is where a running server may answer.
 pub(super) fn all(settings: &Settings, target: &Target) -> Vec<Finding> {
+    let target = target.or_at(&settings.http);
     let running = target.get("/v1/status").ok().and_then(|body| status::read(&body).ok());
     let place = existing(&settings.data_dir);
     let mut findings = vec![Finding::ok(
