@@ -20,6 +20,7 @@ Invariants
 from __future__ import annotations
 
 import enum
+import itertools
 import os
 import time
 from typing import NoReturn, Optional, Set
@@ -76,7 +77,8 @@ class Attempt:
         self._is_end_broken_off = False
         self._ended: Optional[Error] = None
         self._is_begin_doubled = False
-        self._effects = 0
+        self._places = itertools.count()
+        """Of effects. Each takes the next before its request is made, and it is not given again: threads may share the attempt."""
         self._process = os.getpid()
 
     @property
@@ -171,11 +173,12 @@ class Attempt:
         yield from self._write(key, _requests.delete(self.id, self._token, key))
 
     def send(self, queue: str, body: Value, group: Optional[str]) -> Steps[None]:
-        call = _requests.send(self.id, self._token, self._effects, queue, body, group)
-        yield from self._effect(call)
+        call = _requests.send(self.id, self._token, next(self._places), queue, body, group)
+        yield from self._call(call, is_write=True)
 
     def invoke(self, function: str, payload: Value) -> Steps[None]:
-        yield from self._effect(_requests.invoke(self.id, self._token, self._effects, function, payload))
+        call = _requests.invoke(self.id, self._token, next(self._places), function, payload)
+        yield from self._call(call, is_write=True)
 
     def commit(self) -> Steps[None]:
         """May be called again after `OutcomeUnknown`, and after it has succeeded."""
@@ -252,11 +255,6 @@ class Attempt:
         answer = yield from self._call(call, is_write=True)
         if answer.is_doubled:
             self._doubled.add(name)
-
-    def _effect(self, call: Call) -> Steps[None]:
-        # Its place is taken before its answer comes, and not given again if it is refused: others may be under way.
-        self._effects += 1
-        yield from self._call(call, is_write=True)
 
     def _call(self, call: Call, is_write: bool = False) -> Steps[Answer]:
         self.refuse_in_child(call.what)
