@@ -14,6 +14,8 @@ Invariants
 - An attempt belongs to the process that began it: in one that was forked since, nothing is sent for it.
 - A begin that is interrupted ends nobody else's attempt: one of an id that others may know is left to its time-out. Where nothing of
   it was sent there is nothing to end; and once the id is begun anew nothing more is sent for it.
+- What a commit of a random id came to is kept for minutes. Once it may have gone its status names the attempt, so that the server does
+  not take it for one that never was, and its id is not begun again.
 - What an interruption has left open is ended, whether a commit that was broken off had been sent or not: an abort undoes no commit.
 """
 
@@ -48,6 +50,9 @@ UNHEARD_S = 1.0
 _UNHEARD_PAUSES_S = (0.02, 0.1)
 """Before that is tried again: the begin may still be on its way."""
 
+RANDOM_KEPT_S = 600.0
+"""A server knows for longer, if not by much, what a commit of a random id came to."""
+
 
 class Phase(enum.Enum):
     NEW = "not begun"
@@ -77,6 +82,8 @@ class Attempt:
         self._is_end_broken_off = False
         self._ended: Optional[Error] = None
         self._is_begin_doubled = False
+        self._commit_sent: Optional[float] = None
+        """Since when its commit has, or may have, taken effect; None: it has not."""
         self._places = itertools.count()
         """Of effects. Each takes the next before its request is made, and it is not given again: threads may share the attempt."""
         self._process = os.getpid()
@@ -95,6 +102,13 @@ class Attempt:
     def may_be_open(self) -> bool:
         """Whether it is left to its time-out unless it is ended: nobody has, or what was to end it was broken off."""
         return self.phase is Phase.OPEN or (self._is_end_broken_off and self.phase is not Phase.COMMITTED)
+
+    @property
+    def may_be_forgotten(self) -> bool:
+        """Whether it has, or may have, committed so long ago that the server may have forgotten it, and would begin its id again."""
+        if not self._name.is_random or self._commit_sent is None:
+            return False
+        return time.monotonic() - self._commit_sent >= RANDOM_KEPT_S
 
     def begin(self, isolation: Optional[str], after_token: Optional[str]) -> Steps[None]:
         """Steps that begin it: once."""
@@ -191,6 +205,7 @@ class Attempt:
         if self._is_torn:
             raise self._torn(call)
         self.phase, self._is_end_broken_off = Phase.COMMITTING, False
+        self._commit_sent = self._commit_sent or time.monotonic()
         try:
             answer = yield from exchange(call, self._route, self._limits)
         except Error as error:
@@ -216,12 +231,14 @@ class Attempt:
         limits = Limits(self._limits.abort_s, self._limits.abort_s, self._limits.abort_s)
         try:
             yield from exchange(call, self._route, limits)
+            self._commit_sent = None
         except NoSuchTransaction:
-            pass
+            self._commit_sent = None
         except TransactionFinished as error:
             if error.outcome == "committed":
                 self.phase = Phase.COMMITTED
                 raise
+            self._commit_sent = None
         except BaseException as error:
             is_answered = isinstance(error, Error) and not isinstance(error, Unavailable)
             self._is_end_broken_off |= not is_answered
@@ -241,7 +258,7 @@ class Attempt:
 
     def status(self) -> Steps[str]:
         """What the server knows of the id: open, committing, committed, aborted or expired."""
-        call = _requests.status(self.id)
+        call = _requests.status(self.id, (self._token or None) if self._name.is_random else None)
         answer = yield from exchange(call, self._route, self._limits)
         found = document(answer.response.body).get("status")
         if not isinstance(found, str):
@@ -290,6 +307,7 @@ class Attempt:
         if error.ends_attempt and not isinstance(error, Expired):
             self.phase = Phase.ABORTED
             self._ended = error
+            self._commit_sent = None
 
     def _torn(self, call: Call) -> Unavailable:
         detail = "an earlier write of this attempt was sent more than once and a copy may still arrive, or not"
