@@ -14,12 +14,15 @@ Invariants
 - An attempt belongs to the process that began it: in one that was forked since, nothing is sent for it.
 - A begin that is interrupted ends nobody else's attempt: one of an id that others may know is left to its time-out. Where nothing of
   it was sent there is nothing to end; and once the id is begun anew nothing more is sent for it.
+- What a commit of a random id came to is kept for minutes. Once it may have gone its status names the attempt, so that the server does
+  not take it for one that never was, and its id is not begun again.
 - What an interruption has left open is ended, whether a commit that was broken off had been sent or not: an abort undoes no commit.
 """
 
 from __future__ import annotations
 
 import enum
+import itertools
 import os
 import time
 from typing import NoReturn, Optional, Set
@@ -46,6 +49,9 @@ UNHEARD_S = 1.0
 """How long an interrupted program is held up, at the most, for the answer to begin that ends what it may have left open."""
 _UNHEARD_PAUSES_S = (0.02, 0.1)
 """Before that is tried again: the begin may still be on its way."""
+
+RANDOM_KEPT_S = 600.0
+"""A server knows for longer, if not by much, what a commit of a random id came to."""
 
 
 class Phase(enum.Enum):
@@ -76,7 +82,10 @@ class Attempt:
         self._is_end_broken_off = False
         self._ended: Optional[Error] = None
         self._is_begin_doubled = False
-        self._effects = 0
+        self._commit_sent: Optional[float] = None
+        """Since when its commit has, or may have, taken effect; None: it has not."""
+        self._places = itertools.count()
+        """Of effects. Each takes the next before its request is made, and it is not given again: threads may share the attempt."""
         self._process = os.getpid()
 
     @property
@@ -93,6 +102,13 @@ class Attempt:
     def may_be_open(self) -> bool:
         """Whether it is left to its time-out unless it is ended: nobody has, or what was to end it was broken off."""
         return self.phase is Phase.OPEN or (self._is_end_broken_off and self.phase is not Phase.COMMITTED)
+
+    @property
+    def may_be_forgotten(self) -> bool:
+        """Whether it has, or may have, committed so long ago that the server may have forgotten it, and would begin its id again."""
+        if not self._name.is_random or self._commit_sent is None:
+            return False
+        return time.monotonic() - self._commit_sent >= RANDOM_KEPT_S
 
     def begin(self, isolation: Optional[str], after_token: Optional[str]) -> Steps[None]:
         """Steps that begin it: once."""
@@ -171,11 +187,12 @@ class Attempt:
         yield from self._write(key, _requests.delete(self.id, self._token, key))
 
     def send(self, queue: str, body: Value, group: Optional[str]) -> Steps[None]:
-        call = _requests.send(self.id, self._token, self._effects, queue, body, group)
-        yield from self._effect(call)
+        call = _requests.send(self.id, self._token, next(self._places), queue, body, group)
+        yield from self._call(call, is_write=True)
 
     def invoke(self, function: str, payload: Value) -> Steps[None]:
-        yield from self._effect(_requests.invoke(self.id, self._token, self._effects, function, payload))
+        call = _requests.invoke(self.id, self._token, next(self._places), function, payload)
+        yield from self._call(call, is_write=True)
 
     def commit(self) -> Steps[None]:
         """May be called again after `OutcomeUnknown`, and after it has succeeded."""
@@ -188,6 +205,7 @@ class Attempt:
         if self._is_torn:
             raise self._torn(call)
         self.phase, self._is_end_broken_off = Phase.COMMITTING, False
+        self._commit_sent = self._commit_sent or time.monotonic()
         try:
             answer = yield from exchange(call, self._route, self._limits)
         except Error as error:
@@ -213,12 +231,14 @@ class Attempt:
         limits = Limits(self._limits.abort_s, self._limits.abort_s, self._limits.abort_s)
         try:
             yield from exchange(call, self._route, limits)
+            self._commit_sent = None
         except NoSuchTransaction:
-            pass
+            self._commit_sent = None
         except TransactionFinished as error:
             if error.outcome == "committed":
                 self.phase = Phase.COMMITTED
                 raise
+            self._commit_sent = None
         except BaseException as error:
             is_answered = isinstance(error, Error) and not isinstance(error, Unavailable)
             self._is_end_broken_off |= not is_answered
@@ -238,7 +258,7 @@ class Attempt:
 
     def status(self) -> Steps[str]:
         """What the server knows of the id: open, committing, committed, aborted or expired."""
-        call = _requests.status(self.id)
+        call = _requests.status(self.id, (self._token or None) if self._name.is_random else None)
         answer = yield from exchange(call, self._route, self._limits)
         found = document(answer.response.body).get("status")
         if not isinstance(found, str):
@@ -252,11 +272,6 @@ class Attempt:
         answer = yield from self._call(call, is_write=True)
         if answer.is_doubled:
             self._doubled.add(name)
-
-    def _effect(self, call: Call) -> Steps[None]:
-        # Its place is taken before its answer comes, and not given again if it is refused: others may be under way.
-        self._effects += 1
-        yield from self._call(call, is_write=True)
 
     def _call(self, call: Call, is_write: bool = False) -> Steps[Answer]:
         self.refuse_in_child(call.what)
@@ -292,6 +307,7 @@ class Attempt:
         if error.ends_attempt and not isinstance(error, Expired):
             self.phase = Phase.ABORTED
             self._ended = error
+            self._commit_sent = None
 
     def _torn(self, call: Call) -> Unavailable:
         detail = "an earlier write of this attempt was sent more than once and a copy may still arrive, or not"

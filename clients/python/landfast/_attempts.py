@@ -2,6 +2,7 @@
 
 Invariants
 - At most one of them has begun and not ended, as far as this process knows.
+- A random id is not begun again once the server may have forgotten that it has committed: its work would be done twice.
 - A begin that failed leaves what was before it: the attempt that has ended, or none.
 - An id of its own is settled in the process that begins: what has not begun before a fork is another transaction after it.
 """
@@ -14,7 +15,7 @@ from ._after import After
 from ._attempt import Attempt, Phase
 from ._ids import Name
 from ._nodes import Route
-from ._problems import Error
+from ._problems import AlreadyCommitted, Error, Expired
 from ._repeat import Limits, Steps
 
 
@@ -53,10 +54,15 @@ class Attempts:
 
     def begin(self) -> Steps[None]:
         """Steps that begin the next one; what forbids that is raised at once, and leaves what is open as it is."""
-        self.latest.refuse_in_child(f"begin transaction {self.settle_id()!r}")
+        what = f"begin transaction {self.settle_id()!r}"
+        self.latest.refuse_in_child(what)
         phase = self.latest.phase
         if phase in (Phase.BEGINNING, Phase.OPEN):
             raise RuntimeError(f"transaction {self.id!r} is {phase.value}; begin another one, or end it first")
+        if self.latest.may_be_forgotten and phase is Phase.COMMITTED:
+            raise AlreadyCommitted(what, "its id has committed before", transaction=self.id)
+        if self.latest.may_be_forgotten:
+            raise Expired(what, "its commit may have been asked for too long ago", transaction=self.id)
         return self._begin()
 
     def _begin(self) -> Steps[None]:

@@ -140,7 +140,7 @@ class Expired(Error):
 class OutcomeUnknown(Error):
     """It was not learnt in time whether the change took effect. For a transaction, ask again by its id."""
 
-    advice = "It may have taken effect; repeat it with the same id, which does no harm, or read."
+    advice = "It may have taken effect; repeat it with the same id, which does no harm (within ten minutes, unless you chose the id), or read."
 
 
 class Unavailable(Error):

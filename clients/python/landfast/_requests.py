@@ -112,8 +112,10 @@ def begin(id: str, isolation: Optional[str], after: Optional[str]) -> Call:
     return Call(f"begin transaction {id!r}", request, id)
 
 
-def status(id: str) -> Call:
-    return Call(f"ask for the status of transaction {id!r}", Request("GET", _transaction(id)), id)
+def status(id: str, attempt: Optional[str]) -> Call:
+    """`attempt` is None for whichever is the latest."""
+    headers = {} if attempt is None else _of(attempt)
+    return Call(f"ask for the status of transaction {id!r}", Request("GET", _transaction(id), headers), id)
 
 
 def get(id: str, attempt: str, key: Key) -> Call:

@@ -4,14 +4,16 @@ import os
 import re
 import sys
 import threading
+import unittest.mock
 from types import ModuleType
 from typing import Callable, List, Optional
 
 import pytest
 
 import cluster
+import kinds
 import landfast
-from landfast import _ids
+from landfast import _attempt, _ids
 
 STATE_KEYS = ["a", "b", "c"]
 
@@ -210,3 +212,57 @@ def forked_processes_draw_different_ids() -> None:
     os.close(read)
     os.close(write)
     assert len(drawn) == 64 and drawn[:32] != drawn[32:]
+
+
+@kinds.over()
+async def the_status_of_an_id_that_is_drawn_says_of_which_attempt(client: kinds.Client, servers: cluster.Cluster) -> None:
+    """T4. Without it a server that has forgotten the id takes it for one that was never begun."""
+    for id in (None, "chosen"):
+        async with client.transaction(id=id) as t:
+            await t.put("a", b"1")
+        assert await t.status() == "committed"
+    asked = servers.requests("GET /v1/transactions/[^/]+$")
+    assert [seen.headers.get("landfast-attempt") for seen in asked] == ["1", None]
+
+
+@kinds.over(timeout=0.5)
+async def an_id_that_is_drawn_is_not_begun_again_once_its_commit_may_be_forgotten(
+    client: kinds.Client, servers: cluster.Cluster
+) -> None:
+    """T4. A server that has forgotten it would run its work a second time."""
+    transaction = client.transaction()
+    servers.fail("POST .*/commit$", *[cluster.reset_after] * 1000)
+    with pytest.raises(landfast.OutcomeUnknown, match="within ten minutes, unless you chose the id"):
+        async with transaction as t:
+            await t.put("a", b"1")
+    servers.forgive()
+    begins = servers.requests("POST /v1/transactions$")
+    with unittest.mock.patch.object(_attempt, "RANDOM_KEPT_S", 0.0):
+        servers.store.transactions.clear()
+        with pytest.raises(landfast.Expired):
+            async with transaction:
+                raise AssertionError("the block must not be entered")
+        assert servers.requests("POST /v1/transactions$") == begins
+        async with client.transaction() as aborted:
+            await aborted.abort()
+        async with aborted as t:
+            await t.put("a", b"2")
+        with pytest.raises(landfast.AlreadyCommitted):
+            async with aborted:
+                raise AssertionError("the block must not be entered")
+    assert len(servers.store.commits) == 2
+
+
+@kinds.over()
+async def what_has_no_effect_is_begun_again_however_late(client: kinds.Client, servers: cluster.Cluster) -> None:
+    """T4."""
+    for refusal in [cluster.refuse(409, "conflict"), cluster.refuse(409, "transaction-finished", outcome="aborted")]:
+        servers.fail("POST .*/commit$", refusal)
+        with unittest.mock.patch.object(_attempt, "RANDOM_KEPT_S", 0.0):
+            transaction = client.transaction()
+            with pytest.raises(landfast.Error):
+                async with transaction as t:
+                    await t.put("a", b"1")
+            async with transaction as t:
+                await t.put("a", b"2")
+    assert len(servers.store.commits) == 2

@@ -3,12 +3,14 @@
 import contextlib
 import threading
 import time
+from typing import Any
 
 import pytest
 
 import cluster
 import kinds
 import landfast
+from landfast import _requests
 
 COMMIT = "POST .*/commit$"
 
@@ -363,3 +365,20 @@ async def a_repeat_that_is_cut_short_does_not_hide_what_the_server_said(
             await (client.state().get("a") if read else client.state().put("a", b"1"))
         servers.forgive()
     end.set()
+
+
+def threads_that_share_a_transaction_give_each_message_a_place_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """T4. Of two alike in one place the server would take the second for a repeat of the first."""
+    made = _requests.send
+    with cluster.Cluster() as servers, landfast.connect(servers.url) as client, client.transaction() as t:
+
+        def overtaken(*of: Any) -> _requests.Call:
+            monkeypatch.setattr(_requests, "send", made)
+            other = threading.Thread(target=t.send, args=("mail", b"hello"))
+            other.start()
+            other.join()
+            return made(*of)
+
+        monkeypatch.setattr(_requests, "send", overtaken)
+        t.send("mail", b"hello")
+        assert sorted(seen.headers["landfast-effect"] for seen in servers.requests("/messages/")) == ["0", "1"]

@@ -26,7 +26,7 @@ use crate::{
 /// How often a body runs before the last error is returned; it takes up to about 10 s.
 pub const RUNS_MAX: u32 = 16;
 /// What a generated id begins with: by it a server keeps its outcome for minutes and not for days.
-const GENERATED_ID_PREFIX: &str = "random-";
+pub(crate) const GENERATED_ID_PREFIX: &str = "random-";
 /// Bytes of a generated id behind that, before they are written as hexadecimal digits.
 const GENERATED_ID_BYTES: usize = 16;
 /// Before a begin that was dropped is aborted once more: it may still be on its way.

@@ -8,7 +8,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use serde::Serialize;
 
 use crate::{
-    begin::Isolation,
+    begin::{GENERATED_ID_PREFIX, Isolation},
     error::{Error, ErrorKind, Result},
     limits::{EFFECT_BYTES_MAX, KEYS_MAX, VALUE_BYTES_MAX},
     problem,
@@ -144,10 +144,13 @@ impl Call {
         Self { transaction: Some(id.to_owned()), ..Self::new(what, Method::DELETE, transaction(id)) }
     }
 
-    /// Asks what became of an id, whichever attempt.
-    pub(crate) fn status(id: &str) -> Self {
+    /// Asks what became of an id, whichever attempt; of a drawn one of this attempt, without which a server that has forgotten it
+    /// would take it for one that never was.
+    pub(crate) fn status(of: &AttemptName) -> Self {
+        let AttemptName { id, token } = of;
         let what = format!("ask for the status of transaction {id:?}");
-        Self { transaction: Some(id.to_owned()), ..Self::new(what, Method::GET, transaction(id)) }
+        let attempt = id.starts_with(GENERATED_ID_PREFIX).then(|| token.clone());
+        Self { attempt, transaction: Some(id.clone()), ..Self::new(what, Method::GET, transaction(id)) }
     }
 
     pub(crate) fn get_state(key: &[u8]) -> Self {

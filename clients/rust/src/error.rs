@@ -155,7 +155,7 @@ impl ErrorKind {
             Self::AlreadyCommitted => "Its effects are there once; skip the body, as transact does.",
             Self::Expired => "It can no longer be said whether it committed; read the keys to find out.",
             Self::OutcomeUnknown => {
-                "It may have taken effect; repeat it with the same id, which does no harm, or read."
+                "It may have taken effect; repeat it with the same id, which does no harm (within ten minutes, unless you chose the id), or read."
             }
             Self::Unavailable => {
                 "Try again later; is `landfast serve` running where the client looks for it?"

@@ -130,7 +130,7 @@ impl Transaction {
 
     /// What the server knows of the id: `open`, `committing`, `committed`, `aborted` or `expired`.
     pub async fn status(&self) -> Result<String> {
-        let call = Call::status(self.id());
+        let call = Call::status(&self.0.name);
         let answer = self.0.core.exchange(&call).await?;
         let found: Status = serde_json::from_slice(&answer.response.body)
             .map_err(|_| call.unexpected("no status in the answer"))?;

@@ -4,6 +4,8 @@
 //! nothing new, and resolved like that of an earlier start. Then everybody follows it to its end, its effects are sent, and
 //! what it kept is tended like one's own.
 //!
+//! What cannot be read of one node keeps nobody from seeing to the others: that one is tried again, and the log says so.
+//!
 //! It keeps nothing that is not in the store: dies anywhere, the next one does it again. Two at once do no harm: seals settle
 //! who is last, rows decide once.
 //!
@@ -18,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-use ports::Monotonic;
+use ports::{Monotonic, Outage};
 use primitives::{Cursor, Epoch, FencedLog, SlotIndex};
 
 use crate::{
@@ -58,14 +60,13 @@ impl Core {
         let (core, node) = (Arc::clone(self), Arc::clone(node));
         self.spawn(async move {
             let mut seen = Seen::default();
+            let (mut of_the_gone, mut of_hanging) = (Outage::default(), Outage::default());
             while node.store.standing().is_ok() {
                 if core.membership.leads(Office::Collector) {
-                    if let Err(error) = core.see_to_the_gone(&node, &mut seen).await {
-                        tracing::debug!(%error, "what is gone is not seen to at the moment");
-                    }
-                    if let Err(error) = core.close_hanging(&node).await {
-                        tracing::debug!(%error, "what hangs is not closed at the moment");
-                    }
+                    let seen_to = core.see_to_the_gone(&node, &mut seen).await;
+                    core.say(&node, &mut of_the_gone, seen_to, "what nodes left that are gone");
+                    let closed = core.close_hanging(&node).await;
+                    core.say(&node, &mut of_hanging, closed, "what hangs of others");
                 } else {
                     seen = Seen::default();
                 }
@@ -74,6 +75,25 @@ impl Core {
         });
     }
 
+    /// Has the log say that `what` is not seen to for a while, unless that is since this node cannot go on.
+    fn say(&self, node: &Node, outage: &mut Outage, done: Result<()>, what: &str) {
+        let now = self.clock.monotonic();
+        match done {
+            Ok(()) => {
+                if let Some(lasted) = outage.ended(now) {
+                    tracing::info!(?lasted, "{what} is seen to again");
+                }
+            }
+            Err(_) if node.store.standing().is_err() => {}
+            Err(error) => {
+                if let Some(lasts) = outage.failed(now, &error.to_string()) {
+                    tracing::warn!(%error, ?lasts, "{what} is not all seen to at the moment");
+                }
+            }
+        }
+    }
+
+    /// Errors: why the first of them could not be seen to, once all others are.
     async fn see_to_the_gone(self: &Arc<Self>, node: &Arc<Node>, seen: &mut Seen) -> Result<()> {
         let members = self.membership.members();
         if seen.view == Some(members.view) && seen.missing.is_empty() {
@@ -82,6 +102,7 @@ impl Core {
         let now = self.clock.monotonic();
         let rows = registry::list(&node.store).await?;
         seen.missing.retain(|missing, _| !members.nodes.contains_key(missing));
+        let mut all = Ok(());
         for row in rows {
             let is_here = row.node == node.id || members.nodes.contains_key(&row.node);
             if is_here || seen.gone.contains(&row.node) {
@@ -93,10 +114,19 @@ impl Core {
                     continue;
                 }
             }
-            self.take_over(node, row).await?;
-            seen.missing.remove(&row.node);
-            seen.gone.insert(row.node);
+            match self.take_over(node, row).await {
+                Ok(()) => {
+                    seen.missing.remove(&row.node);
+                    seen.gone.insert(row.node);
+                }
+                Err(error) => {
+                    node.store.standing()?;
+                    tracing::debug!(%error, gone = row.node.0, "a node that is gone is not seen to at the moment");
+                    all = all.and(Err(error));
+                }
+            }
         }
+        all?;
         seen.view = Some(members.view);
         Ok(())
     }
@@ -140,5 +170,65 @@ impl Core {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use bytes::Bytes;
+    use simulated::World;
+
+    use super::*;
+    use crate::{
+        Config, Parts, Service,
+        membership::{Address, Alone},
+        peers::{NoAnswer, Peers},
+    };
+
+    /// Nobody else is there.
+    #[derive(Debug)]
+    struct Nobody;
+
+    #[async_trait]
+    impl Peers for Nobody {
+        async fn call(&self, _: &Address, _: Bytes) -> Result<Bytes, NoAnswer> {
+            Err(NoAnswer::Silence("nobody".into()))
+        }
+    }
+
+    /// T9: a log that cannot be read is no reason to leave those of others.
+    #[test]
+    fn a_damaged_log_of_one_node_keeps_nobody_from_seeing_to_the_next() {
+        simulated::run(async {
+            let world = World::new(1);
+            let parts =
+                Parts { key_value: world.key_value(), clock: world.clock(), entropy: world.entropy() };
+            let among = Service::builder(parts).among(Arc::new(Alone::default()), Arc::new(Nobody));
+            let service = among.build(Config::default());
+            service.start().await.expect("a calm world");
+            let core = &service.engine().core;
+            let node = core.serving().expect("it has started");
+            let store = &node.store;
+            let mut gone = Vec::new();
+            for _ in 0..2 {
+                let id = registry::take_id(store).await.expect("a calm world");
+                registry::put_row(store, id, core.clock.now(), &Address::default())
+                    .await
+                    .expect("a calm world");
+                gone.push(id);
+            }
+            let log = FencedLog::new(store.key_value().clone(), layout::log(gone[0]));
+            let (mut writer, _) = log.take_over(Cursor::START).await.expect("a calm world");
+            writer.append(Bytes::from_static(b"damaged")).await.expect("a calm world");
+            let mut seen = Seen::default();
+            assert_eq!(core.see_to_the_gone(&node, &mut seen).await, Ok(()), "they may be about to join");
+            core.clock.sleep(MISSING_MIN).await;
+            let seen_to = core.see_to_the_gone(&node, &mut seen).await;
+            assert!(matches!(seen_to, Err(crate::Error::Corrupt(_))), "{seen_to:?}");
+            let row = registry::get(store, gone[1]).await.expect("a calm world");
+            assert!(row.is_some_and(|row| row.is_resolved), "the next one is seen to");
+            assert_eq!(seen.gone.into_iter().collect::<Vec<_>>(), gone[1..], "and the first is tried again");
+        });
     }
 }

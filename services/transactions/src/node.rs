@@ -1,8 +1,11 @@
 //! One start of a node: its id, its view of the store, its log.
 
-use std::sync::{
-    Arc, Mutex, OnceLock, PoisonError,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
 };
 
 use ports::Monotonic;
@@ -19,6 +22,9 @@ use crate::{
     sequencer::{Followed, Sequencer},
     store::Store,
 };
+
+/// Attempts of others that are being closed; were there more, the names of those before are noted once more.
+const CLOSING_MAX: usize = 1_024;
 
 /// What goes when the node cannot go on, and is made anew.
 #[derive(Debug)]
@@ -49,6 +55,8 @@ pub(crate) struct Node {
     pub(crate) following: Notify,
     /// What nodes that are gone have left to whoever tidies.
     left_behind: Mutex<Vec<NodeRow>>,
+    /// Attempts of others whose names are noted since they are to be closed, and that nobody has closed yet.
+    closing: Mutex<BTreeSet<Attempt>>,
 }
 
 impl Node {
@@ -76,6 +84,7 @@ impl Node {
             has_traces: AtomicBool::new(false),
             following: Notify::new(),
             left_behind: Mutex::default(),
+            closing: Mutex::default(),
         }
     }
 
@@ -137,6 +146,29 @@ impl Node {
     /// What is to be tidied from now on.
     pub(crate) fn take_left_behind(&self) -> Vec<NodeRow> {
         std::mem::take(&mut self.left_behind.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether the name of an attempt of another node is noted, which is to be closed.
+    pub(crate) fn is_closing(&self, attempt: Attempt) -> bool {
+        self.closing().contains(&attempt)
+    }
+
+    /// The name of an attempt of another node is noted, which is to be closed.
+    pub(crate) fn begins_to_close(&self, attempt: Attempt) {
+        let mut closing = self.closing();
+        if closing.len() >= CLOSING_MAX {
+            closing.clear();
+        }
+        closing.insert(attempt);
+    }
+
+    /// It is closed. Whether it was to be.
+    pub(crate) fn has_closed(&self, attempt: Attempt) -> bool {
+        self.closing().remove(&attempt)
+    }
+
+    fn closing(&self) -> MutexGuard<'_, BTreeSet<Attempt>> {
+        self.closing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A new attempt.

@@ -140,22 +140,6 @@ struct State {
     given: Timestamp,
 }
 
-/// While a slot is written. If its writer is dropped meanwhile, nobody here knows what became of it, and whoever wrote next would
-/// take its answer for their own: the node starts over, and reads in the store what there is.
-struct Writing<'a>(&'a Store);
-
-impl Writing<'_> {
-    fn has_ended(self) {
-        std::mem::forget(self);
-    }
-}
-
-impl Drop for Writing<'_> {
-    fn drop(&mut self) {
-        self.0.fall();
-    }
-}
-
 impl NodeLog {
     pub(crate) fn new(
         store: Arc<Store>,
@@ -309,7 +293,7 @@ impl NodeLog {
         let (drafts, told): (Vec<Draft>, Vec<_>) = self.next_batch().into_iter().unzip();
         let (slot, given, group) = self.put_together(drafts, writer.next().0);
         let payload = encode(&slot);
-        let writing = Writing(&self.store);
+        let writing = self.store.writing();
         let (written, committed) = match self.write_group(writer, &payload, group).await {
             Ok(Some((slot, point))) => (Ok(slot), Some(point)),
             Ok(None) => (self.store.append(writer, payload).await.map(|(slot, _)| slot), None),

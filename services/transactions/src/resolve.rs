@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{Stream, StreamExt, stream};
 use primitives::{Cursor, FencedLog, Slot, Writer};
 
 use crate::{
@@ -218,7 +218,7 @@ impl Core {
         // written ahead goes by what its commit came to, if there was one.
         for entries in [commits, others] {
             let resolving = stream::iter(entries).map(|entry| self.resolve_entry(store, entry, closing));
-            resolving.buffered(ENTRIES_AT_ONCE).try_collect::<()>().await?;
+            all_of(resolving.buffered(ENTRIES_AT_ONCE)).await?;
         }
         tracing::info!(
             node = row.node.0,
@@ -303,6 +303,12 @@ impl Core {
     }
 }
 
+/// Waits for all steps, also behind one that fails, and says how the first one failed: whoever is dropped while they write in the
+/// sequencer's log end the node.
+pub(crate) async fn all_of(steps: impl Stream<Item = Result<()>>) -> Result<()> {
+    steps.fold(Ok(()), async |all, step| all.and(step)).await
+}
+
 /// The logs of which nothing is kept.
 fn trimmed(rows: &[NodeRow]) -> Heard {
     let mut trimmed = Heard::default();
@@ -310,4 +316,27 @@ fn trimmed(rows: &[NodeRow]) -> Heard {
         trimmed.finish(row.node, row.node);
     }
     trimmed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// T11: who decides about what a node left may be writing for others as well.
+    #[test]
+    fn a_step_that_fails_has_those_beside_it_come_to_their_end() {
+        simulated::run(async {
+            let (told, hears) = tokio::sync::oneshot::channel();
+            let step = async {
+                tokio::task::yield_now().await;
+                let _ = told.send(());
+                Ok(())
+            };
+            let fails = async { Err(Error::NoRoom) };
+            let steps: [futures_util::future::BoxFuture<'_, Result<()>>; 2] =
+                [Box::pin(fails), Box::pin(step)];
+            assert_eq!(all_of(stream::iter(steps).buffered(2)).await, Err(Error::NoRoom));
+            assert_eq!(hears.await, Ok(()), "the other one was not dropped");
+        });
+    }
 }

@@ -21,10 +21,13 @@
 //!   whoever asks has seen a row that does not: since when is [`State::generation`].
 //! - Slots are installed in their order, and heard of only then: what is heard is visible.
 //! - A slot is trimmed once the rows of all it decided say so, and everybody has heard of it.
+//! - Whoever is dropped while they write a slot end the node: nobody takes that slot for theirs.
 
 mod ask;
 mod follow;
 mod office;
+#[cfg(test)]
+mod tests;
 pub(crate) mod validation;
 
 use std::{
@@ -448,7 +451,9 @@ impl Core {
             commits: commits.iter().filter_map(|waiting| waiting.wish.commit()).collect(),
             closed: closed.iter().map(|waiting| waiting.wish.name()).collect(),
         };
+        let writing = sequencer.store.writing();
         let appended = sequencer.store.append_resting(&mut ordering.writer, encode(&slot)).await;
+        writing.has_ended();
         let records = appended.map(|(index, point)| {
             ordering.last_writers.note(index, written);
             let writes = commits.iter().map(|waiting| waiting.writes.clone());

@@ -65,6 +65,24 @@ pub(crate) struct Store {
     freed: Mutex<BTreeMap<PackId, u64>>,
 }
 
+/// While a slot of a log is written. If its writer is dropped meanwhile, nobody here knows what became of it, and whoever
+/// wrote next would take its answer for their own: the node starts over, and reads in the store what there is.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Writing<'a>(&'a Store);
+
+impl Writing<'_> {
+    pub(crate) fn has_ended(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.0.fall();
+    }
+}
+
 impl Store {
     pub(crate) fn new(
         key_value: SharedKeyValue,
@@ -244,7 +262,13 @@ impl Store {
         Ok(retry_repeatable(READ_AGAIN, &*self.clock, &*self.entropy, attempt).await?)
     }
 
-    /// Appends to a log, however often it has to be asked for. Errors: as [`Store::update`].
+    /// A slot is being written, until [`Writing::has_ended`].
+    pub(crate) fn writing(&self) -> Writing<'_> {
+        Writing(self)
+    }
+
+    /// Appends to a log, however often it has to be asked for. Errors: as [`Store::update`]. Where others write with the same
+    /// writer this is held in [`Store::writing`].
     pub(crate) async fn append(&self, writer: &mut Writer, payload: Bytes) -> Result<(u64, DurabilityPoint)> {
         let mut delays = Self::delays();
         loop {

@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{StreamExt, stream};
 use ports::{Key as ItemKey, Monotonic, key_value::Scan};
 
 use crate::{
@@ -24,6 +24,7 @@ use crate::{
     node::Node,
     pack::PackId,
     records::Write,
+    resolve::all_of,
     store::{Decision, State, VersionItem},
 };
 
@@ -102,9 +103,9 @@ impl Core {
                     self.sweep_row(node, &TransactionId::new(sort)?, decision).await?;
                 }
             }
-            Ok::<_, Error>(())
+            Ok(())
         });
-        looks.buffered(LOOKS_AT_ONCE).try_collect::<()>().await?;
+        all_of(looks.buffered(LOOKS_AT_ONCE)).await?;
         sweep.bucket += u32::from(page.next.is_none());
         sweep.scan = page.next.map(|next| Scan { from: next, ..scan });
         Ok(true)

@@ -151,3 +151,26 @@ async fn is_pending(mut future: impl Future + Unpin) -> bool {
         () = std::future::ready(()) => true,
     }
 }
+
+/// T4. Without its attempt a server that has forgotten the id takes it for one that was never begun.
+#[tokio::test]
+async fn the_status_of_an_id_that_is_drawn_says_of_which_attempt() {
+    const STATUS: &str =
+        "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 20\r\n\r\n{\"status\":\"expired\"}";
+    let (server, client) = server().await;
+    for (begin, says) in [(client.transaction(), true), (client.transaction().id("chosen"), false)] {
+        let begun = tokio::spawn(begin.into_future());
+        let (mut connection, _) = heard(&server, "}").await;
+        connection.write_all(BEGUN.as_bytes()).await.expect("it listens");
+        let transaction = begun.await.expect("it ran").expect("it has begun");
+        let asked = tokio::spawn({
+            let transaction = transaction.clone();
+            async move { transaction.status().await }
+        });
+        let heard = answered(&server, STATUS).await;
+        assert_eq!(heard.contains("landfast-attempt: 7\r\n"), says, "{heard}");
+        assert_eq!(asked.await.expect("it ran").expect("it is answered"), "expired");
+        drop(transaction);
+        answered(&server, GONE).await;
+    }
+}

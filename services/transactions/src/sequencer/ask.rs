@@ -177,10 +177,7 @@ impl Core {
             node.store.settle_aborted(id, attempt).await?;
             return node.store.decision(id).await;
         }
-        if attempt.node != node.id {
-            // No entry of a log may name it: then nothing else would ever drop its row.
-            self.keep_names(node, vec![(id.clone(), attempt)]).await?;
-        }
+        let is_noted_now = self.note_closing(node, id, attempt).await?;
         let wish = Wish::to_close(id, attempt);
         let closed = if let Some(sequencer) = node.sequencer() {
             self.close_here(node, sequencer, &wish).await
@@ -195,10 +192,23 @@ impl Core {
             }
             closed
         };
-        match closed {
-            Ok(()) => node.store.decision(id).await,
-            Err(error) => Err(error),
+        closed?;
+        if node.has_closed(attempt) && !is_noted_now {
+            // By now the name may have gone whose row was not decided yet.
+            self.keep_names(node, vec![(id.clone(), attempt)]).await?;
         }
+        node.store.decision(id).await
+    }
+
+    /// Before it is asked for the first time that an attempt of another node be closed its name is noted: no entry of a log may
+    /// name it, and then nothing else would ever drop its row. Whether it was.
+    async fn note_closing(&self, node: &Arc<Node>, id: &TransactionId, attempt: Attempt) -> Result<bool> {
+        let is_to_note = attempt.node != node.id && !node.is_closing(attempt);
+        if is_to_note {
+            self.keep_names(node, vec![(id.clone(), attempt)]).await?;
+            node.begins_to_close(attempt);
+        }
+        Ok(is_to_note)
     }
 
     /// Has the row of a commit that stands in the log say so.
@@ -361,4 +371,59 @@ impl Core {
 fn warn_of_sequencer(node: &Node, error: &Error) {
     let sequencer = node.followed.writer().unwrap_or_default().0;
     tracing::warn!(%error, sequencer, "no commit goes on here: the node that orders them does not answer; is its address right?");
+}
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use bytes::Bytes;
+    use simulated::World;
+
+    use super::*;
+    use crate::{
+        Config, Parts, Service,
+        membership::{Address, Alone},
+        model::KeyspaceId,
+        peers::{NoAnswer, Peers},
+    };
+
+    /// Nobody else is there.
+    #[derive(Debug)]
+    struct Nobody;
+
+    #[async_trait]
+    impl Peers for Nobody {
+        async fn call(&self, _: &Address, _: Bytes) -> Result<Bytes, NoAnswer> {
+            Err(NoAnswer::Silence("nobody".into()))
+        }
+    }
+
+    /// T9: however often it is tried to close an attempt while nobody orders.
+    #[test]
+    fn a_name_takes_one_place_while_nobody_closes_it() {
+        simulated::run(async {
+            let world = World::new(1);
+            let parts =
+                Parts { key_value: world.key_value(), clock: world.clock(), entropy: world.entropy() };
+            let among = Service::builder(parts).among(Arc::new(Alone::default()), Arc::new(Nobody));
+            let service = among.build(Config::default());
+            service.start().await.expect("a calm world");
+            let core = &service.engine().core;
+            let node = core.serving().expect("it has started");
+            let id = TransactionId::new("t").expect("a name");
+            let attempt = Attempt { node: NodeId(node.id.0 + 1), sequence: 1 };
+            let places = || core.view().names.values().sum::<u64>();
+            for _ in 0..3 {
+                let closed = core.close_prepared(&node, &id, attempt).await;
+                assert!(matches!(closed, Err(Error::Unavailable(_))), "nobody orders");
+                assert_eq!(places(), 1);
+            }
+            core.sequence_keyspace(&node, KeyspaceId::default()).await.expect("a calm world");
+            while node.sequencer().is_none() {
+                core.clock.sleep(std::time::Duration::from_secs(1)).await;
+            }
+            core.close_prepared(&node, &id, attempt).await.expect("somebody orders");
+            assert_eq!(places(), 2, "it stays for a window from when it was closed");
+        });
+    }
 }
