@@ -61,7 +61,8 @@ impl Service {
 
     /// Before a change: what it is compared with is all that is deployed, by whoever it was.
     pub(crate) async fn catch_up_with_others(&self, changing: &mut Changing) -> Result<()> {
-        if self.inner.parts.among_others { self.catch_up(changing).await } else { Ok(()) }
+        let may_be_news = self.inner.parts.among_others || !self.inner.pending.is_empty();
+        if may_be_news { self.catch_up(changing).await } else { Ok(()) }
     }
 
     /// Makes what is deployed at rest what runs here: all of it at a start, and then what others have changed and what is to be tried

@@ -11,11 +11,11 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use parking_lot::Mutex;
-use ports::{Monotonic, Outage};
+use ports::{ErrorKind, Monotonic, Outage};
 
 use crate::{
     catalogue::Catalogue,
-    deployment::Deployment,
+    deployment::{Changed, Deployment},
     routes::Found,
     service::{Error, Inner, Result, Service},
 };
@@ -99,6 +99,24 @@ impl Service {
             Err(error) => pending.failed(application, row, error, now),
         }
         done
+    }
+
+    /// What a change of the row of `application` has come to. Who is not told whether it has happened has to read the row again: what is
+    /// `known` of it may be no more.
+    pub(crate) fn heard(
+        &self,
+        application: &str,
+        known: Option<&Deployment>,
+        changed: ports::Result<Changed>,
+    ) -> Result<Changed> {
+        changed.map_err(|error| {
+            let (is_certain, error) =
+                (matches!(error.kind(), ErrorKind::NoRoom | ErrorKind::Invalid), error.into());
+            if !is_certain {
+                self.inner.pending.failed(application, known, &error, self.inner.parts.clock.monotonic());
+            }
+            error
+        })
     }
 }
 

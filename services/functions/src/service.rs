@@ -187,7 +187,8 @@ impl Service {
             Deployment { manifest, text, archive, generation: known.map_or(1, |known| known + 1), timers };
         self.inner.deployments.put_archive(&deployment.archive, content).await?;
         self.begin_timers(before.as_ref(), &deployment).await?;
-        let changed = self.inner.deployments.put(application, &deployment, known).await?;
+        let changed = self.inner.deployments.put(application, &deployment, known).await;
+        let changed = self.heard(application, before.as_ref(), changed)?;
         self.follow(changing, application, changed, Some(deployment)).await?;
         self.remove_archives(changing).await
     }
@@ -202,7 +203,10 @@ impl Service {
     async fn remove_all(&self, changing: &mut Changing, application: &str) -> Result<()> {
         self.catch_up_with_others(changing).await?;
         let changed = match changing.get(application) {
-            Some(before) => self.inner.deployments.delete(application, before.generation).await?,
+            Some(before) => {
+                let changed = self.inner.deployments.delete(application, before.generation).await;
+                self.heard(application, Some(before), changed)?
+            }
             // Its row has gone, but what followed failed.
             None if !self.in_place(application).is_empty() => Changed::Done,
             None => return Err(Error::NoSuchApplication(application.to_owned())),

@@ -151,12 +151,15 @@ impl Service {
         let before = after.clone();
         after.timers.insert(name.to_owned(), period.map_or(0, |period| period.as_millis() as u64));
         self.begin_timers(Some(&before), &after).await?;
-        let changed = self.inner.deployments.put(&application, &after, Some(known)).await?;
+        let changed = self.inner.deployments.put(&application, &after, Some(known)).await;
+        let changed = self.heard(&application, Some(&before), changed)?;
         if changed != Changed::Done {
             return self.follow(changing, &application, changed, None).await;
         }
-        changing.insert(application, after);
-        self.follow_timer(name, period).await
+        changing.insert(application.clone(), after.clone());
+        let followed = self.follow_timer(name, period).await;
+        // That it is armed says nothing of what else is to be put in place.
+        followed.or_else(|error| self.settled(&application, Some(&after), Err(error)))
     }
 
     /// Begins the periods of timers that were not armed `before`. That is done before it is said that they are armed, so that nobody goes

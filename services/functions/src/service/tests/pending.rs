@@ -114,3 +114,59 @@ fn an_archive_that_is_lost_stops_no_other_process_from_following() {
         assert_eq!(names(&other), ["one", "two"]);
     });
 }
+
+/// What its row says of `shop`: its functions, and its timers with their periods.
+async fn said(service: &Service) -> (Vec<String>, BTreeMap<String, Duration>) {
+    let rows = service.inner.deployments.all().await.expect("read");
+    let Some(row) = rows.get("shop") else { return Default::default() };
+    let functions: Vec<_> = row.manifest.functions.keys().cloned().collect();
+    let armed = functions.iter().filter_map(|name| Some((name.clone(), row.period(name)?)));
+    (functions.clone(), armed.collect())
+}
+
+/// A change of `shop`, whose function is `one`.
+async fn change(service: &Service, number: u64) -> Result<()> {
+    match number % 3 {
+        0 => service.deploy("shop", ticking("two")).await.map(drop),
+        1 => service.remove("shop").await,
+        _ => service.arm("one", Some(Duration::from_hours(1))).await,
+    }
+}
+
+/// An archive whose only function is `function`, started by a queue and by a timer.
+fn ticking(function: &str) -> Bytes {
+    let archive = String::from_utf8(archive(function).into()).expect("text");
+    archive.replace("}]", "}, { every_s = 60 }]").into()
+}
+
+/// A1, A5. What had failed behind the row stayed undone until the next change, also where nobody was left to be told.
+#[test]
+fn a_change_that_fails_at_any_moment_is_as_its_row_says_a_while_later() {
+    for number in 0..180 {
+        run(async {
+            let world = far_world(number);
+            let clock = world.clock();
+            let (service, _) = service(&world);
+            let keeping = tokio::spawn(service.clone().keep_in_place());
+            service.deploy("shop", ticking("one")).await.expect("deployed");
+            let changing = tokio::spawn({
+                let service = service.clone();
+                async move { change(&service, number).await }
+            });
+            clock.sleep(TRAVEL * (number / 6) as u32 / 2).await;
+            if number % 2 == 0 {
+                world.faults().refuse(percent(100));
+            } else {
+                world.faults().lose_answer(percent(100));
+            }
+            let _ = changing.await.expect("it has not panicked");
+            world.faults().calm();
+            clock.sleep(Duration::from_mins(2)).await;
+            let (functions, armed) = said(&service).await;
+            assert_eq!(names(&service), functions, "{number}");
+            assert_eq!(*service.inner.timers.lock().await, armed, "{number}");
+            assert!(service.inner.pending.is_empty(), "{number}");
+            keeping.abort();
+        });
+    }
+}
