@@ -103,14 +103,27 @@ impl Service {
         check_queues(rows, application, manifest).map_err(Error::Conflict)
     }
 
+    /// Removes the code here that nothing names, as that of a deployment that was refused. Among the objects its archive stays until the
+    /// next one: a row that nobody has heard of may name it.
+    pub(crate) async fn remove_code(&self, all: &Changing) {
+        let named: Vec<_> = self.named(all).into_iter().collect();
+        if let Err(error) = self.inner.parts.runtime.keep_archives(&named).await {
+            tracing::debug!(%error, "code that nothing names stays until the next deployment");
+        }
+    }
+
+    /// The archives that rows name, or what runs here.
+    fn named(&self, all: &Changing) -> BTreeSet<String> {
+        let running = self.inner.catalogue.functions().into_iter();
+        let running = running.map(|known| known.function.archive.clone());
+        all.values().map(|deployment| deployment.archive.clone()).chain(running).collect()
+    }
+
     /// Removes the archives that nothing names, here and among the objects.
     pub(crate) async fn remove_archives(&self, all: &Changing) -> Result<()> {
         let Parts { among_others, clock, runtime, .. } = &self.inner.parts;
         let archives = self.inner.deployments.archives().await?;
-        let running = self.inner.catalogue.functions().into_iter();
-        let running = running.map(|known| known.function.archive.clone());
-        let mut named: BTreeSet<_> =
-            all.values().map(|deployment| deployment.archive.clone()).chain(running).collect();
+        let mut named = self.named(all);
         runtime.keep_archives(&named.iter().cloned().collect::<Vec<_>>()).await?;
         let mut waits = Duration::ZERO;
         if *among_others {

@@ -166,7 +166,14 @@ impl Service {
         manifest::check_name("the application", application).map_err(Error::Invalid)?;
         let mut changing = Arc::clone(&self.inner.changing).lock_owned().await;
         let (service, name) = (self.clone(), application.to_owned());
-        to_its_end(DEPLOY, async move { service.replace(&mut changing, &name, content).await }).await?;
+        let replacing = async move {
+            let replaced = service.replace(&mut changing, &name, content).await;
+            if replaced.is_err() {
+                service.remove_code(&changing).await;
+            }
+            replaced
+        };
+        to_its_end(DEPLOY, replacing).await?;
         Ok(self.functions().into_iter().filter(|function| function.application == application).collect())
     }
 

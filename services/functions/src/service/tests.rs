@@ -563,3 +563,17 @@ fn who_deploys_an_archive_that_is_refused_hears_why_and_not_what_it_is_called_he
         assert_eq!(refused.to_string(), "the archive is refused: \"code/l\" is a device");
     });
 }
+
+/// It stayed on the disk until the next deployment that was not.
+#[test]
+fn the_code_of_a_deployment_that_is_refused_is_removed() {
+    run(async {
+        let (service, runtime) = service(&World::new(1));
+        service.deploy("shop", archive("one")).await.expect("deployed");
+        let kept = || runtime.installed.lock().keys().cloned().collect::<Vec<_>>();
+        service.deploy("a", with_far("f", "ther")).await.expect_err("it is refused");
+        assert_eq!(kept(), [digest(&archive("one"))]);
+        service.deploy("store", archive("one")).await.expect_err("the name is the other's");
+        assert_eq!(kept(), [digest(&archive("one"))], "it is what runs");
+    });
+}
