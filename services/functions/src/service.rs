@@ -190,8 +190,8 @@ impl Service {
         let before = changing.get(application).cloned();
         let known = before.as_ref().map(|before| before.generation);
         let timers = before.as_ref().map(|before| before.kept_timers(&manifest)).unwrap_or_default();
-        let deployment =
-            Deployment { manifest, text, archive, generation: known.map_or(1, |known| known + 1), timers };
+        let generation = known.map_or(1, |known| known + 1);
+        let deployment = Deployment { manifest, text, archive, generation, deployed: generation, timers };
         self.inner.deployments.put_archive(&deployment.archive, content).await?;
         self.begin_timers(before.as_ref(), &deployment).await?;
         let changed = self.inner.deployments.put(application, &deployment, known).await;
@@ -377,8 +377,8 @@ impl Service {
         self.disarm(&before, now).await?;
         let catalogue = &self.inner.catalogue;
         match now {
-            Some(Deployment { manifest, archive, generation, .. }) => {
-                catalogue.replace(application, Some(manifest), archive, &format!("{generation}-{archive}"));
+            Some(Deployment { manifest, archive, deployed, .. }) => {
+                catalogue.replace(application, Some(manifest), archive, &format!("{deployed}-{archive}"));
             }
             None => catalogue.replace(application, None, "", ""),
         }

@@ -452,7 +452,7 @@ fn starts_with_what_is_refused_today(text: &Bytes) {
         let deployments = &service.inner.deployments;
         deployments.put_archive(&archive, text.clone().into()).await.expect("it is put");
         let timers = BTreeMap::new();
-        let deployment = Deployment { manifest, text, archive, generation: 1, timers };
+        let deployment = Deployment { manifest, text, archive, generation: 1, deployed: 1, timers };
         deployments.put("a", &deployment, None).await.expect("it is deployed");
         service.start().await.expect("it starts");
         assert_eq!(names(&service), ["f"]);
