@@ -210,9 +210,7 @@ fn keep_up(
         background.spawn(count_blocked_groups(provider.queue(), Arc::clone(&blocked_groups)));
     }
     background.spawn(count_waiting(deployed.clone()));
-    if provider.is_shared() {
-        background.spawn(deployed.clone().follow_others());
-    }
+    background.spawn(deployed.clone().keep_in_place());
     blocked_groups
 }
 

@@ -113,6 +113,10 @@ where
 fn route(functions: &functions::Service, method: &str, path: &[String]) -> Result<Routed, Box<Response>> {
     match functions.route(method, path) {
         Found::Route(routed) => Ok(routed),
+        Found::NotYet => {
+            let why = "a function that is deployed for this is not yet in place";
+            Err(Box::new(Problem::new(Kind::Unavailable, why).into_response()))
+        }
         Found::Nothing => {
             let detail = format!("no function is deployed for {method} /{}", path.join("/"));
             Err(Box::new(Problem::new(Kind::NoSuchPath, detail).into_response()))

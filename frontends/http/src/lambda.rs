@@ -218,10 +218,10 @@ async fn answer(
             let id = functions.send(&name, payload).await?;
             Ok((StatusCode::ACCEPTED, [(REQUEST_ID, id)]).into_response())
         }
-        "DryRun" => match functions.function(&name) {
-            Some(_) => Ok(StatusCode::NO_CONTENT.into_response()),
-            None => Err(Error::NoSuchFunction(name).into()),
-        },
+        "DryRun" => {
+            functions.function(&name)?;
+            Ok(StatusCode::NO_CONTENT.into_response())
+        }
         other => Err(Refusal::invalid(format!(
             "InvocationType {other:?} is to be RequestResponse, Event or DryRun"
         ))),

@@ -19,6 +19,7 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::{
+    deployment::Changing,
     manifest::{Manifest, Table, workflow::Workflow},
     routes::{self, Found},
     service::{Error, Result},
@@ -107,6 +108,15 @@ pub struct Summary {
 }
 
 impl Catalogue {
+    /// One of all that `rows` say.
+    pub(crate) fn of(rows: &Changing) -> Self {
+        let all = Self::default();
+        for (application, row) in rows {
+            all.replace(application, Some(&row.manifest), "", "");
+        }
+        all
+    }
+
     /// All that was deployed before is here from now on.
     pub(crate) fn put_in_place(&self) {
         self.is_in_place.store(true, Ordering::Release);
@@ -162,27 +172,16 @@ impl Catalogue {
         }
     }
 
-    /// Whether `application` may have what `manifest` says: a function, a workflow and a route are of one application, whoever is
-    /// told of failures is there, and no step may take longer than its function.
+    /// Whether `application` may have what `manifest` says: its names and routes are nobody else's, whoever is told of failures is
+    /// there, and no step may take longer than its function.
     pub(crate) fn check(&self, application: &str, manifest: &Manifest) -> Result<()> {
-        let state = self.state.read();
         for (name, workflow) in &manifest.workflows {
             let said = |why| Error::Invalid(format!("workflows.{name}: {why}"));
             workflow.check_anew(&manifest.functions).map_err(said)?;
-            let other = state.workflows.get(name).filter(|known| known.application != application);
-            if let Some(KnownWorkflow { application: owner, .. }) = other {
-                return Err(Error::Conflict(format!(
-                    "the workflow {name:?} is of the application {owner:?}"
-                )));
-            }
         }
+        self.check_names(application, manifest)?;
+        let state = self.state.read();
         for (name, table) in &manifest.functions {
-            let other = state.functions.get(name).filter(|known| known.application != application);
-            if let Some(owner) = other.map(|known| &known.application) {
-                return Err(Error::Conflict(format!(
-                    "the function {name:?} is of the application {owner:?}"
-                )));
-            }
             let is_there = |told: &String| {
                 manifest.functions.contains_key(told)
                     || state.functions.get(told).is_some_and(|known| known.application != application)
@@ -193,7 +192,28 @@ impl Catalogue {
                 )));
             }
         }
-        state.check_failures_end(application, manifest)?;
+        state.check_failures_end(application, manifest)
+    }
+
+    /// A function, a workflow and a route are of one application.
+    pub(crate) fn check_names(&self, application: &str, manifest: &Manifest) -> Result<()> {
+        let state = self.state.read();
+        for name in manifest.workflows.keys() {
+            let other = state.workflows.get(name).filter(|known| known.application != application);
+            if let Some(KnownWorkflow { application: owner, .. }) = other {
+                return Err(Error::Conflict(format!(
+                    "the workflow {name:?} is of the application {owner:?}"
+                )));
+            }
+        }
+        for name in manifest.functions.keys() {
+            let other = state.functions.get(name).filter(|known| known.application != application);
+            if let Some(owner) = other.map(|known| &known.application) {
+                return Err(Error::Conflict(format!(
+                    "the function {name:?} is of the application {owner:?}"
+                )));
+            }
+        }
         let routes = manifest.routes().map_err(Error::Invalid)?;
         match state.routes.claimed(application, &routes) {
             None => Ok(()),

@@ -30,6 +30,8 @@ const PAGE_ITEMS: usize = 100;
 const MANIFEST: &str = "manifest";
 const ARCHIVE: &str = "archive";
 const GENERATION: &str = "generation";
+/// A row that an earlier build has written has none.
+const DEPLOYED: &str = "deployed";
 /// What attributes begin with that say of a function's timer when it fires, in milliseconds; 0: never.
 const TIMER: &str = "timer/";
 
@@ -42,6 +44,8 @@ pub(crate) struct Deployment {
     pub(crate) archive: String,
     /// Grows with each change.
     pub(crate) generation: u64,
+    /// The generation since which it has its functions as they are: that of its last deployment, whatever timers were set since.
+    pub(crate) deployed: u64,
     /// Timers that were armed or disarmed at run time, by function.
     pub(crate) timers: BTreeMap<String, u64>,
 }
@@ -145,6 +149,7 @@ impl Deployments {
             (MANIFEST.into(), Value::Bytes(Bytes::from(deployment.text.clone()))),
             (ARCHIVE.into(), Value::Bytes(Bytes::from(deployment.archive.clone()))),
             (GENERATION.into(), Value::Integer(deployment.generation as i64)),
+            (DEPLOYED.into(), Value::Integer(deployment.deployed as i64)),
         ]
         .into_iter()
         .chain(timers.map(|(name, ms)| ([TIMER, name].concat().into(), Value::Integer(*ms as i64))))
@@ -245,5 +250,7 @@ fn decode(item: &Item) -> Result<Deployment, String> {
         }
     });
     let timers = timers.collect();
-    Ok(Deployment { manifest: Manifest::parse(&manifest)?, text: manifest, archive, generation, timers })
+    let deployed = item.integer(DEPLOYED).map_or(generation, |deployed| deployed as u64);
+    let (manifest, text) = (Manifest::parse(&manifest)?, manifest);
+    Ok(Deployment { manifest, text, archive, generation, deployed, timers })
 }

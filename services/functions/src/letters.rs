@@ -200,7 +200,7 @@ impl Service {
 
     fn sources(&self, function: &str) -> Result<Vec<Source>> {
         let known = self.inner.catalogue.function(function);
-        let known = known.ok_or_else(|| Error::NoSuchFunction(function.to_owned()))?;
+        let known = known.ok_or_else(|| self.inner.unknown(function))?;
         let function = [PREFIX, function].concat();
         let events = self.events().event_queue(&function);
         let mut sources =

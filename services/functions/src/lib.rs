@@ -5,6 +5,7 @@
 //!  deployment    an application at rest: a row that names an archive
 //!  catalogue     what is deployed, as calls find it; a request over HTTP by its route ([routes])
 //!  service       deploying, removing, invoking; puts everything back in place at a start
+//!  pending       what is deployed and not in place, as something failed on the way; [following] does that again
 //!  port          what other services may have run: effects of transactions
 //!  handler       a deployed function as the Functions port runs it: events and queue batches ([batch]) in Lambda's words ([event]);
 //!                what is kept of why it failed ([failure])
@@ -45,6 +46,7 @@ mod handler;
 mod letters;
 pub mod manifest;
 mod members;
+mod pending;
 mod port;
 mod routes;
 mod schedule;

@@ -12,7 +12,7 @@ use ports::{
     runtime::Invocation,
 };
 
-use crate::service::{EVENT_BYTES_MAX, PREFIX, Service};
+use crate::service::{EVENT_BYTES_MAX, Error as ServiceError, PREFIX, Service};
 
 const LIMITS: FunctionLimits =
     FunctionLimits { payload_bytes_max: EVENT_BYTES_MAX, timeout_max: Duration::from_mins(15) };
@@ -32,15 +32,17 @@ impl Functions for Service {
 
     async fn send(&self, function: &str, id: Option<Bytes>, payload: Bytes) -> Result<Receipt> {
         // It was there when it was promised, and may be there again: as while this starts, or once it is deployed anew (A8).
-        if self.function(function).is_none() {
+        if self.function(function).is_err() {
             return Err(Error::unavailable(format!("run {function:?}, which is not deployed")));
         }
         self.events().send(&[PREFIX, function].concat(), id, payload).await
     }
 
     async fn knows(&self, function: &str) -> Result<bool> {
-        if self.function(function).is_some() {
-            return Ok(true);
+        match self.function(function) {
+            Ok(_) => return Ok(true),
+            Err(ServiceError::Port(not_yet)) => return Err(not_yet),
+            Err(_) => {}
         }
         // Transactions are served before everything deployed is in place.
         if self.inner.catalogue.is_in_place() {

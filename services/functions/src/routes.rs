@@ -69,6 +69,8 @@ pub enum Found {
     Route(Routed),
     /// Its path is there, for these methods only.
     ForOthers(Vec<&'static str>),
+    /// Nothing yet: a route that takes it is deployed and not in place.
+    NotYet,
     /// Nothing.
     Nothing,
 }
@@ -298,6 +300,7 @@ mod tests {
                 [key, parameters.concat()].concat()
             }
             Found::ForOthers(methods) => format!("only {}", methods.join(" ")),
+            Found::NotYet => "nothing yet".to_owned(),
             Found::Nothing => "nothing".to_owned(),
         }
     }

@@ -11,7 +11,8 @@
 //!   half that was done is to stand. What it holds is bounded as ever, by its timeout and by the places of its function. It is done
 //!   here and not by the runtime since what is run [for somebody of ours](Service::run), a step or an event, ends with them: they
 //!   drop what another attempt is to take the place of.
-//! - What is known is what the row says, as far as it was heard of, also where what follows it failed: the next change does that.
+//! - What is known is what the row says, as far as it was heard of, also where what follows it failed: that is [done
+//!   again](crate::pending), by itself or by the next change.
 
 use std::{collections::BTreeMap, fmt, panic::resume_unwind, sync::Arc};
 
@@ -31,12 +32,13 @@ use tokio::sync::Mutex;
 use crate::{
     batch,
     catalogue::{Catalogue, Known, Summary},
-    deployment::{Changed, Changing, Deployment, Deployments, check_queues, digest},
+    deployment::{Changed, Changing, Deployment, Deployments, digest},
     event::hexadecimal,
     figures::Seen,
     following::Unnamed,
     handler::Deployed,
-    manifest::{self, FILE_NAME, MANIFEST_BYTES_MAX, Manifest, Table, check_period, workflow::Workflow},
+    manifest::{self, FILE_NAME, MANIFEST_BYTES_MAX, Manifest, Table, workflow::Workflow},
+    pending::Pending,
     routes::Found,
     schedule::Schedule,
     timer::Ticks,
@@ -51,7 +53,7 @@ pub(crate) const PREFIX: &str = "functions/";
 /// What all else of an attempt takes at the most: handing it over, and ending an instance.
 const MARGIN: Duration = Duration::from_mins(1);
 /// What a change of what is deployed is called where it fails.
-const DEPLOY: &str = "change what is deployed";
+pub(crate) const DEPLOY: &str = "change what is deployed";
 
 /// Why a call was refused.
 #[derive(Debug, thiserror::Error)]
@@ -124,6 +126,7 @@ pub(crate) struct Inner {
     pub(crate) parts: Parts,
     pub(crate) deployments: Deployments,
     pub(crate) catalogue: Catalogue,
+    pub(crate) pending: Pending,
     /// Held by whoever changes what is deployed; what is, by application.
     pub(crate) changing: Arc<Mutex<Changing>>,
     pub(crate) unnamed: parking_lot::Mutex<Unnamed>,
@@ -139,15 +142,16 @@ impl Service {
     /// A service that has yet to [start](Self::start).
     pub fn new(parts: Parts) -> Self {
         let deployments = Deployments::new(Arc::clone(&parts.key_value), Arc::clone(&parts.objects));
-        let (catalogue, changing) = (Catalogue::default(), Arc::default());
+        let (catalogue, pending, changing) = (Catalogue::default(), Pending::default(), Arc::default());
         let (unnamed, seen) = (parking_lot::Mutex::default(), parking_lot::Mutex::default());
         let (schedule, timers) =
             (Schedule::new(Arc::clone(&parts.key_value), Arc::clone(&parts.clock)), Mutex::default());
-        let inner = Inner { parts, deployments, catalogue, changing, unnamed, schedule, timers, seen };
+        let inner =
+            Inner { parts, deployments, catalogue, pending, changing, unnamed, schedule, timers, seen };
         Self { inner: Arc::new(inner) }
     }
 
-    /// Puts in place what is deployed, and removes what a death left.
+    /// Puts in place what is deployed, and removes what a death left. What cannot be put in place now is [so later](Self::keep_in_place).
     pub async fn start(&self) -> Result<()> {
         let mut changing = self.inner.changing.lock().await;
         self.catch_up(&mut changing).await?;
@@ -162,7 +166,14 @@ impl Service {
         manifest::check_name("the application", application).map_err(Error::Invalid)?;
         let mut changing = Arc::clone(&self.inner.changing).lock_owned().await;
         let (service, name) = (self.clone(), application.to_owned());
-        to_its_end(DEPLOY, async move { service.replace(&mut changing, &name, content).await }).await?;
+        let replacing = async move {
+            let replaced = service.replace(&mut changing, &name, content).await;
+            if replaced.is_err() {
+                service.remove_code(&changing).await;
+            }
+            replaced
+        };
+        to_its_end(DEPLOY, replacing).await?;
         Ok(self.functions().into_iter().filter(|function| function.application == application).collect())
     }
 
@@ -175,16 +186,16 @@ impl Service {
             checked.map_err(|why| Error::Invalid(format!("functions.{name}: {why}")))?;
         }
         self.catch_up_with_others(changing).await?;
-        self.inner.catalogue.check(application, &manifest)?;
-        check_queues(changing, application, &manifest).map_err(Error::Conflict)?;
+        self.check_beside(changing, application, &manifest)?;
         let before = changing.get(application).cloned();
         let known = before.as_ref().map(|before| before.generation);
         let timers = before.as_ref().map(|before| before.kept_timers(&manifest)).unwrap_or_default();
-        let deployment =
-            Deployment { manifest, text, archive, generation: known.map_or(1, |known| known + 1), timers };
+        let generation = known.map_or(1, |known| known + 1);
+        let deployment = Deployment { manifest, text, archive, generation, deployed: generation, timers };
         self.inner.deployments.put_archive(&deployment.archive, content).await?;
         self.begin_timers(before.as_ref(), &deployment).await?;
-        let changed = self.inner.deployments.put(application, &deployment, known).await?;
+        let changed = self.inner.deployments.put(application, &deployment, known).await;
+        let changed = self.heard(application, before.as_ref(), changed)?;
         self.follow(changing, application, changed, Some(deployment)).await?;
         self.remove_archives(changing).await
     }
@@ -199,7 +210,10 @@ impl Service {
     async fn remove_all(&self, changing: &mut Changing, application: &str) -> Result<()> {
         self.catch_up_with_others(changing).await?;
         let changed = match changing.get(application) {
-            Some(before) => self.inner.deployments.delete(application, before.generation).await?,
+            Some(before) => {
+                let changed = self.inner.deployments.delete(application, before.generation).await;
+                self.heard(application, Some(before), changed)?
+            }
             // Its row has gone, but what followed failed.
             None if !self.in_place(application).is_empty() => Changed::Done,
             None => return Err(Error::NoSuchApplication(application.to_owned())),
@@ -210,8 +224,8 @@ impl Service {
 
     /// Makes what a change came to what is known, and what runs. `wanted` is what it was to be.
     ///
-    /// Errors: `Conflict` if it is something else; `Port`, and then the next change does again what is missing.
-    async fn follow(
+    /// Errors: `Conflict` if it is something else; `Port`, and then what is missing [is done again](crate::pending).
+    pub(crate) async fn follow(
         &self,
         changing: &mut Changing,
         application: &str,
@@ -226,11 +240,11 @@ impl Service {
             Some(deployment) => changing.insert(application.to_owned(), deployment.clone()),
             None => changing.remove(application),
         };
-        if let Some(deployment) = now.as_ref().filter(|_| is_another) {
-            let content = self.inner.deployments.archive(&deployment.archive).await?;
-            self.inner.parts.runtime.install(&deployment.archive, content).await?;
-        }
-        self.put_in_place(application, now.as_ref()).await?;
+        let done = match now.as_ref().filter(|_| is_another) {
+            Some(row) => self.put_in_place_with_code(application, row).await,
+            None => self.put_in_place(application, now.as_ref()).await,
+        };
+        self.settled(application, now.as_ref(), done)?;
         if is_another {
             return Err(Error::Conflict(format!("{application:?} was changed meanwhile: try again")));
         }
@@ -242,24 +256,28 @@ impl Service {
         self.inner.catalogue.functions().iter().map(|known| known.summary()).collect()
     }
 
-    /// A deployed function.
-    pub fn function(&self, name: &str) -> Option<Summary> {
-        self.inner.catalogue.function(name).map(|known| known.summary())
+    /// A deployed function. Errors: `NoSuchFunction`; `Port` for one that is not in place yet.
+    pub fn function(&self, name: &str) -> Result<Summary> {
+        let known = self.inner.catalogue.function(name);
+        known.map(|known| known.summary()).ok_or_else(|| self.inner.unknown(name))
     }
 
-    /// A deployed workflow.
+    /// A deployed workflow, also if it is not in place yet: its steps wait.
     pub fn workflow(&self, name: &str) -> Option<Arc<Workflow>> {
-        self.inner.catalogue.workflow(name)
+        let Inner { catalogue, pending, .. } = &*self.inner;
+        catalogue.workflow(name).or_else(|| pending.promised().workflow(name))
     }
 
     /// All deployed workflows, by name.
     pub fn workflows(&self) -> BTreeMap<String, Arc<Workflow>> {
-        self.inner.catalogue.workflows()
+        let mut all = self.inner.pending.promised().workflows();
+        all.extend(self.inner.catalogue.workflows());
+        all
     }
 
     /// What is deployed for a request over HTTP, whose path is of these segments, decoded.
     pub fn route(&self, method: &str, path: &[String]) -> Found {
-        self.inner.catalogue.route(method, path)
+        self.inner.route(method, path)
     }
 
     /// Runs `invocation` of a function and waits for its result (A2); it goes on to its end if this is dropped.
@@ -275,6 +293,9 @@ impl Service {
 
     /// As [`Self::invoke`], but it is ended if this is dropped.
     pub async fn run(&self, name: &str, invocation: Invocation) -> Result<Ran> {
+        if invocation.waits {
+            self.inner.until_in_place(name).await;
+        }
         let function = self.inner.known_function(name)?;
         check_payload(&invocation.payload, PAYLOAD_BYTES_MAX)?;
         Ok(self.inner.parts.runtime.run(&function, invocation).await?)
@@ -309,37 +330,6 @@ impl Service {
     /// Ends once the line of the function that has the number `from`, or a later one, is there, if that is after [`Self::lines`] had none.
     pub async fn more_lines(&self, name: &str, from: u64) {
         self.inner.parts.runtime.more_lines(name, from).await;
-    }
-
-    /// Has a function's timer fire every `period`, of whole seconds, or no more (A5).
-    ///
-    /// Errors: `Invalid` for a period that a manifest may not have; `NoSuchFunction`, `Conflict`, `Port`.
-    pub async fn arm(&self, name: &str, period: Option<Duration>) -> Result<()> {
-        if let Some(period) = period {
-            check_period(period.as_secs()).map_err(Error::Invalid)?;
-        }
-        let mut changing = Arc::clone(&self.inner.changing).lock_owned().await;
-        let (service, name) = (self.clone(), name.to_owned());
-        to_its_end(DEPLOY, async move { service.set_timer(&mut changing, &name, period).await }).await
-    }
-
-    async fn set_timer(&self, changing: &mut Changing, name: &str, period: Option<Duration>) -> Result<()> {
-        self.catch_up_with_others(changing).await?;
-        let known = self.inner.catalogue.function(name);
-        let application = known.ok_or_else(|| Error::NoSuchFunction(name.to_owned()))?.application.clone();
-        let no_such = || Error::NoSuchApplication(application.clone());
-        let mut after = changing.get(&application).ok_or_else(no_such)?.clone();
-        let known = after.generation;
-        after.generation += 1;
-        let before = after.clone();
-        after.timers.insert(name.to_owned(), period.map_or(0, |period| period.as_millis() as u64));
-        self.begin_timers(Some(&before), &after).await?;
-        let changed = self.inner.deployments.put(&application, &after, Some(known)).await?;
-        if changed != Changed::Done {
-            return self.follow(changing, &application, changed, None).await;
-        }
-        changing.insert(application, after);
-        self.follow_timer(name, period).await
     }
 
     /// What runs events of functions, under their names there.
@@ -387,8 +377,8 @@ impl Service {
         self.disarm(&before, now).await?;
         let catalogue = &self.inner.catalogue;
         match now {
-            Some(Deployment { manifest, archive, generation, .. }) => {
-                catalogue.replace(application, Some(manifest), archive, &format!("{generation}-{archive}"));
+            Some(Deployment { manifest, archive, deployed, .. }) => {
+                catalogue.replace(application, Some(manifest), archive, &format!("{deployed}-{archive}"));
             }
             None => catalogue.replace(application, None, "", ""),
         }
@@ -476,7 +466,7 @@ impl Service {
 }
 
 /// Ends with `work`, which goes on to its end also if this does not: nobody has asked for half of it.
-async fn to_its_end<T: Send + 'static>(
+pub(crate) async fn to_its_end<T: Send + 'static>(
     what: &'static str,
     work: impl Future<Output = Result<T>> + Send + 'static,
 ) -> Result<T> {
@@ -513,7 +503,7 @@ impl Inner {
     }
 
     fn known_function(&self, name: &str) -> Result<Arc<Function>> {
-        self.function(name).ok_or_else(|| Error::NoSuchFunction(name.to_owned()))
+        self.function(name).ok_or_else(|| self.unknown(name))
     }
 
     /// What the application of `function` calls the queue that is `at_provider` there; none of its queues any more: that.
@@ -532,7 +522,8 @@ impl Inner {
 
     /// How often an event of this function is tried again.
     pub(crate) fn retries(&self, name: &str) -> Option<u32> {
-        self.catalogue.function(name).map(|known| known.table.retries)
+        let known = self.catalogue.function(name).or_else(|| self.pending.promised().function(name));
+        known.map(|known| known.table.retries)
     }
 
     /// A request id that nobody has.

@@ -12,17 +12,18 @@
 //! Invariants
 //! - No tick arms a timer that was disarmed since it began: both are done under one lock.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use ports::{ErrorKind, Monotonic, Outage, Result};
 
 use crate::{
     batch,
-    deployment::Deployment,
+    deployment::{Changed, Changing, Deployment},
     event,
+    manifest::check_period,
     schedule::Tick,
-    service::{Inner, PREFIX, Parts, Result as Served, Service},
+    service::{DEPLOY, Error, Inner, PREFIX, Parts, Result as Served, Service, to_its_end},
     tries,
 };
 
@@ -127,6 +128,40 @@ impl Ticks {
 }
 
 impl Service {
+    /// Has a function's timer fire every `period`, of whole seconds, or no more (A5).
+    ///
+    /// Errors: `Invalid` for a period that a manifest may not have; `NoSuchFunction`, `Conflict`, `Port`.
+    pub async fn arm(&self, name: &str, period: Option<Duration>) -> Served<()> {
+        if let Some(period) = period {
+            check_period(period.as_secs()).map_err(Error::Invalid)?;
+        }
+        let mut changing = Arc::clone(&self.inner.changing).lock_owned().await;
+        let (service, name) = (self.clone(), name.to_owned());
+        to_its_end(DEPLOY, async move { service.set_timer(&mut changing, &name, period).await }).await
+    }
+
+    async fn set_timer(&self, changing: &mut Changing, name: &str, period: Option<Duration>) -> Served<()> {
+        self.catch_up_with_others(changing).await?;
+        let known = self.inner.catalogue.function(name);
+        let application = known.ok_or_else(|| self.inner.unknown(name))?.application.clone();
+        let no_such = || Error::NoSuchApplication(application.clone());
+        let mut after = changing.get(&application).ok_or_else(no_such)?.clone();
+        let known = after.generation;
+        after.generation += 1;
+        let before = after.clone();
+        after.timers.insert(name.to_owned(), period.map_or(0, |period| period.as_millis() as u64));
+        self.begin_timers(Some(&before), &after).await?;
+        let changed = self.inner.deployments.put(&application, &after, Some(known)).await;
+        let changed = self.heard(&application, Some(&before), changed)?;
+        if changed != Changed::Done {
+            return self.follow(changing, &application, changed, None).await;
+        }
+        changing.insert(application.clone(), after.clone());
+        let followed = self.follow_timer(name, period).await;
+        // That it is armed says nothing of what else is to be put in place.
+        followed.or_else(|error| self.settled(&application, Some(&after), Err(error)))
+    }
+
     /// Begins the periods of timers that were not armed `before`. That is done before it is said that they are armed, so that nobody goes
     /// by what an earlier arming has left; where it is not said after all, that was nobody's time. Of one that is armed with another
     /// period there is no time, and it begins where that is put in place: begun here it would be put off by a change that fails.

@@ -11,7 +11,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
-use functions::{Error, Summary};
+use functions::Summary;
 use serde::{Deserialize, Serialize};
 
 use super::{Refusal, arn, name, services, with_request_id};
@@ -130,7 +130,7 @@ fn page(backend: &Backend, uri: &Uri) -> Result<Page, Refusal> {
 
 fn summary(backend: &Backend, uri: &Uri) -> Result<Summary, Refusal> {
     let name = name(uri)?;
-    services(backend)?.function(&name).ok_or_else(|| Error::NoSuchFunction(name).into())
+    Ok(services(backend)?.function(&name)?)
 }
 
 fn answered(answer: Result<impl Serialize, Refusal>) -> Response {

@@ -3,6 +3,7 @@
 
 mod letters;
 mod messages;
+mod pending;
 mod several;
 mod timers;
 
@@ -282,7 +283,7 @@ fn who_finds_another_deployment_than_he_knew_runs_it_and_may_replace_it() {
 async fn deployed_by_two(are_aware: bool) -> (Result<Vec<String>>, Vec<String>) {
     let world = World::new(1);
     let ((one, _), (other, _)) = (service_among(&world, are_aware), service_among(&world, are_aware));
-    let _following = are_aware.then(|| tokio::spawn(one.clone().follow_others()));
+    let _following = are_aware.then(|| tokio::spawn(one.clone().keep_in_place()));
     one.deploy("shop", archive("one")).await.expect("deployed");
     other.deploy("store", archive("other")).await.expect("deployed");
     let (late, _) = service_among(&world, are_aware);
@@ -303,7 +304,11 @@ fn what_others_deploy_is_put_in_place_and_left_there() {
 #[test]
 fn removing_archives_of_others_is_caught() {
     let (started, followed) = run(deployed_by_two(false));
-    assert!(started.is_err(), "the second deployment removed what the first one put");
+    assert_eq!(
+        started.expect("the rest is there"),
+        ["other"],
+        "the second deployment removed what the first one put"
+    );
     assert_eq!(followed, ["one"]);
 }
 
@@ -314,7 +319,7 @@ fn what_others_replace_or_remove_is_followed() {
         let world = World::new(1);
         let clock = world.clock();
         let ((one, _), (other, _)) = (service_among(&world, true), service_among(&world, true));
-        let _following = tokio::spawn(one.clone().follow_others());
+        let _following = tokio::spawn(one.clone().keep_in_place());
         one.deploy("shop", archive("one")).await.expect("deployed");
         other.deploy("shop", archive("two")).await.expect("what is there is known");
         clock.sleep(Duration::from_secs(3)).await;
@@ -447,7 +452,7 @@ fn starts_with_what_is_refused_today(text: &Bytes) {
         let deployments = &service.inner.deployments;
         deployments.put_archive(&archive, text.clone().into()).await.expect("it is put");
         let timers = BTreeMap::new();
-        let deployment = Deployment { manifest, text, archive, generation: 1, timers };
+        let deployment = Deployment { manifest, text, archive, generation: 1, deployed: 1, timers };
         deployments.put("a", &deployment, None).await.expect("it is deployed");
         service.start().await.expect("it starts");
         assert_eq!(names(&service), ["f"]);
@@ -556,5 +561,19 @@ fn who_deploys_an_archive_that_is_refused_hears_why_and_not_what_it_is_called_he
         let refused = service.deploy("a", UNFIT.into()).await.expect_err("it is refused");
         assert!(matches!(refused, Error::Invalid(_)), "{refused:?}");
         assert_eq!(refused.to_string(), "the archive is refused: \"code/l\" is a device");
+    });
+}
+
+/// It stayed on the disk until the next deployment that was not.
+#[test]
+fn the_code_of_a_deployment_that_is_refused_is_removed() {
+    run(async {
+        let (service, runtime) = service(&World::new(1));
+        service.deploy("shop", archive("one")).await.expect("deployed");
+        let kept = || runtime.installed.lock().keys().cloned().collect::<Vec<_>>();
+        service.deploy("a", with_far("f", "ther")).await.expect_err("it is refused");
+        assert_eq!(kept(), [digest(&archive("one"))]);
+        service.deploy("store", archive("one")).await.expect_err("the name is the other's");
+        assert_eq!(kept(), [digest(&archive("one"))], "it is what runs");
     });
 }

@@ -355,3 +355,30 @@ fn a_period_begins_also_where_a_tick_of_the_one_before_comes_in_between() {
         assert_eq!(later, next, "that is its time at rest");
     });
 }
+
+/// A5, U1, among processes: the instances of an application were ended wherever its timer had not been set.
+#[test]
+fn a_timer_that_is_set_is_no_other_revision_anywhere() {
+    run(async {
+        let world = World::new(1);
+        let ((one, _), (other, _)) = (service_among(&world, true), service_among(&world, true));
+        let following = tokio::spawn(other.clone().keep_in_place());
+        one.deploy("shop", with_timer()).await.expect("deployed");
+        let followed = async || {
+            world.clock().sleep(Duration::from_secs(3)).await;
+            other.function("ticks").expect("it is there").revision
+        };
+        let first = followed().await;
+        for period in [Some(Duration::from_mins(2)), Some(Duration::from_mins(2)), None] {
+            one.arm("ticks", period).await.expect("set");
+            assert_eq!(followed().await, first);
+            assert_eq!(other.inner.timers.lock().await.get("ticks").copied(), period, "it is followed");
+        }
+        let (late, _) = service_among(&world, true);
+        late.start().await.expect("started");
+        assert_eq!(late.function("ticks").expect("it is there").revision, first);
+        one.deploy("shop", with_timer()).await.expect("deployed");
+        assert_ne!(followed().await, first, "another deployment");
+        following.abort();
+    });
+}
