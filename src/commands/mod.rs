@@ -30,6 +30,12 @@ pub(crate) fn print(text: &str) -> anyhow::Result<ExitCode> {
     }
 }
 
+/// The same to stderr, for what stdout is not to have.
+pub(crate) fn print_aside(text: &str) {
+    let shown = if io::stderr().is_terminal() { Cow::Owned(printable(text)) } else { Cow::Borrowed(text) };
+    eprint!("{shown}");
+}
+
 /// Text with what would drive a terminal as escapes: much of what is shown, functions have printed or answered, which may be what
 /// somebody has sent them. What JSON may have in its strings is escaped as JSON does it, so that it stays what it is.
 fn printable(text: &str) -> String {

@@ -55,7 +55,7 @@ pub(crate) struct Run {
     #[arg(long)]
     id: Option<String>,
     /// How long to wait for its end, 900 at the most; 0 prints its id and does not wait
-    #[arg(long, value_name = "SECONDS", default_value_t = WAIT_S_MAX)]
+    #[arg(long, value_name = "SECONDS", default_value_t = WAIT_S_MAX, value_parser = clap::value_parser!(u64).range(..=WAIT_S_MAX))]
     wait: u64,
     /// Show when each step ran, and when the answer was durable, on stderr
     #[arg(long)]
@@ -195,7 +195,7 @@ impl Run {
             input.clear();
             io::stdin().read_to_end(&mut input).context("stdin cannot be read")?;
         }
-        let wait = self.wait.min(WAIT_S_MAX);
+        let wait = self.wait;
         let id = self.id.clone().unwrap_or_else(drawn_id);
         let path = format!("/v1/workflows/{}/runs?wait={wait}&id={}", segment(&self.name), segment(&id));
         // Who interrupts it, or loses the connection, can look at it all the same.
@@ -204,25 +204,35 @@ impl Run {
         }
         let wait_max = Duration::from_secs(wait) + ANSWER_MAX;
         let request = Request { method: "POST", path: &path, headers: &[], body: &input, wait_max };
+        let asked_ms = now_ms();
         let asked = self.target.ask(&request);
         let answer = asked.with_context(|| format!("the run, if it has begun, is {id}"))?;
         if let Some(unseen) = answer.unseen() {
-            eprintln!("landfast: {unseen}");
+            super::print_aside(&format!("landfast: {unseen}\n"));
             return Ok(ExitCode::from(NOT_ENDED));
         }
         let answer = answer.accepted(&self.target, &path)?;
-        let durable_ms = now_ms();
+        let answered_ms = now_ms();
         let shown: Shown = serde_json::from_slice(&answer.body).context("the answer is not a run")?;
-        if self.timeline || self.svg.is_some() {
-            let timeline = timeline(&self.target, &self.name, &shown, Some(durable_ms))?;
-            if self.timeline {
-                eprint!("{}", timeline.text()?);
-            }
-            if let Some(file) = &self.svg {
-                fs::write(file, timeline.svg()?).with_context(|| format!("write {}", file.display()))?;
-            }
+        // Of one that had ended before it was asked for nobody knows when it was durable.
+        let durable_ms = shown.ended_ms.is_none_or(|ended| ended >= asked_ms).then_some(answered_ms);
+        let drawn = self.draw(&shown, durable_ms);
+        let code = self.end(&shown, &String::from_utf8_lossy(&answer.body))?;
+        drawn.map(|()| code)
+    }
+
+    fn draw(&self, shown: &Shown, durable_ms: Option<u64>) -> anyhow::Result<()> {
+        if !self.timeline && self.svg.is_none() {
+            return Ok(());
         }
-        self.end(&shown, &String::from_utf8_lossy(&answer.body))
+        let timeline = timeline(&self.target, &self.name, shown, durable_ms)?;
+        if self.timeline {
+            super::print_aside(&timeline.text()?);
+        }
+        if let Some(file) = &self.svg {
+            fs::write(file, timeline.svg()?).with_context(|| format!("write {}", file.display()))?;
+        }
+        Ok(())
     }
 
     /// Says what it came to. Stdout has nothing else, so that it can be passed on.
@@ -239,7 +249,9 @@ impl Run {
         }
         if is_late {
             let (name, run) = (&self.name, &shown.run);
-            eprintln!("the run {run} goes on: look at it with `landfast workflows show {name} {run}`");
+            super::print_aside(&format!(
+                "the run {run} goes on: look at it with `landfast workflows show {name} {run}`\n"
+            ));
             return Ok(ExitCode::from(NOT_ENDED));
         }
         let is_bad = matches!(shown.status.as_str(), "failed" | "cancelled");

@@ -40,6 +40,10 @@ def the_command_names_the_step_that_a_run_failed_of(apps):
     assert ran.returncode == 1 and shown.returncode == 0
     for text in (ran.stderr, shown.stdout):
         assert "ships failed: KeyError: 'item'" in text.splitlines(), text
+    # It has ended long before: when that was durable nobody knows. What it came to is said though it cannot be drawn.
+    again = apps.command("workflows", "run", "order", "--id", "o", "--timeline", "--svg", "/nowhere/timeline.svg")
+    assert again.returncode == 1 and "KeyError" in again.stdout, again
+    assert "until durable" in ran.stderr and "until durable" not in again.stderr, again.stderr
 
 
 def a_chain_passes_what_each_step_answers_and_writes(apps):
