@@ -229,6 +229,11 @@ pub(crate) fn transaction(workflow: &str, run: &str, began_ms: u64, path: &str) 
         .expect("short and plain")
 }
 
+/// What names the messages that one attempt of a step has count ahead of it: the next attempt may send others in their places.
+pub(crate) fn ahead(workflow: &str, run: &str, began_ms: u64, path: &str, attempt: u64) -> TransactionId {
+    transaction(workflow, run, began_ms, &format!("{path} {attempt:x}"))
+}
+
 /// What every attempt of a step is known by to its function: ids that it makes derive from it.
 pub(crate) fn request_id(workflow: &str, run: &str, began_ms: u64, path: &str) -> String {
     let digits = digest(workflow, run, began_ms, path);
@@ -289,5 +294,7 @@ mod tests {
         assert_ne!(id, request_id("wr", "un", 1, "0"));
         assert_ne!(transaction("w", "run", 1, "0"), transaction("w", "run", 1, "1"));
         assert_ne!(transaction("w", "run", 1, "0"), transaction("w", "run", 2, "0"), "begun anew");
+        assert_ne!(ahead("w", "run", 1, "0", 7), transaction("w", "run", 1, "0"), "counts with its step");
+        assert_ne!(ahead("w", "run", 1, "0", 7), ahead("w", "run", 1, "0", 8), "another attempt");
     }
 }

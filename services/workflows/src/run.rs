@@ -405,7 +405,8 @@ impl Run {
     /// An attempt of the step at `path`, which nobody knows yet.
     pub(crate) fn attempt_at(self: &Arc<Self>, service: &Inner, path: String, tries: u32) -> Attempt {
         let below = self.atomic.lock().as_ref().map(|(overlay, _)| Arc::clone(overlay));
-        Attempt::new(Arc::clone(self), path, Overlay::over(below), tries, service.now_ms())
+        let overlay = Overlay::of_attempt(below, service.parts.entropy.next_u64());
+        Attempt::new(Arc::clone(self), path, overlay, tries, service.now_ms())
     }
 
     /// Has an attempt that succeeded count.
