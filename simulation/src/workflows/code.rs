@@ -44,6 +44,8 @@ pub const LINGERS: &str = "lingers";
 pub const SLOW: &str = "slow";
 /// Adds one, takes some seconds over it, and adds one: as a whole or not at all.
 pub const DAWDLES: &str = "dawdles";
+/// Adds one, and takes most of the time that it has: as a whole or not at all.
+pub const HASTENS: &str = "hastens";
 /// Waits for long, then does what [`FIRST`] does.
 pub const TELLS_LATE: &str = "tells-late";
 /// Its first attempt ends, and asks for something later.
@@ -163,6 +165,7 @@ impl Code {
             all.insert(LEAKS, made(&leaks, atomic));
             all.insert(LINGERS, made(r#""waits","waits","rests""#, atomic));
             all.insert(DAWDLES, made(r#""add","dawdles","dawdles","dawdles","add""#, atomic));
+            all.insert(HASTENS, made(r#""add","dawdles""#, r#","atomic":true,"timeout_s":5"#));
             all.insert(SHARES, made(r#""shares""#, r#","atomic":true,"isolation":"serializable""#));
         }
         all.into_iter().map(|(name, workflow)| (name.to_owned(), workflow)).collect()

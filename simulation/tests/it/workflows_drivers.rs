@@ -8,16 +8,24 @@ use bytes::Bytes;
 use simulation::{
     transactions::mortal::{Life, Side},
     workflows::{
-        code::{COUNTS, DAWDLES, DAWDLES_FOR, LONG, SLOW_FOR, STEPS, TELLS_LATE},
+        code::{COUNTS, DAWDLES, DAWDLES_FOR, HASTENS, LONG, SLOW_FOR, STEPS, TELLS_LATE},
         house::{House, Process},
     },
 };
+use simulated::Chance;
 use workflows::{Broken, Options, Status};
 
 /// What a run has to end in.
 const END_MAX: Duration = Duration::from_mins(10);
 /// How soon the runs of who has gone are taken up.
 const TAKEN_WITHIN: Duration = Duration::from_secs(10);
+
+/// What a call of a slow store takes each way.
+const CROSSING: Duration = Duration::from_millis(250);
+/// Just before a step of [`DAWDLES`] ends.
+const ALMOST_DAWDLES_FOR: Duration = Duration::from_millis(2_990);
+/// The wait before something is asked again.
+const AGAIN: Duration = Duration::from_millis(50);
 
 async fn shared(seed: u64, options: Options) -> House {
     let mut house = House::shared(seed, options).await;
@@ -295,4 +303,36 @@ fn a_process_that_was_missed_takes_its_run_back_while_its_earlier_step_lasts() {
         assert_eq!(count(&first, "run").await, Some(Bytes::from_static(b"2")));
         first.end().await;
     });
+}
+
+/// W5: whichever moment of its commit it is in which its process is missed, and its time is over.
+#[test]
+fn an_atomic_run_is_not_told_as_failed_that_has_committed() {
+    for missed_after in (0..40).map(|step| DAWDLES_FOR + Duration::from_millis(50 * step)) {
+        simulated::run(async {
+            let mut house = shared(10, Options::default()).await;
+            let process = boot(&mut house).await;
+            let began = tokio::time::Instant::now();
+            process.begin(HASTENS, "run").await.expect("begun");
+            tokio::time::sleep_until(began + ALMOST_DAWDLES_FOR).await;
+            house.near.faults().delay(Chance::ALWAYS, CROSSING..=CROSSING);
+            tokio::time::sleep_until(began + missed_after).await;
+            let seat = process.seat.as_ref().expect("there are several");
+            seat.cut_off();
+            tokio::time::sleep(TAKEN_WITHIN).await;
+            house.near.faults().calm();
+            seat.reconnect();
+            let ended = process.service.wait(HASTENS, "run", END_MAX).await.expect("it has it");
+            let key = Bytes::from_static(b"count/run");
+            let counted = loop {
+                // The node may just be starting over.
+                match process.service.state(HASTENS, &key).await {
+                    Ok(counted) => break counted.is_some(),
+                    Err(_) => tokio::time::sleep(AGAIN).await,
+                }
+            };
+            assert_eq!(counted, ended.status == Status::Succeeded, "{missed_after:?}: {:?}", ended.error);
+            process.end().await;
+        });
+    }
 }
