@@ -5,6 +5,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use ports::{Key, Update, key_value::Value};
+use simulated::Chance;
 use simulation::{
     transactions::mortal::{Life, Side},
     workflows::{
@@ -12,7 +14,6 @@ use simulation::{
         house::{House, Process},
     },
 };
-use simulated::Chance;
 use workflows::{Broken, Options, Status};
 
 /// What a run has to end in.
@@ -335,4 +336,26 @@ fn an_atomic_run_is_not_told_as_failed_that_has_committed() {
             process.end().await;
         });
     }
+}
+
+/// W6: what is asked first is in the way of nothing.
+#[test]
+fn a_run_that_cannot_be_read_keeps_no_other_from_being_ended() {
+    simulated::run(async {
+        let mut house = shared(11, Options::default()).await;
+        let first = boot(&mut house).await;
+        let second = boot(&mut house).await;
+        first.begin(LONG, "run").await.expect("begun");
+        let node = first.engine.node().expect("it is one").0.to_be_bytes();
+        let asked = Key::new("c", [&node, LONG.as_bytes(), &[0], b"damaged"].concat());
+        let damaged = Key::new(format!("w/{LONG}"), "rdamaged");
+        for key in [asked, damaged] {
+            let put = Update::put(key, vec![("began".into(), Value::Integer(1))]);
+            house.near.key_value().update(put).await.expect("it is calm");
+        }
+        let ended = second.service.cancel(LONG, "run").await.expect("it is ended");
+        assert_eq!(ended.status, Status::Cancelled);
+        first.end().await;
+        second.end().await;
+    });
 }
