@@ -117,7 +117,7 @@ pub(crate) struct Inner {
     pub(crate) tally: Tally,
     pub(crate) active: Arc<Active>,
     /// In which homes each workflow has rows.
-    listed: Mutex<BTreeMap<String, BTreeSet<Home>>>,
+    pub(crate) listed: Mutex<BTreeMap<String, BTreeSet<Home>>>,
     /// Tells of ranges that were opened or have ended, until somebody listens.
     events: Mutex<Option<mpsc::Receiver<Event>>>,
     /// When each workflow's ended runs were last looked through.
@@ -164,18 +164,6 @@ impl Inner {
         let place = home.to_string();
         let trouble = self.homes.health().remove(&place)?.trouble?;
         Some(format!("the far store {place} does not take it: {trouble}"))
-    }
-
-    /// Where the runs of a workflow lie: where those lie that begin now, and then where earlier definitions of it had theirs.
-    pub(crate) fn homes_of(&self, name: &str) -> Result<Vec<Home>> {
-        let now = self.parts.runner.workflow(name).map(|workflow| self.homes.of(&workflow));
-        let earlier = self.listed.lock().get(name).cloned().unwrap_or_default();
-        let homes: Vec<Home> = now
-            .iter()
-            .cloned()
-            .chain(earlier.into_iter().filter(|home| Some(home) != now.as_ref()))
-            .collect();
-        if homes.is_empty() { Err(Error::NoSuchWorkflow(name.to_owned())) } else { Ok(homes) }
     }
 }
 
@@ -374,45 +362,6 @@ impl Service {
         if let Some(run) = run {
             self.work(claim, home, Some(run));
         }
-        Ok(())
-    }
-
-    /// Whether a run of this id was begun where its workflow was at home earlier.
-    async fn goes_on_elsewhere(&self, claim: &Claim, now: &Home) -> Result<bool> {
-        let (name, id) = claim.key();
-        for home in self.inner.homes_of(name)?.iter().filter(|home| *home != now) {
-            let store = self.inner.homes.store_to_search(home).await?;
-            if let Some(store) = store
-                && store.run(name, id).await?.is_some()
-            {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
-    /// Notes that a workflow has rows, so that a start finds its runs.
-    async fn list(&self, store: &Store, name: &str, workflow: &Workflow) -> Result<()> {
-        let home = self.inner.homes.of(workflow);
-        if self.inner.listed.lock().get(name).is_some_and(|homes| homes.contains(&home)) {
-            return Ok(());
-        }
-        store.list(name).await?;
-        if let Some(address) = &workflow.far {
-            self.inner.homes.near().list_home(name, address).await?;
-        }
-        self.inner.listed.lock().entry(name.to_owned()).or_default().insert(home);
-        Ok(())
-    }
-
-    /// Looks no more for rows in a far store that can have none; an earlier build may have noted some.
-    async fn let_go(&self, home: &Home, why: &Error) -> Result<()> {
-        tracing::warn!(%home, error = %why, "a far store is not used");
-        self.inner.homes.unlist(home).await?;
-        self.inner.listed.lock().retain(|_, homes| {
-            homes.remove(home);
-            !homes.is_empty()
-        });
         Ok(())
     }
 
