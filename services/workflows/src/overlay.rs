@@ -68,6 +68,11 @@ impl Overlay {
         Arc::new(Self { below, state: Mutex::new(State { changes, ..State::default() }) })
     }
 
+    /// Whether it lies over `below`.
+    pub(crate) fn is_over(&self, below: &Arc<Self>) -> bool {
+        self.below.as_ref().is_some_and(|mine| Arc::ptr_eq(mine, below))
+    }
+
     /// What was written to `key` here or below.
     pub(crate) fn get(&self, key: &[u8]) -> Result<Written> {
         let state = self.open()?;

@@ -427,7 +427,7 @@ impl Service {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::collections::BTreeMap;
 
     use async_trait::async_trait;
@@ -477,7 +477,7 @@ mod tests {
         }
     }
 
-    fn service(near: &World) -> Service {
+    pub(crate) fn service(near: &World) -> Service {
         let (key_value, clock, entropy) = (near.key_value(), near.clock(), near.entropy());
         let parts = transactions::Parts {
             key_value: Arc::clone(&key_value),
