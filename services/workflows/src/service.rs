@@ -39,6 +39,10 @@ use crate::{
 
 /// The wait before a run that stopped is taken up again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// Between two looks for a run whose begin was not answered, and was not there when it was looked for first.
+const LATE_LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How often that is looked for: a store that does it later than this has somebody at it once it is begun again, or with the next start.
+const LATE_LOOKS: u32 = 5;
 /// Runs that are taken up at the same time: each takes several calls of the store, one after the other.
 const TAKEN_AT_ONCE: usize = 16;
 /// The longest wait before it is tried again to take up what could not be.
@@ -333,9 +337,12 @@ impl Service {
         let row = RunRow::begun(inner.now_ms(), store.own_driver()?);
         let given = Given { input, workflow: (*workflow).clone() };
         let (there, point) = match store.begin_run(name, id, &row, &given).await {
-            // It may be there, and whoever asked may not come back.
+            // It may be there, or come to be, and whoever asked may not come back.
             Err(error) if error.passes() => {
-                self.work(claim, home, None);
+                self.work(claim, home.clone(), None);
+                if error.leaves_in_doubt() {
+                    self.look_later(key, home);
+                }
                 return Err(error);
             }
             begun => begun?,
@@ -441,6 +448,20 @@ impl Service {
             service.sweep(&run).await;
         });
         Claim::stopped_by(&self.inner.active, (&key, number), task);
+    }
+
+    /// Takes up a run that is begun later than it was looked for.
+    fn look_later(&self, key: Key, home: Home) {
+        let (handle, clock) = (self.clone_without_tasks(), Arc::clone(&self.inner.parts.clock));
+        self.spawn(async move {
+            for _ in 0..LATE_LOOKS {
+                clock.sleep(LATE_LOOK_EVERY).await;
+                let Some(service) = handle.upgrade() else { return };
+                if let Err(error) = service.drive(key.clone(), &home).await {
+                    tracing::debug!(workflow = %key.0, run = %key.1, %error, "it is looked for again");
+                }
+            }
+        });
     }
 
     /// A run as it is at rest a while later; none: it has ended, or another process is at it.

@@ -21,6 +21,7 @@ use super::{
     checks::{ADDRESS, Far},
     code::Code,
     far::{FarStore, Weather},
+    lateness::{LateKeyValue, Lateness},
     outside::Outside,
 };
 use crate::transactions::{
@@ -43,6 +44,8 @@ pub struct House {
     pub far: Option<World>,
     /// The way to it.
     pub weather: Weather,
+    /// How late begins are in the near store.
+    pub lateness: Lateness,
     /// Who receives messages.
     pub outside: Outside,
     /// How often a step fails after all that it does; zero: never.
@@ -136,6 +139,7 @@ impl House {
             near,
             far,
             weather,
+            lateness: Lateness::default(),
             outside,
             fails_one_in,
             synchrony,
@@ -159,8 +163,13 @@ impl House {
 
     /// Starts a server. None: it died before it served.
     pub async fn boot(&mut self, life: &Life) -> Option<Process> {
-        let key_value: SharedKeyValue = Arc::new(MortalKeyValue::new(self.near.key_value(), life.clone()));
         let (clock, entropy) = (self.near.clock(), self.near.entropy());
+        let near = LateKeyValue {
+            inner: self.near.key_value(),
+            lateness: self.lateness.clone(),
+            clock: Arc::clone(&clock),
+        };
+        let key_value: SharedKeyValue = Arc::new(MortalKeyValue::new(Arc::new(near), life.clone()));
         let parts = TransactionParts {
             key_value: Arc::clone(&key_value),
             clock: Arc::clone(&clock),
