@@ -108,7 +108,12 @@ impl Run {
     ) -> Result<Bytes, Failure> {
         match self.begin_atomic(service, Isolation::default()).await {
             Ok(None) => self.told_before().await.map_err(|_| Failure::Stopped),
-            _ => Err(Failure::Failed(failure)),
+            Ok(Some(_)) => Err(Failure::Failed(failure)),
+            // Nothing is known of its commit, as where this process is another node meanwhile: whoever takes it up asks again.
+            Err(error) => {
+                tracing::debug!(run = %self.id, %error, "whether an atomic run has committed is asked again");
+                Err(Failure::Stopped)
+            }
         }
     }
 

@@ -185,7 +185,14 @@ impl Service {
         let store = self.inner.homes.store(&Home::Near).await?;
         let Some(own) = store.own_driver()? else { return Ok(()) };
         for (key, began_ms) in store.cancels(own).await? {
-            let row = store.run(&key.0, &key.1).await?.map(|(row, _)| row);
+            let row = match store.run(&key.0, &key.1).await {
+                Ok(found) => found.map(|(row, _)| row),
+                // One that cannot be read keeps no other from being ended.
+                Err(error) => {
+                    tracing::debug!(workflow = %key.0, run = %key.1, %error, "it is looked at later, as another process asks");
+                    continue;
+                }
+            };
             let is_under_way = |row: &RunRow| (row.status, row.began_ms) == (Status::Running, began_ms);
             if let Some(row) = row.filter(is_under_way) {
                 // It is yet to be taken by this one, or not.

@@ -204,13 +204,23 @@ impl Homes {
 
     /// The far store at `address`, which is how it is reached from now on.
     pub(crate) fn at(&self, address: &str) -> Home {
-        let mut slots = self.ranges.slots.lock();
+        let home = self.found_at(address);
+        if let Home::Far(place) = &home
+            && let Some(slot) = self.ranges.slots.lock().get(place)
+        {
+            address.clone_into(&mut slot.state.lock().address);
+        }
+        home
+    }
+
+    /// The same, but one that is known stays reached as it is: who has noted this address may have been told an older one.
+    pub(crate) fn found_at(&self, address: &str) -> Home {
         let place: Arc<str> = place_of(address).into();
-        let slot = slots.entry(Arc::clone(&place)).or_insert_with(|| {
+        self.ranges.slots.lock().entry(Arc::clone(&place)).or_insert_with(|| {
             let (place, tried) = (Arc::clone(&place), watch::Sender::new(0));
-            Arc::new(Slot { place, state: Mutex::default(), tried })
+            let state = Slotted { address: address.to_owned(), ..Slotted::default() };
+            Arc::new(Slot { place, state: Mutex::new(state), tried })
         });
-        address.clone_into(&mut slot.state.lock().address);
         Home::Far(place)
     }
 

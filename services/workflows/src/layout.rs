@@ -89,6 +89,12 @@ pub(crate) fn all_homes(items_max: usize) -> Scan {
     Scan::partition(HOMES, items_max)
 }
 
+/// Those of one workflow.
+pub(crate) fn homes(workflow: &str, items_max: usize) -> Scan {
+    let [from, until] = [0, 1].map(|end| Bytes::from([workflow.as_bytes(), &[end]].concat()));
+    Scan { partition: Bytes::from_static(HOMES), from, until: Some(until), items_max }
+}
+
 /// The workflow of such a row.
 pub(crate) fn workflow_of(sort: &[u8]) -> Option<String> {
     let end = sort.iter().position(|byte| *byte == 0)?;
@@ -229,6 +235,11 @@ pub(crate) fn transaction(workflow: &str, run: &str, began_ms: u64, path: &str) 
         .expect("short and plain")
 }
 
+/// What names the messages that one attempt of a step has count ahead of it: the next attempt may send others in their places.
+pub(crate) fn ahead(workflow: &str, run: &str, began_ms: u64, path: &str, attempt: u64) -> TransactionId {
+    transaction(workflow, run, began_ms, &format!("{path} {attempt:x}"))
+}
+
 /// What every attempt of a step is known by to its function: ids that it makes derive from it.
 pub(crate) fn request_id(workflow: &str, run: &str, began_ms: u64, path: &str) -> String {
     let digits = digest(workflow, run, began_ms, path);
@@ -256,6 +267,11 @@ mod tests {
         assert_eq!(workflow_of(&home("w", "redis://host").sort()), Some("w".to_owned()));
         assert_eq!(unsent_of(&unsent(7).sort()), Some(7));
         assert_eq!(cancelled_of(&cancel(7, "w", "run").sort()), Some(("w".to_owned(), "run".to_owned())));
+        let is_home = |key: Key| {
+            let Scan { from, until, .. } = homes("w", 1);
+            key.sort() >= from && Some(key.sort()) < until
+        };
+        assert!(is_home(home("w", "redis://host")) && !is_home(home("w2", "redis://host")));
         let Scan { from, until, .. } = steps("w", "run", 1);
         let is_within = |key: Key| key.sort() >= from && Some(key.sort()) < until;
         assert!(is_within(step("w", "run", "9")) && !is_within(step("w", "run2", "0")));
@@ -289,5 +305,7 @@ mod tests {
         assert_ne!(id, request_id("wr", "un", 1, "0"));
         assert_ne!(transaction("w", "run", 1, "0"), transaction("w", "run", 1, "1"));
         assert_ne!(transaction("w", "run", 1, "0"), transaction("w", "run", 2, "0"), "begun anew");
+        assert_ne!(ahead("w", "run", 1, "0", 7), transaction("w", "run", 1, "0"), "counts with its step");
+        assert_ne!(ahead("w", "run", 1, "0", 7), ahead("w", "run", 1, "0", 8), "another attempt");
     }
 }

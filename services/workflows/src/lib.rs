@@ -26,7 +26,7 @@
 //! serializable transaction, or a serializable atomic run.
 //!
 //! Reading order: `layout` and `records` (what is at rest), `store` and `commit` (how a step comes to count), `outbox` (what it sends in a range),
-//! `overlay`, `run` (one run), `atomic`, `outage`, `graph`, `active` (who is at which run), `driver` (which process is), `homes`, `mark`, `range`, `service`, `shown` and `inside` (what callers and
+//! `overlay`, `run` (one run), `atomic`, `outage`, `graph`, `active` (who is at which run), `driver` (which process is), `homes`, `whereabouts`, `mark`, `range`, `service`, `shown` and `inside` (what callers and
 //! functions are given). `docs/design/0005-workflows.md` says what a death between
 //! two lines leaves.
 //!
@@ -59,6 +59,7 @@ mod step;
 mod store;
 mod tally;
 mod view;
+mod whereabouts;
 
 pub use broken::Broken;
 pub use error::{Error, Result};

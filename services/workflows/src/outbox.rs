@@ -12,7 +12,9 @@
 //!
 //! Invariants
 //! - Nothing is sent before the record that has it count is far-durable, nor while it is not certain that the range is still ours.
-//! - The id of a message is that of its step with its place among the step's sends (T13), whoever sends it and however often.
+//! - The id of a message is that of its step with its place among the step's sends (T13), whoever sends it and however often. What an
+//!   attempt has count ahead of its step (`externalize`) has the attempt's own id in place of the step's: an attempt that fails then
+//!   is followed by one that may send something else in that place, which would be taken for a repeat.
 //! - A death between two lines sends the same again, under the same id: at least once, never not.
 //!
 //! Bounds: [`UNSENT_MAX`] rows, beyond which a step that sends waits before it counts; [`SENDING_MAX`] rows at a time.
@@ -372,14 +374,19 @@ fn run_of(place: Place<'_>) -> Bytes {
 fn rows(place: Place<'_>, changes: &Changes, bytes_max: usize) -> Result<Vec<Row>> {
     let mut rows: Vec<Row> = Vec::new();
     let mut bytes = 0;
+    let Place { workflow, run, began_ms, path, .. } = place;
+    let with_step = layout::transaction(workflow, run, began_ms, path);
+    let ahead = layout::ahead(workflow, run, began_ms, path, changes.attempt);
+    let first_of_step = changes.first + changes.ahead as u32;
     for (at, effect) in (changes.first..).zip(&changes.sends) {
         let more = effect.bytes_len();
         if more > bytes_max {
             let say = "a message of a workflow with this far store";
             return Err(Error::TooLarge(format!("{say} has {bytes_max} bytes at most, with its names")));
         }
-        if rows.is_empty() || bytes + more > bytes_max {
-            let id = layout::transaction(place.workflow, place.run, place.began_ms, place.path);
+        let id = if at < first_of_step { &ahead } else { &with_step };
+        if rows.last().is_none_or(|row| row.id != *id) || bytes + more > bytes_max {
+            let id = id.clone();
             rows.push(Row { run: run_of(place), id, first: at, effects: Vec::new(), sent: 0 });
             bytes = 0;
         }
@@ -425,6 +432,21 @@ mod tests {
     }
 
     const STEP: Place<'static> = Place { workflow: "w", run: "r", began_ms: 1, driver: None, path: "0" };
+
+    /// W2: what counts with the step goes under the step's id, also behind what may count already under that of the attempt.
+    #[test]
+    fn what_an_attempt_has_count_ahead_of_its_step_has_an_id_of_its_own() {
+        let sends: Vec<Effect> = [b"a", b"b", b"c"].iter().map(|body| message(*body)).collect();
+        let changes = Changes { first: 5, sends, ahead: 2, attempt: 7, ..Changes::default() };
+        let named = |changes: &Changes| {
+            let cut = rows(STEP, changes, 1_000).expect("each fits");
+            cut.into_iter().map(|row| (row.id, row.first, row.effects.len())).collect::<Vec<_>>()
+        };
+        let (step, ahead) = (layout::transaction("w", "r", 1, "0"), layout::ahead("w", "r", 1, "0", 7));
+        assert_eq!(named(&changes), [(ahead.clone(), 5, 2), (step, 7, 1)]);
+        let of_the_next = Changes { attempt: 8, ..changes };
+        assert_ne!(named(&of_the_next)[0].0, ahead);
+    }
 
     /// W2: whatever fits where, places go on.
     #[test]

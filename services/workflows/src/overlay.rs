@@ -18,6 +18,10 @@ pub(crate) struct Changes {
     pub(crate) sends: Vec<Effect>,
     /// The place of the first of them among what the attempt sends.
     pub(crate) first: u32,
+    /// How many of them, the first ones, are to count by themselves, ahead of the step, or may already.
+    pub(crate) ahead: usize,
+    /// What tells the attempt from others of its step.
+    pub(crate) attempt: u64,
 }
 
 impl Changes {
@@ -55,7 +59,18 @@ struct State {
 
 impl Overlay {
     pub(crate) fn over(below: Option<Arc<Self>>) -> Arc<Self> {
-        Arc::new(Self { below, state: Mutex::default() })
+        Self::of_attempt(below, 0)
+    }
+
+    /// That of an attempt, which has drawn `attempt`.
+    pub(crate) fn of_attempt(below: Option<Arc<Self>>, attempt: u64) -> Arc<Self> {
+        let changes = Changes { attempt, ..Changes::default() };
+        Arc::new(Self { below, state: Mutex::new(State { changes, ..State::default() }) })
+    }
+
+    /// Whether it lies over `below`.
+    pub(crate) fn is_over(&self, below: &Arc<Self>) -> bool {
+        self.below.as_ref().is_some_and(|mine| Arc::ptr_eq(mine, below))
     }
 
     /// What was written to `key` here or below.
@@ -109,9 +124,11 @@ impl Overlay {
         Ok(below + state.changes.sends.len())
     }
 
-    /// What was written so far, which stays.
+    /// What was written so far, which stays, to count ahead of the step.
     pub(crate) fn peek(&self) -> Result<Changes> {
-        Ok(self.open()?.changes.clone())
+        let mut state = self.open()?;
+        state.changes.ahead = state.changes.sends.len();
+        Ok(state.changes.clone())
     }
 
     /// What was peeked at counts now: what has not been written again since is as if it had been read there.
@@ -122,6 +139,7 @@ impl Overlay {
         let sent = counts.sends.len().min(state.changes.sends.len());
         state.changes.sends.drain(..sent);
         state.changes.first += sent as u32;
+        state.changes.ahead = state.changes.ahead.saturating_sub(sent);
         state.bytes = state.changes.bytes();
     }
 

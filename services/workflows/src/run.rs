@@ -405,7 +405,8 @@ impl Run {
     /// An attempt of the step at `path`, which nobody knows yet.
     pub(crate) fn attempt_at(self: &Arc<Self>, service: &Inner, path: String, tries: u32) -> Attempt {
         let below = self.atomic.lock().as_ref().map(|(overlay, _)| Arc::clone(overlay));
-        Attempt::new(Arc::clone(self), path, Overlay::over(below), tries, service.now_ms())
+        let overlay = Overlay::of_attempt(below, service.parts.entropy.next_u64());
+        Attempt::new(Arc::clone(self), path, overlay, tries, service.now_ms())
     }
 
     /// Has an attempt that succeeded count.
@@ -425,29 +426,43 @@ impl Run {
             began_ms: attempt.began_ms,
             ended_ms: service.now_ms(),
         };
-        let is_whole = !service.options.breaks(Broken::CountsByParts);
-        let atomic = self.atomic.lock().as_ref().filter(|_| is_whole).map(|(overlay, _)| Arc::clone(overlay));
-        let came_to = if let Some(overlay) = atomic {
-            // Who finishes it twice has it count once.
-            if let Some(counted) = self.counted(&attempt.path) {
-                return counted.came_to.map_err(Failure::Failed);
+        if self.call_of_atomic().is_some() && !service.options.breaks(Broken::CountsByParts) {
+            return self.count_in_atomic(service, attempt, row, changes);
+        }
+        let counted = Arc::new((attempt.path.clone(), row.clone(), changes));
+        let came_to = match self.until_it_passes(service, || self.count_apart(&counted)).await {
+            Ok((came_to, point)) => {
+                self.saw(point);
+                came_to
             }
-            let merged = overlay.merge(changes, &service.options);
-            merged.map_err(|error| Failure::new(function, "Workflow.TooLarge", &error.to_string()))?;
-            row.came_to.clone()
-        } else {
-            let counted = Arc::new((attempt.path.clone(), row.clone(), changes));
-            match self.until_it_passes(service, || self.count_apart(&counted)).await {
-                Ok((came_to, point)) => {
-                    self.saw(point);
-                    came_to
-                }
-                // Somebody else goes on with it, or a store has gone back.
-                Err(error) if error.means_anew() => return Err(Failure::Stopped),
-                Err(error) => return Err(Failure::new(function, "Workflow.NotWritten", &error.to_string())),
-            }
+            // Somebody else goes on with it, or a store has gone back.
+            Err(error) if error.means_anew() => return Err(Failure::Stopped),
+            Err(error) => return Err(Failure::new(function, "Workflow.NotWritten", &error.to_string())),
         };
         self.journal.lock().insert(attempt.path.clone(), StepRow { came_to: came_to.clone(), ..row });
+        came_to.map_err(Failure::Failed)
+    }
+
+    /// Has an attempt count with the whole of its atomic run. Errors: `Stopped` for one of a transaction that was begun anew since.
+    fn count_in_atomic(
+        &self,
+        service: &Inner,
+        attempt: &Attempt,
+        row: StepRow,
+        changes: Changes,
+    ) -> Result<Bytes, Failure> {
+        // Held until it is in the journal, which goes with the transaction.
+        let atomic = self.atomic.lock();
+        let overlay = atomic.as_ref().filter(|(overlay, _)| attempt.overlay.is_over(overlay));
+        let (overlay, _) = overlay.ok_or(Failure::Stopped)?;
+        // Who finishes it twice has it count once.
+        if let Some(counted) = self.counted(&attempt.path) {
+            return counted.came_to.map_err(Failure::Failed);
+        }
+        let merged = overlay.merge(changes, &service.options);
+        merged.map_err(|error| Failure::new(&row.function, "Workflow.TooLarge", &error.to_string()))?;
+        let came_to = row.came_to.clone();
+        self.journal.lock().insert(attempt.path.clone(), row);
         came_to.map_err(Failure::Failed)
     }
 
@@ -464,22 +479,24 @@ impl Run {
         }
     }
 
-    /// Has it count that the step at `path` has failed. Errors: `AttemptEnded` if something else counts there.
+    /// Has it count that the step at `path` has failed, which the code of `around` goes on after.
+    /// Errors: `AttemptEnded` if something else counts there, or the transaction of an atomic run was begun anew since.
     pub(crate) async fn count_failure(
         self: &Arc<Self>,
         service: &Inner,
-        path: &str,
-        row: &StepRow,
+        around: &Attempt,
+        (path, row): (&str, &StepRow),
     ) -> Result<()> {
-        let is_atomic = self.atomic.lock().is_some();
-        let came_to = if is_atomic {
-            row.came_to.clone()
-        } else {
-            let counted = Arc::new((path.to_owned(), row.clone(), Changes::default()));
-            let (came_to, point) = self.until_it_passes(service, || self.count_apart(&counted)).await?;
-            self.saw(point);
-            came_to
-        };
+        if let Some((overlay, _)) = &*self.atomic.lock() {
+            if !around.overlay.is_over(overlay) {
+                return Err(Error::AttemptEnded);
+            }
+            self.journal.lock().insert(path.to_owned(), row.clone());
+            return Ok(());
+        }
+        let counted = Arc::new((path.to_owned(), row.clone(), Changes::default()));
+        let (came_to, point) = self.until_it_passes(service, || self.count_apart(&counted)).await?;
+        self.saw(point);
         let is_so = came_to == row.came_to;
         self.journal.lock().insert(path.to_owned(), StepRow { came_to, ..row.clone() });
         if is_so { Ok(()) } else { Err(Error::AttemptEnded) }
@@ -521,10 +538,11 @@ impl Run {
 
     /// All of it again, in the transaction of `call`; returns what its steps write.
     pub(crate) fn begin_anew(&self, call: &Call) -> Arc<Overlay> {
+        let overlay = Overlay::over(None);
+        let mut atomic = self.atomic.lock();
         self.journal.lock().clear();
         *self.lost.lock() = None;
-        let overlay = Overlay::over(None);
-        *self.atomic.lock() = Some((Arc::clone(&overlay), call.clone()));
+        *atomic = Some((Arc::clone(&overlay), call.clone()));
         overlay
     }
 

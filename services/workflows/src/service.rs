@@ -39,6 +39,10 @@ use crate::{
 
 /// The wait before a run that stopped is taken up again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// Between two looks for a run whose begin was not answered, and was not there when it was looked for first.
+const LATE_LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How often that is looked for: a store that does it later than this has somebody at it once it is begun again, or with the next start.
+const LATE_LOOKS: u32 = 5;
 /// Runs that are taken up at the same time: each takes several calls of the store, one after the other.
 const TAKEN_AT_ONCE: usize = 16;
 /// The longest wait before it is tried again to take up what could not be.
@@ -117,7 +121,7 @@ pub(crate) struct Inner {
     pub(crate) tally: Tally,
     pub(crate) active: Arc<Active>,
     /// In which homes each workflow has rows.
-    listed: Mutex<BTreeMap<String, BTreeSet<Home>>>,
+    pub(crate) listed: Mutex<BTreeMap<String, BTreeSet<Home>>>,
     /// Tells of ranges that were opened or have ended, until somebody listens.
     events: Mutex<Option<mpsc::Receiver<Event>>>,
     /// When each workflow's ended runs were last looked through.
@@ -164,18 +168,6 @@ impl Inner {
         let place = home.to_string();
         let trouble = self.homes.health().remove(&place)?.trouble?;
         Some(format!("the far store {place} does not take it: {trouble}"))
-    }
-
-    /// Where the runs of a workflow lie: where those lie that begin now, and then where earlier definitions of it had theirs.
-    pub(crate) fn homes_of(&self, name: &str) -> Result<Vec<Home>> {
-        let now = self.parts.runner.workflow(name).map(|workflow| self.homes.of(&workflow));
-        let earlier = self.listed.lock().get(name).cloned().unwrap_or_default();
-        let homes: Vec<Home> = now
-            .iter()
-            .cloned()
-            .chain(earlier.into_iter().filter(|home| Some(home) != now.as_ref()))
-            .collect();
-        if homes.is_empty() { Err(Error::NoSuchWorkflow(name.to_owned())) } else { Ok(homes) }
     }
 }
 
@@ -345,9 +337,12 @@ impl Service {
         let row = RunRow::begun(inner.now_ms(), store.own_driver()?);
         let given = Given { input, workflow: (*workflow).clone() };
         let (there, point) = match store.begin_run(name, id, &row, &given).await {
-            // It may be there, and whoever asked may not come back.
+            // It may be there, or come to be, and whoever asked may not come back.
             Err(error) if error.passes() => {
-                self.work(claim, home, None);
+                self.work(claim, home.clone(), None);
+                if error.leaves_in_doubt() {
+                    self.look_later(key, home);
+                }
                 return Err(error);
             }
             begun => begun?,
@@ -374,45 +369,6 @@ impl Service {
         if let Some(run) = run {
             self.work(claim, home, Some(run));
         }
-        Ok(())
-    }
-
-    /// Whether a run of this id was begun where its workflow was at home earlier.
-    async fn goes_on_elsewhere(&self, claim: &Claim, now: &Home) -> Result<bool> {
-        let (name, id) = claim.key();
-        for home in self.inner.homes_of(name)?.iter().filter(|home| *home != now) {
-            let store = self.inner.homes.store_to_search(home).await?;
-            if let Some(store) = store
-                && store.run(name, id).await?.is_some()
-            {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
-    /// Notes that a workflow has rows, so that a start finds its runs.
-    async fn list(&self, store: &Store, name: &str, workflow: &Workflow) -> Result<()> {
-        let home = self.inner.homes.of(workflow);
-        if self.inner.listed.lock().get(name).is_some_and(|homes| homes.contains(&home)) {
-            return Ok(());
-        }
-        store.list(name).await?;
-        if let Some(address) = &workflow.far {
-            self.inner.homes.near().list_home(name, address).await?;
-        }
-        self.inner.listed.lock().entry(name.to_owned()).or_default().insert(home);
-        Ok(())
-    }
-
-    /// Looks no more for rows in a far store that can have none; an earlier build may have noted some.
-    async fn let_go(&self, home: &Home, why: &Error) -> Result<()> {
-        tracing::warn!(%home, error = %why, "a far store is not used");
-        self.inner.homes.unlist(home).await?;
-        self.inner.listed.lock().retain(|_, homes| {
-            homes.remove(home);
-            !homes.is_empty()
-        });
         Ok(())
     }
 
@@ -492,6 +448,20 @@ impl Service {
             service.sweep(&run).await;
         });
         Claim::stopped_by(&self.inner.active, (&key, number), task);
+    }
+
+    /// Takes up a run that is begun later than it was looked for.
+    fn look_later(&self, key: Key, home: Home) {
+        let (handle, clock) = (self.clone_without_tasks(), Arc::clone(&self.inner.parts.clock));
+        self.spawn(async move {
+            for _ in 0..LATE_LOOKS {
+                clock.sleep(LATE_LOOK_EVERY).await;
+                let Some(service) = handle.upgrade() else { return };
+                if let Err(error) = service.drive(key.clone(), &home).await {
+                    tracing::debug!(workflow = %key.0, run = %key.1, %error, "it is looked for again");
+                }
+            }
+        });
     }
 
     /// A run as it is at rest a while later; none: it has ended, or another process is at it.

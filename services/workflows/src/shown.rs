@@ -40,6 +40,9 @@ impl Waited {
     }
 }
 
+/// A run, and where it lies.
+type Found = (Home, Store, (RunRow, DurabilityPoint));
+
 /// What has become of a run that is to be ended.
 #[derive(Debug)]
 pub(crate) enum End {
@@ -162,23 +165,32 @@ impl Service {
         Err(refused.unwrap_or_else(|| ports::Error::unavailable("find what the far store takes").into()))
     }
 
-    /// A run, and where it lies: first of all where its workflow is at home now.
-    async fn find(
-        &self,
-        name: &str,
-        id: &str,
-        waited: &Waited,
-    ) -> Result<(Home, Store, (RunRow, DurabilityPoint))> {
+    /// A run, and where it lies: first of all where its workflow is at home now, and at last where another process has noted some.
+    async fn find(&self, name: &str, id: &str, waited: &Waited) -> Result<Found> {
+        let known = self.inner.homes_of(name).unwrap_or_default();
+        let missing = match self.find_in(&known, (name, id), waited).await {
+            Err(missing) => missing,
+            found => return found,
+        };
+        let all = self.inner.all_homes_of(name).await?;
+        let more: Vec<Home> = all.into_iter().filter(|home| !known.contains(home)).collect();
+        match self.find_in(&more, (name, id), waited).await {
+            Err(Error::NoSuchRun(_)) => Err(missing),
+            found => found,
+        }
+    }
+
+    async fn find_in(&self, homes: &[Home], (name, id): (&str, &str), waited: &Waited) -> Result<Found> {
         let mut missing = Error::NoSuchRun(id.to_owned());
-        for home in self.inner.homes_of(name)? {
-            waited.is_for(&home);
+        for home in homes {
+            waited.is_for(home);
             let found = async {
-                let Some(store) = self.inner.homes.store_to_search(&home).await? else { return Ok(None) };
+                let Some(store) = self.inner.homes.store_to_search(home).await? else { return Ok(None) };
                 let row = store.run(name, id).await?;
                 Ok(row.map(|row| (store, row)))
             };
             match found.await {
-                Ok(Some((store, row))) => return Ok((home, store, row)),
+                Ok(Some((store, row))) => return Ok((home.clone(), store, row)),
                 Ok(None) => {}
                 // It may be there.
                 Err(error) => missing = error,
@@ -246,7 +258,7 @@ impl Service {
     ) -> Result<(Vec<RunView>, Option<String>)> {
         let mut rows = Vec::new();
         let mut until: Option<String> = None;
-        for home in self.inner.homes_of(name)? {
+        for home in self.inner.all_homes_of(name).await? {
             waited.is_for(&home);
             let Some(store) = self.inner.homes.store_to_search(&home).await? else { continue };
             let here = store.runs(name, after, PAGE_RUNS).await?;
@@ -390,7 +402,11 @@ impl Service {
 
     /// Where a workflow is at home now; of one that is not deployed any more, where it was.
     pub(crate) async fn now_at(&self, name: &str, waited: &Waited) -> Result<Store> {
-        let home = self.inner.homes_of(name)?.into_iter().next();
+        let homes = match self.inner.homes_of(name) {
+            Err(_) => self.inner.all_homes_of(name).await?,
+            known => known?,
+        };
+        let home = homes.into_iter().next();
         let home = home.ok_or_else(|| Error::NoSuchWorkflow(name.to_owned()))?;
         waited.is_for(&home);
         self.inner.homes.store(&home).await
@@ -411,7 +427,7 @@ impl Service {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::collections::BTreeMap;
 
     use async_trait::async_trait;
@@ -461,7 +477,7 @@ mod tests {
         }
     }
 
-    fn service(near: &World) -> Service {
+    pub(crate) fn service(near: &World) -> Service {
         let (key_value, clock, entropy) = (near.key_value(), near.clock(), near.entropy());
         let parts = transactions::Parts {
             key_value: Arc::clone(&key_value),

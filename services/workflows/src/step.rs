@@ -79,7 +79,7 @@ impl Attempt {
         let mut told = self.told.lock().await;
         while let Some((path, row)) = told.front() {
             if !service.options.breaks(Broken::ForgetsFailures) {
-                self.of_far(self.run.count_failure(service, path, row)).await?;
+                self.of_far(self.run.count_failure(service, self, (path, row))).await?;
             }
             told.pop_front();
         }

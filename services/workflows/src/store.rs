@@ -501,6 +501,18 @@ impl Store {
         Ok(rows.iter().filter_map(home).collect())
     }
 
+    /// The addresses of the far stores that this workflow has rows in.
+    pub(crate) async fn homes_of(&self, workflow: &str) -> Result<Vec<String>> {
+        let (rows, _) = self.rows_of(layout::homes(workflow, PAGE_ROWS)).await?;
+        let address = |item: &Item| String::from_utf8(item.bytes(ADDRESS)?.to_vec()).ok();
+        Ok(rows.iter().filter_map(|(_, item)| address(item)).collect())
+    }
+
+    /// Whether a workflow has rows here.
+    pub(crate) async fn is_listed(&self, workflow: &str) -> Result<bool> {
+        Ok(self.rows.get(&layout::listed(workflow)).await?.value.is_some())
+    }
+
     /// The workflows that have rows.
     pub(crate) async fn listed(&self) -> Result<Vec<String>> {
         let (rows, _) = self.rows_of(layout::all_listed(PAGE_ROWS)).await?;

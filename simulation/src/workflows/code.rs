@@ -44,6 +44,8 @@ pub const LINGERS: &str = "lingers";
 pub const SLOW: &str = "slow";
 /// Adds one, takes some seconds over it, and adds one: as a whole or not at all.
 pub const DAWDLES: &str = "dawdles";
+/// Adds one, and takes most of the time that it has: as a whole or not at all.
+pub const HASTENS: &str = "hastens";
 /// Waits for long, then does what [`FIRST`] does.
 pub const TELLS_LATE: &str = "tells-late";
 /// Its first attempt ends, and asks for something later.
@@ -54,6 +56,8 @@ pub const SPOILS: &str = "spoils";
 pub const RESTS_ON_SPOILT: &str = "rests";
 /// Adds one, and then fails for good.
 pub const FAILS: &str = "fails";
+/// Says something, has that count, and fails; then sees that it was said, and says something else.
+pub const TURNS: &str = "turns";
 /// Writes more than it can externalize, and takes no notice.
 pub const OVERFLOWS: &str = "overflows";
 /// Adds one, then writes in a transaction what it has counted.
@@ -79,6 +83,8 @@ pub const BEFORE: &str = "before";
 
 /// Steps of [`COUNTS`] and [`WHOLE`].
 pub const STEPS: u64 = 4;
+/// How often a step of [`TURNS`] fails before it counts.
+pub const TURNS_TAKEN: u64 = 2;
 /// What each step of [`COUNTS`] sends.
 pub const SENDS: [&str; 2] = ["a", "b"];
 /// How long a step of [`SLOW`] waits.
@@ -140,6 +146,7 @@ impl Code {
             (SLOW, made(r#""waits","add""#, &far)),
             (LATE, made(r#""late""#, &far)),
             (COPIES, made(r#""add","copies""#, &far)),
+            (TURNS, made(&retried("turns"), &far)),
             (LONG, made(r#""add","waits","waits","waits","add""#, &far)),
             (FAILS, made(fails, &far)),
             (HANDLES, made(r#""handles""#, &far)),
@@ -158,6 +165,7 @@ impl Code {
             all.insert(LEAKS, made(&leaks, atomic));
             all.insert(LINGERS, made(r#""waits","waits","rests""#, atomic));
             all.insert(DAWDLES, made(r#""add","dawdles","dawdles","dawdles","add""#, atomic));
+            all.insert(HASTENS, made(r#""add","dawdles""#, r#","atomic":true,"timeout_s":5"#));
             all.insert(SHARES, made(r#""shares""#, r#","atomic":true,"isolation":"serializable""#));
         }
         all.into_iter().map(|(name, workflow)| (name.to_owned(), workflow)).collect()
@@ -208,6 +216,7 @@ impl Code {
                 self.put(token, &format!("rests/{run}"), if seen.is_some() { "1" } else { "0" }).await
             }
             "copies" => self.copy(token, run).await,
+            "turns" => self.turn(token, run).await,
             "handles" => self.handle(token, run).await,
             "peeks" | "looks" => self.peek(token, run).await,
             "hurries" => self.hurry(token, run).await,
@@ -258,6 +267,19 @@ impl Code {
         }
         self.put(token, &format!("more/{run}"), "1").await?;
         self.say(token, format!("{FIRST} {run} 0")).await
+    }
+
+    /// Each attempt goes on from what the one before has had count ahead of the step.
+    async fn turn(&self, token: &str, run: &str) -> Result<(), String> {
+        let key = format!("turn/{run}");
+        let turn = number(self.get(token, &key).await?.as_ref());
+        self.say(token, format!("{TURNS} {run}/{turn}")).await?;
+        if turn == TURNS_TAKEN {
+            return Ok(());
+        }
+        self.put(token, &key, &(turn + 1).to_string()).await?;
+        self.service().externalize(token).await.map_err(failed)?;
+        Err(failed("it is not done yet"))
     }
 
     async fn hear(&self, token: &str, run: &str) -> Result<(), String> {

@@ -21,6 +21,7 @@ use super::{
     checks::{ADDRESS, Far},
     code::Code,
     far::{FarStore, Weather},
+    lateness::{LateKeyValue, Lateness},
     outside::Outside,
 };
 use crate::transactions::{
@@ -43,12 +44,16 @@ pub struct House {
     pub far: Option<World>,
     /// The way to it.
     pub weather: Weather,
+    /// How late begins are in the near store.
+    pub lateness: Lateness,
     /// Who receives messages.
     pub outside: Outside,
     /// How often a step fails after all that it does; zero: never.
     pub fails_one_in: usize,
     /// When a write to a range returns.
     pub synchrony: &'static str,
+    /// Whether workflows have the far store, if there is one, as whoever starts from now on has them deployed.
+    pub is_far: bool,
     /// How transactions are served.
     pub transactions: transactions::Config,
     options: Options,
@@ -88,7 +93,16 @@ impl House {
 
     /// One whose workflows lie near, and that several servers serve at a time.
     pub async fn shared(seed: u64, options: Options) -> Self {
-        let mut house = Self::of(seed, None, Options { among_others: true, ..options }).await;
+        Self::of_several(seed, None, options).await
+    }
+
+    /// The same with a far store.
+    pub async fn shared_and_far(seed: u64, options: Options) -> Self {
+        Self::of_several(seed, Some(Self::far_world(seed)), options).await
+    }
+
+    async fn of_several(seed: u64, far: Option<World>, options: Options) -> Self {
+        let mut house = Self::of(seed, far, Options { among_others: true, ..options }).await;
         let ensemble = Ensemble::new(house.rng.fork());
         let network = Network::new(house.rng.fork(), Trouble::default());
         house.among = Some(Among { ensemble, network, count: 0 });
@@ -97,9 +111,13 @@ impl House {
 
     /// One whose workflows have a far store.
     pub async fn far(seed: u64, options: Options) -> Self {
+        Self::of(seed, Some(Self::far_world(seed)), options).await
+    }
+
+    fn far_world(seed: u64) -> World {
         let latency = Some(FAR_LATENCY..=FAR_LATENCY);
         let far = simulated::Options { latency, ..simulated::Options::default() };
-        Self::of(seed, Some(World::with_options(seed ^ 0xfa4, far)), options).await
+        World::with_options(seed ^ 0xfa4, far)
     }
 
     /// One whose workflows are said to have a far store, which is the near one.
@@ -116,7 +134,21 @@ impl House {
         let (fails_one_in, synchrony, rng) = (4, "external", Rng::with_seed(seed));
         let transactions = transactions::Config::default();
         let among = None;
-        Self { near, far, weather, outside, fails_one_in, synchrony, transactions, options, rng, among }
+        let is_far = true;
+        Self {
+            near,
+            far,
+            weather,
+            lateness: Lateness::default(),
+            outside,
+            fails_one_in,
+            synchrony,
+            is_far,
+            transactions,
+            options,
+            rng,
+            among,
+        }
     }
 
     /// The near store is gone, with all that is on that disk; whoever is next has another.
@@ -131,8 +163,13 @@ impl House {
 
     /// Starts a server. None: it died before it served.
     pub async fn boot(&mut self, life: &Life) -> Option<Process> {
-        let key_value: SharedKeyValue = Arc::new(MortalKeyValue::new(self.near.key_value(), life.clone()));
         let (clock, entropy) = (self.near.clock(), self.near.entropy());
+        let near = LateKeyValue {
+            inner: self.near.key_value(),
+            lateness: self.lateness.clone(),
+            clock: Arc::clone(&clock),
+        };
+        let key_value: SharedKeyValue = Arc::new(MortalKeyValue::new(Arc::new(near), life.clone()));
         let parts = TransactionParts {
             key_value: Arc::clone(&key_value),
             clock: Arc::clone(&clock),
@@ -202,7 +239,7 @@ impl House {
             rng: Mutex::new(self.rng.fork()),
             late: Mutex::default(),
             fails_one_in: self.fails_one_in,
-            is_far: self.far.is_some(),
+            is_far: self.far.is_some() && self.is_far,
             synchrony: self.synchrony,
         }
     }

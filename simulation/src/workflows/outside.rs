@@ -42,6 +42,8 @@ pub struct Outside {
 pub struct Noted {
     /// By what they say, their ids.
     ids: BTreeMap<String, BTreeSet<Bytes>>,
+    /// By their ids, what they say.
+    texts: BTreeMap<Bytes, String>,
     /// In the order of their first arrivals.
     order: Vec<String>,
     /// What has to be far from now on.
@@ -86,6 +88,11 @@ impl Outside {
         }
         let mut noted = self.noted();
         let id = message.deduplication.clone().unwrap_or_default();
+        let before = noted.texts.entry(id.clone()).or_insert_with(|| text.clone()).clone();
+        if before != text {
+            // Whoever receives takes it for a repeat.
+            noted.wrong.push(format!("named alike: {text:?} came as {id:?}, as which {before:?} came"));
+        }
         let ids = noted.ids.entry(text.clone()).or_default();
         let is_first = ids.is_empty();
         if ids.insert(id) && !is_first {

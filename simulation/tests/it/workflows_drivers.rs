@@ -5,10 +5,12 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use ports::{Key, Update, key_value::Value};
+use simulated::Chance;
 use simulation::{
     transactions::mortal::{Life, Side},
     workflows::{
-        code::{COUNTS, DAWDLES, DAWDLES_FOR, LONG, SLOW_FOR, STEPS, TELLS_LATE},
+        code::{COUNTS, DAWDLES, DAWDLES_FOR, HASTENS, LONG, SLOW_FOR, STEPS, TELLS_LATE},
         house::{House, Process},
     },
 };
@@ -18,6 +20,13 @@ use workflows::{Broken, Options, Status};
 const END_MAX: Duration = Duration::from_mins(10);
 /// How soon the runs of who has gone are taken up.
 const TAKEN_WITHIN: Duration = Duration::from_secs(10);
+
+/// What a call of a slow store takes each way.
+const CROSSING: Duration = Duration::from_millis(250);
+/// Just before a step of [`DAWDLES`] ends.
+const ALMOST_DAWDLES_FOR: Duration = Duration::from_millis(2_990);
+/// The wait before something is asked again.
+const AGAIN: Duration = Duration::from_millis(50);
 
 async fn shared(seed: u64, options: Options) -> House {
     let mut house = House::shared(seed, options).await;
@@ -294,5 +303,59 @@ fn a_process_that_was_missed_takes_its_run_back_while_its_earlier_step_lasts() {
         assert_eq!(ended.status, Status::Succeeded, "{:?}", ended.error);
         assert_eq!(count(&first, "run").await, Some(Bytes::from_static(b"2")));
         first.end().await;
+    });
+}
+
+/// W5: whichever moment of its commit it is in which its process is missed, and its time is over.
+#[test]
+fn an_atomic_run_is_not_told_as_failed_that_has_committed() {
+    for missed_after in (0..40).map(|step| DAWDLES_FOR + Duration::from_millis(50 * step)) {
+        simulated::run(async {
+            let mut house = shared(10, Options::default()).await;
+            let process = boot(&mut house).await;
+            let began = tokio::time::Instant::now();
+            process.begin(HASTENS, "run").await.expect("begun");
+            tokio::time::sleep_until(began + ALMOST_DAWDLES_FOR).await;
+            house.near.faults().delay(Chance::ALWAYS, CROSSING..=CROSSING);
+            tokio::time::sleep_until(began + missed_after).await;
+            let seat = process.seat.as_ref().expect("there are several");
+            seat.cut_off();
+            tokio::time::sleep(TAKEN_WITHIN).await;
+            house.near.faults().calm();
+            seat.reconnect();
+            let ended = process.service.wait(HASTENS, "run", END_MAX).await.expect("it has it");
+            let key = Bytes::from_static(b"count/run");
+            let counted = loop {
+                // The node may just be starting over.
+                match process.service.state(HASTENS, &key).await {
+                    Ok(counted) => break counted.is_some(),
+                    Err(_) => tokio::time::sleep(AGAIN).await,
+                }
+            };
+            assert_eq!(counted, ended.status == Status::Succeeded, "{missed_after:?}: {:?}", ended.error);
+            process.end().await;
+        });
+    }
+}
+
+/// W6: what is asked first is in the way of nothing.
+#[test]
+fn a_run_that_cannot_be_read_keeps_no_other_from_being_ended() {
+    simulated::run(async {
+        let mut house = shared(11, Options::default()).await;
+        let first = boot(&mut house).await;
+        let second = boot(&mut house).await;
+        first.begin(LONG, "run").await.expect("begun");
+        let node = first.engine.node().expect("it is one").0.to_be_bytes();
+        let asked = Key::new("c", [&node, LONG.as_bytes(), &[0], b"damaged"].concat());
+        let damaged = Key::new(format!("w/{LONG}"), "rdamaged");
+        for key in [asked, damaged] {
+            let put = Update::put(key, vec![("began".into(), Value::Integer(1))]);
+            house.near.key_value().update(put).await.expect("it is calm");
+        }
+        let ended = second.service.cancel(LONG, "run").await.expect("it is ended");
+        assert_eq!(ended.status, Status::Cancelled);
+        first.end().await;
+        second.end().await;
     });
 }

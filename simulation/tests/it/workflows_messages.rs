@@ -7,13 +7,13 @@ use std::time::Duration;
 use simulation::{
     transactions::mortal::Life,
     workflows::{
-        code::{COUNTS, SENDS, SPOILS, STEPS},
+        code::{COUNTS, SENDS, SPOILS, STEPS, TURNS, TURNS_TAKEN},
         far::Refused,
         house::{House, Process},
         outside::STUCK,
     },
 };
-use workflows::{Broken, Options};
+use workflows::{Broken, Options, Status};
 
 /// What calm weather has all runs end in.
 const END_MAX: Duration = Duration::from_mins(30);
@@ -115,4 +115,23 @@ fn what_is_unsent_leaves_once_its_near_store_is_back_and_nobody_has_to_ask() {
     assert_eq!(simulated::run(sent_without_being_asked(None)), STEPS as usize * SENDS.len());
     let waiting = Some(Broken::WaitsForACaller);
     assert_eq!(simulated::run(sent_without_being_asked(waiting)), 0, "the broken one is caught");
+}
+
+/// W2: what an attempt has count ahead of its step is no repeat of what another attempt sends in its place.
+#[test]
+fn an_attempt_that_sends_something_else_than_the_one_before_is_not_taken_for_a_repeat() {
+    simulated::run(async {
+        let mut house = House::far(1, Options::default()).await;
+        house.fails_one_in = 0;
+        let process = house.boot(&Life::default()).await.expect("nothing ends it");
+        process.begin(TURNS, "run").await.expect("begun");
+        let ended = process.service.wait(TURNS, "run", END_MAX).await.expect("it ends");
+        assert_eq!(ended.status, Status::Succeeded);
+        tokio::time::sleep(Duration::from_mins(1)).await;
+        let far = house.look_far().await;
+        assert_eq!(house.outside.noted().check(&far), Vec::<String>::new());
+        let each: Vec<String> = (0..=TURNS_TAKEN).map(|turn| format!("{TURNS} run/{turn}")).collect();
+        assert_eq!(house.outside.noted().received(TURNS), each);
+        process.end().await;
+    });
 }

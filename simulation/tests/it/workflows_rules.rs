@@ -258,3 +258,21 @@ fn runs_are_kept_for_a_week_and_no_longer() {
     assert_eq!(simulated::run(kept(broken(Broken::ForgetsNoRun))), ["a", "b", "c"]);
     assert_eq!(simulated::run(kept(broken(Broken::ForgetsRunsAtOnce))), ["c"]);
 }
+
+/// W4: whoever asked for it was told that it may begin, and need not come back.
+#[test]
+fn a_run_goes_on_that_is_begun_later_than_it_was_looked_for() {
+    for late_by in [0, 2, 5, 9].map(Duration::from_secs) {
+        simulated::run(async {
+            let mut house = House::near(1, Options::default()).await;
+            house.fails_one_in = 0;
+            let process = house.boot(&Life::default()).await.expect("nothing ends it");
+            house.lateness.delay_next(late_by);
+            process.begin(COUNTS, "run").await.expect_err("nobody answers");
+            tokio::time::sleep(Duration::from_mins(1)).await;
+            let shown = process.service.run(COUNTS, "run").await.expect("it has begun");
+            assert_eq!(shown.status, Status::Succeeded, "{late_by:?}");
+            process.end().await;
+        });
+    }
+}

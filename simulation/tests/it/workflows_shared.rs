@@ -205,3 +205,59 @@ fn the_runs_of_a_process_that_dies_are_taken_up_by_one_that_has_started_beside_i
         second.end().await;
     });
 }
+
+/// W1, W4: whichever of them has noted that there are some.
+#[test]
+fn runs_are_found_by_a_process_that_started_before_them_and_has_another_far_store_deployed() {
+    simulated::run(async {
+        let mut house = House::shared_and_far(1, Options::default()).await;
+        house.fails_one_in = 0;
+        house.is_far = false;
+        let near = boot(&mut house).await;
+        house.is_far = true;
+        let far = boot(&mut house).await;
+        run(&near, COUNTS, "near").await.expect("nobody else has it");
+        for _ in 0..2 {
+            let shown = far.service.run(COUNTS, "near").await.expect("it is found");
+            assert_eq!(shown.status, Status::Succeeded);
+            far.begin(COUNTS, "near").await.expect("it is that one");
+        }
+        assert_eq!(house.look_far().await.steps(COUNTS, "near"), Vec::<String>::new(), "begun twice");
+        run(&far, COUNTS, "far").await.expect("nobody else has it");
+        tokio::time::sleep(LEASE).await;
+        near.begin(COUNTS, "far").await.expect("it is that one");
+        for process in [&near, &far] {
+            let (listed, _) = process.service.runs(COUNTS, None, None).await.expect("listed");
+            assert_eq!(listed.iter().map(|view| &view.run[..]).collect::<Vec<_>>(), ["far", "near"]);
+            tokio::time::sleep(LEASE).await;
+        }
+        let counted = near.service.state(COUNTS, &"count/far".into()).await.expect("it is read");
+        assert_eq!(counted, None, "begun twice");
+        near.end().await;
+        far.end().await;
+    });
+}
+
+/// W1: also where it is the first that this process hears of that workflow.
+#[test]
+fn a_run_is_not_begun_again_by_a_process_that_does_not_know_yet_where_it_lies() {
+    for is_far in [false, true] {
+        simulated::run(async {
+            let mut house = House::shared_and_far(1, Options::default()).await;
+            house.fails_one_in = 0;
+            house.is_far = is_far;
+            let first = boot(&mut house).await;
+            house.is_far = !is_far;
+            let second = boot(&mut house).await;
+            run(&first, COUNTS, "run").await.expect("nobody else has it");
+            tokio::time::sleep(LEASE).await;
+            second.begin(COUNTS, "run").await.expect("it is that one");
+            tokio::time::sleep(LEASE).await;
+            let messages = house.outside.noted().received(&format!("{COUNTS} run ")).len();
+            assert_eq!((second.service.active(), second.service.figures().begun), (0, 0));
+            assert!(messages > 0, "it has sent some");
+            first.end().await;
+            second.end().await;
+        });
+    }
+}

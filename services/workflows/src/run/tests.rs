@@ -1,8 +1,11 @@
-//! What a run and its steps are said to have failed with.
+//! What a run and its steps are said to have failed with, and what counts of an atomic one.
 
 use serde_json::{Value, json};
+use simulated::World;
+use transactions::model::TransactionId;
 
 use super::*;
+use crate::shown::tests::service;
 
 fn said(payload: &str) -> Value {
     let Failure::Failed(failure) = Failure::said("f", payload.as_bytes()) else {
@@ -46,4 +49,34 @@ fn a_failure_that_is_too_long_keeps_its_type_and_the_beginning_of_its_message() 
     let kept = said(&json!({ "errorType": "\u{1}".repeat(40_000), "errorMessage": "m" }).to_string());
     assert_eq!(kept["errorMessage"], "m");
     assert_eq!(said(&"x".repeat(40_000))["errorType"], FUNCTION_FAILED);
+}
+
+/// W5: an attempt of a transaction that was lost is nothing to the next one, however late its code is done.
+#[test]
+fn what_belongs_to_a_transaction_that_was_begun_anew_counts_in_no_other() {
+    simulated::run(async {
+        let service = service(&World::new(1));
+        let inner = &service.inner;
+        let workflow = serde_json::from_value(json!({ "steps": ["f"], "atomic": true })).expect("it is one");
+        let rows = (RunRow::begun(1, None), Given { input: Bytes::new(), workflow });
+        let home = (Home::Near, inner.homes.near().clone());
+        let journal = (BTreeMap::new(), DurabilityPoint::DURABLE);
+        let run = Run::new(inner, ("w".to_owned(), "run".to_owned()), rows, home, journal);
+        let call = Call { id: TransactionId::new("t").expect("short"), attempt: None };
+        run.begin_anew(&call);
+        let (late, around) = ["0", "1"].map(|path| run.attempt_at(inner, path.to_owned(), 1)).into();
+        let overlay = run.begin_anew(&call);
+        let output = Bytes::from_static(b"1");
+        late.overlay.put("k".into(), Some(output.clone()), &inner.options).expect("room");
+        let counted = run.count(inner, &late, "f", output.clone()).await;
+        assert_eq!(counted, Err(Failure::Stopped));
+        let failed = run.failed("f", 1, 1, Bytes::from_static(b"{}"));
+        let told = run.count_failure(inner, &around, ("1/0", &failed)).await;
+        assert!(matches!(told, Err(Error::AttemptEnded)), "{told:?}");
+        assert_eq!((run.counted("0"), run.counted("1/0")), (None, None));
+        assert!(overlay.peek().expect("open").is_empty());
+        let attempt = run.attempt_at(inner, "0".to_owned(), 1);
+        assert_eq!(run.count(inner, &attempt, "f", output.clone()).await, Ok(output));
+        assert!(run.counted("0").is_some());
+    });
 }

@@ -1,0 +1,85 @@
+//! A near store that is asked to begin a run, does not answer in time, and does it later all the same.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use ports::{
+    Clock, DurabilityPoint, Error, ErrorKind, Externalize, Item, Key, KeyValue, Result, Update,
+    key_value::{
+        Batch, Batched, KeyValueLimits, Page, Read, Room, Scan, SharedKeyValue, Transacted, Updated,
+    },
+};
+
+/// How late the next begin is; none: it is not. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Lateness(Arc<Mutex<Option<Duration>>>);
+
+impl Lateness {
+    /// The next run is begun that much later than its begin is given up.
+    pub fn delay_next(&self, by: Duration) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(by);
+    }
+
+    fn take(&self, updates: &[Update]) -> Option<Duration> {
+        let is_begin = updates.iter().any(|update| {
+            update.key.partition().starts_with(b"w/") && update.key.sort().first() == Some(&b'i')
+        });
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take_if(|_| is_begin)
+    }
+}
+
+/// A store with some [`Lateness`].
+#[derive(Debug)]
+pub struct LateKeyValue {
+    pub(crate) inner: SharedKeyValue,
+    pub(crate) lateness: Lateness,
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
+#[async_trait]
+impl Externalize for LateKeyValue {
+    async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
+        self.inner.externalize(point).await
+    }
+    fn point(&self) -> DurabilityPoint {
+        self.inner.point()
+    }
+    fn is_durable(&self, point: DurabilityPoint) -> bool {
+        self.inner.is_durable(point)
+    }
+}
+
+#[async_trait]
+impl KeyValue for LateKeyValue {
+    async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
+        self.inner.get(key).await
+    }
+    async fn scan(&self, scan: &Scan) -> Result<Read<Page>> {
+        self.inner.scan(scan).await
+    }
+    async fn update(&self, update: Update) -> Result<Updated> {
+        self.inner.update(update).await
+    }
+    async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
+        let Some(by) = self.lateness.take(&updates) else { return self.inner.transact(updates).await };
+        let (inner, clock) = (Arc::clone(&self.inner), Arc::clone(&self.clock));
+        tokio::spawn(async move {
+            clock.sleep(by).await;
+            // Nobody hears what becomes of it.
+            drop(inner.transact(updates).await);
+        });
+        Err(Error::new(ErrorKind::OutcomeUnknown, "hear from the near store"))
+    }
+    async fn write_batch(&self, batch: Batch) -> Result<Batched> {
+        self.inner.write_batch(batch).await
+    }
+    fn limits(&self) -> &KeyValueLimits {
+        self.inner.limits()
+    }
+    fn room(&self) -> Room {
+        self.inner.room()
+    }
+}
