@@ -387,8 +387,10 @@ impl Service {
         self.disarm(&before, now).await?;
         let catalogue = &self.inner.catalogue;
         match now {
-            Some(Deployment { manifest, archive, generation, .. }) => {
-                catalogue.replace(application, Some(manifest), archive, &format!("{generation}-{archive}"));
+            Some(now) => {
+                // First: who finds something in the catalogue is not run on the code of what was there before (U4, A7).
+                now.functions().for_each(|function| self.inner.parts.runtime.renew(&function));
+                catalogue.replace(application, Some(&now.manifest), &now.archive, &now.revision());
             }
             None => catalogue.replace(application, None, "", ""),
         }

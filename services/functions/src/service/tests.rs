@@ -3,6 +3,7 @@
 
 mod letters;
 mod messages;
+mod runs;
 mod several;
 mod timers;
 
@@ -32,6 +33,8 @@ struct Idle {
     clock: Arc<dyn Clock>,
     installed: Mutex<BTreeMap<String, Bytes>>,
     retired: Mutex<BTreeSet<String>>,
+    /// Which revision of each function is in place.
+    renewed: Mutex<BTreeMap<String, String>>,
     /// What it was asked to run.
     asked: Mutex<Vec<Asked>>,
     /// How long that takes.
@@ -104,6 +107,10 @@ impl Runtime for Idle {
         }
     }
 
+    fn renew(&self, function: &Arc<Function>) {
+        self.renewed.lock().insert(function.name.clone(), function.revision.clone());
+    }
+
     fn retire(&self, function: &str) {
         self.retired.lock().insert(function.to_owned());
     }
@@ -134,6 +141,7 @@ fn service_over(world: &World, among_others: bool, functions: Arc<dyn Register>)
         clock: world.clock(),
         installed: Mutex::default(),
         retired: Mutex::default(),
+        renewed: Mutex::default(),
         asked: Mutex::default(),
         takes: Mutex::new(TRAVEL),
         ended: AtomicUsize::new(0),
