@@ -22,7 +22,7 @@ use ports::{
     key_value::SharedKeyValue,
     objects::ObjectStore,
     queue::{QueueOptions, SharedQueue},
-    runtime::{Function, Invocation, Line, Page, Ran, Refused, Runtime, START_BOUND_MIN},
+    runtime::{Function, Invocation, Line, Page, Ran, Refused, Runtime},
 };
 use sha2::{Digest as _, Sha256};
 use std::time::Duration;
@@ -35,11 +35,10 @@ use crate::{
     event::hexadecimal,
     figures::Seen,
     following::Unnamed,
-    handler::Deployed,
+    handler::{Deployed, attempt_max},
     manifest::{self, FILE_NAME, MANIFEST_BYTES_MAX, Manifest, Table, check_period, workflow::Workflow},
     routes::Found,
     schedule::Schedule,
-    timer::Ticks,
 };
 
 /// The longest payload of an invocation whose result is waited for: Lambda's.
@@ -48,8 +47,6 @@ pub const PAYLOAD_BYTES_MAX: usize = 6 * 1024 * 1024;
 pub(crate) const EVENT_BYTES_MAX: usize = 1024 * 1024;
 /// What begins the names of deployed functions among all that run here.
 pub(crate) const PREFIX: &str = "functions/";
-/// What all else of an attempt takes at the most: handing it over, and ending an instance.
-const MARGIN: Duration = Duration::from_mins(1);
 /// What a change of what is deployed is called where it fails.
 const DEPLOY: &str = "change what is deployed";
 
@@ -433,7 +430,7 @@ impl Service {
                 attempts_max: 1 + table.retries,
                 exception_handler: table.on_failure.as_ref().map(|told| [PREFIX, told].concat()),
             },
-            handler: Arc::new(Deployed { name: name.to_owned(), service, ticks: Ticks::default() }),
+            handler: Arc::new(Deployed::new(name, service)),
         });
     }
 
@@ -570,13 +567,6 @@ pub(crate) fn digest_id(parts: &[&[u8]]) -> String {
     let mut bits = [0; 16];
     bits.copy_from_slice(&digest[..16]);
     uuid(bits).to_string()
-}
-
-/// How long an attempt of an event may take in all: the runtime bounds a start and a run by themselves, and says which of them was too
-/// long, so this is never to come before that. An event is taken only once it has a place (A8), but where a deployment has retired that
-/// it waits for one of the next, until whoever has that has started and run.
-fn attempt_max(timeout: Duration) -> Duration {
-    2 * (timeout.max(START_BOUND_MIN) + timeout) + MARGIN
 }
 
 fn is_plain(byte: u8) -> bool {

@@ -15,7 +15,7 @@ use std::{
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use ports::{Functions as _, functions::Room, queue::Backlog};
+use ports::{Functions as _, functions::Room, queue::Backlog, runtime::FunctionError};
 use simulated::{Options, World, percent, run};
 use tokio::sync::watch;
 
@@ -27,7 +27,12 @@ const TRAVEL: Duration = Duration::from_millis(1);
 /// An archive that cannot be unpacked.
 const UNFIT: &str = "unfit";
 
-/// Has the manifest alone for an archive, and refuses what it is asked to run after a while, unless that is fit.
+/// What is said of a failure,
+const FAILED: &str = "it is unfit";
+/// and by whom nothing was run.
+const NOT_NOW: &str = "no process can be made now";
+
+/// Has the manifest alone for an archive, and fails what it is asked to run after a while, unless that is fit.
 #[derive(Debug)]
 struct Idle {
     clock: Arc<dyn Clock>,
@@ -41,6 +46,10 @@ struct Idle {
     takes: Mutex<Duration>,
     /// How often it came to an end with that.
     ended: AtomicUsize,
+    /// How often it has no instance for what it is asked to run; said at once.
+    refuses: AtomicUsize,
+    /// Why nothing can ever be run, once something is deployed.
+    never: Mutex<Option<String>>,
     /// What it runs to a good end.
     is_fit: Mutex<fn(&Asked) -> bool>,
     /// Whether there is no room for more.
@@ -86,6 +95,10 @@ impl Runtime for Idle {
         Ok(())
     }
 
+    async fn check(&self, _: &Function) -> std::result::Result<(), String> {
+        self.never.lock().clone().map_or(Ok(()), Err)
+    }
+
     async fn room(&self, _: &Arc<Function>) -> Option<Room> {
         let mut is_full = self.is_full.subscribe();
         is_full.wait_for(|is_full| !is_full).await.ok()?;
@@ -97,14 +110,15 @@ impl Runtime for Idle {
         let asked = Asked { function: function.name.clone(), id, payload };
         let is_fit = self.is_fit.lock()(&asked);
         self.asked.lock().push(asked);
+        let one_less = |left: usize| left.checked_sub(1);
+        if self.refuses.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok() {
+            return Err(Refused::Unavailable(NOT_NOW.to_owned()));
+        }
         let takes = *self.takes.lock();
         self.clock.sleep(takes).await;
         self.ended.fetch_add(1, Ordering::Relaxed);
-        if is_fit {
-            Ok(Ran { result: Ok(Bytes::new()), log_tail: Bytes::new() })
-        } else {
-            Err(Refused::Throttled)
-        }
+        let failed = FunctionError { payload: Bytes::from_static(FAILED.as_bytes()) };
+        Ok(Ran { result: if is_fit { Ok(Bytes::new()) } else { Err(failed) }, log_tail: Bytes::new() })
     }
 
     fn renew(&self, function: &Arc<Function>) {
@@ -145,6 +159,8 @@ fn service_over(world: &World, among_others: bool, functions: Arc<dyn Register>)
         asked: Mutex::default(),
         takes: Mutex::new(TRAVEL),
         ended: AtomicUsize::new(0),
+        refuses: AtomicUsize::new(0),
+        never: Mutex::default(),
         is_fit: Mutex::new(|_| false),
         is_full: watch::Sender::new(false),
     });

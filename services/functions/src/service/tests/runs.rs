@@ -1,4 +1,4 @@
-//! U4: in whose code functions run.
+//! U4: in whose code functions run. A3, A8: what counts as an attempt.
 
 use super::*;
 
@@ -26,5 +26,86 @@ fn what_is_deployed_is_in_place_though_nobody_asks_for_it() {
         let (late, started) = service_among(&world, true);
         late.start().await.expect("started");
         assert_eq!(in_place(&late, &started), second);
+    });
+}
+
+/// An archive whose function `one` has one attempt, and is started by the queue `one`, too.
+fn once() -> Bytes {
+    let manifest = String::from_utf8(archive("one").into()).expect("text");
+    format!("{manifest}\nretries = 0").into()
+}
+
+/// What waits for `one`, and what it has failed for good.
+async fn backlog(world: &World, service: &Service) -> (u64, u64) {
+    let queue = service.events().event_queue(&[PREFIX, "one"].concat());
+    let Backlog { messages, dead_letters } = world.queue().backlog(&queue).await.expect("backlog answers");
+    (messages, dead_letters)
+}
+
+/// A service that has it deployed, whose runtime refuses so many attempts and lets all others come to a good end.
+async fn refusing(world: &World, times: usize) -> (Service, Arc<Idle>) {
+    let (service, runtime) = service(world);
+    service.deploy("shop", once()).await.expect("deployed");
+    *runtime.is_fit.lock() = |_| true;
+    runtime.refuses.store(times, Ordering::Relaxed);
+    (service, runtime)
+}
+
+/// A3. It was a dead letter, and nobody had run it.
+#[test]
+fn what_could_not_be_begun_was_not_tried() {
+    run(async {
+        let world = World::new(1);
+        let (service, runtime) = refusing(&world, 20).await;
+        service.send("one", "{}".into()).await.expect("sent");
+        world.clock().sleep(Duration::from_mins(10)).await;
+        assert_eq!(runtime.asked(), 21, "until it was run");
+        assert_eq!(backlog(&world, &service).await, (0, 0));
+    });
+}
+
+/// A8. All that waited was taken at once, and would have been given up at once.
+#[test]
+fn nothing_more_is_taken_while_nothing_can_be_begun() {
+    run(async {
+        let world = World::new(1);
+        let (service, runtime) = refusing(&world, usize::MAX).await;
+        for _ in 0..3 {
+            service.send("one", "{}".into()).await.expect("sent");
+        }
+        let ids = |runtime: &Idle| -> BTreeSet<_> {
+            runtime.asked_of("one").into_iter().map(|asked| asked.id).collect()
+        };
+        world.clock().sleep(Duration::from_mins(5)).await;
+        assert_eq!(ids(&runtime).len(), 1, "one is asked for again and again");
+        assert_eq!(backlog(&world, &service).await, (3, 0));
+        runtime.refuses.store(0, Ordering::Relaxed);
+        world.clock().sleep(Duration::from_mins(1)).await;
+        assert_eq!(ids(&runtime).len(), 3);
+        assert_eq!(backlog(&world, &service).await, (0, 0));
+    });
+}
+
+/// How `one` fails an event that is refused again and again, and after how many refusals.
+async fn failed(never: Option<&str>) -> (String, usize) {
+    let world = World::new(1);
+    let (service, runtime) = refusing(&world, usize::MAX).await;
+    *runtime.never.lock() = never.map(str::to_owned);
+    service.send("one", "{}".into()).await.expect("sent");
+    world.clock().sleep(Duration::from_hours(1)).await;
+    let queue = service.events().event_queue(&[PREFIX, "one"].concat());
+    let letters = world.queue().dead_letters(&queue, None, 10).await.expect("dead_letters answers");
+    assert_eq!(letters.len(), 1);
+    (letters[0].reason.clone(), runtime.asked())
+}
+
+/// A3.
+#[test]
+fn what_can_never_be_begun_has_failed_and_so_has_what_cannot_be_for_long() {
+    run(async {
+        assert_eq!(failed(Some("its file is not there")).await, (NOT_NOW.to_owned(), 1));
+        let (reason, asked) = failed(None).await;
+        assert_eq!(reason, NOT_NOW);
+        assert!((100..200).contains(&asked), "ten minutes of them: {asked}");
     });
 }
