@@ -1,12 +1,18 @@
 //! A deployed function as the Functions port runs it.
 //!
-//! Invariant: an attempt that the runtime has refused was none, since nothing was run. What it is for stays hidden in its queue, and is
-//! asked for again until it is run; meanwhile nothing more is taken for its function, so that the rest lies in its queue untried (A8).
-//! That ends at [`REFUSED_MAX`], and where its archive shows that it can never be run: then it has failed by that.
+//! Invariants
+//! - An attempt that the runtime has refused was none, since nothing was run. What it is for stays hidden in its queue, and is asked for
+//!   again until it is run; meanwhile nothing more is taken for its function, so that the rest lies in its queue untried (A8). That ends
+//!   at [`REFUSED_MAX`], and where its archive shows that it can never be run: then it has failed by that.
+//! - Of an attempt that fails once a stop has begun nobody hears: what ended it may have been that, as a crash might have (A3). What has
+//!   succeeded meanwhile is done.
 
 use std::{
-    mem,
-    sync::{Arc, Weak},
+    future, mem,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -49,6 +55,23 @@ pub(crate) struct Deployed {
     service: Weak<Inner>,
     ticks: Ticks,
     refusals: Refusals,
+}
+
+/// Whether all instances are being ended, whatever they are at.
+#[derive(Debug, Default)]
+pub(crate) struct Stop(AtomicBool);
+
+impl Stop {
+    pub(crate) fn begin(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// Has no end if it has begun.
+    async fn unless_begun(&self) {
+        if self.0.load(Ordering::Acquire) {
+            future::pending::<()>().await;
+        }
+    }
 }
 
 /// Attempts that were refused and are to be asked for again.
@@ -167,8 +190,13 @@ impl Deployed {
         id: String,
         payload: Bytes,
     ) -> Result<Bytes, Failure> {
-        let ran = self.started(service, room, &id, &payload).await?;
-        ran.result.map_err(|FunctionError { payload }| Failure::new(failure::kept(&payload)))
+        let ran = self.started(service, room, &id, &payload).await;
+        let failed = |FunctionError { payload }| Failure::new(failure::kept(&payload));
+        let ran = ran.and_then(|ran| ran.result.map_err(failed));
+        if ran.is_err() {
+            service.stop.unless_begun().await;
+        }
+        ran
     }
 
     /// What came of a run, once there was one. Errors: why there will be none.
@@ -192,6 +220,7 @@ impl Deployed {
                 Ok(ran) => return Ok(ran),
                 Err(refused) => refused,
             };
+            service.stop.unless_begun().await;
             let now = clock.monotonic();
             let (begun, _) = since.get_or_insert_with(|| (now, self.refusals.one_more()));
             if now.since(*begun) >= REFUSED_MAX || runtime.check(&function).await.is_err() {

@@ -35,7 +35,7 @@ use crate::{
     event::hexadecimal,
     figures::Seen,
     following::Unnamed,
-    handler::{Deployed, attempt_max},
+    handler::{Deployed, Stop, attempt_max},
     manifest::{self, FILE_NAME, MANIFEST_BYTES_MAX, Manifest, Table, check_period, workflow::Workflow},
     routes::Found,
     schedule::Schedule,
@@ -130,6 +130,7 @@ pub(crate) struct Inner {
     pub(crate) timers: Mutex<BTreeMap<String, Duration>>,
     /// What waits in queues, as somebody saw it last.
     pub(crate) seen: parking_lot::Mutex<Seen>,
+    pub(crate) stop: Stop,
 }
 
 impl Service {
@@ -140,7 +141,8 @@ impl Service {
         let (unnamed, seen) = (parking_lot::Mutex::default(), parking_lot::Mutex::default());
         let (schedule, timers) =
             (Schedule::new(Arc::clone(&parts.key_value), Arc::clone(&parts.clock)), Mutex::default());
-        let inner = Inner { parts, deployments, catalogue, changing, unnamed, schedule, timers, seen };
+        let stop = Stop::default();
+        let inner = Inner { parts, deployments, catalogue, changing, unnamed, schedule, timers, seen, stop };
         Self { inner: Arc::new(inner) }
     }
 
@@ -344,8 +346,10 @@ impl Service {
         &*self.inner.parts.functions
     }
 
-    /// Ends all instances; returns once nothing is left of them, or after a while.
+    /// Ends all instances, which fails nothing that they are at for an event or a message; returns once nothing is left of them, or after
+    /// a while.
     pub async fn stop(&self) {
+        self.inner.stop.begin();
         self.inner.parts.runtime.close().await;
     }
 

@@ -52,6 +52,8 @@ struct Idle {
     never: Mutex<Option<String>>,
     /// What it runs to a good end.
     is_fit: Mutex<fn(&Asked) -> bool>,
+    /// Whether all of it was ended, and nothing is run any more.
+    is_closed: watch::Sender<bool>,
     /// Whether there is no room for more.
     is_full: watch::Sender<bool>,
 }
@@ -115,7 +117,15 @@ impl Runtime for Idle {
             return Err(Refused::Unavailable(NOT_NOW.to_owned()));
         }
         let takes = *self.takes.lock();
-        self.clock.sleep(takes).await;
+        let mut is_closed = self.is_closed.subscribe();
+        if *is_closed.borrow() {
+            return Err(Refused::Unavailable(NOT_NOW.to_owned()));
+        }
+        let is_fit = tokio::select! {
+            biased;
+            _ = is_closed.wait_for(|is_closed| *is_closed) => false,
+            () = self.clock.sleep(takes) => is_fit,
+        };
         self.ended.fetch_add(1, Ordering::Relaxed);
         let failed = FunctionError { payload: Bytes::from_static(FAILED.as_bytes()) };
         Ok(Ran { result: if is_fit { Ok(Bytes::new()) } else { Err(failed) }, log_tail: Bytes::new() })
@@ -129,7 +139,9 @@ impl Runtime for Idle {
         self.retired.lock().insert(function.to_owned());
     }
 
-    async fn close(&self) {}
+    async fn close(&self) {
+        self.is_closed.send_replace(true);
+    }
 
     async fn lines(&self, _: &str, _: Page) -> io::Result<Vec<Line>> {
         Ok(Vec::new())
@@ -162,6 +174,7 @@ fn service_over(world: &World, among_others: bool, functions: Arc<dyn Register>)
         refuses: AtomicUsize::new(0),
         never: Mutex::default(),
         is_fit: Mutex::new(|_| false),
+        is_closed: watch::Sender::new(false),
         is_full: watch::Sender::new(false),
     });
     let parts = Parts {

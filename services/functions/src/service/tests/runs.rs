@@ -1,5 +1,8 @@
 //! U4: in whose code functions run. A3, A8: what counts as an attempt.
 
+use in_process::Functions;
+use ports::{Event, Handler as _, queue::Message};
+
 use super::*;
 
 /// The revision of `one` that is deployed, which is the one in place.
@@ -107,5 +110,47 @@ fn what_can_never_be_begun_has_failed_and_so_has_what_cannot_be_for_long() {
         let (reason, asked) = failed(None).await;
         assert_eq!(reason, NOT_NOW);
         assert!((100..200).contains(&asked), "ten minutes of them: {asked}");
+    });
+}
+
+/// A3, A4. It was given back as failed, or given up: a stop was worse than a crash.
+#[test]
+fn a_stop_fails_nothing_that_it_ends() {
+    run(async {
+        let world = World::new(1);
+        let functions = Arc::new(Functions::new(world.queue()));
+        let (service, runtime) = service_over(&world, false, Arc::clone(&functions) as Arc<_>);
+        service.deploy("shop", once()).await.expect("deployed");
+        *runtime.is_fit.lock() = |_| true;
+        *runtime.takes.lock() = Duration::from_mins(10);
+        service.send("one", "{}".into()).await.expect("sent");
+        let message = Message { group: "g".into(), deduplication: None, body: "m".into() };
+        world.queue().send("one", vec![message]).await.expect("sent");
+        world.clock().sleep(Duration::from_secs(10)).await;
+        assert_eq!(runtime.asked(), 2, "they are at work");
+        functions.stop();
+        service.stop().await;
+        world.clock().sleep(Duration::from_secs(10)).await;
+        assert_eq!(runtime.ended.load(Ordering::Relaxed), 2, "they were ended");
+        assert_eq!(backlog(&world, &service).await, (1, 0));
+        let given_back = world.queue().receive("one", 1).await.expect("receive answers");
+        assert!(given_back.is_empty(), "{given_back:?}");
+    });
+}
+
+/// A3. What was just taken was failed, as the server stops.
+#[test]
+fn what_is_taken_as_a_stop_goes_on_has_no_end() {
+    run(async {
+        let world = World::new(1);
+        let (clock, (service, _)) = (world.clock(), service(&world));
+        service.deploy("shop", once()).await.expect("deployed");
+        service.stop().await;
+        let taken = Deployed::new("one", Arc::downgrade(&service.inner));
+        tokio::select! {
+            biased;
+            ended = taken.handle(Event::Call { id: None, payload: "{}".into() }) => panic!("{ended:?}"),
+            () = clock.sleep(Duration::from_hours(1)) => {}
+        }
     });
 }
