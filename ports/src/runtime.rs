@@ -9,7 +9,8 @@
 //!   it is left: what it forked ends with it. Others do not notice. So does one whose new instance takes longer to start than
 //!   [`START_BOUND_MIN`] and the function's timeout.
 //! - **U3** An invocation is run once. What it answers is returned whole or as a failure that says why, never cut.
-//! - **U4** After [`Runtime::retire`] no instance of an earlier revision takes a new invocation.
+//! - **U4** After [`Runtime::retire`] no instance of an earlier revision takes a new invocation, nor after [`Runtime::renew`] with another
+//!   one: what waited for one of the earlier waits for one of that, and so is run what is still asked of the earlier.
 //! - **U5** What a function prints is kept under its invocation's id, up to a bound, before its answer is returned.
 
 use std::{collections::BTreeMap, fmt::Debug, path::PathBuf, sync::Arc, time::Duration};
@@ -221,6 +222,10 @@ pub trait Runtime: Debug + Send + Sync {
 
     /// Runs `invocation` in an instance of `function` (U1 to U3).
     async fn run(&self, function: &Arc<Function>, invocation: Invocation) -> Result<Ran, Refused>;
+
+    /// Makes the revision of `function` the one that runs under its name, as [`Self::retire`] does away with an earlier one (U4). Who has
+    /// looked that up before, and asks for it only now, is run in instances of this one. Returns at once.
+    fn renew(&self, _function: &Arc<Function>) {}
 
     /// Ends the idle instances of the function of this name, and busy ones once they are idle (U4).
     fn retire(&self, function: &str);

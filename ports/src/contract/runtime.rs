@@ -171,6 +171,7 @@ macro_rules! runtime_contract {
                 "U1" a_call_beyond_the_instances_waits_or_is_refused,
                 "U4" no_instance_is_used_again_after_retiring,
                 "U4" another_revision_has_instances_of_its_own,
+                "U4" who_asks_for_an_earlier_revision_is_run_at_the_one_in_place,
                 "U4" what_is_at_work_when_its_function_is_retired_finishes,
             }
             failures {

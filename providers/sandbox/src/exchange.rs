@@ -1,7 +1,8 @@
 //! What passes between one instance and whoever has it run: one invocation at a time.
 //!
 //! The instance asks for its next invocation and answers it over the Runtime API; the pool hands it one and waits. Both
-//! meet here. An instance that ends, or is ended, drops what it has: then the waiting side hears that nobody answers.
+//! meet here. An instance that ends, or is ended, drops what it has, and what it is given after that: then the waiting side hears that
+//! nobody answers.
 
 use std::sync::Arc;
 
@@ -39,12 +40,20 @@ struct Current {
     told: oneshot::Sender<Answer>,
 }
 
+/// What an instance is at.
+#[derive(Debug, Default)]
+struct Work {
+    current: Option<Current>,
+    /// It takes nothing any more.
+    has_ended: bool,
+}
+
 /// One instance's exchange.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     give: mpsc::Sender<Task>,
     take: tokio::sync::Mutex<mpsc::Receiver<Task>>,
-    current: Mutex<Option<Current>>,
+    work: Mutex<Work>,
     /// As what its requests are answered: until it is given another invocation, also once it has answered this one. What still
     /// asks then is of this one, not anybody's.
     scope: Mutex<Option<Arc<str>>>,
@@ -60,7 +69,7 @@ impl Exchange {
         Self {
             give,
             take: tokio::sync::Mutex::new(take),
-            current: Mutex::default(),
+            work: Mutex::default(),
             scope: Mutex::default(),
             asked: watch::Sender::new(0),
             failed_start: watch::Sender::default(),
@@ -72,7 +81,13 @@ impl Exchange {
         let (told, answer) = oneshot::channel();
         let Invocation { id, scope, .. } = &task.invocation;
         self.scope.lock().clone_from(scope);
-        *self.current.lock() = Some(Current { id: id.clone(), told });
+        {
+            let mut work = self.work.lock();
+            if work.has_ended {
+                return answer;
+            }
+            work.current = Some(Current { id: id.clone(), told });
+        }
         // Full only if an earlier one was never taken: then the instance hangs, and this one runs out of time.
         let _ = self.give.try_send(task);
         answer
@@ -81,9 +96,9 @@ impl Exchange {
     /// The instance asks for its next invocation. What it has not answered by now it never will.
     pub(crate) async fn next(&self) -> Option<Task> {
         if self.asked.borrow().ne(&0) {
-            let mut current = self.current.lock();
+            let mut work = self.work.lock();
             if self.give.capacity() > 0 {
-                *current = None;
+                work.current = None;
             }
         }
         self.asked.send_modify(|asked| *asked += 1);
@@ -92,8 +107,8 @@ impl Exchange {
 
     /// The instance answers the invocation `id`.
     pub(crate) fn answer(&self, id: &str, answer: Answer) -> Result<(), NotAsked> {
-        let mut current = self.current.lock();
-        match current.take_if(|current| current.id == id) {
+        let mut work = self.work.lock();
+        match work.current.take_if(|current| current.id == id) {
             Some(current) => {
                 // Who asked may have given up meanwhile.
                 let _ = current.told.send(answer);
@@ -110,7 +125,7 @@ impl Exchange {
 
     /// Whether the instance has the invocation `id` to answer.
     pub(crate) fn expects(&self, id: &str) -> bool {
-        self.current.lock().as_ref().is_some_and(|current| current.id == id)
+        self.work.lock().current.as_ref().is_some_and(|current| current.id == id)
     }
 
     /// The instance could not start.
@@ -131,7 +146,7 @@ impl Exchange {
 
     /// Nobody answers any more.
     pub(crate) fn end(&self) {
-        *self.current.lock() = None;
+        *self.work.lock() = Work { current: None, has_ended: true };
     }
 
     /// How often the instance has asked for its next invocation.
@@ -188,5 +203,16 @@ mod tests {
         assert_eq!(next.await.expect("assigned").invocation.id, "two");
         exchange.end();
         assert!(second.await.is_err(), "the instance has ended");
+    }
+
+    /// It waited for as long as its function may run, and was told that it had.
+    #[tokio::test]
+    async fn what_is_given_to_an_instance_that_has_ended_is_not_answered() {
+        let exchange = Exchange::new();
+        exchange.end();
+        let mut answer = exchange.assign(task("one"));
+        let heard = answer.try_recv();
+        assert!(matches!(heard, Err(oneshot::error::TryRecvError::Closed)), "{heard:?}");
+        assert!(!exchange.expects("one"));
     }
 }

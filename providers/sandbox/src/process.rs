@@ -30,7 +30,6 @@ use std::{
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, Ordering},
-        mpsc::{Receiver, SyncSender, sync_channel},
     },
     thread,
     time::Duration,
@@ -44,7 +43,10 @@ use parking_lot::Mutex;
 use tokio::{
     net::{TcpListener, UnixStream, unix::pipe},
     runtime::Handle,
-    sync::{oneshot, watch},
+    sync::{
+        mpsc::{Receiver, Sender, channel},
+        oneshot, watch,
+    },
 };
 
 pub use enforcement::{Enforcement, Measure};
@@ -58,7 +60,9 @@ use crate::{
 };
 pub(crate) use wire::{ADOPTED, Order, Role};
 
-/// How long the isolation may take to be built.
+/// How many processes are to be made at the most; whoever asks for one more waits for a place among them.
+const STARTS_MAX: usize = 64;
+/// How long the isolation may take to be built, and before that such a place to become free.
 const LAUNCH_MAX: Duration = Duration::from_secs(10);
 /// How long a spare may take to become an instance; after that one is started.
 const ADOPTION_MAX: Duration = Duration::from_secs(2);
@@ -116,7 +120,7 @@ pub enum ExitReason {
 pub struct Launcher {
     program: PathBuf,
     enforcement: Enforcement,
-    starts: SyncSender<Start>,
+    starts: Sender<Start>,
     launched: Mutex<Launched>,
     alive: watch::Sender<usize>,
 }
@@ -193,8 +197,8 @@ impl Drop for Alive {
 impl Launcher {
     /// Launches by starting `program`, which is this program, as the launcher.
     pub fn new(program: PathBuf, enforcement: Enforcement) -> io::Result<Self> {
-        let (starts, waiting) = sync_channel(64);
-        thread::Builder::new().name("function launcher".into()).spawn(move || start_all(&waiting))?;
+        let (starts, waiting) = channel(STARTS_MAX);
+        thread::Builder::new().name("function launcher".into()).spawn(move || start_all(waiting))?;
         let (launched, alive) = (Mutex::default(), watch::Sender::new(0));
         Ok(Self { program, enforcement, starts, launched, alive })
     }
@@ -304,9 +308,9 @@ impl Launcher {
     async fn spawn(&self, command: Command, alive: Alive) -> io::Result<Made> {
         let (started, child) = oneshot::channel();
         let gone = || io::Error::other("the thread that launches functions has ended");
-        self.starts
-            .try_send(Start { command, alive, started })
-            .map_err(|_| io::Error::new(io::ErrorKind::WouldBlock, "too many functions are being started"))?;
+        let given = tokio::time::timeout(LAUNCH_MAX, self.starts.send(Start { command, alive, started }));
+        let too_many = || io::Error::new(io::ErrorKind::TimedOut, "too many functions are being started");
+        given.await.map_err(|_| too_many())?.map_err(|_| gone())?;
         child.await.map_err(|_| gone())?
     }
 }
@@ -317,8 +321,8 @@ impl Drop for Launcher {
     }
 }
 
-fn start_all(waiting: &Receiver<Start>) {
-    while let Ok(start) = waiting.recv() {
+fn start_all(mut waiting: Receiver<Start>) {
+    while let Some(start) = waiting.blocking_recv() {
         start.make();
     }
 }
@@ -527,13 +531,13 @@ mod tests {
         path::Path,
     };
 
-    use futures_util::poll;
+    use futures_util::{future::join_all, poll};
 
     use super::*;
 
     /// One whose thread does nothing by itself.
     fn launcher() -> (Launcher, Receiver<Start>) {
-        let (starts, waiting) = sync_channel(1);
+        let (starts, waiting) = channel(1);
         let (launched, alive) = (Mutex::default(), watch::Sender::new(0));
         let (program, enforcement) = (PathBuf::new(), Enforcement::nothing());
         (Launcher { program, enforcement, starts, launched, alive }, waiting)
@@ -542,31 +546,52 @@ mod tests {
     /// Whoever ends all processes waits for those, too, that a thread may still be making for somebody who has gone.
     #[tokio::test]
     async fn a_process_that_is_still_to_be_made_counts_though_nobody_waits_for_it() {
-        let (launcher, waiting) = launcher();
+        let (launcher, mut waiting) = launcher();
         let alive = launcher.one_more().expect("nothing is over");
         let mut asked = Box::pin(launcher.spawn(Command::new("true"), alive));
         assert!(poll!(&mut asked).is_pending());
         drop(asked);
         assert_eq!(*launcher.alive.borrow(), 1);
-        waiting.recv().expect("it waits").make();
+        waiting.try_recv().expect("it waits").make();
         assert_eq!(*launcher.alive.borrow(), 0);
     }
 
     #[tokio::test]
     async fn a_process_ends_whose_asker_has_gone_while_it_was_made() {
-        let (launcher, waiting) = launcher();
+        let (launcher, mut waiting) = launcher();
         let alive = launcher.one_more().expect("nothing is over");
         let (said, stdout) = io::pipe().expect("a pipe");
         let mut command = Command::new("sh");
         command.args(["-c", "echo $$; exec sleep 600"]).stdout(stdout);
         let mut asked = Box::pin(launcher.spawn(command, alive));
         assert!(poll!(&mut asked).is_pending());
-        waiting.recv().expect("it waits").make();
+        waiting.try_recv().expect("it waits").make();
         let mut process = String::new();
         BufReader::new(said).read_line(&mut process).expect("it says its number");
         let process = Path::new("/proc").join(process.trim());
         assert!(process.exists() && *launcher.alive.borrow() == 1);
         drop(asked);
         assert!(!process.exists() && *launcher.alive.borrow() == 0);
+    }
+
+    /// Of many starts at a time some were refused.
+    #[tokio::test]
+    async fn who_asks_for_more_processes_than_may_wait_waits_too() {
+        let (launcher, mut waiting) = launcher();
+        let asked = (0..5)
+            .map(|_| launcher.spawn(Command::new("true"), launcher.one_more().expect("nothing is over")));
+        let make_all = async {
+            while let Some(start) = waiting.recv().await {
+                start.make();
+            }
+        };
+        let asked = tokio::select! {
+            biased;
+            asked = join_all(asked) => asked,
+            () = make_all => unreachable!("the launcher is there"),
+        };
+        for made in asked {
+            made.expect("it is made");
+        }
     }
 }

@@ -79,19 +79,15 @@ impl Sandbox {
         Ok(Self { shared, pools: Mutex::default(), is_closed: AtomicBool::new(false) })
     }
 
-    /// The pool of `function` at its revision; of an earlier one none is used any more.
+    /// The pool of `function`, at the revision that was put in place last: who asks for another looked it up before that.
     fn pool(&self, function: &Arc<Function>) -> Arc<Pool> {
         let mut pools = self.pools.lock();
-        if let Some(pool) = pools.get(&function.name)
-            && pool.function.revision == function.revision
-        {
-            return Arc::clone(pool);
-        }
-        let pool = Arc::new(Pool::new(Arc::clone(function), Arc::clone(&self.shared)));
-        if let Some(earlier) = pools.insert(function.name.clone(), Arc::clone(&pool)) {
-            earlier.retire();
-        }
-        pool
+        let pool = pools.entry(function.name.clone()).or_insert_with(|| self.new_pool(function));
+        Arc::clone(pool)
+    }
+
+    fn new_pool(&self, function: &Arc<Function>) -> Arc<Pool> {
+        Arc::new(Pool::new(Arc::clone(function), Arc::clone(&self.shared)))
     }
 
     /// The pool that came in place of `retired`; none: its function has gone.
@@ -161,6 +157,17 @@ impl Runtime for Sandbox {
             // Who waited for an instance of one revision waits for one of the next.
             let later = self.later(&pool).ok_or(Refused::Throttled);
             pool = later.inspect_err(|_| self.shared.tally.throttled())?;
+        }
+    }
+
+    fn renew(&self, function: &Arc<Function>) {
+        let mut pools = self.pools.lock();
+        if pools.get(&function.name).is_some_and(|pool| pool.function.revision == function.revision) {
+            return;
+        }
+        // Whoever the retired one turns away finds this.
+        if let Some(earlier) = pools.insert(function.name.clone(), self.new_pool(function)) {
+            earlier.retire();
         }
     }
 

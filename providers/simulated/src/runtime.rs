@@ -153,10 +153,8 @@ impl SimulatedRuntime {
         let mut state = self.state();
         state.figures.invocations += 1;
         let of = state.of(&function.name);
-        if of.revision != function.revision {
+        if of.revision.is_empty() {
             of.revision.clone_from(&function.revision);
-            of.generation += 1;
-            of.idle.clear();
         }
         let (generation, idle) = (of.generation, of.idle.pop());
         let instance = idle.unwrap_or_else(|| {
@@ -245,6 +243,16 @@ impl Runtime for SimulatedRuntime {
         }
         drop(busy);
         Ok(Ran { result, log_tail: Bytes::from(lines.join("\n")) })
+    }
+
+    fn renew(&self, function: &Arc<Function>) {
+        let mut state = self.state();
+        let of = state.of(&function.name);
+        if of.revision != function.revision {
+            of.revision.clone_from(&function.revision);
+            of.generation += 1;
+            of.idle.clear();
+        }
     }
 
     fn retire(&self, function: &str) {

@@ -13,6 +13,7 @@ use ports::{
     objects::{
         ObjectError, ObjectPath, ObjectStore, ObjectStoreExt as _, PutMode, PutOptions, PutPayload, failed,
     },
+    runtime::Function,
 };
 use sha2::{Digest as _, Sha256};
 
@@ -61,6 +62,18 @@ impl Deployment {
             Some(ms) => Some(Duration::from_millis(*ms)),
             None => self.manifest.functions.get(function)?.period(),
         }
+    }
+
+    /// What all of its functions have for a revision.
+    pub(crate) fn revision(&self) -> String {
+        format!("{}-{}", self.deployed, self.archive)
+    }
+
+    /// Its functions as they are run.
+    pub(crate) fn functions(&self) -> impl Iterator<Item = Arc<Function>> {
+        let revision = self.revision();
+        let tables = self.manifest.functions.iter();
+        tables.map(move |(name, table)| table.function(name, &self.archive, &revision))
     }
 
     /// Timers that were set at run time stay as they are where `manifest` says of them what this one says.

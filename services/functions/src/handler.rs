@@ -1,14 +1,30 @@
 //! A deployed function as the Functions port runs it.
+//!
+//! Invariants
+//! - An attempt that the runtime has refused was none, since nothing was run. What it is for stays hidden in its queue, and is asked for
+//!   again until it is run; meanwhile nothing more is taken for its function, so that the rest lies in its queue untried (A8). That ends
+//!   at [`REFUSED_MAX`], and where its archive shows that it can never be run: then it has failed by that.
+//! - Of an attempt that fails once a stop has begun nobody hears: what ended it may have been that, as a crash might have (A3). What has
+//!   succeeded meanwhile is done.
 
-use std::sync::{Arc, Weak};
+use std::{
+    future, mem,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use parking_lot::Mutex;
 use ports::{
-    Event, Handler,
+    Event, Handler, Outage,
     functions::{Failure, Room},
-    runtime::{FunctionError, Invocation},
+    runtime::{FunctionError, Invocation, Ran, START_BOUND_MIN},
 };
+use tokio::sync::watch;
 
 use crate::{
     batch::Batch,
@@ -17,12 +33,78 @@ use crate::{
     timer::Ticks,
 };
 
+/// For how long after a refusal an attempt is asked for again: what keeps a machine from starting processes, as a full disk or too much
+/// work, is mostly over by then.
+const REFUSED_MAX: Duration = Duration::from_mins(10);
+/// How long to wait in between: this, doubled each time, up to the other.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// What all else of an attempt takes at the most: handing it over, and ending an instance.
+const MARGIN: Duration = Duration::from_mins(1);
+
+/// How long an attempt of an event may take in all: the runtime bounds a start and a run by themselves, and says which of them was too
+/// long, so this is never to come before that. An event is taken only once it has a place (A8), but where a deployment has retired that
+/// it waits for one of the next, until whoever has that has started and run; and it may be refused for a while.
+pub(crate) fn attempt_max(timeout: Duration) -> Duration {
+    2 * (timeout.max(START_BOUND_MIN) + timeout) + REFUSED_MAX + MARGIN
+}
+
 /// Runs whatever is deployed under `name` at the time.
 #[derive(Debug)]
 pub(crate) struct Deployed {
     pub(crate) name: String,
-    pub(crate) service: Weak<Inner>,
-    pub(crate) ticks: Ticks,
+    service: Weak<Inner>,
+    ticks: Ticks,
+    refusals: Refusals,
+}
+
+/// Whether all instances are being ended, whatever they are at.
+#[derive(Debug, Default)]
+pub(crate) struct Stop(AtomicBool);
+
+impl Stop {
+    pub(crate) fn begin(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// Has no end if it has begun.
+    async fn unless_begun(&self) {
+        if self.0.load(Ordering::Acquire) {
+            future::pending::<()>().await;
+        }
+    }
+}
+
+/// Attempts that were refused and are to be asked for again.
+#[derive(Debug, Default)]
+struct Refusals {
+    /// How many there are.
+    count: watch::Sender<usize>,
+    outage: Mutex<Outage>,
+}
+
+/// One of them.
+struct Refused<'of>(&'of Refusals);
+
+impl Refusals {
+    fn one_more(&self) -> Refused<'_> {
+        self.count.send_modify(|count| *count += 1);
+        Refused(self)
+    }
+
+    /// Ends once there are none.
+    async fn over(&self) {
+        // Without an error: it is there as long as this is.
+        let _ = self.count.subscribe().wait_for(|count| *count == 0).await;
+    }
+}
+
+impl Drop for Refused<'_> {
+    fn drop(&mut self) {
+        self.0.count.send_modify(|count| *count -= 1);
+        if *self.0.count.borrow() == 0 {
+            *self.0.outage.lock() = Outage::default();
+        }
+    }
 }
 
 #[async_trait]
@@ -35,6 +117,7 @@ impl Handler for Deployed {
     /// nobody again and again.
     async fn room(&self) -> Room {
         loop {
+            self.refusals.over().await;
             let Some(service) = self.service.upgrade() else { return Room::default() };
             let changed = service.changed();
             let Some(function) = service.function(&self.name) else {
@@ -96,6 +179,10 @@ impl Told<'_> {
 }
 
 impl Deployed {
+    pub(crate) fn new(name: &str, service: Weak<Inner>) -> Self {
+        Self { name: name.to_owned(), service, ticks: Ticks::default(), refusals: Refusals::default() }
+    }
+
     pub(crate) async fn run(
         &self,
         service: &Arc<Inner>,
@@ -103,12 +190,48 @@ impl Deployed {
         id: String,
         payload: Bytes,
     ) -> Result<Bytes, Failure> {
-        let function = service
-            .function(&self.name)
-            .ok_or_else(|| Failure::new(format!("there is no function {:?} any more", self.name)))?;
-        let invocation = Invocation { room, ..Invocation::new(id, payload, true) };
-        let ran = service.parts.runtime.run(&function, invocation).await;
-        let ran = ran.map_err(|refused| Failure::new(refused.to_string()))?;
-        ran.result.map_err(|FunctionError { payload }| Failure::new(failure::kept(&payload)))
+        let ran = self.started(service, room, &id, &payload).await;
+        let failed = |FunctionError { payload }| Failure::new(failure::kept(&payload));
+        let ran = ran.and_then(|ran| ran.result.map_err(failed));
+        if ran.is_err() {
+            service.stop.unless_begun().await;
+        }
+        ran
+    }
+
+    /// What came of a run, once there was one. Errors: why there will be none.
+    async fn started(
+        &self,
+        service: &Arc<Inner>,
+        mut room: Room,
+        id: &str,
+        payload: &Bytes,
+    ) -> Result<Ran, Failure> {
+        let (runtime, clock) = (&service.parts.runtime, &service.parts.clock);
+        let (mut pause, longest) = PAUSES;
+        let mut since = None;
+        loop {
+            let function = service
+                .function(&self.name)
+                .ok_or_else(|| Failure::new(format!("there is no function {:?} any more", self.name)))?;
+            let room = mem::take(&mut room);
+            let invocation = Invocation { room, ..Invocation::new(id.to_owned(), payload.clone(), true) };
+            let refused = match runtime.run(&function, invocation).await {
+                Ok(ran) => return Ok(ran),
+                Err(refused) => refused,
+            };
+            service.stop.unless_begun().await;
+            let now = clock.monotonic();
+            let (begun, _) = since.get_or_insert_with(|| (now, self.refusals.one_more()));
+            if now.since(*begun) >= REFUSED_MAX || runtime.check(&function).await.is_err() {
+                return Err(Failure::new(refused.to_string()));
+            }
+            if let Some(lasts) = self.refusals.outage.lock().failed(now, &refused.to_string()) {
+                let function = &self.name;
+                tracing::warn!(function, %refused, ?lasts, "what a function has to do is not begun");
+            }
+            clock.sleep(pause).await;
+            pause = (2 * pause).min(longest);
+        }
     }
 }

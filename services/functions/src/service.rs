@@ -23,7 +23,7 @@ use ports::{
     key_value::SharedKeyValue,
     objects::ObjectStore,
     queue::{QueueOptions, SharedQueue},
-    runtime::{Function, Invocation, Line, Page, Ran, Refused, Runtime, START_BOUND_MIN},
+    runtime::{Function, Invocation, Line, Page, Ran, Refused, Runtime},
 };
 use sha2::{Digest as _, Sha256};
 use std::time::Duration;
@@ -36,12 +36,11 @@ use crate::{
     event::hexadecimal,
     figures::Seen,
     following::Unnamed,
-    handler::Deployed,
+    handler::{Deployed, Stop, attempt_max},
     manifest::{self, FILE_NAME, MANIFEST_BYTES_MAX, Manifest, Table, workflow::Workflow},
     pending::Pending,
     routes::Found,
     schedule::Schedule,
-    timer::Ticks,
 };
 
 /// The longest payload of an invocation whose result is waited for: Lambda's.
@@ -50,8 +49,6 @@ pub const PAYLOAD_BYTES_MAX: usize = 6 * 1024 * 1024;
 pub(crate) const EVENT_BYTES_MAX: usize = 1024 * 1024;
 /// What begins the names of deployed functions among all that run here.
 pub(crate) const PREFIX: &str = "functions/";
-/// What all else of an attempt takes at the most: handing it over, and ending an instance.
-const MARGIN: Duration = Duration::from_mins(1);
 /// What a change of what is deployed is called where it fails.
 pub(crate) const DEPLOY: &str = "change what is deployed";
 
@@ -136,6 +133,7 @@ pub(crate) struct Inner {
     pub(crate) timers: Mutex<BTreeMap<String, Duration>>,
     /// What waits in queues, as somebody saw it last.
     pub(crate) seen: parking_lot::Mutex<Seen>,
+    pub(crate) stop: Stop,
 }
 
 impl Service {
@@ -146,8 +144,9 @@ impl Service {
         let (unnamed, seen) = (parking_lot::Mutex::default(), parking_lot::Mutex::default());
         let (schedule, timers) =
             (Schedule::new(Arc::clone(&parts.key_value), Arc::clone(&parts.clock)), Mutex::default());
+        let stop = Stop::default();
         let inner =
-            Inner { parts, deployments, catalogue, pending, changing, unnamed, schedule, timers, seen };
+            Inner { parts, deployments, catalogue, pending, changing, unnamed, schedule, timers, seen, stop };
         Self { inner: Arc::new(inner) }
     }
 
@@ -337,8 +336,10 @@ impl Service {
         &*self.inner.parts.functions
     }
 
-    /// Ends all instances; returns once nothing is left of them, or after a while.
+    /// Ends all instances, which fails nothing that they are at for an event or a message; returns once nothing is left of them, or after
+    /// a while.
     pub async fn stop(&self) {
+        self.inner.stop.begin();
         self.inner.parts.runtime.close().await;
     }
 
@@ -377,8 +378,10 @@ impl Service {
         self.disarm(&before, now).await?;
         let catalogue = &self.inner.catalogue;
         match now {
-            Some(Deployment { manifest, archive, deployed, .. }) => {
-                catalogue.replace(application, Some(manifest), archive, &format!("{deployed}-{archive}"));
+            Some(now) => {
+                // First: who finds something in the catalogue is not run on the code of what was there before (U4, A7).
+                now.functions().for_each(|function| self.inner.parts.runtime.renew(&function));
+                catalogue.replace(application, Some(&now.manifest), &now.archive, &now.revision());
             }
             None => catalogue.replace(application, None, "", ""),
         }
@@ -421,7 +424,7 @@ impl Service {
                 attempts_max: 1 + table.retries,
                 exception_handler: table.on_failure.as_ref().map(|told| [PREFIX, told].concat()),
             },
-            handler: Arc::new(Deployed { name: name.to_owned(), service, ticks: Ticks::default() }),
+            handler: Arc::new(Deployed::new(name, service)),
         });
     }
 
@@ -559,13 +562,6 @@ pub(crate) fn digest_id(parts: &[&[u8]]) -> String {
     let mut bits = [0; 16];
     bits.copy_from_slice(&digest[..16]);
     uuid(bits).to_string()
-}
-
-/// How long an attempt of an event may take in all: the runtime bounds a start and a run by themselves, and says which of them was too
-/// long, so this is never to come before that. An event is taken only once it has a place (A8), but where a deployment has retired that
-/// it waits for one of the next, until whoever has that has started and run.
-fn attempt_max(timeout: Duration) -> Duration {
-    2 * (timeout.max(START_BOUND_MIN) + timeout) + MARGIN
 }
 
 fn is_plain(byte: u8) -> bool {

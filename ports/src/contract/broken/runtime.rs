@@ -1,12 +1,6 @@
 //! Runtimes that break U1 to U5.
 
-use std::{
-    collections::BTreeMap,
-    fmt::Debug,
-    io,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{fmt::Debug, io, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -29,7 +23,8 @@ pub const BROKEN: &[Broken<Subject>] = &[
     Broken::new("U3", "HidesReasons", |subject| twisted(subject, HidesReasons)),
     Broken::new("U3", "NamesAnew", |subject| twisted(subject, NamesAnew)),
     Broken::new("U4", "NeverRetires", |subject| twisted(subject, NeverRetires)),
-    Broken::new("U4", "KeepsRevisions", |subject| twisted(subject, KeepsRevisions::around)),
+    Broken::new("U4", "KeepsRevisions", |subject| twisted(subject, KeepsRevisions)),
+    Broken::new("U4", "GoesBack", |subject| twisted(subject, GoesBack)),
     Broken::new("U5", "MixesInvocations", |subject| twisted(subject, MixesInvocations)),
     Broken::new("U5", "KeepsNoLines", |subject| twisted(subject, KeepsNoLines)),
     Broken::new("U5", "BeginsAtTheFirst", |subject| twisted(subject, BeginsAtTheFirst)),
@@ -45,6 +40,9 @@ trait Twist: Debug + Send + Sync + 'static {
 
     async fn run(&self, function: &Arc<Function>, invocation: Invocation) -> Result<Ran, Refused> {
         self.honest().run(function, invocation).await
+    }
+    fn renew(&self, function: &Arc<Function>) {
+        self.honest().renew(function);
     }
     fn retire(&self, function: &str) {
         self.honest().retire(function);
@@ -77,6 +75,9 @@ impl<T: Twist> Runtime for Twisted<T> {
     }
     async fn run(&self, function: &Arc<Function>, invocation: Invocation) -> Result<Ran, Refused> {
         self.0.run(function, invocation).await
+    }
+    fn renew(&self, function: &Arc<Function>) {
+        self.0.renew(function);
     }
     fn retire(&self, function: &str) {
         self.0.retire(function);
@@ -199,28 +200,21 @@ impl Twist for NeverRetires {
 
 /// Runs what was deployed first (U4).
 #[derive(Debug)]
-struct KeepsRevisions {
-    honest: Arc<dyn Runtime>,
-    first: Mutex<BTreeMap<String, Arc<Function>>>,
-}
-
-impl KeepsRevisions {
-    fn around(honest: Arc<dyn Runtime>) -> Self {
-        Self { honest, first: Mutex::default() }
-    }
-}
+struct KeepsRevisions(Arc<dyn Runtime>);
 
 #[async_trait]
 impl Twist for KeepsRevisions {
     fn honest(&self) -> &Arc<dyn Runtime> {
-        &self.honest
+        &self.0
     }
-    async fn run(&self, function: &Arc<Function>, invocation: Invocation) -> Result<Ran, Refused> {
-        let first = {
-            let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(first.entry(function.name.clone()).or_insert_with(|| Arc::clone(function)))
-        };
-        self.honest.run(&first, invocation).await
+    fn renew(&self, _: &Arc<Function>) {}
+}
+
+runs! {
+    /// Puts in place whatever is asked for (U4).
+    GoesBack, |honest, function, invocation| {
+        honest.renew(function);
+        honest.run(function, invocation).await
     }
 }
 

@@ -55,8 +55,22 @@ pub(super) async fn no_instance_is_used_again_after_retiring(subject: Subject) {
 pub(super) async fn another_revision_has_instances_of_its_own(subject: Subject) {
     let before = subject.function(|_| {});
     let after = subject.function(|function| function.revision += "-next");
+    subject.runtime.renew(&before);
     let instance = subject.answer(&before, &Command::new("instance")).await;
+    subject.runtime.renew(&after);
     assert_ne!(subject.answer(&after, &Command::new("instance")).await, instance);
+}
+
+/// U4.
+pub(super) async fn who_asks_for_an_earlier_revision_is_run_at_the_one_in_place(subject: Subject) {
+    let before = subject.function(|_| {});
+    let after = subject.function(|function| function.revision += "-next");
+    subject.runtime.renew(&before);
+    subject.runtime.renew(&after);
+    let instance = subject.answer(&after, &Command::new("instance")).await;
+    assert_eq!(subject.answer(&before, &Command::new("instance")).await, instance);
+    subject.runtime.renew(&after);
+    assert_eq!(subject.answer(&after, &Command::new("instance")).await, instance, "it is in place already");
 }
 
 /// U4.

@@ -4,11 +4,11 @@
 //! namespaces (in which a function would have rights again), other processes' memory, and the parts of the kernel that
 //! faults are found in most often.
 
-use std::{collections::BTreeMap, io};
+use std::{collections::BTreeMap, io, mem};
 
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
-    TargetArch, apply_filter,
+    TargetArch, apply_filter, sock_filter,
 };
 
 /// Refused whatever is asked of them.
@@ -86,8 +86,28 @@ pub(super) fn install() -> io::Result<()> {
     rules.insert(libc::SYS_socket, vec![SeccompRule::new(others).map_err(io::Error::other)?]);
     apply(rules, libc::EPERM)?;
     // Its flags lie in memory, where no filter sees them; who hears that there is no such call uses `clone`.
-    apply([(libc::SYS_clone3, Vec::new())].into(), libc::ENOSYS)
+    apply([(libc::SYS_clone3, Vec::new())].into(), libc::ENOSYS)?;
+    if cfg!(target_arch = "x86_64") { refuse_x32() } else { Ok(()) }
 }
+
+/// What the numbers of x32 have beside those of x86-64, of which they are the same calls: `__X32_SYSCALL_BIT` of the kernel.
+const X32: u32 = 0x4000_0000;
+
+/// A kernel that has x32 takes each call by two numbers, and filters compare with one; both are of the one architecture that they ask for.
+fn refuse_x32() -> io::Result<()> {
+    let instruction = |code: u32, (jt, jf), k| sock_filter { code: code as u16, jt, jf, k };
+    let refuse = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+    let program = [
+        instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, (0, 0), NUMBER_AT),
+        instruction(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, (0, 1), X32),
+        instruction(libc::BPF_RET | libc::BPF_K, (0, 0), refuse),
+        instruction(libc::BPF_RET | libc::BPF_K, (0, 0), libc::SECCOMP_RET_ALLOW),
+    ];
+    apply_filter(&program).map_err(io::Error::other)
+}
+
+/// Where a filter finds the number of a call.
+const NUMBER_AT: u32 = mem::offset_of!(libc::seccomp_data, nr) as u32;
 
 fn apply(rules: BTreeMap<i64, Vec<SeccompRule>>, errno: i32) -> io::Result<()> {
     let architecture = TargetArch::try_from(std::env::consts::ARCH).map_err(io::Error::other)?;

@@ -5,6 +5,7 @@
 
 mod allocations;
 mod archives;
+mod calls;
 mod contract;
 mod failed;
 mod kept;

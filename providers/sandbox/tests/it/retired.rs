@@ -1,40 +1,79 @@
 //! Who waits for an instance of one revision gets one of the next, whatever was kept for him (U4, A8).
 
+use std::sync::Arc;
+
 use bytes::Bytes;
-use ports::runtime::{Invocation, Runtime as _};
+use futures_util::{FutureExt as _, future::join_all, poll};
+use ports::runtime::{Function, Invocation, Runtime as _};
 use sandbox::process::Enforcement;
 
 use crate::{
     processes::{block_on, until, world},
-    world::CODE,
+    world::{CODE, World},
 };
+
+/// The function `deployed` with one place, at its revisions.
+async fn revisions<const COUNT: usize>(world: &World) -> [Arc<Function>; COUNT] {
+    let functions = (1..=COUNT).map(|revision| {
+        world.function("deployed", CODE, move |function| {
+            function.revision = revision.to_string();
+            function.concurrency = 1;
+        })
+    });
+    join_all(functions).await.try_into().expect("so many")
+}
+
+fn invocation(payload: &'static str, waits: bool) -> Invocation {
+    Invocation::new("an-id".to_owned(), Bytes::from_static(payload.as_bytes()), waits)
+}
 
 #[test]
 fn what_has_a_place_among_the_retired_waits_for_one_of_the_next() {
     block_on(async {
         let world = world(|_| Enforcement::nothing());
-        let mut revisions = Vec::new();
-        for revision in ["1", "2", "3"] {
-            let function = world.function("deployed", CODE, |function| {
-                function.revision = revision.to_owned();
-                function.concurrency = 1;
-            });
-            revisions.push(function.await);
-        }
-        let [first, second, third] = &revisions[..] else { unreachable!() };
-        let room = world.sandbox.room(first).await.expect("it is not retired");
-        let taken = world.sandbox.room(second).await.expect("it is not retired");
-        let payload = Bytes::from_static(br#"{"value": "done"}"#);
-        let invocation = Invocation { room, ..Invocation::new("an-id".to_owned(), payload, true) };
-        let run = world.sandbox.run(second, invocation);
+        let [first, second, third] = revisions(&world).await;
+        let room = world.sandbox.room(&first).await.expect("it is not retired");
+        world.sandbox.renew(&second);
+        let taken = world.sandbox.room(&second).await.expect("it is not retired");
+        let invocation = Invocation { room, ..invocation(r#"{"value": "done"}"#, true) };
+        let run = world.sandbox.run(&second, invocation);
         tokio::pin!(run);
-        assert!(futures_util::poll!(&mut run).is_pending(), "the only place of the second is taken");
-        let free = world.sandbox.room(third).await.expect("it is not retired");
-        assert!(futures_util::poll!(&mut run).is_pending(), "and now that of the third");
+        assert!(poll!(&mut run).is_pending(), "the only place of the second is taken");
+        world.sandbox.renew(&third);
+        let free = world.sandbox.room(&third).await.expect("it is not retired");
+        assert!(poll!(&mut run).is_pending(), "and now that of the third");
         drop(free);
         let ran = run.await.expect("it is run");
         assert_eq!(ran.result.expect("it succeeds"), r#""done""#);
         drop(taken);
+        world.close().await;
+    });
+}
+
+/// U4, A8. Until somebody asked for the next revision all of them waited for an instance of this one, which hung.
+#[test]
+fn whoever_waits_behind_a_handler_that_hangs_is_run_once_another_revision_is_in_place() {
+    block_on(async {
+        let world = world(|_| Enforcement::nothing());
+        let [first, second] = revisions(&world).await;
+        world.sandbox.renew(&first);
+        let mut hangs = Box::pin(world.sandbox.run(&first, invocation(r#"{"sleep": 1000}"#, true)));
+        assert!(poll!(&mut hangs).is_pending(), "it is at work");
+        let mut room = Box::pin(world.sandbox.room(&first));
+        let mut call = Box::pin(world.sandbox.run(&first, invocation(r#"{"value": "called"}"#, false)));
+        assert!(poll!(&mut room).is_pending() && poll!(&mut call).is_pending(), "its place is the only one");
+        world.sandbox.renew(&second);
+        let turned_away = room.now_or_never().expect("at once");
+        assert!(turned_away.is_none(), "whoever has events asks for room among the next");
+        let ran = call.await.expect("it is run").result.expect("it succeeds");
+        assert_eq!(ran, r#""called""#);
+        // Who looked the first one up before asks for that.
+        let late = world.sandbox.room(&first).await.expect("it is one of the second");
+        let mut behind = Box::pin(world.sandbox.room(&second));
+        assert!(poll!(&mut behind).is_pending(), "they share its places");
+        drop(late);
+        assert!(behind.await.is_some());
+        drop(hangs);
         world.close().await;
     });
 }

@@ -4,6 +4,8 @@
 mod letters;
 mod messages;
 mod pending;
+mod refusals;
+mod runs;
 mod several;
 mod timers;
 
@@ -15,7 +17,7 @@ use std::{
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use ports::{Functions as _, functions::Room, queue::Backlog};
+use ports::{Functions as _, functions::Room, queue::Backlog, runtime::FunctionError};
 use simulated::{Options, World, percent, run};
 use tokio::sync::watch;
 
@@ -27,20 +29,33 @@ const TRAVEL: Duration = Duration::from_millis(1);
 /// An archive that cannot be unpacked.
 const UNFIT: &str = "unfit";
 
-/// Has the manifest alone for an archive, and refuses what it is asked to run after a while, unless that is fit.
+/// What is said of a failure,
+const FAILED: &str = "it is unfit";
+/// and by whom nothing was run.
+const NOT_NOW: &str = "no process can be made now";
+
+/// Has the manifest alone for an archive, and fails what it is asked to run after a while, unless that is fit.
 #[derive(Debug)]
 struct Idle {
     clock: Arc<dyn Clock>,
     installed: Mutex<BTreeMap<String, Bytes>>,
     retired: Mutex<BTreeSet<String>>,
+    /// Which revision of each function is in place.
+    renewed: Mutex<BTreeMap<String, String>>,
     /// What it was asked to run.
     asked: Mutex<Vec<Asked>>,
     /// How long that takes.
     takes: Mutex<Duration>,
     /// How often it came to an end with that.
     ended: AtomicUsize,
+    /// How often it has no instance for what it is asked to run; said at once.
+    refuses: AtomicUsize,
+    /// Why nothing can ever be run, once something is deployed.
+    never: Mutex<Option<String>>,
     /// What it runs to a good end.
     is_fit: Mutex<fn(&Asked) -> bool>,
+    /// Whether all of it was ended, and nothing is run any more.
+    is_closed: watch::Sender<bool>,
     /// Whether there is no room for more.
     is_full: watch::Sender<bool>,
 }
@@ -84,6 +99,10 @@ impl Runtime for Idle {
         Ok(())
     }
 
+    async fn check(&self, _: &Function) -> std::result::Result<(), String> {
+        self.never.lock().clone().map_or(Ok(()), Err)
+    }
+
     async fn room(&self, _: &Arc<Function>) -> Option<Room> {
         let mut is_full = self.is_full.subscribe();
         is_full.wait_for(|is_full| !is_full).await.ok()?;
@@ -95,21 +114,36 @@ impl Runtime for Idle {
         let asked = Asked { function: function.name.clone(), id, payload };
         let is_fit = self.is_fit.lock()(&asked);
         self.asked.lock().push(asked);
-        let takes = *self.takes.lock();
-        self.clock.sleep(takes).await;
-        self.ended.fetch_add(1, Ordering::Relaxed);
-        if is_fit {
-            Ok(Ran { result: Ok(Bytes::new()), log_tail: Bytes::new() })
-        } else {
-            Err(Refused::Throttled)
+        let one_less = |left: usize| left.checked_sub(1);
+        if self.refuses.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok() {
+            return Err(Refused::Unavailable(NOT_NOW.to_owned()));
         }
+        let takes = *self.takes.lock();
+        let mut is_closed = self.is_closed.subscribe();
+        if *is_closed.borrow() {
+            return Err(Refused::Unavailable(NOT_NOW.to_owned()));
+        }
+        let is_fit = tokio::select! {
+            biased;
+            _ = is_closed.wait_for(|is_closed| *is_closed) => false,
+            () = self.clock.sleep(takes) => is_fit,
+        };
+        self.ended.fetch_add(1, Ordering::Relaxed);
+        let failed = FunctionError { payload: Bytes::from_static(FAILED.as_bytes()) };
+        Ok(Ran { result: if is_fit { Ok(Bytes::new()) } else { Err(failed) }, log_tail: Bytes::new() })
+    }
+
+    fn renew(&self, function: &Arc<Function>) {
+        self.renewed.lock().insert(function.name.clone(), function.revision.clone());
     }
 
     fn retire(&self, function: &str) {
         self.retired.lock().insert(function.to_owned());
     }
 
-    async fn close(&self) {}
+    async fn close(&self) {
+        self.is_closed.send_replace(true);
+    }
 
     async fn lines(&self, _: &str, _: Page) -> io::Result<Vec<Line>> {
         Ok(Vec::new())
@@ -135,10 +169,14 @@ fn service_over(world: &World, among_others: bool, functions: Arc<dyn Register>)
         clock: world.clock(),
         installed: Mutex::default(),
         retired: Mutex::default(),
+        renewed: Mutex::default(),
         asked: Mutex::default(),
         takes: Mutex::new(TRAVEL),
         ended: AtomicUsize::new(0),
+        refuses: AtomicUsize::new(0),
+        never: Mutex::default(),
         is_fit: Mutex::new(|_| false),
+        is_closed: watch::Sender::new(false),
         is_full: watch::Sender::new(false),
     });
     let parts = Parts {
@@ -426,50 +464,6 @@ fn who_is_told_of_a_failure_has_a_request_id_of_its_own_at_every_attempt() {
     });
 }
 
-/// A1. It was found when the first run began.
-#[test]
-fn a_far_store_that_nobody_can_open_is_refused_at_its_deployment() {
-    run(async {
-        let world = World::new(7);
-        let (service, _) = service(&world);
-        service.start().await.expect("it starts");
-        let refused = service.deploy("a", with_far("f", "ther")).await.expect_err("a slip of the pen");
-        assert!(refused.to_string().contains("workflows.w: far: it is to be there"), "{refused}");
-        assert!(names(&service).is_empty());
-        service.deploy("a", with_far("f", "there")).await.expect("an address");
-    });
-}
-
-/// An earlier build took what this one refuses: a server starts with it all the same.
-fn starts_with_what_is_refused_today(text: &Bytes) {
-    run(async {
-        let world = World::new(7);
-        let (service, _) = service(&world);
-        service.deploy("a", text.clone()).await.expect_err("it is refused");
-        let text = String::from_utf8(text.to_vec()).expect("text");
-        let manifest = Manifest::parse(&text).expect("a manifest");
-        let archive = digest(text.as_bytes());
-        let deployments = &service.inner.deployments;
-        deployments.put_archive(&archive, text.clone().into()).await.expect("it is put");
-        let timers = BTreeMap::new();
-        let deployment = Deployment { manifest, text, archive, generation: 1, deployed: 1, timers };
-        deployments.put("a", &deployment, None).await.expect("it is deployed");
-        service.start().await.expect("it starts");
-        assert_eq!(names(&service), ["f"]);
-    });
-}
-
-#[test]
-fn a_far_store_that_nobody_can_open_stops_no_start() {
-    starts_with_what_is_refused_today(&with_far("f", "ther"));
-}
-
-#[test]
-fn a_variable_that_is_the_servers_stops_no_start() {
-    starts_with_what_is_refused_today(&with_variable("LANDFAST_URL"));
-}
-
-/// A2. What one of ours drops ends with that: another attempt takes its place.
 #[test]
 fn an_invocation_goes_on_to_its_end_though_its_caller_hangs_up_unless_it_is_one_of_ours() {
     run(async {
@@ -510,70 +504,5 @@ fn an_event_has_the_time_of_two_starts_and_runs() {
         service.send("f", "{}".into()).await.expect("sent");
         world.clock().sleep(Duration::from_hours(1)).await;
         assert_eq!((runtime.asked(), runtime.ended.load(Ordering::Relaxed)), (3, 3));
-    });
-}
-
-/// A1. It ended with its function, however long it was given.
-#[test]
-fn a_step_that_may_take_longer_than_its_function_is_refused_at_its_deployment() {
-    run(async {
-        let world = World::new(7);
-        let (service, _) = service(&world);
-        service.start().await.expect("it starts");
-        let manifest = |seconds: u64| {
-            let functions = String::from_utf8(archive("f").into()).expect("text");
-            let step = format!("{{ function = \"f\", timeout_s = {seconds} }}");
-            Bytes::from(format!("{functions}\n[workflows.w]\nsteps = [{{ parallel = [[{step}]] }}]"))
-        };
-        let refused = service.deploy("a", manifest(31)).await.expect_err("one second more").to_string();
-        let said =
-            "workflows.w: a step has timeout_s = 31, and functions.f ends after 30 s: raise timeout_s there";
-        assert!(refused.contains(said), "{refused}");
-        service.deploy("a", manifest(30)).await.expect("as long as its function");
-    });
-}
-
-/// An archive whose only function has `variable` in its environment.
-fn with_variable(variable: &str) -> Bytes {
-    let table = "runtime = \"executable\"\ncode = \"code\"\nhandler = \"run\"";
-    format!("[functions.f]\n{table}\nenvironment = {{ {variable} = \"own\" }}").into()
-}
-
-#[test]
-fn a_variable_that_the_server_sets_is_refused_by_name_and_others_are_the_functions_own() {
-    run(async {
-        let (service, _) = service(&World::new(1));
-        for variable in ["AWS_LAMBDA_RUNTIME_API", "LANDFAST_URL", "_HANDLER", "LAMBDA_TASK_ROOT"] {
-            let refused = service.deploy("a", with_variable(variable)).await.expect_err(variable);
-            let said = format!("functions.f: environment: {variable} is reserved");
-            assert!(refused.to_string().contains(&said), "{refused}");
-        }
-        for variable in ["PATH", "TZ", "PYTHONPATH", "LD_LIBRARY_PATH", "AWS_REGION", "LANDFAST_SPARE"] {
-            service.deploy("a", with_variable(variable)).await.expect(variable);
-        }
-    });
-}
-
-#[test]
-fn who_deploys_an_archive_that_is_refused_hears_why_and_not_what_it_is_called_here() {
-    run(async {
-        let (service, _) = service(&World::new(1));
-        let refused = service.deploy("a", UNFIT.into()).await.expect_err("it is refused");
-        assert!(matches!(refused, Error::Invalid(_)), "{refused:?}");
-        assert_eq!(refused.to_string(), "the archive is refused: \"code/l\" is a device");
-    });
-}
-
-/// It stayed on the disk until the next deployment that was not.
-#[test]
-fn the_code_of_a_deployment_that_is_refused_is_removed() {
-    run(async {
-        let (service, runtime) = service(&World::new(1));
-        service.deploy("shop", archive("one")).await.expect("deployed");
-        let kept = || runtime.installed.lock().keys().cloned().collect::<Vec<_>>();
-        service.deploy("a", with_far("f", "ther")).await.expect_err("it is refused");
-        assert_eq!(kept(), [digest(&archive("one"))]);
-        service.deploy("store", archive("one")).await.expect_err("the name is the other's");
-        assert_eq!(kept(), [digest(&archive("one"))], "it is what runs");
     });
 }

@@ -55,7 +55,7 @@ fn what_a_function_has_failed_for_good_is_shown_whatever_started_it() {
         assert_eq!(said(&letters), [(None, "{}"), (Some("orders"), "an order"), (Some("bills"), "a bill")]);
         let [event, order, _] = &letters[..] else { unreachable!("there are three") };
         assert_eq!((event.payload_bytes, event.attempts, order.attempts), (2, 1, crate::batch::ATTEMPTS_MAX));
-        assert_eq!(event.reason, Refused::Throttled.to_string());
+        assert_eq!(event.reason, FAILED);
         assert_eq!((order.group.as_deref(), &order.request_id), (Some("g"), &None));
         let behind = service.dead_letters("pay", Some(&order.id)).await.expect("listed").letters;
         assert_eq!(said(&behind), [(Some("bills"), "a bill")]);

@@ -6,6 +6,7 @@ use ports::{
 };
 
 use super::*;
+use crate::timer::Ticks;
 use crate::{
     schedule::Tick,
     timer::{Became, EVENTS_WAITING_MAX},
