@@ -180,6 +180,8 @@ impl House {
 
     /// Ends every connection, then the services, then the provider.
     pub(crate) async fn close(mut self) {
+        // What it ends from here on, transactions too, is no failure of functions.
+        self.deployed.begin_stop();
         self.front_ends.stop.send_replace(true);
         while self.front_ends.running.join_next().await.is_some() {}
         if tokio::time::timeout(WORKFLOWS_STOP_MAX, self.workflows.stop()).await.is_err() {

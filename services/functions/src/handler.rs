@@ -36,6 +36,8 @@ use crate::{
 /// For how long after a refusal an attempt is asked for again: what keeps a machine from starting processes, as a full disk or too much
 /// work, is mostly over by then.
 const REFUSED_MAX: Duration = Duration::from_mins(10);
+/// What has not been refused for so long has begun.
+const BEGUN_WITHIN: Duration = Duration::from_secs(20);
 /// How long to wait in between: this, doubled each time, up to the other.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 /// What all else of an attempt takes at the most: handing it over, and ending an instance.
@@ -119,6 +121,7 @@ impl Handler for Deployed {
         loop {
             self.refusals.over().await;
             let Some(service) = self.service.upgrade() else { return Room::default() };
+            service.stop.unless_begun().await;
             let changed = service.changed();
             let Some(function) = service.function(&self.name) else {
                 drop(service);
@@ -209,21 +212,35 @@ impl Deployed {
     ) -> Result<Ran, Failure> {
         let (runtime, clock) = (&service.parts.runtime, &service.parts.clock);
         let (mut pause, longest) = PAUSES;
-        let mut since = None;
+        let (mut since, mut refused_now) = (None, None);
         loop {
             let function = service
                 .function(&self.name)
                 .ok_or_else(|| Failure::new(format!("there is no function {:?} any more", self.name)))?;
             let room = mem::take(&mut room);
             let invocation = Invocation { room, ..Invocation::new(id.to_owned(), payload.clone(), true) };
-            let refused = match runtime.run(&function, invocation).await {
+            let mut run = runtime.run(&function, invocation);
+            let ran = tokio::select! {
+                biased;
+                ran = &mut run => ran,
+                () = clock.sleep(BEGUN_WITHIN) => {
+                    refused_now = None;
+                    run.await
+                }
+            };
+            let refused = match ran {
                 Ok(ran) => return Ok(ran),
                 Err(refused) => refused,
             };
             service.stop.unless_begun().await;
+            refused_now.get_or_insert_with(|| self.refusals.one_more());
             let now = clock.monotonic();
-            let (begun, _) = since.get_or_insert_with(|| (now, self.refusals.one_more()));
-            if now.since(*begun) >= REFUSED_MAX || runtime.check(&function).await.is_err() {
+            let begun = *since.get_or_insert(now);
+            // What is deployed meanwhile may be there.
+            let is_current =
+                service.function(&self.name).is_some_and(|now| now.revision == function.revision);
+            let is_over = now.since(begun) >= REFUSED_MAX;
+            if is_over || is_current && runtime.check(&function).await.is_err() {
                 return Err(Failure::new(refused.to_string()));
             }
             if let Some(lasts) = self.refusals.outage.lock().failed(now, &refused.to_string()) {

@@ -336,10 +336,15 @@ impl Service {
         &*self.inner.parts.functions
     }
 
+    /// What is at work for an event or a message and fails from here on has no end, since the stop may be why; nothing more is taken.
+    pub fn begin_stop(&self) {
+        self.inner.stop.begin();
+    }
+
     /// Ends all instances, which fails nothing that they are at for an event or a message; returns once nothing is left of them, or after
     /// a while.
     pub async fn stop(&self) {
-        self.inner.stop.begin();
+        self.begin_stop();
         self.inner.parts.runtime.close().await;
     }
 
@@ -381,6 +386,7 @@ impl Service {
             Some(now) => {
                 // First: who finds something in the catalogue is not run on the code of what was there before (U4, A7).
                 now.functions().for_each(|function| self.inner.parts.runtime.renew(&function));
+                now.manifest.functions.iter().for_each(|(name, table)| self.register(name, table));
                 catalogue.replace(application, Some(&now.manifest), &now.archive, &now.revision());
             }
             None => catalogue.replace(application, None, "", ""),
@@ -391,14 +397,15 @@ impl Service {
             self.tell_of_events(name).await;
         }
         let Some(now) = now else { return Ok(()) };
+        // One that cannot be armed keeps no other from being.
+        let mut all = Ok(());
         for (name, table) in &now.manifest.functions {
-            self.register(name, table);
             for trigger in table.queues() {
-                self.arm_queue(name, table, trigger).await?;
+                all = all.and(self.arm_queue(name, table, trigger).await);
             }
-            self.follow_timer(name, now.period(name)).await?;
+            all = all.and(self.follow_timer(name, now.period(name)).await);
         }
-        Ok(())
+        all
     }
 
     /// Says so if events wait for a function that was removed: nobody sees them until one of its name is deployed (A8).

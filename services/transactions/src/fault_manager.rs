@@ -24,7 +24,7 @@ use ports::{Monotonic, Outage};
 use primitives::{Cursor, Epoch, FencedLog, SlotIndex};
 
 use crate::{
-    Result,
+    Error, Result,
     engine::Core,
     layout,
     membership::Office,
@@ -40,6 +40,8 @@ use crate::{
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// For so long nobody takes a node for gone that is no member.
 const MISSING_MIN: Duration = Duration::from_secs(1);
+/// The longest wait before a log that is damaged is tried again.
+const DAMAGED_WAIT_MAX: Duration = Duration::from_mins(5);
 /// A commit that is undecided for so long is closed.
 const HANGING_MAX: Duration = Duration::from_secs(30);
 
@@ -52,6 +54,24 @@ struct Seen {
     missing: BTreeMap<NodeId, Monotonic>,
     /// Nodes that are gone, and seen to.
     gone: BTreeSet<NodeId>,
+    /// Nodes whose logs are damaged: each try leaves a seal there.
+    damaged: BTreeMap<NodeId, Damaged>,
+}
+
+/// What is damaged is tried again ever more seldom.
+#[derive(Debug)]
+struct Damaged {
+    error: Error,
+    wait: Duration,
+    next: Monotonic,
+}
+
+impl Seen {
+    fn put_off(&mut self, node: NodeId, error: &Error, now: Monotonic) {
+        let before = self.damaged.get(&node).map_or(LOOK_EVERY, |damaged| damaged.wait);
+        let wait = (2 * before).min(DAMAGED_WAIT_MAX);
+        self.damaged.insert(node, Damaged { error: error.clone(), wait, next: now + wait });
+    }
 }
 
 impl Core {
@@ -114,14 +134,22 @@ impl Core {
                     continue;
                 }
             }
+            if let Some(damaged) = seen.damaged.get(&row.node).filter(|damaged| damaged.next > now) {
+                all = all.and(Err(damaged.error.clone()));
+                continue;
+            }
             match self.take_over(node, row).await {
                 Ok(()) => {
                     seen.missing.remove(&row.node);
+                    seen.damaged.remove(&row.node);
                     seen.gone.insert(row.node);
                 }
                 Err(error) => {
                     node.store.standing()?;
                     tracing::debug!(%error, gone = row.node.0, "a node that is gone is not seen to at the moment");
+                    if let Error::Corrupt(_) = error {
+                        seen.put_off(row.node, &error, now);
+                    }
                     all = all.and(Err(error));
                 }
             }

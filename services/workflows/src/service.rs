@@ -314,13 +314,7 @@ impl Service {
         let (name, id) = &key;
         let workflow = inner.parts.runner.workflow(name);
         let workflow = workflow.ok_or_else(|| Error::NoSuchWorkflow(name.clone()))?;
-        let claim = match inner.active.claim_idle(&key).await {
-            Ok(claim) => claim,
-            Err(Taken::InDoubt) if !inner.options.breaks(Broken::TakesDoubtForBegun) => {
-                return Err(ports::Error::unavailable("find out whether this run was begun before").into());
-            }
-            Err(Taken::AtWork | Taken::InDoubt) => return Ok(()),
-        };
+        let Some(claim) = self.claim_to_begin(&key).await? else { return Ok(()) };
         // With this one's own claim.
         if inner.active.len() > inner.options.runs_max {
             return Err(Error::TooManyRuns);
@@ -370,6 +364,17 @@ impl Service {
             self.work(claim, home, Some(run));
         }
         Ok(())
+    }
+
+    /// Claims a run that is to begin; none: it was begun.
+    async fn claim_to_begin(&self, key: &Key) -> Result<Option<Claim>> {
+        match self.inner.active.claim_idle(key).await {
+            Ok(claim) => Ok(Some(claim)),
+            Err(Taken::InDoubt) if !self.inner.options.breaks(Broken::TakesDoubtForBegun) => {
+                Err(ports::Error::unavailable("find out whether this run was begun before").into())
+            }
+            Err(Taken::AtWork | Taken::InDoubt) => Ok(None),
+        }
     }
 
     /// Goes on with a run from what is at rest, unless somebody here is at it: as the node that this process is, not as an earlier one.
