@@ -154,3 +154,36 @@ fn what_is_taken_as_a_stop_goes_on_has_no_end() {
         }
     });
 }
+
+/// A3. Its transactions were ended under it, before its instance was.
+#[test]
+fn what_fails_once_a_stop_has_begun_has_no_end_and_nothing_more_is_taken() {
+    run(async {
+        let world = World::new(1);
+        let (service, runtime) = service(&world);
+        service.deploy("shop", once()).await.expect("deployed");
+        *runtime.takes.lock() = Duration::from_secs(10);
+        service.send("one", "{}".into()).await.expect("sent");
+        world.clock().sleep(Duration::from_secs(1)).await;
+        service.begin_stop();
+        service.send("one", "{}".into()).await.expect("sent");
+        world.clock().sleep(Duration::from_mins(1)).await;
+        assert_eq!((runtime.ended.load(Ordering::Relaxed), runtime.asked()), (1, 1));
+        assert_eq!(backlog(&world, &service).await, (2, 0));
+    });
+}
+
+/// A8. Nothing was taken beside it until it had run.
+#[test]
+fn who_was_refused_once_and_runs_for_long_keeps_no_other_waiting() {
+    run(async {
+        let world = World::new(1);
+        let (service, runtime) = refusing(&world, 1).await;
+        *runtime.takes.lock() = Duration::from_mins(10);
+        for _ in 0..2 {
+            service.send("one", "{}".into()).await.expect("sent");
+        }
+        world.clock().sleep(Duration::from_mins(1)).await;
+        assert_eq!(runtime.asked(), 3, "the first one twice, and the second");
+    });
+}
