@@ -64,7 +64,7 @@ impl Connections {
         let node = &self.nodes[node];
         let request = match self.request(&node.address, call) {
             Ok(request) => request,
-            Err(error) => return Event::Lost { reason: error.to_string(), was_sent: false },
+            Err(error) => return Event::Malformed(format!("it cannot be sent: {error}")),
         };
         let Ok(place) = timeout(most, node.places.acquire()).await else {
             let reason = format!("all {CONNECTIONS_MAX} connections were busy");
@@ -120,4 +120,21 @@ async fn answer(head: &Parts, body: Incoming) -> Event {
 
 fn text(headers: &HeaderMap, name: &str) -> Option<String> {
     headers.get(name)?.to_str().ok().map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{error::ErrorKind, exchange::exchange, limits::Limits, nodes::Route};
+
+    /// It was repeated until the end of the time, and told as the servers' silence.
+    #[tokio::test]
+    async fn what_no_server_can_be_sent_is_refused_at_once() {
+        let connections = Connections::to(&["127.0.0.1:9".to_owned()]);
+        let (call, route) = (Call::get_state(&vec![b'k'; 70_000]), Route::over(1));
+        let refused = exchange(&call, &route, &connections, Limits::of_calls(Duration::from_secs(30)));
+        let error =
+            timeout(Duration::from_secs(10), refused).await.expect("at once").expect_err("it is too long");
+        assert_eq!(error.kind(), ErrorKind::InvalidRequest, "{error}");
+    }
 }

@@ -37,6 +37,8 @@ pub(crate) enum Event {
         reason: String,
         was_sent: bool,
     },
+    /// It is no request that could be sent to any server, ever.
+    Malformed(String),
 }
 
 /// A response, and whether another copy of the request may still be on its way to the server.
@@ -130,6 +132,10 @@ impl<'a> Course<'a> {
             }
             Event::Response(response) => refusal(self.call, node, &response),
             Event::Lost { reason, was_sent } => self.loss(node, reason, was_sent),
+            Event::Malformed(why) => {
+                let error = Error::new(ErrorKind::InvalidRequest, self.call.what.clone(), why);
+                return Next::End(Err(error.of_transaction(self.call.transaction.as_deref())));
+            }
         };
         self.may_have_happened |= !meaning.is_certain;
         let is_in_doubt = self.is_in_doubt();
