@@ -2,7 +2,7 @@
 
 HTTP/1.1 as far as a client of Landfast needs it, over asyncio streams: no redirects, no compression, nothing
 sent in pieces. A connection serves one request at a time and goes back to the pool only once its answer has been
-read to the end; a task that is cancelled in between closes it.
+read to the end; a task that is cancelled in between breaks it off, and what of its request has not left is not sent.
 
 Whoever waits too long is told by what it waits for: the connection is broken off, the place is not had. No task is
 cancelled for it and `asyncio.wait_for` is not used, since a task's own time limit and a cancellation from outside
@@ -209,7 +209,8 @@ class Connections:
             if is_clean and not transport.is_closing():
                 pool.idle.append(_Connection(connection.reader, connection.writer, time.monotonic()))
             else:
-                connection.writer.close()
+                # A close sends what is left of the request first: a write that was given up would come whole, after later ones.
+                transport.abort()
 
 
 def _idle(pool: _Pool) -> Optional[_Connection]:
