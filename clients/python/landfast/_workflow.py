@@ -136,6 +136,20 @@ class OneByOne:
                 self._under_way.discard(code)
 
 
+@contextlib.contextmanager
+def or_whole() -> Iterator[None]:
+    """What is interrupted while a step is asked for is not known to have come to anything: the code does not go on.
+
+    A signal's handler may raise anything, also what the code handles as a failure of the step.
+    """
+    try:
+        yield
+    except (Error, RunInterrupted):
+        raise
+    except BaseException as interruption:
+        raise RunInterrupted(f"it was interrupted while a step was asked for: {interruption!r}") from interruption
+
+
 class WorkflowCalls:
     """What is asked, as steps, for both kinds of client."""
 
@@ -177,8 +191,11 @@ class WorkflowCalls:
         return found
 
     def call(self, name: str, input: Any) -> Steps[Any]:
-        call = within_function(_requests.call_step(name, encode(input)))
-        with self.one_by_one.step(name), or_interrupted():
+        """What forbids it is raised at once: nothing was asked for then. It is a step, and the caller's to take the place of one."""
+        return self._call(name, within_function(_requests.call_step(name, encode(input))))
+
+    def _call(self, name: str, call: Call) -> Steps[Any]:
+        with or_interrupted():
             answer = yield from exchange(call, self._route, self._patient(_PATIENCE_S))
         found = json.loads(answer.response.body)
         if "error" in found:
@@ -259,11 +276,19 @@ class Workflow:
 def run_step(name: str, connections: Connections, calls: WorkflowCalls, body: Callable[[], Any]) -> Any:
     """Runs `body` as the next step of the workflow that is being run, or returns what it has come to before. Outside of a run it is
     a function like others."""
-    with calls.one_by_one.step(name):
+    with calls.one_by_one.step(name), or_whole():
+        # What the body raises leaves this as the failure of its step.
         opened = connections.drive(calls.open_step(name))
         if opened is not None:
             return _run_opened(name, opened, connections, calls, body)
     return refuse_unfinished(body(), f"the step {name!r}")
+
+
+def run_call(name: str, connections: Connections, calls: WorkflowCalls, input: Any) -> Any:
+    """Has a deployed function run as the next step."""
+    call = calls.call(name, input)
+    with calls.one_by_one.step(name), or_whole():
+        return connections.drive(call)
 
 
 def _run_opened(name: str, opened: Opened, connections: Connections, calls: WorkflowCalls, body: Callable[[], Any]) -> Any:

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import os
+import signal
 import threading
-from typing import Any
+from typing import Any, Type
 
 import pytest
 
@@ -355,6 +357,43 @@ async def code_does_not_go_on_where_it_gave_up_asking_for_a_step(client: aio.Cli
     with pytest.raises(landfast.RunInterrupted):
         await asyncio.wait_for(client.call("f"), 0.1)
     until.set()
+
+
+@pytest.mark.parametrize("kind", [TimeoutError, ValueError, KeyboardInterrupt])
+@pytest.mark.parametrize("asked", ["POST .*/steps/", "PUT .*/steps/s$", "/failure", "/calls/"])
+def code_does_not_go_on_where_it_was_interrupted_while_it_asked_for_a_step(asked: str, kind: Type[BaseException]) -> None:
+    """W2: the server has taken it, and code that handles what a signal's handler raises would take it for the step's failure."""
+
+    def handler(number: int, frame: object) -> None:
+        raise kind("of the handler")
+
+    def body() -> int:
+        if asked == "/failure":
+            raise ZeroDivisionError
+        return 1
+
+    before, until = signal.signal(signal.SIGUSR1, handler), threading.Event()
+    try:
+        with cluster.Cluster() as servers, landfast.connect(servers.url) as client:
+            servers.fail(asked, cluster.interrupting(lambda: os.kill(os.getpid(), signal.SIGUSR1), until))
+            servers.fail("POST", cluster.document({"step": "s", "id": "s-id"}))
+            with pytest.raises(landfast.RunInterrupted, match="of the handler"):
+                if asked == "/calls/":
+                    client.call("f")
+                else:
+                    client.run_step("s", body)
+            until.set()
+            assert servers.requests(asked)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+@kinds.over()
+async def a_call_that_cannot_be_asked_for_is_told_so(client: kinds.Client, servers: cluster.Cluster) -> None:
+    """Nothing is interrupted by it, and to run the code again would not help."""
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        await client.call("f", object())
+    assert servers.seen == []
 
 
 @kinds.over(kinds=["asyncio"])

@@ -65,6 +65,13 @@ async def run_step(
     return await body()
 
 
+async def run_call(name: str, connections: Connections, calls: WorkflowCalls, input: Any) -> Any:
+    """Has a deployed function run as the next step."""
+    call = calls.call(name, input)
+    with calls.one_by_one.step(name):
+        return await drive_whole(connections, call)
+
+
 async def _run_opened(
     name: str, opened: Opened, connections: Connections, calls: WorkflowCalls, body: Callable[[], Awaitable[Any]]
 ) -> Any:
