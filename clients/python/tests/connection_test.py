@@ -5,9 +5,11 @@ import gc
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from pathlib import Path
 from typing import List
@@ -268,3 +270,49 @@ def an_asyncio_client_may_be_closed_in_another_event_loop_than_it_was_used_in() 
         asyncio.run(client.close())
         asyncio.run(write())
         assert len(servers.seen) == 2
+
+
+class SilentTlsServer:
+    """Answers one request on each of its connections, and nothing from then on. It has no certificate."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, connections: int) -> None:
+        monkeypatch.setattr(ssl, "create_default_context", lambda: _without_certificate(ssl.PROTOCOL_TLS_CLIENT))
+        self.is_over = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._all_answer = threading.Barrier(connections)
+        self.url = f"https://127.0.0.1:{self._listener.getsockname()[1]}"
+        for _ in range(connections):
+            threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        accepted, _ = self._listener.accept()
+        with _without_certificate(ssl.PROTOCOL_TLS_SERVER).wrap_socket(accepted, server_side=True) as connection:
+            connection.recv(65536)
+            self._all_answer.wait(30)
+            connection.sendall(OK)
+            self.is_over.wait(60)
+
+
+def _without_certificate(protocol: "ssl._SSLMethod") -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers("AECDH-AES128-SHA:@SECLEVEL=0")
+    return context
+
+
+def a_close_waits_for_no_silent_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over TLS it is for the other side to answer it."""
+    monkeypatch.setattr("landfast.aio._connection._CLOSE_S", 0.05)
+
+    async def scenario() -> None:
+        client = aio.connect(server.url)
+        assert await asyncio.gather(*[client.state().get("a") for _ in range(3)]) == [b"ok"] * 3
+        began = time.monotonic()
+        await client.close()
+        assert time.monotonic() - began < 5
+
+    server = SilentTlsServer(monkeypatch, 3)
+    asyncio.run(scenario())
+    server.is_over.set()
