@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import select
 import signal
 import socket
 import ssl
@@ -19,7 +20,7 @@ import pytest
 import cluster
 import kinds
 import landfast
-from landfast import aio
+from landfast import _connection, aio
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 HOSTILE = {
@@ -316,3 +317,24 @@ def a_close_waits_for_no_silent_server(monkeypatch: pytest.MonkeyPatch) -> None:
     server = SilentTlsServer(monkeypatch, 3)
     asyncio.run(scenario())
     server.is_over.set()
+
+
+def what_must_not_be_asked_twice_is_not_asked_over_a_connection_that_has_ended() -> None:
+    """It would be lost there, and its outcome unknown, though it cannot have happened: after a restart, say."""
+    with cluster.Cluster() as servers, landfast.connect(servers.url) as client:
+        servers.fail("/invocations", cluster.document(1), cluster.document(2))
+        assert client.invoke("f") == 1
+        servers.nodes[0].kill()
+        servers.restart(0)
+        assert client.invoke("f") == 2
+
+
+def a_connection_over_tls_is_kept_and_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = SilentTlsServer(monkeypatch, 1)
+    with landfast.connect(server.url) as client:
+        assert client.state().get("a") == b"ok"
+        (kept,) = client._connections._all
+        assert kept.http.sock is not None and _connection._is_silent(kept.http.sock)
+        server.is_over.set()
+        assert select.select([kept.http.sock], [], [], 30)[0]
+        assert not _connection._is_silent(kept.http.sock)
