@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import warnings
+import weakref
 from pathlib import Path
 from typing import List
 
@@ -338,3 +339,17 @@ def a_connection_over_tls_is_kept_and_looked_at(monkeypatch: pytest.MonkeyPatch)
         server.is_over.set()
         assert select.select([kept.http.sock], [], [], 30)[0]
         assert not _connection._is_silent(kept.http.sock)
+
+
+def an_event_loop_that_has_ended_is_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by the client that it has by default, which nobody closes: there may be one for each invocation."""
+
+    async def scenario() -> "weakref.ref[asyncio.AbstractEventLoop]":
+        await aio.state().put("a", b"1")
+        return weakref.ref(asyncio.get_running_loop())
+
+    with cluster.Cluster() as servers:
+        monkeypatch.setenv("LANDFAST_URL", servers.url)
+        ended = asyncio.run(scenario())
+    gc.collect()
+    assert ended() is None

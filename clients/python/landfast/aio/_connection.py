@@ -163,6 +163,10 @@ class Connections:
             await self._end_aside(loop, ends_at)
             await _close([connection.writer for pool in pools.values() for connection in pool.idle], ends_at)
             pools.clear()
+            if self._loop is loop:
+                # An event loop that has ended is let go of, and with it the client that it has by default. A generator, too, knows its
+                # event loop for as long as it is kept.
+                self._loop, self._pools, self._closing_with_loop = None, {}, None
 
     async def _end_aside(self, loop: asyncio.AbstractEventLoop, ends_at: float) -> None:
         tasks = [task for task in self._aside if task.get_loop() is loop]
