@@ -90,12 +90,14 @@ class Opened:
         """What is asked for within is asked for by this step."""
         assert self.token is not None, "it is to be done"
         token = _requests.CURRENT_STEP.set(self.token)
-        _requests.OPEN_STEPS.append((threading.get_ident(), self.token))
+        under_way = (threading.get_ident(), self.token)
+        _requests.OPEN_STEPS.append(under_way)
         try:
             with _ids.request(self.id):
                 yield
         finally:
-            _requests.OPEN_STEPS.pop()
+            # Not the last one: steps of several threads do not end in the order in which they began.
+            _requests.OPEN_STEPS.remove(under_way)
             _requests.CURRENT_STEP.reset(token)
 
 

@@ -1,6 +1,7 @@
 """Workflows: what is asked of the server, what is asked again, and what the code of a workflow may do."""
 
 import asyncio
+import contextvars
 import json
 import os
 import signal
@@ -12,9 +13,9 @@ import pytest
 import cluster
 import kinds
 import landfast
-from landfast import _ids, _nodes, aio
+from landfast import _ids, _nodes, _requests, aio
 from landfast._repeat import Limits
-from landfast._workflow import OneByOne, WorkflowCalls
+from landfast._workflow import OneByOne, Opened, WorkflowCalls
 
 
 @pytest.fixture(autouse=True)
@@ -117,6 +118,19 @@ def what_a_thread_of_a_step_asks_for_is_asked_for_by_it() -> None:
         put("b")
         puts = [(str(seen), seen.headers.get("landfast-step")) for seen in servers.requests("/state/")]
     assert puts == [("PUT /v1/state/a", "s"), ("PUT /v1/state/b", None)]
+
+
+def steps_of_two_threads_may_end_in_the_order_in_which_they_began() -> None:
+    """W2: a thread of the second would ask for the first then."""
+    steps = []
+    for number in ("first", "second"):
+        step, own = Opened(number, id=number).as_current(), contextvars.copy_context()
+        own.run(step.__enter__)
+        steps.append((step, own))
+    for left in (["second"], []):
+        step, own = steps.pop(0)
+        own.run(step.__exit__, None, None, None)
+        assert [token for _, token in _requests.OPEN_STEPS] == left
 
 
 @kinds.over()
