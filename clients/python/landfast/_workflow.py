@@ -24,8 +24,9 @@ import contextlib
 import functools
 import json
 import threading
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple, TypeVar, cast
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, TypeVar, cast
 
 from . import _ids, _requests
 from ._connection import Connections
@@ -117,25 +118,72 @@ class OneByOne:
     it, so of two at the same time chance would decide which one takes the result of the other when the code is run again."""
 
     def __init__(self) -> None:
-        self._under_way: Set[Optional[str]] = set()
+        self._under_way: Dict[Optional[str], Place] = {}
         self._lock = threading.Lock()
+
+    def place(self, name: str) -> Place:
+        """Of whatever step's code this is called in, that of the next one; it is to be taken."""
+        return Place(name, self._under_way, self._lock)
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Of whatever step's code this is called in, the next one."""
-        code = _requests.current_step()
-        with self._lock:
-            if code in self._under_way:
-                raise RuntimeError(
-                    f"the step {name!r} is called while another one of the same code is under way: await them one after the other, "
-                    "or have them run side by side by `parallel` or `map` in the manifest"
-                )
-            self._under_way.add(code)
-        try:
+        """The same for what is of a run in any case: taken, or refused."""
+        with self.place(name) as place:
+            if place.take() is not None:
+                place.refuse()
+            place.answered(is_of_run=True)
             yield
-        finally:
-            with self._lock:
-                self._under_way.discard(code)
+
+
+class Place:
+    """That of the one step of its code that may be under way.
+
+    Outside of runs steps may be side by side, but only the server knows whether they are. So who has taken the place asks, and others
+    wait for the answer.
+    """
+
+    def __init__(self, name: str, under_way: Dict[Optional[str], Place], lock: threading.Lock) -> None:
+        self._name = name
+        self._code = _requests.current_step()
+        self._under_way = under_way
+        self._lock = lock
+        self.thread = threading.get_ident()
+        self.is_of_run: Future[bool] = Future()
+        """Whether its code is. True also where nobody has learnt that."""
+        # Who waits for it and is cancelled does not cancel it.
+        self.is_of_run.set_running_or_notify_cancel()
+
+    def take(self) -> Optional[Place]:
+        """Who has it; None: it is taken now."""
+        with self._lock:
+            other = self._under_way.setdefault(self._code, self)
+        return None if other is self else other
+
+    def answered(self, is_of_run: bool) -> None:
+        """The server has answered; outside of a run the place is left."""
+        if not is_of_run:
+            self._leave()
+        self.is_of_run.set_result(is_of_run)
+
+    def refuse(self) -> None:
+        """Another one has it, in a run."""
+        raise RuntimeError(
+            f"the step {self._name!r} is called while another one of the same code is under way: await them one after the other, "
+            "or have them run side by side by `parallel` or `map` in the manifest"
+        )
+
+    def _leave(self) -> None:
+        with self._lock:
+            if self._under_way.get(self._code) is self:
+                del self._under_way[self._code]
+
+    def __enter__(self) -> Place:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._leave()
+        if not self.is_of_run.done():
+            self.is_of_run.set_result(True)
 
 
 @contextlib.contextmanager
@@ -278,11 +326,17 @@ class Workflow:
 def run_step(name: str, connections: Connections, calls: WorkflowCalls, body: Callable[[], Any]) -> Any:
     """Runs `body` as the next step of the workflow that is being run, or returns what it has come to before. Outside of a run it is
     a function like others."""
-    with calls.one_by_one.step(name), or_whole():
-        # What the body raises leaves this as the failure of its step.
-        opened = connections.drive(calls.open_step(name))
-        if opened is not None:
-            return _run_opened(name, opened, connections, calls, body)
+    with calls.one_by_one.place(name) as place:
+        while (other := place.take()) is not None:
+            # What a signal's handler waits for in the thread that it interrupts does not come.
+            if other.thread == threading.get_ident() or other.is_of_run.result():
+                place.refuse()
+        with or_whole():
+            # What the body raises leaves this as the failure of its step.
+            opened = connections.drive(calls.open_step(name))
+            place.answered(is_of_run=opened is not None)
+            if opened is not None:
+                return _run_opened(name, opened, connections, calls, body)
     return refuse_unfinished(body(), f"the step {name!r}")
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import threading
-from typing import Any, Type
+from typing import Any, Callable, Optional, Type
 
 import pytest
 
@@ -431,6 +431,40 @@ async def steps_of_one_code_are_refused_side_by_side(client: aio.Client, servers
     )
     refused = [error for error in both if isinstance(error, RuntimeError)]
     assert len(refused) == 2 and all("one after the other" in str(error) for error in refused), both
+
+
+def steps_outside_of_runs_may_be_side_by_side() -> None:
+    """There they are functions like others, which only the server knows."""
+    outside, refused = cluster.refuse(400, "outside-of-run"), []
+
+    async def one() -> int:
+        return 1
+
+    async def scenario(url: str) -> None:
+        async with aio.connect(url) as client:
+            assert await asyncio.gather(*[client.run_step("s", one) for _ in range(3)]) == [1, 1, 1]
+
+    with cluster.Cluster() as servers, landfast.connect(servers.url) as client:
+        servers.fail("/steps/", *[outside] * 3)
+        asyncio.run(scenario(servers.url))
+
+        def step() -> None:
+            try:
+                assert client.run_step("s", lambda: 1) == 1
+            except RuntimeError as error:
+                refused.append(error)
+
+        def meanwhile(handler: cluster.Handler, answer: Callable[[], cluster.Reply]) -> Optional[cluster.Reply]:
+            beside.start()
+            # It ends only where it is refused: else it waits for this.
+            beside.join(0.2)
+            return outside(handler, answer)
+
+        beside = threading.Thread(target=step)
+        servers.fail("/steps/", meanwhile, outside)
+        step()
+        beside.join()
+        assert refused == [] and len(servers.seen) == 5
 
 
 @kinds.over(kinds=["blocking"])
