@@ -72,6 +72,7 @@ class Attempts:
 
     def _begin(self) -> Steps[None]:
         before, attempt = self.latest, Attempt(self._name, self._route.branch(), self._limits, self._after)
+        attempt.follows(before)
         self.latest, before.is_begun_anew = attempt, True
         try:
             yield from attempt.begin(self._isolation, self._after_token)
