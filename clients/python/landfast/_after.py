@@ -9,6 +9,7 @@ carries the client's last. Across threads and processes a token can be handed on
 from __future__ import annotations
 
 import itertools
+import weakref
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Mapping, Optional
@@ -18,6 +19,7 @@ _TOKEN_CHARACTERS_MAX = 1024
 # One variable for all clients, since context variables are never freed.
 _tokens: ContextVar[Mapping[int, str]] = ContextVar("landfast_after", default=MappingProxyType({}))
 _numbers = itertools.count()
+_living: weakref.WeakValueDictionary[int, After] = weakref.WeakValueDictionary()
 
 
 class After:
@@ -25,6 +27,7 @@ class After:
 
     def __init__(self) -> None:
         self._number = next(_numbers)
+        _living[self._number] = self
         self._last: Optional[str] = None
 
     @property
@@ -38,5 +41,7 @@ class After:
         if not all("!" <= character <= "~" for character in token):
             return None
         self._last = token
-        _tokens.set({**_tokens.get(), self._number: token})
+        # Those of clients that are gone are left out: a program may make one for each request that it handles.
+        kept = {number: kept for number, kept in _tokens.get().items() if number in _living}
+        _tokens.set({**kept, self._number: token})
         return token

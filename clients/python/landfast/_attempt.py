@@ -83,7 +83,7 @@ class Attempt:
         self._ended: Optional[Error] = None
         self._is_begin_doubled = False
         self._commit_sent: Optional[float] = None
-        """Since when its commit has, or may have, taken effect; None: it has not."""
+        """Since when a commit of its id has, or may have, taken effect; None: it has not."""
         self._places = itertools.count()
         """Of effects. Each takes the next before its request is made, and it is not given again: threads may share the attempt."""
         self._process = os.getpid()
@@ -110,6 +110,10 @@ class Attempt:
             return False
         return time.monotonic() - self._commit_sent >= RANDOM_KEPT_S
 
+    def follows(self, before: Attempt) -> None:
+        """Until it has begun, what its id may have committed is what `before` may have: a begin may be interrupted, and say nothing."""
+        self._commit_sent = before._commit_sent
+
     def begin(self, isolation: Optional[str], after_token: Optional[str]) -> Steps[None]:
         """Steps that begin it: once."""
         call = _requests.begin(self.id, isolation, after_token or self._after.token)
@@ -129,6 +133,7 @@ class Attempt:
         if isinstance(token, bool) or not isinstance(token, (str, int)):
             raise UnexpectedAnswer(call.what, "no attempt in the answer", transaction=self.id)
         self._token = str(token)
+        self._commit_sent = None
         self._is_begin_doubled = answer.is_doubled
         self.phase = Phase.OPEN
 

@@ -45,6 +45,11 @@ class Attempts:
         """Under it, it takes effect at most once."""
         return self._name.id
 
+    @property
+    def call_s(self) -> float:
+        """How long one call of it takes at the most, in seconds."""
+        return self._limits.call_s
+
     def settle_id(self) -> str:
         """The id in this process: what has not begun before a fork is another transaction after it, unless its id was given."""
         if self.latest.phase is Phase.NEW and self.latest.is_of_parent:
@@ -67,6 +72,7 @@ class Attempts:
 
     def _begin(self) -> Steps[None]:
         before, attempt = self.latest, Attempt(self._name, self._route.branch(), self._limits, self._after)
+        attempt.follows(before)
         self.latest, before.is_begun_anew = attempt, True
         try:
             yield from attempt.begin(self._isolation, self._after_token)

@@ -18,7 +18,7 @@ from ._nodes import Route, nodes_from
 from ._repeat import Limits
 from ._requests import Value
 from ._state import State, StateCalls
-from ._workflow import OneByOne, Workflow, WorkflowCalls, run_step
+from ._workflow import OneByOne, Workflow, WorkflowCalls, run_call, run_step
 from ._transact import RUNS_MAX, Runs, id_of_call, refuse_unfinished
 from ._transaction import Transaction
 
@@ -170,7 +170,7 @@ class Client:
 
         Raises `OutsideOfRun` elsewhere; `invoke` runs a function from anywhere.
         """
-        return self._connections.drive(self._settings.workflow_calls().call(function, input))
+        return run_call(function, self._connections, self._settings.workflow_calls(), input)
 
     def send(self, queue: str, body: Value, *, group: Optional[str] = None) -> None:
         """Inside a step: sends a message once the step counts. Raises `OutsideOfRun` elsewhere; a transaction sends there."""

@@ -174,7 +174,8 @@ class Connections:
             self._thread.connections.clear()
         known = self._thread.connections.get(send.node)
         if known is not None:
-            if known.http.sock is not None and time.monotonic() - known.used_at < IDLE_SECONDS_MAX:
+            sock = known.http.sock
+            if sock is not None and time.monotonic() - known.used_at < IDLE_SECONDS_MAX and _is_silent(sock):
                 return known
             self._drop(send.node)
         connection = _Connection(send.node, send.connect_s)
@@ -212,6 +213,20 @@ class Connections:
         connection: Optional[_Connection] = self._thread.connections.pop(node, None)
         if connection is not None:
             connection.http.close()
+
+
+def _is_silent(sock: socket.socket) -> bool:
+    """Whether nothing has come, not even an end, of a connection where nothing is asked for: what is sent over that certainly has no
+    effect once its server is gone, but nobody could know."""
+    sock.settimeout(0)
+    try:
+        # Also of TLS what has come as it is: its own sockets do not let that be looked at.
+        socket.socket.recv(sock, 1, socket.MSG_PEEK)
+    except OSError as error:
+        if _is_of_handler(error):
+            raise
+        return isinstance(error, BlockingIOError)
+    return False
 
 
 def _read(answer: http.client.HTTPResponse) -> bytes:

@@ -46,7 +46,9 @@ class Runs:
         # It may have committed, or be the parent's of a process that was forked in the body.
         if not may_run_again or self._attempts.latest.phase is not Phase.ABORTED or self._runs >= self._runs_max:
             return None
-        return max(full_jitter(self._runs), *(failure.retry_after or 0 for failure in failures))
+        asked_for = max(failure.retry_after or 0 for failure in failures)
+        # What a server asks for may be as long as it likes, and within a call nobody waits for more than that takes.
+        return None if asked_for > self._attempts.call_s else max(full_jitter(self._runs), asked_for)
 
     def is_skipped(self, error: Exception) -> bool:
         """Whether `error` says that this very transaction has committed before."""

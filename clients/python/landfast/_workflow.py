@@ -24,8 +24,9 @@ import contextlib
 import functools
 import json
 import threading
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple, TypeVar, cast
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, TypeVar, cast
 
 from . import _ids, _requests
 from ._connection import Connections
@@ -90,12 +91,14 @@ class Opened:
         """What is asked for within is asked for by this step."""
         assert self.token is not None, "it is to be done"
         token = _requests.CURRENT_STEP.set(self.token)
-        _requests.OPEN_STEPS.append((threading.get_ident(), self.token))
+        under_way = (threading.get_ident(), self.token)
+        _requests.OPEN_STEPS.append(under_way)
         try:
             with _ids.request(self.id):
                 yield
         finally:
-            _requests.OPEN_STEPS.pop()
+            # Not the last one: steps of several threads do not end in the order in which they began.
+            _requests.OPEN_STEPS.remove(under_way)
             _requests.CURRENT_STEP.reset(token)
 
 
@@ -115,25 +118,86 @@ class OneByOne:
     it, so of two at the same time chance would decide which one takes the result of the other when the code is run again."""
 
     def __init__(self) -> None:
-        self._under_way: Set[Optional[str]] = set()
+        self._under_way: Dict[Optional[str], Place] = {}
         self._lock = threading.Lock()
+
+    def place(self, name: str) -> Place:
+        """Of whatever step's code this is called in, that of the next one; it is to be taken."""
+        return Place(name, self._under_way, self._lock)
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Of whatever step's code this is called in, the next one."""
-        code = _requests.current_step()
-        with self._lock:
-            if code in self._under_way:
-                raise RuntimeError(
-                    f"the step {name!r} is called while another one of the same code is under way: await them one after the other, "
-                    "or have them run side by side by `parallel` or `map` in the manifest"
-                )
-            self._under_way.add(code)
-        try:
+        """The same for what is of a run in any case: taken, or refused."""
+        with self.place(name) as place:
+            if place.take() is not None:
+                place.refuse()
+            place.answered(is_of_run=True)
             yield
-        finally:
-            with self._lock:
-                self._under_way.discard(code)
+
+
+class Place:
+    """That of the one step of its code that may be under way.
+
+    Outside of runs steps may be side by side, but only the server knows whether they are. So who has taken the place asks, and others
+    wait for the answer.
+    """
+
+    def __init__(self, name: str, under_way: Dict[Optional[str], Place], lock: threading.Lock) -> None:
+        self._name = name
+        self._code = _requests.current_step()
+        self._under_way = under_way
+        self._lock = lock
+        self.thread = threading.get_ident()
+        self.is_of_run: Future[bool] = Future()
+        """Whether its code is. True also where nobody has learnt that."""
+        # Who waits for it and is cancelled does not cancel it.
+        self.is_of_run.set_running_or_notify_cancel()
+
+    def take(self) -> Optional[Place]:
+        """Who has it; None: it is taken now."""
+        with self._lock:
+            other = self._under_way.setdefault(self._code, self)
+        return None if other is self else other
+
+    def answered(self, is_of_run: bool) -> None:
+        """The server has answered; outside of a run the place is left."""
+        if not is_of_run:
+            self._leave()
+        self.is_of_run.set_result(is_of_run)
+
+    def refuse(self) -> None:
+        """Another one has it, in a run."""
+        raise RuntimeError(
+            f"the step {self._name!r} is called while another one of the same code is under way: await them one after the other, "
+            "or have them run side by side by `parallel` or `map` in the manifest"
+        )
+
+    def _leave(self) -> None:
+        with self._lock:
+            if self._under_way.get(self._code) is self:
+                del self._under_way[self._code]
+
+    def __enter__(self) -> Place:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._leave()
+        if not self.is_of_run.done():
+            self.is_of_run.set_result(True)
+
+
+@contextlib.contextmanager
+def or_whole() -> Iterator[None]:
+    """What is interrupted while a step is asked for is not known to have come to anything: the code does not go on.
+
+    A signal's handler may raise anything, also what the code handles as a failure of the step.
+    """
+    try:
+        yield
+    except (Error, RunInterrupted):
+        raise
+    except BaseException as interruption:
+        raise RunInterrupted(f"it was interrupted while a step was asked for: {interruption!r}") from interruption
 
 
 class WorkflowCalls:
@@ -177,8 +241,11 @@ class WorkflowCalls:
         return found
 
     def call(self, name: str, input: Any) -> Steps[Any]:
-        call = within_function(_requests.call_step(name, encode(input)))
-        with self.one_by_one.step(name), or_interrupted():
+        """What forbids it is raised at once: nothing was asked for then. It is a step, and the caller's to take the place of one."""
+        return self._call(name, within_function(_requests.call_step(name, encode(input))))
+
+    def _call(self, name: str, call: Call) -> Steps[Any]:
+        with or_interrupted():
             answer = yield from exchange(call, self._route, self._patient(_PATIENCE_S))
         found = json.loads(answer.response.body)
         if "error" in found:
@@ -259,11 +326,25 @@ class Workflow:
 def run_step(name: str, connections: Connections, calls: WorkflowCalls, body: Callable[[], Any]) -> Any:
     """Runs `body` as the next step of the workflow that is being run, or returns what it has come to before. Outside of a run it is
     a function like others."""
-    with calls.one_by_one.step(name):
-        opened = connections.drive(calls.open_step(name))
-        if opened is not None:
-            return _run_opened(name, opened, connections, calls, body)
+    with calls.one_by_one.place(name) as place:
+        while (other := place.take()) is not None:
+            # What a signal's handler waits for in the thread that it interrupts does not come.
+            if other.thread == threading.get_ident() or other.is_of_run.result():
+                place.refuse()
+        with or_whole():
+            # What the body raises leaves this as the failure of its step.
+            opened = connections.drive(calls.open_step(name))
+            place.answered(is_of_run=opened is not None)
+            if opened is not None:
+                return _run_opened(name, opened, connections, calls, body)
     return refuse_unfinished(body(), f"the step {name!r}")
+
+
+def run_call(name: str, connections: Connections, calls: WorkflowCalls, input: Any) -> Any:
+    """Has a deployed function run as the next step."""
+    call = calls.call(name, input)
+    with calls.one_by_one.step(name), or_whole():
+        return connections.drive(call)
 
 
 def _run_opened(name: str, opened: Opened, connections: Connections, calls: WorkflowCalls, body: Callable[[], Any]) -> Any:

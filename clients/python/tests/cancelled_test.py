@@ -1,6 +1,7 @@
 """Cancelling a task of the asyncio client at every turn of the event loop: it ends, and leaves nothing taken."""
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -73,6 +74,40 @@ def a_cancellation_that_meets_the_time_limit_of_a_place_is_a_cancellation() -> N
             assert not await places.take(0)
 
         await cancelling.cancel_at_every_turn(wait_in_vain)
+
+    asyncio.run(scenario())
+
+
+def what_is_left_of_a_cancelled_write_is_not_sent() -> None:
+    """It would come whole, after a later write of that key that was acknowledged, and be in its place."""
+    value = bytes(32 * 1024 * 1024)
+
+    async def scenario() -> None:
+        has_arrived, is_read, arrived = asyncio.Event(), asyncio.Event(), 0
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal arrived
+            await reader.readuntil(b"\r\n\r\n")
+            has_arrived.set()
+            await has_gone.wait()
+            with contextlib.suppress(ConnectionError):
+                while piece := await reader.read(1024 * 1024):
+                    arrived += len(piece)
+            writer.close()
+            is_read.set()
+
+        has_gone = asyncio.Event()
+        listener = await asyncio.start_server(serve, "127.0.0.1", 0)
+        async with aio.connect(f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}") as client:
+            task = asyncio.ensure_future(client.state().put("a", value))
+            await has_arrived.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            has_gone.set()
+            await asyncio.wait_for(is_read.wait(), 30)
+        listener.close()
+        assert arrived < len(value)
 
     asyncio.run(scenario())
 

@@ -3,12 +3,16 @@
 import asyncio
 import gc
 import os
+import select
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
+import time
 import warnings
+import weakref
 from pathlib import Path
 from typing import List
 
@@ -17,7 +21,7 @@ import pytest
 import cluster
 import kinds
 import landfast
-from landfast import aio
+from landfast import _connection, aio
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 HOSTILE = {
@@ -268,3 +272,84 @@ def an_asyncio_client_may_be_closed_in_another_event_loop_than_it_was_used_in() 
         asyncio.run(client.close())
         asyncio.run(write())
         assert len(servers.seen) == 2
+
+
+class SilentTlsServer:
+    """Answers one request on each of its connections, and nothing from then on. It has no certificate."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, connections: int) -> None:
+        monkeypatch.setattr(ssl, "create_default_context", lambda: _without_certificate(ssl.PROTOCOL_TLS_CLIENT))
+        self.is_over = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._all_answer = threading.Barrier(connections)
+        self.url = f"https://127.0.0.1:{self._listener.getsockname()[1]}"
+        for _ in range(connections):
+            threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        accepted, _ = self._listener.accept()
+        with _without_certificate(ssl.PROTOCOL_TLS_SERVER).wrap_socket(accepted, server_side=True) as connection:
+            connection.recv(65536)
+            self._all_answer.wait(30)
+            connection.sendall(OK)
+            self.is_over.wait(60)
+
+
+def _without_certificate(protocol: "ssl._SSLMethod") -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers("AECDH-AES128-SHA:@SECLEVEL=0")
+    return context
+
+
+def a_close_waits_for_no_silent_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over TLS it is for the other side to answer it."""
+    monkeypatch.setattr("landfast.aio._connection._CLOSE_S", 0.05)
+
+    async def scenario() -> None:
+        client = aio.connect(server.url)
+        assert await asyncio.gather(*[client.state().get("a") for _ in range(3)]) == [b"ok"] * 3
+        began = time.monotonic()
+        await client.close()
+        assert time.monotonic() - began < 5
+
+    server = SilentTlsServer(monkeypatch, 3)
+    asyncio.run(scenario())
+    server.is_over.set()
+
+
+def what_must_not_be_asked_twice_is_not_asked_over_a_connection_that_has_ended() -> None:
+    """It would be lost there, and its outcome unknown, though it cannot have happened: after a restart, say."""
+    with cluster.Cluster() as servers, landfast.connect(servers.url) as client:
+        servers.fail("/invocations", cluster.document(1), cluster.document(2))
+        assert client.invoke("f") == 1
+        servers.nodes[0].kill()
+        servers.restart(0)
+        assert client.invoke("f") == 2
+
+
+def a_connection_over_tls_is_kept_and_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = SilentTlsServer(monkeypatch, 1)
+    with landfast.connect(server.url) as client:
+        assert client.state().get("a") == b"ok"
+        (kept,) = client._connections._all
+        assert kept.http.sock is not None and _connection._is_silent(kept.http.sock)
+        server.is_over.set()
+        assert select.select([kept.http.sock], [], [], 30)[0]
+        assert not _connection._is_silent(kept.http.sock)
+
+
+def an_event_loop_that_has_ended_is_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by the client that it has by default, which nobody closes: there may be one for each invocation."""
+
+    async def scenario() -> "weakref.ref[asyncio.AbstractEventLoop]":
+        await aio.state().put("a", b"1")
+        return weakref.ref(asyncio.get_running_loop())
+
+    with cluster.Cluster() as servers:
+        monkeypatch.setenv("LANDFAST_URL", servers.url)
+        ended = asyncio.run(scenario())
+    gc.collect()
+    assert ended() is None

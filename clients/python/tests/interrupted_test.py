@@ -18,11 +18,11 @@ import pytest
 
 import cluster
 import landfast
-from landfast import aio
+from landfast import _attempt, aio
 from landfast._attempts import Attempts
 from landfast._client import Settings
 from landfast._repeat import Event, Limits, Pause, Send, Steps
-from landfast._requests import Lost
+from landfast._requests import Lost, Response
 
 BEGIN = "POST /v1/transactions$"
 COMMIT = "POST .*/commit"
@@ -249,6 +249,43 @@ def what_ends_an_interrupted_begin_is_not_repeated_once_that_is_begun_anew() -> 
     next(attempts.begin())
     with pytest.raises(StopIteration):
         ending.send(Lost("reset", was_sent=True))
+
+
+def an_interrupted_begin_does_not_hide_that_the_commit_before_it_may_be_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """T4. A server that has forgotten it would run its work a second time."""
+    attempts = Settings.of("http://127.0.0.1:1", None, 30).attempts(None, None, None)
+    begin = attempts.begin()
+    _sent(begin)
+    with pytest.raises(StopIteration):
+        begin.send(Response(200, {}, b'{"attempt":"1"}'))
+    interrupted = attempts.latest.commit()
+    _sent(interrupted)
+    interrupted.close()
+    for _ in range(2):
+        interrupted = attempts.begin()
+        _sent(interrupted)
+        interrupted.close()
+        attempts.latest.end(30)
+    monkeypatch.setattr(_attempt, "RANDOM_KEPT_S", 0.0)
+    with pytest.raises(landfast.Expired):
+        attempts.begin()
+
+
+def an_attempt_that_has_begun_is_not_held_for_the_commit_of_one_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """T4. The server has said that there was none."""
+    attempts = Settings.of("http://127.0.0.1:1", None, 30).attempts(None, None, None)
+    for is_last in (False, True):
+        begin = attempts.begin()
+        _sent(begin)
+        with pytest.raises(StopIteration):
+            begin.send(Response(200, {}, b'{"attempt":"1"}'))
+        if not is_last:
+            commit = attempts.latest.commit()
+            _sent(commit)
+            commit.close()
+    attempts.latest.end(30)
+    monkeypatch.setattr(_attempt, "RANDOM_KEPT_S", 0.0)
+    next(attempts.begin())
 
 
 def a_begin_of_which_nothing_was_sent_has_nothing_to_end() -> None:

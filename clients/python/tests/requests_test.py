@@ -1,6 +1,8 @@
 """Requests: what is repeated, where, how often, and what is said when it is not."""
 
 import contextlib
+import contextvars
+import gc
 import threading
 import time
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 import cluster
 import kinds
 import landfast
-from landfast import _requests
+from landfast import _after, _requests
 
 COMMIT = "POST .*/commit$"
 
@@ -382,3 +384,20 @@ def threads_that_share_a_transaction_give_each_message_a_place_of_its_own(monkey
         monkeypatch.setattr(_requests, "send", overtaken)
         t.send("mail", b"hello")
         assert sorted(seen.headers["landfast-effect"] for seen in servers.requests("/messages/")) == ["0", "1"]
+
+
+def tokens_of_clients_that_are_gone_are_not_kept() -> None:
+    """A program may make a client for each request that it handles."""
+
+    def scenario() -> None:
+        living = _after.After()
+        living.heard("living")
+        for _ in range(3):
+            _after.After().heard("gone")
+            gc.collect()
+        last = _after.After()
+        last.heard("last")
+        assert (living.token, last.token) == ("living", "last")
+        assert "gone" not in _after._tokens.get().values()
+
+    contextvars.Context().run(scenario)

@@ -152,6 +152,17 @@ async def an_error_of_another_transaction_does_not_run_the_body_again(
 
 
 @kinds.over()
+async def a_body_does_not_run_again_where_that_would_be_later_than_a_call_takes(
+    client: kinds.Client, servers: cluster.Cluster
+) -> None:
+    servers.fail(COMMIT, cluster.refuse(409, "conflict", {"Retry-After": "31"}))
+    body = Body()
+    with pytest.raises(landfast.Conflict) as caught:
+        await client.transact(body)
+    assert caught.value.retry_after == 31 and len(body.ids) == 1
+
+
+@kinds.over()
 async def an_attempt_that_was_begun_anew_is_left_alone(client: kinds.Client, servers: cluster.Cluster) -> None:
     """T8."""
     with pytest.raises(landfast.TransactionFinished, match="leave it to them"):

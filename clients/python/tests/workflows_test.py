@@ -1,18 +1,21 @@
 """Workflows: what is asked of the server, what is asked again, and what the code of a workflow may do."""
 
 import asyncio
+import contextvars
 import json
+import os
+import signal
 import threading
-from typing import Any
+from typing import Any, Callable, Optional, Type
 
 import pytest
 
 import cluster
 import kinds
 import landfast
-from landfast import _ids, _nodes, aio
+from landfast import _ids, _nodes, _requests, aio
 from landfast._repeat import Limits
-from landfast._workflow import OneByOne, WorkflowCalls
+from landfast._workflow import OneByOne, Opened, WorkflowCalls
 
 
 @pytest.fixture(autouse=True)
@@ -115,6 +118,19 @@ def what_a_thread_of_a_step_asks_for_is_asked_for_by_it() -> None:
         put("b")
         puts = [(str(seen), seen.headers.get("landfast-step")) for seen in servers.requests("/state/")]
     assert puts == [("PUT /v1/state/a", "s"), ("PUT /v1/state/b", None)]
+
+
+def steps_of_two_threads_may_end_in_the_order_in_which_they_began() -> None:
+    """W2: a thread of the second would ask for the first then."""
+    steps = []
+    for number in ("first", "second"):
+        step, own = Opened(number, id=number).as_current(), contextvars.copy_context()
+        own.run(step.__enter__)
+        steps.append((step, own))
+    for left in (["second"], []):
+        step, own = steps.pop(0)
+        own.run(step.__exit__, None, None, None)
+        assert [token for _, token in _requests.OPEN_STEPS] == left
 
 
 @kinds.over()
@@ -357,6 +373,43 @@ async def code_does_not_go_on_where_it_gave_up_asking_for_a_step(client: aio.Cli
     until.set()
 
 
+@pytest.mark.parametrize("kind", [TimeoutError, ValueError, KeyboardInterrupt])
+@pytest.mark.parametrize("asked", ["POST .*/steps/", "PUT .*/steps/s$", "/failure", "/calls/"])
+def code_does_not_go_on_where_it_was_interrupted_while_it_asked_for_a_step(asked: str, kind: Type[BaseException]) -> None:
+    """W2: the server has taken it, and code that handles what a signal's handler raises would take it for the step's failure."""
+
+    def handler(number: int, frame: object) -> None:
+        raise kind("of the handler")
+
+    def body() -> int:
+        if asked == "/failure":
+            raise ZeroDivisionError
+        return 1
+
+    before, until = signal.signal(signal.SIGUSR1, handler), threading.Event()
+    try:
+        with cluster.Cluster() as servers, landfast.connect(servers.url) as client:
+            servers.fail(asked, cluster.interrupting(lambda: os.kill(os.getpid(), signal.SIGUSR1), until))
+            servers.fail("POST", cluster.document({"step": "s", "id": "s-id"}))
+            with pytest.raises(landfast.RunInterrupted, match="of the handler"):
+                if asked == "/calls/":
+                    client.call("f")
+                else:
+                    client.run_step("s", body)
+            until.set()
+            assert servers.requests(asked)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+@kinds.over()
+async def a_call_that_cannot_be_asked_for_is_told_so(client: kinds.Client, servers: cluster.Cluster) -> None:
+    """Nothing is interrupted by it, and to run the code again would not help."""
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        await client.call("f", object())
+    assert servers.seen == []
+
+
 @kinds.over(kinds=["asyncio"])
 async def steps_of_one_code_are_refused_side_by_side(client: aio.Client, servers: cluster.Cluster) -> None:
     """W2: chance would decide which of them takes whose result. Within a step its own are counted apart."""
@@ -378,6 +431,40 @@ async def steps_of_one_code_are_refused_side_by_side(client: aio.Client, servers
     )
     refused = [error for error in both if isinstance(error, RuntimeError)]
     assert len(refused) == 2 and all("one after the other" in str(error) for error in refused), both
+
+
+def steps_outside_of_runs_may_be_side_by_side() -> None:
+    """There they are functions like others, which only the server knows."""
+    outside, refused = cluster.refuse(400, "outside-of-run"), []
+
+    async def one() -> int:
+        return 1
+
+    async def scenario(url: str) -> None:
+        async with aio.connect(url) as client:
+            assert await asyncio.gather(*[client.run_step("s", one) for _ in range(3)]) == [1, 1, 1]
+
+    with cluster.Cluster() as servers, landfast.connect(servers.url) as client:
+        servers.fail("/steps/", *[outside] * 3)
+        asyncio.run(scenario(servers.url))
+
+        def step() -> None:
+            try:
+                assert client.run_step("s", lambda: 1) == 1
+            except RuntimeError as error:
+                refused.append(error)
+
+        def meanwhile(handler: cluster.Handler, answer: Callable[[], cluster.Reply]) -> Optional[cluster.Reply]:
+            beside.start()
+            # It ends only where it is refused: else it waits for this.
+            beside.join(0.2)
+            return outside(handler, answer)
+
+        beside = threading.Thread(target=step)
+        servers.fail("/steps/", meanwhile, outside)
+        step()
+        beside.join()
+        assert refused == [] and len(servers.seen) == 5
 
 
 @kinds.over(kinds=["blocking"])

@@ -15,7 +15,7 @@ from .._transact import RUNS_MAX, Runs, id_of_call
 from ._connection import Connections
 from ._state import State
 from ._transaction import Transaction
-from ._workflow import Workflow, drive_whole, run_step
+from ._workflow import Workflow, run_call, run_step
 
 if TYPE_CHECKING:
     from typing_extensions import Concatenate, ParamSpec
@@ -117,7 +117,7 @@ class Client:
 
     async def call(self, function: str, input: Any = None) -> Any:
         """Inside a workflow's code: has a deployed function run as a step of the run; see `landfast.Client.call`."""
-        return await drive_whole(self._connections, self._settings.workflow_calls().call(function, input))
+        return await run_call(function, self._connections, self._settings.workflow_calls(), input)
 
     async def send(self, queue: str, body: Value, *, group: Optional[str] = None) -> None:
         """Inside a step: sends a message once the step counts; see `landfast.Client.send`."""

@@ -2,7 +2,7 @@
 
 HTTP/1.1 as far as a client of Landfast needs it, over asyncio streams: no redirects, no compression, nothing
 sent in pieces. A connection serves one request at a time and goes back to the pool only once its answer has been
-read to the end; a task that is cancelled in between closes it.
+read to the end; a task that is cancelled in between breaks it off, and what of its request has not left is not sent.
 
 Whoever waits too long is told by what it waits for: the connection is broken off, the place is not had. No task is
 cancelled for it and `asyncio.wait_for` is not used, since a task's own time limit and a cancellation from outside
@@ -16,7 +16,7 @@ import contextlib
 import ssl
 import time
 from dataclasses import dataclass, field
-from typing import AsyncGenerator, Dict, List, Mapping, Optional, Set, Tuple, Union
+from typing import AsyncGenerator, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 from .._connection import IDLE_SECONDS_MAX
 from .._nodes import Node
@@ -33,7 +33,7 @@ ASIDE_MAX = 10_000
 ASIDE_S = 10.0
 """How long each of them may take, with its wait for a connection. A server ends an idle transaction after 60 s by itself."""
 _CLOSE_S = 2.0
-"""How long what is done aside holds a close up."""
+"""How long what is done aside, and connections whose other side is silent, hold a close up."""
 _HEAD_BYTES_MAX = 64 * 1024
 _PIECE_BYTES = 1024 * 1024
 _TOO_LATE = "no answer in time"
@@ -138,7 +138,7 @@ class Connections:
             pool.places.give_back()
 
     async def close(self) -> None:
-        """Closes the idle connections once what is done aside is done, or `_CLOSE_S` are over; the next call opens new ones."""
+        """Closes the idle connections once what is done aside is done, within `_CLOSE_S` in all; the next call opens new ones."""
         closing, self._closing_with_loop = self._closing_with_loop, None
         if closing is None:
             return
@@ -159,18 +159,20 @@ class Connections:
         try:
             yield
         finally:
-            await self._end_aside(loop)
-            for connection in [connection for pool in pools.values() for connection in pool.idle]:
-                connection.writer.close()
-                with contextlib.suppress(OSError):
-                    await connection.writer.wait_closed()
+            ends_at = loop.time() + _CLOSE_S
+            await self._end_aside(loop, ends_at)
+            await _close([connection.writer for pool in pools.values() for connection in pool.idle], ends_at)
             pools.clear()
+            if self._loop is loop:
+                # An event loop that has ended is let go of, and with it the client that it has by default. A generator, too, knows its
+                # event loop for as long as it is kept.
+                self._loop, self._pools, self._closing_with_loop = None, {}, None
 
-    async def _end_aside(self, loop: asyncio.AbstractEventLoop) -> None:
+    async def _end_aside(self, loop: asyncio.AbstractEventLoop, ends_at: float) -> None:
         tasks = [task for task in self._aside if task.get_loop() is loop]
         if not tasks:
             return
-        _, late = await asyncio.wait(tasks, timeout=_CLOSE_S)
+        _, late = await asyncio.wait(tasks, timeout=max(ends_at - loop.time(), 0))
         for task in late:
             task.cancel()
         if late:
@@ -209,7 +211,22 @@ class Connections:
             if is_clean and not transport.is_closing():
                 pool.idle.append(_Connection(connection.reader, connection.writer, time.monotonic()))
             else:
-                connection.writer.close()
+                # A close sends what is left of the request first: a write that was given up would come whole, after later ones.
+                transport.abort()
+
+
+async def _close(writers: Sequence[asyncio.StreamWriter], ends_at: float) -> None:
+    """Closes in order what can be by then, and breaks the others off: over TLS the other side answers a close, or does not."""
+    for writer in writers:
+        writer.close()
+    closings = [asyncio.ensure_future(writer.wait_closed()) for writer in writers]
+    if not closings:
+        return
+    _, late = await asyncio.wait(closings, timeout=max(ends_at - asyncio.get_running_loop().time(), 0))
+    for writer in writers if late else []:
+        writer.transport.abort()
+    # What they raise is nobody's, but is to be heard.
+    await asyncio.gather(*closings, return_exceptions=True)
 
 
 def _idle(pool: _Pool) -> Optional[_Connection]:

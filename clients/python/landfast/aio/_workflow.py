@@ -58,11 +58,22 @@ async def run_step(
 ) -> Any:
     """Awaits `body` as the next step of the workflow that is being run, or returns what it has come to before. Outside of a run it is
     a function like others."""
-    with calls.one_by_one.step(name):
+    with calls.one_by_one.place(name) as place:
+        while (other := place.take()) is not None:
+            if await asyncio.wrap_future(other.is_of_run):
+                place.refuse()
         opened = await drive_whole(connections, calls.open_step(name))
+        place.answered(is_of_run=opened is not None)
         if opened is not None:
             return await _run_opened(name, opened, connections, calls, body)
     return await body()
+
+
+async def run_call(name: str, connections: Connections, calls: WorkflowCalls, input: Any) -> Any:
+    """Has a deployed function run as the next step."""
+    call = calls.call(name, input)
+    with calls.one_by_one.step(name):
+        return await drive_whole(connections, call)
 
 
 async def _run_opened(
