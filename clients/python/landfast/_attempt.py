@@ -210,12 +210,13 @@ class Attempt:
         if self._is_torn:
             raise self._torn(call)
         self.phase, self._is_end_broken_off = Phase.COMMITTING, False
-        self._commit_sent = self._commit_sent or time.monotonic()
+        sent_before = self._commit_sent
+        self._commit_sent = sent_before or time.monotonic()
         try:
             answer = yield from exchange(call, self._route, self._limits)
         except Error as error:
             if not error.ends_attempt and not error.may_have_happened:
-                self.phase = Phase.OPEN
+                self.phase, self._commit_sent = Phase.OPEN, sent_before
             self._ended_by(call, error)
             raise
         except BaseException:

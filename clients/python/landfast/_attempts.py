@@ -64,7 +64,7 @@ class Attempts:
         phase = self.latest.phase
         if phase in (Phase.BEGINNING, Phase.OPEN):
             raise RuntimeError(f"transaction {self.id!r} is {phase.value}; begin another one, or end it first")
-        if self.latest.may_be_forgotten and phase is Phase.COMMITTED:
+        if phase is Phase.COMMITTED and self._name.is_random:
             raise AlreadyCommitted(what, "its id has committed before", transaction=self.id)
         if self.latest.may_be_forgotten:
             raise Expired(what, "its commit may have been asked for too long ago", transaction=self.id)

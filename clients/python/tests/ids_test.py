@@ -254,10 +254,26 @@ async def an_id_that_is_drawn_is_not_begun_again_once_its_commit_may_be_forgotte
 
 
 @kinds.over()
+async def an_id_that_is_drawn_and_was_found_committed_is_not_asked_for_again(
+    client: kinds.Client, servers: cluster.Cluster
+) -> None:
+    """T4. A server forgets it in the end, however often it was asked before."""
+    async with client.transaction() as t:
+        await t.put("a", b"1")
+    for _ in range(2):
+        servers.store.transactions.clear()
+        with pytest.raises(landfast.AlreadyCommitted):
+            async with t:
+                raise AssertionError("the block must not be entered")
+    assert len(servers.store.commits) == 1
+
+
+@kinds.over()
 async def what_has_no_effect_is_begun_again_however_late(client: kinds.Client, servers: cluster.Cluster) -> None:
     """T4."""
-    for refusal in [cluster.refuse(409, "conflict"), cluster.refuse(409, "transaction-finished", outcome="aborted")]:
-        servers.fail("POST .*/commit$", refusal)
+    refusals = [("conflict", {}), ("transaction-finished", {"outcome": "aborted"}), ("no-room", {})]
+    for name, members in refusals:
+        servers.fail("POST .*/commit$", cluster.refuse(507 if name == "no-room" else 409, name, **members))
         with unittest.mock.patch.object(_attempt, "RANDOM_KEPT_S", 0.0):
             transaction = client.transaction()
             with pytest.raises(landfast.Error):
@@ -265,4 +281,4 @@ async def what_has_no_effect_is_begun_again_however_late(client: kinds.Client, s
                     await t.put("a", b"1")
             async with transaction as t:
                 await t.put("a", b"2")
-    assert len(servers.store.commits) == 2
+    assert len(servers.store.commits) == len(refusals)
