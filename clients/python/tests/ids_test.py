@@ -271,9 +271,13 @@ async def an_id_that_is_drawn_and_was_found_committed_is_not_asked_for_again(
 @kinds.over()
 async def what_has_no_effect_is_begun_again_however_late(client: kinds.Client, servers: cluster.Cluster) -> None:
     """T4."""
-    refusals = [("conflict", {}), ("transaction-finished", {"outcome": "aborted"}), ("no-room", {})]
-    for name, members in refusals:
-        servers.fail("POST .*/commit$", cluster.refuse(507 if name == "no-room" else 409, name, **members))
+    refusals = [
+        cluster.refuse(409, "conflict"),
+        cluster.refuse(409, "transaction-finished", outcome="aborted"),
+        cluster.refuse(507, "no-room"),
+    ]
+    for refusal in refusals:
+        servers.fail("POST .*/commit$", refusal)
         with unittest.mock.patch.object(_attempt, "RANDOM_KEPT_S", 0.0):
             transaction = client.transaction()
             with pytest.raises(landfast.Error):
